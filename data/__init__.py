@@ -1,0 +1,1 @@
+"""Demonstrations: zarr stores to episodes, and episodes to what a model trains on."""

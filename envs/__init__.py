@@ -1,0 +1,1 @@
+"""Environments, registered with Gymnasium under `nsde_policy/`."""

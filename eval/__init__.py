@@ -1,0 +1,1 @@
+"""Evaluation: rollouts, scores with intervals, pictures and reports."""
