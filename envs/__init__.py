@@ -1,1 +1,24 @@
-"""Environments, registered with Gymnasium under `nsde_policy/`."""
+"""Environments, registered with Gymnasium under `nsde_policy/`.
+
+An installed package registers them by itself (an entry point that Gymnasium reads); in a checkout
+`import nsde_policy.envs` does. Nothing heavy is imported until an environment is made.
+"""
+
+PUSHT_ID = "nsde_policy/PushT-v0"
+"""Push a T-shaped block onto its outline: see `nsde_policy.envs.pusht.env.PushTEnv`."""
+
+
+def register_envs() -> None:
+    """Tell Gymnasium about every environment of the package; calling it again does nothing."""
+    from gymnasium.envs.registration import register, registry
+
+    if PUSHT_ID not in registry:
+        register(
+            id=PUSHT_ID,
+            entry_point="nsde_policy.envs.pusht.env:PushTEnv",
+            max_episode_steps=300,
+            disable_env_checker=True,  # it checks its own inputs, faster and with clearer words
+        )
+
+
+register_envs()

@@ -1,0 +1,1 @@
+"""Push-T: `geometry` (shapes, coverage), `dynamics` (physics), `drawing` (pygame), `env` (Gymnasium)."""

@@ -1,0 +1,244 @@
+"""Pictures of Push-T: the benchmark's 96×96 frame for image policies, and a crisp one for people.
+
+The only part of `envs` that imports pygame, and only its software surfaces: no display needed.
+"""
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nsde_policy.envs.pusht import geometry
+from nsde_policy.errors import EnvInputError
+
+os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+import pygame  # noqa: E402  (the greeting must be silenced first)
+
+Colour = tuple[int, int, int]
+Pixel = tuple[int, int]
+
+
+def _pixels(surface: pygame.Surface) -> np.ndarray:
+    """Copy a surface into an image array, (height, width, 3) uint8."""
+    return np.ascontiguousarray(pygame.surfarray.pixels3d(surface).swapaxes(0, 1))
+
+
+# --- The benchmark's frame -----------------------------------------------------------------------
+# Drawn on the 512 table in whole pixels and sampled down without averaging: that is how the frames
+# of the demonstrations were made, and an image policy sees every habit of its camera.
+
+_WHITE: Colour = (255, 255, 255)
+_GOAL: Colour = (144, 238, 144)
+_BLOCK: Colour = (119, 136, 153)
+_AGENT: Colour = (65, 105, 225)
+_WALL: Colour = (211, 211, 211)
+_WALL_CORNERS: list[Pixel] = [(5, 5), (506, 5), (506, 506), (5, 506)]
+_STROKE = 2
+"""Half the width of an outline."""
+
+
+def benchmark_frame(agent: Sequence[float], block: Sequence[float], size: int = 96) -> np.ndarray:
+    """Draw what image policies see: agent (x, y) and block (x, y, angle); (size, size, 3) uint8."""
+    surface = pygame.Surface((int(geometry.SIDE), int(geometry.SIDE)))
+    surface.fill(_WHITE)
+    for part in geometry.PARTS:
+        pygame.draw.polygon(surface, _GOAL, _whole_pixels(part, geometry.GOAL_POSE))
+    for part in geometry.PARTS:
+        outline = _whole_pixels(part, block)
+        pygame.draw.polygon(surface, _lighter(_BLOCK), outline)
+        _outline(surface, _BLOCK, outline)
+    centre = round(agent[0]), round(agent[1])
+    radius = round(geometry.AGENT_RADIUS)
+    pygame.draw.circle(surface, _AGENT, centre, radius)
+    pygame.draw.circle(surface, _lighter(_AGENT), centre, radius - 2 * _STROKE)
+    _outline(surface, _WALL, _WALL_CORNERS)
+    return _sample_down(_pixels(surface), size)
+
+
+def _whole_pixels(part: geometry.Box, pose: Sequence[float]) -> list[Pixel]:
+    return [(round(x), round(y)) for x, y in geometry.to_world(geometry.corners(part), pose)]
+
+
+def _lighter(colour: Colour) -> Colour:
+    r, g, b = (min(round(1.2 * c), 255) for c in colour)
+    return r, g, b
+
+
+def _outline(surface: pygame.Surface, colour: Colour, corners: list[Pixel]) -> None:
+    for a, b in zip(corners, corners[1:] + corners[:1], strict=True):
+        _thick_line(surface, colour, a, b)
+
+
+def _thick_line(surface: pygame.Surface, colour: Colour, a: Pixel, b: Pixel) -> None:
+    """A line of the recorded frames: a stroke, a sliver beside it, round ends.
+
+    The sliver's offset ignores the sign of the slope, so falling lines come out thinner than rising
+    ones. That is no mistake here: the recorded frames have it.
+    """
+    pygame.draw.line(surface, colour, a, b, 2 * _STROKE)
+    run, rise = abs(b[0] - a[0]), abs(b[1] - a[1])
+    length = math.hypot(run, rise)
+    if length > 0:
+        dx, dy = round(rise * _STROKE / length), round(run * _STROKE / length)
+        sliver = [
+            (a[0] - dx, a[1] - dy),
+            (a[0] + dx, a[1] + dy),
+            (b[0] + dx, b[1] + dy),
+            (b[0] - dx, b[1] - dy),
+        ]
+        pygame.draw.polygon(surface, colour, sliver)
+    for end in (a, b):
+        pygame.draw.circle(surface, colour, end, _STROKE)
+
+
+def _sample_down(image: np.ndarray, size: int) -> np.ndarray:
+    """Bilinear samples at the centres of a size × size grid, without averaging in between.
+
+    In the fixed-point arithmetic of the recorded frames: weights of 11 bits, columns first.
+    """
+    at = np.clip((np.arange(size) + 0.5) * (len(image) / size) - 0.5, 0, len(image) - 1)
+    low = at.astype(np.int64)
+    high = np.minimum(low + 1, len(image) - 1)
+    w = np.rint((at - low) * 2048).astype(np.int64)
+    columns = image[:, low] * (2048 - w)[:, None] + image[:, high] * w[:, None]
+    upper = ((2048 - w)[:, None, None] * (columns[low] >> 4)) >> 16
+    lower = (w[:, None, None] * (columns[high] >> 4)) >> 16
+    return ((upper + lower + 2) >> 2).astype(np.uint8)
+
+
+# --- The frame for people ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Palette:
+    """Colours of the frame for people; told apart also by colour-blind readers and in grey."""
+
+    table: Colour = (250, 250, 248)
+    wall: Colour = (206, 208, 212)
+    goal: Colour = (178, 223, 178)
+    goal_edge: Colour = (96, 160, 104)
+    block: Colour = (118, 132, 150)
+    block_edge: Colour = (66, 78, 96)
+    agent: Colour = (0, 114, 178)
+    agent_edge: Colour = (0, 72, 116)
+    target: Colour = (213, 94, 0)
+    path: Colour = (230, 159, 0)
+
+
+_SUPERSAMPLING = 3
+
+
+def frame(
+    agent: Sequence[float],
+    block: Sequence[float],
+    *,
+    size: int = 512,
+    target: Sequence[float] | None = None,
+    paths: np.ndarray | None = None,
+    palette: Palette = Palette(),  # noqa: B008  (frozen)
+) -> np.ndarray:
+    """Draw a crisp frame of any size for people, (size, size, 3) uint8.
+
+    Arguments:
+        agent: centre of the agent, (x, y) in pixels of the 512 table.
+        block: pose of the block, (x, y, angle).
+        size: side of the picture in its own pixels.
+        target: where the agent has been sent, drawn as a cross.
+        paths: planned paths of the agent, (n_paths, n_points, 2), drawn under it, fading towards
+            their ends.
+        palette: the colours.
+    """
+    canvas = _Canvas(size * _SUPERSAMPLING)
+    canvas.surface.fill(palette.table)
+    for part in geometry.PARTS:
+        canvas.polygon(palette.goal, geometry.to_world(geometry.corners(part), geometry.GOAL_POSE))
+    canvas.loop(palette.goal_edge, geometry.to_world(geometry.OUTLINE, geometry.GOAL_POSE), width=1.5)
+    canvas.loop(palette.wall, [(float(x), float(y)) for x, y in _WALL_CORNERS], width=4)
+    for part in geometry.PARTS:
+        canvas.polygon(palette.block, geometry.to_world(geometry.corners(part), block))
+    canvas.loop(palette.block_edge, geometry.to_world(geometry.OUTLINE, block), width=2.5)
+    if paths is not None:
+        for path in paths:
+            canvas.fading_line(palette.path, palette.table, path, width=2)
+    canvas.disc(palette.agent_edge, agent, geometry.AGENT_RADIUS)
+    canvas.disc(palette.agent, agent, geometry.AGENT_RADIUS - 2.5)
+    if target is not None:
+        canvas.cross(palette.target, target, reach=8, width=3)
+    return _pixels(pygame.transform.smoothscale(canvas.surface, (size, size)))
+
+
+class _Canvas:
+    """A surface that is drawn on in pixels of the 512 table, whatever its own size."""
+
+    def __init__(self, side: int) -> None:
+        self.surface = pygame.Surface((side, side))
+        self._scale = side / geometry.SIDE
+
+    def _at(self, point: Sequence[float]) -> tuple[float, float]:
+        return point[0] * self._scale, point[1] * self._scale
+
+    def polygon(self, colour: Colour, corners: Sequence[Sequence[float]]) -> None:
+        pygame.draw.polygon(self.surface, colour, [self._at(p) for p in corners])
+
+    def disc(self, colour: Colour, centre: Sequence[float], radius: float) -> None:
+        pygame.draw.circle(self.surface, colour, self._at(centre), radius * self._scale)
+
+    def line(self, colour: Colour, a: Sequence[float], b: Sequence[float], *, width: float) -> None:
+        """A line of true width with round ends (pygame's own gets thin when it is oblique)."""
+        length = math.hypot(b[0] - a[0], b[1] - a[1])
+        if length > 0:
+            dx, dy = (a[1] - b[1]) * width / (2 * length), (b[0] - a[0]) * width / (2 * length)
+            ends = [
+                (a[0] + dx, a[1] + dy),
+                (b[0] + dx, b[1] + dy),
+                (b[0] - dx, b[1] - dy),
+                (a[0] - dx, a[1] - dy),
+            ]
+            self.polygon(colour, ends)
+        self.disc(colour, a, width / 2)
+        self.disc(colour, b, width / 2)
+
+    def loop(self, colour: Colour, corners: Sequence[Sequence[float]], *, width: float) -> None:
+        for a, b in zip(corners, [*corners[1:], corners[0]], strict=True):
+            self.line(colour, a, b, width=width)
+
+    def fading_line(self, colour: Colour, towards: Colour, points: np.ndarray, *, width: float) -> None:
+        last = max(len(points) - 1, 1)
+        for i in range(len(points) - 1):
+            t = 0.75 * i / last
+            r, g, b = (round(c + t * (d - c)) for c, d in zip(colour, towards, strict=True))
+            self.line((r, g, b), points[i], points[i + 1], width=width)
+
+    def cross(self, colour: Colour, centre: Sequence[float], *, reach: float, width: float) -> None:
+        x, y = centre
+        self.line(colour, (x - reach, y), (x + reach, y), width=width)
+        self.line(colour, (x, y - reach), (x, y + reach), width=width)
+
+
+class Window:
+    """A window on the screen that shows frames at a steady rate."""
+
+    def __init__(self, size: int, fps: int) -> None:
+        try:
+            pygame.display.init()
+            self._screen = pygame.display.set_mode((size, size))
+        except pygame.error as error:
+            raise EnvInputError(
+                f"no window can be opened here ({error}): use render_mode='rgb_array'"
+            ) from None
+        pygame.display.set_caption("Push-T")
+        self._clock = pygame.time.Clock()
+        self._fps = fps
+
+    def show(self, picture: np.ndarray) -> None:
+        """Put a frame on the screen, then wait for its turn in real time."""
+        pygame.event.pump()
+        pygame.surfarray.blit_array(self._screen, picture.swapaxes(0, 1))
+        pygame.display.flip()
+        self._clock.tick(self._fps)
+
+    def close(self) -> None:
+        """Take the window off the screen."""
+        pygame.display.quit()

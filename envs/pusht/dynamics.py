@@ -1,0 +1,130 @@
+"""The physics of Push-T: a round agent, driven by a PD law, pushes a T across a walled table.
+
+The numbers and quirks are the benchmark's own, so that recorded demonstrations replay exactly:
+damping 0 (the block stops the moment nobody pushes it), no friction on the shapes, an inertia of
+the stem computed from the bar's vertices, and walls thinner than a strong push.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pymunk
+
+from nsde_policy.envs.pusht import geometry
+
+CONTROL_HZ = 10
+PHYSICS_HZ = 100
+STEPS_PER_PERIOD = PHYSICS_HZ // CONTROL_HZ
+POSITION_GAIN = 100.0
+"""Acceleration per pixel of distance to the target, 1/s²."""
+VELOCITY_GAIN = 20.0
+"""Deceleration per unit of speed, 1/s: critical damping."""
+
+_AGENT, _BLOCK = 1, 2  # collision types, so that only agent-with-block contacts are counted
+_WALL_RADIUS = 2
+# Where the bodies are put into the world before a state is set. It matters: the collision tree,
+# and with it the order in which contacts are solved, remembers where its leaves were inserted.
+_AGENT_BORN, _BLOCK_BORN = (256, 400), (256, 300)
+_WALL_CORNERS = ((5, 5), (506, 5), (506, 506), (5, 506))
+
+
+class PushTDynamics:
+    """One table. Build a new one for each episode: the solver remembers old contacts."""
+
+    def __init__(self) -> None:
+        self._space = pymunk.Space()
+        self._space.gravity = 0, 0
+        self._space.damping = 0.0
+        for a, b in zip(_WALL_CORNERS, (*_WALL_CORNERS[1:], _WALL_CORNERS[0]), strict=True):
+            self._space.add(pymunk.Segment(self._space.static_body, a, b, _WALL_RADIUS))
+        self._agent = _add_agent(self._space)
+        self._block = _add_block(self._space)
+        self._touches = 0
+        _count_contacts(self._space, self._count_touch)
+
+    @property
+    def agent(self) -> tuple[float, float]:
+        """Centre of the agent, pixels."""
+        x, y = self._agent.position
+        return x, y
+
+    @property
+    def block(self) -> tuple[float, float, float]:
+        """Pose of the block's origin: x, y in pixels, angle in [0, 2π]."""
+        x, y = self._block.position
+        return x, y, self._block.angle % (2 * math.pi)
+
+    @property
+    def contacts(self) -> int:
+        """Contact points of agent and block per physics step of the last period, rounded up."""
+        return -(-self._touches // STEPS_PER_PERIOD)
+
+    def place(self, state: Sequence[float], *, position_first: bool = False) -> None:
+        """Put agent and block at rest at (agent x, y, block x, y, angle).
+
+        A body turns about its centre of gravity, so the angle must be set before the position of
+        the origin, or the position moves. The benchmark's resets have it the other way round
+        (`position_first`), and its published test seeds mean the states that come out of that.
+        """
+        agent_x, agent_y, x, y, angle = state
+        self._agent.velocity = 0.0, 0.0
+        self._agent.position = agent_x, agent_y
+        if position_first:
+            self._block.position = x, y
+            self._block.angle = angle
+        else:
+            self._block.angle = angle
+            self._block.position = x, y
+
+    def settle(self) -> None:
+        """Run one physics step with the agent at rest, as the benchmark does after its resets."""
+        self._space.step(1 / PHYSICS_HZ)
+
+    def advance(self, target_x: float, target_y: float) -> None:
+        """Run one control period with the agent drawn towards the target."""
+        self._touches = 0
+        dt = 1 / PHYSICS_HZ
+        agent, step = self._agent, self._space.step
+        # Nothing pushes the agent (a kinematic body), so its motion is known without asking.
+        (x, y), (vx, vy) = agent.position, agent.velocity
+        for _ in range(STEPS_PER_PERIOD):
+            vx += (POSITION_GAIN * (target_x - x) - VELOCITY_GAIN * vx) * dt
+            vy += (POSITION_GAIN * (target_y - y) - VELOCITY_GAIN * vy) * dt
+            agent.velocity = vx, vy
+            step(dt)
+            x += vx * dt
+            y += vy * dt
+
+    def _count_touch(self, *_: Any) -> None:
+        self._touches += 1
+
+
+def _add_agent(space: pymunk.Space) -> pymunk.Body:
+    body = pymunk.Body(body_type=pymunk.Body.KINEMATIC)
+    circle = pymunk.Circle(body, geometry.AGENT_RADIUS)
+    circle.collision_type = _AGENT
+    body.position = _AGENT_BORN
+    space.add(body, circle)
+    return body
+
+
+def _add_block(space: pymunk.Space) -> pymunk.Body:
+    mass = 1.0
+    inertia = pymunk.moment_for_poly(mass, geometry.corners(geometry.BAR))
+    body = pymunk.Body(mass, 2 * inertia)  # the bar's, twice: see the module's docstring
+    shapes = [pymunk.Poly(body, geometry.corners(part)) for part in geometry.PARTS]
+    for shape in shapes:
+        shape.collision_type = _BLOCK
+    body.center_of_gravity = geometry.CENTRE_OF_GRAVITY
+    body.position = _BLOCK_BORN
+    space.add(body, *shapes)
+    return body
+
+
+def _count_contacts(space: pymunk.Space, callback: Any) -> None:
+    """Call back once per physics step for each part of the block that the agent touches."""
+    if hasattr(space, "on_collision"):
+        space.on_collision(_AGENT, _BLOCK, post_solve=callback)
+    else:  # pymunk before 7
+        space.add_collision_handler(_AGENT, _BLOCK).post_solve = callback

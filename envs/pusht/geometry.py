@@ -1,0 +1,153 @@
+"""The shapes of Push-T: the T, its nine keypoints, and how much of the goal it covers.
+
+Plain floats: these functions run once per control period, where numpy would cost more than the
+arithmetic. Lengths are pixels of the 512 table, angles radians, y points down.
+"""
+
+import math
+from collections.abc import Sequence
+
+SIDE = 512.0
+"""Side of the square table."""
+AGENT_RADIUS = 15.0
+GOAL_POSE = (256.0, 256.0, math.pi / 4)
+"""Where the block has to go: x, y, angle of its origin."""
+SUCCESS_COVERAGE = 0.95
+"""Share of the goal's area that must be covered for success (strictly more)."""
+
+Box = tuple[float, float, float, float]
+Point = tuple[float, float]
+
+# The T in its own frame; the origin is the middle of the bar's outer edge:
+#
+#       (-60, 0) ────────o──────── (60, 0)
+#           │           bar           │
+#      (-60, 30) ──┬───────────┬── (60, 30)
+#                  │   stem    │
+#             (-15, 120) ─ (15, 120)
+BAR: Box = (-60.0, 0.0, 60.0, 30.0)
+"""x_min, y_min, x_max, y_max in the block's frame."""
+STEM: Box = (-15.0, 30.0, 15.0, 120.0)
+PARTS = (BAR, STEM)
+OUTLINE: tuple[Point, ...] = (
+    (-60.0, 0.0),
+    (60.0, 0.0),
+    (60.0, 30.0),
+    (15.0, 30.0),
+    (15.0, 120.0),
+    (-15.0, 120.0),
+    (-15.0, 30.0),
+    (-60.0, 30.0),
+)
+"""The eight corners of the whole T."""
+AREA = 120.0 * 30.0 + 30.0 * 90.0
+CENTRE_OF_GRAVITY: Point = (0.0, 45.0)
+"""Mean of the two parts' centres, as the benchmark has it (not weighted by area)."""
+
+
+def corners(box: Box) -> list[Point]:
+    """Return the four corners of a box, in order around it."""
+    x0, y0, x1, y1 = box
+    return [(x0, y0), (x1, y0), (x1, y1), (x0, y1)]
+
+
+def to_world(points: Sequence[Point], pose: Sequence[float]) -> list[Point]:
+    """Points of the block's frame, placed on the table by `pose` (x, y, angle)."""
+    x, y, angle = pose
+    c, s = math.cos(angle), math.sin(angle)
+    return [(x + c * u - s * v, y + s * u + c * v) for u, v in points]
+
+
+KEYPOINTS: tuple[Point, ...] = (
+    (9.269787, 90.040974),
+    (-60.983472, -1.186730),
+    (60.912755, -1.393363),
+    (-0.270504, 25.543625),
+    (-14.064927, 122.815854),
+    (39.002738, 32.857404),
+    (-39.966414, 32.729655),
+    (-16.824344, 62.863179),
+    (23.541461, -1.700288),
+)
+"""Nine points of the block's frame, in the order of the demonstrations' `keypoint` array.
+
+They were placed by hand for the benchmark, so some lie a little outside the T."""
+
+
+def _to_goal_frame() -> tuple[float, float, float, float]:
+    x, y, angle = GOAL_POSE
+    return x, y, math.cos(angle), math.sin(angle)
+
+
+_GOAL_X, _GOAL_Y, _GOAL_COS, _GOAL_SIN = _to_goal_frame()
+_REACH = max(math.hypot(u, v) for part in PARTS for u, v in corners(part))
+
+
+def coverage(pose: Sequence[float]) -> float:
+    """Share of the goal's area that a block at `pose` covers, in [0, 1]; exact.
+
+    Both Ts are two boxes that share an edge, so the overlap is the sum of four box-with-box
+    overlaps, computed in the goal's frame, where the goal's boxes are upright.
+    """
+    x, y, angle = pose
+    dx, dy = x - _GOAL_X, y - _GOAL_Y
+    if dx * dx + dy * dy > 4 * _REACH * _REACH:
+        return 0.0
+    relative = (
+        _GOAL_COS * dx + _GOAL_SIN * dy,
+        -_GOAL_SIN * dx + _GOAL_COS * dy,
+        angle - GOAL_POSE[2],
+    )
+    overlap = 0.0
+    for part in PARTS:
+        polygon = to_world(corners(part), relative)
+        for goal in PARTS:
+            overlap += clipped_area(polygon, goal)
+    return min(overlap / AREA, 1.0)
+
+
+def clipped_area(polygon: list[Point], box: Box) -> float:
+    """Area of a convex polygon inside an upright box."""
+    x0, y0, x1, y1 = box
+    left, right = min(polygon)[0], max(polygon)[0]
+    if left >= x1 or right <= x0:
+        return 0.0
+    if left < x0:
+        polygon = _cut(polygon, 0, x0, 1.0)
+    if right > x1:
+        polygon = _cut(polygon, 0, x1, -1.0)
+    ys = [y for _, y in polygon]
+    top, bottom = min(ys), max(ys)
+    if top >= y1 or bottom <= y0:
+        return 0.0
+    if top < y0:
+        polygon = _cut(polygon, 1, y0, 1.0)
+    if bottom > y1:
+        polygon = _cut(polygon, 1, y1, -1.0)
+    return polygon_area(polygon)
+
+
+def _cut(polygon: list[Point], axis: int, bound: float, sign: float) -> list[Point]:
+    """Keep the side of a line parallel to an axis where sign · (coordinate − bound) ≥ 0."""
+    kept: list[Point] = []
+    a = polygon[-1]
+    side_a = sign * (a[axis] - bound)
+    for b in polygon:
+        side_b = sign * (b[axis] - bound)
+        if (side_a < 0.0) != (side_b < 0.0):
+            t = side_a / (side_a - side_b)
+            kept.append((a[0] + t * (b[0] - a[0]), a[1] + t * (b[1] - a[1])))
+        if side_b >= 0.0:
+            kept.append(b)
+        a, side_a = b, side_b
+    return kept
+
+
+def polygon_area(polygon: Sequence[Point]) -> float:
+    """Area of a simple polygon (shoelace), whichever way its corners run."""
+    twice = 0.0
+    ax, ay = polygon[-1]
+    for bx, by in polygon:
+        twice += ax * by - bx * ay
+        ax, ay = bx, by
+    return abs(twice) / 2
