@@ -28,3 +28,7 @@ class MissingDependencyError(NsdePolicyError, ImportError):
     def extra(cls, package: str, extra: str) -> "MissingDependencyError":
         """Name the missing package and the extra that installs it."""
         return cls(f"this needs {package}, which is not installed: pip install 'nsde-policy[{extra}]'")
+
+
+class UsageError(NsdePolicyError):
+    """The command line cannot be understood."""

@@ -14,7 +14,7 @@ from nsde_policy.envs.pusht import geometry
 from nsde_policy.errors import EnvInputError
 
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
-import pygame  # noqa: E402  (the greeting must be silenced first)
+import pygame
 
 Colour = tuple[int, int, int]
 Pixel = tuple[int, int]

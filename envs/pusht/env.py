@@ -149,7 +149,7 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
                 seed = int(self.np_random.integers(2**31))
             if seed >= 2**32:
                 raise EnvInputError(f"the benchmark's reset rule takes seeds below 2**32, got {seed}")
-            rng = np.random.RandomState(seed)  # noqa: NPY002  (the published test seeds mean this generator)
+            rng = np.random.RandomState(seed)  # what the published test seeds mean
             xs = [*(rng.randint(50, 450) for _ in range(2)), *(rng.randint(100, 400) for _ in range(2))]
             return [*map(float, xs), float(rng.randn() * 2 * math.pi - math.pi)]
         draw = self.np_random.integers

@@ -1,0 +1,45 @@
+# Two commands set everything up on a fresh machine with Python ≥ 3.11 and make:
+#   make demo    creates .venv, replays demonstrations, writes a picture to out/
+#   make test    creates .venv, runs ruff, mypy on the installed package, and pytest
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DEMOS ?= $(or $(NSDE_POLICY_DEMOS),$(wildcard ../shared/demos/pusht_cchi_v7_replay.zarr),out/scripted.zarr)
+
+.PHONY: demo test lint types pytest clean
+
+demo: $(VENV)/installed $(DEMOS)
+	$(BIN)/nsde-policy doctor
+	$(BIN)/nsde-policy data info $(DEMOS)
+	$(BIN)/nsde-policy data replay $(DEMOS) --out out/replay.png
+
+test: lint types pytest
+
+lint: $(VENV)/tested
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+# Types are checked on a wheel, installed by itself, as users get it: an editable install hides folders.
+types: $(VENV)/tested
+	rm -rf build $(VENV)/wheel
+	$(BIN)/pip install -q --no-deps --no-build-isolation --target $(VENV)/wheel .
+	cd $(VENV)/wheel && ../bin/mypy --config-file ../../pyproject.toml nsde_policy
+
+pytest: $(VENV)/tested
+	$(BIN)/pytest
+
+out/scripted.zarr: $(VENV)/installed
+	$(BIN)/python examples/record_demonstrations.py --out $@
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q -c constraints.txt -e '.[plot,video]'
+	touch $@
+
+$(VENV)/tested: $(VENV)/installed
+	$(BIN)/pip install -q -c constraints.txt -e '.[plot,video,dev]' setuptools
+	$(BIN)/pip install -q --no-deps --target $(VENV)/pymunk-6 --upgrade 'pymunk==6.11.1'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build out *.egg-info

@@ -1,0 +1,90 @@
+"""The rooms of the house: who may import whom. A wall that falls fails here, by name."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+# room: the other rooms of the package it may import. A room not named here is nobody's.
+ROOMS: dict[str, set[str]] = {
+    "errors": set(),
+    "envs": {"errors"},
+    "data": {"errors"},
+    "eval": {"errors", "envs", "data", "__version__"},
+    "commands": {"errors", "envs", "data", "eval", "commands"},
+    "cli": {"errors", "commands", "__version__"},
+}
+HEAVY = {"torch", "gymnasium", "zarr", "pygame", "pymunk", "numpy", "matplotlib", "diffusers"}
+
+
+def modules():
+    for folder in ("nsde_policy", "envs", "data", "eval"):
+        yield from sorted((ROOT / folder).rglob("*.py"))
+
+
+def room_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return parts[1] if parts[0] == "nsde_policy" else parts[0]
+
+
+def imports(path: Path, *, top_level_only: bool = False) -> set[str]:
+    """Dotted names of everything a file imports."""
+    tree = ast.parse(path.read_text())
+    nodes = tree.body if top_level_only else list(ast.walk(tree))
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: write absolute imports"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def own(name: str) -> str | None:
+    """The room of this package that a dotted import name leads to."""
+    parts = name.split(".")
+    return parts[1] if parts[0] == "nsde_policy" and len(parts) > 1 else None
+
+
+@pytest.mark.parametrize("path", list(modules()), ids=lambda p: str(p.relative_to(ROOT)))
+def test_a_room_imports_only_what_it_may(path):
+    room = room_of(path)
+    if room == "__init__":
+        assert not {own(name) for name in imports(path)} - {None}
+        return
+    assert room in ROOMS, f"{path.name} stands in no room: give it one in tests/test_architecture.py"
+    rooms = {own(name) for name in imports(path)} - {None, room}
+    assert rooms <= ROOMS[room]
+
+
+@pytest.mark.parametrize(
+    ("folder", "banned"), [("envs", {"torch", "zarr"}), ("data", {"torch", "gymnasium", "pymunk", "pygame"})]
+)
+def test_envs_and_data_stay_light(folder, banned):
+    for path in (ROOT / folder).rglob("*.py"):
+        assert not {name.split(".")[0] for name in imports(path)} & banned, path
+
+
+def test_in_envs_only_drawing_imports_pygame():
+    users = {p.name for p in (ROOT / "envs").rglob("*.py") if any(n.startswith("pygame") for n in imports(p))}
+    assert users == {"drawing.py"}
+
+
+@pytest.mark.parametrize("path", [ROOT / "nsde_policy/cli.py", *(ROOT / "nsde_policy/commands").glob("*.py")])
+def test_parsing_the_command_line_imports_nothing_heavy(path):
+    assert not {name.split(".")[0] for name in imports(path, top_level_only=True)} & HEAVY
+
+
+def test_nobody_touches_global_randomness():
+    banned = ("np.random.seed", "torch.manual_seed", "random.seed(", "np.random.rand", "np.random.normal")
+    for path in modules():
+        text = path.read_text()
+        assert not [b for b in banned if b in text], path
+
+
+def test_no_pickle_anywhere():
+    for path in modules():
+        assert not {name.split(".")[0] for name in imports(path)} & {"pickle", "dill", "cloudpickle"}, path

@@ -1,0 +1,80 @@
+"""Tests for envs/pusht/drawing.py."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from nsde_policy.envs import PUSHT_ID
+from nsde_policy.envs.pusht import drawing, geometry
+
+
+def psnr(a, b):
+    return 10 * np.log10(255**2 / max(np.mean((a.astype(float) - b) ** 2), 1e-9))
+
+
+def test_the_recorded_frames_are_drawn_to_35_db(human_demos):
+    import zarr
+
+    data = zarr.open_group(str(human_demos), mode="r")["data"]
+    chunk = data["img"].chunks[0]
+    starts = np.linspace(0, len(data["img"]) - chunk, 10).astype(int) // chunk * chunk
+    scores, same = [], []
+    for start in starts:  # whole chunks, since one chunk is what a read costs
+        frames, states = data["img"][start : start + chunk], data["state"][start : start + chunk]
+        for i in range(0, chunk, 3)[:50]:
+            drawn = drawing.benchmark_frame(states[i, :2].tolist(), states[i, 2:].tolist())
+            scores.append(psnr(drawn, frames[i]))
+            same.append((drawn == frames[i]).all(-1).mean())
+    assert len(scores) == 500
+    assert np.mean(scores) > 40
+    assert np.min(scores) > 35
+    assert np.mean(same) > 0.99
+
+
+@pytest.mark.parametrize("size", [16, 96, 333, 1024])
+def test_a_frame_for_people_comes_in_any_size(size):
+    picture = drawing.frame((100, 100), (300, 300, 1.0), size=size, target=(120, 120))
+    assert picture.shape == (size, size, 3)
+    assert picture.dtype == np.uint8
+
+
+def test_everything_asked_for_is_in_the_frame():
+    agent, block = (100.0, 100.0), (300.0, 300.0, 1.0)
+    palette = drawing.Palette()
+    path = np.array([[[100.0, 100.0], [200.0, 100.0], [300.0, 120.0]]])
+    picture = drawing.frame(agent, block, target=(60.0, 60.0), paths=path)
+    (stem_tip,) = geometry.to_world([(0.0, 110.0)], block)
+    (goal_tip,) = geometry.to_world([(0.0, 110.0)], geometry.GOAL_POSE)
+
+    def colour(x, y):
+        return tuple(picture[round(y), round(x)].tolist())
+
+    assert colour(*agent) == palette.agent
+    assert colour(*stem_tip) == palette.block
+    assert colour(*goal_tip) == palette.goal
+    assert colour(60, 60) == palette.target
+    assert colour(480, 480) == palette.table
+    assert colour(150, 100) != palette.table  # the path
+    assert drawing.frame(agent, block)[100, 150].tolist() == list(palette.table)
+
+
+def test_rgb_array_shows_the_target_of_the_last_action():
+    env = gym.make(PUSHT_ID, render_mode="rgb_array", render_size=512)
+    env.reset(seed=100000)
+    assert tuple(env.render()[450, 60]) != drawing.Palette().target
+    env.step(np.array([60.0, 450.0]))
+    assert tuple(env.render()[450, 60]) == drawing.Palette().target
+
+
+def test_a_window_works_without_a_screen_when_asked_to():
+    code = (
+        "import gymnasium, numpy, nsde_policy.envs\n"
+        "e = gymnasium.make('nsde_policy/PushT-v0', render_mode='human', render_size=128)\n"
+        "e.reset(seed=0); e.step(numpy.array([9.0, 9.0])); e.close()\n"
+    )
+    env = {"SDL_VIDEODRIVER": "dummy", "PATH": "/usr/bin:/bin"}
+    subprocess.run([sys.executable, "-c", code], env=env, cwd=Path(__file__).parents[1], check=True)

@@ -1,0 +1,63 @@
+"""Tests for envs/pusht/geometry.py, with shapely as the oracle."""
+
+import math
+
+import numpy as np
+import pytest
+import shapely
+from shapely import affinity
+
+from nsde_policy.envs.pusht import geometry
+
+TEE = shapely.unary_union([shapely.box(*part) for part in geometry.PARTS])
+
+
+def placed(pose):
+    x, y, angle = pose
+    turned = affinity.rotate(TEE, angle, origin=(0, 0), use_radians=True)
+    return affinity.translate(turned, x, y)
+
+
+def oracle(pose):
+    return placed(pose).intersection(placed(geometry.GOAL_POSE)).area / TEE.area
+
+
+def test_the_outline_is_the_two_parts_together():
+    assert shapely.Polygon(geometry.OUTLINE).equals(TEE)
+    assert TEE.area == geometry.AREA
+
+
+def test_coverage_agrees_with_shapely_everywhere():
+    rng = np.random.default_rng(0)
+    poses = np.column_stack([rng.uniform(100, 412, (4000, 2)), rng.uniform(-10, 10, 4000)])
+    ours = np.array([geometry.coverage(p) for p in poses.tolist()])
+    theirs = np.array([oracle(p) for p in poses.tolist()])
+    assert np.abs(ours - theirs).max() < 1e-12
+    assert (theirs > 0).mean() > 0.2  # or the test would compare zeros with zeros
+
+
+def test_coverage_agrees_with_shapely_near_success():
+    rng = np.random.default_rng(1)
+    offset = rng.normal(size=(2000, 3)) * [2.0, 2.0, 0.03]
+    poses = (np.array(geometry.GOAL_POSE) + offset).tolist()
+    worst = max(abs(geometry.coverage(p) - oracle(p)) for p in poses)
+    assert worst < 1e-12
+    share = np.mean([oracle(p) > geometry.SUCCESS_COVERAGE for p in poses])
+    assert 0.1 < share < 0.9  # both sides of the threshold were tried
+
+
+@pytest.mark.parametrize("turns", [0, 1, -2])
+def test_the_goal_pose_covers_the_goal_whole(turns):
+    x, y, angle = geometry.GOAL_POSE
+    assert geometry.coverage((x, y, angle + turns * 2 * math.pi)) == pytest.approx(1.0, abs=1e-12)
+
+
+@pytest.mark.parametrize("quarter", [1, 2, 3])
+def test_right_angles_where_edges_are_parallel_are_exact_too(quarter):
+    x, y, angle = geometry.GOAL_POSE
+    pose = (x, y, angle + quarter * math.pi / 2)
+    assert geometry.coverage(pose) == pytest.approx(oracle(pose), abs=1e-12)
+
+
+def test_a_block_far_away_covers_nothing():
+    assert geometry.coverage((-200.0, 700.0, 1.0)) == 0.0
