@@ -20,3 +20,4 @@ from nsde_policy.data.transitions import Transitions as Transitions
 from nsde_policy.data.transitions import transitions as transitions
 from nsde_policy.data.windows import Windows as Windows
 from nsde_policy.data.windows import windows as windows
+from nsde_policy.data.writer import DemoWriter as DemoWriter

@@ -54,8 +54,8 @@ class StoredArray:
                 raise DamagedStoreError(f"chunk {fault.key} {fault.finding}; restore it from the original")
             if not accept_omitted:
                 raise DamagedStoreError(
-                    f"chunk {fault.key} {fault.finding}, zarr would read {self.zarray.fill_value} for it; restore "
-                    "it, or, if its writer omits chunks of nothing but that value, set accept_omitted_chunks"
+                    f"chunk {fault.key} {fault.finding}, zarr would read {self.zarray.fill_value} there; "
+                    "restore it, or, if its writer omits chunks of nothing else, set accept_omitted_chunks"
                 )
 
     def read(self, start: int, stop: int) -> npt.NDArray[Any]:
@@ -101,7 +101,7 @@ def array_names(files: Files, folder: str) -> list[str]:
     found = []
     for child in files.children(folder):
         name = f"{folder}/{child}"
-        found += [name] if _metadata(files, name) else array_names(files, name)
+        found += [name] if _is_array(files, name) else array_names(files, name)
     return found
 
 
@@ -118,6 +118,14 @@ def read_json(files: Files, key: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise DamagedStoreError(f"{key} holds a {type(content).__name__}, expected a JSON object")
     return content
+
+
+def _is_array(files: Files, name: str) -> bool:
+    """Whether there is an array, readable or not, at the path `name`."""
+    try:
+        return _metadata(files, name) is not None
+    except DamagedStoreError:
+        return True
 
 
 def _metadata(files: Files, name: str) -> dict[str, Any] | None:

@@ -41,7 +41,7 @@ class Episode:
         check_ends(ends, len(self.obs))
         for field in ("obs", "act"):
             values = getattr(self, field)
-            _check_finite(values, column_names(field, values.shape[1]), ends)
+            check_finite(values, column_names(field, values.shape[1]), ends)
 
     def __len__(self) -> int:
         return len(self.obs)
@@ -80,7 +80,7 @@ class Demonstrations:
             names = getattr(self, f"{part}_names") or column_names(part, width)
             if len(names) != width:
                 raise DemoError(f"{part} has {width} columns, but {len(names)} names were given for them")
-            _check_finite(values, names, ends)
+            check_finite(values, names, ends)
             object.__setattr__(self, part, values)
             object.__setattr__(self, f"{part}_names", tuple(names))
             object.__setattr__(self, angles, check_angles(getattr(self, angles), width, part))
@@ -233,7 +233,7 @@ def _frames(values: npt.NDArray[Any], name: str) -> Floats:
     return read_only(values)
 
 
-def _check_finite(values: Floats, names: Sequence[str], ends: Ints) -> None:
+def check_finite(values: Floats, names: Sequence[str], ends: Ints) -> None:
     """Refuse NaN and infinity, and say where."""
     bad = ~np.isfinite(values)
     if not bad.any():

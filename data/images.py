@@ -1,6 +1,7 @@
 """Images stay on disk: `open_images` gives frames on demand, as uint8."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,13 +35,13 @@ class LazyFrames:
         if not -len(self) <= index < len(self):
             raise IndexError(f"frame {index} of {len(self)}")
         frame = index % len(self)
-        return self._read(frame, frame + 1).squeeze(0)
+        return self._read(frame, frame + 1).reshape(self.shape[1:])
 
     def _read(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
         values = self._array.read(start, stop)
         if values.dtype == np.uint8:
             return values.astype(np.uint8, copy=False)
-        rounded = np.rint(values)
+        rounded: npt.NDArray[np.floating[Any]] = np.rint(values)
         outside = ~((rounded >= 0) & (rounded <= 255))
         if outside.any():
             at = np.unravel_index(int(np.argmax(outside)), values.shape)
@@ -59,11 +60,10 @@ def open_images(
 ) -> LazyFrames:
     """Open the image array `data/<key>` lazily; its chunks are checked to be there, not decoded."""
     store = Store(Path(path), episode_ends=episode_ends, accept_omitted_chunks=accept_omitted_chunks)
-    array = store.array(f"data/{key}")
+    ends, (array,) = store.episodes([f"data/{key}"])
     if len(array.shape) < 3:
         raise UnsupportedArrayError(
             f"{array.name} has shape {array.shape}, expected images (frames, height, width, …)"
         )
-    frames = int(store.episode_ends(array.shape[0])[-1])
-    array.verify(frames, accept_omitted=accept_omitted_chunks)
-    return LazyFrames(array, frames)
+    array.verify(int(ends[-1]), accept_omitted=accept_omitted_chunks)
+    return LazyFrames(array, int(ends[-1]))

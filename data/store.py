@@ -65,31 +65,33 @@ class Store:
         """2 or 3."""
         return 2 if self.files.size(".zgroup") is not None else 3
 
-    def names(self) -> list[str]:
-        """Paths of all arrays, data/ first."""
-        return array_names(self.files, "data") + array_names(self.files, "meta")
+    def names(self, folder: str) -> list[str]:
+        """Paths of all arrays below data or meta."""
+        return array_names(self.files, folder)
 
     def array(self, name: str) -> StoredArray:
         """The array at the path `name`, such as data/state."""
         array = open_array(self.files, name)
         if array is None:
-            raise MissingArrayError(
-                f"no array {name!r} in {self.path}; it holds: {', '.join(self.names()) or 'none'}"
-            )
+            held = ", ".join(self.names("data") + self.names("meta")) or "none"
+            raise MissingArrayError(f"no array {name!r} in {self.path}; it holds: {held}")
         return array
 
-    def episode_ends(self, frames: int) -> Ints:
-        """Where episodes end, checked against the number of `frames`.
+    def episodes(self, names: Sequence[str]) -> tuple[Ints, list[StoredArray]]:
+        """Where episodes end, and the named arrays, after checking that they fit each other.
 
-        A recording of ours may have been cut off while an episode was being written: the frames
-        behind its last episode end do not count. In any other store they are a mistake.
+        A recording of ours may be cut off, or still be growing, behind its last episode end: what is
+        there does not count. In any other store it is a mistake.
         """
         ends = self.array(self._ends_name)
         ends.verify(ends.shape[0], accept_omitted=self.accept_omitted_chunks)
         values = ends.read(0, ends.shape[0])
+        arrays = [self.array(name) for name in names]
+        frames = [array.shape[0] for array in arrays]
         if RECORDING in self.attributes and values.size and values.dtype.kind in "iu":
-            frames = min(frames, int(values.flat[-1]))
-        return check_ends(values, frames)
+            frames = [min(length, int(values.flat[-1])) for length in frames]
+        check_lengths(dict(zip(names, frames, strict=True)))
+        return check_ends(values, max(frames, default=0)), arrays
 
     def columns(self, array: StoredArray, frames: int) -> Floats:
         """The first `frames` rows of a low-dimensional array, trailing axes flattened, (frames, columns)."""
@@ -132,18 +134,14 @@ def load_demonstrations(
     if not obs_keys:
         raise MissingArrayError("no observation array was named; give at least one, such as 'state'")
     with Store(path, episode_ends=episode_ends, accept_omitted_chunks=accept_omitted_chunks) as store:
-        observed = [store.array(f"data/{key}") for key in obs_keys]
-        action = store.array(f"data/{act_key}")
-        ends = store.episode_ends(_common_length([*observed, action], RECORDING in store.attributes))
-        frames = int(ends[-1])
-        obs = [store.columns(array, frames) for array in observed]
-        act = store.columns(action, frames)
+        ends, arrays = store.episodes([f"data/{key}" for key in (*obs_keys, act_key)])
+        *obs, act = (store.columns(array, int(ends[-1])) for array in arrays)
         return Demonstrations(
             obs=np.concatenate(obs, axis=1) if len(obs) > 1 else obs[0],
             act=act,
             episode_ends=ends,
-            angles=tuple(_angles_side_by_side(observed) if angles is None else angles),
-            act_angles=tuple(_angles_side_by_side([action]) if act_angles is None else act_angles),
+            angles=tuple(_angles_side_by_side(arrays[:-1]) if angles is None else angles),
+            act_angles=tuple(declared_angles(arrays[-1]) if act_angles is None else act_angles),
             rate_hz=store.attributes.get("rate_hz") if rate_hz is None else rate_hz,
             obs_names=tuple(
                 n for key, o in zip(obs_keys, obs, strict=True) for n in column_names(key, o.shape[1])
@@ -151,14 +149,6 @@ def load_demonstrations(
             act_names=column_names(act_key, act.shape[1]),
             source=str(path),
         )
-
-
-def _common_length(arrays: Sequence[StoredArray], is_recording: bool) -> int:
-    """Frames that every array has; only the uncommitted tail of a recording of ours may be ragged."""
-    lengths = {array.name: array.shape[0] for array in arrays}
-    if not is_recording:
-        check_lengths(lengths)
-    return min(lengths.values())
 
 
 def declared_angles(array: StoredArray) -> tuple[int, ...]:
