@@ -10,7 +10,7 @@ import numpy as np
 
 from nsde_policy.data.angles import TURN
 from nsde_policy.data.arrays import StoredArray
-from nsde_policy.data.episodes import Floats, Ints
+from nsde_policy.data.episodes import Floats, Ints, check_finite, check_rate, column_names
 from nsde_policy.data.store import MAX_COLUMNS, Store, declared_angles
 
 SHOWN_COLUMNS = 8
@@ -67,11 +67,8 @@ class StoreSummary:
     def as_text(self) -> str:
         """A page for people."""
         short, median, long = self.episode_length
-        rate = (
-            f"{self.rate_hz:g} Hz, {self.frames / self.rate_hz:.0f} s"
-            if self.rate_hz
-            else "rate not recorded"
-        )
+        hz = self.rate_hz
+        rate = f"{hz:g} Hz, {self.frames / hz:.0f} s" if hz else "rate not recorded"
         lines = [
             f"{self.path}: zarr format {self.zarr_format}, {self.container}",
             f"{self.episodes} episodes, {self.frames} frames, {rate}",
@@ -91,6 +88,8 @@ def summarize(
     with Store(Path(path), episode_ends=episode_ends, accept_omitted_chunks=accept_omitted_chunks) as store:
         ends, arrays = store.episodes(store.names("data"))
         lengths = np.diff(ends, prepend=0)
+        rate_hz = store.attributes.get("rate_hz")
+        check_rate(rate_hz)
         return StoreSummary(
             path=str(path),
             container=store.files.kind,
@@ -98,7 +97,7 @@ def summarize(
             episodes=len(ends),
             frames=int(ends[-1]),
             episode_length=(int(lengths.min()), float(np.median(lengths)), int(lengths.max())),
-            rate_hz=store.attributes.get("rate_hz"),
+            rate_hz=rate_hz,
             arrays=tuple(_summarize_array(store, array, ends) for array in arrays),
             attributes=store.attributes,
         )
@@ -111,6 +110,7 @@ def _summarize_array(store: Store, array: StoredArray, ends: Ints) -> ArraySumma
     angles = declared_angles(array)
     if math.prod(array.shape[1:]) <= MAX_COLUMNS:
         values = store.columns(array, frames)
+        check_finite(values, column_names(array.name, values.shape[1]), ends)
         minimum, maximum = tuple(values.min(0).tolist()), tuple(values.max(0).tolist())
         looks_like_angles = tuple(c for c in wrapped_columns(values, ends) if c not in angles)
     return ArraySummary(
