@@ -1,1 +1,23 @@
-"""Demonstrations: zarr stores to episodes, and episodes to what a model trains on."""
+"""Demonstrations: zarr stores to episodes, and episodes to what a model trains on.
+
+    load_demonstrations(path) ─▶ Demonstrations ─▶ transitions(…) ─▶ Transitions
+                                                └▶ windows(…) ─▶ Windows
+
+zarr is imported when a store is opened, not before.
+"""
+
+from nsde_policy.data.angles import angle_difference as angle_difference
+from nsde_policy.data.angles import unwrap_angles as unwrap_angles
+from nsde_policy.data.episodes import Demonstrations as Demonstrations
+from nsde_policy.data.episodes import Episode as Episode
+from nsde_policy.data.images import LazyFrames as LazyFrames
+from nsde_policy.data.images import open_images as open_images
+from nsde_policy.data.store import PUSHT_ANGLES as PUSHT_ANGLES
+from nsde_policy.data.store import load_demonstrations as load_demonstrations
+from nsde_policy.data.transitions import CurrentAction as CurrentAction
+from nsde_policy.data.transitions import PreviousAction as PreviousAction
+from nsde_policy.data.transitions import Transitions as Transitions
+from nsde_policy.data.transitions import transitions as transitions
+from nsde_policy.data.windows import Windows as Windows
+from nsde_policy.data.windows import windows as windows
+from nsde_policy.data.writer import DemoWriter as DemoWriter

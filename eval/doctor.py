@@ -144,14 +144,14 @@ def _state_rollouts_skip_pygame() -> str:
 
 
 def _demonstrations_round_trip() -> str:
-    from nsde_policy.data import DemoWriter, load_demonstrations
+    from nsde_policy.data import DemoWriter, Episode, load_demonstrations
 
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "demos.zarr"
         obs, act = rng.normal(size=(20, 3)).astype("f4"), rng.normal(size=(20, 2)).astype("f4")
         with DemoWriter(path) as writer:
-            writer.append({"state": obs, "action": act})
+            writer.append(Episode(obs, act))
         episode = load_demonstrations(path)[0]
     if not (np.array_equal(episode.obs, obs) and np.array_equal(episode.act, act)):
         raise ValueError("what was read is not what was written")

@@ -4,9 +4,11 @@ The strictest test of an environment there is: contacts amplify every difference
 that comes out as it was recorded was recorded in the same world.
 """
 
+import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import gymnasium as gym
@@ -14,6 +16,7 @@ import numpy as np
 
 from nsde_policy.data import Demonstrations, Episode
 from nsde_policy.envs import PUSHT_ID
+from nsde_policy.envs.pusht.geometry import SUCCESS_COVERAGE
 from nsde_policy.errors import DemoError
 
 Start = Literal["state", "seed"]
@@ -38,6 +41,30 @@ class Replay:
     """Largest covered share of the goal, the last recorded action included."""
 
 
+@dataclass(frozen=True)
+class ReplayReport:
+    """All episodes of a store, replayed."""
+
+    replays: list[Replay]
+
+    def as_json(self) -> str:
+        """The errors of every episode."""
+        fields = ("episode", "position_error", "angle_error", "max_coverage")
+        return json.dumps({"episodes": [{f: getattr(r, f) for f in fields} for r in self.replays]}, indent=2)
+
+    def as_text(self) -> str:
+        """For people: the typical episode and the worst ones."""
+        errors = np.array([r.position_error for r in self.replays])
+        worst = max(self.replays, key=lambda r: r.position_error)
+        reached = sum(r.max_coverage > SUCCESS_COVERAGE for r in self.replays)
+        return (
+            f"{len(errors)} episodes replayed open loop, {reached} reach the goal (coverage above 0.95)\n"
+            f"largest error  median {np.median(errors):.2g} px, worst {errors.max():.2g} px and "
+            f"{worst.angle_error:.2g} rad (episode {worst.episode}); "
+            f"{(errors < 0.01).sum()} episodes stay within 0.01 px"
+        )
+
+
 def replay_pusht(demos: Demonstrations, *, start: Start = "state") -> Iterator[Replay]:
     """Replay every episode of a Push-T store with 5-D states and 2-D actions."""
     if (demos.obs.shape[1], demos.act.shape[1]) != (5, 2):
@@ -54,7 +81,6 @@ def _replay(env: gym.Env[np.ndarray, np.ndarray], k: int, episode: Episode, star
     if start == "seed":
         state, info = env.reset(seed=k)
     else:
-        # A second reset rule for a reason: the recording began one physics step after its reset.
         state, info = env.reset(options={"state": episode.obs[0]})
     states, covered = [state], [info["coverage"]]
     for action in episode.act:
@@ -71,3 +97,25 @@ def _replay(env: gym.Env[np.ndarray, np.ndarray], k: int, episode: Episode, star
         angle_error=float(turn.max()),
         max_coverage=max(covered),
     )
+
+
+def picture_of(
+    replays: Sequence[Replay], demos: Demonstrations, path: Path, *, columns: int = 6, rows: int = 3
+) -> None:
+    """Write a sheet of replayed episodes: where each ended, and the way its agent took."""
+    from nsde_policy.envs.pusht import drawing
+    from nsde_policy.eval.pictures import Tile, contact_sheet, save_png
+
+    shown = [replays[i] for i in np.linspace(0, len(replays) - 1, columns * rows).round().astype(int)]
+    tiles = [
+        Tile(
+            picture=drawing.frame(
+                r.states[-1, :2], r.states[-1, 2:], size=256, paths=r.states[None, ::-1, :2]
+            ),
+            caption=f"episode {r.episode}: {len(r.states)} steps, coverage {r.max_coverage:.2f}",
+            good=r.max_coverage > SUCCESS_COVERAGE,
+        )
+        for r in shown
+    ]
+    title = f"{len(replays)} demonstrations replayed open loop; {len(tiles)} shown at their last frame"
+    save_png(contact_sheet(tiles, columns=columns, title=title), path)

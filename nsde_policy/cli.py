@@ -14,6 +14,7 @@ from typing import Annotated, Protocol, cast
 import tyro
 
 from nsde_policy import __version__
+from nsde_policy.commands.data import DataCheck, DataInfo, DataReplay
 from nsde_policy.commands.doctor import Doctor
 from nsde_policy.errors import NsdePolicyError, UsageError
 
@@ -29,7 +30,15 @@ class Command(Protocol):
         """Do it; raise an `NsdePolicyError` when it cannot be done."""
 
 
-_Commands = Annotated[Doctor, tyro.conf.subcommand("doctor")]
+_Data = (
+    Annotated[DataInfo, tyro.conf.subcommand("info")]
+    | Annotated[DataCheck, tyro.conf.subcommand("check")]
+    | Annotated[DataReplay, tyro.conf.subcommand("replay")]
+)
+_Commands = (
+    Annotated[_Data, tyro.conf.subcommand("data", description="Look at demonstrations.")]
+    | Annotated[Doctor, tyro.conf.subcommand("doctor")]
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -17,6 +17,38 @@ class DemoError(NsdePolicyError, ValueError):
     """The demonstrations do not have the form the package reads, or are damaged."""
 
 
+class NotAStoreError(DemoError):
+    """The path holds no zarr group that can be opened: absent, empty, unreadable, or something else."""
+
+
+class DamagedStoreError(DemoError):
+    """Part of the store is gone or garbled: metadata, a chunk, a zip file's directory."""
+
+
+class MissingArrayError(DemoError):
+    """The store lacks an array that was asked for."""
+
+
+class UnsupportedArrayError(DemoError):
+    """An array holds something other than numbers, or is packed in a way that is not read."""
+
+
+class NonFiniteError(DemoError):
+    """A number is NaN, infinite, or too large for float32."""
+
+
+class EpisodeError(DemoError):
+    """Frames and episodes do not fit together."""
+
+
+class AngleError(DemoError):
+    """A dimension declared to be an angle cannot be one."""
+
+
+class StoreBusyError(DemoError):
+    """Another process is recording to the same store."""
+
+
 class EnvInputError(NsdePolicyError, ValueError):
     """An environment was given an action, a state or an option it cannot take."""
 

@@ -1,0 +1,39 @@
+"""Angles live on a circle: a jump of 2π between two frames is an artefact of the chart, not a motion."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+TURN = 2 * math.pi
+"""One turn, radians."""
+
+
+def angle_difference(
+    later: npt.NDArray[np.floating[Any]], earlier: npt.NDArray[np.floating[Any]]
+) -> npt.NDArray[np.floating[Any]]:
+    """How far the angle turned the short way round, later − earlier in [−π, π]; any matching shapes."""
+    difference = later - earlier
+    return difference - TURN * np.rint(difference / TURN)
+
+
+def unwrap_angles(
+    path: npt.NDArray[np.float32], dims: Sequence[int], *, anchor: int = 0
+) -> npt.NDArray[np.float32]:
+    """Make the angle columns of a path continuous in time, (..., T, d) to (..., T, d).
+
+    Whole turns are added to the columns `dims`, so that no step exceeds half a turn; the frame
+    `anchor` keeps its recorded value, and so does every frame with no jump between it and `anchor`.
+    """
+    if not dims or path.shape[-2] < 2:
+        return path
+    columns = list(dims)
+    angles = path[..., columns].astype(np.float64)
+    turns = np.zeros_like(angles)
+    turns[..., 1:, :] = np.cumsum(np.rint(np.diff(angles, axis=-2) / TURN), axis=-2)
+    turns -= np.take(turns, [anchor], axis=-2)
+    unwrapped = path.copy()
+    unwrapped[..., columns] = angles - TURN * turns
+    return unwrapped

@@ -1,0 +1,69 @@
+"""Images stay on disk: `open_images` gives frames on demand, as uint8."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from nsde_policy.data.arrays import StoredArray
+from nsde_policy.data.store import Store
+from nsde_policy.errors import NonFiniteError, UnsupportedArrayError
+
+
+class LazyFrames:
+    """Frames of a store, (frames, …), read when indexed and not before.
+
+    zarr decodes whole chunks (in the Push-T demonstrations 161 frames, 18 MB), so take slices.
+    """
+
+    def __init__(self, array: StoredArray, frames: int) -> None:
+        self._array = array
+        self.shape = (frames, *array.shape[1:])
+        self.dtype = np.dtype(np.uint8)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, index: int | slice) -> npt.NDArray[np.uint8]:
+        """One frame, or a slice of successive ones; floats are rounded, never rescaled."""
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self))
+            if step != 1:
+                raise IndexError(f"only successive frames can be sliced, got a step of {step}")
+            return self._read(start, max(start, stop))
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"frame {index} of {len(self)}")
+        frame = index % len(self)
+        return self._read(frame, frame + 1).reshape(self.shape[1:])
+
+    def _read(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
+        values = self._array.read(start, stop)
+        if values.dtype == np.uint8:
+            return values.astype(np.uint8, copy=False)
+        rounded: npt.NDArray[np.floating[Any]] = np.rint(values)
+        outside = ~((rounded >= 0) & (rounded <= 255))
+        if outside.any():
+            at = np.unravel_index(int(np.argmax(outside)), values.shape)
+            raise NonFiniteError(
+                f"{self._array.name}: {values[at]} at frame {start + at[0]} is no brightness from 0 to 255"
+            )
+        return rounded.astype(np.uint8)
+
+
+def open_images(
+    path: Path | str,
+    *,
+    key: str = "img",
+    episode_ends: str = "episode_ends",
+    accept_omitted_chunks: bool = False,
+) -> LazyFrames:
+    """Open the image array `data/<key>` lazily; its chunks are checked to be there, not decoded."""
+    store = Store(Path(path), episode_ends=episode_ends, accept_omitted_chunks=accept_omitted_chunks)
+    ends, (array,) = store.episodes([f"data/{key}"])
+    if len(array.shape) < 3:
+        raise UnsupportedArrayError(
+            f"{array.name} has shape {array.shape}, expected images (frames, height, width, …)"
+        )
+    array.verify(int(ends[-1]), accept_omitted=accept_omitted_chunks)
+    return LazyFrames(array, int(ends[-1]))
