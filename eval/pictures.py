@@ -11,7 +11,6 @@ os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 import pygame
 
 _INK = (40, 44, 52)
-_GOOD = (0, 114, 90)
 _BAD = (186, 54, 0)
 _PAPER = (255, 255, 255)
 
@@ -24,7 +23,7 @@ class Tile:
     """(side, side, 3) uint8; all tiles of a sheet share one side."""
     caption: str
     good: bool
-    """Whether the episode reached its goal; shown by a mark and the caption's colour."""
+    """Whether all is well; where not, the tile gets a red frame and a red caption."""
 
 
 def contact_sheet(tiles: Sequence[Tile], *, columns: int, title: str) -> np.ndarray:
@@ -42,9 +41,10 @@ def contact_sheet(tiles: Sequence[Tile], *, columns: int, title: str) -> np.ndar
         x = gap + (i % columns) * (side + gap)
         y = title_height + gap + (i // columns) * (side + caption_height + gap)
         sheet.blit(pygame.surfarray.make_surface(tile.picture.swapaxes(0, 1)), (x, y))
-        mark, colour = ("+", _GOOD) if tile.good else ("x", _BAD)
+        if not tile.good:
+            pygame.draw.rect(sheet, _BAD, (x, y, side, side), width=max(side // 64, 1))
         at = (x, y + side + caption_height // 5)
-        _write(sheet, f"{mark} {tile.caption}", at, round(caption_height * 0.72), colour, side)
+        _write(sheet, tile.caption, at, round(caption_height * 0.72), _INK if tile.good else _BAD, side)
     return np.ascontiguousarray(pygame.surfarray.array3d(sheet).swapaxes(0, 1))
 
 

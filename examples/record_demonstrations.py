@@ -36,6 +36,7 @@ def pusher(obs: np.ndarray) -> np.ndarray:
 
 
 def main() -> None:
+    """Record, and say how many."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

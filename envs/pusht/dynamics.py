@@ -78,7 +78,7 @@ class PushTDynamics:
             self._block.position = x, y
 
     def settle(self) -> None:
-        """Run one physics step with the agent at rest, as the benchmark does after its resets."""
+        """Run one physics step at rest, as the benchmark does after its resets: contacts are found."""
         self._space.step(1 / PHYSICS_HZ)
 
     def advance(self, target_x: float, target_y: float) -> None:

@@ -55,7 +55,8 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
 
     ## Kept quirks
     Both rules set the block's position before its angle, which moves it, since a body turns about
-    its centre of gravity; and both run one physics step before the first observation.
+    its centre of gravity. Every reset runs one physics step before the first observation: nothing
+    moves in it, but a block that the agent stands in has been given the push it moves with next.
     """
 
     metadata = {"render_modes": list(get_args(RenderMode)), "render_fps": CONTROL_HZ}  # noqa: RUF012
@@ -98,7 +99,7 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
             self._dynamics.place(state)
         else:
             self._dynamics.place(self._draw_start(seed), position_first=True)
-            self._dynamics.settle()
+        self._dynamics.settle()
         self._target = None
         return self._look()
 

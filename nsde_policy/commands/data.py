@@ -1,5 +1,6 @@
 """`nsde-policy data`: what a store of demonstrations holds, and whether it is whole."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -86,4 +87,5 @@ class DataReplay:
         report = ReplayReport(list(tqdm(replays, "replaying", len(demos), unit="episode", leave=False)))
         print(report.as_json() if self.json else report.as_text())
         if self.out is not None:
-            picture_of(report.replays, demos, self.out)
+            picture_of(report.replays, self.out)
+            print(f"wrote {self.out}", file=sys.stderr)
