@@ -58,7 +58,8 @@ class EpisodeVectorEnv(gym.vector.VectorEnv[Any, np.ndarray, np.ndarray]):
             seeds = range(seeds, seeds + self.num_envs)
         if len(seeds) != self.num_envs:
             raise EnvInputError(f"{len(seeds)} seeds for {self.num_envs} episodes; give one for each")
-        self._obs, infos = [], {}
+        self._obs = []
+        infos: dict[str, Any] = {}
         for i, (env, env_seed) in enumerate(zip(self.envs, seeds, strict=True)):
             obs, info = env.reset(seed=env_seed, options=options)
             self._obs.append(obs)
@@ -91,5 +92,5 @@ class EpisodeVectorEnv(gym.vector.VectorEnv[Any, np.ndarray, np.ndarray]):
 
     def _stacked(self) -> Any:
         """Observations of all rows in a fresh array: an earlier answer never changes later."""
-        out = create_empty_array(self.single_observation_space, n=self.num_envs)
+        out: Any = create_empty_array(self.single_observation_space, n=self.num_envs)
         return concatenate(self.single_observation_space, self._obs, out)

@@ -16,12 +16,18 @@ def psnr(a, b):
     return 10 * np.log10(255**2 / max(np.mean((a.astype(float) - b) ** 2), 1e-9))
 
 
+def is_colour(picture, point, colour):
+    """Whether a flat place of the picture has the colour, to the rounding of the scaling."""
+    x, y = point
+    return np.abs(picture[round(y), round(x)].astype(int) - colour).max() <= 4
+
+
 def test_the_recorded_frames_are_drawn_to_35_db(human_demos):
     import zarr
 
     data = zarr.open_group(str(human_demos), mode="r")["data"]
     chunk = data["img"].chunks[0]
-    starts = np.linspace(0, len(data["img"]) - chunk, 10).astype(int) // chunk * chunk
+    starts = np.linspace(0, data["img"].shape[0] - chunk, 10).astype(int) // chunk * chunk
     scores, same = [], []
     for start in starts:  # whole chunks, since one chunk is what a read costs
         frames, states = data["img"][start : start + chunk], data["state"][start : start + chunk]
@@ -50,24 +56,22 @@ def test_everything_asked_for_is_in_the_frame():
     (stem_tip,) = geometry.to_world([(0.0, 110.0)], block)
     (goal_tip,) = geometry.to_world([(0.0, 110.0)], geometry.GOAL_POSE)
 
-    def colour(x, y):
-        return tuple(picture[round(y), round(x)].tolist())
-
-    assert colour(*agent) == palette.agent
-    assert colour(*stem_tip) == palette.block
-    assert colour(*goal_tip) == palette.goal
-    assert colour(60, 60) == palette.target
-    assert colour(480, 480) == palette.table
-    assert colour(150, 100) != palette.table  # the path
-    assert drawing.frame(agent, block)[100, 150].tolist() == list(palette.table)
+    assert is_colour(picture, agent, palette.agent)
+    assert is_colour(picture, stem_tip, palette.block)
+    assert is_colour(picture, goal_tip, palette.goal)
+    assert is_colour(picture, (60, 60), palette.target)
+    assert is_colour(picture, (480, 480), palette.table)
+    assert not is_colour(picture, (150, 100), palette.table)  # the path
+    assert is_colour(drawing.frame(agent, block), (150, 100), palette.table)
 
 
 def test_rgb_array_shows_the_target_of_the_last_action():
     env = gym.make(PUSHT_ID, render_mode="rgb_array", render_size=512)
     env.reset(seed=100000)
-    assert tuple(env.render()[450, 60]) != drawing.Palette().target
+    target = drawing.Palette().target
+    assert not is_colour(env.render(), (60, 450), target)
     env.step(np.array([60.0, 450.0]))
-    assert tuple(env.render()[450, 60]) == drawing.Palette().target
+    assert is_colour(env.render(), (60, 450), target)
 
 
 def test_a_window_works_without_a_screen_when_asked_to():

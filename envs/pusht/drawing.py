@@ -105,7 +105,8 @@ def _sample_down(image: np.ndarray, size: int) -> np.ndarray:
     columns = image[:, low] * (2048 - w)[:, None] + image[:, high] * w[:, None]
     upper = ((2048 - w)[:, None, None] * (columns[low] >> 4)) >> 16
     lower = (w[:, None, None] * (columns[high] >> 4)) >> 16
-    return ((upper + lower + 2) >> 2).astype(np.uint8)
+    sampled: np.ndarray = ((upper + lower + 2) >> 2).astype(np.uint8)
+    return sampled
 
 
 # --- The frame for people ------------------------------------------------------------------------

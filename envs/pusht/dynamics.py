@@ -122,7 +122,7 @@ def _add_block(space: pymunk.Space) -> pymunk.Body:
     return body
 
 
-def _count_contacts(space: pymunk.Space, callback: Any) -> None:
+def _count_contacts(space: Any, callback: Any) -> None:
     """Call back once per physics step for each part of the block that the agent touches."""
     if hasattr(space, "on_collision"):
         space.on_collision(_AGENT, _BLOCK, post_solve=callback)

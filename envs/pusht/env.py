@@ -18,6 +18,8 @@ RenderMode = Literal["human", "rgb_array"]
 Observation = np.ndarray | dict[str, np.ndarray]
 
 FRAME_SIZE = 96
+_START_RANGES = ((50, 450), (50, 450), (100, 400), (100, 400))
+"""Whole pixels that agent x, y and block x, y are drawn from, upper end excluded."""
 _BLOCK_LOW, _BLOCK_HIGH = -256.0, 768.0
 """The block can be squeezed past a wall, though never farther than the agent reaches."""
 
@@ -111,7 +113,7 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
         reward = min(info["coverage"] / geometry.SUCCESS_COVERAGE, 1.0)
         return obs, reward, info["success"], False, info
 
-    def render(self) -> np.ndarray | None:  # type: ignore[override]
+    def render(self) -> np.ndarray | None:
         """Return the frame for people (`rgb_array`), or show it in a window (`human`)."""
         if self.render_mode is None:
             raise EnvInputError(
@@ -151,11 +153,10 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
             if seed >= 2**32:
                 raise EnvInputError(f"the benchmark's reset rule takes seeds below 2**32, got {seed}")
             rng = np.random.RandomState(seed)  # what the published test seeds mean
-            xs = [*(rng.randint(50, 450) for _ in range(2)), *(rng.randint(100, 400) for _ in range(2))]
-            return [*map(float, xs), float(rng.randn() * 2 * math.pi - math.pi)]
-        draw = self.np_random.integers
-        xs = [*(draw(50, 450) for _ in range(2)), *(draw(100, 400) for _ in range(2))]
-        return [*map(float, xs), float(self.np_random.uniform(-math.pi, math.pi))]
+            xy = [rng.randint(low, high) for low, high in _START_RANGES]
+            return [*map(float, xy), float(rng.randn() * 2 * math.pi - math.pi)]
+        xy = [int(self.np_random.integers(low, high)) for low, high in _START_RANGES]
+        return [*map(float, xy), float(self.np_random.uniform(-math.pi, math.pi))]
 
     def _look(self) -> tuple[Observation, dict[str, Any]]:
         """Read the table once, for the observation, the score and the window."""
