@@ -111,7 +111,7 @@ def read_json(files: Files, key: str) -> dict[str, Any]:
         return {}
     try:
         content = json.loads(files.read(key))
-    except (ValueError, OSError) as error:
+    except ValueError as error:
         raise DamagedStoreError(
             f"{key} is no valid JSON ({_brief(error)}); restore it from the original"
         ) from error

@@ -403,25 +403,31 @@ def test_images_are_not_loaded_as_observations(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-@pytest.mark.parametrize("key", [".", "data/state/.zarray", "data/state/1.0"])
+@pytest.mark.parametrize("key", [".", "data", "data/state/.zarray", "data/state/1.0"])
 def test_permission_denied_is_said(tmp_path: Path, key: str) -> None:
     path = write_store(tmp_path / "demos.zarr")
     (path / key).chmod(0)
     try:
-        with pytest.raises(DemoError, match=r"[Pp]ermission denied"):
+        with pytest.raises(DemoError, match=r"cannot be .*Permission denied"):
             load_demonstrations(path)
     finally:
         (path / key).chmod(0o700)
 
 
-def test_a_directory_that_may_not_be_listed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [("iterdir", NotAStoreError), ("open", DamagedStoreError), ("is_file", DamagedStoreError)],
+)
+def test_whatever_call_is_denied_the_error_is_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, error: type[DemoError]
+) -> None:
     path = write_store(tmp_path / "demos.zarr")
 
-    def denied(self: Path) -> None:
+    def denied(*args: Any) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "iterdir", denied)
-    with pytest.raises(NotAStoreError, match="cannot be read: Permission denied"):
+    monkeypatch.setattr(Path, call, denied)
+    with pytest.raises(error, match="cannot be read: Permission denied"):
         load_demonstrations(path)
 
 
