@@ -113,10 +113,10 @@ class ZipFiles:
 
 @contextmanager
 def _said(key: str) -> Iterator[None]:
-    """Say which file could not be read, and why."""
+    """Say which file could not be read, and why: a spoilt zip fails in many ways."""
     try:
         yield
-    except (OSError, zipfile.BadZipFile) as error:
+    except Exception as error:
         why = getattr(error, "strerror", None) or error
         raise DamagedStoreError(f"{key} cannot be read: {why}") from error
 
@@ -128,7 +128,7 @@ def open_files(path: Path) -> Files:
         if not any(files.size(key) for key in ROOT_KEYS):
             files.close()
             raise NotAStoreError(f"{path} is no zarr group: it holds neither .zgroup nor zarr.json")
-    except zipfile.BadZipFile as error:
+    except (zipfile.BadZipFile, NotImplementedError) as error:
         raise DamagedStoreError(f"{path} is a damaged zip file ({error}); copy it again") from error
     except OSError as error:
         raise NotAStoreError(f"{path} cannot be read: {error.strerror or error}") from error

@@ -431,6 +431,22 @@ def test_whatever_call_is_denied_the_error_is_typed(
         load_demonstrations(path)
 
 
+def test_a_garbled_zip_never_escapes_as_another_error(tmp_path: Path) -> None:
+    archive = zipped(write_store(tmp_path / "demos.zarr"))
+    whole = np.frombuffer(archive.read_bytes(), np.uint8)
+    rng = np.random.default_rng(0)
+    refused = 0
+    for _ in range(60):
+        garbled = whole.copy()
+        garbled[rng.integers(len(whole), size=8)] = rng.integers(256, size=8)
+        archive.write_bytes(garbled.tobytes())
+        try:
+            load_demonstrations(archive)
+        except DemoError:
+            refused += 1
+    assert refused > 10
+
+
 @pytest.mark.parametrize("packing", [BLOSC, {"compressors": None}, ZSTD], ids=["blosc", "plain", "zstd"])
 def test_garbled_chunks_never_crash(tmp_path: Path, packing: dict[str, Any]) -> None:
     path = write_store(tmp_path / "demos.zarr", **packing)
