@@ -67,3 +67,8 @@ def zipped(path: Path, *, inside: str = ".") -> Path:
 def edit_bytes(path: Path, change: Callable[[bytes], bytes]) -> None:
     """Rewrite one file of a store."""
     path.write_bytes(change(path.read_bytes()))
+
+
+def flip(content: bytes, at: int) -> bytes:
+    """The same bytes but for one bit."""
+    return content[:at] + bytes([content[at] ^ 0x10]) + content[at + 1 :]

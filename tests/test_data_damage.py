@@ -13,7 +13,7 @@ import numcodecs
 import numpy as np
 import pytest
 import zarr
-from demo_stores import edit_bytes, example_arrays, write_store, zipped
+from demo_stores import edit_bytes, example_arrays, flip, write_store, zipped
 from zarr.codecs import BloscCodec
 
 from nsde_policy.data import load_demonstrations
@@ -178,10 +178,6 @@ def with_attribute(key: str, value: Any) -> Callable[[Path], Path]:
 
 def half(content: bytes) -> bytes:
     return content[: len(content) // 2]
-
-
-def flip(content: bytes, at: int) -> bytes:
-    return content[:at] + bytes([content[at] ^ 0x10]) + content[at + 1 :]
 
 
 def state_with(value: float, frame: int, column: int, dtype: str = "f4") -> np.ndarray:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from demo_stores import write_store
+from demo_stores import flip, write_store
 
 import nsde_policy.data.writer as writer_module
 from nsde_policy.data import DemoWriter, Episode, load_demonstrations, open_images
@@ -120,6 +120,11 @@ def test_the_last_episode_can_be_taken_back(tmp_path: Path) -> None:
     assert numbers(path) == [8]
 
 
+def lengths_on_disk(path: Path) -> set[int]:
+    """How many rows plain zarr sees in the arrays below data/."""
+    return {array.shape[0] for _, array in zarr.open_group(path, mode="r")["data"].arrays()}
+
+
 class Killed(BaseException):
     """Stands for the end of the process."""
 
@@ -163,9 +168,11 @@ def test_death_between_any_two_steps_loses_only_the_episode_being_written(
             assert check_store(path) == []
         with DemoWriter(path) as writer:
             assert len(writer) == committed
+            assert lengths_on_disk(path) <= {7 * committed}, "the tail was not cut off"
             writer.append(episode(9))
         assert numbers(path) == [*range(committed), 9], f"after {lives} steps"
-        assert zarr.open_group(path)["data/state"].shape[0] == 7 * (committed + 1)
+        assert lengths_on_disk(path) == {7 * (committed + 1)}
+        assert not list(path.rglob(f"*{PARTIAL}"))
         if finished:
             break
     assert lives > 20
@@ -198,6 +205,8 @@ def test_kill_9_at_random_moments(tmp_path: Path) -> None:
         assert recorder.stdout.readline() == "ready\n"
         for _ in range(rng.randrange(1, 4)):
             recorder.stdout.readline()
+        growing = numbers(path)
+        assert len(growing) > promised, "a store can be read while it grows"
         time.sleep(rng.uniform(0, 0.05))
         recorder.send_signal(signal.SIGKILL)
         reported = recorder.communicate()[0].split("\n")[:-1]
@@ -210,6 +219,24 @@ def test_kill_9_at_random_moments(tmp_path: Path) -> None:
     with DemoWriter(path) as writer:
         assert len(writer) == promised
     assert check_store(path) == []
+
+
+def test_a_flipped_bit_in_a_recording_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "demos.zarr"
+    with DemoWriter(path) as writer:
+        writer.append(episode(0))
+    for name in ("data/state/0.0", "data/action/0.0", "meta/episode_ends/0"):
+        whole = (path / name).read_bytes()
+        noticed = 0
+        for at in range(len(whole)):
+            (path / name).write_bytes(flip(whole, at))
+            try:
+                assert numbers(path) == [0], "the bit meant nothing"
+            except DamagedStoreError:
+                noticed += 1
+        assert noticed >= len(whole) - 2  # a bit or two of a Zstandard header mean nothing
+        (path / name).write_bytes(whole)
+    assert numbers(path) == [0]
 
 
 def test_a_foreign_store_with_a_tail_is_still_refused(tmp_path: Path) -> None:
