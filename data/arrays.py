@@ -109,9 +109,10 @@ def read_json(files: Files, key: str) -> dict[str, Any]:
     """A JSON object of the store; empty where the key is absent."""
     if files.size(key) is None:
         return {}
+    text = files.read(key)
     try:
-        content = json.loads(files.read(key))
-    except (ValueError, OSError) as error:
+        content = json.loads(text)
+    except ValueError as error:
         raise DamagedStoreError(
             f"{key} is no valid JSON ({_brief(error)}); restore it from the original"
         ) from error

@@ -1,6 +1,7 @@
 """Reading a store from end to end, every chunk of every array, to find all that is wrong with it."""
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,8 @@ from nsde_policy.data.chunks import chunk_faults
 from nsde_policy.data.store import Store, declared_angles
 from nsde_policy.errors import DemoError
 
+MAX_FAULTS = 100
+"""Missing or damaged chunks listed per array."""
 Reading = tuple[StoredArray, int, int]
 """An array, and the frames of it to decode at once."""
 
@@ -33,11 +36,12 @@ def check_store(
         arrays, problems = _open_all(store)
         plan: list[Reading] = []
         for array, frames in arrays:
-            faults = [
+            found = (
                 f"chunk {fault.key} {fault.finding}"
                 for fault in chunk_faults(array.files, array.name, array.zarray, array.metadata, frames)
                 if not (fault.missing and accept_omitted_chunks)
-            ]
+            )
+            faults = list(islice(found, MAX_FAULTS))
             problems += faults
             if not faults:
                 step = array.rows_per_read

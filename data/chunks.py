@@ -5,7 +5,6 @@ a truncated chunk into whatever lies behind it in memory. So ask before anything
 What nobody can see: a flipped bit in a chunk stored without a checksum that still decodes.
 """
 
-import itertools
 import math
 import struct
 from collections.abc import Iterator
@@ -41,8 +40,7 @@ def chunk_faults(
     outer = array.shards or array.chunks
     extent = (frames, *array.shape[1:])
     codecs = _codecs(metadata)
-    grid = (range(math.ceil(size / step)) for size, step in zip(extent, outer, strict=True))
-    for place in itertools.product(*grid):
+    for place in _grid([-(-size // step) for size, step in zip(extent, outer, strict=True)]):
         key = f"{name}/{array.metadata.encode_chunk_key(place)}"
         size = files.size(key)
         if size is None:
@@ -53,6 +51,16 @@ def chunk_faults(
             yield from _shard_faults(files, key, size, codecs[-1], array, place, extent)
         elif codecs and _name(codecs[-1]) == "blosc":
             yield from _blosc_faults(files, key, 0, size)
+
+
+def _grid(counts: list[int]) -> Iterator[tuple[int, ...]]:
+    """Places of all chunks, one after the other: a garbled shape may claim more than fit in memory."""
+    if not counts:
+        yield ()
+        return
+    for first in range(counts[0]):
+        for rest in _grid(counts[1:]):
+            yield (first, *rest)
 
 
 def _codecs(metadata: dict[str, Any]) -> list[dict[str, Any]]:

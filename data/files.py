@@ -1,6 +1,8 @@
 """A zarr store as plain keys and bytes, in a directory or a zip file, before zarr interprets any of it."""
 
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -50,18 +52,20 @@ class DirectoryFiles:
     def size(self, key: str) -> int | None:
         """Bytes under `key`; None where there is no file."""
         path = self._root / key
-        return path.stat().st_size if path.is_file() else None
+        with _said(key):
+            return path.stat().st_size if path.is_file() else None
 
     def read(self, key: str, start: int = 0, length: int = -1) -> bytes:
         """Part of a file, or all of it."""
-        with (self._root / key).open("rb") as file:
+        with _said(key), (self._root / key).open("rb") as file:
             file.seek(start)
             return file.read(length)
 
     def children(self, folder: str) -> list[str]:
         """Names of the folders directly in `folder`, sorted."""
         path = self._root / folder
-        return sorted(child.name for child in path.iterdir() if child.is_dir()) if path.is_dir() else []
+        with _said(folder):
+            return sorted(child.name for child in path.iterdir() if child.is_dir()) if path.is_dir() else []
 
     def close(self) -> None:
         """Let go of open files."""
@@ -90,7 +94,7 @@ class ZipFiles:
 
     def read(self, key: str, start: int = 0, length: int = -1) -> bytes:
         """Part of a file, or all of it."""
-        with self._zip.open(self.prefix + key) as file:
+        with _said(key), self._zip.open(self.prefix + key) as file:
             file.seek(start)
             return file.read(length)
 
@@ -102,8 +106,19 @@ class ZipFiles:
 
     def close(self) -> None:
         """Let go of open files."""
-        self.store.close()
+        if self.store._is_open:  # zarr 3.1 fails to close a zip that nothing was read from
+            self.store.close()
         self._zip.close()
+
+
+@contextmanager
+def _said(key: str) -> Iterator[None]:
+    """Say which file could not be read, and why: a spoilt zip fails in many ways."""
+    try:
+        yield
+    except Exception as error:
+        why = getattr(error, "strerror", None) or error
+        raise DamagedStoreError(f"{key} cannot be read: {why}") from error
 
 
 def open_files(path: Path) -> Files:
@@ -113,7 +128,7 @@ def open_files(path: Path) -> Files:
         if not any(files.size(key) for key in ROOT_KEYS):
             files.close()
             raise NotAStoreError(f"{path} is no zarr group: it holds neither .zgroup nor zarr.json")
-    except zipfile.BadZipFile as error:
+    except (zipfile.BadZipFile, NotImplementedError) as error:
         raise DamagedStoreError(f"{path} is a damaged zip file ({error}); copy it again") from error
     except OSError as error:
         raise NotAStoreError(f"{path} cannot be read: {error.strerror or error}") from error

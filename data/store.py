@@ -21,7 +21,13 @@ from nsde_policy.data.episodes import (
     column_names,
 )
 from nsde_policy.data.files import open_files
-from nsde_policy.errors import AngleError, DamagedStoreError, MissingArrayError, UnsupportedArrayError
+from nsde_policy.errors import (
+    AngleError,
+    DamagedStoreError,
+    EpisodeError,
+    MissingArrayError,
+    UnsupportedArrayError,
+)
 
 PUSHT_ANGLES = (4,)
 """Angle columns of Push-T's `state`: agent x, y, block x, y, block angle."""
@@ -86,9 +92,11 @@ class Store:
         ends = self.array(self._ends_name)
         ends.verify(ends.shape[0], accept_omitted=self.accept_omitted_chunks)
         values = ends.read(0, ends.shape[0])
+        if not values.size:
+            raise EpisodeError(f"{ends.name} is empty: there is no episode to learn from in {self.path}")
         arrays = [self.array(name) for name in names]
         frames = [array.shape[0] for array in arrays]
-        if RECORDING in self.attributes and values.size and values.dtype.kind in "iu":
+        if RECORDING in self.attributes and values.dtype.kind in "iu":
             frames = [min(length, int(values.flat[-1])) for length in frames]
         check_lengths(dict(zip(names, frames, strict=True)))
         return check_ends(values, max(frames, default=0)), arrays
