@@ -162,6 +162,12 @@ class NeuralSDEConfig(Jsonable):
         _need(self, self.denoiser or not self.learned_strength, "learned_strength needs the denoiser")
         joint_in_turn = self.objective == "joint" and self.schedule == "sequential"
         _need(self, not joint_in_turn, "the joint objective trains flow and diffusion together")
+        starved = self.schedule == "sequential" and self.network.kind == "shared"
+        _need(
+            self,
+            not starved,
+            "training in sequence needs network.kind = 'separate': no part may own the trunk",
+        )
         self.check_sampling(self.sampling)
 
     def check_sampling(self, sampling: SamplingConfig) -> None:

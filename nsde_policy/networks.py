@@ -91,13 +91,13 @@ class MLP(nn.Module):
 class AbstractNetworks(nn.Module, abc.ABC):
     """The three functions of the method behind one call."""
 
+    drift: nn.Module
+    log_variance: nn.Module
+    score: nn.Module
+
     @abc.abstractmethod
     def forward(self, features: Tensor, generator: torch.Generator | None = None) -> Outputs:
         """(..., inputs) → three of (..., d)."""
-
-    @abc.abstractmethod
-    def part(self, name: Literal["drift", "log_variance", "score"]) -> nn.Module:
-        """The module that may learn when only this part is trained."""
 
 
 class SeparateNetworks(AbstractNetworks):
@@ -110,11 +110,6 @@ class SeparateNetworks(AbstractNetworks):
     def forward(self, features: Tensor, generator: torch.Generator | None = None) -> Outputs:
         """Evaluate all three."""
         return Outputs(*(net(features, generator) for net in (self.drift, self.log_variance, self.score)))
-
-    def part(self, name: Literal["drift", "log_variance", "score"]) -> nn.Module:
-        """The whole network of that name."""
-        module: nn.Module = getattr(self, name)
-        return module
 
 
 class SharedTrunk(AbstractNetworks):
@@ -135,8 +130,3 @@ class SharedTrunk(AbstractNetworks):
         """Evaluate the trunk once."""
         h = self.trunk(features, generator)
         return Outputs(self.drift(h), self.log_variance(h), self.score(h))
-
-    def part(self, name: Literal["drift", "log_variance", "score"]) -> nn.Module:
-        """Trunk and head for the drift; for the others the head alone, on the drift's features."""
-        head: nn.Module = getattr(self, name)
-        return nn.ModuleList([self.trunk, head]) if name == "drift" else head

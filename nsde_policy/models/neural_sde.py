@@ -104,16 +104,16 @@ class NeuralSDE(AbstractModel[Transitions]):
         return {"flow": flow, "diffusion": diffusion}
 
     def stages(self) -> tuple[Stage, ...]:
-        """Everything together, or f, then d (and α), then g."""
+        """Everything together, or f, then d (and α), then g, each with a network of its own."""
         config = self.config
         named = {"denoiser": config.denoiser, "strength": config.learned_strength}
         score = tuple(name for name, wanted in named.items() if wanted)
         if config.schedule == "together":
             coefficients = ("joint",) if config.objective == "joint" else ("flow", "diffusion")
             return (Stage((*coefficients, *score), tuple(self.parameters())),)
-        flow = Stage(("flow",), tuple(self.networks.part("drift").parameters()))
-        diffusion = Stage(("diffusion",), tuple(self.networks.part("log_variance").parameters()))
-        pull = [*self.networks.part("score").parameters()]
+        flow = Stage(("flow",), tuple(self.networks.drift.parameters()))
+        diffusion = Stage(("diffusion",), tuple(self.networks.log_variance.parameters()))
+        pull = [*self.networks.score.parameters()]
         pull += [] if self.strength is None else [*self.strength.parameters()]
         return (flow, Stage(score, tuple(pull)), diffusion) if score else (flow, diffusion)
 
