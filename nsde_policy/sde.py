@@ -114,6 +114,37 @@ class ScoreCorrectedSDE(AbstractSDE):
         return Coefficients(drift + self.strength(x, diffusion) * score, diffusion)
 
 
+class ScaledDiffusionSDE(AbstractScoredSDE):
+    """The same equation with more or less noise: factor · g; 0 leaves an ordinary differential equation."""
+
+    def __init__(self, sde: AbstractScoredSDE, factor: float) -> None:
+        super().__init__()
+        self.sde = sde
+        self.factor = factor
+
+    def drift(self, x: Tensor) -> Tensor:
+        """f(x), untouched."""
+        return self.sde.drift(x)
+
+    def diffusion(self, x: Tensor) -> Tensor:
+        """factor · g(x)."""
+        return self.factor * self.sde.diffusion(x)
+
+    def score(self, x: Tensor) -> Tensor:
+        """d(x), untouched."""
+        return self.sde.score(x)
+
+    def coefficients(self, x: Tensor) -> Coefficients:
+        """Both, from one evaluation."""
+        drift, diffusion = self.sde.coefficients(x)
+        return Coefficients(drift, self.factor * diffusion)
+
+    def terms(self, x: Tensor) -> Terms:
+        """All three, from one evaluation."""
+        drift, diffusion, score = self.sde.terms(x)
+        return Terms(drift, self.factor * diffusion, score)
+
+
 def euler_maruyama(
     sde: AbstractSDE,
     x0: Tensor,

@@ -12,8 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from nsde_policy.config import NetworkConfig, NeuralSDEConfig, SamplingConfig
 from nsde_policy.errors import ConfigError
 from nsde_policy.layout import LayoutSpec
-from nsde_policy.models import NeuralSDE
-from nsde_policy.models.neural_sde import spread
+from nsde_policy.models import NeuralSDE, spread
 from nsde_policy.sde import euler_maruyama, trajectory_nll
 from nsde_policy.targets import Transitions, stack_history, transitions
 
@@ -127,9 +126,9 @@ def test_one_step_per_period_shifts_the_history_exactly():
 
 def test_several_steps_per_period_lag_the_history_by_one_period():
     model = build(sampling=OFF)
-    for parameter in model.networks.parameters():
+    for parameter in model.learned.networks.parameters():
         torch.nn.init.zeros_(parameter)
-    torch.nn.init.ones_(model.networks.drift.bias)  # type: ignore[arg-type]
+    torch.nn.init.ones_(model.learned.networks.drift.bias)  # type: ignore[arg-type]
     x0 = stack_history(torch.stack([torch.zeros(1, 3), torch.tensor([LAYOUT.increment_std])]), 2)[-1]
     silent = torch.zeros(40, 1, 6)
     path = euler_maruyama(model.sde(), x0, dt=1.0, steps=10, substeps=4, noise=silent)
@@ -139,7 +138,7 @@ def test_several_steps_per_period_lag_the_history_by_one_period():
 
 def test_a_path_costs_one_network_call_per_step():
     model, calls = build(), []
-    model.networks.register_forward_hook(lambda *_: calls.append(1))
+    model.learned.networks.register_forward_hook(lambda *_: calls.append(1))
     path = model.sample_paths(batch().x, steps=8, generator=seeded())
     assert path.shape == (9, 120, 3)
     assert len(calls) == 8
@@ -182,7 +181,7 @@ def test_a_constant_strength_of_one_undoes_the_blur_the_denoiser_sees():
         model.sample_paths(x0, steps=1, noise=still, sampling=SamplingConfig(denoiser=kind, alpha=1.0))
         for kind in ("constant", "off")
     )
-    pull = model.noise_std * model.outputs(model.features(x0)).score
+    pull = model.learned.noise_std * model.learned.outputs(model.learned.features(x0)).score
     torch.testing.assert_close(with_pull[1] - without[1], pull, rtol=1e-4, atol=1e-5)
 
 
