@@ -5,8 +5,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 BESIDE_THE_CHECKOUT = Path(__file__).parents[2] / "shared/demos/pusht_cchi_v7_replay.zarr"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def one_thread() -> None:
+    """Pin torch to one thread: results and times then depend on less."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,110 @@
+"""Sampling speed against torchsde: the same network, Euler steps, the same number of paths.
+
+    python benchmarks/sde_speed.py [--paths 10000] [--steps 100] [--rounds 7] [--threads 1] [--json FILE]
+
+Runs alternate, and the figure is the median of the ratios of neighbouring runs, so that a machine whose speed
+drifts does not favour either side.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torchsde
+from torch import Tensor
+
+from nsde_policy.networks import MLP
+from nsde_policy.sde import AbstractSDE, Coefficients, euler_maruyama
+
+DIM = 2
+
+
+class NetworkSDE(AbstractSDE):
+    """One MLP that answers with drift and log diffusion side by side; torchsde reads it through f_and_g."""
+
+    noise_type, sde_type = "diagonal", "ito"
+
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.net = MLP(DIM, 2 * DIM, width=128, depth=4, layer_norm=False, generator=generator)
+
+    def drift(self, x: Tensor) -> Tensor:
+        return self.coefficients(x).drift
+
+    def diffusion(self, x: Tensor) -> Tensor:
+        return self.coefficients(x).diffusion
+
+    def coefficients(self, x: Tensor) -> Coefficients:
+        drift, log_diffusion = self.net(x).chunk(2, dim=-1)
+        return Coefficients(drift, log_diffusion.exp())
+
+    def f_and_g(self, t: Tensor, y: Tensor) -> Coefficients:
+        return self.coefficients(y)
+
+    def f(self, t: Tensor, y: Tensor) -> Tensor:
+        return self.drift(y)
+
+    def g(self, t: Tensor, y: Tensor) -> Tensor:
+        return self.diffusion(y)
+
+
+def seconds(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+@torch.no_grad()
+def measure(paths: int, steps: int, rounds: int) -> dict[str, float]:
+    sde, x0 = NetworkSDE().eval(), torch.zeros(paths, DIM)
+    ts = torch.linspace(0, 1, steps + 1)
+    generator = torch.Generator().manual_seed(0)
+
+    def ours() -> Tensor:
+        return euler_maruyama(sde, x0, dt=1 / steps, steps=steps, generator=generator)
+
+    def theirs() -> Tensor:
+        return torchsde.sdeint(sde, x0, ts, method="euler", dt=1 / steps)
+
+    def network_alone() -> None:
+        for _ in range(steps):
+            sde.coefficients(x0)
+
+    ours(), theirs()
+    times = [(seconds(ours), seconds(theirs), seconds(network_alone)) for _ in range(rounds)]
+    return {
+        "nsde_policy_s": statistics.median(t[0] for t in times),
+        "torchsde_s": statistics.median(t[1] for t in times),
+        "network_alone_s": statistics.median(t[2] for t in times),
+        "speedup": statistics.median(t[1] / t[0] for t in times),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--paths", type=int, default=10_000)
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="write the figures here too")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    result = measure(args.paths, args.steps, args.rounds)
+    print(f"{args.paths} paths of {args.steps} steps, 128×4 MLP, {args.threads} thread(s)")
+    print("| nsde_policy (s) | torchsde (s) | network alone (s) | torchsde ÷ nsde_policy |")
+    print("| --- | --- | --- | --- |")
+    print(
+        f"| {result['nsde_policy_s']:.3f} | {result['torchsde_s']:.3f} "
+        f"| {result['network_alone_s']:.3f} | {result['speedup']:.2f} |"
+    )
+    if args.json is not None:
+        args.json.write_text(json.dumps({**vars(args), "json": str(args.json), **result}, indent=2))
+
+
+if __name__ == "__main__":
+    main()

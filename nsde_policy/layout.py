@@ -1,0 +1,153 @@
+"""What a state is made of, and how it is scaled to and from network units.
+
+A state is an observation followed by an action, x = (o, a), (..., d). Some dimensions may be angles in
+radians: the network sees their sine and cosine, and their increments are taken on the circle.
+"""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nsde_policy.errors import ConfigError, DemoError
+
+NEVER_MOVES = 1e-6
+"""Smallest spread of an increment, in ranges of its dimension, so that what stands still is not blown up."""
+
+
+@dataclass(frozen=True)
+class LayoutSpec:
+    """Everything a layout is built from, as plain numbers that fit in a JSON file."""
+
+    obs_dim: int
+    """Dimensions of the observation, which come first."""
+    act_dim: int
+    """Dimensions of the action, which come last."""
+    circular: tuple[int, ...]
+    """Indices of the dimensions that are angles, radians."""
+    low: tuple[float, ...]
+    """Smallest value of each dimension, mapped to -1; unused where circular."""
+    high: tuple[float, ...]
+    """Largest value of each dimension, mapped to 1; unused where circular."""
+    increment_std: tuple[float, ...]
+    """Standard deviation of each dimension's increment over one control period, state units."""
+
+    def __post_init__(self) -> None:
+        size = self.obs_dim + self.act_dim
+        if self.obs_dim < 0 or self.act_dim < 0 or size < 1:
+            raise ConfigError(f"a state needs a dimension: obs_dim {self.obs_dim}, act_dim {self.act_dim}")
+        for name in ("low", "high", "increment_std"):
+            if len(getattr(self, name)) != size:
+                raise ConfigError(f"{name} holds {len(getattr(self, name))} numbers, the state has {size}")
+        if len(set(self.circular)) < len(self.circular) or not set(self.circular) <= set(range(size)):
+            raise ConfigError(
+                f"circular must name each dimension once, in 0..{size - 1}, got {self.circular}"
+            )
+        if not all(0 < std < math.inf for std in self.increment_std):
+            raise ConfigError(f"increment_std must be positive and finite, got {self.increment_std}")
+        if not all(low < high for low, high in zip(self.low, self.high, strict=True)):
+            raise ConfigError("every dimension needs low < high")
+
+    @property
+    def dim(self) -> int:
+        """Dimensions of the state, d."""
+        return self.obs_dim + self.act_dim
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain lists and numbers, for JSON."""
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "LayoutSpec":
+        """The inverse of `to_dict`."""
+        arguments: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+        try:
+            return cls(**arguments)
+        except TypeError as error:
+            raise ConfigError(f"not a state layout: {error}") from error
+
+    @classmethod
+    def fit(
+        cls, x: Tensor, x_next: Tensor, *, act_dim: int = 0, circular: tuple[int, ...] = ()
+    ) -> "LayoutSpec":
+        """Measure ranges and increments from observed pairs of states, both (n, d)."""
+        if x.dim() != 2 or x.shape != x_next.shape or len(x) < 2:
+            raise DemoError(
+                f"need two or more pairs of states, got {tuple(x.shape)} and {tuple(x_next.shape)}"
+            )
+        both = torch.cat([x, x_next]).double()
+        if not bool(both.isfinite().all()):
+            raise DemoError("the states hold numbers that are not finite; remove those rows first")
+        low, high = both.amin(0), both.amax(0)
+        high = torch.where(high > low, high, low + 1.0)
+        increment = _increment(x.double(), x_next.double(), _mask(x.shape[1], circular))
+        std = torch.maximum(increment.std(0), NEVER_MOVES * (high - low))
+        return cls(
+            obs_dim=x.shape[1] - act_dim,
+            act_dim=act_dim,
+            circular=tuple(circular),
+            low=tuple(low.tolist()),
+            high=tuple(high.tolist()),
+            increment_std=tuple(std.tolist()),
+        )
+
+
+class StateLayout(nn.Module):
+    """A `LayoutSpec` as tensors that travel with the model they belong to."""
+
+    low: Tensor
+    high: Tensor
+    increment_std: Tensor
+    is_circular: Tensor
+    linear_index: Tensor
+    circular_index: Tensor
+
+    def __init__(self, spec: LayoutSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        mask = _mask(spec.dim, spec.circular)
+        self.register_buffer("low", torch.tensor(spec.low))
+        self.register_buffer("high", torch.tensor(spec.high))
+        self.register_buffer("increment_std", torch.tensor(spec.increment_std))
+        self.register_buffer("is_circular", mask)
+        self.register_buffer("linear_index", (~mask).nonzero().squeeze(-1))
+        self.register_buffer("circular_index", mask.nonzero().squeeze(-1))
+
+    @property
+    def dim(self) -> int:
+        """Dimensions of the state, d."""
+        return self.spec.dim
+
+    @property
+    def feature_dim(self) -> int:
+        """Numbers the network sees of one state: one per dimension, two per angle."""
+        return self.spec.dim + len(self.spec.circular)
+
+    def features(self, x: Tensor) -> Tensor:
+        """What the network sees: positions in [-1, 1], then sines, then cosines; (..., feature_dim)."""
+        unit = 2 * (x - self.low) / (self.high - self.low) - 1
+        angle = x.index_select(-1, self.circular_index)
+        return torch.cat([unit.index_select(-1, self.linear_index), angle.sin(), angle.cos()], dim=-1)
+
+    def increment(self, x: Tensor, x_next: Tensor) -> Tensor:
+        """x_next − x, on the circle where circular: the shorter way round, in [-π, π); state units."""
+        return _increment(x, x_next, self.is_circular)
+
+    def observation(self, x: Tensor) -> Tensor:
+        """The observation part of a state, (..., obs_dim)."""
+        return x[..., : self.spec.obs_dim]
+
+    def action(self, x: Tensor) -> Tensor:
+        """The action part of a state, (..., act_dim)."""
+        return x[..., self.spec.obs_dim :]
+
+
+def _mask(dim: int, circular: tuple[int, ...]) -> Tensor:
+    return torch.tensor([i in circular for i in range(dim)])
+
+
+def _increment(x: Tensor, x_next: Tensor, is_circular: Tensor) -> Tensor:
+    step = x_next - x
+    return torch.where(is_circular, torch.remainder(step + math.pi, 2 * math.pi) - math.pi, step)

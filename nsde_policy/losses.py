@@ -1,0 +1,83 @@
+"""The paper's objectives as functions of tensors; no network, no randomness.
+
+Shapes: coefficients and targets are (batch, d), `dt` broadcasts against them. Every loss is summed over
+dimensions and averaged over the batch, in whatever units its inputs share.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+TINY = 1e-30
+"""Smallest squared residual under the logarithm of Eq. 19, which is singular at 0."""
+
+
+def joint_nll(drift: Tensor, log_variance: Tensor, velocity: Tensor, dt: Tensor | float) -> Tensor:
+    """½ Σᵢ (fᵢ − Δxᵢ/Δt)² Δt / σᵢ² + log σᵢ²: flow and diffusion together (Eq. 16).
+
+    `log_variance` is log σ², the logarithm of the squared diffusion coefficient.
+    """
+    error = (drift - velocity).square() * dt
+    return 0.5 * (error * (-log_variance).exp() + log_variance).sum(-1).mean()
+
+
+def flow_loss(drift: Tensor, velocity: Tensor, *, delta: float) -> Tensor:
+    """½ (1 + δ) Σᵢ log(1 + (fᵢ − Δxᵢ/Δt)² / δ): Eq. 24, rescaled to have both its limits.
+
+    δ = 0 is Eq. 19 itself, ½ Σᵢ log r²; δ = ∞ is the square loss ½ Σᵢ r².
+
+    Deviation: Eq. 24 prints ½ Σᵢ log(r² + δ), whose gradient r / (r² + δ) vanishes as δ grows, so that its
+    square-loss limit is flat. Subtracting the constant log δ, as Eq. 32 does, and multiplying with (1 + δ)
+    moves no minimiser, and the gradient becomes (1 + δ) r / (r² + δ): 1/r at δ → 0⁺ and r at δ → ∞.
+
+    Deviation: the paper reads this loss as the likelihood with σ² = r² Δt put back. One σ per sample is no
+    model; it is, up to a constant, a Cauchy likelihood per dimension with scale √δ.
+    """
+    square = (drift - velocity).square()
+    if delta == 0:
+        return 0.5 * square.clamp_min(TINY).log().sum(-1).mean()
+    if math.isinf(delta):
+        return 0.5 * square.sum(-1).mean()
+    return 0.5 * (1 + delta) * torch.log1p(square / delta).sum(-1).mean()
+
+
+def diffusion_squared_loss(variance: Tensor, drift: Tensor, velocity: Tensor, dt: Tensor | float) -> Tensor:
+    """½ Σᵢ (σᵢ² − (fᵢ − Δxᵢ/Δt)² Δt)²: Eq. 20, the flow taken as given."""
+    error = (drift.detach() - velocity).square() * dt
+    return 0.5 * (variance - error).square().sum(-1).mean()
+
+
+def diffusion_nll(log_variance: Tensor, drift: Tensor, velocity: Tensor, dt: Tensor | float) -> Tensor:
+    """Eq. 16 with the flow taken as given, so that only the diffusion learns.
+
+    Deviation: replaces Eq. 20. Both have the optimum σ² = E[r² | x] Δt (Eq. 18, averaged), but Eq. 20 weighs
+    errors by σ⁴ and so sees only the noisiest places, and it cannot use a logarithm's range.
+    """
+    return joint_nll(drift.detach(), log_variance, velocity, dt)
+
+
+def denoiser_loss(scaled_score: Tensor, unit_noise: Tensor) -> Tensor:
+    """‖σ d(x + ε) + ε/σ‖²: denoising score matching (Eq. 23), of σ d and ε/σ.
+
+    Deviation: Eq. 23 prints d − ε/σ², whose optimum points *away* from the data; the text wants a score,
+    "pointing back toward the unperturbed sample", and that is −ε/σ².
+
+    Deviation: each dimension is weighted with its own σ², which leaves the optimum alone and lets noise of
+    different size per dimension count alike.
+    """
+    return (scaled_score + unit_noise).square().sum(-1).mean()
+
+
+def strength_loss(strength: Tensor, scaled_score: Tensor, unit_noise: Tensor) -> Tensor:
+    """‖a(x̃) σ d(x̃) + ε/σ‖²: how much of the denoiser's pull to follow, the denoiser taken as given.
+
+    a is the fraction of a full correction made in one control period, α = a σ²/Δt in Eq. 22. Starting from
+    the blurred point, f Δt + a σ² d should lead to where the observed pair leads, so a σ² d should undo ε.
+    With the exact score the optimum is a = 1 (Tweedie's formula); it falls below 1 where the denoiser
+    overstates.
+
+    Deviation: the paper says that α may be learned, not from what. This is the likelihood of the observed
+    next state given the blurred point, with f, d and g fixed and the noise of each dimension alike.
+    """
+    return (strength * scaled_score.detach() + unit_noise).square().sum(-1).mean()

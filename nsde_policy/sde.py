@@ -1,0 +1,226 @@
+"""Time-invariant Itô SDEs with diagonal noise, dx = f(x) dt + g(x) ⊙ dw  (Eq. 9, 10).
+
+Every tensor is (..., d): leading axes are batch, the last is the state. Nothing here owns randomness: the
+solver draws the noise from the generator it is given, the SDE never does.
+"""
+
+import abc
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from nsde_policy.errors import ConfigError
+
+
+class Coefficients(NamedTuple):
+    """The two coefficients at one point."""
+
+    drift: Tensor
+    """f(x), state units per unit of time, (..., d)."""
+    diffusion: Tensor
+    """g(x) ≥ 0, state units per square root of time, (..., d)."""
+
+
+class Terms(NamedTuple):
+    """The coefficients and the score at one point."""
+
+    drift: Tensor
+    """f(x), state units per unit of time, (..., d)."""
+    diffusion: Tensor
+    """g(x) ≥ 0, state units per square root of time, (..., d)."""
+    score: Tensor
+    """d(x) ≈ ∇ log p(x), per state unit, (..., d)."""
+
+
+class AbstractSDE(nn.Module, abc.ABC):
+    """The two coefficients of the equation, and nothing else."""
+
+    @abc.abstractmethod
+    def drift(self, x: Tensor) -> Tensor:
+        """f(x), state units per unit of time."""
+
+    @abc.abstractmethod
+    def diffusion(self, x: Tensor) -> Tensor:
+        """g(x) ≥ 0, state units per square root of time."""
+
+    def coefficients(self, x: Tensor) -> Coefficients:
+        """Both at once; the one hook to replace where they share work, such as one trunk with two heads."""
+        return Coefficients(self.drift(x), self.diffusion(x))
+
+
+class AbstractScoredSDE(AbstractSDE):
+    """An SDE that also knows the score of the density its data came from."""
+
+    @abc.abstractmethod
+    def score(self, x: Tensor) -> Tensor:
+        """d(x) ≈ ∇ log p(x), per state unit."""
+
+    def terms(self, x: Tensor) -> Terms:
+        """All three at once; the one hook to replace where they share work."""
+        return Terms(*self.coefficients(x), self.score(x))
+
+
+Strength = Callable[[Tensor, Tensor], Tensor]
+"""α: (x, g(x)) ↦ how strongly the score pulls, state units² per unit of time, broadcast to (..., d).
+
+A module with `forward(x, g)` is a strength too, so α may be learned (remark below Eq. 23).
+"""
+
+
+def constant_strength(alpha: float | Tensor) -> Strength:
+    """The same α everywhere (Eq. 22); a tensor gives every dimension its own."""
+
+    def strength(x: Tensor, diffusion: Tensor) -> Tensor:
+        return alpha.to(x) if isinstance(alpha, Tensor) else x.new_full((), alpha)
+
+    return strength
+
+
+def cancelling_strength(factor: float = 1.0) -> Strength:
+    """α = factor · ½ g gᵀ, which at 1 cancels the diffusion's spreading (Eq. 33 and the text below it).
+
+    The cancelling is exact where g is constant. Where it varies, ½ ∂(g²)/∂x of the Fokker–Planck flux is
+    left over, whatever the score (`tests/test_sde.py` measures both).
+    """
+
+    def strength(x: Tensor, diffusion: Tensor) -> Tensor:
+        return 0.5 * factor * diffusion.square()
+
+    return strength
+
+
+class ScoreCorrectedSDE(AbstractSDE):
+    """dx = (f(x) + α(x) d(x)) dt + g(x) ⊙ dw: the denoiser keeps paths near the data (Eq. 22, 33)."""
+
+    def __init__(self, sde: AbstractScoredSDE, strength: Strength) -> None:
+        super().__init__()
+        self.sde = sde
+        self.strength = strength
+
+    def drift(self, x: Tensor) -> Tensor:
+        """f(x) + α(x) d(x)."""
+        return self.coefficients(x).drift
+
+    def diffusion(self, x: Tensor) -> Tensor:
+        """g(x), untouched."""
+        return self.sde.diffusion(x)
+
+    def coefficients(self, x: Tensor) -> Coefficients:
+        """Both, from one evaluation of the corrected SDE's terms."""
+        drift, diffusion, score = self.sde.terms(x)
+        return Coefficients(drift + self.strength(x, diffusion) * score, diffusion)
+
+
+class ScaledDiffusionSDE(AbstractScoredSDE):
+    """The same equation with more or less noise: factor · g; 0 leaves an ordinary differential equation."""
+
+    def __init__(self, sde: AbstractScoredSDE, factor: float) -> None:
+        super().__init__()
+        self.sde = sde
+        self.factor = factor
+
+    def drift(self, x: Tensor) -> Tensor:
+        """f(x), untouched."""
+        return self.sde.drift(x)
+
+    def diffusion(self, x: Tensor) -> Tensor:
+        """factor · g(x)."""
+        return self.factor * self.sde.diffusion(x)
+
+    def score(self, x: Tensor) -> Tensor:
+        """d(x), untouched."""
+        return self.sde.score(x)
+
+    def coefficients(self, x: Tensor) -> Coefficients:
+        """Both, from one evaluation."""
+        drift, diffusion = self.sde.coefficients(x)
+        return Coefficients(drift, self.factor * diffusion)
+
+    def terms(self, x: Tensor) -> Terms:
+        """All three, from one evaluation."""
+        drift, diffusion, score = self.sde.terms(x)
+        return Terms(drift, self.factor * diffusion, score)
+
+
+def euler_maruyama(
+    sde: AbstractSDE,
+    x0: Tensor,
+    *,
+    dt: float | Tensor,
+    steps: int,
+    substeps: int = 1,
+    generator: torch.Generator | None = None,
+    noise: Tensor | None = None,
+) -> Tensor:
+    """Sample one path per row of `x0` (Eq. 11); (steps + 1, ..., d), `x0` first.
+
+    **Arguments:**
+
+    - `dt`: time per step, > 0; or a tensor of (steps,) for irregular sampling, whose sign is not checked
+      because that would wait for the device.
+    - `substeps`: solver steps within each step; only whole steps are returned.
+    - `generator`: where the noise comes from, on the device of `x0`.
+    - `noise`: standard normal numbers to use instead, (steps · substeps, ..., d).
+    """
+    if steps < 1 or substeps < 1:
+        raise ConfigError(f"steps and substeps must be at least 1, got {steps} and {substeps}")
+    fine = step_sizes(dt, steps, x0).repeat_interleave(substeps) / substeps
+    roots = fine.sqrt()
+    shape = (steps * substeps, *x0.shape)
+    if noise is None:
+        noise = torch.randn(shape, generator=generator, dtype=x0.dtype, device=x0.device)
+    elif noise.shape != shape:
+        raise ConfigError(f"noise must be {shape}, one row per solver step, got {tuple(noise.shape)}")
+    x, path = x0, [x0]
+    for k in range(steps * substeps):
+        drift, diffusion = sde.coefficients(x)
+        x = torch.addcmul(torch.addcmul(x, drift, fine[k]), diffusion, noise[k] * roots[k])
+        if (k + 1) % substeps == 0:
+            path.append(x)
+    return torch.stack(path)
+
+
+def step_sizes(dt: float | Tensor, steps: int, like: Tensor) -> Tensor:
+    """Δt of every step, (steps,), in the dtype and on the device of `like`."""
+    if isinstance(dt, Tensor):
+        if dt.shape != (steps,):
+            raise ConfigError(
+                f"a tensor dt holds one number per step: expected ({steps},), got {tuple(dt.shape)}"
+            )
+        return dt.to(like)
+    if not dt > 0:
+        raise ConfigError(f"dt must be positive, got {dt}")
+    return torch.full((steps,), float(dt), dtype=like.dtype, device=like.device)
+
+
+def increment_log_prob(coefficients: Coefficients, increment: Tensor, dt: Tensor) -> Tensor:
+    """log N(Δx; f Δt, g² Δt), summed over dimensions (Eq. 12 to 14); (...).
+
+    `dt` broadcasts against (..., d). Constants are kept: this is a density, comparable across models.
+    """
+    variance = coefficients.diffusion.square() * dt
+    error = increment - coefficients.drift * dt
+    return -0.5 * (error.square() / variance + variance.log() + math.log(2 * math.pi)).sum(-1)
+
+
+def transition_log_prob(sde: AbstractSDE, x: Tensor, x_next: Tensor, *, dt: float | Tensor) -> Tensor:
+    """log p(x_{t+Δt} | x_t) under one Euler–Maruyama step (Eq. 12 to 14); (...).
+
+    A tensor `dt` broadcasts against (..., d).
+    """
+    step = torch.as_tensor(dt, dtype=x.dtype, device=x.device)
+    return increment_log_prob(sde.coefficients(x), x_next - x, step)
+
+
+def trajectory_nll(sde: AbstractSDE, path: Tensor, *, dt: float | Tensor) -> Tensor:
+    """−Σ_k log p(x_{k+1} | x_k) of paths (steps + 1, ..., d), in one evaluation (Eq. 15 to 17); (...).
+
+    Deviation: Eq. 15 and 16 drop the constants ½ log(2π Δt) per dimension, which do not move the minimiser;
+    here they are kept.
+    """
+    sizes = step_sizes(dt, len(path) - 1, path)
+    column = sizes.reshape(-1, *[1] * (path.dim() - 1))
+    return -transition_log_prob(sde, path[:-1], path[1:], dt=column).sum(0)

@@ -1,0 +1,144 @@
+"""Observed pairs of states → the blurred points where networks are evaluated, and what they should answer."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from nsde_policy.errors import DemoError
+
+Interpolation = Literal["none", "uniform"]
+NoiseKind = Literal["relative", "absolute"]
+HistoryNoise = Literal["independent", "shared", "none"]
+
+
+@dataclass(frozen=True)
+class Transitions:
+    """Observed pairs of states; with a history of h states, x is (current, previous, …) side by side."""
+
+    x: Tensor
+    """State and its history, newest first, (n, h·d)."""
+    x_next: Tensor
+    """The state one control period later, (n, d)."""
+    dt: Tensor
+    """Time between the two, (n, 1)."""
+
+    def __post_init__(self) -> None:
+        n, wide = self.x.shape
+        if self.x_next.shape[0] != n or wide % self.x_next.shape[1] or self.dt.shape != (n, 1):
+            shapes = [tuple(t.shape) for t in (self.x, self.x_next, self.dt)]
+            raise DemoError(f"expected x (n, h·d), x_next (n, d), dt (n, 1), got {shapes}")
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: Tensor) -> "Transitions":
+        return Transitions(self.x[index], self.x_next[index], self.dt[index])
+
+    def to(self, device: torch.device | str) -> "Transitions":
+        """The same on another device."""
+        return Transitions(self.x.to(device), self.x_next.to(device), self.dt.to(device))
+
+    @classmethod
+    def cat(cls, parts: "list[Transitions]") -> "Transitions":
+        """All pairs of several episodes."""
+        return cls(*(torch.cat([getattr(p, name) for p in parts]) for name in ("x", "x_next", "dt")))
+
+
+def stack_history(path: Tensor, history: int) -> Tensor:
+    """Put each state of a path (steps, ..., d) beside those before it; (steps, ..., history·d), newest first.
+
+    Before the first state, the first state is repeated: the world stood still.
+    """
+    padded = torch.cat([path[:1].expand(history - 1, *path.shape[1:]), path])
+    return torch.cat([padded[history - 1 - lag : len(padded) - lag] for lag in range(history)], dim=-1)
+
+
+def transitions(path: Tensor, *, dt: float | Tensor = 1.0, history: int = 1) -> Transitions:
+    """Every pair of consecutive states of paths (steps + 1, ..., d) that run side by side.
+
+    `dt` is one number or one per step, (steps,).
+    """
+    steps, dim = len(path) - 1, path.shape[-1]
+    if steps < 1:
+        raise DemoError("a path needs two states to hold one transition")
+    each = torch.as_tensor(dt, dtype=path.dtype, device=path.device).expand(steps)
+    columns = each.reshape(-1, *[1] * (path.dim() - 1)).expand(steps, *path.shape[1:-1], 1)
+    return Transitions(
+        x=stack_history(path[:-1], history).reshape(-1, history * dim),
+        x_next=path[1:].reshape(-1, dim),
+        dt=columns.reshape(-1, 1),
+    )
+
+
+@dataclass(frozen=True)
+class FlowTarget:
+    """A blurred point between two observed states."""
+
+    x: Tensor
+    """x̃_τ = x_τ + η, where the networks are evaluated, (batch, d)."""
+    velocity: Tensor
+    """Δx/Δt, what the flow should answer there, (batch, d)."""
+    unit_noise: Tensor
+    """η/σ, what the denoiser should undo, (batch, d)."""
+
+
+def flow_target(
+    x: Tensor,
+    increment: Tensor,
+    dt: Tensor,
+    *,
+    interpolation: Interpolation,
+    noise_std: Tensor,
+    unit_noise: Tensor,
+    generator: torch.Generator | None = None,
+) -> FlowTarget:
+    """Pick a point on the way from x to x + Δx and blur it (Appendix B); all (batch, d), `dt` (batch, 1).
+
+    **Arguments:**
+
+    - `interpolation`: "none" takes x itself, the point of Eq. 11; "uniform" takes x + τ Δx, τ ~ U[0, 1].
+    - `noise_std`: σ of the blur in each dimension, state units, (d,); see `noise_scale`.
+    - `unit_noise`: the standard normal numbers it scales, (batch, d); see `draw_noise`.
+    - `generator`: where τ comes from.
+
+    Deviation: the paper always interpolates. Where data are truly stochastic x_τ already holds part of the
+    increment, and the regression is biased (Ornstein–Uhlenbeck, slope −1: regression finds 0), so "none"
+    is offered and is the default. On smooth demonstrations the two agree.
+    """
+    point = x + noise_std * unit_noise
+    if interpolation == "uniform":
+        tau = torch.rand((len(x), 1), generator=generator, dtype=x.dtype, device=x.device)
+        point = point + tau * increment
+    return FlowTarget(x=point, velocity=increment / dt, unit_noise=unit_noise)
+
+
+def noise_scale(noise: float, kind: NoiseKind, increment_std: Tensor) -> Tensor:
+    """σ of the blur in each dimension, state units, (d,).
+
+    "absolute" is the paper's σ² I (Appendix B); "relative" takes `noise` times the spread of each dimension's
+    increments.
+
+    Deviation: one σ for all dimensions drowns the slow ones, and is ruinous on Push-T; hence "relative".
+    """
+    return noise * increment_std if kind == "relative" else torch.full_like(increment_std, noise)
+
+
+def draw_noise(
+    like: Tensor, *, history: int, kind: HistoryNoise, generator: torch.Generator | None = None
+) -> Tensor:
+    """Standard normal numbers for a state (n, d) and its history, newest first, (n, history·d).
+
+    **Arguments:**
+
+    - `kind`: how older states are blurred: "independent" of the newest, so that the denoiser learns a score
+      of the whole history; "shared", all moved alike, so that differences between them survive; or "none".
+    """
+    width = like.shape[1] * (history if kind == "independent" else 1)
+    noise = torch.randn((len(like), width), generator=generator, dtype=like.dtype, device=like.device)
+    if kind == "shared":
+        return noise.repeat(1, history)
+    if kind == "none":
+        return torch.cat([noise, *[torch.zeros_like(noise)] * (history - 1)], dim=-1)
+    return noise

@@ -1,0 +1,70 @@
+"""Tests for nsde_policy/config.py."""
+
+import dataclasses
+import math
+
+import pytest
+
+from nsde_policy.config import NetworkConfig, NeuralSDEConfig, SamplingConfig, TrainConfig
+from nsde_policy.errors import ConfigError
+
+
+def test_settings_survive_json():
+    config = NeuralSDEConfig(
+        history=1, network=NetworkConfig(kind="separate", width=64), sampling=SamplingConfig(substeps=4)
+    )
+    assert NeuralSDEConfig.from_json(config.to_json()) == config
+    assert TrainConfig.from_json(TrainConfig(steps=7).to_json()) == TrainConfig(steps=7)
+
+
+def test_missing_settings_take_their_defaults_and_whole_numbers_are_numbers():
+    assert NeuralSDEConfig.from_dict({"dt": 2}) == NeuralSDEConfig(dt=2.0)
+
+
+def test_an_unknown_setting_is_refused_naming_the_nearest():
+    with pytest.raises(ConfigError, match="NetworkConfig has no setting 'widht'; the nearest is 'width'"):
+        NeuralSDEConfig.from_dict({"network": {"widht": 3}})
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"history": "2"}, "history must be int, got '2'"),
+        ({"denoiser": 1}, "denoiser must be bool, got 1"),
+        ({"objective": "jiont"}, "must be one of"),
+        ({"network": 3}, "network must be NetworkConfig"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_refused(values: dict[str, object], message: str):
+    with pytest.raises(ConfigError, match=message):
+        NeuralSDEConfig.from_dict(values)
+
+
+@pytest.mark.parametrize("text", ["{", "[1]"])
+def test_text_that_is_no_json_object_is_refused(text: str):
+    with pytest.raises(ConfigError, match="JSON"):
+        TrainConfig.from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"history": 0}, "history >= 1"),
+        ({"noise": 0.0}, "needs noise > 0"),
+        ({"denoiser": False}, "no denoiser is trained"),
+        ({"sampling": SamplingConfig(denoiser="learned")}, "needs learned_strength"),
+        ({"objective": "joint", "schedule": "sequential"}, "joint objective"),
+        ({"schedule": "sequential"}, "needs network.kind = 'separate'"),
+        ({"delta": 0.0}, "delta >= 1e-12"),
+        ({"dt": math.nan}, "dt > 0"),
+    ],
+)
+def test_combinations_that_cannot_work_are_refused(changes: dict[str, object], message: str):
+    with pytest.raises(ConfigError, match=message):
+        NeuralSDEConfig(**changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["steps", "batch_size", "learning_rate", "clip"])
+def test_training_needs_positive_numbers(name: str):
+    with pytest.raises(ConfigError, match=name):
+        dataclasses.replace(TrainConfig(), **{name: 0})
