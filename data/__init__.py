@@ -12,6 +12,8 @@ from nsde_policy.data.episodes import Demonstrations as Demonstrations
 from nsde_policy.data.episodes import Episode as Episode
 from nsde_policy.data.images import LazyFrames as LazyFrames
 from nsde_policy.data.images import open_images as open_images
+from nsde_policy.data.mirror import Mirror as Mirror
+from nsde_policy.data.mirror import with_mirror_images as with_mirror_images
 from nsde_policy.data.store import PUSHT_ANGLES as PUSHT_ANGLES
 from nsde_policy.data.store import load_demonstrations as load_demonstrations
 from nsde_policy.data.transitions import CurrentAction as CurrentAction

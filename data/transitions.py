@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from nsde_policy.data.angles import unwrap_angles
 from nsde_policy.data.episodes import Demonstrations, Floats, Ints, read_only
@@ -39,25 +40,30 @@ class Transitions:
     past: Floats
     """The states before `x`, oldest first, their angles leading up to `x`; before an episode's
     beginning its first state is repeated, (n, history − 1, d)."""
+    known: npt.NDArray[np.bool_]
+    """Which numbers of `x_next` were recorded, (n, d): all, but for the observation after a final action."""
     episode: Ints
     """Which demonstration the pair is from, (n,)."""
 
     def __post_init__(self) -> None:
         n, d = self.x.shape
-        if self.x_next.shape != (n, d) or self.past.shape[::2] != (n, d) or self.episode.shape != (n,):
-            shapes = {name: getattr(self, name).shape for name in ("x", "x_next", "past", "episode")}
-            raise EpisodeError(
-                f"transitions need x (n, d), x_next (n, d), past (n, k, d), episode (n,), got {shapes}"
-            )
-        for name in ("x", "x_next", "past", "episode"):
-            object.__setattr__(self, name, read_only(getattr(self, name)))
+        wanted = {"x": (n, d), "x_next": (n, d), "past": (n, *self.past.shape[1:-1], d), "known": (n, d)}
+        for name, shape in {**wanted, "episode": (n,)}.items():
+            array = getattr(self, name)
+            if array.shape != shape or (name == "past" and array.ndim != 3):
+                raise EpisodeError(f"transitions of {n} states of {d} numbers: {name} is {array.shape}")
+            object.__setattr__(self, name, read_only(array))
 
     def __len__(self) -> int:
         return len(self.x)
 
 
 def transitions(
-    demos: Demonstrations, *, action: CurrentAction | PreviousAction, history: int = 1
+    demos: Demonstrations,
+    *,
+    action: CurrentAction | PreviousAction,
+    history: int = 1,
+    final_actions: bool = False,
 ) -> Transitions:
     """Pair every state with its successor; no pair, and no past, spans two episodes.
 
@@ -65,17 +71,33 @@ def transitions(
         demos: the demonstrations; an episode of T frames gives T − 1 pairs.
         action: which action a state holds, the current or the previous one.
         history: how many states a model sees, the present one included.
+        final_actions: add a pair for the last frame of each episode. What came after it was not
+            recorded, but the last action was: often the one that finished the task.
     """
     if history < 1:
         raise ConfigError(f"history counts the present state, so it is at least 1, got {history}")
+    if final_actions and isinstance(action, CurrentAction):
+        raise ConfigError("final actions need states that hold the previous action, not the current one")
     states, angles = states_of(demos, action)
-    now = np.delete(np.arange(len(states)), demos.episode_ends - 1)
+    now = np.arange(len(states))
+    if not final_actions:
+        now = np.delete(now, demos.episode_ends - 1)
     episode = np.searchsorted(demos.episode_ends, now, side="right")
     ago = np.arange(history - 1, -1, -1)
     seen = np.maximum(now[:, None] - ago, demos.starts[episode][:, None])
-    path = unwrap_angles(states[np.column_stack([seen, now + 1])], angles, anchor=history - 1)
+    following = np.minimum(now + 1, demos.episode_ends[episode] - 1)
+    path = states[np.column_stack([seen, following])]
+    known = np.ones(path[:, -1].shape, np.bool_)
+    final = now == following
+    known[final, : demos.obs.shape[1]] = False
+    path[final, -1, demos.obs.shape[1] :] = demos.act[now[final]]
+    path = unwrap_angles(path, angles, anchor=history - 1)
     return Transitions(
-        x=path[:, -2].copy(), x_next=path[:, -1].copy(), past=path[:, :-2].copy(), episode=episode
+        x=path[:, -2].copy(),
+        x_next=path[:, -1].copy(),
+        past=path[:, :-2].copy(),
+        known=known,
+        episode=episode,
     )
 
 

@@ -53,6 +53,8 @@ def _read(owner: type, key: str, hint: Any, value: Any) -> Any:
         return hint.from_dict(value)
     if hint is float and type(value) is int:
         return float(value)
+    if typing.get_origin(hint) is tuple and isinstance(value, list | tuple):
+        return tuple(_read(owner, key, typing.get_args(hint)[0], item) for item in value)
     if typing.get_origin(hint) is Literal:
         if value in typing.get_args(hint):
             return value
@@ -121,6 +123,8 @@ class NeuralSDEConfig(Jsonable):
 
     history: int = 2
     """States the network sees: 1 is the paper's Markov state, 2 adds the one before."""
+    history_features: Literal["states", "steps"] = "states"
+    """What the network sees of older states: the states, or the steps between them in standard deviations."""
     dt: float = 1.0
     """Δt of one control period; a convention, which changes no sampled path."""
     objective: Literal["decoupled", "joint"] = "decoupled"

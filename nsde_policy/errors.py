@@ -64,3 +64,11 @@ class MissingDependencyError(NsdePolicyError, ImportError):
 
 class UsageError(NsdePolicyError):
     """The command line cannot be understood."""
+
+
+class CheckpointError(NsdePolicyError, ValueError):
+    """A run directory, or a file in it, is missing, damaged, or does not fit."""
+
+
+class DivergedError(NsdePolicyError):
+    """Training produced numbers that are not finite."""

@@ -1,7 +1,8 @@
 """The paper's objectives as functions of tensors; no network, no randomness.
 
-Shapes: coefficients and targets are (batch, d), `dt` broadcasts against them. Every loss is summed over
-dimensions and averaged over the batch, in whatever units its inputs share.
+Shapes: coefficients and targets are (batch, d); `dt` and `weight`, how much each number counts, broadcast
+against them. Every loss is summed over dimensions and averaged over the batch, in whatever units its inputs
+share.
 """
 
 import math
@@ -13,16 +14,22 @@ TINY = 1e-30
 """Smallest squared residual under the logarithm of Eq. 19, which is singular at 0."""
 
 
-def joint_nll(drift: Tensor, log_variance: Tensor, velocity: Tensor, dt: Tensor | float) -> Tensor:
+def joint_nll(
+    drift: Tensor,
+    log_variance: Tensor,
+    velocity: Tensor,
+    dt: Tensor | float,
+    weight: Tensor | float = 1.0,
+) -> Tensor:
     """½ Σᵢ (fᵢ − Δxᵢ/Δt)² Δt / σᵢ² + log σᵢ²: flow and diffusion together (Eq. 16).
 
     `log_variance` is log σ², the logarithm of the squared diffusion coefficient.
     """
     error = (drift - velocity).square() * dt
-    return 0.5 * (error * (-log_variance).exp() + log_variance).sum(-1).mean()
+    return 0.5 * (weight * (error * (-log_variance).exp() + log_variance)).sum(-1).mean()
 
 
-def flow_loss(drift: Tensor, velocity: Tensor, *, delta: float) -> Tensor:
+def flow_loss(drift: Tensor, velocity: Tensor, *, delta: float, weight: Tensor | float = 1.0) -> Tensor:
     """½ (1 + δ) Σᵢ log(1 + (fᵢ − Δxᵢ/Δt)² / δ): Eq. 24, rescaled to have both its limits.
 
     δ = 0 is Eq. 19 itself, ½ Σᵢ log r²; δ = ∞ is the square loss ½ Σᵢ r².
@@ -36,25 +43,29 @@ def flow_loss(drift: Tensor, velocity: Tensor, *, delta: float) -> Tensor:
     """
     square = (drift - velocity).square()
     if delta == 0:
-        return 0.5 * square.clamp_min(TINY).log().sum(-1).mean()
+        return 0.5 * (weight * square.clamp_min(TINY).log()).sum(-1).mean()
     if math.isinf(delta):
-        return 0.5 * square.sum(-1).mean()
-    return 0.5 * (1 + delta) * torch.log1p(square / delta).sum(-1).mean()
+        return 0.5 * (weight * square).sum(-1).mean()
+    return 0.5 * (1 + delta) * (weight * torch.log1p(square / delta)).sum(-1).mean()
 
 
-def diffusion_squared_loss(variance: Tensor, drift: Tensor, velocity: Tensor, dt: Tensor | float) -> Tensor:
+def diffusion_squared_loss(
+    variance: Tensor, drift: Tensor, velocity: Tensor, dt: Tensor | float, weight: Tensor | float = 1.0
+) -> Tensor:
     """½ Σᵢ (σᵢ² − (fᵢ − Δxᵢ/Δt)² Δt)²: Eq. 20, the flow taken as given."""
     error = (drift.detach() - velocity).square() * dt
-    return 0.5 * (variance - error).square().sum(-1).mean()
+    return 0.5 * (weight * (variance - error).square()).sum(-1).mean()
 
 
-def diffusion_nll(log_variance: Tensor, drift: Tensor, velocity: Tensor, dt: Tensor | float) -> Tensor:
+def diffusion_nll(
+    log_variance: Tensor, drift: Tensor, velocity: Tensor, dt: Tensor | float, weight: Tensor | float = 1.0
+) -> Tensor:
     """Eq. 16 with the flow taken as given, so that only the diffusion learns.
 
     Deviation: replaces Eq. 20. Both have the optimum σ² = E[r² | x] Δt (Eq. 18, averaged), but Eq. 20 weighs
     errors by σ⁴ and so sees only the noisiest places, and it cannot use a logarithm's range.
     """
-    return joint_nll(drift.detach(), log_variance, velocity, dt)
+    return joint_nll(drift.detach(), log_variance, velocity, dt, weight)
 
 
 def denoiser_loss(scaled_score: Tensor, unit_noise: Tensor) -> Tensor:

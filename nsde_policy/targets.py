@@ -23,27 +23,33 @@ class Transitions:
     """The state one control period later, (n, d)."""
     dt: Tensor
     """Time between the two, (n, 1)."""
+    weight: Tensor
+    """How much each dimension of the pair counts, (n, d): 1, or 0 where its successor is not known."""
 
     def __post_init__(self) -> None:
         n, wide = self.x.shape
-        if self.x_next.shape[0] != n or wide % self.x_next.shape[1] or self.dt.shape != (n, 1):
-            shapes = [tuple(t.shape) for t in (self.x, self.x_next, self.dt)]
-            raise DemoError(f"expected x (n, h·d), x_next (n, d), dt (n, 1), got {shapes}")
+        d = self.x_next.shape[-1]
+        if self.x_next.shape != (n, d) or wide % d or self.dt.shape != (n, 1) or self.weight.shape != (n, d):
+            shapes = [tuple(t.shape) for t in (self.x, self.x_next, self.dt, self.weight)]
+            raise DemoError(f"expected x (n, h·d), x_next (n, d), dt (n, 1), weight (n, d), got {shapes}")
 
     def __len__(self) -> int:
         return len(self.x)
 
     def __getitem__(self, index: Tensor) -> "Transitions":
-        return Transitions(self.x[index], self.x_next[index], self.dt[index])
+        return Transitions(*(tensor[index] for tensor in self._tensors()))
 
     def to(self, device: torch.device | str) -> "Transitions":
         """The same on another device."""
-        return Transitions(self.x.to(device), self.x_next.to(device), self.dt.to(device))
+        return Transitions(*(tensor.to(device) for tensor in self._tensors()))
 
     @classmethod
     def cat(cls, parts: "list[Transitions]") -> "Transitions":
         """All pairs of several episodes."""
-        return cls(*(torch.cat([getattr(p, name) for p in parts]) for name in ("x", "x_next", "dt")))
+        return cls(*(torch.cat(column) for column in zip(*(p._tensors() for p in parts), strict=True)))
+
+    def _tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return self.x, self.x_next, self.dt, self.weight
 
 
 def stack_history(path: Tensor, history: int) -> Tensor:
@@ -65,10 +71,12 @@ def transitions(path: Tensor, *, dt: float | Tensor = 1.0, history: int = 1) -> 
         raise DemoError("a path needs two states to hold one transition")
     each = torch.as_tensor(dt, dtype=path.dtype, device=path.device).expand(steps)
     columns = each.reshape(-1, *[1] * (path.dim() - 1)).expand(steps, *path.shape[1:-1], 1)
+    x_next = path[1:].reshape(-1, dim)
     return Transitions(
         x=stack_history(path[:-1], history).reshape(-1, history * dim),
-        x_next=path[1:].reshape(-1, dim),
+        x_next=x_next,
         dt=columns.reshape(-1, 1),
+        weight=torch.ones_like(x_next),
     )
 
 

@@ -71,7 +71,7 @@ class NeuralSDE(AbstractModel[Transitions]):
         features = sde.features(target.x)
         out = sde.outputs(features, generator)
         velocity = target.velocity[:, :d] * (config.dt / self.layout.increment_std)
-        parts = self._coefficient_losses(out, velocity, batch.dt / config.dt)
+        parts = self._coefficient_losses(out, velocity, batch.dt / config.dt, batch.weight)
         if config.denoiser:
             noise = target.unit_noise[:, :d]
             parts["denoiser"] = losses.denoiser_loss(out.score, noise)
@@ -80,16 +80,19 @@ class NeuralSDE(AbstractModel[Transitions]):
                 parts["strength"] = losses.strength_loss(fraction, out.score, noise)
         return LossParts(parts)
 
-    def _coefficient_losses(self, out: Outputs, velocity: Tensor, dt: Tensor) -> dict[str, Tensor]:
+    def _coefficient_losses(
+        self, out: Outputs, velocity: Tensor, dt: Tensor, weight: Tensor
+    ) -> dict[str, Tensor]:
         config = self.config
         if config.objective == "joint":
-            return {"joint": losses.joint_nll(out.drift, out.log_variance, velocity, dt)}
+            return {"joint": losses.joint_nll(out.drift, out.log_variance, velocity, dt, weight)}
         delta = config.delta if config.flow_loss == "log" else math.inf
-        flow = losses.flow_loss(out.drift, velocity, delta=delta)
+        flow = losses.flow_loss(out.drift, velocity, delta=delta, weight=weight)
         if config.diffusion_loss == "nll":
-            diffusion = losses.diffusion_nll(out.log_variance, out.drift, velocity, dt)
+            diffusion = losses.diffusion_nll(out.log_variance, out.drift, velocity, dt, weight)
         else:
-            diffusion = losses.diffusion_squared_loss(out.log_variance.exp(), out.drift, velocity, dt)
+            variance = out.log_variance.exp()
+            diffusion = losses.diffusion_squared_loss(variance, out.drift, velocity, dt, weight)
         return {"flow": flow, "diffusion": diffusion}
 
     def stages(self) -> tuple[Stage, ...]:
