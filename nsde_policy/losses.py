@@ -89,6 +89,7 @@ def strength_loss(strength: Tensor, scaled_score: Tensor, unit_noise: Tensor) ->
     overstates.
 
     Deviation: the paper says that α may be learned, not from what. This is the likelihood of the observed
-    next state given the blurred point, with f, d and g fixed and the noise of each dimension alike.
+    next state given the blurred point, with f, d and g fixed and the noise of each dimension alike. The
+    flow's own residual is left out: where f is the mean of Δx/Δt it only adds noise to the estimate.
     """
     return (strength * scaled_score.detach() + unit_noise).square().sum(-1).mean()
