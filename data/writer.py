@@ -21,12 +21,13 @@ import numpy as np
 import numpy.typing as npt
 
 from nsde_policy.data.arrays import read_json
-from nsde_policy.data.durable import PARTIAL, lock_directory, replace_file
+from nsde_policy.data.durable import lock_directory
 from nsde_policy.data.episodes import Episode, Ints, check_angles, check_rate
 from nsde_policy.data.files import DirectoryFiles
 from nsde_policy.data.growing import GrowingArray
 from nsde_policy.data.store import RECORDING, Store
 from nsde_policy.errors import DamagedStoreError, DemoError, EpisodeError, NonFiniteError, NotAStoreError
+from nsde_policy.files import PARTIAL, replace_file
 
 ENDS = "meta/episode_ends"
 GROUPS = (".zgroup", "data/.zgroup", "meta/.zgroup")

@@ -9,13 +9,15 @@ import re
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Annotated, Protocol, cast
+from typing import Annotated, Any, Protocol, cast
 
 import tyro
 
 from nsde_policy import __version__
 from nsde_policy.commands.data import DataCheck, DataInfo, DataReplay
 from nsde_policy.commands.doctor import Doctor
+from nsde_policy.commands.evaluate import Evaluate
+from nsde_policy.commands.train import Train
 from nsde_policy.errors import NsdePolicyError, UsageError
 
 _DESCRIPTION = """Neural SDE policies: imitation learning with one small network call per action.
@@ -35,10 +37,16 @@ _Data = (
     | Annotated[DataCheck, tyro.conf.subcommand("check")]
     | Annotated[DataReplay, tyro.conf.subcommand("replay")]
 )
-_Commands = (
-    Annotated[_Data, tyro.conf.subcommand("data", description="Look at demonstrations.")]
-    | Annotated[Doctor, tyro.conf.subcommand("doctor")]
-)
+
+
+def _commands(args: list[str]) -> Any:
+    """Every subcommand; the defaults of `train` are those of the preset that `args` name."""
+    return (
+        Annotated[Train, tyro.conf.subcommand("train", default=Train.with_preset_of(args))]
+        | Annotated[Evaluate, tyro.conf.subcommand("eval")]
+        | Annotated[_Data, tyro.conf.subcommand("data", description="Look at demonstrations.")]
+        | Annotated[Doctor, tyro.conf.subcommand("doctor")]
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -75,15 +83,11 @@ def _parse(args: list[str]) -> Command:
     try:
         with contextlib.redirect_stderr(said):
             command = tyro.cli(
-                _Commands,
+                _commands(args),
                 args=args,
                 prog="nsde-policy",
                 description=_DESCRIPTION,
-                config=(
-                    tyro.conf.OmitArgPrefixes,
-                    tyro.conf.OmitSubcommandPrefixes,
-                    tyro.conf.FlagCreatePairsOff,
-                ),
+                config=(tyro.conf.OmitSubcommandPrefixes, tyro.conf.FlagCreatePairsOff),
             )
     except SystemExit as stop:
         if not stop.code:

@@ -72,3 +72,7 @@ class CheckpointError(NsdePolicyError, ValueError):
 
 class DivergedError(NsdePolicyError):
     """Training produced numbers that are not finite."""
+
+
+class PolicyInputError(NsdePolicyError, ValueError):
+    """A policy was given an observation or an action it cannot take."""

@@ -84,8 +84,23 @@ class MLP(nn.Module):
         """One draw for all layers: 0 or 1/keep, (depth, ..., width)."""
         if not self.training or self.keep == 1:
             return None
-        masks = features.new_empty((len(self.layers), *features.shape[:-1], self.width))
-        return masks.bernoulli_(self.keep, generator=generator).div_(self.keep)
+        shape = (len(self.layers), *features.shape[:-1], self.width)
+        return dropout_mask(shape, self.keep, features, generator)
+
+
+def dropout_mask(
+    shape: tuple[int, ...], keep: float, like: Tensor, generator: torch.Generator | None
+) -> Tensor:
+    """0 with probability 1 − keep, else 1/keep, in the dtype and on the device of `like`.
+
+    One random byte decides each number, so `keep` is rounded to 1/256; eight bytes come from one draw, which
+    makes this many times faster on a CPU than a draw per number.
+    """
+    kept = min(max(round(keep * 256), 1), 256)
+    draws = torch.empty(-(-math.prod(shape) // 8), dtype=torch.int64, device=like.device)
+    random_bytes = draws.random_(-(2**63), None, generator=generator).view(torch.uint8)
+    mask = random_bytes[: math.prod(shape)].reshape(shape) < kept
+    return mask.to(like.dtype).mul_(256 / kept)
 
 
 class AbstractNetworks(nn.Module, abc.ABC):

@@ -1,7 +1,6 @@
 """The settings of a whole run: which demonstrations, which model, how it is trained and executed."""
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 from nsde_policy.config import Jsonable, NeuralSDEConfig, TrainConfig
 from nsde_policy.errors import ConfigError
@@ -17,8 +16,6 @@ class DemoConfig(Jsonable):
     """Array below data/ that holds the actions."""
     angles: tuple[int, ...] = ()
     """Columns of the observation that are angles, radians; empty takes what the store says."""
-    action: Literal["previous", "current"] = "previous"
-    """Which action a state holds: the one before (known when the policy is asked), or the paper's current."""
     first_action_from: tuple[int, ...] = ()
     """Columns of the first observation that stand for the action before it; empty for zeros."""
     final_action_weight: float = 1.0
@@ -49,7 +46,3 @@ class RunConfig(Jsonable):
     def __post_init__(self) -> None:
         if self.chunk < 1:
             raise ConfigError(f"chunk must be at least 1, got {self.chunk}")
-        if self.demos.action == "current" and self.demos.final_action_weight > 0:
-            raise ConfigError(
-                "a state that holds the current action has no final pair: set demos.final_action_weight to 0"
-            )

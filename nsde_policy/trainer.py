@@ -110,6 +110,10 @@ class Training(Generic[Data]):
             self._run = self._begin(self._stage)
         return losses
 
+    def is_finite(self) -> bool:
+        """Whether what would be saved is made of numbers."""
+        return self._run.is_finite()
+
     def finish(self) -> None:
         """Put the averaged weights into the model, and leave it in evaluation mode."""
         self._run.finish()

@@ -1,5 +1,6 @@
 """Tests for data/transitions.py."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,6 @@ from nsde_policy.data import (
     CurrentAction,
     Demonstrations,
     PreviousAction,
-    Transitions,
     load_demonstrations,
     transitions,
 )
@@ -95,8 +95,10 @@ def test_records_are_checked_and_read_only() -> None:
     pairs = transitions(labelled([3]), action=CurrentAction())
     with pytest.raises(ValueError, match="read-only"):
         pairs.x[0] = 0
-    with pytest.raises(EpisodeError, match=r"x_next \(n, d\)"):
-        Transitions(x=pairs.x, x_next=pairs.x_next[1:], past=pairs.past, episode=pairs.episode)
+    with pytest.raises(EpisodeError, match="x_next is"):
+        replace(pairs, x_next=pairs.x_next[1:])
+    with pytest.raises(EpisodeError, match="known is"):
+        replace(pairs, known=pairs.known[:, :1])
 
 
 def test_human_demonstrations_never_turn_the_block_fast(human_demos: Path) -> None:
@@ -114,3 +116,25 @@ def test_human_demonstrations_never_turn_the_block_fast(human_demos: Path) -> No
     assert len(turned) == 25_650 - 206
     assert turned.max() < 0.5
     assert artefact.max() > 6
+
+
+def test_a_final_action_is_learned_without_the_observation_nobody_recorded() -> None:
+    demos = labelled([3, 5])
+    plain = transitions(demos, action=PreviousAction(first="zeros"))
+    pairs = transitions(demos, action=PreviousAction(first="zeros"), final_actions=True)
+
+    assert len(pairs) == len(plain) + 2
+    final = ~pairs.known.all(axis=1)
+    np.testing.assert_array_equal(np.flatnonzero(final), [2, 7])
+    obs_dim = demos.obs.shape[1]
+    np.testing.assert_array_equal(pairs.x_next[final, obs_dim:], demos.act[demos.episode_ends - 1])
+    np.testing.assert_array_equal(pairs.x[final, :obs_dim], demos.obs[demos.episode_ends - 1])
+    assert not pairs.known[final, :obs_dim].any()
+    assert pairs.known[final, obs_dim:].all()
+    for name in ("x", "x_next", "past", "known", "episode"):
+        np.testing.assert_array_equal(getattr(pairs, name)[~final], getattr(plain, name))
+
+
+def test_final_actions_need_the_previous_action() -> None:
+    with pytest.raises(ConfigError, match="previous action"):
+        transitions(labelled([3]), action=CurrentAction(), final_actions=True)

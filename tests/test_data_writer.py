@@ -19,7 +19,6 @@ from demo_stores import flip, write_store
 import nsde_policy.data.writer as writer_module
 from nsde_policy.data import DemoWriter, Episode, load_demonstrations, open_images
 from nsde_policy.data.check import check_store
-from nsde_policy.data.durable import PARTIAL
 from nsde_policy.errors import (
     AngleError,
     DamagedStoreError,
@@ -29,6 +28,7 @@ from nsde_policy.errors import (
     NotAStoreError,
     StoreBusyError,
 )
+from nsde_policy.files import PARTIAL
 
 
 def episode(number: int, steps: int = 7) -> Episode:

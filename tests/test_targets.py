@@ -111,4 +111,4 @@ def test_refuses_what_holds_no_transition():
     with pytest.raises(DemoError, match="needs two states"):
         transitions(torch.zeros(1, 3))
     with pytest.raises(DemoError, match=r"expected x \(n, h·d\)"):
-        Transitions(torch.zeros(3, 4), torch.zeros(3, 3), torch.zeros(3, 1))
+        Transitions(torch.zeros(3, 4), torch.zeros(3, 3), torch.zeros(3, 1), torch.ones(3, 3))

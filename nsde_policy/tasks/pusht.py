@@ -26,7 +26,7 @@ DEFAULT = RunConfig(
 """Our best."""
 
 PAPER = RunConfig(
-    demos=DemoConfig(angles=(4,), action="current", first_action_from=(0, 1), final_action_weight=0.0),
+    demos=DemoConfig(angles=(4,), first_action_from=(0, 1), final_action_weight=0.0),
     model=NeuralSDEConfig(
         history=1,
         flow_loss="log",
@@ -39,8 +39,11 @@ PAPER = RunConfig(
     ),
     train=TrainConfig(steps=30_000, batch_size=1024),
 )
-"""The paper's own design, as far as it says: a Markov state of current observation and action, separate
-two-layer networks, the log loss, interpolation, noise, a denoiser."""
+"""The paper's own design, as far as it says: a Markov state of observation and action, separate two-layer
+networks, the log loss, interpolation, noise, a denoiser.
+
+Deviation: "the current action" is what the policy is asked for, so the state holds the command in force, the
+previous one."""
 
 FAST = replace(
     DEFAULT,
@@ -70,7 +73,7 @@ class PushTTask(AbstractTask):
 
     @property
     def mirror(self) -> "Mirror":
-        """Table and goal are symmetric about the diagonal the goal's stem lies on: (x, y) ↦ (512 − y, 512 − x).
+        """(x, y) ↦ (512 − y, 512 − x): table and goal are symmetric about the diagonal of the goal's stem.
 
         The walls are 0.5 px off that symmetry; nothing else is.
         """

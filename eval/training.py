@@ -1,0 +1,146 @@
+"""Training as a user sees it: a progress bar, quick evaluations, a plot at the end."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from tqdm import tqdm
+
+from nsde_policy.assets import EMBEDDED_DEMOS
+from nsde_policy.checkpoint import RunDirectory
+from nsde_policy.errors import ConfigError, MissingDependencyError
+from nsde_policy.eval.rollout import RolloutConfig, evaluate
+from nsde_policy.eval.scores import score
+from nsde_policy.run_config import RunConfig
+from nsde_policy.runs import Progress, load_for, train_run
+from nsde_policy.tasks import get_task
+
+QUICK_SEEDS = range(200_000, 200_020)
+"""Starts of the quick evaluations; never those that are reported."""
+
+
+def train(
+    demos: Path | None,
+    config: RunConfig,
+    path: Path,
+    *,
+    task: str,
+    seed: int,
+    device: str,
+    resume: bool,
+    eval_every: int,
+    tensorboard: bool,
+) -> RunDirectory:
+    """Train on a store, or on the embedded demonstrations, into a run directory."""
+    env_id = get_task(task).env_id
+    if eval_every and env_id is None:
+        raise ConfigError(f"the task {task!r} has no environment to evaluate in; leave out --eval-every")
+    episodes = load_for(config.demos, demos or EMBEDDED_DEMOS)
+    where = pick_device(device)
+    with Watch(RunDirectory(path), config.train.steps, env_id, eval_every, tensorboard) as watch:
+        return train_run(
+            episodes, config, path, task=task, seed=seed, device=where, resume=resume, watch=watch
+        )
+
+
+def pick_device(name: str) -> str:
+    """A device torch can use, or a clear refusal."""
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(1, device=name)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"device {name!r} cannot be used here ({reason}); try --device cpu") from None
+    return name
+
+
+class Watch:
+    """Looks on while a run trains."""
+
+    def __init__(
+        self, run: RunDirectory, steps: int, env_id: str | None, eval_every: int, tensorboard: bool
+    ) -> None:
+        self._run, self._env_id, self._eval_every = run, env_id, eval_every
+        self._board = _summary_writer(run.path) if tensorboard else None
+        self._bar = tqdm(total=steps, unit="step", desc="training", dynamic_ncols=True, smoothing=0.05)
+        self._evaluated = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.close()
+        if self._board is not None:
+            self._board.close()
+
+    def __call__(self, progress: Progress) -> Mapping[str, float]:
+        """Move the bar; now and then, play a few episodes."""
+        self._bar.n = progress.step
+        if self._evaluated == 0:  # the first call: a resumed run has steps behind it already
+            self._bar.initial = self._evaluated = progress.step
+        self._bar.set_postfix({name: f"{loss:.3g}" for name, loss in progress.losses.items()}, refresh=False)
+        self._bar.update(0)
+        extra: dict[str, float] = {}
+        if self._eval_every and progress.step - self._evaluated >= self._eval_every:
+            self._evaluated = progress.step
+            extra = self._quick_evaluation(progress)
+        if self._board is not None:
+            for name, value in {**progress.losses, **extra}.items():
+                self._board.add_scalar(name, value, progress.step)
+        return extra
+
+    def _quick_evaluation(self, progress: Progress) -> dict[str, float]:
+        assert self._env_id is not None
+        self._run.save_weights(progress.training.averaged())
+        scores = score(list(evaluate(self._run.path, QUICK_SEEDS, RolloutConfig(self._env_id))))
+        found = {"reward": scores.mean_max_reward.value, "success": scores.success_rate.value}
+        self._bar.write(
+            f"step {progress.step}: reward {found['reward']:.3f}, success {found['success']:.2f} "
+            f"({len(QUICK_SEEDS)} episodes)"
+        )
+        return found
+
+
+def _summary_writer(path: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise MissingDependencyError.extra("tensorboard", "tensorboard") from None
+    return SummaryWriter(str(path))  # type: ignore[no-untyped-call]
+
+
+def plot_training(run: RunDirectory) -> Path | None:
+    """Draw losses and quick scores over the steps; None where matplotlib is not installed."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return None
+    records = list(run.read_metrics())
+    names = [name for name in records[0] if name not in ("step", "seconds", "reward", "success")]
+    scored = [r for r in records if "success" in r]
+    figure = Figure(figsize=(8, 3.2 + 2.2 * bool(scored)), layout="constrained")
+    axes = figure.subplots(1 + bool(scored), 1, sharex=True, squeeze=False)[:, 0]
+    steps = [r["step"] for r in records]
+    for name, colour in zip(names, ("#0072b2", "#d55e00", "#009e73", "#cc79a7"), strict=False):
+        axes[0].plot(steps, [r[name] for r in records], lw=0.8, color=colour, label=name)
+    axes[0].set_ylabel("loss")
+    axes[0].legend(frameon=False, ncols=len(names))
+    if scored:
+        for name, colour in (("reward", "#0072b2"), ("success", "#d55e00")):
+            axes[1].plot(
+                [r["step"] for r in scored], [r[name] for r in scored], "o-", color=colour, label=name
+            )
+        axes[1].set_ylim(0, 1.02)
+        axes[1].set_ylabel(f"{len(QUICK_SEEDS)} episodes")
+        axes[1].legend(frameon=False, ncols=2)
+    axes[-1].set_xlabel("step")
+    for axis in axes:
+        axis.spines[["top", "right"]].set_visible(False)
+    path = run.path / "training.png"
+    figure.savefig(path, dpi=130)
+    return path

@@ -1,0 +1,160 @@
+"""A trained run as a policy: observations in, actions out."""
+
+import copy
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nsde_policy.assets import SHIPPED_POLICY
+from nsde_policy.checkpoint import RunDirectory, RunRecord
+from nsde_policy.config import SamplingConfig
+from nsde_policy.errors import PolicyInputError
+from nsde_policy.models import NeuralSDE
+from nsde_policy.runs import load_model
+
+
+class Plan(NamedTuple):
+    """What a policy means to do, and how sure it is."""
+
+    actions: np.ndarray
+    """Commands for the next control periods, (chunk, act_dim)."""
+    states: np.ndarray
+    """The states it expects to pass, the present one first, (chunk + 1, obs_dim + act_dim)."""
+
+
+class NSDEPolicy:
+    """A Neural SDE, asked for actions.
+
+        policy = NSDEPolicy.from_pretrained("runs/pusht")
+        policy.reset()
+        action = policy.select_action(obs)        # once per control period
+
+    It plans `chunk` actions at once, one network call each, and plans again when they are used up:
+
+        period      0 1 2 3 4 5 6 7 | 8 9 …
+        observed    x x x x x x x x | x
+        planned     x x x x x x x x   x x x x x x x x
+        executed    x x x x x x x x | x x …
+    """
+
+    def __init__(self, record: RunRecord, model: NeuralSDE) -> None:
+        self.record, self.model = record, model
+        self.chunk = record.config.chunk
+        self._queue: deque[np.ndarray] = deque()
+        self._memory = Memory(self)
+        self._generator = torch.Generator().manual_seed(record.seed)
+
+    @classmethod
+    def from_pretrained(cls, path: Path | str | None = None) -> Self:
+        """Load a run directory, strictly; without one, the policy shipped in the package."""
+        return cls(*load_model(RunDirectory(SHIPPED_POLICY if path is None else Path(path))))
+
+    @property
+    def obs_dim(self) -> int:
+        """Numbers in an observation."""
+        return self.record.layout.obs_dim
+
+    @property
+    def act_dim(self) -> int:
+        """Numbers in an action."""
+        return self.record.layout.act_dim
+
+    def reset(self, *, seed: int | None = None) -> None:
+        """Forget the episode: call it whenever the world jumps. A seed makes what follows repeat itself."""
+        self._queue.clear()
+        self._memory = Memory(self)
+        if seed is not None:
+            self._generator = torch.Generator().manual_seed(seed)
+
+    def select_action(self, obs: np.ndarray) -> np.ndarray:
+        """The action for this control period, (act_dim,)."""
+        self._memory.see(obs)
+        if not self._queue:
+            self._queue.extend(self.plan(self._memory, generator=self._generator).actions)
+        action = self._queue.popleft()
+        self._memory.did(action)
+        return action
+
+    def predict_action_chunk(
+        self, obs: np.ndarray, *, generator: torch.Generator | None = None
+    ) -> np.ndarray:
+        """Plan from one observation alone, as at the start of an episode, (chunk, act_dim)."""
+        memory = Memory(self)
+        memory.see(obs)
+        return self.plan(memory, generator=generator or self._generator).actions
+
+    def plan(
+        self,
+        memory: "Memory",
+        *,
+        generator: torch.Generator,
+        chunk: int | None = None,
+        sampling: SamplingConfig | None = None,
+    ) -> Plan:
+        """Sample one future from what has been seen and done."""
+        paths = self.sample(memory, n=1, steps=chunk or self.chunk, generator=generator, sampling=sampling)
+        states = paths[:, 0].double().numpy()
+        return Plan(actions=states[1:, self.obs_dim :], states=states)
+
+    def sample(
+        self,
+        memory: "Memory",
+        *,
+        n: int,
+        steps: int,
+        generator: torch.Generator,
+        sampling: SamplingConfig | None = None,
+    ) -> Tensor:
+        """Sample n futures, (steps + 1, n, obs_dim + act_dim), the present state first."""
+        x0 = memory.states().expand(n, -1)
+        return self.model.sample_paths(x0, steps=steps, generator=generator, sampling=sampling)
+
+
+class Memory:
+    """What one episode's policy remembers: the last observations, and the actions before them."""
+
+    def __init__(self, policy: NSDEPolicy) -> None:
+        self._first_action_from = policy.record.config.demos.first_action_from
+        self._obs_dim, self._act_dim = policy.obs_dim, policy.act_dim
+        self._last_action: np.ndarray | None = None
+        self._states: deque[np.ndarray] = deque(maxlen=policy.model.config.history)
+
+    def copy(self) -> "Memory":
+        """The same memory, which later events do not change."""
+        twin = copy.copy(self)
+        twin._states = self._states.copy()
+        return twin
+
+    def see(self, obs: np.ndarray | Sequence[float]) -> None:
+        """Take in the observation of a new control period, (obs_dim,)."""
+        now = _finite(obs, self._obs_dim, "an observation")
+        if self._last_action is None:
+            columns = list(self._first_action_from)
+            self._last_action = now[columns] if columns else np.zeros(self._act_dim)
+        self._states.appendleft(np.concatenate([now, self._last_action]))
+
+    def did(self, action: np.ndarray | Sequence[float]) -> None:
+        """Note the action that was sent, which may differ from the one that was planned, (act_dim,)."""
+        self._last_action = _finite(action, self._act_dim, "an action")
+
+    def states(self) -> Tensor:
+        """States newest first, the oldest repeated where there are too few, (1, history·d)."""
+        if not self._states:
+            raise PolicyInputError("nothing has been observed yet: show the policy an observation first")
+        known = list(self._states)
+        known += [known[-1]] * ((self._states.maxlen or 1) - len(known))
+        return torch.from_numpy(np.concatenate(known).astype(np.float32))[None]
+
+
+def _finite(values: np.ndarray | Sequence[float], size: int, what: str) -> np.ndarray:
+    array = np.asarray(values, dtype=np.float64)
+    if array.shape != (size,):
+        raise PolicyInputError(f"{what} of this policy has shape ({size},), got {array.shape}")
+    if not np.isfinite(array).all():
+        raise PolicyInputError(f"{what} must be finite, got {array.tolist()}")
+    return array

@@ -1,0 +1,183 @@
+"""From demonstrations and settings to a finished run directory."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from nsde_policy.checkpoint import DemoRecord, RunDirectory, RunRecord, versions
+from nsde_policy.data import (
+    Demonstrations,
+    PreviousAction,
+    load_demonstrations,
+    transitions,
+    with_mirror_images,
+)
+from nsde_policy.errors import CheckpointError, ConfigError
+from nsde_policy.layout import LayoutSpec
+from nsde_policy.models import NeuralSDE
+from nsde_policy.run_config import DemoConfig, RunConfig
+from nsde_policy.targets import Transitions
+from nsde_policy.tasks import get_task
+from nsde_policy.trainer import Training
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands."""
+
+    step: int
+    steps: int
+    seconds: float
+    """Since this process began to train."""
+    losses: Mapping[str, float]
+    training: Training[Transitions] = field(repr=False)
+
+
+Watcher = Callable[[Progress], Mapping[str, float] | None]
+"""Called at every record; what it returns is written beside the losses."""
+
+
+def load_for(config: DemoConfig, path: Path) -> Demonstrations:
+    """Load a store as the settings say."""
+    return load_demonstrations(
+        path, obs_keys=config.obs_keys, act_key=config.act_key, angles=config.angles or None
+    )
+
+
+def training_data(demos: Demonstrations, config: RunConfig, *, task: str) -> Transitions:
+    """Pairs of states as tensors, (n, history·d) and (n, d), mirror images and final actions as configured."""
+    settings = config.demos
+    if settings.mirror:
+        mirror = get_task(task).mirror
+        if mirror is None:
+            raise ConfigError(f"the task {task!r} has no mirror symmetry; set demos.mirror to False")
+        demos = with_mirror_images(demos, mirror)
+    rule = PreviousAction(first=settings.first_action_from or "zeros")
+    pairs = transitions(
+        demos, action=rule, history=config.model.history, final_actions=settings.final_action_weight > 0
+    )
+    newest_first = np.concatenate([pairs.x[:, None], pairs.past[:, ::-1]], axis=1)
+    final = ~pairs.known.all(axis=1, keepdims=True)
+    weight = np.where(final, settings.final_action_weight, 1.0) * pairs.known
+    return Transitions(
+        x=torch.from_numpy(newest_first.reshape(len(pairs), -1)),
+        x_next=torch.from_numpy(pairs.x_next.copy()),
+        dt=torch.full((len(pairs), 1), config.model.dt),
+        weight=torch.from_numpy(weight.astype(np.float32)),
+    )
+
+
+def fit_layout(data: Transitions, demos: Demonstrations) -> LayoutSpec:
+    """Measure ranges and increments on the pairs whose successor is known."""
+    known = (data.weight > 0).all(dim=1)
+    d = data.x_next.shape[1]
+    obs_dim, act_dim = demos.obs.shape[1], demos.act.shape[1]
+    circular = demos.angles + tuple(obs_dim + column for column in demos.act_angles)
+    return LayoutSpec.fit(data.x[known, :d], data.x_next[known], act_dim=act_dim, circular=circular)
+
+
+def build_model(record: RunRecord) -> NeuralSDE:
+    """The model of a run, with fresh weights drawn from its seed."""
+    return NeuralSDE(record.config.model, record.layout, generator=torch.Generator().manual_seed(record.seed))
+
+
+def load_model(run: RunDirectory) -> tuple[RunRecord, NeuralSDE]:
+    """A trained model in evaluation mode, strictly: every weight there, of its shape, finite."""
+    record, weights = run.record(), run.weights()
+    model = build_model(record)
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        problem = " ".join(str(error).split())
+        raise CheckpointError(f"{run.model} does not fit its config.json: {problem}") from None
+    return record, model.eval()
+
+
+def train_run(
+    demos: Demonstrations,
+    config: RunConfig,
+    path: Path,
+    *,
+    task: str,
+    seed: int,
+    device: str = "cpu",
+    resume: bool = False,
+    save_every_s: float = 15.0,
+    watch: Watcher | None = None,
+) -> RunDirectory:
+    """Train, or continue training, into a run directory; on CPU a continued run ends bit for bit alike.
+
+    An interrupt (Ctrl-C) saves before it goes on; a crash loses what came after the last save.
+    """
+    run = RunDirectory(path)
+    data = training_data(demos, config, task=task)
+    record = RunRecord(
+        config=config,
+        layout=fit_layout(data, demos),
+        task=task,
+        seed=seed,
+        demos=DemoRecord(demos.source, demos.fingerprint, len(demos), len(demos.obs)),
+        versions=versions(),
+    )
+    _check_free(run, record, resume=resume)
+    training = Training(build_model(record).to(device), data, config.train, seed=seed)
+    if resume and run.training.exists():
+        training.restore(run.training_state())
+        run.keep_metrics_until(training.step)
+    else:
+        run.save_record(record)
+        run.keep_metrics_until(-1)
+    _work(run, training, config, save_every_s, watch)
+    return run
+
+
+def _check_free(run: RunDirectory, record: RunRecord, *, resume: bool) -> None:
+    if not run.config.exists():
+        if run.path.exists() and any(run.path.iterdir()):
+            raise CheckpointError(f"{run.path} holds something that is no run; choose another --out")
+        return
+    if not resume:
+        raise CheckpointError(
+            f"{run.path} holds a run already; continue it with --resume or choose another --out"
+        )
+    if not run.record().same_training(record):
+        raise CheckpointError(
+            f"{run.path} was trained with other settings, another seed or other demonstrations; "
+            "resume with the same, or choose another --out"
+        )
+
+
+def _work(
+    run: RunDirectory,
+    training: Training[Transitions],
+    config: RunConfig,
+    save_every_s: float,
+    watch: Watcher | None,
+) -> None:
+    started = saved = time.monotonic()
+    try:
+        while training.step < config.train.steps:
+            losses = training.advance(config.train.log_every)
+            progress = Progress(
+                training.step, config.train.steps, time.monotonic() - started, losses, training
+            )
+            extra = watch(progress) if watch is not None else None
+            run.append_metrics(
+                {"step": training.step, "seconds": round(progress.seconds, 3), **losses, **(extra or {})}
+            )
+            if time.monotonic() - saved >= save_every_s:
+                _save(run, training)
+                saved = time.monotonic()
+    finally:
+        if training.is_finite():
+            _save(run, training)
+    training.finish()
+
+
+def _save(run: RunDirectory, training: Training[Transitions]) -> None:
+    run.save_training(training.state())
+    run.save_weights(training.averaged())
