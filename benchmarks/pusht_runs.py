@@ -2,9 +2,10 @@
 
     python benchmarks/pusht_runs.py --demos pusht_cchi_v7_replay.zarr --out out/pusht_runs
 
-Trains every variant with every seed, one after the other on one device, while the cores evaluate what is
-finished: final averaged weights, nothing selected, T_a = 8. Run it again to continue: finished runs and
-finished evaluations are kept. Writes `results.json` and prints a Markdown table.
+Trains variants × seeds on one device, `--parallel` at a time, while the cores play what is finished: final
+averaged weights, nothing selected. Training times are stated for runs that had the device to themselves
+(`--parallel 1`). Run it again to continue: finished runs and episodes are kept. Writes `results.json` and
+prints a Markdown table.
 """
 
 import argparse
@@ -12,103 +13,131 @@ import json
 import multiprocessing
 import os
 import time
-from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from nsde_policy.checkpoint import RunDirectory
+from nsde_policy.checkpoint import DemoRecord, RunDirectory, RunRecord, versions
 from nsde_policy.config import SamplingConfig
 from nsde_policy.eval.rollout import EpisodeResult, RolloutConfig, evaluate
 from nsde_policy.eval.scores import mean, proportion
 from nsde_policy.files import replace_file
 from nsde_policy.run_config import RunConfig
-from nsde_policy.runs import Progress, load_for, train_run
+from nsde_policy.runs import build_model, fit_layout, load_for, training_data
+from nsde_policy.targets import Transitions
 from nsde_policy.tasks.pusht import DEFAULT, PAPER, replaced
+from nsde_policy.trainer import Training
 
+SHORT = replaced(DEFAULT, train={"steps": 25_000})
 NO_DENOISER = SamplingConfig(denoiser="off", diffusion=DEFAULT.model.sampling.diffusion)
 
 
 def _model(**changes: Any) -> RunConfig:
-    return replace(DEFAULT, model=replace(DEFAULT.model, **changes))
+    return replace(SHORT, model=replace(SHORT.model, **changes))
 
 
-@dataclass(frozen=True)
-class Variant:
-    """Something to train and score."""
-
-    config: RunConfig
-    weights_of: str | None = None
-    """Take the weights of this variant and only sample them differently."""
-
-
-TRAINED = {
+# Ablations share the short training, so that they compare with the row "short".
+VARIANTS: dict[str, RunConfig] = {
     "default": DEFAULT,
-    "20 s": replaced(DEFAULT, train={"steps": 30_000}),
+    "short": SHORT,
     "paper": PAPER,
-    "− mirror images": replaced(DEFAULT, demos={"mirror": False}),
-    "− final actions": replaced(DEFAULT, demos={"final_action_weight": 0.0}),
-    "− denoiser": _model(denoiser=False, sampling=NO_DENOISER),
-    "− noise": _model(noise=0.0, denoiser=False, sampling=NO_DENOISER),
-    "− history": _model(history=1),
-    "− dropout": _model(network=replace(DEFAULT.model.network, dropout=0.0)),
-    "log loss": _model(flow_loss="log"),
+    "short − mirror images": replaced(SHORT, demos={"mirror": False}),
+    "short − final actions": replaced(SHORT, demos={"final_action_weight": 0.0}),
+    "short − denoiser": _model(denoiser=False, sampling=NO_DENOISER),
+    "short − noise, denoiser": _model(noise=0.0, denoiser=False, sampling=NO_DENOISER),
+    "short − history": _model(history=1),
+    "short − dropout": _model(network=replace(SHORT.model.network, dropout=0.0)),
+    "short, log loss": _model(flow_loss="log"),
 }
+# The weights of `default`, sampled differently.
 RESAMPLED = {
-    "− diffusion, same weights": SamplingConfig(alpha=DEFAULT.model.sampling.alpha, diffusion=0.0),
-    "− denoiser, same weights": NO_DENOISER,
-    "full diffusion, same weights": SamplingConfig(alpha=DEFAULT.model.sampling.alpha, diffusion=1.0),
+    "default − diffusion": SamplingConfig(alpha=DEFAULT.model.sampling.alpha, diffusion=0.0),
+    "default, full diffusion": SamplingConfig(alpha=DEFAULT.model.sampling.alpha, diffusion=1.0),
+    "default, denoiser off": NO_DENOISER,
 }
+SHARD = 25
+"""Episodes a core plays at a time."""
 
 
-@dataclass
-class Outcome:
-    """One variant, one seed."""
+class Run:
+    """One variant, one seed, on its way from nothing to weights."""
 
-    variant: str
-    seed: int
-    train_s: float
-    episodes: list[dict[str, Any]] = field(default_factory=list)
+    def __init__(self, variant: str, seed: int, args: argparse.Namespace) -> None:
+        self.variant, self.seed = variant, seed
+        self.files = RunDirectory(args.out / f"{variant.replace(' ', '_').replace('−', 'no')}-{seed}")
+        self._seconds = self.files.path / "seconds.json"
+        self._training: Training[Transitions] | None = None
+        self._device = args.device
+        self._demos = args.demos
+        config = VARIANTS[variant]
+        self.config = replaced(config, train={"steps": args.steps or config.train.steps})
+
+    @property
+    def is_done(self) -> bool:
+        return self._seconds.exists()
+
+    @property
+    def seconds(self) -> float | None:
+        """Training time, where the run had the device to itself."""
+        value: float | None = json.loads(self._seconds.read_text())
+        return value
+
+    def prepare(self) -> None:
+        """Load, build and take the first steps, which capture the step on CUDA: one run at a time."""
+        demos = load_for(self.config.demos, self._demos)
+        data = training_data(demos, self.config, task="pusht")
+        demo_record = DemoRecord(self._demos.name, demos.fingerprint, len(demos), len(demos.obs))
+        record = RunRecord(self.config, fit_layout(data, demos), "pusht", self.seed, demo_record, versions())
+        model = build_model(record).to(self._device)
+        self.files.save_record(record)
+        self._training = Training(model, data, self.config.train, seed=self.seed)
+        self._training.advance(5)
+
+    def finish(self, *, alone: bool) -> None:
+        """Train to the end."""
+        training, started = self._training, time.perf_counter()
+        assert training is not None
+        stream = torch.cuda.Stream() if self._device.startswith("cuda") else None
+        with torch.cuda.stream(stream):
+            while training.step < self.config.train.steps:
+                training.advance(1000)
+        self.files.save_weights(training.averaged())
+        seconds = time.perf_counter() - started
+        replace_file(self._seconds, json.dumps(seconds if alone else None).encode())
+        self._training = None
+        print(
+            f"{self.variant} seed {self.seed}: {seconds:.1f} s{'' if alone else ' beside others'}", flush=True
+        )
 
 
-def train_one(name: str, seed: int, args: argparse.Namespace) -> Path:
-    config: RunConfig = TRAINED[name]
-    if args.steps:
-        config = replaced(config, train={"steps": min(args.steps, config.train.steps)})
-    path: Path = args.out / f"{name.replace(' ', '_').replace('−', 'no')}-{seed}"
-    if RunDirectory(path).model.exists() and (path / "seconds.txt").exists():
-        return path
-    seconds = 0.0
-
-    def watch(progress: Progress) -> None:
-        nonlocal seconds
-        seconds = progress.seconds
-
-    config = replaced(config, train={"log_every": 1000})
-    demos = load_for(config.demos, args.demos)
-    started = time.perf_counter()
-    train_run(
-        demos,
-        config,
-        path,
-        task="pusht",
-        seed=seed,
-        device=args.device,
-        save_every_s=1e9,
-        watch=watch,
-        resume=RunDirectory(path).config.exists(),
-    )
-    total = time.perf_counter() - started
-    (path / "seconds.txt").write_text(f"{seconds}\n")
-    print(f"{name} seed {seed}: {seconds:.1f} s of training, {total:.1f} s in all", flush=True)
-    return path
+def trained(runs: list[Run], parallel: int) -> Iterator[Run]:
+    """Train what is not trained yet; yields runs as they are finished."""
+    todo = [run for run in runs if not run.is_done]
+    yield from (run for run in runs if run.is_done)
+    for start in range(0, len(todo), parallel):
+        group = todo[start : start + parallel]
+        for run in group:
+            run.prepare()
+        with ThreadPoolExecutor(len(group)) as threads:
+            finishing = {threads.submit(run.finish, alone=len(group) == 1): run for run in group}
+            for future in as_completed(finishing):
+                future.result()
+                yield finishing[future]
 
 
-def play_all(path: Path, seeds: range, config: RolloutConfig) -> list[EpisodeResult]:
-    torch.set_num_threads(1)
-    return list(evaluate(path, seeds, config))
+def play(path: Path, name: str, seeds: range, config: RolloutConfig) -> list[dict[str, Any]]:
+    """Episodes of a shard, from the file that keeps them where they have been played before."""
+    kept = path / "episodes" / f"{name} {config.reset_rule} {seeds.start}-{seeds.stop}.json"
+    if not kept.exists():
+        torch.set_num_threads(1)
+        results: list[EpisodeResult] = list(evaluate(path, seeds, config))
+        replace_file(kept, json.dumps([asdict(result) for result in results]).encode())
+    episodes: list[dict[str, Any]] = json.loads(kept.read_text())
+    return episodes
 
 
 def main() -> None:
@@ -118,58 +147,74 @@ def main() -> None:
     parser.add_argument("--demos", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=Path("out/pusht_runs"))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--variants", nargs="*", default=[*TRAINED, *RESAMPLED])
+    parser.add_argument("--variants", nargs="*", default=[*VARIANTS, *RESAMPLED])
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
+    parser.add_argument("--parallel", type=int, default=1, help="runs trained at once")
     parser.add_argument("--episodes", type=int, default=200)
     parser.add_argument("--seed-start", type=int, default=100_000)
     parser.add_argument("--reset-rule", default="benchmark")
-    parser.add_argument("--steps", type=int, default=0, help="cap the training steps, for a try")
+    parser.add_argument("--workers", type=int, default=max((os.cpu_count() or 1) - 2, 1))
+    parser.add_argument("--steps", type=int, default=0, help="training steps, for a try")
     args = parser.parse_args()
 
-    context = multiprocessing.get_context("spawn")
-    seeds = range(args.seed_start, args.seed_start + args.episodes)
-    outcomes: list[Outcome] = []
-    pending: list[tuple[Outcome, Future[list[EpisodeResult]]]] = []
-    with ProcessPoolExecutor(os.cpu_count(), context) as pool:
-        for name in args.variants:
-            for seed in args.seeds:
-                path = train_one("default" if name in RESAMPLED else name, seed, args)
-                rollout = RolloutConfig(reset_rule=args.reset_rule, sampling=RESAMPLED.get(name))
-                outcome = Outcome(name, seed, float((path / "seconds.txt").read_text()))
-                pending.append((outcome, pool.submit(play_all, path, seeds, rollout)))
-        for outcome, future in pending:
-            outcome.episodes = [asdict(result) for result in future.result()]
-            outcomes.append(outcome)
+    shards = [
+        range(start, min(start + SHARD, args.seed_start + args.episodes))
+        for start in range(args.seed_start, args.seed_start + args.episodes, SHARD)
+    ]
+    wanted = {
+        ("default" if name in RESAMPLED else name, seed) for name in args.variants for seed in args.seeds
+    }
+    order = list(VARIANTS)
+    runs = [Run(*key, args) for key in sorted(wanted, key=lambda key: (order.index(key[0]), key[1]))]
+    pending: list[tuple[str, Run, list[Future[list[dict[str, Any]]]]]] = []
+    with ProcessPoolExecutor(args.workers, multiprocessing.get_context("spawn")) as pool:
+        for run in trained(runs, args.parallel):
+            for name in args.variants:
+                if name == run.variant or (name in RESAMPLED and run.variant == "default"):
+                    rollout = RolloutConfig(reset_rule=args.reset_rule, sampling=RESAMPLED.get(name))
+                    jobs = [pool.submit(play, run.files.path, name, seeds, rollout) for seeds in shards]
+                    pending.append((name, run, jobs))
+        pending.sort(key=lambda each: each[1].seed)
+        outcomes = [
+            {
+                "variant": name,
+                "seed": run.seed,
+                "train_s": run.seconds,
+                "steps": run.config.train.steps,
+                "episodes": [episode for job in jobs for episode in job.result()],
+            }
+            for name, run, jobs in pending
+        ]
     report = {
-        "seeds": [seeds.start, seeds.stop - 1],
+        "seeds": [args.seed_start, args.seed_start + args.episodes - 1],
         "reset_rule": args.reset_rule,
         "device": torch.cuda.get_device_name() if args.device.startswith("cuda") else "cpu",
         "torch": torch.__version__,
-        "outcomes": [asdict(outcome) for outcome in outcomes],
+        "outcomes": outcomes,
     }
     replace_file(args.out / "results.json", json.dumps(report).encode())
-    print(table(report))
+    print(table(report, args.variants))
 
 
-def table(report: dict[str, Any]) -> str:
+def table(report: dict[str, Any], variants: list[str]) -> str:
     """Markdown: variant, score, strict success, training time."""
     first, last = report["seeds"]
     rows = [
         f"{report['reset_rule']} starts {first} to {last}, trained on {report['device']}",
         "",
-        "| variant | mean max reward | strict success | by training seed | training |",
-        "| --- | --- | --- | --- | --- |",
+        "| variant | n | mean max reward | strict success | by training seed | training |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
-    names = list(dict.fromkeys(outcome["variant"] for outcome in report["outcomes"]))
-    for name in names:
+    for name in variants:
         runs = [outcome for outcome in report["outcomes"] if outcome["variant"] == name]
         episodes = [episode for run in runs for episode in run["episodes"]]
         won = [sum(e["success"] for e in run["episodes"]) / len(run["episodes"]) for run in runs]
+        times = [run["train_s"] for run in runs if run["train_s"] is not None]
         rows.append(
-            f"| {name} | {mean([e['max_reward'] for e in episodes])} "
+            f"| {name} | {len(episodes)} | {mean([e['max_reward'] for e in episodes])} "
             f"| {proportion(sum(e['success'] for e in episodes), len(episodes))} "
             f"| {', '.join(f'{share:.3f}' for share in won)} "
-            f"| {sum(run['train_s'] for run in runs) / len(runs):.0f} s |"
+            f"| {f'{sum(times) / len(times):.0f} s' if times else '–'} |"
         )
     return "\n".join(rows)
 

@@ -123,8 +123,6 @@ class NeuralSDEConfig(Jsonable):
 
     history: int = 2
     """States the network sees: 1 is the paper's Markov state, 2 adds the one before."""
-    history_features: Literal["states", "steps"] = "states"
-    """What the network sees of older states: the states, or the steps between them in standard deviations."""
     dt: float = 1.0
     """Δt of one control period; a convention, which changes no sampled path."""
     objective: Literal["decoupled", "joint"] = "decoupled"

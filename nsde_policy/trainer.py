@@ -184,9 +184,14 @@ class StageRun(Generic[Data]):
         self._device = generator.device
         self._rate, self._keep = (torch.zeros((), device=self._device) for _ in range(2))
         self._optimizer = torch.optim.AdamW(
-            stage.parameters, lr=self._rate, weight_decay=config.weight_decay, fused=True
+            stage.parameters,
+            lr=self._rate,
+            weight_decay=config.weight_decay,
+            fused=True,
+            capturable=self._device.type == "cuda",
         )
         self.average = [parameter.detach().clone() for parameter in stage.parameters]
+        self._stream = torch.cuda.Stream() if self._device.type == "cuda" else None
         self._graph: torch.cuda.CUDAGraph | None = None
         self._eager = 0
         self._parts = LossParts({})
@@ -207,7 +212,7 @@ class StageRun(Generic[Data]):
             self._graph.replay()
         elif self._eager < self.EAGER_STEPS:
             self._eager += 1
-            with _side_stream(), _tensor_cores():
+            with _on(self._stream), _tensor_cores():
                 self._parts = self._update()
         else:
             self._capture()
@@ -232,7 +237,7 @@ class StageRun(Generic[Data]):
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self._generator)
         self._optimizer.zero_grad(set_to_none=True)
-        with _tensor_cores(), torch.cuda.graph(graph):
+        with _tensor_cores(), torch.cuda.graph(graph, stream=self._stream):
             self._parts = self._update()
         self._graph = graph
         graph.replay()
@@ -276,9 +281,9 @@ def learning_rate(step: int, steps: int, config: TrainConfig) -> float:
 
 
 @contextmanager
-def _side_stream() -> Iterator[None]:
-    """Work on a stream of its own, as a capture wants of what comes before it."""
-    stream = torch.cuda.Stream()
+def _on(stream: torch.cuda.Stream | None) -> Iterator[None]:
+    """Work on another stream than the current one, as a capture wants of what comes before it."""
+    assert stream is not None
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         yield

@@ -30,19 +30,18 @@ class LearnedSDE(AbstractScoredSDE):
     ) -> None:
         super().__init__()
         self.period, self.history, self.variance_floor = config.dt, config.history, config.variance_floor
-        self.history_features = config.history_features
         self.layout = StateLayout(layout)
         noise_std = noise_scale(config.noise, config.noise_kind, self.layout.increment_std)
         self.register_buffer("noise_std", noise_std)
         self.networks = _networks(config, self.layout, generator)
 
     def features(self, x: Tensor) -> Tensor:
-        """What the networks see, (..., features): states scaled, or the newest one and its last steps."""
-        blocks = self._blocks(x)
-        if self.history_features == "states":
-            return self.layout.features(blocks).flatten(-2)
-        steps = self.layout.increment(blocks[..., 1:, :], blocks[..., :-1, :]) / self.layout.increment_std
-        return torch.cat([self.layout.features(blocks[..., 0, :]), steps.flatten(-2)], dim=-1)
+        """What the networks see, (..., history·features).
+
+        Older states are shown as states, not as the steps between them: scaled to their spread, steps would
+        be the loudest input, and a policy that listens to what it just did copies itself.
+        """
+        return self.layout.features(self._blocks(x)).flatten(-2)
 
     def outputs(self, features: Tensor, generator: torch.Generator | None = None) -> Outputs:
         """What the networks say of the current state, in network units, the variance kept above its floor."""
@@ -92,10 +91,9 @@ def build_mlp(
     config: NeuralSDEConfig, layout: StateLayout, outputs: int | None, generator: torch.Generator | None
 ) -> MLP:
     """A network of the configured shape that sees a state with history."""
-    net, older = config.network, config.history - 1
-    width_of_older = layout.feature_dim if config.history_features == "states" else layout.dim
+    net = config.network
     return MLP(
-        layout.feature_dim + older * width_of_older,
+        config.history * layout.feature_dim,
         outputs,
         width=net.width,
         depth=net.depth,

@@ -16,12 +16,11 @@ DEFAULT = RunConfig(
     demos=DemoConfig(angles=(4,), first_action_from=(0, 1), final_action_weight=10.0, mirror=True),
     model=NeuralSDEConfig(
         history=2,
-        history_features="steps",
         noise=0.7,
         network=NetworkConfig(kind="shared", width=256, depth=6, dropout=0.1),
         sampling=SamplingConfig(alpha=1.0, diffusion=0.5),
     ),
-    train=TrainConfig(steps=120_000, batch_size=1024),
+    train=TrainConfig(steps=100_000, batch_size=1024),
 )
 """Our best."""
 
