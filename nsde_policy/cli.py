@@ -14,7 +14,7 @@ from typing import Annotated, Protocol, cast
 import tyro
 
 from nsde_policy import __version__
-from nsde_policy.commands.data import DataCheck, DataInfo, DataReplay
+from nsde_policy.commands.data import DataCheck, DataDownload, DataInfo, DataReplay
 from nsde_policy.commands.doctor import Doctor
 from nsde_policy.errors import NsdePolicyError, UsageError
 
@@ -34,9 +34,10 @@ _Data = (
     Annotated[DataInfo, tyro.conf.subcommand("info")]
     | Annotated[DataCheck, tyro.conf.subcommand("check")]
     | Annotated[DataReplay, tyro.conf.subcommand("replay")]
+    | Annotated[DataDownload, tyro.conf.subcommand("download")]
 )
 _Commands = (
-    Annotated[_Data, tyro.conf.subcommand("data", description="Look at demonstrations.")]
+    Annotated[_Data, tyro.conf.subcommand("data", description="Look at demonstrations, or fetch them.")]
     | Annotated[Doctor, tyro.conf.subcommand("doctor")]
 )
 
@@ -53,8 +54,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _parse(args).run()
     except NsdePolicyError as error:
         return _fail(str(error), 2, debug)
-    except KeyboardInterrupt:
-        return _fail("interrupted", 130, debug)
+    except KeyboardInterrupt as stop:
+        return _fail(str(stop) or "interrupted", 130, debug)
     except BrokenPipeError:  # the reader of our output has gone, as `| head` does
         sys.stderr.close()
         return 0
