@@ -61,6 +61,10 @@ class EnvInputError(NsdePolicyError, ValueError):
     """An environment was given an action, a state or an option it cannot take."""
 
 
+class OutputError(NsdePolicyError):
+    """A result cannot be written where it was asked for."""
+
+
 class MissingDependencyError(NsdePolicyError, ImportError):
     """An optional package is needed for what was asked and is not installed."""
 

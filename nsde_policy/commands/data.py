@@ -53,7 +53,7 @@ class DataCheck:
             self.path,
             episode_ends=self.episode_ends,
             accept_omitted_chunks=self.accept_omitted_chunks,
-            progress=lambda readings: tqdm(readings, desc="reading", unit="chunk", leave=False),
+            progress=lambda readings: tqdm(readings, desc="reading", unit="chunk", leave=False, disable=None),
         )
         if problems:
             print("\n".join(problems))
@@ -82,9 +82,15 @@ class DataReplay:
         from nsde_policy.data import PUSHT_ANGLES, load_demonstrations
         from nsde_policy.eval.replay import ReplayReport, picture_of, replay_pusht
 
+        if self.out is not None:
+            from nsde_policy.eval.pictures import check_png
+
+            check_png(self.out)
         demos = load_demonstrations(self.path, angles=PUSHT_ANGLES)
         replays = replay_pusht(demos, start=self.start)
-        report = ReplayReport(list(tqdm(replays, "replaying", len(demos), unit="episode", leave=False)))
+        report = ReplayReport(
+            list(tqdm(replays, "replaying", len(demos), unit="episode", leave=False, disable=None))
+        )
         print(report.as_json() if self.json else report.as_text())
         if self.out is not None:
             picture_of(report.replays, self.out)
@@ -110,7 +116,7 @@ class DataDownload:
 
         def bar(total: int | None, done: int) -> tqdm:
             size = {"unit": "B", "unit_scale": True, "unit_divisor": 1024}
-            return tqdm(desc="downloading", total=total, initial=done, leave=False, **size)
+            return tqdm(desc="downloading", total=total, initial=done, leave=False, disable=None, **size)
 
         try:
             fresh = download(PUSHT, self.out, url=self.url, progress=bar)
