@@ -103,9 +103,10 @@ class EpisodeVectorEnv(gym.vector.VectorEnv[Any, np.ndarray, np.ndarray]):
             return [None] * self.num_envs
         if isinstance(seed, int | np.integer):
             return range(int(seed), int(seed) + self.num_envs)
-        if np.ndim(seed) != 1 or len(seed) != self.num_envs:
+        seeds = np.asarray(seed, dtype=object)
+        if seeds.shape != (self.num_envs,):
             raise EnvInputError(f"seeds {seed!r:.60} for {self.num_envs} episodes; give one for each")
-        return [s.item() if isinstance(s, np.integer) else s for s in seed]
+        return [s.item() if isinstance(s, np.integer) else s for s in seeds.tolist()]
 
     def _stacked(self) -> Any:
         """Observations of all rows in a fresh array: an earlier answer never changes later."""
