@@ -28,7 +28,7 @@ types: $(VENV)/tested
 pytest: $(VENV)/tested
 	$(BIN)/pytest
 
-out/scripted.zarr: $(VENV)/installed
+out/scripted.zarr: | $(VENV)/installed  # once: recording again would append to it
 	$(BIN)/python examples/record_demonstrations.py --out $@
 
 $(VENV)/installed: pyproject.toml constraints.txt

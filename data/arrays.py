@@ -84,7 +84,7 @@ def open_array(files: Files, name: str) -> StoredArray | None:
         zarray = zarr.open_array(store=files.store, path=files.prefix + name, mode="r")
         attributes = dict(zarray.attrs)
     except Exception as error:
-        if type(error).__name__ == "UnknownCodecError":
+        if _lacks_codec(error, metadata):
             raise UnsupportedArrayError(
                 f"{name} is packed by a codec that is not installed: {_brief(error)}"
             ) from error
@@ -94,6 +94,13 @@ def open_array(files: Files, name: str) -> StoredArray | None:
             f"{name} has shape {zarray.shape}, expected (frames, at least one column)"
         )
     return StoredArray(name, attributes, zarray, metadata, files)
+
+
+def _lacks_codec(error: Exception, metadata: dict[str, Any]) -> bool:
+    """Whether zarr met a codec it does not know; before 3.1 it says so in other ways."""
+    if type(error).__name__ == "UnknownCodecError" or "codec not available" in str(error):
+        return True
+    return isinstance(error, KeyError) and error.args[0] in codec_names(metadata)
 
 
 def array_names(files: Files, folder: str) -> list[str]:

@@ -140,6 +140,8 @@ def _open_either(path: Path) -> Files:
         return DirectoryFiles(path)
     if not path.exists():
         raise NotAStoreError(f"{path} does not exist; expected a zarr directory or a zip of one")
+    if not path.is_file():  # a pipe would keep us waiting
+        raise NotAStoreError(f"{path} is neither a file nor a folder; expected a zarr store")
     with path.open("rb") as file:
         if file.read(2) != b"PK":
             raise NotAStoreError(f"{path} is no zarr store: expected a zarr directory or a zip of one")

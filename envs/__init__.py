@@ -1,7 +1,7 @@
 """Environments, registered with Gymnasium under `nsde_policy/`.
 
-An installed package registers them by itself (an entry point that Gymnasium reads); in a checkout
-`import nsde_policy.envs` does. Nothing heavy is imported until an environment is made.
+Importing this module registers them (Gymnasium 1 reads no entry points); so does naming it in the id,
+`gymnasium.make("nsde_policy.envs:nsde_policy/PushT-v0")`. Nothing heavy is imported until one is made.
 """
 
 PUSHT_ID = "nsde_policy/PushT-v0"

@@ -27,9 +27,13 @@ class EpisodeVectorEnv(gym.vector.VectorEnv[Any, np.ndarray, np.ndarray]):
     seed and its actions alone: not on the other rows, their number, their order, or the process.
     """
 
+    envs: Sequence[gym.Env[Any, np.ndarray]] = ()  # Gymnasium closes even what was refused
+
     def __init__(self, env_id: str, num_envs: int, **env_kwargs: Any) -> None:
-        if num_envs < 1:
-            raise EnvInputError(f"a batch needs at least one episode, got num_envs={num_envs}")
+        if isinstance(num_envs, bool) or not isinstance(num_envs, int) or num_envs < 1:
+            raise EnvInputError(
+                f"a batch needs a whole number of episodes from 1 on, got num_envs={num_envs!r}"
+            )
         self.envs = [gym.make(env_id, **env_kwargs) for _ in range(num_envs)]
         first = self.envs[0]
         self.num_envs = num_envs
@@ -50,14 +54,13 @@ class EpisodeVectorEnv(gym.vector.VectorEnv[Any, np.ndarray, np.ndarray]):
         return np.flatnonzero(~(self._terminated | self._truncated))
 
     def reset(
-        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+        self,
+        *,
+        seed: int | Sequence[int | None] | np.ndarray | None = None,
+        options: dict[str, Any] | None = None,
     ) -> tuple[Any, dict[str, Any]]:
         """Start all episodes: seeds one by one, or the first of `num_envs` consecutive ones."""
-        seeds = [seed] * self.num_envs if seed is None else seed
-        if isinstance(seeds, int):
-            seeds = range(seeds, seeds + self.num_envs)
-        if len(seeds) != self.num_envs:
-            raise EnvInputError(f"{len(seeds)} seeds for {self.num_envs} episodes; give one for each")
+        seeds = self._one_each(seed)
         self._obs = []
         infos: dict[str, Any] = {}
         for i, (env, env_seed) in enumerate(zip(self.envs, seeds, strict=True)):
@@ -70,8 +73,12 @@ class EpisodeVectorEnv(gym.vector.VectorEnv[Any, np.ndarray, np.ndarray]):
 
     def step(self, actions: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         """Step the active episodes; rows of `actions` that belong to finished ones are ignored."""
-        if len(actions) != self.num_envs:
-            raise EnvInputError(f"{len(actions)} actions for {self.num_envs} episodes; give one for each")
+        if not self._obs:
+            raise EnvInputError("the episodes have not begun yet: call reset() first")
+        if np.ndim(actions) == 0 or len(actions) != self.num_envs:
+            raise EnvInputError(
+                f"actions of shape {np.shape(actions)} for {self.num_envs} episodes; give one for each"
+            )
         rewards = np.zeros(self.num_envs)
         infos: dict[str, Any] = {}
         for i in self.active:
@@ -89,6 +96,17 @@ class EpisodeVectorEnv(gym.vector.VectorEnv[Any, np.ndarray, np.ndarray]):
         """Close every environment."""
         for env in self.envs:
             env.close()
+
+    def _one_each(self, seed: int | Sequence[int | None] | np.ndarray | None) -> Sequence[int | None]:
+        """A seed for every episode; `PushTEnv` checks each of them."""
+        if seed is None:
+            return [None] * self.num_envs
+        if isinstance(seed, int | np.integer):
+            return range(int(seed), int(seed) + self.num_envs)
+        seeds = np.asarray(seed, dtype=object)
+        if seeds.shape != (self.num_envs,):
+            raise EnvInputError(f"seeds {seed!r:.60} for {self.num_envs} episodes; give one for each")
+        return [s.item() if isinstance(s, np.integer) else s for s in seeds.tolist()]
 
     def _stacked(self) -> Any:
         """Observations of all rows in a fresh array: an earlier answer never changes later."""

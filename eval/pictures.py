@@ -10,6 +10,8 @@ import numpy as np
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 import pygame
 
+from nsde_policy.errors import OutputError
+
 _INK = (40, 44, 52)
 _BAD = (186, 54, 0)
 _PAPER = (255, 255, 255)
@@ -64,7 +66,23 @@ def _write(
 
 def save_png(picture: np.ndarray, path: Path) -> None:
     """Write an image array as PNG, through a temporary file, so that no half picture is left."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    check_png(path)
     partial = path.with_name(f".{path.stem}.partial.png")
-    pygame.image.save(pygame.surfarray.make_surface(picture.swapaxes(0, 1)), str(partial))
-    partial.replace(path)
+    try:
+        pygame.image.save(pygame.surfarray.make_surface(picture.swapaxes(0, 1)), str(partial))
+        partial.replace(path)
+    except (OSError, pygame.error) as error:
+        partial.unlink(missing_ok=True)
+        raise OutputError(f"{path} cannot be written: {error}") from error
+
+
+def check_png(path: Path) -> None:
+    """Refuse a path that no picture can be written to, before the work for it is done; makes its folder."""
+    if path.suffix.lower() != ".png" or path.is_dir():
+        raise OutputError(f"{path} is no name for a picture; expected one that ends in .png")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{path} cannot be written: {error.strerror}") from error
+    if not os.access(path.parent, os.W_OK):
+        raise OutputError(f"{path} cannot be written: permission denied")

@@ -137,7 +137,7 @@ def play(
 def evaluate(
     path: Path | None, seeds: Sequence[int], config: RolloutConfig, *, workers: int = 1
 ) -> Iterator[EpisodeResult]:
-    """Play one episode per seed, in the order of the seeds; `path` is a run, or None for the shipped policy."""
+    """Play one episode per seed, in their order; `path` is a run, or None for the shipped policy."""
     if workers < 1:
         raise ConfigError(f"workers must be at least 1, got {workers}")
     if workers == 1 or len(seeds) == 1:

@@ -128,7 +128,7 @@ class RunDirectory:
             return RunRecord.from_json(self.config.read_text())
         except (OSError, UnicodeDecodeError) as error:
             raise CheckpointError(
-                f"{self.path} is no run directory: {self._why(error)}; expected config.json and model.safetensors"
+                f"{self.path} is no run directory: {self._why(error)}; expected config.json and its weights"
             ) from None
         except CheckpointError as error:
             raise CheckpointError(f"{self.path}: {error}") from None

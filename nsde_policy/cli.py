@@ -4,6 +4,7 @@ Heavy imports happen inside the commands, after parsing, so that help and typing
 """
 
 import contextlib
+import difflib
 import io
 import re
 import sys
@@ -14,7 +15,7 @@ from typing import Annotated, Any, Protocol, cast
 import tyro
 
 from nsde_policy import __version__
-from nsde_policy.commands.data import DataCheck, DataInfo, DataReplay
+from nsde_policy.commands.data import DataCheck, DataDownload, DataInfo, DataReplay
 from nsde_policy.commands.doctor import Doctor
 from nsde_policy.commands.evaluate import Evaluate
 from nsde_policy.commands.train import Train
@@ -36,6 +37,7 @@ _Data = (
     Annotated[DataInfo, tyro.conf.subcommand("info")]
     | Annotated[DataCheck, tyro.conf.subcommand("check")]
     | Annotated[DataReplay, tyro.conf.subcommand("replay")]
+    | Annotated[DataDownload, tyro.conf.subcommand("download")]
 )
 
 
@@ -44,7 +46,7 @@ def _commands(args: list[str]) -> Any:
     return (
         Annotated[Train, tyro.conf.subcommand("train", default=Train.with_preset_of(args))]
         | Annotated[Evaluate, tyro.conf.subcommand("eval")]
-        | Annotated[_Data, tyro.conf.subcommand("data", description="Look at demonstrations.")]
+        | Annotated[_Data, tyro.conf.subcommand("data", description="Look at demonstrations, or fetch them.")]
         | Annotated[Doctor, tyro.conf.subcommand("doctor")]
     )
 
@@ -52,6 +54,8 @@ def _commands(args: list[str]) -> Any:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; 0 when it worked, 2 for bad input, 1 for a bug, 130 when interrupted."""
     args = list(sys.argv[1:] if argv is None else argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without … or π is no reason to fail
     debug = "--debug" in args
     args = [arg for arg in args if arg != "--debug"]
     if args == ["--version"]:
@@ -61,8 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _parse(args).run()
     except NsdePolicyError as error:
         return _fail(str(error), 2, debug)
-    except KeyboardInterrupt:
-        return _fail("interrupted", 130, debug)
+    except KeyboardInterrupt as stop:
+        return _fail(str(stop) or "interrupted", 130, debug)
     except BrokenPipeError:  # the reader of our output has gone, as `| head` does
         sys.stderr.close()
         return 0
@@ -99,17 +103,28 @@ def _parse(args: list[str]) -> Command:
 def _in_one_line(box: str) -> str:
     """What tyro says in a box of sections, in one line: the problem, and the nearest flag."""
     lines = [line.strip("│╭╮╰╯ \n") for line in box.splitlines()[1:]]
-    sections = [" ".join(part.split()) for part in re.split(r"─{3,}", " ".join(lines))]
+    found = re.split(r"[─-]{3,}", " ".join(lines))  # dashes where the terminal knows ASCII only
+    sections = [" ".join(part.split()) for part in found if part.strip()]
     nearest = re.search(r"Perhaps you meant: (\S+)", box_text := " ".join(sections))
     where = re.findall(r"(?:run|see):? (nsde-policy[\w\- ]*--help)", box_text)
     parts = [sections[0].rstrip(".")]
-    if nearest:
-        parts.append(f"perhaps you meant {nearest[1].rstrip(',')}")
+    if meant := nearest[1].rstrip(",") if nearest else _nearest(sections):
+        parts.append(f"perhaps you meant {meant}")
     elif len(sections) > 1 and sections[1].startswith("Available"):
         parts.append(sections[1].lower())
     if where:
         parts.append(f"see {where[-1]}")
     return "; ".join(parts)
+
+
+def _nearest(sections: list[str]) -> str | None:
+    """The subcommand or general flag closest to the first word that was not understood."""
+    unknown = re.search(r"Unrecognized options: ([^\s,]+)", sections[0])
+    if not unknown:
+        return None
+    listed = re.findall(r"[\w\-]+", sections[1].partition(":")[2]) if len(sections) > 1 else []
+    close = difflib.get_close_matches(unknown[1], ["--help", "--debug", "--version", *listed], n=1)
+    return close[0] if close else None
 
 
 if __name__ == "__main__":

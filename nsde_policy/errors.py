@@ -49,8 +49,20 @@ class StoreBusyError(DemoError):
     """Another process is recording to the same store."""
 
 
+class DownloadError(NsdePolicyError):
+    """A file cannot be fetched, or is not what it should be."""
+
+
+class ArchiveError(DownloadError):
+    """A downloaded archive is damaged, or holds what it must not."""
+
+
 class EnvInputError(NsdePolicyError, ValueError):
     """An environment was given an action, a state or an option it cannot take."""
+
+
+class OutputError(NsdePolicyError):
+    """A result cannot be written where it was asked for."""
 
 
 class MissingDependencyError(NsdePolicyError, ImportError):

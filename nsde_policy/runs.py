@@ -49,7 +49,7 @@ def load_for(config: DemoConfig, path: Path) -> Demonstrations:
 
 
 def training_data(demos: Demonstrations, config: RunConfig, *, task: str) -> Transitions:
-    """Pairs of states as tensors, (n, history·d) and (n, d), mirror images and final actions as configured."""
+    """Pairs of states as tensors, mirror images and final actions as configured."""
     settings = config.demos
     if settings.mirror:
         mirror = get_task(task).mirror

@@ -21,7 +21,7 @@ def human_demos() -> Path:
     """The store of 206 human Push-T demonstrations, which is not part of the repository."""
     path = Path(os.environ.get("NSDE_POLICY_DEMOS", BESIDE_THE_CHECKOUT))
     if not path.exists():
-        pytest.skip(f"no human demonstrations at {path}; set NSDE_POLICY_DEMOS")
+        pytest.skip(f"no human demonstrations at {path}: data download pusht, set NSDE_POLICY_DEMOS")
     return path
 
 

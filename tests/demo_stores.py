@@ -1,7 +1,9 @@
 """Small stores of demonstrations, written by zarr itself and not by the package."""
 
+import io
 import shutil
-from collections.abc import Callable, Mapping
+import zipfile
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ import zarr
 Array = npt.NDArray[Any]
 FRAMES = 40
 ENDS = (15, 25, 40)
+INSIDE = "pusht/pusht_cchi_v7_replay.zarr/"
+"""Where the public archive of the human demonstrations holds its store."""
 
 
 def example_arrays() -> dict[str, Array]:
@@ -62,6 +66,28 @@ def zipped(path: Path, *, inside: str = ".") -> Path:
         str(path), "zip", root_dir=path.parent if inside != "." else path, base_dir=inside
     )
     return Path(target)
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """Every file of a store, by its path in it."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def packed(
+    files: Mapping[str, bytes],
+    *,
+    inside: str = INSIDE,
+    extra: Iterable[tuple[str | zipfile.ZipInfo, bytes]] = (),
+) -> bytes:
+    """A zip of a store's files in a folder, with further members behind them."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("pusht/", b"")
+        for name, content in files.items():
+            archive.writestr(inside + name, content)
+        for member, content in extra:
+            archive.writestr(member, content)
+    return buffer.getvalue()
 
 
 def edit_bytes(path: Path, change: Callable[[bytes], bytes]) -> None:

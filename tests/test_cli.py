@@ -1,11 +1,13 @@
 """Tests for cli.py: help, errors in one line, exit codes."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from demo_stores import write_store
 
 from nsde_policy import __version__
 from nsde_policy.cli import main
@@ -13,9 +15,9 @@ from nsde_policy.cli import main
 ROOT = Path(__file__).parents[1]
 
 
-def run(*args):
+def run(*args, env=None):
     command = [sys.executable, "-m", "nsde_policy.cli", *map(str, args)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=env)
 
 
 @pytest.mark.parametrize(
@@ -39,6 +41,12 @@ def test_help_answers_without_importing_anything_heavy(args):
         (["doctor", "--jsn"], "perhaps you meant --json"),
         (["data", "info", "x.zarr", "--jason"], "perhaps you meant --json"),
         (["frobnicate"], "frobnicate"),
+        (["docter"], "perhaps you meant doctor"),
+        (["data", "inf", "x.zarr"], "perhaps you meant info"),
+        (["doctor", "--hlp"], "perhaps you meant --help"),
+        (["--versoin"], "perhaps you meant --version"),
+        (["data", "replay", "x.zarr", "--out", "x.jpg"], "ends in .png"),
+        (["data", "replay", "x.zarr", "--out", "/dev/null/x.png"], "/dev/null/x.png cannot be written"),
         (["data", "info"], "PATH"),
         ([], "data"),
         (["data", "info", "/nowhere/demos.zarr"], "/nowhere/demos.zarr"),
@@ -87,6 +95,18 @@ def test_doctor_says_what_is_wrong_and_exits_with_2(monkeypatch, capsys):
     said = capsys.readouterr()
     assert "FAILED frames draw: OSError: no disk" in said.out
     assert "frames draw" in said.err
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_terminals_that_know_ascii_only_are_served_as_well(tmp_path, encoding):
+    store = write_store(tmp_path / "demos.zarr")
+    for args, code, expected in (
+        (["data", "info", store], 0, "demos.zarr: zarr format 2"),
+        (["data", "inf", store], 2, "nsde-policy: Unrecognized options: inf"),
+    ):
+        done = run(*args, env={**os.environ, "PYTHONIOENCODING": encoding})
+        assert done.returncode == code
+        assert expected in done.stdout + done.stderr
 
 
 def test_version():

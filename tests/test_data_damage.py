@@ -398,6 +398,12 @@ def test_images_are_not_loaded_as_observations(tmp_path: Path) -> None:
         load_demonstrations(path, obs_keys=("img",))
 
 
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(NotAStoreError, match="neither a file nor a folder"):
+        load_demonstrations(tmp_path / "pipe")
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 @pytest.mark.parametrize("key", [".", "data", "data/state/.zarray", "data/state/1.0"])
 def test_permission_denied_is_said(tmp_path: Path, key: str) -> None:

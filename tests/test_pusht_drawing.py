@@ -10,6 +10,7 @@ import pytest
 
 from nsde_policy.envs import PUSHT_ID
 from nsde_policy.envs.pusht import drawing, geometry
+from nsde_policy.errors import EnvInputError
 
 
 def psnr(a, b):
@@ -46,6 +47,20 @@ def test_a_frame_for_people_comes_in_any_size(size):
     picture = drawing.frame((100, 100), (300, 300, 1.0), size=size, target=(120, 120))
     assert picture.shape == (size, size, 3)
     assert picture.dtype == np.uint8
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"size": 0}, "1 to 8192 pixels wide, got 0"),
+        ({"size": 10**6}, "1 to 8192 pixels wide"),
+        ({"paths": np.zeros((3, 2))}, r"shape \(n_points, 2\), got \(2,\)"),
+        ({"paths": np.zeros((1, 3, 3))}, r"shape \(n_points, 2\), got \(3, 3\)"),
+    ],
+)
+def test_a_picture_that_cannot_be_drawn_is_refused(asked, message):
+    with pytest.raises(EnvInputError, match=message):
+        drawing.frame((100, 100), (300, 300, 1.0), **asked)
 
 
 def test_everything_asked_for_is_in_the_frame():

@@ -8,6 +8,7 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium.utils.env_checker import check_env
 
 from nsde_policy.envs import PUSHT_ID
@@ -178,6 +179,9 @@ BAD_ACTIONS = {
     "ragged": ([[1.0], 2.0], "must be 2 numbers"),
     "a dict": ({"x": 1.0}, "must be 2 numbers, got dict"),
     "complex": ([1j, 2.0], "must be 2 numbers"),
+    "numbers in quotes": (["1", "2"], "must be 2 numbers"),
+    "dates": (np.array([1, 2], dtype="datetime64[s]"), "must be 2 numbers"),
+    "a tensor with its gradient": (torch.ones(2, requires_grad=True), "must be 2 numbers, got Tensor"),
 }
 
 
@@ -202,6 +206,9 @@ BAD_OPTIONS = {
     ),
     "block far away": ({"state": [1.0, 2.0, 3.0, -4e3, 0.0]}, "block y must lie in"),
     "text": ({"state": "home"}, "must be 5 numbers"),
+    "numbers in quotes": ({"state": ["1", "2", "3", "4", "5"]}, "must be 5 numbers"),
+    "no dict": (5, "must be a dict"),
+    "keys of two types": ({1: 2, "state": [0] * 5}, "unknown reset option 1"),
 }
 
 
@@ -230,6 +237,21 @@ def test_bad_settings_are_refused(name):
 def test_a_seed_the_benchmark_cannot_mean_is_refused():
     with pytest.raises(EnvInputError, match=r"below 2\*\*32"):
         make().reset(seed=2**32)
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, "7", True, [7]])
+def test_a_seed_that_is_no_whole_number_is_refused(seed):
+    with pytest.raises(EnvInputError, match="a seed must be a whole number from 0 on"):
+        make().reset(seed=seed)
+
+
+def test_a_seed_of_numpys_is_the_same_seed():
+    assert np.array_equal(start_of(np.int64(100000)), start_of(100000))
+
+
+def test_the_id_can_name_the_module_that_registers_it():
+    code = "import gymnasium; gymnasium.make('nsde_policy.envs:nsde_policy/PushT-v0').reset(seed=0)"
+    subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[1], check=True)
 
 
 def test_stepping_before_a_reset_is_refused():

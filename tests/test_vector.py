@@ -24,6 +24,12 @@ def alone(seed):
     return np.array([first, *(env.step(a)[0] for a in actions_of(seed))])
 
 
+def begun(num_envs):
+    envs = EpisodeVectorEnv(PUSHT_ID, num_envs)
+    envs.reset(seed=0)
+    return envs
+
+
 def together(seeds):
     envs = EpisodeVectorEnv(PUSHT_ID, len(seeds))
     plans = np.stack([actions_of(s) for s in seeds], axis=1)
@@ -50,6 +56,17 @@ def test_one_seed_means_consecutive_seeds():
     a, _ = EpisodeVectorEnv(PUSHT_ID, 3).reset(seed=50)
     b, _ = EpisodeVectorEnv(PUSHT_ID, 3).reset(seed=[50, 51, 52])
     assert np.array_equal(a, b)
+
+
+def test_seeds_may_come_from_numpy():
+    expected, _ = EpisodeVectorEnv(PUSHT_ID, 3).reset(seed=50)
+    for seeds in (np.arange(50, 53), np.int64(50)):
+        obs, _ = EpisodeVectorEnv(PUSHT_ID, 3).reset(seed=seeds)
+        assert np.array_equal(obs, expected)
+
+
+def test_what_was_refused_can_be_closed():
+    EpisodeVectorEnv.__new__(EpisodeVectorEnv).close_extras()
 
 
 def test_finished_episodes_leave_the_batch_and_keep_their_last_row():
@@ -92,11 +109,16 @@ def test_dict_observations_are_stacked_by_key():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: EpisodeVectorEnv(PUSHT_ID, 0), "at least one episode"),
-        (lambda: EpisodeVectorEnv(PUSHT_ID, 2).reset(seed=[1, 2, 3]), "3 seeds for 2 episodes"),
-        (lambda: EpisodeVectorEnv(PUSHT_ID, 2).step(np.zeros((3, 2))), "3 actions for 2 episodes"),
+        (lambda: EpisodeVectorEnv(PUSHT_ID, 0), "whole number of episodes from 1 on"),
+        (lambda: EpisodeVectorEnv(PUSHT_ID, 1.5), "whole number of episodes from 1 on"),
+        (lambda: EpisodeVectorEnv(PUSHT_ID, 2).reset(seed=[1, 2, 3]), r"seeds \[1, 2, 3\] for 2 episodes"),
+        (lambda: EpisodeVectorEnv(PUSHT_ID, 2).reset(seed=1.5), "seeds 1.5 for 2 episodes"),
+        (lambda: EpisodeVectorEnv(PUSHT_ID, 2).reset(seed=[-1, 2]), "from 0 on, got -1"),
+        (lambda: begun(2).step(np.zeros((3, 2))), r"shape \(3, 2\) for 2 episodes"),
+        (lambda: begun(2).step(None), r"shape \(\) for 2 episodes"),
+        (lambda: EpisodeVectorEnv(PUSHT_ID, 2).step(np.zeros((2, 2))), r"call reset\(\) first"),
     ],
 )
-def test_wrong_counts_are_refused(call, message):
+def test_wrong_input_is_refused(call, message):
     with pytest.raises(EnvInputError, match=message):
         call()

@@ -129,6 +129,8 @@ class Palette:
 
 
 _SUPERSAMPLING = 3
+MAX_SIZE = 8192
+"""Side of the largest picture for people."""
 
 
 def frame(
@@ -151,6 +153,8 @@ def frame(
             their ends.
         palette: the colours.
     """
+    if not 1 <= size <= MAX_SIZE:
+        raise EnvInputError(f"a picture must be 1 to {MAX_SIZE} pixels wide, got {size}")
     canvas = _Canvas(size * _SUPERSAMPLING)
     canvas.surface.fill(palette.table)
     for part in geometry.PARTS:
@@ -162,6 +166,8 @@ def frame(
     canvas.loop(palette.block_edge, geometry.to_world(geometry.OUTLINE, block), width=2.5)
     if paths is not None:
         for path in paths:
+            if np.ndim(path) != 2 or np.shape(path)[1] != 2:
+                raise EnvInputError(f"a path must have shape (n_points, 2), got {np.shape(path)}")
             canvas.fading_line(palette.path, palette.table, path, width=2)
     canvas.disc(palette.agent_edge, agent, geometry.AGENT_RADIUS)
     canvas.disc(palette.agent, agent, geometry.AGENT_RADIUS - 2.5)

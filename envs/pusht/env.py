@@ -94,6 +94,7 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
         """Start an episode; see the class for `seed` and `options`."""
+        seed = _checked_seed(seed)
         super().reset(seed=seed)
         state = _given_state(options)
         self._dynamics = PushTDynamics()
@@ -231,8 +232,11 @@ def _observation_space(obs_type: ObsType) -> spaces.Space[Any]:
 def _numbers(values: Any, n: int, what: str) -> list[float]:
     """`values` as n finite floats, or a clear refusal."""
     try:
-        array = np.asarray(values, dtype=np.float64)
-    except (TypeError, ValueError):
+        array = np.asarray(values)
+        if array.dtype.kind not in "fiu":
+            raise TypeError
+        array = array.astype(np.float64, copy=False)
+    except (TypeError, ValueError, RuntimeError):  # the last from a tensor that still has its gradient
         raise EnvInputError(
             f"{what} must be {n} numbers, got {type(values).__name__} {values!r:.60}"
         ) from None
@@ -244,6 +248,14 @@ def _numbers(values: Any, n: int, what: str) -> list[float]:
     return numbers
 
 
+def _checked_seed(seed: Any) -> int | None:
+    if seed is None:
+        return None
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
+        raise EnvInputError(f"a seed must be a whole number from 0 on, got {seed!r:.60}")
+    return int(seed)
+
+
 def _checked_target(action: Any) -> tuple[float, float]:
     x, y = _numbers(action, 2, "an action")
     return min(max(x, 0.0), geometry.SIDE), min(max(y, 0.0), geometry.SIDE)
@@ -252,7 +264,9 @@ def _checked_target(action: Any) -> tuple[float, float]:
 def _given_state(options: dict[str, Any] | None) -> list[float] | None:
     if not options:
         return None
-    unknown = sorted(set(options) - {"state"})
+    if not isinstance(options, dict):
+        raise EnvInputError(f"options must be a dict such as {{'state': …}}, got {options!r:.60}")
+    unknown = [key for key in options if key != "state"]
     if unknown:
         raise EnvInputError(f"unknown reset option {unknown[0]!r}; the one there is: 'state'")
     if options["state"] is None:

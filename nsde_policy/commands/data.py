@@ -1,4 +1,4 @@
-"""`nsde-policy data`: what a store of demonstrations holds, and whether it is whole."""
+"""`nsde-policy data`: what a store of demonstrations holds, whether it is whole, and where to get one."""
 
 import sys
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ class DataCheck:
             self.path,
             episode_ends=self.episode_ends,
             accept_omitted_chunks=self.accept_omitted_chunks,
-            progress=lambda readings: tqdm(readings, desc="reading", unit="chunk", leave=False),
+            progress=lambda readings: tqdm(readings, desc="reading", unit="chunk", leave=False, disable=None),
         )
         if problems:
             print("\n".join(problems))
@@ -82,10 +82,44 @@ class DataReplay:
         from nsde_policy.data import PUSHT_ANGLES, load_demonstrations
         from nsde_policy.eval.replay import ReplayReport, picture_of, replay_pusht
 
+        if self.out is not None:
+            from nsde_policy.eval.pictures import check_png
+
+            check_png(self.out)
         demos = load_demonstrations(self.path, angles=PUSHT_ANGLES)
         replays = replay_pusht(demos, start=self.start)
-        report = ReplayReport(list(tqdm(replays, "replaying", len(demos), unit="episode", leave=False)))
+        report = ReplayReport(
+            list(tqdm(replays, "replaying", len(demos), unit="episode", leave=False, disable=None))
+        )
         print(report.as_json() if self.json else report.as_text())
         if self.out is not None:
             picture_of(report.replays, self.out)
             print(f"wrote {self.out}", file=sys.stderr)
+
+
+@dataclass(frozen=True)
+class DataDownload:
+    """Fetch a public set of demonstrations, or go on fetching it, and check it number by number."""
+
+    name: tyro.conf.Positional[Literal["pusht"]]
+    """pusht: 206 human demonstrations of Push-T, 32 MB (Chi et al., RSS 2023; MIT licence)."""
+    out: Path = Path("pusht_cchi_v7_replay.zarr")
+    """Zarr directory to make; one that is there already, and whole, is kept."""
+    url: str | None = None
+    """Fetch the zip file from this address instead of its authors'; the content must be the same."""
+
+    def run(self) -> None:
+        """Download with a progress bar; say where the store is."""
+        from tqdm import tqdm
+
+        from nsde_policy.data.download import PUSHT, download
+
+        def bar(total: int | None, done: int) -> tqdm:
+            size = {"unit": "B", "unit_scale": True, "unit_divisor": 1024}
+            return tqdm(desc="downloading", total=total, initial=done, leave=False, disable=None, **size)
+
+        try:
+            fresh = download(PUSHT, self.out, url=self.url, progress=bar)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("interrupted; the same command goes on where this one stopped") from None
+        print(f"{'OK' if fresh else 'OK, already there'}: {self.out} holds the expected demonstrations")
