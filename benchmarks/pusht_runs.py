@@ -29,34 +29,42 @@ from nsde_policy.files import replace_file
 from nsde_policy.run_config import RunConfig
 from nsde_policy.runs import build_model, fit_layout, load_for, training_data
 from nsde_policy.targets import Transitions
-from nsde_policy.tasks.pusht import DEFAULT, PAPER, replaced
+from nsde_policy.tasks.pusht import DEFAULT, FAST, PAPER, replaced
 from nsde_policy.trainer import Training
 
 SHORT = replaced(DEFAULT, train={"steps": 25_000})
-NO_DENOISER = SamplingConfig(denoiser="off", diffusion=DEFAULT.model.sampling.diffusion)
+ALPHA, DIFFUSION = DEFAULT.model.sampling.alpha, DEFAULT.model.sampling.diffusion
+NO_DENOISER = SamplingConfig(denoiser="off", diffusion=DIFFUSION)
 
 
-def _model(**changes: Any) -> RunConfig:
-    return replace(SHORT, model=replace(SHORT.model, **changes))
+def _ablations(name: str, base: RunConfig) -> dict[str, RunConfig]:
+    """A base, and the base less one thing at a time."""
+
+    def model(**changes: Any) -> RunConfig:
+        return replace(base, model=replace(base.model, **changes))
+
+    return {
+        name: base,
+        f"{name} − mirror images": replaced(base, demos={"mirror": False}),
+        f"{name} − final actions": replaced(base, demos={"final_action_weight": 0.0}),
+        f"{name} − denoiser": model(denoiser=False, sampling=NO_DENOISER),
+        f"{name} − noise and denoiser": model(noise=0.0, denoiser=False, sampling=NO_DENOISER),
+        f"{name} − history": model(history=1),
+        f"{name} − dropout": model(network=replace(base.model.network, dropout=0.0)),
+        f"{name}, log loss": model(flow_loss="log"),
+    }
 
 
-# Ablations share the short training, so that they compare with the row "short".
 VARIANTS: dict[str, RunConfig] = {
     "default": DEFAULT,
-    "short": SHORT,
     "paper": PAPER,
-    "short − mirror images": replaced(SHORT, demos={"mirror": False}),
-    "short − final actions": replaced(SHORT, demos={"final_action_weight": 0.0}),
-    "short − denoiser": _model(denoiser=False, sampling=NO_DENOISER),
-    "short − noise, denoiser": _model(noise=0.0, denoiser=False, sampling=NO_DENOISER),
-    "short − history": _model(history=1),
-    "short − dropout": _model(network=replace(SHORT.model.network, dropout=0.0)),
-    "short, log loss": _model(flow_loss="log"),
+    **_ablations("short", SHORT),
+    **_ablations("fast", FAST),
 }
 # The weights of `default`, sampled differently.
 RESAMPLED = {
-    "default − diffusion": SamplingConfig(alpha=DEFAULT.model.sampling.alpha, diffusion=0.0),
-    "default, full diffusion": SamplingConfig(alpha=DEFAULT.model.sampling.alpha, diffusion=1.0),
+    "default − diffusion": SamplingConfig(alpha=ALPHA, diffusion=0.0),
+    "default, full diffusion": SamplingConfig(alpha=ALPHA, diffusion=1.0),
     "default, denoiser off": NO_DENOISER,
 }
 SHARD = 25
@@ -147,7 +155,9 @@ def main() -> None:
     parser.add_argument("--demos", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=Path("out/pusht_runs"))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--variants", nargs="*", default=[*VARIANTS, *RESAMPLED])
+    parser.add_argument(
+        "--variants", nargs="*", default=[n for n in (*VARIANTS, *RESAMPLED) if "fast" not in n]
+    )
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
     parser.add_argument("--parallel", type=int, default=1, help="runs trained at once")
     parser.add_argument("--episodes", type=int, default=200)

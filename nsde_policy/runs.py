@@ -17,6 +17,7 @@ from nsde_policy.data import (
     with_mirror_images,
 )
 from nsde_policy.errors import CheckpointError, ConfigError
+from nsde_policy.files import PARTIAL
 from nsde_policy.layout import LayoutSpec
 from nsde_policy.models import NeuralSDE
 from nsde_policy.run_config import DemoConfig, RunConfig
@@ -137,7 +138,7 @@ def train_run(
 
 def _check_free(run: RunDirectory, record: RunRecord, *, resume: bool) -> None:
     if not run.config.exists():
-        if run.path.exists() and any(run.path.iterdir()):
+        if run.path.exists() and any(file.suffix != PARTIAL for file in run.path.iterdir()):
             raise CheckpointError(f"{run.path} holds something that is no run; choose another --out")
         return
     if not resume:

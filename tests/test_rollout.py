@@ -1,0 +1,125 @@
+"""Tests for eval/rollout.py and eval/scores.py."""
+
+import json
+from dataclasses import replace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from nsde_policy.cli import main
+from nsde_policy.envs import PUSHT_ID
+from nsde_policy.errors import ConfigError
+from nsde_policy.eval.rollout import EpisodeResult, RolloutConfig, Trace, evaluate, play
+from nsde_policy.eval.scores import mean, proportion, score
+from nsde_policy.policy import NSDEPolicy
+
+SEEDS = [200003, 200001, 200002]
+CONFIG = RolloutConfig()
+
+
+def timeless(results):
+    return [replace(result, planning_s=0.0) for result in results]
+
+
+@pytest.fixture(scope="module")
+def alone():
+    return timeless(evaluate(None, SEEDS, CONFIG))
+
+
+def test_the_result_of_a_seed_does_not_depend_on_workers_order_or_other_seeds(alone):
+    assert timeless(evaluate(None, SEEDS, CONFIG, workers=2)) == alone
+    assert timeless(evaluate(None, SEEDS[::-1], CONFIG))[::-1] == alone
+    assert timeless(evaluate(None, SEEDS[1:2], CONFIG)) == alone[1:2]
+
+
+def test_results_come_in_the_order_of_the_seeds(alone):
+    assert [result.seed for result in alone] == SEEDS
+
+
+def test_the_shipped_policy_moves_the_block_well_onto_the_goal(alone):
+    assert np.mean([result.max_reward for result in alone]) > 0.9
+
+
+def test_a_trace_is_the_episode(alone):
+    trace = Trace()
+    result = play(NSDEPolicy.from_pretrained(), gym.make(PUSHT_ID), SEEDS[0], CONFIG, trace)
+    assert timeless([result]) == alone[:1]
+    assert len(trace.actions) == result.steps == len(trace.obs) - 1 == len(trace.coverage) - 1
+    assert max(trace.coverage) / 0.95 >= result.max_reward
+    assert len(trace.memories) == result.plans
+    assert result.network_calls == 8 * result.plans
+
+
+def test_the_chunk_is_how_often_it_plans():
+    (result,) = evaluate(None, SEEDS[:1], replace(CONFIG, chunk=2))
+    assert result.plans == -(-result.steps // 2)
+
+
+@pytest.mark.parametrize(
+    "call", [lambda: RolloutConfig(chunk=0), lambda: list(evaluate(None, [1], CONFIG, workers=0))]
+)
+def test_impossible_numbers_are_refused(call):
+    with pytest.raises(ConfigError, match="at least 1"):
+        call()
+
+
+def test_wilsons_interval_is_that_of_the_textbook():
+    estimate = proportion(10, 10)
+    assert estimate.value == 1.0
+    assert (estimate.low, estimate.high) == pytest.approx((0.7225, 1.0), abs=1e-4)
+    half = proportion(50, 100)
+    assert (half.low, half.high) == pytest.approx((0.4038, 0.5962), abs=1e-4)
+
+
+def test_the_bootstrap_interval_covers_the_truth_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    hits = 0
+    for _ in range(200):
+        estimate = mean(rng.exponential(1.0, 100), resamples=500)
+        hits += estimate.low <= 1.0 <= estimate.high
+    assert 0.88 < hits / 200 < 0.99
+
+
+def test_scores_sum_up_episodes():
+    def episode(seed, reward, success):
+        return EpisodeResult(seed, reward, success, 0.95 * reward, 100 + seed, 10, 80, 0.8)
+
+    scores = score([episode(0, 1.0, True), episode(1, 0.5, False), episode(2, 1.0, True)])
+    assert scores.mean_max_reward.value == pytest.approx(2.5 / 3)
+    assert scores.success_rate.value == pytest.approx(2 / 3)
+    assert scores.success_rate.n == 3
+    assert scores.mean_steps_to_success == 101
+    assert scores.ms_per_action == pytest.approx(10.0)
+    assert scores.network_calls_per_chunk == 8
+
+
+def test_the_command_writes_what_it_found(tmp_path, capsys):
+    out = tmp_path / "scores.json"
+    assert (
+        main(["eval", "--episodes", "2", "--seed-start", "200005", "--workers", "1", "--json", str(out)]) == 0
+    )
+    found = json.loads(out.read_text())
+    for key in ("mean_max_reward", "success_rate", "final_coverage"):
+        assert set(found[key]) == {"value", "low", "high", "n"}
+    assert [episode["seed"] for episode in found["episodes"]] == [200005, 200006]
+    assert found["reset_rule"] == "benchmark"
+    assert "success rate" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--episodes", "0"], "episodes >= 1"),
+        (["--chunk", "0"], "chunk must be at least 1"),
+        (["--workers", "-1"], "workers"),
+        (["/nowhere/run"], "/nowhere/run is no run directory"),
+        (["--alpha", "-1"], "alpha >= 0"),
+        (["--seed-start", "-5"], "seed_start >= 0"),
+    ],
+)
+def test_bad_evaluations_are_refused_in_one_line(args, message, capsys):
+    assert main(["eval", *args]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
