@@ -47,7 +47,7 @@ def evaluate_policy(
     config = RolloutConfig(env_id, reset_rule, chunk, sampling)
     seeds = range(seed_start, seed_start + episodes)
     played = evaluate(path, seeds, config, workers=workers or os.cpu_count() or 1)
-    results = list(tqdm(played, "playing", episodes, unit="episode", leave=False))
+    results = list(tqdm(played, "playing", episodes, unit="episode", leave=False, disable=None))
     context = {
         "run": "shipped" if path is None else str(path),
         "seeds": [seeds.start, seeds.stop - 1],

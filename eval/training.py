@@ -1,5 +1,6 @@
 """Training as a user sees it: a progress bar, quick evaluations, a plot at the end."""
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -63,10 +64,10 @@ class Watch:
     def __init__(
         self, run: RunDirectory, steps: int, env_id: str | None, eval_every: int, tensorboard: bool
     ) -> None:
-        self._run, self._env_id, self._eval_every = run, env_id, eval_every
+        self._run, self._steps, self._env_id, self._eval_every = run, steps, env_id, eval_every
         self._board = _summary_writer(run.path) if tensorboard else None
-        self._bar = tqdm(total=steps, unit="step", desc="training", dynamic_ncols=True, smoothing=0.05)
-        self._evaluated = 0
+        self._bar: tqdm[None] | None = None
+        self._evaluated = self._logged = 0
 
     def __enter__(self) -> Self:
         return self
@@ -74,17 +75,14 @@ class Watch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._bar.close()
+        if self._bar is not None:
+            self._bar.close()
         if self._board is not None:
             self._board.close()
 
     def __call__(self, progress: Progress) -> Mapping[str, float]:
         """Move the bar; now and then, play a few episodes."""
-        self._bar.n = progress.step
-        if self._evaluated == 0:  # the first call: a resumed run has steps behind it already
-            self._bar.initial = self._evaluated = progress.step
-        self._bar.set_postfix({name: f"{loss:.3g}" for name, loss in progress.losses.items()}, refresh=False)
-        self._bar.update(0)
+        self._show(progress)
         extra: dict[str, float] = {}
         if self._eval_every and progress.step - self._evaluated >= self._eval_every:
             self._evaluated = progress.step
@@ -94,15 +92,28 @@ class Watch:
                 self._board.add_scalar(name, value, progress.step)
         return extra
 
+    def _show(self, progress: Progress) -> None:
+        """A bar on a terminal; in a log, a line now and then."""
+        losses = {name: f"{loss:.3g}" for name, loss in progress.losses.items()}
+        if sys.stderr.isatty():
+            if self._bar is None:  # only now: a resumed run has steps behind it already
+                self._bar = tqdm(
+                    total=self._steps, initial=progress.step, unit="step", desc="training", dynamic_ncols=True
+                )
+            self._bar.set_postfix(losses, refresh=False)
+            self._bar.update(progress.step - self._bar.n)
+        elif progress.step - self._logged >= self._steps / 10 or progress.step == self._steps:
+            self._logged = progress.step
+            parts = ", ".join(f"{name} {loss}" for name, loss in losses.items())
+            print(f"step {progress.step}/{self._steps}, {progress.seconds:.0f} s: {parts}", file=sys.stderr)
+
     def _quick_evaluation(self, progress: Progress) -> dict[str, float]:
         assert self._env_id is not None
         self._run.save_weights(progress.training.averaged())
         scores = score(list(evaluate(self._run.path, QUICK_SEEDS, RolloutConfig(self._env_id))))
         found = {"reward": scores.mean_max_reward.value, "success": scores.success_rate.value}
-        self._bar.write(
-            f"step {progress.step}: reward {found['reward']:.3f}, success {found['success']:.2f} "
-            f"({len(QUICK_SEEDS)} episodes)"
-        )
+        line = f"reward {found['reward']:.3f}, success {found['success']:.2f}, {len(QUICK_SEEDS)} episodes"
+        tqdm.write(f"step {progress.step}: {line}", file=sys.stderr)
         return found
 
 
