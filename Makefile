@@ -1,17 +1,17 @@
 # Two commands set everything up on a fresh machine with Python ≥ 3.11 and make:
-#   make demo    creates .venv, replays demonstrations, writes a picture to out/
+#   make demo    creates .venv, replays and trains on the embedded demonstrations, evaluates, writes pictures to out/
 #   make test    creates .venv, runs ruff, mypy on the installed package, and pytest
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-DEMOS ?= $(or $(NSDE_POLICY_DEMOS),$(wildcard ../shared/demos/pusht_cchi_v7_replay.zarr),out/scripted.zarr)
 
 .PHONY: demo test lint types pytest clean
 
-demo: $(VENV)/installed $(DEMOS)
+demo: $(VENV)/installed
 	$(BIN)/nsde-policy doctor
-	$(BIN)/nsde-policy data info $(DEMOS)
-	$(BIN)/nsde-policy data replay $(DEMOS) --out out/replay.png
+	$(BIN)/nsde-policy data replay nsde_policy/assets/pusht_demos.zarr.zip --out out/replay.png
+	$(BIN)/nsde-policy train --preset fast --out out/demo --resume
+	$(BIN)/nsde-policy eval out/demo --render --out out/eval
 
 test: lint types pytest
 
@@ -27,9 +27,6 @@ types: $(VENV)/tested
 
 pytest: $(VENV)/tested
 	$(BIN)/pytest
-
-out/scripted.zarr: | $(VENV)/installed  # once: recording again would append to it
-	$(BIN)/python examples/record_demonstrations.py --out $@
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -44,6 +44,8 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=12, help="how many to record")
     parser.add_argument("--steps", type=int, default=100, help="control periods of each")
     args = parser.parse_args()
+    if args.episodes < 1 or args.steps < 2:
+        parser.error("record at least 1 episode of at least 2 steps")
 
     env = gym.make(PUSHT_ID)
     provenance = {"demonstrator": "examples/record_demonstrations.py", "env": PUSHT_ID}

@@ -1,0 +1,32 @@
+"""Every example is run."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from nsde_policy.data import load_demonstrations
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(name: str, *args: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "examples" / name), *map(str, args)]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, env=env, capture_output=True, text=True)
+
+
+def test_recorded_demonstrations_load_and_a_second_recording_goes_on(tmp_path: Path):
+    out = tmp_path / "demos.zarr"
+    for expected in (2, 4):
+        done = run("record_demonstrations.py", "--out", out, "--episodes", 2, "--steps", 20)
+        assert done.returncode == 0, done.stderr
+        demos = load_demonstrations(out)
+        assert len(demos) == expected
+        assert demos.angles == (4,)
+
+
+def test_recording_nothing_is_refused(tmp_path: Path):
+    done = run("record_demonstrations.py", "--out", tmp_path / "demos.zarr", "--episodes", 0)
+    assert done.returncode == 2
+    assert "at least 1 episode" in done.stderr
