@@ -12,6 +12,7 @@ import argparse
 import json
 import multiprocessing
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
@@ -21,6 +22,7 @@ from typing import Any
 
 import torch
 
+from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.checkpoint import DemoRecord, RunDirectory, RunRecord, versions
 from nsde_policy.config import SamplingConfig
 from nsde_policy.eval.rollout import EpisodeResult, RolloutConfig, evaluate
@@ -165,6 +167,7 @@ def main() -> None:
     parser.add_argument("--reset-rule", default="benchmark")
     parser.add_argument("--workers", type=int, default=max((os.cpu_count() or 1) - 2, 1))
     parser.add_argument("--steps", type=int, default=0, help="training steps, for a try")
+    parser.add_argument("--ship", action="store_true", help="put `default`, seed 0, into the package")
     args = parser.parse_args()
 
     shards = [
@@ -204,6 +207,10 @@ def main() -> None:
     }
     replace_file(args.out / "results.json", json.dumps(report).encode())
     print(table(report, args.variants))
+    if args.ship:
+        trained_run = RunDirectory(args.out / "default-0")
+        for file in (trained_run.config, trained_run.model):
+            shutil.copy(file, SHIPPED_POLICY)
 
 
 def table(report: dict[str, Any], variants: list[str]) -> str:

@@ -12,8 +12,8 @@ from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 from typing import Protocol
 
-from nsde_policy.data.durable import replace_file
 from nsde_policy.errors import DownloadError
+from nsde_policy.files import replace_file
 
 TIMEOUT = 30.0
 """Seconds without a byte after which a connection is given up."""

@@ -27,7 +27,7 @@ class Mirror:
     def __post_init__(self) -> None:
         for name in ("obs", "act"):
             columns = getattr(self, name)
-            probe = np.arange(1.0, len(columns) + 1)[None]
+            probe = np.arange(1, len(columns) + 1, dtype=np.float32)[None]
             try:
                 back = _mapped(_mapped(probe, columns), columns)
             except IndexError:

@@ -126,7 +126,7 @@ def _summary_writer(path: Path) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise MissingDependencyError.extra("tensorboard", "tensorboard") from None
-    return SummaryWriter(str(path))  # type: ignore[no-untyped-call]
+    return SummaryWriter(str(path))
 
 
 def plot_training(run: RunDirectory) -> Path | None:

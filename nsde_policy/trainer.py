@@ -191,7 +191,9 @@ class StageRun(Generic[Data]):
             capturable=self._device.type == "cuda",
         )
         self.average = [parameter.detach().clone() for parameter in stage.parameters]
-        self._stream = torch.cuda.Stream() if self._device.type == "cuda" else None
+        self._stream: torch.cuda.Stream | None = None
+        if self._device.type == "cuda":
+            self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self._graph: torch.cuda.CUDAGraph | None = None
         self._eager = 0
         self._parts = LossParts({})
