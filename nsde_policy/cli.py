@@ -14,6 +14,7 @@ from typing import Annotated, Protocol, cast
 import tyro
 
 from nsde_policy import __version__
+from nsde_policy.commands.bifurcation import BifurcationCommand
 from nsde_policy.commands.data import DataCheck, DataInfo, DataReplay
 from nsde_policy.commands.doctor import Doctor
 from nsde_policy.errors import NsdePolicyError, UsageError
@@ -36,7 +37,8 @@ _Data = (
     | Annotated[DataReplay, tyro.conf.subcommand("replay")]
 )
 _Commands = (
-    Annotated[_Data, tyro.conf.subcommand("data", description="Look at demonstrations.")]
+    Annotated[BifurcationCommand, tyro.conf.subcommand("bifurcation")]
+    | Annotated[_Data, tyro.conf.subcommand("data", description="Look at demonstrations.")]
     | Annotated[Doctor, tyro.conf.subcommand("doctor")]
 )
 
