@@ -34,7 +34,7 @@ BASELINES: dict[str, Callable[[Bifurcation, Budget], Generated]] = {
 METHODS = (NEURAL_SDE, *BASELINES)
 SHOWN = 30
 """Paths per method, density and first seed that are kept for pictures."""
-WIDE = (-0.4, 8.8, -2.9, 2.9)
+WIDE = (-0.4, 9.6, -3.1, 3.1)
 CLOSE = (4.0, 5.5, -0.5, 0.5)
 """Parts of the plane, (left, right, bottom, top), where the learned equation is kept for pictures."""
 

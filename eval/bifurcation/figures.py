@@ -62,6 +62,7 @@ def draw_trajectories(report: Report) -> "Figure":
     """One row per density, one column per method; the true trajectories lie dashed on top."""
     densities = report.settings.densities
     size = (1.75 * len(METHODS), 1.3 * len(densities) + 0.55)
+    figure: Figure
     figure, axes = pyplot().subplots(
         len(densities), len(METHODS), figsize=size, sharex=True, sharey=True, squeeze=False
     )
@@ -83,6 +84,7 @@ def draw_ablation(report: Report) -> "Figure":
     """One column per set of parts, the whole plane above, the fork below: drift arrows, diffusion, paths."""
     density = max(report.settings.densities)
     views = {"wide": (WIDE, 4, 0.7), "close": (CLOSE, 3, 0.8)}
+    figure: Figure
     figure, axes = pyplot().subplots(
         2,
         len(ABLATION),

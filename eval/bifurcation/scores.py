@@ -110,10 +110,9 @@ def energy_distance(paths: Tensor, task: Bifurcation, generator: torch.Generator
     scale = math.sqrt(len(truth))
     ours = thin(paths).transpose(0, 1).flatten(1).double() / scale
     theirs = truth.transpose(0, 1).flatten(1).double() / scale
-    exact = {"compute_mode": "donot_use_mm_for_euclid_dist"}
-    to_truth = torch.cdist(ours, theirs, **exact).mean(1)
-    among = torch.cdist(ours, ours, **exact)
-    within = torch.cdist(theirs, theirs, **exact).mean()
+    to_truth = _distances(ours, theirs).mean(1)
+    among = _distances(ours, ours)
+    within = _distances(theirs, theirs).mean()
 
     def distance(weight: Tensor) -> Tensor:
         return 2 * weight @ to_truth - ((weight @ among) * weight).sum(-1) - within
@@ -124,6 +123,11 @@ def energy_distance(paths: Tensor, task: Bifurcation, generator: torch.Generator
     weights.scatter_add_(1, picks, torch.full((RESAMPLES, n), 1 / n, dtype=torch.float64))
     low, high = distance(weights).quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
     return Interval(distance(torch.full((1, n), 1 / n, dtype=torch.float64)).item(), low, high)
+
+
+def _distances(a: Tensor, b: Tensor) -> Tensor:
+    """Euclidean distances of all pairs of rows, without the cancellation of the fast formula."""
+    return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 def fraction(hits: Tensor) -> Interval:
