@@ -157,4 +157,4 @@ def test_the_neural_sde_takes_both_branches_at_density_one():
     assert found.lower.value > 0.35
     assert found.off_branch.value < 0.06
     assert found.fork_error.value < 0.02
-    assert found.network_calls == 99
+    assert found.network_calls == 4 * 99

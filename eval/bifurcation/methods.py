@@ -1,5 +1,6 @@
 """The methods compared: each learns from the two trajectories and generates paths from their common start."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -21,11 +22,13 @@ BLUR = 0.035
 """σ of the Neural SDE's noise injection, state units, the same at both densities."""
 PULL = 2.0
 """α/σ², how fast the denoiser leads back to the data, per unit of time, the same at both densities."""
-VARIANCE_FLOOR = 0.05
+VARIANCE_FLOOR = 0.09
 """Smallest variance of a Neural SDE's step, in squared standard deviations of the increments, at density 1.
 
 Times the density at others, which is the same g everywhere: increments shrink with Δt, noise with √Δt.
 """
+SOLVER_STEP = 0.025
+"""Longest step of the Neural SDE's solver: shorter than the blur, or it jumps over the fork undecided."""
 CALLS = {"ddim": 50, "flow": 20}
 """Network calls of one sampling."""
 KNOT_STRIDE = 5
@@ -94,7 +97,6 @@ def train_neural_sde(task: Bifurcation, budget: Budget) -> NeuralSDE:
         noise_kind="absolute",
         variance_floor=VARIANCE_FLOOR * task.density,
         network=NETWORK,
-        sampling=SamplingConfig(denoiser="constant", alpha=PULL * task.dt),
     )
     model = NeuralSDE(config, LayoutSpec.fit(pairs.x, pairs.x_next), generator=budget.generator())
     fit(model, pairs, budget.training, seed=budget.seed)
@@ -113,13 +115,16 @@ ABLATION: Mapping[str, tuple[bool, bool]] = {
 def sample_neural_sde(
     model: NeuralSDE, task: Bifurcation, budget: Budget, *, denoiser: bool, diffusion: bool
 ) -> Generated:
-    """Paths of the equation with some of its parts; the three networks count as one call per step."""
+    """Paths of the equation with some of its parts; the three networks count as one call per solver step."""
     sampling = SamplingConfig(
-        denoiser="constant" if denoiser else "off", alpha=PULL * task.dt, diffusion=float(diffusion)
+        denoiser="constant" if denoiser else "off",
+        alpha=PULL * task.dt,
+        diffusion=float(diffusion),
+        substeps=math.ceil(task.dt / SOLVER_STEP - 1e-9),
     )
     start = task.trajectories()[0, :1].expand(budget.paths, 2)
     paths = model.sample_paths(start, steps=task.steps, generator=budget.generator(), sampling=sampling)
-    return Generated(paths, task.steps)
+    return Generated(paths, task.steps * sampling.substeps)
 
 
 @torch.no_grad()

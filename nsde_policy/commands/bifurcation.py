@@ -20,7 +20,7 @@ class BifurcationCommand:
     """How many seeds, counted up from the first."""
     paths: int = 1000
     """Trajectories to generate per method, density and seed."""
-    train_steps: int = 2500
+    train_steps: int = 3000
     """Optimiser steps per method."""
     workers: int = 2
     """Processes that work side by side; the results do not depend on it."""
