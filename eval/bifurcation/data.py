@@ -7,7 +7,6 @@ falls exactly on a point, at 45 % of the way, and 100·density points end at t =
 
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -24,8 +23,6 @@ DURATION = 10.0
 """Time that all points together stand for: points · Δt."""
 FORK_X = SPEED * FORK_TIME
 """Where the branches part, on the line y = 0."""
-
-Density = Literal[1, 10]
 
 
 @dataclass(frozen=True)

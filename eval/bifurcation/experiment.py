@@ -34,9 +34,11 @@ BASELINES: dict[str, Callable[[Bifurcation, Budget], Generated]] = {
 METHODS = (NEURAL_SDE, *BASELINES)
 SHOWN = 30
 """Paths per method, density and first seed that are kept for pictures."""
-WIDE = (-0.4, 9.6, -3.1, 3.1)
-CLOSE = (4.0, 5.5, -0.5, 0.5)
-"""Parts of the plane, (left, right, bottom, top), where the learned equation is kept for pictures."""
+View = tuple[float, float, float, float]
+"""A part of the plane: left, right, bottom, top."""
+WIDE: View = (-0.4, 9.6, -3.1, 3.1)
+CLOSE: View = (4.0, 5.5, -0.5, 0.5)
+"""Where the learned equation is kept for pictures: everything, and the fork."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ def _run_job(job: Job) -> JobResult:
     return JobResult(runs, shown if job.keep else {}, fields)
 
 
-def grid(view: tuple[float, float, float, float], columns: int, rows: int) -> Tensor:
+def grid(view: View, columns: int, rows: int) -> Tensor:
     """States spread evenly over a part of the plane, (rows, columns, 2)."""
     left, right, bottom, top = view
     y, x = torch.meshgrid(

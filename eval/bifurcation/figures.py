@@ -1,7 +1,6 @@
 """The two figures: generated trajectories by method and density, and what each part of the equation does."""
 
 import io
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +10,10 @@ from torch import Tensor
 from nsde_policy.data.durable import replace_file
 from nsde_policy.errors import MissingDependencyError
 from nsde_policy.eval.bifurcation.data import Bifurcation
-from nsde_policy.eval.bifurcation.experiment import CLOSE, METHODS, NEURAL_SDE, WIDE
+from nsde_policy.eval.bifurcation.experiment import CLOSE, METHODS, NEURAL_SDE, WIDE, View
 from nsde_policy.eval.bifurcation.methods import ABLATION, Field
 from nsde_policy.eval.bifurcation.report import WHOLE, Report
+from nsde_policy.eval.bifurcation.scores import thin
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 UPPER, LOWER, TRUTH, ARROW = "#0072B2", "#D55E00", "#000000", "#4D4D4D"
 """Okabe and Ito's blue and vermilion, which all colour visions tell apart; true paths in black."""
-DRAWN = 30
+DRAWN = 20
 """Paths per panel."""
 STYLE = {
     "font.family": "sans-serif",
@@ -69,7 +69,7 @@ def draw_trajectories(report: Report) -> "Figure":
     for row, density in zip(axes, densities, strict=True):
         for axis, method in zip(row, METHODS, strict=True):
             label = WHOLE if method == NEURAL_SDE else method
-            _paths(axis, report.paths[label, density], width=0.6)
+            _paths(axis, report.paths[label, density], WIDE, width=0.6)
             _truth(axis, density)
             _caption(axis, _summary(report, method, density))
             _frame(axis, WIDE)
@@ -101,16 +101,25 @@ def draw_ablation(report: Report) -> "Figure":
             field = report.fields[view, density]
             if diffusion:
                 shade = axis.imshow(
-                    _noise(field), extent=limits, origin="lower", aspect="auto", cmap="Purples",
-                    vmin=0, vmax=brightest, interpolation="bilinear", zorder=0,
-                )  # fmt: skip
+                    _noise(field),
+                    extent=limits,
+                    origin="lower",
+                    aspect="auto",
+                    cmap="Greens",
+                    alpha=0.45,
+                    vmin=0,
+                    vmax=1.5 * brightest,
+                    interpolation="bilinear",
+                    zorder=0,
+                )
             _arrows(axis, field, stride, denoiser=denoiser)
-            _paths(axis, report.paths[label, density], width=width)
+            _paths(axis, report.paths[label, density], limits, width=width)
             _truth(axis, density)
             _frame(axis, limits)
     for axis, label in zip(axes[0], ABLATION, strict=True):
         axis.set_title(label, fontweight="bold" if label == WHOLE else "normal")
         _caption(axis, _summary(report, label, density))
+    axes[1, 0].set_xticks([4.0, 4.5, 5.0, 5.5])
     axes[0, 0].set_ylabel(f"density {density}")
     axes[1, 0].set_ylabel("the fork, magnified")
     figure.colorbar(shade, ax=axes, label="diffusion g in y", shrink=0.6, aspect=30, pad=0.01)
@@ -131,16 +140,30 @@ def _arrows(axis: "Axes", field: Field, stride: int, *, denoiser: bool) -> None:
     speed = np.linalg.norm(v, axis=-1, keepdims=True)
     v = v / np.maximum(speed, 1e-9) * np.minimum(speed, 1.5)
     axis.quiver(
-        x[..., 0], x[..., 1], v[..., 0], v[..., 1], color=ARROW, alpha=0.55, angles="xy", pivot="mid",
-        scale=32, width=0.0035, headwidth=4, headlength=4.5, headaxislength=4, zorder=1,
-    )  # fmt: skip
+        *x.transpose(2, 0, 1),
+        *v.transpose(2, 0, 1),
+        color=ARROW,
+        alpha=0.55,
+        angles="xy",
+        pivot="mid",
+        scale=32,
+        width=0.0035,
+        headwidth=4,
+        headlength=4.5,
+        headaxislength=4,
+        zorder=1,
+    )
 
 
-def _paths(axis: "Axes", paths: Tensor, *, width: float) -> None:
-    """Paths (points, n, 2), coloured by the side they end on."""
-    for path in paths[:, :DRAWN].unbind(1):
+def _paths(axis: "Axes", paths: Tensor, view: View, *, width: float) -> None:
+    """Paths (points, n, 2), coloured by the side they end on; only what the view shows is drawn."""
+    left, right, *_ = view
+    shown = thin(paths) if view == WIDE else paths
+    for path in shown[:, :DRAWN].unbind(1):
         colour = UPPER if path[-1, 1] > 0 else LOWER
-        x, y = path.numpy().T
+        margin = 0.1 * (right - left)
+        inside = (path[:, 0] > left - margin) & (path[:, 0] < right + margin)
+        x, y = path[inside].numpy().T
         axis.plot(x, y, color=colour, linewidth=width, alpha=0.5, solid_capstyle="round", zorder=2)
 
 
@@ -158,10 +181,11 @@ def _summary(report: Report, label: str, density: int) -> str:
 
 
 def _caption(axis: "Axes", text: str) -> None:
-    axis.text(0.03, 0.04, text, transform=axis.transAxes, fontsize=6.5, va="bottom", zorder=4)
+    box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
+    axis.text(0.03, 0.04, text, transform=axis.transAxes, fontsize=6.5, va="bottom", bbox=box, zorder=4)
 
 
-def _frame(axis: "Axes", limits: Sequence[float]) -> None:
+def _frame(axis: "Axes", limits: View) -> None:
     axis.set_xlim(limits[0], limits[1])
     axis.set_ylim(limits[2], limits[3])
     axis.tick_params(length=2, pad=2, labelsize=7)
@@ -173,7 +197,7 @@ def _save(figure: "Figure", out: Path, name: str) -> list[Path]:
     paths = []
     for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
         buffer = io.BytesIO()
-        figure.savefig(buffer, format=kind, dpi=200, metadata=metadata)
+        figure.savefig(buffer, format=kind, dpi=150, metadata=metadata)
         replace_file(out / f"{name}.{kind}", buffer.getvalue())
         paths.append(out / f"{name}.{kind}")
     return paths

@@ -17,7 +17,14 @@ from nsde_policy.eval.bifurcation.scores import Interval, Scores
 
 WHOLE = list(ABLATION)[-1]
 """The row of the ablation that is the Neural SDE."""
-FIGURES = ("upper", "lower", "off_branch", "fork_error", "energy_distance")
+FIGURES = {
+    "upper": ".1%",
+    "lower": ".1%",
+    "off_branch": ".1%",
+    "fork_error": ".2%",
+    "energy_distance": ".4f",
+}
+"""What is tabulated, and how it is written."""
 BALANCE = (0.4, 0.6)
 MOST_OFF_BRANCH = 0.02
 MOST_FORK_ERROR = 0.02
@@ -106,10 +113,7 @@ class Report:
         lines = [f"| density | {first} | {' | '.join(columns)} | bars |", "| --- " * 9 + "|"]
         for density in self.settings.densities:
             for label in labels:
-                cells = [
-                    _cell(self.over_seeds(label, density, figure), percent=figure != "energy_distance")
-                    for figure in FIGURES
-                ]
+                cells = [_cell(self.over_seeds(label, density, name), form) for name, form in FIGURES.items()]
                 calls = f"{self.scores(label, density)[0].network_calls:,}"
                 met = "met" if self.bars_met(label, density) else "–"
                 lines.append(f"| {density} | {label} | {' | '.join([*cells, calls])} | {met} |")
@@ -136,7 +140,9 @@ class Report:
         return [out / name for name in contents]
 
 
-def _cell(figure: Interval, *, percent: bool) -> str:
-    if percent:
-        return f"{100 * figure.value:.1f} ({100 * figure.low:.1f} to {100 * figure.high:.1f})"
-    return f"{figure.value:.4f} ({figure.low:.4f} to {figure.high:.4f})"
+def _cell(figure: Interval, form: str) -> str:
+    """Mean and range; the column's head names the unit."""
+    value, low, high = (
+        format(number, form).rstrip("%") for number in (figure.value, figure.low, figure.high)
+    )
+    return f"{value} ({low} to {high})"
