@@ -110,9 +110,9 @@ def test_a_path_that_stops_short_is_off_branch_though_all_its_points_are_on_it()
     assert (branch_distances(short, task).amin(1) > 0.02 * task.length).all()
 
 
-def test_shifting_the_data_sideways_by_h_gives_the_known_energy_distance():
+def test_shifting_the_data_ahead_by_h_gives_the_known_energy_distance():
     task, h, each = Bifurcation(1), 0.1, 10
-    moved = perfect(task, each) + torch.tensor([0.0, 0.0])
+    moved = perfect(task, each)
     moved[..., 0] += h
     both = thin(task.trajectories()).double()
     apart = (both[:, 0] - both[:, 1]).square().sum(-1).mean().sqrt().item()
@@ -142,8 +142,8 @@ def test_a_sampler_learns_which_of_two_values_belongs_to_what_it_sees(kind):
     fit(model, data, TrainConfig(steps=600, batch_size=256, learning_rate=5e-3, ema=0.99), seed=0)
     with torch.inference_mode():
         low, high, open_ = (model.sample(torch.full((400, 1), c), rng(1)) for c in (-1.0, 1.0, 0.0))
-    torch.testing.assert_close(low, torch.full_like(low, -0.8), atol=0.15, rtol=0)
-    torch.testing.assert_close(high, torch.full_like(high, 0.8), atol=0.15, rtol=0)
+    assert ((low + 0.8).abs() < 0.15).double().mean() > 0.9
+    assert ((high - 0.8).abs() < 0.15).double().mean() > 0.9
     assert 0.4 < (open_ > 0).double().mean() < 0.6
     assert ((open_.abs() - 0.8).abs() < 0.2).double().mean() > 0.9
 

@@ -81,9 +81,9 @@ def draw_trajectories(report: Report) -> "Figure":
 
 
 def draw_ablation(report: Report) -> "Figure":
-    """One column per set of parts, the whole plane above, the fork below: drift arrows, diffusion, paths."""
+    """One column per set of parts, the whole plane above, the fork below: arrows of the drift, and paths."""
     density = max(report.settings.densities)
-    views = {"wide": (WIDE, 4, 0.7), "close": (CLOSE, 3, 0.8)}
+    views = {"wide": (WIDE, 6, 0.7), "close": (CLOSE, 5, 0.8)}
     figure: Figure
     figure, axes = pyplot().subplots(
         2,
@@ -93,42 +93,23 @@ def draw_ablation(report: Report) -> "Figure":
         sharey="row",
         layout="constrained",
     )
-    brightest = max(
-        _noise(field).max() for field in (report.fields["wide", density], report.fields["close", density])
-    )
     for row, (view, (limits, stride, width)) in zip(axes, views.items(), strict=True):
         for axis, (label, (denoiser, diffusion)) in zip(row, ABLATION.items(), strict=True):
             field = report.fields[view, density]
-            if diffusion:
-                shade = axis.imshow(
-                    _noise(field),
-                    extent=limits,
-                    origin="lower",
-                    aspect="auto",
-                    cmap="Greens",
-                    alpha=0.45,
-                    vmin=0,
-                    vmax=1.5 * brightest,
-                    interpolation="bilinear",
-                    zorder=0,
-                )
             _arrows(axis, field, stride, denoiser=denoiser)
             _paths(axis, report.paths[label, density], limits, width=width)
             _truth(axis, density)
             _frame(axis, limits)
+            if diffusion and view == "close":
+                g = field.diffusion[..., 1]
+                _caption(axis, f"g in y: {g.min():.3f} to {g.max():.3f}")
     for axis, label in zip(axes[0], ABLATION, strict=True):
         axis.set_title(label, fontweight="bold" if label == WHOLE else "normal")
         _caption(axis, _summary(report, label, density))
     axes[1, 0].set_xticks([4.0, 4.5, 5.0, 5.5])
     axes[0, 0].set_ylabel(f"density {density}")
     axes[1, 0].set_ylabel("the fork, magnified")
-    figure.colorbar(shade, ax=axes, label="diffusion g in y", shrink=0.6, aspect=30, pad=0.01)
     return figure
-
-
-def _noise(field: Field) -> np.ndarray:
-    """g in the direction of the fork, (rows, columns)."""
-    return field.diffusion[..., 1].numpy()
 
 
 def _arrows(axis: "Axes", field: Field, stride: int, *, denoiser: bool) -> None:
@@ -146,8 +127,8 @@ def _arrows(axis: "Axes", field: Field, stride: int, *, denoiser: bool) -> None:
         alpha=0.55,
         angles="xy",
         pivot="mid",
-        scale=32,
-        width=0.0035,
+        scale=24,
+        width=0.004,
         headwidth=4,
         headlength=4.5,
         headaxislength=4,
@@ -197,7 +178,7 @@ def _save(figure: "Figure", out: Path, name: str) -> list[Path]:
     paths = []
     for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
         buffer = io.BytesIO()
-        figure.savefig(buffer, format=kind, dpi=150, metadata=metadata)
+        figure.savefig(buffer, format=kind, dpi=140, metadata=metadata)
         replace_file(out / f"{name}.{kind}", buffer.getvalue())
         paths.append(out / f"{name}.{kind}")
     return paths
