@@ -15,6 +15,7 @@ from typing import Annotated, Any, Protocol, cast
 import tyro
 
 from nsde_policy import __version__
+from nsde_policy.commands.bifurcation import BifurcationCommand
 from nsde_policy.commands.data import DataCheck, DataDownload, DataInfo, DataReplay
 from nsde_policy.commands.doctor import Doctor
 from nsde_policy.commands.evaluate import Evaluate
@@ -47,6 +48,7 @@ def _commands(args: list[str]) -> Any:
         Annotated[Train, tyro.conf.subcommand("train", default=Train.with_preset_of(args))]
         | Annotated[Evaluate, tyro.conf.subcommand("eval")]
         | Annotated[_Data, tyro.conf.subcommand("data", description="Look at demonstrations, or fetch them.")]
+        | Annotated[BifurcationCommand, tyro.conf.subcommand("bifurcation")]
         | Annotated[Doctor, tyro.conf.subcommand("doctor")]
     )
 
