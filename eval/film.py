@@ -1,5 +1,6 @@
 """Episodes as pictures: the scene, the futures the policy sees in it, and how sure it is of them."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -50,20 +51,25 @@ class Film:
 
     def scene(self, step: int, size: int) -> np.ndarray:
         """One moment alone, (size, size, 3) uint8."""
-        agent, block = self.trace.obs[step][:2], self.trace.obs[step][2:]
+        state = self.trace.obs[step].tolist()
+        agent, block = state[:2], state[2:]
         if step >= len(self.ahead):
             return drawing.frame(agent, block, size=size)
         ahead = self.ahead[step]
         return drawing.frame(
-            agent, block, size=size, paths=ahead.paths, regions=ahead.regions, ghosts=ahead.ghosts
+            agent, block, size=size, paths=ahead.paths, regions=ahead.regions, ghosts=ahead.ghosts.tolist()
         )
 
 
 def summary_tile(result: EpisodeResult, trace: Trace, size: int) -> Tile:
     """A whole episode in one picture: where the block began and ended, and the way the agent took."""
     obs = np.array(trace.obs)
-    picture = drawing.frame(
-        obs[-1, :2], obs[-1, 2:], size=size, paths=obs[None, ::-1, :2], ghosts=obs[:1, 2:]
-    )
-    outcome = f"success, {result.steps} steps" if result.success else f"failure, {max(trace.coverage):.2f}"
+    first, last = obs[0].tolist(), obs[-1].tolist()
+    picture = drawing.frame(last[:2], last[2:], size=size, paths=obs[None, ::-1, :2], ghosts=[first[2:]])
+    outcome = f"success, {result.steps} steps" if result.success else f"failure, {best_coverage(result)}"
     return Tile(picture, f"{result.seed}: {outcome}", good=result.success)
+
+
+def best_coverage(result: EpisodeResult) -> str:
+    """The best coverage of a failed episode, not rounded up: 0.949 is no 0.95."""
+    return f"{math.floor(result.max_reward * SUCCESS_COVERAGE * 100) / 100:.2f}"

@@ -12,7 +12,7 @@ HORIZON = 24
 """Control periods a forecast looks ahead; a policy that plans farther is followed to the end of its plan."""
 SAMPLES = 64
 """Futures sampled for the spread."""
-PATHS, GHOSTS = 16, 4
+PATHS, GHOSTS = 24, 4
 """How many of them are drawn, as paths of the agent and as poses of the block."""
 SIGMAS = 2.0
 _IN_BETWEEN = 4
@@ -60,8 +60,9 @@ class Forecast:
     @property
     def regions(self) -> list[np.ndarray]:
         """Where the agent will be within two standard deviations: ellipses along the way that make a tube."""
-        mean = _in_between(self.agent.mean(axis=1))
-        off = self.agent - self.agent.mean(axis=1, keepdims=True)
+        ahead = self.agent[1:]
+        mean = _in_between(ahead.mean(axis=1))
+        off = ahead - ahead.mean(axis=1, keepdims=True)
         covariance = _in_between(np.einsum("tni,tnj->tij", off, off) / (SAMPLES - 1))
         variances, axes = np.linalg.eigh(covariance)
         reach = SIGMAS * np.sqrt(np.maximum(variances, 0.0))
@@ -77,11 +78,9 @@ class Forecast:
 
 def _in_between(values: np.ndarray) -> np.ndarray:
     """Add linear steps between neighbours along the first axis."""
-    at = np.linspace(0, len(values) - 1, _IN_BETWEEN * (len(values) - 1) + 1)
-    low = np.minimum(at.astype(int), max(len(values) - 2, 0))
-    weight = (at - low).reshape(-1, *[1] * (values.ndim - 1))
-    between: np.ndarray = values[low] * (1 - weight) + values[low + (len(values) > 1)] * weight
-    return between
+    weights = np.arange(_IN_BETWEEN).reshape(-1, *[1] * values.ndim) / _IN_BETWEEN
+    between = values[:-1] * (1 - weights) + values[1:] * weights  # (_IN_BETWEEN, steps - 1, …)
+    return np.concatenate([between.swapaxes(0, 1).reshape(-1, *values.shape[1:]), values[-1:]])
 
 
 def forecasts(

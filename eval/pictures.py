@@ -109,7 +109,7 @@ _SMOOTHING = 3
 
 
 def captioned(picture: np.ndarray, caption: Caption) -> np.ndarray:
-    """Add a strip 3/32 as high as a picture is wide; (height + strip, width, 3) uint8, both even for videos."""
+    """Add a strip with the caption below a picture; (height + `caption_height`, width, 3) uint8."""
     width = picture.shape[1] * _SMOOTHING
     height = caption_height(picture.shape[1]) * _SMOOTHING
     strip = pygame.Surface((width, height))
@@ -140,7 +140,7 @@ def captioned(picture: np.ndarray, caption: Caption) -> np.ndarray:
 
 
 def caption_height(width: int) -> int:
-    """Height of the strip that `captioned` adds."""
+    """Height of the strip that `captioned` adds: 3/32 of the width, and even, as videos want it."""
     return 2 * round(width * 3 / 64)
 
 

@@ -212,7 +212,7 @@ class _Canvas:
 
     @contextmanager
     def layer(self) -> Iterator[None]:
-        """Draw on a transparent layer that is then laid over the rest: what overlaps on it does not add up."""
+        """Draw on a transparent layer, then lay it over the rest: what overlaps on it does not add up."""
         below, self.surface = self.surface, pygame.Surface(self.surface.get_size(), pygame.SRCALPHA)
         self._used = pygame.Rect(0, 0, 0, 0)
         yield
@@ -222,7 +222,7 @@ class _Canvas:
     def _at(self, point: Sequence[float]) -> tuple[float, float]:
         return point[0] * self._scale, point[1] * self._scale
 
-    def polygon(self, colour: Paint, corners: Sequence[Sequence[float]]) -> None:
+    def polygon(self, colour: Paint, corners: Sequence[Sequence[float]] | np.ndarray) -> None:
         drawn = pygame.draw.polygon(self.surface, colour, [self._at(p) for p in corners])
         self._used = self._used.union(drawn) if self._used else drawn
 
@@ -253,7 +253,7 @@ class _Canvas:
         """A line that is drawn on a layer, ever more translucent towards its end."""
         last = max(len(points) - 1, 1)
         for i in range(len(points) - 1):
-            self.line((*colour, round(230 - 180 * i / last)), points[i], points[i + 1], width=width)
+            self.line((*colour, round(230 - 130 * i / last)), points[i], points[i + 1], width=width)
 
     def cross(self, colour: Colour, centre: Sequence[float], *, reach: float, width: float) -> None:
         x, y = centre
