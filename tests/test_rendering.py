@@ -19,7 +19,7 @@ from nsde_policy.eval.evaluation import Evaluation
 from nsde_policy.eval.film import Film
 from nsde_policy.eval.forecast import HORIZON, SAMPLES
 from nsde_policy.eval.pictures import caption_height
-from nsde_policy.eval.rollout import EpisodeResult, Player, RolloutConfig
+from nsde_policy.eval.rollout import EpisodeResult, Player, RolloutConfig, evaluate
 from nsde_policy.eval.scores import score
 
 SHORT, STEPS = "nsde_policy/ShortPushT-v0", 12
@@ -58,7 +58,7 @@ def episode(seed, success, max_reward=1.0):
 
 def test_a_rendered_episode_is_exactly_the_evaluated_one():
     player = Player(None, RolloutConfig())  # to its end: noise used up by a forecast would show by then
-    evaluated = player.play(SEEDS[1])
+    (evaluated,) = evaluate(None, SEEDS[1:2], player.config)
     film = Film.shoot(player, SEEDS[1])
     assert untimed(film.result) == untimed(evaluated)
     assert evaluated.success
