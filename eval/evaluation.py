@@ -21,6 +21,8 @@ class Evaluation:
     """Scores, and what they were made with."""
 
     scores: Scores
+    config: RolloutConfig
+    """How the episodes were played."""
     context: dict[str, Any]
     """Run, seeds, reset rule, chunk, sampling, versions."""
 
@@ -59,7 +61,7 @@ def evaluate_policy(
         "demos": policy.record.demos.to_dict(),
         "trained_with": dict(policy.record.versions),
     }
-    return Evaluation(score(results), context)
+    return Evaluation(score(results), config, context)
 
 
 def _sampling(own: SamplingConfig, alpha: float | None, diffusion: float | None) -> SamplingConfig:

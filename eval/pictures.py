@@ -14,6 +14,9 @@ from nsde_policy.errors import OutputError
 
 _INK = (40, 44, 52)
 _BAD = (186, 54, 0)
+_GOOD = (0, 134, 98)
+_ACCENT = (0, 114, 178)
+_TRACK = (226, 228, 232)
 _PAPER = (255, 255, 255)
 
 
@@ -86,3 +89,65 @@ def check_png(path: Path) -> None:
         raise OutputError(f"{path} cannot be written: {error.strerror}") from error
     if not os.access(path.parent, os.W_OK):
         raise OutputError(f"{path} cannot be written: permission denied")
+
+
+@dataclass(frozen=True)
+class Caption:
+    """What stands below a frame: the episode, the moment, and how much of the goal is covered."""
+
+    seed: int
+    step: int
+    coverage: float
+    threshold: float
+    """Coverage that counts as success, a line across the bar."""
+    outcome: bool | None = None
+    """Success or failure, once the episode is over."""
+
+
+_SMOOTHING = 3
+"""Captions are drawn this much larger and averaged down."""
+
+
+def captioned(picture: np.ndarray, caption: Caption) -> np.ndarray:
+    """Add a strip with the caption below a picture; (height + `caption_height`, width, 3) uint8."""
+    width = picture.shape[1] * _SMOOTHING
+    height = caption_height(picture.shape[1]) * _SMOOTHING
+    strip = pygame.Surface((width, height))
+    strip.fill(_PAPER)
+    pygame.font.init()
+    unit = width / 512
+    font = pygame.font.Font(None, round(24 * unit))
+    colour = {None: _ACCENT, True: _GOOD, False: _BAD}[caption.outcome]
+
+    def write(text: str, x: float, ink: tuple[int, int, int]) -> None:
+        line = font.render(text, True, ink)
+        strip.blit(line, (x * unit, (height - line.get_height()) / 2 + unit))
+
+    write(f"seed {caption.seed}", 12, _INK)
+    write(f"step {caption.step}", 138, _INK)
+    left, top, length, thick = 236 * unit, height / 2 - 6 * unit, 180 * unit, 12 * unit
+    round_ends = {"border_radius": round(3 * unit)}
+    pygame.draw.rect(strip, _TRACK, (left, top, length, thick), **round_ends)
+    if caption.coverage > 0:
+        pygame.draw.rect(strip, colour, (left, top, length * caption.coverage, thick), **round_ends)
+    line = left + length * caption.threshold
+    pygame.draw.rect(strip, _INK, (line - unit, top - 5 * unit, 2 * unit, thick + 10 * unit))
+    write(f"{caption.coverage:.3f}", 424, _INK if caption.outcome is None else colour)
+    if caption.outcome is not None:
+        _mark(strip, caption.outcome, (488 * unit, height / 2), 11 * unit)
+    small = pygame.transform.smoothscale(strip, (width // _SMOOTHING, height // _SMOOTHING))
+    return np.concatenate([picture, pygame.surfarray.array3d(small).swapaxes(0, 1)])
+
+
+def caption_height(width: int) -> int:
+    """Height of the strip that `captioned` adds: 3/32 of the width, and even, as videos want it."""
+    return 2 * round(width * 3 / 64)
+
+
+def _mark(surface: pygame.Surface, good: bool, centre: tuple[float, float], radius: float) -> None:
+    """A disc with a tick, or with a cross: told apart without colours."""
+    pygame.draw.circle(surface, _GOOD if good else _BAD, centre, radius)
+    strokes = [[(-5, 0.5), (-1.5, 4), (5, -4)]] if good else [[(-4, -4), (4, 4)], [(-4, 4), (4, -4)]]
+    for stroke in strokes:
+        points = [(centre[0] + x * radius / 11, centre[1] + y * radius / 11) for x, y in stroke]
+        pygame.draw.lines(surface, _PAPER, False, points, round(radius / 4))

@@ -141,7 +141,7 @@ def evaluate(
     if workers < 1:
         raise ConfigError(f"workers must be at least 1, got {workers}")
     if workers == 1 or len(seeds) == 1:
-        player = _Player(path, config)
+        player = Player(path, config)
         with one_thread():
             for seed in seeds:
                 yield player.play(seed)
@@ -151,7 +151,7 @@ def evaluate(
         yield from pool.imap(_play_in_worker, seeds, chunksize=1)
 
 
-class _Player:
+class Player:
     """A policy and an environment, ready to play."""
 
     def __init__(self, path: Path | None, config: RolloutConfig) -> None:
@@ -160,17 +160,18 @@ class _Player:
         self.config = config
         self.env = gym.make(config.env_id, reset_rule=config.reset_rule)
 
-    def play(self, seed: int) -> EpisodeResult:
-        return play(self.policy, self.env, seed, self.config)
+    def play(self, seed: int, trace: Trace | None = None) -> EpisodeResult:
+        """Play one episode to its end."""
+        return play(self.policy, self.env, seed, self.config, trace)
 
 
-_player: _Player | None = None
+_player: Player | None = None
 
 
 def _start_worker(path: Path | None, config: RolloutConfig) -> None:
     global _player
     torch.set_num_threads(1)
-    _player = _Player(path, config)
+    _player = Player(path, config)
 
 
 def _play_in_worker(seed: int) -> EpisodeResult:

@@ -5,7 +5,8 @@ The only part of `envs` that imports pygame, and only its software surfaces: no 
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,8 @@ os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 import pygame
 
 Colour = tuple[int, int, int]
+Paint = Colour | tuple[int, int, int, int]
+"""A colour, or one with its opacity, for layers."""
 Pixel = tuple[int, int]
 
 
@@ -125,7 +128,9 @@ class Palette:
     agent: Colour = (0, 114, 178)
     agent_edge: Colour = (0, 72, 116)
     target: Colour = (213, 94, 0)
-    path: Colour = (230, 159, 0)
+    path: Colour = (213, 94, 0)
+    region: Colour = (230, 159, 0)
+    ghost: Colour = (66, 78, 96)
 
 
 _SUPERSAMPLING = 3
@@ -140,6 +145,8 @@ def frame(
     size: int = 512,
     target: Sequence[float] | None = None,
     paths: np.ndarray | None = None,
+    regions: Sequence[np.ndarray] = (),
+    ghosts: Sequence[Sequence[float]] = (),
     palette: Palette = Palette(),  # noqa: B008  (frozen)
 ) -> np.ndarray:
     """Draw a crisp frame of any size for people, (size, size, 3) uint8.
@@ -151,6 +158,8 @@ def frame(
         target: where the agent has been sent, drawn as a cross.
         paths: planned paths of the agent, (n_paths, n_points, 2), drawn under it, fading towards
             their ends.
+        regions: areas the agent may come to, convex polygons (n_corners, 2), together one translucent area.
+        ghosts: poses the block may take or has had, drawn as faint outlines.
         palette: the colours.
     """
     if not 1 <= size <= MAX_SIZE:
@@ -161,19 +170,36 @@ def frame(
         canvas.polygon(palette.goal, geometry.to_world(geometry.corners(part), geometry.GOAL_POSE))
     canvas.loop(palette.goal_edge, geometry.to_world(geometry.OUTLINE, geometry.GOAL_POSE), width=1.5)
     canvas.loop(palette.wall, [(float(x), float(y)) for x, y in _WALL_CORNERS], width=4)
+    with canvas.layer():
+        for pose in ghosts:
+            canvas.polygon((*palette.ghost, 22), geometry.to_world(geometry.OUTLINE, pose))
+        for pose in ghosts:
+            canvas.loop((*palette.ghost, 120), geometry.to_world(geometry.OUTLINE, pose), width=1.2)
     for part in geometry.PARTS:
         canvas.polygon(palette.block, geometry.to_world(geometry.corners(part), block))
     canvas.loop(palette.block_edge, geometry.to_world(geometry.OUTLINE, block), width=2.5)
-    if paths is not None:
-        for path in paths:
+    with canvas.layer():
+        for region in regions:
+            canvas.polygon((*palette.region, 230), _grown(region, 1.0))
+        for region in regions:
+            canvas.polygon((*palette.region, 90), region)
+    with canvas.layer():
+        for path in () if paths is None else paths:
             if np.ndim(path) != 2 or np.shape(path)[1] != 2:
                 raise EnvInputError(f"a path must have shape (n_points, 2), got {np.shape(path)}")
-            canvas.fading_line(palette.path, palette.table, path, width=2)
+            canvas.fading_line(palette.path, path, width=1.2)
     canvas.disc(palette.agent_edge, agent, geometry.AGENT_RADIUS)
     canvas.disc(palette.agent, agent, geometry.AGENT_RADIUS - 2.5)
     if target is not None:
         canvas.cross(palette.target, target, reach=8, width=3)
     return _pixels(pygame.transform.smoothscale(canvas.surface, (size, size)))
+
+
+def _grown(polygon: np.ndarray, by: float) -> np.ndarray:
+    """A convex polygon whose corners stand a little farther from its middle."""
+    off = polygon - polygon.mean(axis=0)
+    grown: np.ndarray = polygon + by * off / np.maximum(np.linalg.norm(off, axis=1, keepdims=True), 1e-9)
+    return grown
 
 
 class _Canvas:
@@ -182,17 +208,29 @@ class _Canvas:
     def __init__(self, side: int) -> None:
         self.surface = pygame.Surface((side, side))
         self._scale = side / geometry.SIDE
+        self._used = pygame.Rect(0, 0, 0, 0)
+
+    @contextmanager
+    def layer(self) -> Iterator[None]:
+        """Draw on a transparent layer, then lay it over the rest: what overlaps on it does not add up."""
+        below, self.surface = self.surface, pygame.Surface(self.surface.get_size(), pygame.SRCALPHA)
+        self._used = pygame.Rect(0, 0, 0, 0)
+        yield
+        below.blit(self.surface, self._used, self._used)
+        self.surface = below
 
     def _at(self, point: Sequence[float]) -> tuple[float, float]:
         return point[0] * self._scale, point[1] * self._scale
 
-    def polygon(self, colour: Colour, corners: Sequence[Sequence[float]]) -> None:
-        pygame.draw.polygon(self.surface, colour, [self._at(p) for p in corners])
+    def polygon(self, colour: Paint, corners: Sequence[Sequence[float]] | np.ndarray) -> None:
+        drawn = pygame.draw.polygon(self.surface, colour, [self._at(p) for p in corners])
+        self._used = self._used.union(drawn) if self._used else drawn
 
-    def disc(self, colour: Colour, centre: Sequence[float], radius: float) -> None:
-        pygame.draw.circle(self.surface, colour, self._at(centre), radius * self._scale)
+    def disc(self, colour: Paint, centre: Sequence[float], radius: float) -> None:
+        drawn = pygame.draw.circle(self.surface, colour, self._at(centre), radius * self._scale)
+        self._used = self._used.union(drawn) if self._used else drawn
 
-    def line(self, colour: Colour, a: Sequence[float], b: Sequence[float], *, width: float) -> None:
+    def line(self, colour: Paint, a: Sequence[float], b: Sequence[float], *, width: float) -> None:
         """A line of true width with round ends (pygame's own gets thin when it is oblique)."""
         length = math.hypot(b[0] - a[0], b[1] - a[1])
         if length > 0:
@@ -207,16 +245,15 @@ class _Canvas:
         self.disc(colour, a, width / 2)
         self.disc(colour, b, width / 2)
 
-    def loop(self, colour: Colour, corners: Sequence[Sequence[float]], *, width: float) -> None:
+    def loop(self, colour: Paint, corners: Sequence[Sequence[float]], *, width: float) -> None:
         for a, b in zip(corners, [*corners[1:], corners[0]], strict=True):
             self.line(colour, a, b, width=width)
 
-    def fading_line(self, colour: Colour, towards: Colour, points: np.ndarray, *, width: float) -> None:
+    def fading_line(self, colour: Colour, points: np.ndarray, *, width: float) -> None:
+        """A line that is drawn on a layer, ever more translucent towards its end."""
         last = max(len(points) - 1, 1)
         for i in range(len(points) - 1):
-            t = 0.75 * i / last
-            r, g, b = (round(c + t * (d - c)) for c, d in zip(colour, towards, strict=True))
-            self.line((r, g, b), points[i], points[i + 1], width=width)
+            self.line((*colour, round(230 - 130 * i / last)), points[i], points[i + 1], width=width)
 
     def cross(self, colour: Colour, centre: Sequence[float], *, reach: float, width: float) -> None:
         x, y = centre
@@ -225,12 +262,12 @@ class _Canvas:
 
 
 class Window:
-    """A window on the screen that shows frames at a steady rate."""
+    """A window on the screen that shows frames at a steady rate, until it is closed."""
 
-    def __init__(self, size: int, fps: int) -> None:
+    def __init__(self, size: Pixel, fps: int) -> None:
         try:
             pygame.display.init()
-            self._screen = pygame.display.set_mode((size, size))
+            self._screen = pygame.display.set_mode(size)
         except pygame.error as error:
             raise EnvInputError(
                 f"no window can be opened here ({error}): use render_mode='rgb_array'"
@@ -238,10 +275,14 @@ class Window:
         pygame.display.set_caption("Push-T")
         self._clock = pygame.time.Clock()
         self._fps = fps
+        self.closed = False
+        """Whether the user has closed it, or pressed Escape."""
 
     def show(self, picture: np.ndarray) -> None:
         """Put a frame on the screen, then wait for its turn in real time."""
-        pygame.event.pump()
+        for event in pygame.event.get():
+            escape = event.type == pygame.KEYDOWN and event.key == pygame.K_ESCAPE
+            self.closed |= event.type == pygame.QUIT or escape
         pygame.surfarray.blit_array(self._screen, picture.swapaxes(0, 1))
         pygame.display.flip()
         self._clock.tick(self._fps)

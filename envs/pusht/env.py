@@ -128,7 +128,7 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
         if self.render_mode == "rgb_array":
             return picture
         if self._window is None:
-            self._window = drawing.Window(self.render_size, CONTROL_HZ)
+            self._window = drawing.Window((self.render_size, self.render_size), CONTROL_HZ)
         self._window.show(picture)
         return None
 

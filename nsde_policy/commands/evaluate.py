@@ -35,9 +35,11 @@ class Evaluate:
     workers: int = 0
     """Processes; 0 for one per core. The result does not depend on it."""
     render: bool = False
-    """Show episodes in a window; without a display, write videos and a contact sheet."""
+    """Show episodes in a window; without a display, or with --out, write videos and a contact sheet."""
     out: Path | None = None
     """Where --render writes; RUN/eval, or out/eval for the shipped policy."""
+    videos: int = 6
+    """How many successes --render writes videos of; of failures it writes all."""
     json: Path | None = None
     """Write scores and per-episode results to this file ('-' for standard output)."""
 
@@ -47,6 +49,11 @@ class Evaluate:
         from nsde_policy.eval.scores import to_json
         from nsde_policy.files import replace_file
 
+        renderer = None
+        if self.render:
+            from nsde_policy.eval.rendering import Renderer
+
+            renderer = Renderer(self.run_dir, self.out, videos=self.videos)
         found = evaluate_policy(
             self.run_dir,
             episodes=self.episodes,
@@ -63,7 +70,5 @@ class Evaluate:
             print(found.scores.as_text())
         if self.json not in (None, Path("-")):
             replace_file(self.json, to_json(found.scores, **found.context).encode())
-        if self.render:
-            from nsde_policy.eval.rendering import render_episodes
-
-            render_episodes(self.run_dir, found, self.out)
+        if renderer is not None:
+            renderer.show(found)

@@ -1,0 +1,72 @@
+"""The pictures of the README, drawn with the shipped policy or a run of your own.
+
+    python benchmarks/pictures.py [--run RUN] [--out docs/images]
+
+`pusht.png`: five moments of one episode. `pusht.gif`: three episodes side by side, at twice real time. The
+starts are the first of the test seeds, whatever comes out on them. Needs the extra `video`.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from nsde_policy.envs.pusht.dynamics import CONTROL_HZ
+from nsde_policy.eval.film import Film
+from nsde_policy.eval.pictures import save_png
+from nsde_policy.eval.rollout import Player, RolloutConfig, one_thread
+
+SEEDS = (100_000, 100_001, 100_002)
+MOMENTS = 5
+HOLD_S = 2.0
+"""How long the end of the longest episode stays."""
+SPEED = 2
+"""Times real time, for a GIF that is not watched for long."""
+
+
+def strip(film: Film, *, side: int = 400) -> np.ndarray:
+    """Moments of an episode at equal distances, from its start to its end, side by side."""
+    steps = np.linspace(0, len(film) - 1, MOMENTS).round().astype(int)
+    return np.concatenate([film.frame(int(step), side) for step in steps], axis=1)
+
+
+def side_by_side(films: Sequence[Film], *, side: int = 256) -> list[np.ndarray]:
+    """Episodes played together, each staying at its end until all have ended."""
+    films_frames = [list(film.frames(side)) for film in films]
+    longest = max(map(len, films_frames))
+    return [
+        np.concatenate([frames[min(step, len(frames) - 1)] for frames in films_frames], axis=1)
+        for step in range(longest)
+    ]
+
+
+def write_gif(frames: Sequence[np.ndarray], path: Path) -> None:
+    """Write frames with one palette for all of them, so that what rests costs nothing."""
+    from PIL import Image
+
+    every = Image.fromarray(np.concatenate(frames[:: max(len(frames) // 12, 1)]))
+    palette = every.quantize(64, dither=Image.Dither.NONE)
+    images = [Image.fromarray(f).quantize(palette=palette, dither=Image.Dither.NONE) for f in frames]
+    period = round(1000 / (CONTROL_HZ * SPEED))
+    durations = [period] * (len(images) - 1) + [round(1000 * HOLD_S)]
+    images[0].save(path, save_all=True, append_images=images[1:], duration=durations, loop=0, optimize=False)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--run", type=Path, help="run directory; the shipped policy by default")
+    parser.add_argument("--out", type=Path, default=Path("docs/images"))
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    with one_thread():
+        player = Player(args.run, RolloutConfig())
+        films = [Film.shoot(player, seed) for seed in SEEDS]
+    save_png(strip(films[0]), args.out / "pusht.png")
+    write_gif(side_by_side(films), args.out / "pusht.gif")
+    for name in ("pusht.png", "pusht.gif"):
+        print(f"{args.out / name}  {(args.out / name).stat().st_size / 1e6:.2f} MB")
+
+
+if __name__ == "__main__":
+    main()
