@@ -160,6 +160,9 @@ def run_all(settings: Settings, *, workers: int) -> Iterator[JobResult]:
         yield from map(run_job, work)
         return
     context = multiprocessing.get_context("spawn")  # a forked torch may hang
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+    pool = ProcessPoolExecutor(workers, mp_context=context)
+    try:
         for future in as_completed([pool.submit(run_job, job) for job in work]):
             yield future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)  # after Ctrl-C, nothing new is begun
