@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from nsde_policy.data.durable import replace_file
 from nsde_policy.errors import MissingDependencyError
 from nsde_policy.eval.bifurcation.data import Bifurcation
 from nsde_policy.eval.bifurcation.experiment import CLOSE, METHODS, NEURAL_SDE, WIDE, View
 from nsde_policy.eval.bifurcation.methods import ABLATION, Field
 from nsde_policy.eval.bifurcation.report import WHOLE, Report
 from nsde_policy.eval.bifurcation.scores import thin
+from nsde_policy.files import replace_file
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

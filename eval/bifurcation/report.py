@@ -10,10 +10,10 @@ import numpy as np
 from torch import Tensor
 
 from nsde_policy import __version__
-from nsde_policy.data.durable import replace_file
 from nsde_policy.eval.bifurcation.experiment import METHODS, NEURAL_SDE, JobResult, Run, Settings
 from nsde_policy.eval.bifurcation.methods import ABLATION, Field
 from nsde_policy.eval.bifurcation.scores import Interval, Scores
+from nsde_policy.files import replace_file
 
 WHOLE = list(ABLATION)[-1]
 """The row of the ablation that is the Neural SDE."""
