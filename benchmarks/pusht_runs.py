@@ -154,7 +154,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--demos", type=Path, required=True)
+    parser.add_argument("--demos", type=Path)
+    parser.add_argument("--table", type=Path, help="only print the table of this results.json")
     parser.add_argument("--out", type=Path, default=Path("out/pusht_runs"))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument(
@@ -169,6 +170,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=0, help="training steps, for a try")
     parser.add_argument("--ship", action="store_true", help="put `default`, seed 0, into the package")
     args = parser.parse_args()
+    if args.table:
+        report = json.loads(args.table.read_text())
+        print(table(report, list(dict.fromkeys(outcome["variant"] for outcome in report["outcomes"]))))
+        return
+    if args.demos is None:
+        parser.error("--demos is needed to train")
 
     shards = [
         range(start, min(start + SHARD, args.seed_start + args.episodes))

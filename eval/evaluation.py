@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,13 +65,11 @@ def evaluate_policy(
 
 def _sampling(own: SamplingConfig, alpha: float | None, diffusion: float | None) -> SamplingConfig:
     changes: dict[str, Any] = {}
-    if alpha is not None and own.denoiser != "off":
+    if alpha is not None:
+        if own.denoiser == "off":
+            raise ConfigError("this run has no denoiser, so --alpha means nothing; leave it out")
         changes["alpha"] = alpha
     if diffusion is not None:
         changes["diffusion"] = diffusion
     return dataclasses.replace(own, **changes)
 
-
-def failures(scores: Scores) -> Sequence[int]:
-    """Seeds of the episodes that did not succeed."""
-    return [episode.seed for episode in scores.episodes if not episode.success]
