@@ -25,8 +25,8 @@ import torch
 from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.checkpoint import DemoRecord, RunDirectory, RunRecord, versions
 from nsde_policy.config import SamplingConfig
+from nsde_policy.eval.intervals import mean, proportion
 from nsde_policy.eval.rollout import EpisodeResult, RolloutConfig, evaluate
-from nsde_policy.eval.scores import mean, proportion
 from nsde_policy.files import replace_file
 from nsde_policy.run_config import RunConfig
 from nsde_policy.runs import build_model, fit_layout, load_for, training_data

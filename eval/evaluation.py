@@ -72,4 +72,3 @@ def _sampling(own: SamplingConfig, alpha: float | None, diffusion: float | None)
     if diffusion is not None:
         changes["diffusion"] = diffusion
     return dataclasses.replace(own, **changes)
-

@@ -10,8 +10,9 @@ import pytest
 from nsde_policy.cli import main
 from nsde_policy.envs import PUSHT_ID
 from nsde_policy.errors import ConfigError
+from nsde_policy.eval.intervals import mean, proportion
 from nsde_policy.eval.rollout import EpisodeResult, RolloutConfig, Trace, evaluate, play
-from nsde_policy.eval.scores import mean, proportion, score
+from nsde_policy.eval.scores import score
 from nsde_policy.policy import NSDEPolicy
 
 SEEDS = [200003, 200001, 200002]

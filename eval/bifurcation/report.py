@@ -12,7 +12,7 @@ from torch import Tensor
 from nsde_policy import __version__
 from nsde_policy.eval.bifurcation.experiment import METHODS, NEURAL_SDE, JobResult, Run, Settings
 from nsde_policy.eval.bifurcation.methods import ABLATION, Field
-from nsde_policy.eval.bifurcation.scores import Interval, Scores
+from nsde_policy.eval.bifurcation.scores import Scores
 from nsde_policy.files import replace_file
 
 WHOLE = list(ABLATION)[-1]
@@ -28,6 +28,15 @@ FIGURES = {
 BALANCE = (0.4, 0.6)
 MOST_OFF_BRANCH = 0.02
 MOST_FORK_ERROR = 0.02
+
+
+@dataclass(frozen=True)
+class OverSeeds:
+    """A figure over the training seeds: its mean, its smallest and its largest value."""
+
+    value: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True)
@@ -60,10 +69,10 @@ class Report:
         label = WHOLE if label == NEURAL_SDE else label
         return [run.scores for run in self.runs if (run.label, run.density) == (label, density)]
 
-    def over_seeds(self, label: str, density: int, figure: str) -> Interval:
+    def over_seeds(self, label: str, density: int, figure: str) -> OverSeeds:
         """Mean, smallest and largest over the seeds."""
         values = [getattr(scores, figure).value for scores in self.scores(label, density)]
-        return Interval(sum(values) / len(values), min(values), max(values))
+        return OverSeeds(sum(values) / len(values), min(values), max(values))
 
     def bars_met(self, label: str, density: int) -> bool:
         """Whether every seed has both branches in 40 to 60 %, < 2 % off-branch and < 2 % fork error."""
@@ -140,7 +149,7 @@ class Report:
         return [out / name for name in contents]
 
 
-def _cell(figure: Interval, form: str) -> str:
+def _cell(figure: OverSeeds, form: str) -> str:
     """Mean and range; the column's head names the unit."""
     value, low, high = (
         format(number, form).rstrip("%") for number in (figure.value, figure.low, figure.high)

@@ -10,35 +10,26 @@ import torch
 from torch import Tensor
 
 from nsde_policy.eval.bifurcation.data import ANGLE, FORK_X, POINTS_PER_DENSITY, Bifurcation
+from nsde_policy.eval.intervals import Estimate, mean, proportion
 
 ON_BRANCH = 0.02
 """A path is on a branch when its Hausdorff distance to it is below this fraction of the length."""
-Z95 = 1.96
 RESAMPLES = 200
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A figure and its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
 class Scores:
     """What came out of one trained model."""
 
-    upper: Interval
+    upper: Estimate
     """Fraction of all paths that follow the upper branch; branch balance is this against `lower`."""
-    lower: Interval
+    lower: Estimate
     """Fraction of all paths that follow the lower branch."""
-    off_branch: Interval
+    off_branch: Estimate
     """Fraction of all paths that follow neither: 1 − upper − lower."""
-    fork_error: Interval
+    fork_error: Estimate
     """Mean distance of the paths' forks from the true one, as a fraction of the length."""
-    energy_distance: Interval
+    energy_distance: Estimate
     """Energy distance between the laws of generated and true paths, state units."""
     network_calls: int
     """Evaluations of a network per path."""
@@ -48,11 +39,12 @@ def score(paths: Tensor, task: Bifurcation, *, network_calls: int, generator: to
     """All figures of generated paths (points, n, 2); the generator resamples for one interval."""
     near = branch_distances(paths, task) < ON_BRANCH * task.length
     upper, lower = near[:, 0], near[:, 1]
+    forks_off = (fork_points(thin(paths)) - FORK_X).abs() / task.length
     return Scores(
         upper=fraction(upper),
         lower=fraction(lower & ~upper),
         off_branch=fraction(~(upper | lower)),
-        fork_error=mean((fork_points(thin(paths)) - FORK_X).abs() / task.length),
+        fork_error=mean(forks_off.tolist(), resamples=RESAMPLES),
         energy_distance=energy_distance(paths, task, generator),
         network_calls=network_calls,
     )
@@ -99,7 +91,7 @@ def fork_points(paths: Tensor) -> Tensor:
     return (low + high) / 2
 
 
-def energy_distance(paths: Tensor, task: Bifurcation, generator: torch.Generator) -> Interval:
+def energy_distance(paths: Tensor, task: Bifurcation, generator: torch.Generator) -> Estimate:
     """2 E|X − Y| − E|X − X′| − E|Y − Y′| for generated X and true Y, 0 only where their laws agree.
 
     |·| is the root-mean-square distance over time of two paths, each taken at about a hundred times. The
@@ -122,7 +114,7 @@ def energy_distance(paths: Tensor, task: Bifurcation, generator: torch.Generator
     weights = torch.zeros(RESAMPLES, n, dtype=torch.float64)
     weights.scatter_add_(1, picks, torch.full((RESAMPLES, n), 1 / n, dtype=torch.float64))
     low, high = distance(weights).quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
-    return Interval(distance(torch.full((1, n), 1 / n, dtype=torch.float64)).item(), low, high)
+    return Estimate(distance(torch.full((1, n), 1 / n, dtype=torch.float64)).item(), low, high, n)
 
 
 def _distances(a: Tensor, b: Tensor) -> Tensor:
@@ -130,16 +122,6 @@ def _distances(a: Tensor, b: Tensor) -> Tensor:
     return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist")
 
 
-def fraction(hits: Tensor) -> Interval:
-    """The fraction of true entries of (n,), with Wilson's interval."""
-    n, p = len(hits), hits.double().mean().item()
-    middle = (p + Z95**2 / (2 * n)) / (1 + Z95**2 / n)
-    half = Z95 * math.sqrt(p * (1 - p) / n + Z95**2 / (4 * n**2)) / (1 + Z95**2 / n)
-    return Interval(p, max(0.0, middle - half), min(1.0, middle + half))
-
-
-def mean(values: Tensor) -> Interval:
-    """The mean of (n,), with the normal interval of its standard error."""
-    centre = values.mean().item()
-    half = Z95 * values.std().item() / math.sqrt(len(values)) if len(values) > 1 else 0.0
-    return Interval(centre, centre - half, centre + half)
+def fraction(hits: Tensor) -> Estimate:
+    """The fraction of true entries of (n,)."""
+    return proportion(int(hits.sum()), len(hits))
