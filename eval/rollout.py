@@ -51,6 +51,8 @@ class EpisodeResult:
     steps: int
     plans: int
     """How often it planned."""
+    planned: int
+    """Actions it planned; the last few may not have been needed."""
     network_calls: int
     planning_s: float
     """Time spent planning."""
@@ -91,7 +93,8 @@ def play(
     """Play one episode to its end."""
     generator = noise_generator(seed)
     chunk = config.chunk or policy.chunk
-    substeps = (config.sampling or policy.model.config.sampling).substeps
+    sampling = config.sampling or policy.model.config.sampling
+    calls_per_action = sampling.substeps * (2 if sampling.denoiser == "learned" else 1)
     low, high = env.action_space.low, env.action_space.high  # type: ignore[attr-defined]
     obs, info = env.reset(seed=seed)
     memory = Memory(policy)
@@ -129,7 +132,8 @@ def play(
         final_coverage=info["coverage"],
         steps=steps,
         plans=plans,
-        network_calls=plans * chunk * substeps,
+        planned=plans * chunk,
+        network_calls=plans * chunk * calls_per_action,
         planning_s=planning,
     )
 

@@ -55,7 +55,7 @@ def score(results: Sequence[EpisodeResult]) -> Scores:
         success_rate=proportion(len(won), len(results)),
         final_coverage=mean([r.final_coverage for r in results]),
         mean_steps_to_success=float(np.mean([r.steps for r in won])) if won else None,
-        ms_per_action=float(np.median([1e3 * r.planning_s / r.network_calls for r in results])),
+        ms_per_action=float(np.median([1e3 * r.planning_s / r.planned for r in results])),
         network_calls_per_chunk=float(np.mean(chunk)),
         episodes=list(results),
     )

@@ -84,7 +84,7 @@ class RunRecord:
                 demos=DemoRecord.from_dict(values["demos"]),
                 versions=dict(values["versions"]),
             )
-        except (ConfigError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, ConfigError, KeyError, TypeError, ValueError) as error:
             if isinstance(error, CheckpointError):
                 raise
             raise CheckpointError(

@@ -16,6 +16,10 @@ from nsde_policy.errors import ConfigError, DemoError
 NEVER_MOVES = 1e-6
 """Smallest spread of an increment, in ranges of its dimension, so that what stands still is not blown up."""
 
+EVEN_PACE = 1e-3
+"""A dimension whose increments vary less than this fraction of their size (a clock, a conveyor) is scaled by
+their size instead of their spread, which is next to nothing."""
+
 
 @dataclass(frozen=True)
 class LayoutSpec:
@@ -83,7 +87,9 @@ class LayoutSpec:
         low, high = both.amin(0), both.amax(0)
         high = torch.where(high > low, high, low + 1.0)
         increment = _increment(x.double(), x_next.double(), _mask(x.shape[1], circular))
-        std = torch.maximum(increment.std(0), NEVER_MOVES * (high - low))
+        std, size = increment.std(0), increment.square().mean(0).sqrt()
+        std = torch.where(std < EVEN_PACE * size, size, std)
+        std = torch.maximum(std, NEVER_MOVES * (high - low))
         return cls(
             obs_dim=x.shape[1] - act_dim,
             act_dim=act_dim,

@@ -27,7 +27,7 @@ class Outputs(NamedTuple):
     """σ d, the score times the blur it was trained with, (..., d)."""
 
 
-def linear(inputs: int, outputs: int, generator: torch.Generator | None) -> nn.Linear:
+def linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
     """A linear layer with PyTorch's usual law of initial weights, drawn from `generator`."""
     layer = nn.Linear(inputs, outputs, device="meta").to_empty(device="cpu")
     bound = 1 / math.sqrt(inputs)
@@ -55,7 +55,7 @@ class MLP(nn.Module):
         layer_norm: bool = True,
         dropout: float = 0.0,
         activation: Activation = "gelu",
-        generator: torch.Generator | None = None,
+        generator: torch.Generator,
     ) -> None:
         super().__init__()
         if depth < 1 or width < 1 or not 0 <= dropout < 1:
@@ -84,13 +84,13 @@ class MLP(nn.Module):
         """One draw for all layers: 0 or 1/keep, (depth, ..., width)."""
         if not self.training or self.keep == 1:
             return None
+        if generator is None:
+            raise ConfigError("dropout in training needs a generator to draw from")
         shape = (len(self.layers), *features.shape[:-1], self.width)
         return dropout_mask(shape, self.keep, features, generator)
 
 
-def dropout_mask(
-    shape: tuple[int, ...], keep: float, like: Tensor, generator: torch.Generator | None
-) -> Tensor:
+def dropout_mask(shape: tuple[int, ...], keep: float, like: Tensor, generator: torch.Generator) -> Tensor:
     """0 with probability 1 − keep, else 1/keep, in the dtype and on the device of `like`.
 
     One random byte decides each number, so `keep` is rounded to 1/256; eight bytes come from one draw, which
@@ -134,7 +134,7 @@ class SharedTrunk(AbstractNetworks):
     Push-T; in exchange the three losses pull on the same features.
     """
 
-    def __init__(self, trunk: MLP, dim: int, *, generator: torch.Generator | None = None) -> None:
+    def __init__(self, trunk: MLP, dim: int, *, generator: torch.Generator) -> None:
         super().__init__()
         self.trunk = trunk
         self.drift = linear(trunk.width, dim, generator)

@@ -1,7 +1,10 @@
 """From demonstrations and settings to a finished run directory."""
 
+import signal
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -160,7 +163,7 @@ def _work(
     watch: Watcher | None,
 ) -> None:
     started = saved = time.monotonic()
-    try:
+    with _deferred_interrupt() as interrupted, _saved_at_the_end(run, training):
         while training.step < config.train.steps:
             losses = training.advance(config.train.log_every)
             progress = Progress(
@@ -173,10 +176,38 @@ def _work(
             if time.monotonic() - saved >= save_every_s:
                 _save(run, training)
                 saved = time.monotonic()
+            if interrupted():
+                raise KeyboardInterrupt(f"interrupted at step {training.step}; --resume goes on from there")
+    training.finish()
+
+
+@contextmanager
+def _saved_at_the_end(run: RunDirectory, training: Training[Transitions]) -> Iterator[None]:
+    """Save when the work ends, however it ends, unless what there is to save has gone bad."""
+    try:
+        yield
     finally:
         if training.is_finite():
             _save(run, training)
-    training.finish()
+
+
+@contextmanager
+def _deferred_interrupt() -> Iterator[Callable[[], bool]]:
+    """Let Ctrl-C wait for the end of a step, so that what is saved can be continued bit for bit."""
+    asked = False
+
+    def note(*_: object) -> None:
+        nonlocal asked
+        asked = True
+
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False  # only the main thread is told of signals
+        return
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: asked
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _save(run: RunDirectory, training: Training[Transitions]) -> None:

@@ -171,6 +171,8 @@ def euler_maruyama(
     roots = fine.sqrt()
     shape = (steps * substeps, *x0.shape)
     if noise is None:
+        if generator is None:
+            raise ConfigError("a path needs randomness: give a generator, or the noise itself")
         noise = torch.randn(shape, generator=generator, dtype=x0.dtype, device=x0.device)
     elif noise.shape != shape:
         raise ConfigError(f"noise must be {shape}, one row per solver step, got {tuple(noise.shape)}")

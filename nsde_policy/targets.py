@@ -100,7 +100,7 @@ def flow_target(
     interpolation: Interpolation,
     noise_std: Tensor,
     unit_noise: Tensor,
-    generator: torch.Generator | None = None,
+    generator: torch.Generator,
 ) -> FlowTarget:
     """Pick a point on the way from x to x + Δx and blur it (Appendix B); all (batch, d), `dt` (batch, 1).
 
@@ -133,15 +133,14 @@ def noise_scale(noise: float, kind: NoiseKind, increment_std: Tensor) -> Tensor:
     return noise * increment_std if kind == "relative" else torch.full_like(increment_std, noise)
 
 
-def draw_noise(
-    like: Tensor, *, history: int, kind: HistoryNoise, generator: torch.Generator | None = None
-) -> Tensor:
+def draw_noise(like: Tensor, *, history: int, kind: HistoryNoise, generator: torch.Generator) -> Tensor:
     """Standard normal numbers for a state (n, d) and its history, newest first, (n, history·d).
 
     **Arguments:**
 
     - `kind`: how older states are blurred: "independent" of the newest, so that the denoiser learns a score
-      of the whole history; "shared", all moved alike, so that differences between them survive; or "none".
+      of the whole history; "shared", all moved alike, so that differences between them survive (and the
+      denoiser learns the slope along that joint move); or "none".
     """
     width = like.shape[1] * (history if kind == "independent" else 1)
     noise = torch.randn((len(like), width), generator=generator, dtype=like.dtype, device=like.device)

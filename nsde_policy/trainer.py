@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nsde_policy.config import TrainConfig
-from nsde_policy.errors import CheckpointError, DivergedError
+from nsde_policy.errors import CheckpointError, ConfigError, DivergedError
 from nsde_policy.models.interface import AbstractModel, LossParts, Stage
 
 
@@ -87,6 +87,8 @@ class Training(Generic[Data]):
         self._data = data.to(self._device)
         self._generator = torch.Generator(self._device).manual_seed(seed)
         self._stages = model.stages()
+        if config.steps < len(self._stages):
+            raise ConfigError(f"{len(self._stages)} stages need as many steps or more, got {config.steps}")
         self.step = 0
         """Steps done."""
         self._run = self._begin(0)

@@ -23,7 +23,7 @@ EVERYTHING = RUNS | {"runs", "policy", "assets", "envs", "eval"}
 # room: the other rooms of the package it may import. A room not named here is nobody's.
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
-    "files": set(),
+    "files": {"errors"},
     "assets": set(),
     "layout": {"errors"},
     "sde": {"errors"},

@@ -84,7 +84,7 @@ def test_the_bootstrap_interval_covers_the_truth_as_often_as_it_says():
 
 def test_scores_sum_up_episodes():
     def episode(seed, reward, success):
-        return EpisodeResult(seed, reward, success, 0.95 * reward, 100 + seed, 10, 80, 0.8)
+        return EpisodeResult(seed, reward, success, 0.95 * reward, 100 + seed, 10, 80, 80, 0.8)
 
     scores = score([episode(0, 1.0, True), episode(1, 0.5, False), episode(2, 1.0, True)])
     assert scores.mean_max_reward.value == pytest.approx(2.5 / 3)

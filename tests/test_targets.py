@@ -61,7 +61,13 @@ def test_interpolated_points_lie_between_the_two_states():
 def test_the_blur_is_what_the_denoiser_is_told_to_undo():
     x, sigma, z = torch.ones(50, 2), torch.tensor([0.1, 3.0]), torch.randn(50, 2, generator=seeded())
     target = flow_target(
-        x, torch.zeros(50, 2), torch.ones(50, 1), interpolation="none", noise_std=sigma, unit_noise=z
+        x,
+        torch.zeros(50, 2),
+        torch.ones(50, 1),
+        interpolation="none",
+        noise_std=sigma,
+        unit_noise=z,
+        generator=seeded(),
     )
     torch.testing.assert_close(target.x - sigma * target.unit_noise, x)
 

@@ -47,7 +47,10 @@ class Evaluate:
         """Evaluate, print the scores, draw."""
         from nsde_policy.eval.evaluation import evaluate_policy
         from nsde_policy.eval.scores import to_json
-        from nsde_policy.files import replace_file
+        from nsde_policy.files import check_writable, replace_file
+
+        if self.json not in (None, Path("-")):
+            check_writable(self.json)
 
         renderer = None
         if self.render:

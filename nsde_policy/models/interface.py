@@ -36,7 +36,7 @@ class AbstractModel(nn.Module, abc.ABC, Generic[Batch]):
     """A method: a loss for training; how it samples is its own affair."""
 
     @abc.abstractmethod
-    def loss(self, batch: Batch, generator: torch.Generator | None = None) -> LossParts:
+    def loss(self, batch: Batch, generator: torch.Generator) -> LossParts:
         """The losses of a batch: no host synchronisation, no control flow that depends on data.
 
         All randomness comes from `generator`, on the batch's device.

@@ -25,9 +25,7 @@ class LearnedSDE(AbstractScoredSDE):
 
     noise_std: Tensor
 
-    def __init__(
-        self, config: NeuralSDEConfig, layout: LayoutSpec, generator: torch.Generator | None = None
-    ) -> None:
+    def __init__(self, config: NeuralSDEConfig, layout: LayoutSpec, generator: torch.Generator) -> None:
         super().__init__()
         self.period, self.history, self.variance_floor = config.dt, config.history, config.variance_floor
         self.layout = StateLayout(layout)
@@ -88,7 +86,7 @@ class LearnedSDE(AbstractScoredSDE):
 
 
 def build_mlp(
-    config: NeuralSDEConfig, layout: StateLayout, outputs: int | None, generator: torch.Generator | None
+    config: NeuralSDEConfig, layout: StateLayout, outputs: int | None, generator: torch.Generator
 ) -> MLP:
     """A network of the configured shape that sees a state with history."""
     net = config.network
@@ -105,9 +103,7 @@ def build_mlp(
     )
 
 
-def _networks(
-    config: NeuralSDEConfig, layout: StateLayout, generator: torch.Generator | None
-) -> AbstractNetworks:
+def _networks(config: NeuralSDEConfig, layout: StateLayout, generator: torch.Generator) -> AbstractNetworks:
     if config.network.kind == "shared":
         return SharedTrunk(build_mlp(config, layout, None, generator), layout.dim, generator=generator)
     return SeparateNetworks(*(build_mlp(config, layout, layout.dim, generator) for _ in range(3)))

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from nsde_policy import losses
 from nsde_policy.config import NeuralSDEConfig, SamplingConfig
+from nsde_policy.errors import ConfigError
 from nsde_policy.layout import LayoutSpec, StateLayout
 from nsde_policy.models.interface import AbstractModel, LossParts, Stage
 from nsde_policy.models.learned_sde import LearnedSDE, build_mlp
@@ -33,9 +34,7 @@ class NeuralSDE(AbstractModel[Transitions]):
     public is in state units.
     """
 
-    def __init__(
-        self, config: NeuralSDEConfig, layout: LayoutSpec, *, generator: torch.Generator | None = None
-    ) -> None:
+    def __init__(self, config: NeuralSDEConfig, layout: LayoutSpec, *, generator: torch.Generator) -> None:
         super().__init__()
         self.config = config
         self.learned = LearnedSDE(config, layout, generator)
@@ -53,7 +52,7 @@ class NeuralSDE(AbstractModel[Transitions]):
         """Dimensions of one state, d."""
         return self.layout.dim
 
-    def loss(self, batch: Transitions, generator: torch.Generator | None = None) -> LossParts:
+    def loss(self, batch: Transitions, generator: torch.Generator) -> LossParts:
         """Algorithm 1 up to its updates: interpolate, blur, and compare with what each part should answer."""
         config, sde, d = self.config, self.learned, self.dim
         x_next = torch.cat([batch.x_next, batch.x[:, :-d]], dim=-1)
@@ -151,27 +150,46 @@ class NeuralSDE(AbstractModel[Transitions]):
         """Sample one path per row of `x0` (..., history·d); (steps + 1, ..., d), the current state first.
 
         One network call per solver step, two where the strength is learned. `noise` may be given instead of a
-        generator, (solver steps, ..., d); `dt` is the control period unless said otherwise.
+        generator, (solver steps, ..., d). `dt` is the control period unless said otherwise, which only a
+        model without history can take: what it remembers is one period old.
         """
         sampling = self.config.sampling if sampling is None else sampling
+        dt = self._step_size(dt)
         if noise is None:
+            if generator is None:
+                raise ConfigError(
+                    "a path needs randomness from somewhere: give a generator, or the noise itself"
+                )
             shape = (steps * sampling.substeps, *x0.shape[:-1], self.dim)
             noise = torch.randn(shape, generator=generator, dtype=x0.dtype, device=x0.device)
         older = noise.new_zeros(()).expand(*noise.shape[:-1], (self.config.history - 1) * self.dim)
         path = euler_maruyama(
             self.sde(sampling),
             x0,
-            dt=self.config.dt if dt is None else dt,
+            dt=dt,
             steps=steps,
             substeps=sampling.substeps,
             noise=torch.cat([noise, older], dim=-1),
         )
         return path[..., : self.dim]
 
+    def _step_size(self, dt: float | Tensor | None) -> float | Tensor:
+        if dt is None:
+            return self.config.dt
+        if self.config.history > 1 and (isinstance(dt, Tensor) or dt != self.config.dt):
+            raise ConfigError(
+                f"with a history of {self.config.history} states a step is one control period, "
+                f"{self.config.dt:g}; other steps need history = 1"
+            )
+        return dt
+
     @torch.no_grad()
-    def step_std(self, x: Tensor) -> Tensor:
-        """How uncertain the next state is: g(x) √Δt over one control period, state units, (..., d)."""
-        return self.learned.diffusion(x)[..., : self.dim] * math.sqrt(self.config.dt)
+    def step_std(self, x: Tensor, *, sampling: SamplingConfig | None = None) -> Tensor:
+        """How uncertain the next state is: g(x) √Δt over one control period, state units, (..., d).
+
+        As it is sampled, so with the sampling's factor on g.
+        """
+        return self.sde(sampling).diffusion(x)[..., : self.dim] * math.sqrt(self.config.dt)
 
     @torch.no_grad()
     def path_log_prob(
@@ -181,7 +199,7 @@ class NeuralSDE(AbstractModel[Transitions]):
 
         The history before x₀ is taken to be x₀ itself.
         """
-        sizes = step_sizes(self.config.dt if dt is None else dt, len(path) - 1, path)
+        sizes = step_sizes(self._step_size(dt), len(path) - 1, path)
         at = self.sde(sampling).coefficients(stack_history(path[:-1], self.config.history))
         current = Coefficients(at.drift[..., : self.dim], at.diffusion[..., : self.dim])
         column = sizes.reshape(-1, *[1] * (path.dim() - 1))
