@@ -88,7 +88,7 @@ class Run:
 
     @property
     def is_done(self) -> bool:
-        return self._seconds.exists()
+        return self._seconds.exists() and self.files.record().config == self.config
 
     @property
     def seconds(self) -> float | None:

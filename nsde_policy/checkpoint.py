@@ -143,7 +143,6 @@ class RunDirectory:
 
     def save_record(self, record: RunRecord) -> None:
         """Write config.json."""
-        self.path.mkdir(parents=True, exist_ok=True)
         replace_file(self.config, record.to_json().encode())
 
     def save_weights(self, weights: Mapping[str, Tensor]) -> None:

@@ -19,7 +19,7 @@ from nsde_policy.runs import load_model
 
 
 class Plan(NamedTuple):
-    """What a policy means to do, and how sure it is."""
+    """What a policy means to do, and what it expects to come of it."""
 
     actions: np.ndarray
     """Commands for the next control periods, (chunk, act_dim)."""
@@ -113,6 +113,11 @@ class NSDEPolicy:
         """Sample n futures, (steps + 1, n, obs_dim + act_dim), the present state first."""
         x0 = memory.states().expand(n, -1)
         return self.model.sample_paths(x0, steps=steps, generator=generator, sampling=sampling)
+
+    def step_std(self, memory: "Memory") -> np.ndarray:
+        """How unsure the next state is: σ of each of its numbers in their own units, (obs_dim + act_dim,)."""
+        std: np.ndarray = self.model.step_std(memory.states())[0].double().numpy()
+        return std
 
 
 class Memory:

@@ -33,7 +33,8 @@ def test_a_run_writes_results_and_figures(first):
         parts = [scores[name]["value"] for name in ("upper", "lower", "off_branch")]
         assert sum(parts) == pytest.approx(1)
         assert all(
-            scores[name]["low"] <= scores[name]["value"] <= scores[name]["high"] for name in ("upper",)
+            scores[name]["low"] <= scores[name]["value"] <= scores[name]["high"]
+            for name in ("upper", "lower", "off_branch", "fork_error")
         )
     with np.load(first / "paths.npz") as paths:
         assert paths["Flow + Denoiser + Diffusion at density 1"].shape == (100, 20, 2)
@@ -44,7 +45,7 @@ def test_the_same_seed_gives_the_same_bytes_whatever_the_number_of_workers(first
     assert main(["bifurcation", *TINY, "--workers", "2", "--out", str(tmp_path), "--json"]) == 0
     printed = capsys.readouterr().out
     assert json.loads(printed)["settings"]["paths"] == 20
-    for name in (*FILES, "trajectories.svg", "ablation.svg"):
+    for name in (*FILES, *FIGURES):
         assert (tmp_path / name).read_bytes() == (first / name).read_bytes(), name
 
 

@@ -77,6 +77,13 @@ def test_sampled_futures_differ_and_each_has_a_likelihood(policy):
     assert bool(likelihood.isfinite().all())
 
 
+def test_the_next_state_is_as_unsure_as_it_says(policy):
+    memory = Memory(policy)
+    memory.see(START)
+    sampled = policy.sample(memory, n=4000, steps=1, generator=torch.Generator().manual_seed(0))[1]
+    assert sampled.std(dim=0).numpy() == pytest.approx(policy.step_std(memory), rel=0.05)
+
+
 def test_memory_repeats_the_first_state_and_keeps_the_newest_first(policy):
     memory = Memory(policy)
     memory.see(START)

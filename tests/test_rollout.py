@@ -116,6 +116,7 @@ def test_the_command_writes_what_it_found(tmp_path, capsys):
         (["--workers", "-1"], "workers"),
         (["/nowhere/run"], "/nowhere/run is no run directory"),
         (["--alpha", "-1"], "alpha >= 0"),
+        (["--json", "/proc/x/y.json"], "/proc/x/y.json cannot be written"),
         (["--seed-start", "-5"], "seed_start >= 0"),
     ],
 )

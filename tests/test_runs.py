@@ -107,6 +107,27 @@ def test_stopping_and_resuming_at_every_save_changes_nothing(finished: RunDirect
     assert fingerprint(run(tmp_path / "run", resume=True).weights()) == fingerprint(finished.weights())
 
 
+def test_ctrl_c_in_the_middle_of_a_step_saves_what_can_be_continued_bit_for_bit(
+    finished: RunDirectory, tmp_path: Path
+):
+    struck = 0
+
+    def strike(progress: Any) -> None:
+        nonlocal struck
+        if progress.step > 60 and not struck:
+            struck = 1
+            signal.setitimer(signal.ITIMER_REAL, 0.004)  # rings inside one of the next steps
+
+    before = signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    try:
+        with pytest.raises(KeyboardInterrupt, match=r"interrupted at step \d+; --resume goes on"):
+            run(tmp_path / "run", save_every_s=1e9, watch=strike)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert struck
+    assert fingerprint(run(tmp_path / "run", resume=True).weights()) == fingerprint(finished.weights())
+
+
 def test_a_finished_run_resumes_to_itself(finished: RunDirectory):
     before = fingerprint(finished.weights())
     assert fingerprint(run(finished.path, resume=True).weights()) == before
@@ -170,6 +191,8 @@ DAMAGES: dict[str, tuple[Callable[[RunDirectory], Any], str]] = {
     "config is a list": (lambda r: r.config.write_text("[]"), "not that of a run"),
     "newer format": (lambda r: edit(r, format=9), "run format 9, this version reads 1"),
     "unknown setting": (lambda r: edit(r, config={"modell": {}}), "nearest is 'model'"),
+    "layout is null": (lambda r: edit(r, layout=None), "not that of a run"),
+    "config is empty": (lambda r: edit(r, config=[]), "not that of a run"),
     "layout missing": (lambda r: edit(r, layout={}), "not a state layout"),
     "bad statistics": (lambda r: edit(r, layout={**layout(r), "increment_std": [0.0] * 7}), "increment_std"),
     "weights missing": (lambda r: r.model.unlink(), "cannot be read"),

@@ -87,6 +87,7 @@ def test_a_flag_overrides_the_preset(arm: Path, tmp_path: Path):
         (["--demos", "ARM", "--task", "none", "--device", "cuda:77"], "device 'cuda:77' cannot be used"),
         (["--demos", "ARM", "--task", "none", "--train.steps", "0"], "steps >= 1"),
         (["--demos", "ARM", "--task", "none", "--model.network.dropout", "1.5"], "dropout"),
+        (["--demos", "ARM", "--task", "none", "--out", "/proc/x"], "/proc/x/config.json cannot be written"),
         (["--preset", "fsat"], "fsat"),
         (["--task", "psht"], "psht"),
         (["--train.stps", "5"], "perhaps you meant --train.steps"),

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from nsde_policy.config import NetworkConfig, NeuralSDEConfig, SamplingConfig, TrainConfig
+from nsde_policy.errors import ConfigError
 from nsde_policy.layout import LayoutSpec
 from nsde_policy.models import NeuralSDE
 from nsde_policy.targets import Transitions, transitions
@@ -99,3 +100,33 @@ def test_the_rate_rises_linearly_and_falls_to_nothing_along_a_cosine():
     assert max(rates) == rates[10] == pytest.approx(1.0)
     assert rates[55] == pytest.approx(0.5)
     assert rates[-1] < 0.001
+
+
+def test_the_fitted_uncertainty_is_calibrated_on_data_it_has_not_seen():
+    """Residuals of fresh data, divided by the σ the model states for them, have variance one."""
+
+    def noisy_line(seed: int) -> Transitions:
+        """Steps whose noise grows with x, from 0.05 to 0.45."""
+        x = torch.rand(20_000, 1, generator=seeded(seed))
+        z = torch.randn(20_000, 1, generator=seeded(seed + 1))
+        return transitions(torch.stack([x, x + 0.5 + (0.05 + 0.4 * x) * z]))
+
+    data, fresh = noisy_line(0), noisy_line(7)
+    network = NetworkConfig(width=32, depth=2, dropout=0.0)
+    off = SamplingConfig(denoiser="off")
+    config = NeuralSDEConfig(history=1, noise=0.0, denoiser=False, network=network, sampling=off)
+    model = NeuralSDE(config, LayoutSpec.fit(data.x, data.x_next), generator=seeded())
+    fit(model, data, TrainConfig(steps=800, batch_size=512, learning_rate=3e-3, ema=0.98), seed=0)
+    with torch.no_grad():
+        residual = fresh.x_next - fresh.x - model.learned.drift(fresh.x)
+        z = residual / model.step_std(fresh.x)
+    calm, wild = z[fresh.x < 0.2], z[fresh.x > 0.8]
+    for part in (z, calm, wild):
+        assert part.square().mean().item() == pytest.approx(1.0, abs=0.12)
+
+
+def test_fewer_steps_than_stages_are_refused():
+    network = NetworkConfig(kind="separate", width=8, depth=1)
+    model = build(schedule="sequential", network=network)
+    with pytest.raises(ConfigError, match="3 stages need as many steps or more, got 2"):
+        fit(model, line(), TrainConfig(steps=2, batch_size=8), seed=0)

@@ -4,6 +4,7 @@ import multiprocessing
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -12,10 +13,13 @@ from nsde_policy.errors import ConfigError
 from nsde_policy.eval.bifurcation.data import Bifurcation
 from nsde_policy.eval.bifurcation.methods import (
     ABLATION,
+    NO_FLOOR,
+    PAPER_LOSSES,
     Budget,
     Field,
     Generated,
     field,
+    neural_sde_with,
     per_step,
     sample_neural_sde,
     train_neural_sde,
@@ -24,14 +28,18 @@ from nsde_policy.eval.bifurcation.methods import (
 from nsde_policy.eval.bifurcation.scores import Scores, score
 
 NEURAL_SDE = "Neural SDE"
-BASELINES: dict[str, Callable[[Bifurcation, Budget], Generated]] = {
+OTHERS: dict[str, Callable[[Bifurcation, Budget], Generated]] = {
+    "Neural SDE, no variance floor": partial(neural_sde_with, NO_FLOOR),
+    "Neural SDE, the paper's losses": partial(neural_sde_with, PAPER_LOSSES),
     "DDIM, next state": lambda task, budget: per_step("ddim", "state", task, budget),
     "DDIM, increment": lambda task, budget: per_step("ddim", "increment", task, budget),
     "Rectified Flow, next state": lambda task, budget: per_step("flow", "state", task, budget),
     "Rectified Flow, increment": lambda task, budget: per_step("flow", "increment", task, budget),
     "DDIM, whole path": whole_path,
 }
-METHODS = (NEURAL_SDE, *BASELINES)
+METHODS = (NEURAL_SDE, *OTHERS)
+DRAWN_METHODS = tuple(name for name in METHODS if not name.startswith("Neural SDE, "))
+"""Those with a column in the figure."""
 SHOWN = 30
 """Paths per method, density and first seed that are kept for pictures."""
 View = tuple[float, float, float, float]
@@ -130,7 +138,7 @@ def _run_job(job: Job) -> JobResult:
             views = {"wide": grid(WIDE, 93, 59), "close": grid(CLOSE, 61, 41)}
             fields = {(view, job.density): field(model, x) for view, x in views.items()}
     else:
-        generated[job.method] = BASELINES[job.method](task, budget)
+        generated[job.method] = OTHERS[job.method](task, budget)
     runs = [
         Run(
             label,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from nsde_policy.errors import MissingDependencyError
 from nsde_policy.eval.bifurcation.data import Bifurcation
-from nsde_policy.eval.bifurcation.experiment import CLOSE, METHODS, NEURAL_SDE, WIDE, View
+from nsde_policy.eval.bifurcation.experiment import CLOSE, DRAWN_METHODS, NEURAL_SDE, WIDE, View
 from nsde_policy.eval.bifurcation.methods import ABLATION, Field
 from nsde_policy.eval.bifurcation.report import WHOLE, Report
 from nsde_policy.eval.bifurcation.scores import thin
@@ -61,20 +61,20 @@ def pyplot() -> Any:
 def draw_trajectories(report: Report) -> "Figure":
     """One row per density, one column per method; the true trajectories lie dashed on top."""
     densities = report.settings.densities
-    size = (1.75 * len(METHODS), 1.3 * len(densities) + 0.55)
+    size = (1.75 * len(DRAWN_METHODS), 1.3 * len(densities) + 0.55)
     figure: Figure
     figure, axes = pyplot().subplots(
-        len(densities), len(METHODS), figsize=size, sharex=True, sharey=True, squeeze=False
+        len(densities), len(DRAWN_METHODS), figsize=size, sharex=True, sharey=True, squeeze=False
     )
     for row, density in zip(axes, densities, strict=True):
-        for axis, method in zip(row, METHODS, strict=True):
+        for axis, method in zip(row, DRAWN_METHODS, strict=True):
             label = WHOLE if method == NEURAL_SDE else method
             _paths(axis, report.paths[label, density], WIDE, width=0.6)
             _truth(axis, density)
             _caption(axis, _summary(report, method, density))
             _frame(axis, WIDE)
         row[0].set_ylabel(f"density {density}\n{Bifurcation(density).points} points")
-    for axis, method in zip(axes[0], METHODS, strict=True):
+    for axis, method in zip(axes[0], DRAWN_METHODS, strict=True):
         axis.set_title(method.replace(", ", "\n"), fontweight="bold" if method == NEURAL_SDE else "normal")
     figure.tight_layout(pad=0.4, w_pad=0.3, h_pad=0.4)
     return figure

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -82,22 +82,35 @@ class Field:
     """g(x), (rows, columns, 2)."""
 
 
-def train_neural_sde(task: Bifurcation, budget: Budget) -> NeuralSDE:
+NO_FLOOR = {"variance_floor": 1e-6}
+"""Let the learned diffusion be as small as it likes."""
+PAPER_LOSSES = {
+    "flow_loss": "log",
+    "delta": 1e-3,
+    "diffusion_loss": "squared",
+    "interpolation": "uniform",
+    **NO_FLOOR,
+}
+"""The paper's own objectives (Eq. 24 with its δ, Eq. 20) and its interpolation."""
+
+
+def train_neural_sde(task: Bifurcation, budget: Budget, **changes: Any) -> NeuralSDE:
     """The library's model, with the paper's Markov state and three separate networks.
 
     Deviation: the square loss instead of the log loss, whose optimum at the fork is one of the branches
     rather than their mean, so that the flow itself would be torn there.
     """
     pairs = transitions(task.trajectories(), dt=task.dt)
-    config = NeuralSDEConfig(
-        history=1,
-        dt=task.dt,
-        flow_loss="square",
-        noise=BLUR,
-        noise_kind="absolute",
-        variance_floor=VARIANCE_FLOOR * task.density,
-        network=NETWORK,
-    )
+    settings: dict[str, Any] = {
+        "history": 1,
+        "dt": task.dt,
+        "flow_loss": "square",
+        "noise": BLUR,
+        "noise_kind": "absolute",
+        "variance_floor": VARIANCE_FLOOR * task.density,
+        "network": NETWORK,
+    }
+    config = NeuralSDEConfig(**{**settings, **changes})
     model = NeuralSDE(config, LayoutSpec.fit(pairs.x, pairs.x_next), generator=budget.generator())
     fit(model, pairs, budget.training, seed=budget.seed)
     return model
@@ -125,6 +138,12 @@ def sample_neural_sde(
     start = task.trajectories()[0, :1].expand(budget.paths, 2)
     paths = model.sample_paths(start, steps=task.steps, generator=budget.generator(), sampling=sampling)
     return Generated(paths, task.steps * sampling.substeps)
+
+
+def neural_sde_with(changes: dict[str, Any], task: Bifurcation, budget: Budget) -> Generated:
+    """The whole method with other settings, trained and sampled."""
+    model = train_neural_sde(task, budget, **changes)
+    return sample_neural_sde(model, task, budget, denoiser=True, diffusion=True)
 
 
 @torch.no_grad()

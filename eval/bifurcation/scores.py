@@ -15,6 +15,8 @@ from nsde_policy.eval.intervals import Estimate, mean, proportion
 ON_BRANCH = 0.02
 """A path is on a branch when its Hausdorff distance to it is below this fraction of the length."""
 RESAMPLES = 200
+FAR = 1e6
+"""Where a coordinate that is no number is taken to be, state units."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,7 @@ class Scores:
 
 def score(paths: Tensor, task: Bifurcation, *, network_calls: int, generator: torch.Generator) -> Scores:
     """All figures of generated paths (points, n, 2); the generator resamples for one interval."""
+    paths = paths.nan_to_num(nan=FAR, posinf=FAR, neginf=-FAR)  # a path that blew up is far off, not unknown
     near = branch_distances(paths, task) < ON_BRANCH * task.length
     upper, lower = near[:, 0], near[:, 1]
     forks_off = (fork_points(thin(paths)) - FORK_X).abs() / task.length

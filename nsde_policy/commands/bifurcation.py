@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from nsde_policy.errors import ConfigError
+
 
 @dataclass(frozen=True)
 class BifurcationCommand:
@@ -34,8 +36,12 @@ class BifurcationCommand:
         from nsde_policy.eval.bifurcation.experiment import Settings, jobs, run_all
         from nsde_policy.eval.bifurcation.figures import draw_all, pyplot
         from nsde_policy.eval.bifurcation.report import Report
+        from nsde_policy.files import check_writable
 
-        pyplot()  # a missing matplotlib is said now, not after the work
+        if self.seeds < 1 or self.workers < 1:
+            raise ConfigError(f"need seeds >= 1 and workers >= 1, got {self.seeds} and {self.workers}")
+        pyplot()  # a missing matplotlib, or a folder that cannot be written, is said now, not after the work
+        check_writable(self.out / "results.json")
         settings = Settings(
             densities=(1, 10) if self.density == "both" else (int(self.density),),
             seeds=tuple(range(self.seed, self.seed + self.seeds)),
