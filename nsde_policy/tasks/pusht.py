@@ -42,7 +42,8 @@ PAPER = RunConfig(
 networks, the log loss, interpolation, noise, a denoiser.
 
 Deviation: "the current action" is what the policy is asked for, so the state holds the command in force, the
-previous one."""
+previous one. The blur is relative to each dimension's increments, not one σ for all, and δ is 0.1 in their
+squared units: the paper states neither σ nor δ for this task."""
 
 FAST = replace(
     DEFAULT,
