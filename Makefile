@@ -11,7 +11,7 @@ demo: $(VENV)/installed
 	$(BIN)/nsde-policy doctor
 	$(BIN)/nsde-policy data replay nsde_policy/assets/pusht_demos.zarr.zip --out out/replay.png
 	$(BIN)/nsde-policy train --preset fast --out out/demo --resume
-	$(BIN)/nsde-policy eval out/demo --render --out out/eval
+	$(BIN)/nsde-policy eval out/demo --render --videos 2 --out out/eval
 
 test: lint types pytest
 

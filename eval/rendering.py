@@ -37,7 +37,7 @@ class Renderer:
     the run's folder `eval`, or to `out/eval` for the shipped policy (`path` None).
     """
 
-    def __init__(self, path: Path | None, out: Path | None = None, *, videos: int = 6) -> None:
+    def __init__(self, path: Path | None, out: Path | None = None, *, videos: int = 3) -> None:
         if videos < 0:
             raise ConfigError(f"videos must be at least 0, got {videos}")
         NSDEPolicy.from_pretrained(path)  # so that no folder is made in what is no run
@@ -60,7 +60,7 @@ class Renderer:
     def _write(self, player: Player, episodes: Sequence[EpisodeResult]) -> None:
         wanted = seeds_to_film(episodes, self._videos)
         tiles, written = [], 0
-        for episode in tqdm(episodes, "drawing", unit="episode", leave=False):
+        for episode in tqdm(episodes, "drawing", unit="episode", leave=False, disable=None):
             if episode.seed in wanted:
                 film = Film.shoot(player, episode.seed)
                 for old in self._out.glob(f"seed-{episode.seed}-*.mp4"):
@@ -75,7 +75,7 @@ class Renderer:
         failed = sum(not tile.good for tile in tiles)
         title = f"{len(tiles) - failed} of {len(tiles)} episodes succeed; failures are framed"
         save_png(contact_sheet(tiles, columns=columns_for(len(tiles)), title=title), self._out / SHEET)
-        print(f"wrote {SHEET} and {written} mp4 ({failed} of failures) to {self._out}", file=sys.stderr)
+        print(f"wrote {SHEET} and {written} mp4 to {self._out}", file=sys.stderr)
 
 
 def has_display() -> bool:
@@ -93,11 +93,11 @@ def has_display() -> bool:
     return True
 
 
-def seeds_to_film(episodes: Sequence[EpisodeResult], successes: int) -> set[int]:
-    """Every failure, and the first few successes."""
+def seeds_to_film(episodes: Sequence[EpisodeResult], each: int) -> set[int]:
+    """The first few failures, and the first few successes."""
     failed = [episode.seed for episode in episodes if not episode.success]
     won = [episode.seed for episode in episodes if episode.success]
-    return {*failed, *won[:successes]}
+    return {*failed[:each], *won[:each]}
 
 
 def outcome_name(result: EpisodeResult) -> str:

@@ -38,8 +38,8 @@ class Evaluate:
     """Show episodes in a window; without a display, or with --out, write videos and a contact sheet."""
     out: Path | None = None
     """Where --render writes; RUN/eval, or out/eval for the shipped policy."""
-    videos: int = 6
-    """How many successes --render writes videos of; of failures it writes all."""
+    videos: int = 3
+    """How many failures and how many successes --render writes videos of; the contact sheet shows all."""
     json: Path | None = None
     """Write scores and per-episode results to this file ('-' for standard output)."""
 
