@@ -53,7 +53,9 @@ def untimed(result: EpisodeResult) -> EpisodeResult:
 
 
 def episode(seed, success, max_reward=1.0):
-    return EpisodeResult(seed, max_reward, success, 0.5, steps=9, plans=2, network_calls=16, planning_s=1.0)
+    return EpisodeResult(
+        seed, max_reward, success, 0.5, steps=9, plans=2, planned=16, network_calls=16, planning_s=1.0
+    )
 
 
 def test_a_rendered_episode_is_exactly_the_evaluated_one():
