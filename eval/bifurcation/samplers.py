@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from nsde_policy.config import NetworkConfig
 from nsde_policy.models import AbstractModel, LossParts, Stage
-from nsde_policy.networks import MLP
+from nsde_policy.models.learned_sde import mlp_of
 
 OCTAVES = 4
 """Frequencies by which a network sees the level of noise."""
@@ -48,17 +48,7 @@ class ConditionalSampler(AbstractModel[Pairs]):
     ) -> None:
         super().__init__()
         self.size, self.calls = target, calls
-        self.network = MLP(
-            condition + target + 2 * OCTAVES,
-            target,
-            width=config.width,
-            depth=config.depth,
-            residual=config.residual,
-            layer_norm=config.layer_norm,
-            dropout=config.dropout,
-            activation=config.activation,
-            generator=generator,
-        )
+        self.network = mlp_of(config, condition + target + 2 * OCTAVES, target, generator)
 
     def answer(self, condition: Tensor, z: Tensor, level: Tensor) -> Tensor:
         """The network at noisy z (n, k), with the level of noise (n, 1) as sines and cosines; (n, k)."""

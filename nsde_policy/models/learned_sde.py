@@ -13,7 +13,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from nsde_policy.config import NeuralSDEConfig
+from nsde_policy.config import NetworkConfig, NeuralSDEConfig
 from nsde_policy.layout import LayoutSpec, StateLayout
 from nsde_policy.networks import MLP, AbstractNetworks, Outputs, SeparateNetworks, SharedTrunk
 from nsde_policy.sde import AbstractScoredSDE, Coefficients, Terms
@@ -85,22 +85,26 @@ class LearnedSDE(AbstractScoredSDE):
         return x.reshape(*x.shape[:-1], self.history, self.layout.dim)
 
 
+def mlp_of(config: NetworkConfig, inputs: int, outputs: int | None, generator: torch.Generator) -> MLP:
+    """A network of the configured shape."""
+    return MLP(
+        inputs,
+        outputs,
+        width=config.width,
+        depth=config.depth,
+        residual=config.residual,
+        layer_norm=config.layer_norm,
+        dropout=config.dropout,
+        activation=config.activation,
+        generator=generator,
+    )
+
+
 def build_mlp(
     config: NeuralSDEConfig, layout: StateLayout, outputs: int | None, generator: torch.Generator
 ) -> MLP:
-    """A network of the configured shape that sees a state with history."""
-    net = config.network
-    return MLP(
-        config.history * layout.feature_dim,
-        outputs,
-        width=net.width,
-        depth=net.depth,
-        residual=net.residual,
-        layer_norm=net.layer_norm,
-        dropout=net.dropout,
-        activation=net.activation,
-        generator=generator,
-    )
+    """A network that sees a state with history."""
+    return mlp_of(config.network, config.history * layout.feature_dim, outputs, generator)
 
 
 def _networks(config: NeuralSDEConfig, layout: StateLayout, generator: torch.Generator) -> AbstractNetworks:
