@@ -11,6 +11,7 @@ os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 import pygame
 
 from nsde_policy.errors import OutputError
+from nsde_policy.files import check_writable
 
 _INK = (40, 44, 52)
 _BAD = (186, 54, 0)
@@ -83,12 +84,7 @@ def check_png(path: Path) -> None:
     """Refuse a path that no picture can be written to, before the work for it is done; makes its folder."""
     if path.suffix.lower() != ".png" or path.is_dir():
         raise OutputError(f"{path} is no name for a picture; expected one that ends in .png")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"{path} cannot be written: {error.strerror}") from error
-    if not os.access(path.parent, os.W_OK):
-        raise OutputError(f"{path} cannot be written: permission denied")
+    check_writable(path)
 
 
 @dataclass(frozen=True)
