@@ -19,6 +19,7 @@ from nsde_policy.data.store import load_demonstrations as load_demonstrations
 from nsde_policy.data.transitions import CurrentAction as CurrentAction
 from nsde_policy.data.transitions import PreviousAction as PreviousAction
 from nsde_policy.data.transitions import Transitions as Transitions
+from nsde_policy.data.transitions import states_of as states_of
 from nsde_policy.data.transitions import transitions as transitions
 from nsde_policy.data.windows import Windows as Windows
 from nsde_policy.data.windows import windows as windows

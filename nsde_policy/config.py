@@ -65,9 +65,54 @@ def _read(owner: type, key: str, hint: Any, value: Any) -> Any:
     return value
 
 
-def _need(owner: object, condition: bool, rule: str) -> None:
+def need(owner: object, condition: bool, rule: str) -> None:
+    """Refuse settings that break a rule; for use in `__post_init__`."""
     if not condition:
         raise ConfigError(f"{type(owner).__name__}: {rule}")
+
+
+@dataclass(frozen=True)
+class NoSampling(Jsonable):
+    """A method of which nothing can be chosen once it is trained."""
+
+
+@dataclass(frozen=True)
+class ModelConfig(Jsonable):
+    """What the settings of every method say; each method adds its own."""
+
+    history: int = 2
+    """States the method sees, the present one included."""
+    sampling: Jsonable = field(default_factory=NoSampling)
+    """How actions are drawn from the trained model; nothing here needs training again."""
+
+    @property
+    def longest_chunk(self) -> int | None:
+        """Most actions one plan holds; None where it can be continued at will."""
+        return None
+
+    def __post_init__(self) -> None:
+        need(self, self.history >= 1, f"need history >= 1, got {self.history}")
+
+
+@dataclass(frozen=True)
+class WindowConfig(ModelConfig):
+    """A method that learns windows: states seen lately, and the actions from the oldest of them on."""
+
+    horizon: int = 16
+    """Actions of a window (T_p), counted from the oldest state it sees."""
+
+    @property
+    def longest_chunk(self) -> int:
+        """The actions from the present on."""
+        return self.horizon - self.history + 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        need(
+            self,
+            self.horizon >= self.history,
+            f"horizon counts from the oldest of the {self.history} states seen, got {self.horizon}",
+        )
 
 
 @dataclass(frozen=True)
@@ -90,12 +135,12 @@ class NetworkConfig(Jsonable):
     """Nonlinearity of the hidden layers."""
 
     def __post_init__(self) -> None:
-        _need(
+        need(
             self,
             self.width >= 1 and self.depth >= 1,
             f"need width, depth >= 1, got {self.width}, {self.depth}",
         )
-        _need(self, 0 <= self.dropout < 1, f"need 0 <= dropout < 1, got {self.dropout}")
+        need(self, 0 <= self.dropout < 1, f"need 0 <= dropout < 1, got {self.dropout}")
 
 
 @dataclass(frozen=True)
@@ -112,13 +157,13 @@ class SamplingConfig(Jsonable):
     """Solver steps per control period."""
 
     def __post_init__(self) -> None:
-        _need(self, 0 <= self.alpha < math.inf, f"need alpha >= 0, got {self.alpha}")
-        _need(self, 0 <= self.diffusion < math.inf, f"need diffusion >= 0, got {self.diffusion}")
-        _need(self, self.substeps >= 1, f"need substeps >= 1, got {self.substeps}")
+        need(self, 0 <= self.alpha < math.inf, f"need alpha >= 0, got {self.alpha}")
+        need(self, 0 <= self.diffusion < math.inf, f"need diffusion >= 0, got {self.diffusion}")
+        need(self, self.substeps >= 1, f"need substeps >= 1, got {self.substeps}")
 
 
 @dataclass(frozen=True)
-class NeuralSDEConfig(Jsonable):
+class NeuralSDEConfig(ModelConfig):
     """A Neural SDE: what it sees, what it is trained on, how it is sampled."""
 
     history: int = 2
@@ -155,17 +200,17 @@ class NeuralSDEConfig(Jsonable):
     """How paths are drawn, unless said otherwise when they are."""
 
     def __post_init__(self) -> None:
-        _need(self, self.history >= 1, f"need history >= 1, got {self.history}")
-        _need(self, 0 < self.dt < math.inf, f"need dt > 0, got {self.dt}")
-        _need(self, 1e-12 <= self.delta < math.inf, f"need delta >= 1e-12, got {self.delta}")
-        _need(self, 0 <= self.noise < math.inf, f"need noise >= 0, got {self.noise}")
-        _need(self, 0 < self.variance_floor < 1, f"need 0 < variance_floor < 1, got {self.variance_floor}")
-        _need(self, self.noise > 0 or not self.denoiser, "a denoiser needs noise > 0: it has no blur to undo")
-        _need(self, self.denoiser or not self.learned_strength, "learned_strength needs the denoiser")
+        super().__post_init__()
+        need(self, 0 < self.dt < math.inf, f"need dt > 0, got {self.dt}")
+        need(self, 1e-12 <= self.delta < math.inf, f"need delta >= 1e-12, got {self.delta}")
+        need(self, 0 <= self.noise < math.inf, f"need noise >= 0, got {self.noise}")
+        need(self, 0 < self.variance_floor < 1, f"need 0 < variance_floor < 1, got {self.variance_floor}")
+        need(self, self.noise > 0 or not self.denoiser, "a denoiser needs noise > 0: it has no blur to undo")
+        need(self, self.denoiser or not self.learned_strength, "learned_strength needs the denoiser")
         joint_in_turn = self.objective == "joint" and self.schedule == "sequential"
-        _need(self, not joint_in_turn, "the joint objective trains flow and diffusion together")
+        need(self, not joint_in_turn, "the joint objective trains flow and diffusion together")
         starved = self.schedule == "sequential" and self.network.kind == "shared"
-        _need(
+        need(
             self,
             not starved,
             "training in sequence needs network.kind = 'separate': no part may own the trunk",
@@ -174,12 +219,12 @@ class NeuralSDEConfig(Jsonable):
 
     def check_sampling(self, sampling: SamplingConfig) -> None:
         """Refuse to sample with a part that is not trained."""
-        _need(
+        need(
             self,
             self.denoiser or sampling.denoiser == "off",
             "no denoiser is trained; sample with sampling.denoiser = 'off'",
         )
-        _need(
+        need(
             self,
             self.learned_strength or sampling.denoiser != "learned",
             "sampling.denoiser = 'learned' needs learned_strength",
@@ -200,18 +245,33 @@ class TrainConfig(Jsonable):
     """Fraction of the steps in which the rate rises to its largest."""
     weight_decay: float = 1e-3
     """AdamW's."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """AdamW's memory of the gradient and of its square."""
     clip: float = 1.0
     """Largest norm of the gradient."""
     ema: float = 0.999
     """Decay of the running average of the weights, which is what is kept; 0 keeps the last weights."""
+    precision: Literal["tf32", "bf16"] = "tf32"
+    """Of matrix products on CUDA; a CPU always works in float32."""
     log_every: int = 100
     """Steps between two records of the losses."""
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "log_every"):
-            _need(self, getattr(self, name) >= 1, f"need {name} >= 1, got {getattr(self, name)}")
-        _need(self, self.learning_rate > 0, f"need learning_rate > 0, got {self.learning_rate}")
-        _need(self, 0 <= self.warmup <= 1, f"need 0 <= warmup <= 1, got {self.warmup}")
-        _need(self, self.weight_decay >= 0, f"need weight_decay >= 0, got {self.weight_decay}")
-        _need(self, self.clip > 0, f"need clip > 0, got {self.clip}")
-        _need(self, 0 <= self.ema < 1, f"need 0 <= ema < 1, got {self.ema}")
+            need(self, getattr(self, name) >= 1, f"need {name} >= 1, got {getattr(self, name)}")
+        need(self, self.learning_rate > 0, f"need learning_rate > 0, got {self.learning_rate}")
+        need(self, 0 <= self.warmup <= 1, f"need 0 <= warmup <= 1, got {self.warmup}")
+        need(self, self.weight_decay >= 0, f"need weight_decay >= 0, got {self.weight_decay}")
+        need(self, all(0 <= beta < 1 for beta in self.betas), f"need 0 <= betas < 1, got {self.betas}")
+        need(self, self.clip > 0, f"need clip > 0, got {self.clip}")
+        need(self, 0 <= self.ema < 1, f"need 0 <= ema < 1, got {self.ema}")
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Settings of a method that work, whatever the task."""
+
+    model: ModelConfig
+    train: TrainConfig
+    chunk: int = 8
+    """Actions executed before planning again (T_a)."""

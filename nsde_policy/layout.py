@@ -141,13 +141,28 @@ class StateLayout(nn.Module):
         """x_next − x, on the circle where circular: the shorter way round, in [-π, π); state units."""
         return _increment(x, x_next, self.is_circular)
 
-    def observation(self, x: Tensor) -> Tensor:
-        """The observation part of a state, (..., obs_dim)."""
-        return x[..., : self.spec.obs_dim]
+    @property
+    def obs_feature_dim(self) -> int:
+        """Numbers a network sees of the observation alone."""
+        return self.spec.obs_dim + sum(column < self.spec.obs_dim for column in self.spec.circular)
 
-    def action(self, x: Tensor) -> Tensor:
-        """The action part of a state, (..., act_dim)."""
-        return x[..., self.spec.obs_dim :]
+    def obs_features(self, x: Tensor) -> Tensor:
+        """What a network sees that is shown the observation of a state alone, (..., obs_feature_dim)."""
+        n = self.spec.obs_dim
+        of_obs = self.linear_index[: n - (self.obs_feature_dim - n)]
+        angle = x.index_select(-1, self.circular_index[: self.obs_feature_dim - n])
+        unit = 2 * (x - self.low) / (self.high - self.low) - 1
+        return torch.cat([unit.index_select(-1, of_obs), angle.sin(), angle.cos()], dim=-1)
+
+    def to_unit(self, action: Tensor) -> Tensor:
+        """Actions mapped to [-1, 1] over the range of the demonstrations, (..., act_dim)."""
+        low, high = self.low[self.spec.obs_dim :], self.high[self.spec.obs_dim :]
+        return 2 * (action - low) / (high - low) - 1
+
+    def from_unit(self, unit: Tensor) -> Tensor:
+        """The inverse of `to_unit`."""
+        low, high = self.low[self.spec.obs_dim :], self.high[self.spec.obs_dim :]
+        return low + (unit + 1) / 2 * (high - low)
 
 
 def _mask(dim: int, circular: tuple[int, ...]) -> Tensor:

@@ -1,9 +1,11 @@
 """The settings of a whole run: which demonstrations, which model, how it is trained and executed."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
-from nsde_policy.config import Jsonable, NeuralSDEConfig, TrainConfig
+from nsde_policy.config import Jsonable, ModelConfig, NeuralSDEConfig, TrainConfig
 from nsde_policy.errors import ConfigError
+from nsde_policy.methods import DEFAULT_METHOD, get_method, method_of
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,8 @@ class RunConfig(Jsonable):
 
     demos: DemoConfig = field(default_factory=DemoConfig)
     """What is taken from the demonstrations."""
-    model: NeuralSDEConfig = field(default_factory=NeuralSDEConfig)
-    """The Neural SDE."""
+    model: ModelConfig = field(default_factory=NeuralSDEConfig)
+    """The method's own settings."""
     train: TrainConfig = field(default_factory=TrainConfig)
     """How it is fitted."""
     chunk: int = 8
@@ -46,3 +48,24 @@ class RunConfig(Jsonable):
     def __post_init__(self) -> None:
         if self.chunk < 1:
             raise ConfigError(f"chunk must be at least 1, got {self.chunk}")
+        longest = self.model.longest_chunk
+        if longest is not None and self.chunk > longest:
+            raise ConfigError(f"a plan of this model holds {longest} actions, chunk asks for {self.chunk}")
+
+    @property
+    def method(self) -> str:
+        """The name of the method."""
+        return method_of(self.model)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain dicts and numbers; `method` says whose settings `model` are."""
+        return {"method": self.method, **super().to_dict()}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """The inverse of `to_dict`."""
+        if not isinstance(values, dict) or not isinstance(values.get("model", {}), dict):
+            raise ConfigError(f"settings must be JSON objects, got {values!r:.60}")
+        rest = {key: value for key, value in values.items() if key not in ("method", "model")}
+        method, model = get_method(values.get("method", DEFAULT_METHOD)), values.get("model", {})
+        return replace(super().from_dict(rest), model=method.config_class().from_dict(model))

@@ -5,26 +5,31 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from nsde_policy.checkpoint import DemoRecord, RunDirectory, RunRecord, versions
+from nsde_policy.config import NeuralSDEConfig, WindowConfig
 from nsde_policy.data import (
     Demonstrations,
     PreviousAction,
     load_demonstrations,
+    states_of,
     transitions,
+    windows,
     with_mirror_images,
 )
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.files import PARTIAL
 from nsde_policy.layout import LayoutSpec
-from nsde_policy.models import NeuralSDE
+from nsde_policy.methods import get_method
+from nsde_policy.models import AbstractPolicyModel
 from nsde_policy.run_config import DemoConfig, RunConfig
-from nsde_policy.targets import Transitions
+from nsde_policy.targets import Transitions, Windows
 from nsde_policy.tasks import get_task
 from nsde_policy.trainer import Training
 
@@ -38,9 +43,10 @@ class Progress:
     seconds: float
     """Since this process began to train."""
     losses: Mapping[str, float]
-    training: Training[Transitions] = field(repr=False)
+    training: Training[Any] = field(repr=False)
 
 
+Samples = Transitions | Windows
 Watcher = Callable[[Progress], Mapping[str, float] | None]
 """Called at every record; what it returns is written beside the losses."""
 
@@ -52,17 +58,23 @@ def load_for(config: DemoConfig, path: Path) -> Demonstrations:
     )
 
 
-def training_data(demos: Demonstrations, config: RunConfig, *, task: str) -> Transitions:
-    """Pairs of states as tensors, mirror images and final actions as configured."""
-    settings = config.demos
-    if settings.mirror:
-        mirror = get_task(task).mirror
-        if mirror is None:
-            raise ConfigError(f"the task {task!r} has no mirror symmetry; set demos.mirror to False")
-        demos = with_mirror_images(demos, mirror)
-    rule = PreviousAction(first=settings.first_action_from or "zeros")
+def training_data(demos: Demonstrations, config: RunConfig, *, task: str) -> Samples:
+    """What the method learns from, as tensors: pairs of states, or windows; mirror images as configured."""
+    demos = _with_mirror_images(demos, config, task=task)
+    match config.model:
+        case WindowConfig():
+            return _windows(demos, config.demos, config.model, config.chunk)
+        case NeuralSDEConfig():
+            return _pairs(demos, config.demos, config.model)
+    raise ConfigError(f"nothing says what {type(config.model).__name__} learns from")
+
+
+def _pairs(demos: Demonstrations, settings: DemoConfig, model: NeuralSDEConfig) -> Transitions:
     pairs = transitions(
-        demos, action=rule, history=config.model.history, final_actions=settings.final_action_weight > 0
+        demos,
+        action=_action_rule(settings),
+        history=model.history,
+        final_actions=settings.final_action_weight > 0,
     )
     newest_first = np.concatenate([pairs.x[:, None], pairs.past[:, ::-1]], axis=1)
     final = ~pairs.known.all(axis=1, keepdims=True)
@@ -70,30 +82,57 @@ def training_data(demos: Demonstrations, config: RunConfig, *, task: str) -> Tra
     return Transitions(
         x=torch.from_numpy(newest_first.reshape(len(pairs), -1)),
         x_next=torch.from_numpy(pairs.x_next.copy()),
-        dt=torch.full((len(pairs), 1), config.model.dt),
+        dt=torch.full((len(pairs), 1), model.dt),
         weight=torch.from_numpy(weight.astype(np.float32)),
     )
 
 
-def fit_layout(data: Transitions, demos: Demonstrations) -> LayoutSpec:
-    """Measure ranges and increments on the pairs whose successor is known."""
-    known = (data.weight > 0).all(dim=1)
-    d = data.x_next.shape[1]
+def _windows(demos: Demonstrations, settings: DemoConfig, model: WindowConfig, chunk: int) -> Windows:
+    states, angles = states_of(demos, _action_rule(settings))
+    cut = windows(
+        replace(demos, obs=states, angles=angles, obs_names=()),
+        horizon=model.horizon,
+        n_obs_steps=model.history,
+        n_action_steps=chunk,
+    )
+    return Windows(states=torch.from_numpy(cut.obs[:, ::-1].copy()), actions=torch.from_numpy(cut.act.copy()))
+
+
+def fit_layout(demos: Demonstrations, config: RunConfig, *, task: str) -> LayoutSpec:
+    """Measure ranges and increments on recorded pairs of states, mirror images included as in training."""
+    demos = _with_mirror_images(demos, config, task=task)
+    pairs = transitions(demos, action=_action_rule(config.demos))
     obs_dim, act_dim = demos.obs.shape[1], demos.act.shape[1]
     circular = demos.angles + tuple(obs_dim + column for column in demos.act_angles)
-    return LayoutSpec.fit(data.x[known, :d], data.x_next[known], act_dim=act_dim, circular=circular)
+    x, x_next = torch.from_numpy(pairs.x.copy()), torch.from_numpy(pairs.x_next.copy())
+    return LayoutSpec.fit(x, x_next, act_dim=act_dim, circular=circular)
 
 
-def build_model(record: RunRecord) -> NeuralSDE:
+def _with_mirror_images(demos: Demonstrations, config: RunConfig, *, task: str) -> Demonstrations:
+    if not config.demos.mirror:
+        return demos
+    mirror = get_task(task).mirror
+    if mirror is None:
+        raise ConfigError(f"the task {task!r} has no mirror symmetry; set demos.mirror to False")
+    return with_mirror_images(demos, mirror)
+
+
+def _action_rule(settings: DemoConfig) -> PreviousAction:
+    return PreviousAction(first=settings.first_action_from or "zeros")
+
+
+def build_model(record: RunRecord) -> AbstractPolicyModel[Any]:
     """The model of a run, with fresh weights drawn from its seed."""
-    return NeuralSDE(record.config.model, record.layout, generator=torch.Generator().manual_seed(record.seed))
+    model = get_method(record.config.method).model_class()
+    return model(record.config.model, record.layout, generator=torch.Generator().manual_seed(record.seed))  # type: ignore[call-arg]
 
 
-def load_model(run: RunDirectory) -> tuple[RunRecord, NeuralSDE]:
+def load_model(run: RunDirectory) -> tuple[RunRecord, AbstractPolicyModel[Any]]:
     """A trained model in evaluation mode, strictly: every weight there, of its shape, finite."""
     record, weights = run.record(), run.weights()
     model = build_model(record)
     try:
+        model.make_room(weights)
         model.load_state_dict(weights)
     except RuntimeError as error:
         problem = " ".join(str(error).split())
@@ -121,14 +160,16 @@ def train_run(
     data = training_data(demos, config, task=task)
     record = RunRecord(
         config=config,
-        layout=fit_layout(data, demos),
+        layout=fit_layout(demos, config, task=task),
         task=task,
         seed=seed,
         demos=DemoRecord(demos.source, demos.fingerprint, len(demos), len(demos.obs)),
         versions=versions(),
     )
     _check_free(run, record, resume=resume)
-    training = Training(build_model(record).to(device), data, config.train, seed=seed)
+    model = build_model(record)
+    model.prepare(data)
+    training = Training(model.to(device), data, config.train, seed=seed)
     if resume and run.training.exists():
         training.restore(run.training_state())
         run.keep_metrics_until(training.step)
@@ -157,7 +198,7 @@ def _check_free(run: RunDirectory, record: RunRecord, *, resume: bool) -> None:
 
 def _work(
     run: RunDirectory,
-    training: Training[Transitions],
+    training: Training[Any],
     config: RunConfig,
     save_every_s: float,
     watch: Watcher | None,
@@ -182,7 +223,7 @@ def _work(
 
 
 @contextmanager
-def _saved_at_the_end(run: RunDirectory, training: Training[Transitions]) -> Iterator[None]:
+def _saved_at_the_end(run: RunDirectory, training: Training[Any]) -> Iterator[None]:
     """Save when the work ends, however it ends, unless what there is to save has gone bad."""
     try:
         yield
@@ -210,6 +251,6 @@ def _deferred_interrupt() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
-def _save(run: RunDirectory, training: Training[Transitions]) -> None:
+def _save(run: RunDirectory, training: Training[Any]) -> None:
     run.save_training(training.state())
     run.save_weights(training.averaged())

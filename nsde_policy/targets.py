@@ -52,6 +52,31 @@ class Transitions:
         return self.x, self.x_next, self.dt, self.weight
 
 
+@dataclass(frozen=True)
+class Windows:
+    """What was seen lately, and what was commanded from the oldest of it on."""
+
+    states: Tensor
+    """States x = (observation, the action before it), newest first, (n, history, d)."""
+    actions: Tensor
+    """Actions in time, the one commanded in `states[:, 0]` at history − 1, (n, horizon, act_dim)."""
+
+    def __post_init__(self) -> None:
+        shapes = tuple(self.states.shape), tuple(self.actions.shape)
+        if self.states.dim() != 3 or self.actions.dim() != 3 or len(self.states) != len(self.actions):
+            raise DemoError(f"expected states (n, history, d), actions (n, horizon, a), got {shapes}")
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+    def __getitem__(self, index: Tensor) -> "Windows":
+        return Windows(self.states[index], self.actions[index])
+
+    def to(self, device: torch.device | str) -> "Windows":
+        """The same on another device."""
+        return Windows(self.states.to(device), self.actions.to(device))
+
+
 def stack_history(path: Tensor, history: int) -> Tensor:
     """Put each state of a path (steps, ..., d) beside those before it; (steps, ..., history·d), newest first.
 

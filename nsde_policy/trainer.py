@@ -188,6 +188,7 @@ class StageRun(Generic[Data]):
         self._optimizer = torch.optim.AdamW(
             stage.parameters,
             lr=self._rate,
+            betas=config.betas,
             weight_decay=config.weight_decay,
             fused=True,
             capturable=self._device.type == "cuda",
@@ -226,7 +227,8 @@ class StageRun(Generic[Data]):
         index = torch.randint(
             len(self._data), (self._config.batch_size,), generator=self._generator, device=self._device
         )
-        parts = self._model.loss(self._data[index], self._generator)
+        with self._autocast():
+            parts = self._model.loss(self._data[index], self._generator)
         self._optimizer.zero_grad(set_to_none=True)
         parts.total(self._stage.losses).backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self._stage.parameters, self._config.clip)
@@ -236,6 +238,11 @@ class StageRun(Generic[Data]):
             torch._foreach_mul_(self.average, self._keep)
             torch._foreach_add_(self.average, torch._foreach_mul(list(self.parameters), 1 - self._keep))
         return LossParts({name: part.detach() for name, part in parts.parts.items()})
+
+    def _autocast(self) -> torch.autocast:
+        """Casts are not cached: a captured step must make them anew every time it is replayed."""
+        wanted = self._device.type == "cuda" and self._config.precision == "bf16"
+        return torch.autocast(self._device.type, torch.bfloat16, enabled=wanted, cache_enabled=False)
 
     def _capture(self) -> None:
         graph = torch.cuda.CUDAGraph()

@@ -35,10 +35,21 @@ def test_a_jump_of_full_turns_is_never_a_velocity(angle: float, turns: int, step
     torch.testing.assert_close(layout.features(x)[..., 2:], layout.features(x + 2 * math.pi * turns)[..., 2:])
 
 
-def test_a_state_is_an_observation_followed_by_an_action():
+def test_the_features_of_an_observation_leave_the_action_out():
     layout, x = StateLayout(SPEC), torch.tensor([1.0, 2.0, 3.0])
-    assert layout.observation(x).tolist() == [1.0, 2.0]
-    assert layout.action(x).tolist() == [3.0]
+    seen = layout.obs_features(x)
+    assert len(seen) == layout.obs_feature_dim
+    assert torch.equal(seen, layout.obs_features(x + torch.tensor([0.0, 0.0, 1.0])))
+    angles = [c for c in SPEC.circular if c < SPEC.obs_dim]
+    assert len(seen) == SPEC.obs_dim + len(angles)
+    assert set(seen.tolist()) <= set(layout.features(x).tolist())
+
+
+def test_actions_go_to_the_unit_range_and_back():
+    layout = StateLayout(SPEC)
+    ends = torch.tensor([[SPEC.low[-1]], [SPEC.high[-1]]])
+    assert layout.to_unit(ends).flatten().tolist() == [-1.0, 1.0]
+    assert torch.allclose(layout.from_unit(layout.to_unit(ends)), ends)
 
 
 def test_layout_is_measured_from_pairs_of_states():

@@ -1,12 +1,14 @@
-"""What the trainer knows of a model: its losses, and what is trained when."""
+"""What the trainer knows of a model, its losses and stages; and what a policy knows of it, its plans."""
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
+
+from nsde_policy.config import Jsonable, ModelConfig
 
 Batch = TypeVar("Batch", contravariant=True)
 
@@ -33,7 +35,7 @@ class Stage:
 
 
 class AbstractModel(nn.Module, abc.ABC, Generic[Batch]):
-    """A method: a loss for training; how it samples is its own affair."""
+    """What can be trained."""
 
     @abc.abstractmethod
     def loss(self, batch: Batch, generator: torch.Generator) -> LossParts:
@@ -44,4 +46,52 @@ class AbstractModel(nn.Module, abc.ABC, Generic[Batch]):
 
     @abc.abstractmethod
     def stages(self) -> tuple[Stage, ...]:
-        """What to train, one stage after the other."""
+        """What to train, one stage after the other; nothing where a method only remembers."""
+
+
+class Draws:
+    """Random numbers for rows that must not know of each other: each row has a generator of its own."""
+
+    def __init__(self, generators: Sequence[torch.Generator], device: torch.device | str = "cpu") -> None:
+        self._generators, self._device = tuple(generators), device
+
+    def __len__(self) -> int:
+        return len(self._generators)
+
+    def normal(self, *shape: int) -> Tensor:
+        """Standard normal numbers, (rows, *shape)."""
+        rows = [torch.randn(shape, generator=generator) for generator in self._generators]
+        return torch.stack(rows).to(self._device)
+
+    def uniform(self, *shape: int) -> Tensor:
+        """Numbers in [0, 1), (rows, *shape)."""
+        rows = [torch.rand(shape, generator=generator) for generator in self._generators]
+        return torch.stack(rows).to(self._device)
+
+
+class AbstractPolicyModel(AbstractModel[Batch]):
+    """A method that can be asked for actions. One file per method; `methods.py` names it.
+
+    It is shown states x = (observation, the action before it) in their own units, the newest first: the
+    state it is asked in, then those before. Its constructor is `(config, layout, *, generator)`.
+    """
+
+    config: ModelConfig
+
+    @abc.abstractmethod
+    def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Jsonable | None = None) -> Tensor:
+        """The next actions, in their own units, (rows, steps, act_dim), for states (rows, history, d).
+
+        A row's answer depends on that row alone, its randomness on that row's draws. `sampling` stands in
+        for `config.sampling`.
+        """
+
+    @abc.abstractmethod
+    def calls(self, steps: int, sampling: Jsonable | None = None) -> int:
+        """Network calls, one after the other, that `plan` makes for so many actions."""
+
+    def prepare(self, data: Batch) -> None:
+        """Look at all the training data once, before the first step, such as to place bins."""
+
+    def make_room(self, weights: Mapping[str, Tensor]) -> None:
+        """Make room for weights whose sizes depend on the training data, before they are loaded."""

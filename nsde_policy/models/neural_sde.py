@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from nsde_policy import losses
-from nsde_policy.config import NeuralSDEConfig, SamplingConfig
+from nsde_policy.config import Jsonable, NeuralSDEConfig, SamplingConfig
 from nsde_policy.errors import ConfigError
 from nsde_policy.layout import LayoutSpec, StateLayout
-from nsde_policy.models.interface import AbstractModel, LossParts, Stage
+from nsde_policy.models.interface import AbstractPolicyModel, Draws, LossParts, Stage
 from nsde_policy.models.learned_sde import LearnedSDE, build_mlp
 from nsde_policy.networks import Outputs
 from nsde_policy.sde import (
@@ -27,7 +27,7 @@ from nsde_policy.sde import (
 from nsde_policy.targets import Transitions, draw_noise, flow_target, stack_history
 
 
-class NeuralSDE(AbstractModel[Transitions]):
+class NeuralSDE(AbstractPolicyModel[Transitions]):
     """dx = (f(x) + α d(x)) dt + g(x) ⊙ dw with learned f, g, d (Eq. 22).
 
     States with history are (..., history·d), newest first, as `targets.stack_history` makes them. Everything
@@ -36,7 +36,7 @@ class NeuralSDE(AbstractModel[Transitions]):
 
     def __init__(self, config: NeuralSDEConfig, layout: LayoutSpec, *, generator: torch.Generator) -> None:
         super().__init__()
-        self.config = config
+        self.config: NeuralSDEConfig = config
         self.learned = LearnedSDE(config, layout, generator)
         self.strength = (
             build_mlp(config, self.layout, self.dim, generator) if config.learned_strength else None
@@ -135,6 +135,32 @@ class NeuralSDE(AbstractModel[Transitions]):
             return full * torch.cat([fraction] * self.config.history, dim=-1)
 
         return learned
+
+    def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Jsonable | None = None) -> Tensor:
+        """The action part of one sampled path per row."""
+        paths = self.futures(states, steps=steps, draws=draws, sampling=sampling)
+        return paths[:, 1:, self.layout.spec.obs_dim :]
+
+    def futures(
+        self, states: Tensor, *, steps: int, draws: Draws, sampling: Jsonable | None = None
+    ) -> Tensor:
+        """One sampled path per row, the present state first, (rows, steps + 1, d)."""
+        sampling = self._own(sampling)
+        noise = draws.normal(steps * sampling.substeps, self.dim).transpose(0, 1)
+        path = self.sample_paths(states.flatten(-2), steps=steps, noise=noise, sampling=sampling)
+        return path.transpose(0, 1)
+
+    def calls(self, steps: int, sampling: Jsonable | None = None) -> int:
+        """One per solver step; two where the denoiser's strength is a network of its own."""
+        sampling = self._own(sampling)
+        return steps * sampling.substeps * (2 if sampling.denoiser == "learned" else 1)
+
+    def _own(self, sampling: Jsonable | None) -> SamplingConfig:
+        if sampling is None:
+            return self.config.sampling
+        if not isinstance(sampling, SamplingConfig):
+            raise ConfigError(f"a Neural SDE is sampled by a SamplingConfig, got {type(sampling).__name__}")
+        return sampling
 
     @torch.no_grad()
     def sample_paths(
