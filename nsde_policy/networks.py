@@ -5,6 +5,8 @@ Randomness is explicit: weights and dropout masks come from the generator that i
 
 import abc
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal, NamedTuple
 
 import torch
@@ -35,6 +37,15 @@ def linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
         layer.weight.uniform_(-bound, bound, generator=generator)
         layer.bias.uniform_(-bound, bound, generator=generator)
     return layer
+
+
+@contextmanager
+def weights_from(generator: torch.Generator) -> Iterator[None]:
+    """Let modules made within draw their initial weights from `generator`, and nothing from elsewhere."""
+    with torch.random.fork_rng(devices=[]):
+        torch.random.set_rng_state(generator.get_state())
+        yield
+        generator.set_state(torch.random.get_rng_state())
 
 
 class MLP(nn.Module):

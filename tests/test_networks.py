@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from nsde_policy.errors import ConfigError
-from nsde_policy.networks import MLP, AbstractNetworks, SeparateNetworks, SharedTrunk
+from nsde_policy.networks import MLP, AbstractNetworks, SeparateNetworks, SharedTrunk, weights_from
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -63,3 +63,15 @@ def test_three_functions_behind_one_call(kind: str):
 def test_refuses_sizes_that_make_no_network():
     with pytest.raises(ConfigError, match="depth, width >= 1"):
         mlp(depth=0)
+
+
+def test_weights_come_from_the_generator_and_the_global_state_is_left_alone():
+    def made(generator: torch.Generator) -> torch.Tensor:
+        with weights_from(generator):
+            return nn.Conv1d(2, 3, 5).weight.detach()
+
+    before, generator = torch.get_rng_state(), seeded(3)
+    first, second = made(generator), made(generator)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(first, made(seeded(3)))
+    assert not torch.equal(first, second)
