@@ -5,7 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from nsde_policy.config import SamplingConfig
+from nsde_policy.errors import ConfigError
 from nsde_policy.eval.rollout import RolloutConfig, Trace
+from nsde_policy.models import NeuralSDE
 from nsde_policy.policy import Memory, NSDEPolicy
 
 HORIZON = 24
@@ -31,13 +34,17 @@ class Forecast:
     agent: np.ndarray
     """(steps + 1, SAMPLES, 2), the present first."""
     block: np.ndarray
-    """(steps + 1, SAMPLES, 3)."""
+    """(steps + 1, SAMPLES, 3); no samples from a policy that does not foresee the block."""
 
     @classmethod
     def of(
         cls, policy: NSDEPolicy, memory: Memory, config: RolloutConfig, generator: torch.Generator
     ) -> "Forecast":
         """Sample futures from what a policy knew when it planned, drawn as its plans are."""
+        if not isinstance(policy.model, NeuralSDE):
+            return cls._of_plans(policy, memory, config, generator)
+        if not isinstance(config.sampling, SamplingConfig | None):
+            raise ConfigError(f"a Neural SDE is not sampled by {type(config.sampling).__name__}")
         states = policy.sample(
             memory,
             n=SAMPLES,
@@ -47,6 +54,19 @@ class Forecast:
         )
         array = states.double().numpy()
         return cls(agent=array[:, :, :2], block=array[:, :, 2:5])
+
+    @classmethod
+    def _of_plans(
+        cls, policy: NSDEPolicy, memory: Memory, config: RolloutConfig, generator: torch.Generator
+    ) -> "Forecast":
+        """Futures of a policy that plans actions alone: where it would send the agent."""
+        steps = config.chunk or policy.chunk
+        plans = policy.plans(
+            [memory] * SAMPLES, generators=[generator] * SAMPLES, chunk=steps, sampling=config.sampling
+        )
+        targets = np.stack([plan.actions for plan in plans], axis=1)
+        here = np.broadcast_to(memory.states()[0, 0, :2].double().numpy(), (1, SAMPLES, 2))
+        return cls(agent=np.concatenate([here, targets]), block=np.empty((steps + 1, 0, 3)))
 
     def later(self, periods: int) -> "Forecast":
         """What is still ahead after some control periods."""

@@ -1,7 +1,8 @@
 """Play episodes with a policy: receding-horizon chunks, one seed one result, on as many processes as asked.
 
-The result of a seed depends on that seed alone: its start, its noise and its plans are computed row by row,
-so not on the batch, the order, the number of processes or the other seeds.
+The result of a seed depends on that seed alone: its start, its noise, its troubles and its plans are computed
+row by row, so not on the order, the number of processes or the other seeds. Played side by side in one batch
+(on a GPU), matrix products round differently with the number of rows; nothing else changes.
 """
 
 import multiprocessing
@@ -16,9 +17,10 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from nsde_policy.config import SamplingConfig
+from nsde_policy.config import Sampling
 from nsde_policy.envs import register_envs
 from nsde_policy.errors import ConfigError
+from nsde_policy.eval.conditions import Condition, Disturbances
 from nsde_policy.policy import Memory, NSDEPolicy
 
 
@@ -30,8 +32,10 @@ class RolloutConfig:
     reset_rule: str = "benchmark"
     chunk: int | None = None
     """Actions executed before planning again; None for the policy's own."""
-    sampling: SamplingConfig | None = None
-    """How paths are drawn; None for the policy's own."""
+    sampling: Sampling | None = None
+    """How actions are drawn; None for the policy's own."""
+    condition: Condition = field(default_factory=Condition)
+    """What episodes have to cope with."""
 
     def __post_init__(self) -> None:
         if self.chunk is not None and self.chunk < 1:
@@ -87,97 +91,191 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+class Episode:
+    """One episode under way.
+
+    A plan is asked for every `chunk` control periods. Where it comes late, the command in force stands until
+    the first one is there; later ones are asked for in time to follow on the one before. Actions whose moment
+    has passed when a plan arrives are dropped, as far as the plan is long enough; with 2 periods of latency:
+
+        period      0 1 2 3 4 5 6 7 8 9 …
+        asked       x               x
+        planned     - - x x x x x x x x
+        executed    hold x x x x x x x x …
+    """
+
+    def __init__(
+        self,
+        policy: NSDEPolicy,
+        env: gym.Env[Any, Any],
+        seed: int,
+        config: RolloutConfig,
+        trace: Trace | None = None,
+    ) -> None:
+        self.seed, self.generator, self.memory = seed, noise_generator(seed), Memory(policy)
+        self._env, self._trace, self._push = env, trace, config.condition.push
+        self._low, self._high = env.action_space.low, env.action_space.high  # type: ignore[attr-defined]
+        std = np.array(policy.record.layout.increment_std[: policy.obs_dim])
+        self._troubles = Disturbances(config.condition, seed, std)
+        self._late, self._chunk = config.condition.latency_steps, config.chunk or policy.chunk
+        self.steps = self.plans = 0
+        self.ended = False
+        self._coming: list[tuple[int, np.ndarray]] = []
+        self._actions: list[np.ndarray] = []
+        self._rewards = [0.0]
+        obs, self._info = env.reset(seed=seed)
+        self._see(obs)
+
+    def run(self, planned: np.ndarray) -> None:
+        """Take the plan asked for now, and go on until the next one is due, or to the end."""
+        if self._trace is not None:
+            self._trace.memories.append((self.steps, self.memory.copy()))
+        self.plans += 1
+        passed = min(self._late, len(planned) - min(self._chunk, len(planned)))
+        self._coming.append((self.steps + self._late, planned[passed:]))
+        for _ in range(self._chunk):
+            self._step()
+            if self.ended:
+                break
+
+    def _step(self) -> None:
+        if self._coming and self._coming[0][0] == self.steps:
+            self._actions = list(self._coming.pop(0)[1])
+        planned = self._actions.pop(0) if self._actions else self.memory.in_force
+        if (rng := self._troubles.push_at(self.steps)) is not None:
+            self._env.unwrapped.push(self._push, rng)  # type: ignore[attr-defined]
+        action = np.clip(planned, self._low, self._high)
+        obs, reward, terminated, truncated, self._info = self._env.step(action)
+        self.memory.did(action)
+        self.steps += 1
+        self._rewards.append(float(reward))
+        if self._trace is not None:
+            self._trace.actions.append(action)
+        self._see(obs)
+        self.ended = terminated or truncated
+
+    def _see(self, obs: np.ndarray) -> None:
+        self.memory.see(self._troubles.seen(obs))
+        if self._trace is not None:
+            self._trace.obs.append(obs)
+            self._trace.coverage.append(self._info["coverage"])
+
+    def result(self, *, planned: int, calls: int, planning_s: float) -> EpisodeResult:
+        """How it went; the rest is of one plan: its actions, its network calls, the time of all plans."""
+        return EpisodeResult(
+            seed=self.seed,
+            max_reward=max(self._rewards),
+            success=bool(self._info["success"]),
+            final_coverage=self._info["coverage"],
+            steps=self.steps,
+            plans=self.plans,
+            planned=self.plans * planned,
+            network_calls=self.plans * calls,
+            planning_s=planning_s,
+        )
+
+
 def play(
     policy: NSDEPolicy, env: gym.Env[Any, Any], seed: int, config: RolloutConfig, trace: Trace | None = None
 ) -> EpisodeResult:
     """Play one episode to its end."""
-    generator = noise_generator(seed)
-    chunk = config.chunk or policy.chunk
-    sampling = config.sampling or policy.model.config.sampling
-    calls_per_action = sampling.substeps * (2 if sampling.denoiser == "learned" else 1)
-    low, high = env.action_space.low, env.action_space.high  # type: ignore[attr-defined]
-    obs, info = env.reset(seed=seed)
-    memory = Memory(policy)
-    memory.see(obs)
-    rewards, steps, plans, planning = [0.0], 0, 0, 0.0
-    if trace is not None:
-        trace.obs.append(obs)
-        trace.coverage.append(info["coverage"])
-    ended = False
-    while not ended:
+    (result,) = play_together(policy, [env], [seed], config, [trace])
+    return result
+
+
+def play_together(
+    policy: NSDEPolicy,
+    envs: Sequence[gym.Env[Any, Any]],
+    seeds: Sequence[int],
+    config: RolloutConfig,
+    traces: Sequence[Trace | None] | None = None,
+) -> list[EpisodeResult]:
+    """Play episodes side by side, each to its end, planning for all of them in one batch."""
+    wanted = policy.check_chunk(config.chunk or policy.chunk) + config.condition.latency_steps
+    steps = min(wanted, policy.model.config.longest_chunk or wanted)
+    traces = traces or [None] * len(seeds)
+    episodes = [
+        Episode(policy, env, seed, config, trace)
+        for env, seed, trace in zip(envs, seeds, traces, strict=True)
+    ]
+    planning = dict.fromkeys(seeds, 0.0)
+    while running := [episode for episode in episodes if not episode.ended]:
         started = time.perf_counter()
-        plan = policy.plan(memory, generator=generator, chunk=chunk, sampling=config.sampling)
-        planning += time.perf_counter() - started
-        plans += 1
-        if trace is not None:
-            trace.memories.append((steps, memory.copy()))
-        for planned in plan.actions:
-            action = np.clip(planned, low, high)
-            obs, reward, terminated, truncated, info = env.step(action)
-            memory.did(action)
-            memory.see(obs)
-            steps += 1
-            rewards.append(float(reward))
-            if trace is not None:
-                trace.actions.append(action)
-                trace.obs.append(obs)
-                trace.coverage.append(info["coverage"])
-            ended = terminated or truncated
-            if ended:
-                break
-    return EpisodeResult(
-        seed=seed,
-        max_reward=max(rewards),
-        success=bool(info["success"]),
-        final_coverage=info["coverage"],
-        steps=steps,
-        plans=plans,
-        planned=plans * chunk,
-        network_calls=plans * chunk * calls_per_action,
-        planning_s=planning,
-    )
+        plans = policy.plans(
+            [episode.memory for episode in running],
+            generators=[episode.generator for episode in running],
+            chunk=steps,
+            sampling=config.sampling,
+        )
+        share = (time.perf_counter() - started) / len(running)
+        for episode, plan in zip(running, plans, strict=True):
+            planning[episode.seed] += share
+            episode.run(plan.actions)
+    calls = policy.model.calls(steps, config.sampling)
+    return [
+        episode.result(planned=steps, calls=calls, planning_s=planning[episode.seed]) for episode in episodes
+    ]
 
 
 def evaluate(
-    path: Path | None, seeds: Sequence[int], config: RolloutConfig, *, workers: int = 1
+    path: Path | None,
+    seeds: Sequence[int],
+    config: RolloutConfig,
+    *,
+    workers: int = 1,
+    device: str = "cpu",
+    batch: int = 1,
 ) -> Iterator[EpisodeResult]:
-    """Play one episode per seed, in their order; `path` is a run, or None for the shipped policy."""
-    if workers < 1:
-        raise ConfigError(f"workers must be at least 1, got {workers}")
-    if workers == 1 or len(seeds) == 1:
-        player = Player(path, config)
+    """Play one episode per seed, in their order; `path` is a run, or None for the shipped policy.
+
+    On a CPU, processes share the seeds. Elsewhere one process plays `batch` episodes side by side.
+    """
+    if workers < 1 or batch < 1:
+        raise ConfigError(f"workers and batch must be at least 1, got {workers} and {batch}")
+    if workers == 1 or len(seeds) <= batch:
+        player = Player(path, config, device=device, batch=min(batch, len(seeds)))
         with one_thread():
-            for seed in seeds:
-                yield player.play(seed)
+            for start in range(0, len(seeds), batch):
+                yield from player.play_all(seeds[start : start + batch])
         return
+    shards = [seeds[start : start + batch] for start in range(0, len(seeds), batch)]
     context = multiprocessing.get_context("spawn")
-    with context.Pool(min(workers, len(seeds)), _start_worker, (path, config)) as pool:
-        yield from pool.imap(_play_in_worker, seeds, chunksize=1)
+    with context.Pool(min(workers, len(shards)), _start_worker, (path, config, device, batch)) as pool:
+        for results in pool.imap(_play_in_worker, shards, chunksize=1):
+            yield from results
 
 
 class Player:
-    """A policy and an environment, ready to play."""
+    """A policy and its environments, ready to play."""
 
-    def __init__(self, path: Path | None, config: RolloutConfig) -> None:
+    def __init__(
+        self, path: Path | None, config: RolloutConfig, *, device: str = "cpu", batch: int = 1
+    ) -> None:
         register_envs()
-        self.policy = NSDEPolicy.from_pretrained(path)
+        self.policy = NSDEPolicy.from_pretrained(path).to(device)
         self.config = config
-        self.env = gym.make(config.env_id, reset_rule=config.reset_rule)
+        self._envs = [gym.make(config.env_id, reset_rule=config.reset_rule) for _ in range(batch)]
+        if config.condition.push and not hasattr(self._envs[0].unwrapped, "push"):
+            raise ConfigError(f"nothing can be pushed in {config.env_id}: leave out --push")
 
     def play(self, seed: int, trace: Trace | None = None) -> EpisodeResult:
         """Play one episode to its end."""
-        return play(self.policy, self.env, seed, self.config, trace)
+        return play(self.policy, self._envs[0], seed, self.config, trace)
+
+    def play_all(self, seeds: Sequence[int]) -> list[EpisodeResult]:
+        """Play at most `batch` episodes side by side."""
+        return play_together(self.policy, self._envs[: len(seeds)], seeds, self.config)
 
 
 _player: Player | None = None
 
 
-def _start_worker(path: Path | None, config: RolloutConfig) -> None:
+def _start_worker(path: Path | None, config: RolloutConfig, device: str, batch: int) -> None:
     global _player
     torch.set_num_threads(1)
-    _player = Player(path, config)
+    _player = Player(path, config, device=device, batch=batch)
 
 
-def _play_in_worker(seed: int) -> EpisodeResult:
+def _play_in_worker(seeds: Sequence[int]) -> list[EpisodeResult]:
     assert _player is not None
-    return _player.play(seed)
+    return _player.play_all(seeds)

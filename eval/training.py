@@ -18,8 +18,6 @@ from nsde_policy.run_config import RunConfig
 from nsde_policy.runs import Progress, load_for, train_run
 from nsde_policy.tasks import get_task
 
-ONE_THREAD_WIDTH = 512
-"""Networks up to this width train faster on one thread: a step is too short to be shared."""
 QUICK_SEEDS = range(200_000, 200_020)
 """Starts of the quick evaluations; never those that are reported."""
 
@@ -42,7 +40,7 @@ def train(
         raise ConfigError(f"the task {task!r} has no environment to evaluate in; leave out --eval-every")
     episodes = load_for(config.demos, demos or EMBEDDED_DEMOS)
     where = pick_device(device)
-    if where == "cpu" and config.model.network.width <= ONE_THREAD_WIDTH:
+    if where == "cpu" and not config.model.gains_from_threads:
         torch.set_num_threads(1)
     with Watch(RunDirectory(path), config.train.steps, env_id, eval_every, tensorboard) as watch:
         return train_run(

@@ -72,8 +72,8 @@ def need(owner: object, condition: bool, rule: str) -> None:
 
 
 @dataclass(frozen=True)
-class NoSampling(Jsonable):
-    """A method of which nothing can be chosen once it is trained."""
+class Sampling(Jsonable):
+    """How actions are drawn from a trained model: what a method lets be chosen then, it adds."""
 
 
 @dataclass(frozen=True)
@@ -82,13 +82,18 @@ class ModelConfig(Jsonable):
 
     history: int = 2
     """States the method sees, the present one included."""
-    sampling: Jsonable = field(default_factory=NoSampling)
-    """How actions are drawn from the trained model; nothing here needs training again."""
+    sampling: Sampling = field(default_factory=Sampling)
+    """How actions are drawn, unless said otherwise when they are."""
 
     @property
     def longest_chunk(self) -> int | None:
         """Most actions one plan holds; None where it can be continued at will."""
         return None
+
+    @property
+    def gains_from_threads(self) -> bool:
+        """Whether a training step is long enough to be shared by a CPU's threads."""
+        return False
 
     def __post_init__(self) -> None:
         need(self, self.history >= 1, f"need history >= 1, got {self.history}")
@@ -144,7 +149,7 @@ class NetworkConfig(Jsonable):
 
 
 @dataclass(frozen=True)
-class SamplingConfig(Jsonable):
+class SamplingConfig(Sampling):
     """How paths are drawn from a trained model; nothing here needs training again."""
 
     denoiser: Literal["constant", "cancelling", "learned", "off"] = "constant"
@@ -216,6 +221,11 @@ class NeuralSDEConfig(ModelConfig):
             "training in sequence needs network.kind = 'separate': no part may own the trunk",
         )
         self.check_sampling(self.sampling)
+
+    @property
+    def gains_from_threads(self) -> bool:
+        """Networks up to a width of 512 train faster on one thread."""
+        return self.network.width > 512
 
     def check_sampling(self, sampling: SamplingConfig) -> None:
         """Refuse to sample with a part that is not trained."""

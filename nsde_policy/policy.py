@@ -4,7 +4,7 @@ import copy
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -12,9 +12,9 @@ from torch import Tensor
 
 from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.checkpoint import RunDirectory, RunRecord
-from nsde_policy.config import SamplingConfig
-from nsde_policy.errors import PolicyInputError
-from nsde_policy.models import NeuralSDE
+from nsde_policy.config import Sampling, SamplingConfig
+from nsde_policy.errors import ConfigError, PolicyInputError
+from nsde_policy.models import AbstractPolicyModel, Draws, NeuralSDE
 from nsde_policy.runs import load_model
 
 
@@ -23,18 +23,19 @@ class Plan(NamedTuple):
 
     actions: np.ndarray
     """Commands for the next control periods, (chunk, act_dim)."""
-    states: np.ndarray
-    """The states it expects to pass, the present one first, (chunk + 1, obs_dim + act_dim)."""
+    states: np.ndarray | None = None
+    """The states it expects to pass, the present one first, (chunk + 1, obs_dim + act_dim); None for methods
+    that foresee actions alone."""
 
 
 class NSDEPolicy:
-    """A Neural SDE, asked for actions.
+    """A trained method, asked for actions.
 
         policy = NSDEPolicy.from_pretrained("runs/pusht")
         policy.reset()
         action = policy.select_action(obs)        # once per control period
 
-    It plans `chunk` actions at once, one network call each, and plans again when they are used up:
+    It plans `chunk` actions at once, and plans again when they are used up:
 
         period      0 1 2 3 4 5 6 7 | 8 9 …
         observed    x x x x x x x x | x
@@ -42,9 +43,10 @@ class NSDEPolicy:
         executed    x x x x x x x x | x x …
     """
 
-    def __init__(self, record: RunRecord, model: NeuralSDE) -> None:
+    def __init__(self, record: RunRecord, model: AbstractPolicyModel[Any]) -> None:
         self.record, self.model = record, model
         self.chunk = record.config.chunk
+        self._device = "cpu"
         self._queue: deque[np.ndarray] = deque()
         self._memory = Memory(self)
         self._generator = torch.Generator().manual_seed(record.seed)
@@ -53,6 +55,12 @@ class NSDEPolicy:
     def from_pretrained(cls, path: Path | str | None = None) -> Self:
         """Load a run directory, strictly; without one, the policy shipped in the package."""
         return cls(*load_model(RunDirectory(SHIPPED_POLICY if path is None else Path(path))))
+
+    def to(self, device: str) -> Self:
+        """Plan on another device; observations and actions stay numpy arrays."""
+        self.model.to(device)
+        self._device = device
+        return self
 
     @property
     def obs_dim(self) -> int:
@@ -94,12 +102,38 @@ class NSDEPolicy:
         *,
         generator: torch.Generator,
         chunk: int | None = None,
-        sampling: SamplingConfig | None = None,
+        sampling: Sampling | None = None,
     ) -> Plan:
-        """Sample one future from what has been seen and done."""
-        paths = self.sample(memory, n=1, steps=chunk or self.chunk, generator=generator, sampling=sampling)
-        states = paths[:, 0].double().numpy()
-        return Plan(actions=states[1:, self.obs_dim :], states=states)
+        """Plan from what has been seen and done; a Neural SDE samples one future."""
+        (plan,) = self.plans([memory], generators=[generator], chunk=chunk, sampling=sampling)
+        return plan
+
+    def plans(
+        self,
+        memories: Sequence["Memory"],
+        *,
+        generators: Sequence[torch.Generator],
+        chunk: int | None = None,
+        sampling: Sampling | None = None,
+    ) -> list[Plan]:
+        """Plan for several episodes in one batch, each with a generator of its own."""
+        steps = self.check_chunk(chunk or self.chunk)
+        states = torch.cat([memory.states() for memory in memories]).to(self._device)
+        draws = Draws(generators, self._device)
+        if isinstance(self.model, NeuralSDE):
+            futures = self.model.futures(states, steps=steps, draws=draws, sampling=sampling)
+            paths = futures.double().cpu().numpy()
+            return [Plan(actions=path[1:, self.obs_dim :], states=path) for path in paths]
+        actions = self.model.plan(states, steps=steps, draws=draws, sampling=sampling)
+        return [Plan(actions=chunk) for chunk in actions.double().cpu().numpy()]
+
+    def check_chunk(self, chunk: int) -> int:
+        """`chunk` itself, where one plan can hold so many actions."""
+        longest = self.model.config.longest_chunk
+        if chunk < 1 or (longest is not None and chunk > longest):
+            held = "at least 1" if longest is None else f"from 1 to {longest}"
+            raise ConfigError(f"a plan of this policy holds {held} actions, {chunk} were asked for")
+        return chunk
 
     def sample(
         self,
@@ -111,13 +145,20 @@ class NSDEPolicy:
         sampling: SamplingConfig | None = None,
     ) -> Tensor:
         """Sample n futures, (steps + 1, n, obs_dim + act_dim), the present state first."""
-        x0 = memory.states().expand(n, -1)
-        return self.model.sample_paths(x0, steps=steps, generator=generator, sampling=sampling)
+        x0 = memory.states().flatten(-2).expand(n, -1)
+        return self._sde.sample_paths(x0, steps=steps, generator=generator, sampling=sampling)
 
     def step_std(self, memory: "Memory") -> np.ndarray:
         """How unsure the next state is: σ of each of its numbers in their own units, (obs_dim + act_dim,)."""
-        std: np.ndarray = self.model.step_std(memory.states())[0].double().numpy()
+        std: np.ndarray = self._sde.step_std(memory.states().flatten(-2))[0].double().numpy()
         return std
+
+    @property
+    def _sde(self) -> NeuralSDE:
+        if not isinstance(self.model, NeuralSDE):
+            method = self.record.config.method
+            raise ConfigError(f"{method} plans actions; only a Neural SDE foresees states and their spread")
+        return self.model
 
 
 class Memory:
@@ -143,17 +184,24 @@ class Memory:
             self._last_action = now[columns] if columns else np.zeros(self._act_dim)
         self._states.appendleft(np.concatenate([now, self._last_action]))
 
+    @property
+    def in_force(self) -> np.ndarray:
+        """The command in force: the last action, or what stands for it before the first."""
+        if self._last_action is None:
+            raise PolicyInputError("nothing has been observed yet: show the policy an observation first")
+        return self._last_action
+
     def did(self, action: np.ndarray | Sequence[float]) -> None:
         """Note the action that was sent, which may differ from the one that was planned, (act_dim,)."""
         self._last_action = _finite(action, self._act_dim, "an action")
 
     def states(self) -> Tensor:
-        """States newest first, the oldest repeated where there are too few, (1, history·d)."""
+        """States newest first, the oldest repeated where there are too few, (1, history, d)."""
         if not self._states:
             raise PolicyInputError("nothing has been observed yet: show the policy an observation first")
         known = list(self._states)
         known += [known[-1]] * ((self._states.maxlen or 1) - len(known))
-        return torch.from_numpy(np.concatenate(known).astype(np.float32))[None]
+        return torch.from_numpy(np.stack(known).astype(np.float32))[None]
 
 
 def _finite(values: np.ndarray | Sequence[float], size: int, what: str) -> np.ndarray:

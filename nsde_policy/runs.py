@@ -124,7 +124,7 @@ def _action_rule(settings: DemoConfig) -> PreviousAction:
 def build_model(record: RunRecord) -> AbstractPolicyModel[Any]:
     """The model of a run, with fresh weights drawn from its seed."""
     model = get_method(record.config.method).model_class()
-    return model(record.config.model, record.layout, generator=torch.Generator().manual_seed(record.seed))  # type: ignore[call-arg]
+    return model(record.config.model, record.layout, generator=torch.Generator().manual_seed(record.seed))
 
 
 def load_model(run: RunDirectory) -> tuple[RunRecord, AbstractPolicyModel[Any]]:

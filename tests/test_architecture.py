@@ -9,6 +9,7 @@ ROOT = Path(__file__).parents[1]
 
 MATHEMATICS = {"errors", "layout", "sde", "targets", "losses", "networks", "config"}
 RUNS = MATHEMATICS | {
+    "methods",
     "models",
     "trainer",
     "files",
@@ -31,13 +32,14 @@ ROOMS: dict[str, set[str]] = {
     "losses": {"errors"},
     "networks": {"errors"},
     "config": {"errors"},
-    "run_config": {"errors", "config"},
+    "methods": {"errors", "config", "models"},
+    "run_config": {"errors", "config", "methods"},
     "models": MATHEMATICS,
     "trainer": {"errors", "config", "models"},
     "checkpoint": {"errors", "files", "config", "run_config", "layout", "__version__"},
     "envs": {"errors"},
     "data": {"errors", "files"},
-    "tasks": {"errors", "config", "run_config", "data"},
+    "tasks": {"errors", "config", "methods", "run_config", "data"},
     "runs": RUNS,
     "policy": {"errors", "config", "models", "checkpoint", "runs", "assets"},
     "eval": EVERYTHING,

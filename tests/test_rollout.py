@@ -6,10 +6,12 @@ from dataclasses import replace
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 
 from nsde_policy.cli import main
 from nsde_policy.envs import PUSHT_ID
 from nsde_policy.errors import ConfigError
+from nsde_policy.eval.conditions import Condition, Disturbances
 from nsde_policy.eval.intervals import mean, proportion
 from nsde_policy.eval.rollout import EpisodeResult, RolloutConfig, Trace, evaluate, play
 from nsde_policy.eval.scores import score
@@ -55,6 +57,68 @@ def test_a_trace_is_the_episode(alone):
 def test_the_chunk_is_how_often_it_plans():
     (result,) = evaluate(None, SEEDS[:1], replace(CONFIG, chunk=2))
     assert result.plans == -(-result.steps // 2)
+
+
+def test_episodes_played_side_by_side_start_and_end_alike(alone):
+    together = timeless(evaluate(None, SEEDS, CONFIG, batch=3))
+    assert [result.seed for result in together] == SEEDS
+    assert [r.max_reward for r in together] == pytest.approx([r.max_reward for r in alone], abs=0.1)
+
+
+def traced(condition: Condition, chunk: int = 8) -> Trace:
+    trace, config = Trace(), RolloutConfig(condition=condition, chunk=chunk)
+    play(NSDEPolicy.from_pretrained(), gym.make(PUSHT_ID), SEEDS[0], config, trace)
+    return trace
+
+
+def test_a_late_plan_drops_the_actions_whose_moment_has_passed():
+    policy, late = NSDEPolicy.from_pretrained(), 3
+    trace = traced(Condition(latency_steps=late))
+    start, memory = trace.memories[0]
+    generator = torch.Generator().manual_seed(SEEDS[0])
+    planned = policy.plan(memory, generator=generator, chunk=8 + late).actions
+    assert start == 0
+    assert np.array_equal(trace.actions[:late], [trace.obs[0][:2]] * late)  # the agent holds its place
+    assert np.allclose(trace.actions[late : late + 8], np.clip(planned[late:], 0, 512))
+    assert [step for step, _ in trace.memories][:3] == [0, 8, 16]
+
+
+def test_a_plan_too_short_for_the_latency_is_executed_late_rather_than_not_at_all(tmp_path):
+    args = ["train", "--policy", "regression", "--preset", "fast", "--train.steps", "1"]
+    assert main([*args, "--out", str(tmp_path / "run")]) == 0
+    policy = NSDEPolicy.from_pretrained(tmp_path / "run")
+    trace, config = Trace(), RolloutConfig(condition=Condition(latency_steps=5))
+    play(policy, gym.make(PUSHT_ID), SEEDS[0], config, trace)
+    planned = policy.plan(trace.memories[0][1], generator=torch.Generator()).actions
+    assert len(planned) == 8
+    assert np.allclose(trace.actions[5:13], np.clip(planned, 0, 512))
+
+
+def test_noise_and_pushes_depend_on_the_seed_alone():
+    condition = Condition(obs_noise=0.5, push=80.0)
+    one, two = (Disturbances(condition, 7, np.array([2.0, 0.0])) for _ in range(2))
+    seen = [one.seen(np.zeros(2)) for _ in range(2000)]
+    assert np.array_equal(seen, [two.seen(np.zeros(2)) for _ in range(2000)])
+    assert np.std(seen, axis=0) == pytest.approx([1.0, 0.0], abs=0.05)
+    pushes = [period for period in range(300) if one.push_at(period)]
+    assert pushes == [period for period in range(300) if two.push_at(period)]
+    assert len(pushes) == 1
+
+
+def test_a_push_moves_the_block_once_and_the_policy_is_told_of_it():
+    moved = np.linalg.norm(np.diff(np.array(traced(Condition(push=80.0)).obs)[:, 2:4], axis=0), axis=1)
+    calm = np.linalg.norm(np.diff(np.array(traced(Condition()).obs)[:, 2:4], axis=0), axis=1)
+    assert calm.max() < 50 < moved.max()
+    assert (moved > 50).sum() == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"latency_steps": -1}, "latency_steps"), ({"obs_noise": -0.1}, "obs_noise"), ({"push": -1.0}, "push")],
+)
+def test_impossible_conditions_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        Condition(**settings)
 
 
 @pytest.mark.parametrize(
@@ -116,6 +180,11 @@ def test_the_command_writes_what_it_found(tmp_path, capsys):
         (["--workers", "-1"], "workers"),
         (["/nowhere/run"], "/nowhere/run is no run directory"),
         (["--alpha", "-1"], "alpha >= 0"),
+        (
+            ["--sampling", "steps=10"],
+            "'steps=10' is no sampling setting of this policy; those it has: denoiser=",
+        ),
+        (["--latency-steps", "-1"], "latency_steps"),
         (["--json", "/proc/x/y.json"], "/proc/x/y.json cannot be written"),
         (["--seed-start", "-5"], "seed_start >= 0"),
     ],

@@ -77,6 +77,14 @@ class PushTDynamics:
             self._block.angle = angle
             self._block.position = x, y
 
+    def move_block(self, pose: tuple[float, float, float]) -> None:
+        """Put the block elsewhere, at rest, and leave the agent as it moves."""
+        x, y, angle = pose
+        self._block.velocity, self._block.angular_velocity = (0.0, 0.0), 0.0
+        self._block.angle = angle
+        self._block.position = x, y
+        self._space.reindex_shapes_for_body(self._block)
+
     def settle(self) -> None:
         """Run one physics step at rest, as the benchmark does after its resets: contacts are found."""
         self._space.step(1 / PHYSICS_HZ)

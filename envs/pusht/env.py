@@ -20,6 +20,10 @@ Observation = np.ndarray | dict[str, np.ndarray]
 FRAME_SIZE = 96
 _START_RANGES = ((50, 450), (50, 450), (100, 400), (100, 400))
 """Whole pixels that agent x, y and block x, y are drawn from, upper end excluded."""
+_ON_THE_TABLE = (100.0, 400.0)
+"""Where the block's origin is kept when it is pushed, pixels: where starts are drawn from."""
+_PUSH_TURN = 0.5
+"""Most that a push turns the block, radians."""
 _BLOCK_LOW, _BLOCK_HIGH = -256.0, 768.0
 """The block can be squeezed past a wall, though never farther than the agent reaches."""
 
@@ -137,6 +141,19 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
         if self._window is not None:
             self._window.close()
             self._window = None
+
+    # --- Beyond Gymnasium ---
+
+    def push(self, distance: float, rng: np.random.Generator) -> None:
+        """Move the block as a hand would: `distance` pixels in a random direction, and turn it a little.
+
+        It stays on the table and comes to rest; the next observation tells.
+        """
+        x, y, angle = self._world.block
+        direction, turn = rng.uniform(0.0, 2 * math.pi), rng.uniform(-_PUSH_TURN, _PUSH_TURN)
+        x, y = x + distance * math.cos(direction), y + distance * math.sin(direction)
+        low, high = _ON_THE_TABLE
+        self._world.move_block((min(max(x, low), high), min(max(y, low), high), angle + turn))
 
     # --- Inside ---
 

@@ -1,20 +1,10 @@
 """`nsde-policy eval`: play episodes with a policy and score it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import tyro
-
-
-@dataclass(frozen=True)
-class SamplingFlags:
-    """How paths are drawn; what is left out is as the run was trained to be used."""
-
-    alpha: float | None = None
-    """Strength of the denoiser; 0 switches it off."""
-    diffusion: float | None = None
-    """Factor on the noise; 0 follows the flow alone."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +21,22 @@ class Evaluate:
     """Which states the seeds mean: the published benchmark's, or gym-pusht's."""
     chunk: int | None = None
     """Actions executed before planning again (T_a); as trained by default."""
-    sampling: Annotated[SamplingFlags, tyro.conf.arg(name="")] = field(default_factory=SamplingFlags)
+    alpha: float | None = None
+    """Strength of a Neural SDE's denoiser; 0 switches it off; as trained to be used by default."""
+    diffusion: float | None = None
+    """Factor on a Neural SDE's noise; 0 follows the flow alone."""
+    sampling: tuple[str, ...] = ()
+    """Other changes to how actions are drawn, name=value: scheduler=ddim steps=10."""
+    latency_steps: int = 0
+    """Control periods from an observation to the plan made from it."""
+    obs_noise: float = 0.0
+    """Noise on observations, in standard deviations of their change over one period."""
+    push: float = 0.0
+    """Move the block at a random moment of each episode, by so many pixels."""
     workers: int = 0
     """Processes; 0 for one per core. The result does not depend on it."""
+    device: str = "cpu"
+    """Where plans are computed; on cuda episodes are played side by side in one process."""
     render: bool = False
     """Show episodes in a window; without a display, or with --out, write videos and a contact sheet."""
     out: Path | None = None
@@ -45,6 +48,7 @@ class Evaluate:
 
     def run(self) -> None:
         """Evaluate, print the scores, draw."""
+        from nsde_policy.eval.conditions import Condition
         from nsde_policy.eval.evaluation import evaluate_policy
         from nsde_policy.eval.scores import to_json
         from nsde_policy.files import check_writable, replace_file
@@ -63,9 +67,10 @@ class Evaluate:
             seed_start=self.seed_start,
             reset_rule=self.reset_rule,
             chunk=self.chunk,
-            alpha=self.sampling.alpha,
-            diffusion=self.sampling.diffusion,
+            sampling=self._sampling(),
+            condition=Condition(self.latency_steps, self.obs_noise, self.push),
             workers=self.workers,
+            device=self.device,
         )
         if self.json == Path("-"):
             print(to_json(found.scores, **found.context))
@@ -75,3 +80,7 @@ class Evaluate:
             replace_file(self.json, to_json(found.scores, **found.context).encode())
         if renderer is not None:
             renderer.show(found)
+
+    def _sampling(self) -> list[str]:
+        named = {"alpha": self.alpha, "diffusion": self.diffusion}
+        return [f"{name}={value}" for name, value in named.items() if value is not None] + [*self.sampling]

@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import tyro
 
-from nsde_policy.errors import ConfigError
+from nsde_policy.methods import DEFAULT_METHOD, METHODS
 from nsde_policy.run_config import RunConfig
 from nsde_policy.tasks import get_task
 
-Preset = Literal["default", "paper", "fast"]
+Policy = Literal["neural_sde", "diffusion", "lstm_gmm", "ibc", "bet", "regression", "flow", "mip", "knn"]
 TaskName = Literal["pusht", "none"]
 
 
@@ -21,12 +21,15 @@ class Train:
 
     demos: Path | None = None
     """Zarr directory of demonstrations, or a zip of one; without it, those embedded in the package."""
-    preset: Preset = "default"
-    """Settings to start from: our best, the paper's own, or the best a CPU reaches in five minutes."""
+    policy: Policy = "neural_sde"
+    """The method; the flags below are those of the method and preset that are named."""
+    preset: str = "default"
+    """Settings to start from: default (the best there is), paper (the paper's own), fast (what a CPU reaches
+    in five minutes). Baselines have default, fast and, where they come in several sizes, more."""
     task: TaskName = "pusht"
     """What is known beyond the demonstrations; `none` for a robot of your own."""
     out: Path | None = None
-    """Run directory; runs/TASK-PRESET-SEED by default."""
+    """Run directory; runs/TASK-PRESET-SEED by default, runs/TASK-POLICY-PRESET-SEED for baselines."""
     seed: int = 0
     """Fixes weights, batches and noise."""
     device: str = "auto"
@@ -42,11 +45,13 @@ class Train:
     @classmethod
     def with_preset_of(cls, args: Sequence[str]) -> "Train":
         """Defaults for a command line: those of the preset and the task it names."""
+        if args[:1] != ["train"]:
+            return cls()
         preset, task = _value(args, "--preset", "default"), _value(args, "--task", "pusht")
-        try:
-            return cls(config=get_task(task).preset(preset))
-        except ConfigError:
+        policy = _value(args, "--policy", DEFAULT_METHOD)
+        if policy not in METHODS or task not in get_args(TaskName):
             return cls()  # parsing the same flags will say what is wrong with them
+        return cls(config=get_task(task).preset(preset, policy))
 
     def run(self) -> None:
         """Train, plot, and say where the run is."""
@@ -55,7 +60,7 @@ class Train:
         run = train(
             self.demos,
             self.config,
-            self.out or Path("runs") / f"{self.task}-{self.preset}-{self.seed}",
+            self.out or self._run_directory(),
             task=self.task,
             seed=self.seed,
             device=self.device,
@@ -65,6 +70,10 @@ class Train:
         )
         picture = plot_training(run)
         print(f"trained {run.path}" + (f", curves in {picture}" if picture else ""))
+
+    def _run_directory(self) -> Path:
+        kind = self.preset if self.policy == DEFAULT_METHOD else f"{self.policy}-{self.preset}"
+        return Path("runs") / f"{self.task}-{kind}-{self.seed}"
 
 
 def _value(args: Sequence[str], flag: str, default: str) -> str:

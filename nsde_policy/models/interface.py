@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from nsde_policy.config import Jsonable, ModelConfig
+from nsde_policy.config import ModelConfig, Sampling
 
 Batch = TypeVar("Batch", contravariant=True)
 
@@ -79,7 +79,7 @@ class AbstractPolicyModel(AbstractModel[Batch]):
     config: ModelConfig
 
     @abc.abstractmethod
-    def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Jsonable | None = None) -> Tensor:
+    def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
         """The next actions, in their own units, (rows, steps, act_dim), for states (rows, history, d).
 
         A row's answer depends on that row alone, its randomness on that row's draws. `sampling` stands in
@@ -87,7 +87,7 @@ class AbstractPolicyModel(AbstractModel[Batch]):
         """
 
     @abc.abstractmethod
-    def calls(self, steps: int, sampling: Jsonable | None = None) -> int:
+    def calls(self, steps: int, sampling: Sampling | None = None) -> int:
         """Network calls, one after the other, that `plan` makes for so many actions."""
 
     def prepare(self, data: Batch) -> None:

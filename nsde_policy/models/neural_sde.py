@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from nsde_policy import losses
-from nsde_policy.config import Jsonable, NeuralSDEConfig, SamplingConfig
+from nsde_policy.config import NeuralSDEConfig, Sampling, SamplingConfig
 from nsde_policy.errors import ConfigError
 from nsde_policy.layout import LayoutSpec, StateLayout
 from nsde_policy.models.interface import AbstractPolicyModel, Draws, LossParts, Stage
@@ -136,13 +136,13 @@ class NeuralSDE(AbstractPolicyModel[Transitions]):
 
         return learned
 
-    def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Jsonable | None = None) -> Tensor:
+    def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
         """The action part of one sampled path per row."""
         paths = self.futures(states, steps=steps, draws=draws, sampling=sampling)
         return paths[:, 1:, self.layout.spec.obs_dim :]
 
     def futures(
-        self, states: Tensor, *, steps: int, draws: Draws, sampling: Jsonable | None = None
+        self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None
     ) -> Tensor:
         """One sampled path per row, the present state first, (rows, steps + 1, d)."""
         sampling = self._own(sampling)
@@ -150,12 +150,12 @@ class NeuralSDE(AbstractPolicyModel[Transitions]):
         path = self.sample_paths(states.flatten(-2), steps=steps, noise=noise, sampling=sampling)
         return path.transpose(0, 1)
 
-    def calls(self, steps: int, sampling: Jsonable | None = None) -> int:
+    def calls(self, steps: int, sampling: Sampling | None = None) -> int:
         """One per solver step; two where the denoiser's strength is a network of its own."""
         sampling = self._own(sampling)
         return steps * sampling.substeps * (2 if sampling.denoiser == "learned" else 1)
 
-    def _own(self, sampling: Jsonable | None) -> SamplingConfig:
+    def _own(self, sampling: Sampling | None) -> SamplingConfig:
         if sampling is None:
             return self.config.sampling
         if not isinstance(sampling, SamplingConfig):

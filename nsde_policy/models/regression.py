@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from nsde_policy.config import Jsonable, NetworkConfig, Preset, TrainConfig, WindowConfig
+from nsde_policy.config import NetworkConfig, Preset, Sampling, TrainConfig, WindowConfig
 from nsde_policy.layout import LayoutSpec, StateLayout
 from nsde_policy.models.interface import AbstractPolicyModel, Draws, LossParts, Stage
 from nsde_policy.models.learned_sde import mlp_of
@@ -45,12 +45,12 @@ class Regression(AbstractPolicyModel[Windows]):
         return (Stage(("square",), tuple(self.parameters())),)
 
     @torch.no_grad()
-    def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Jsonable | None = None) -> Tensor:
+    def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
         """The mean, the same whatever is drawn."""
         present = self.config.history - 1
         return self.layout.from_unit(self._actions(states)[:, present : present + steps])
 
-    def calls(self, steps: int, sampling: Jsonable | None = None) -> int:
+    def calls(self, steps: int, sampling: Sampling | None = None) -> int:
         """One for the whole chunk."""
         return 1
 

@@ -7,9 +7,11 @@ your own needs none (`--task none`).
 import abc
 import difflib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nsde_policy.errors import ConfigError
+from nsde_policy.methods import DEFAULT_METHOD, get_method
 from nsde_policy.run_config import RunConfig
 
 if TYPE_CHECKING:
@@ -26,18 +28,28 @@ class AbstractTask(abc.ABC):
     @property
     @abc.abstractmethod
     def presets(self) -> Mapping[str, RunConfig]:
-        """Settings by name: `default`, `paper`, `fast`."""
+        """Settings of the Neural SDE by name: `default`, `paper`, `fast`."""
 
     @property
     @abc.abstractmethod
     def mirror(self) -> "Mirror | None":
         """The task's mirror symmetry, if it has one."""
 
-    def preset(self, name: str) -> RunConfig:
-        """The settings of that name."""
-        if name not in self.presets:
-            raise ConfigError(f"no preset {name!r} for {self.name}; there are: {', '.join(self.presets)}")
-        return self.presets[name]
+    def preset(self, name: str, method: str = DEFAULT_METHOD) -> RunConfig:
+        """The settings of that name, of a method: all methods learn from the same demonstrations."""
+        presets = self.presets if method == DEFAULT_METHOD else self._presets_of(method)
+        if name not in presets:
+            raise ConfigError(
+                f"no preset {name!r} for {self.name}, {method}; there are: {', '.join(presets)}"
+            )
+        return presets[name]
+
+    def _presets_of(self, method: str) -> Mapping[str, RunConfig]:
+        demos = replace(self.presets["default"].demos, final_action_weight=1.0)
+        return {
+            name: RunConfig(demos, preset.model, preset.train, preset.chunk)
+            for name, preset in get_method(method).presets().items()
+        }
 
 
 def get_task(name: str) -> AbstractTask:

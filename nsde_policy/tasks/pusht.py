@@ -12,14 +12,16 @@ from nsde_policy.tasks import AbstractTask
 if TYPE_CHECKING:
     from nsde_policy.data import Mirror
 
+_MODEL = NeuralSDEConfig(
+    history=2,
+    noise=0.7,
+    network=NetworkConfig(kind="shared", width=256, depth=6, dropout=0.1),
+    sampling=SamplingConfig(alpha=1.0, diffusion=0.5),
+)
+
 DEFAULT = RunConfig(
     demos=DemoConfig(angles=(4,), first_action_from=(0, 1), final_action_weight=10.0, mirror=True),
-    model=NeuralSDEConfig(
-        history=2,
-        noise=0.7,
-        network=NetworkConfig(kind="shared", width=256, depth=6, dropout=0.1),
-        sampling=SamplingConfig(alpha=1.0, diffusion=0.5),
-    ),
+    model=_MODEL,
     train=TrainConfig(steps=100_000, batch_size=1024),
 )
 """Our best."""
@@ -47,7 +49,7 @@ squared units: the paper states neither σ nor δ for this task."""
 
 FAST = replace(
     DEFAULT,
-    model=replace(DEFAULT.model, network=NetworkConfig(kind="shared", width=256, depth=4, dropout=0.1)),
+    model=replace(_MODEL, network=NetworkConfig(kind="shared", width=256, depth=4, dropout=0.1)),
     train=TrainConfig(steps=30_000, batch_size=256),
 )
 """The best a two-core CPU reaches in five minutes."""
