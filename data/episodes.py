@@ -7,7 +7,7 @@ the expert commanded after seeing that observation.
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -110,6 +110,13 @@ class Demonstrations:
             act_angles=tuple(act_angles),
             rate_hz=rate_hz,
         )
+
+    def first(self, n: int) -> "Demonstrations":
+        """The first n demonstrations alone."""
+        if not 1 <= n <= len(self):
+            raise DemoError(f"{self.source} holds {len(self)} demonstrations, the first {n} are asked for")
+        end = self.episode_ends[n - 1]
+        return replace(self, obs=self.obs[:end], act=self.act[:end], episode_ends=self.episode_ends[:n])
 
     def __len__(self) -> int:
         return len(self.episode_ends)

@@ -16,6 +16,8 @@ class DemoConfig(Jsonable):
     """Arrays below data/ that make up an observation, side by side."""
     act_key: str = "action"
     """Array below data/ that holds the actions."""
+    episodes: int = 0
+    """Learn from so many demonstrations only, the first ones of the store; 0 for all."""
     angles: tuple[int, ...] = ()
     """Columns of the observation that are angles, radians; empty takes what the store says."""
     first_action_from: tuple[int, ...] = ()
@@ -28,6 +30,8 @@ class DemoConfig(Jsonable):
     def __post_init__(self) -> None:
         if self.final_action_weight < 0:
             raise ConfigError(f"final_action_weight must not be negative, got {self.final_action_weight}")
+        if self.episodes < 0:
+            raise ConfigError(f"episodes must not be negative, got {self.episodes}")
         if not self.obs_keys:
             raise ConfigError("obs_keys must name at least one array")
 

@@ -52,10 +52,11 @@ Watcher = Callable[[Progress], Mapping[str, float] | None]
 
 
 def load_for(config: DemoConfig, path: Path) -> Demonstrations:
-    """Load a store as the settings say."""
-    return load_demonstrations(
+    """Load a store, or its first demonstrations, as the settings say."""
+    demos = load_demonstrations(
         path, obs_keys=config.obs_keys, act_key=config.act_key, angles=config.angles or None
     )
+    return demos.first(config.episodes) if config.episodes else demos
 
 
 def training_data(demos: Demonstrations, config: RunConfig, *, task: str) -> Samples:

@@ -1,0 +1,239 @@
+"""Every method on Push-T: trained on the same demonstrations, played on the same starts, on one GPU.
+
+    python benchmarks/pusht_suite.py --demos pusht_cchi_v7_replay.zarr --out out/suite
+
+Final averaged weights, nothing selected. Runs train `--parallel` at a time while other processes play what is
+finished, many episodes side by side on the GPU. Run it again to continue: finished runs and episodes are kept;
+`--parts` and `--stop-after` cut the work into pieces. Writes `comparison.json`, which
+`nsde-policy compare --from-json` turns into tables and plots.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import platform
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+import torch
+from gpu_runs import Run, trained
+
+from nsde_policy.eval.comparison import ACTIONS, Comparison
+from nsde_policy.eval.conditions import Condition
+from nsde_policy.eval.entries import Entry, Episodes
+from nsde_policy.eval.evaluation import changed_sampling
+from nsde_policy.eval.rollout import RolloutConfig, evaluate
+from nsde_policy.files import replace_file
+from nsde_policy.methods import METHODS
+from nsde_policy.policy import NSDEPolicy
+from nsde_policy.run_config import RunConfig
+from nsde_policy.tasks import get_task
+from nsde_policy.tasks.pusht import replaced
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What is trained."""
+
+    method: str
+    preset: str = "default"
+    seed: int = 0
+    steps: int = 0
+    """0 for the preset's own."""
+    demos: int = 0
+    """0 for all."""
+
+    @property
+    def folder(self) -> str:
+        parts = [self.method, self.preset]
+        parts += [f"{self.steps}-steps"] if self.steps else []
+        parts += [f"{self.demos}-demos"] if self.demos else []
+        return "-".join([*parts, str(self.seed)])
+
+    @property
+    def config(self) -> RunConfig:
+        config = get_task("pusht").preset(self.preset, self.method)
+        config = replaced(config, demos={"episodes": self.demos})
+        return replaced(config, train={"steps": self.steps}) if self.steps else config
+
+
+@dataclass(frozen=True)
+class Played:
+    """What is played: trained weights under a setting."""
+
+    name: str
+    trained: Trained
+    sampling: tuple[str, ...] = ()
+    chunk: int = 0
+    """0 for the preset's own."""
+    condition: Condition = field(default_factory=Condition)
+
+    @property
+    def file(self) -> str:
+        trouble = "-".join(f"{key}={value}" for key, value in asdict(self.condition).items() if value)
+        parts = [self.name, self.trained.folder, f"chunk={self.chunk}" if self.chunk else "", trouble]
+        return " ".join(part for part in parts if part) + ".json"
+
+
+SEEDS = (0, 1, 2)
+SHORT = 25_000
+"""Steps of the short Neural SDE, and of all trainings on fewer demonstrations."""
+DDIM = ("scheduler=ddim", "steps=10")
+
+
+def _main() -> Iterator[Played]:
+    for seed in SEEDS:
+        yield Played("neural_sde", Trained("neural_sde", seed=seed))
+        yield Played("neural_sde, 25k steps", Trained("neural_sde", seed=seed, steps=SHORT))
+        for method in ("regression", "mip", "flow"):
+            yield Played(method, Trained(method, seed=seed))
+    yield Played("diffusion", Trained("diffusion"))
+    yield Played("diffusion, DDIM-10", Trained("diffusion"), sampling=DDIM)
+    yield Played("diffusion, transformer", Trained("diffusion", "transformer"))
+    yield Played("diffusion, small", Trained("diffusion", "small"))
+    for method in ("lstm_gmm", "ibc", "bet", "knn"):
+        yield Played(method, Trained(method))
+
+
+STURDY = [play for play in _main() if play.trained.seed == 0 and play.name != "neural_sde, 25k steps"]
+"""The runs whose robustness is tested: one training of each."""
+
+
+def _troubles(plays: list[Played], conditions: list[Condition]) -> Iterator[Played]:
+    for condition in conditions:
+        yield from (replace(play, condition=condition) for play in plays)
+
+
+def _chunks() -> Iterator[Played]:
+    for play in STURDY:
+        if play.name in ("neural_sde", "diffusion", "diffusion, DDIM-10", "regression", "mip", "flow"):
+            yield from (replace(play, chunk=chunk) for chunk in (1, 2, 4))
+
+
+def _fewer_demos() -> Iterator[Played]:
+    for demos in (10, 25, 50, 100, 0):
+        for method, preset in (
+            ("neural_sde", "default"),
+            ("diffusion", "small"),
+            ("regression", "default"),
+            ("mip", "default"),
+            ("flow", "default"),
+        ):
+            run = Trained(method, preset, steps=SHORT, demos=demos)
+            yield Played(f"{method}{', small' * (preset == 'small')}, 25k steps", run)
+        yield Played("knn", Trained("knn", demos=demos))
+
+
+PARTS: dict[str, list[Played]] = {
+    "main": list(_main()),
+    "push": list(_troubles(STURDY, [Condition(push=push) for push in (50.0, 100.0)])),
+    "noise": list(_troubles(STURDY, [Condition(obs_noise=noise) for noise in (0.25, 0.5, 1.0)])),
+    "latency": list(_troubles(STURDY, [Condition(latency_steps=late) for late in (1, 2, 4, 8)])),
+    "chunk": list(_chunks()),
+    "demos": list(_fewer_demos()),
+}
+
+
+def entry(run: Path, cost: dict[str, float], play: Played, seeds: range, device: str, kept: Path) -> str:
+    """Play, unless it has been played before; returns the entry of comparison.json."""
+    if not kept.exists():
+        torch.set_num_threads(1)
+        policy = NSDEPolicy.from_pretrained(run)
+        config, chunk = policy.record.config, play.chunk or policy.chunk
+        sampling = changed_sampling(config.model.sampling, play.sampling)
+        rollout = RolloutConfig(sampling=sampling, chunk=chunk, condition=play.condition)
+        batch = 1 if device == "cpu" else len(seeds)
+        results = list(evaluate(run, seeds, rollout, device=device, batch=batch))
+        found = Entry(
+            name=play.name,
+            title=METHODS[config.method].title,
+            method=config.method,
+            preset=play.trained.preset,
+            train_seed=play.trained.seed,
+            demos=policy.record.demos.episodes,
+            chunk=chunk,
+            sampling=sampling.to_dict(),
+            condition=play.condition,
+            parameters=int(cost["parameters"]),
+            train_steps=config.train.steps,
+            train_s=cost["train_s"],
+            calls_per_chunk=policy.model.calls(policy.chunk, sampling) * ACTIONS / policy.chunk,
+            latency_ms=None,
+            episodes=Episodes.of(results),
+        )
+        replace_file(kept, found.to_json().encode())
+    return kept.read_text()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--demos", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=Path("out/suite"))
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--parts", nargs="*", choices=list(PARTS), default=list(PARTS))
+    parser.add_argument("--only", nargs="*", help="methods; all by default")
+    parser.add_argument("--parallel", type=int, default=32, help="runs trained at once")
+    parser.add_argument("--episodes", type=int, default=200)
+    parser.add_argument("--seed-start", type=int, default=100_000)
+    parser.add_argument("--workers", type=int, default=max((os.cpu_count() or 1) - 2, 1))
+    parser.add_argument("--steps", type=int, default=0, help="training steps of every run, for a try")
+    parser.add_argument(
+        "--stop-after", type=float, default=1e9, help="seconds after which to write what is there"
+    )
+    args = parser.parse_args()
+    stop_at = time.monotonic() + args.stop_after
+
+    plays = [play for part in args.parts for play in PARTS[part]]
+    plays = [play for play in dict.fromkeys(plays) if not args.only or play.trained.method in args.only]
+    if args.steps:
+        plays = [replace(play, trained=replace(play.trained, steps=args.steps)) for play in plays]
+    seeds = range(args.seed_start, args.seed_start + args.episodes)
+    runs = {
+        what: Run(
+            args.out / "runs" / what.folder,
+            what.config,
+            seed=what.seed,
+            demos=args.demos,
+            device=args.device,
+            urgent=what.method == "diffusion",
+        )
+        for what in dict.fromkeys(play.trained for play in plays)
+    }
+    jobs: dict[Played, Future[str]] = {}
+    with ProcessPoolExecutor(args.workers, multiprocessing.get_context("spawn")) as pool:
+        for run in trained(list(runs.values()), args.parallel):
+            for play in plays:
+                if runs[play.trained] is run:
+                    kept = args.out / "entries" / play.file
+                    jobs[play] = pool.submit(entry, run.files.path, run.cost, play, seeds, args.device, kept)
+        wait(jobs.values(), timeout=max(stop_at - time.monotonic(), 0))
+        for job in jobs.values():
+            job.cancel()
+        write(args, [jobs[play] for play in plays if play in jobs and jobs[play].done()])
+        os._exit(0) if any(job.running() for job in jobs.values()) else None
+
+
+def write(args: argparse.Namespace, jobs: list[Future[str]]) -> None:
+    """Write comparison.json from what was played."""
+    found = [Entry.from_dict(json.loads(job.result())) for job in jobs if not job.cancelled()]
+    on_cuda = args.device.startswith("cuda")
+    device = torch.cuda.get_device_name() if on_cuda else platform.processor() or "CPU"
+    comparison = Comparison(
+        task="pusht",
+        reset_rule="benchmark",
+        seeds=(args.seed_start, args.seed_start + args.episodes - 1),
+        machine={"train": device, "play": device, "torch": torch.__version__},
+        entries=tuple(found),
+    )
+    replace_file(args.out / "comparison.json", comparison.to_json().encode())
+    print(f"{len(found)} entries in {args.out / 'comparison.json'}")
+
+
+if __name__ == "__main__":
+    main()
