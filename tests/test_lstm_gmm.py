@@ -18,7 +18,7 @@ from nsde_policy.data import Demonstrations
 from nsde_policy.errors import ConfigError
 from nsde_policy.layout import LayoutSpec
 from nsde_policy.models.interface import Draws
-from nsde_policy.models.lstm_gmm import LOW_NOISE, PRESETS, LSTMGMM, LSTMGMMConfig, LSTMGMMSampling, Mixture
+from nsde_policy.models.lstm_gmm import LOW_NOISE, LSTMGMM, PRESETS, LSTMGMMConfig, LSTMGMMSampling, Mixture
 from nsde_policy.run_config import RunConfig
 from nsde_policy.runs import load_model, train_run
 from nsde_policy.targets import Windows

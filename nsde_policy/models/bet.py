@@ -149,7 +149,7 @@ class BehaviourTransformer(AbstractPolicyModel[Windows]):
 def k_means(points: Tensor, bins: int, *, generator: torch.Generator, rounds: int = 100) -> Tensor:
     """Centres (bins, dim) of points (n, dim): k-means++ (Arthur & Vassilvitskii 2007), then Lloyd's rounds.
 
-    A centre that no point is nearest to moves to a point that is far from its own.
+    A centre that no point is nearest to moves to the point that is farthest from its own.
     """
     points = points.double()
     centres = _spread_out(points, bins, generator)
@@ -162,9 +162,9 @@ def k_means(points: Tensor, bins: int, *, generator: torch.Generator, rounds: in
         count = torch.bincount(chosen, minlength=bins)
         total = torch.zeros_like(centres).index_add_(0, chosen, points)
         centres = total / count.clamp(min=1).unsqueeze(-1)
-        empty = (count == 0).nonzero().squeeze(-1)[: len(points)]
-        centres[count == 0] = points[0]
-        centres[empty] = points[distance.topk(len(empty)).indices]
+        for empty in (count == 0).nonzero().squeeze(-1):
+            centres[empty] = points[distance.argmax()]
+            distance = torch.minimum(distance, (points - centres[empty]).norm(dim=-1))
     return centres.float()
 
 

@@ -38,7 +38,7 @@ class Block(nn.Module):
         """(rows, length, width) → the same; `causal` (length, length) is −∞ where nobody may look."""
         new = self._attend(self.before_attention(h), causal, masks)
         h = h + (new if masks is None else new * masks.attended)
-        new = self.narrow(functional.gelu(self.widen(self.before_mlp(h))))
+        new = self._think(self.before_mlp(h))
         return h + (new if masks is None else new * masks.thought)
 
     def _attend(self, h: Tensor, causal: Tensor, masks: BlockMasks | None) -> Tensor:
@@ -49,6 +49,10 @@ class Block(nn.Module):
         if masks is not None:
             weight = weight * masks.attention
         out: Tensor = self.attended((weight @ value).transpose(1, 2).flatten(-2))
+        return out
+
+    def _think(self, h: Tensor) -> Tensor:
+        out: Tensor = self.narrow(functional.gelu(self.widen(h)))
         return out
 
 
@@ -72,7 +76,7 @@ class CausalTransformer(nn.Module):
         super().__init__()
         if width % heads:
             raise ConfigError(f"width {width} cannot be shared among {heads} heads")
-        self.keep = 1 - dropout
+        self.heads, self.keep = heads, 1 - dropout
         with weights_from(generator):
             self.embed = nn.Linear(inputs, width)
             self.place = nn.Parameter(torch.zeros(length, width))
@@ -111,8 +115,6 @@ class CausalTransformer(nn.Module):
         if generator is None:
             raise ConfigError("dropout in training needs a generator to draw from")
         rows, length, _ = h.shape
-        heads = self.blocks[0].heads
-        of_attention = (depth, rows, heads, length, length)
-        looks = dropout_mask(of_attention, self.keep, h, generator)  # type: ignore[arg-type]
+        looks = dropout_mask((depth, rows, self.heads, length, length), self.keep, h, generator)
         adds = dropout_mask((2 * depth + 1, *h.shape), self.keep, h, generator)
         return adds[-1], [BlockMasks(looks[i], adds[2 * i], adds[2 * i + 1]) for i in range(depth)]
