@@ -10,6 +10,7 @@ ROOT = Path(__file__).parents[1]
 MATHEMATICS = {"errors", "layout", "sde", "targets", "losses", "networks", "config"}
 RUNS = MATHEMATICS | {
     "models",
+    "stage_run",
     "trainer",
     "files",
     "run_config",
@@ -33,7 +34,8 @@ ROOMS: dict[str, set[str]] = {
     "config": {"errors"},
     "run_config": {"errors", "config"},
     "models": MATHEMATICS,
-    "trainer": {"errors", "config", "models"},
+    "stage_run": {"config", "models"},
+    "trainer": {"errors", "config", "models", "stage_run"},
     "checkpoint": {"errors", "files", "config", "run_config", "layout", "__version__"},
     "envs": {"errors"},
     "data": {"errors", "files"},
