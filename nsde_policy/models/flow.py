@@ -122,10 +122,11 @@ class StreamingFlow(AbstractPolicyModel[Windows]):
         """Follow the field, one action per control period.
 
         Deviation: where two straight pieces of ξ meet, at every command, the network answers the mean of
-        their velocities, and that is where Euler steps of one period ask. "midpoint" asks in the middle, for the
-        velocity there of a point that moves: v̄ = v(a + v̄ Δt/2, t + Δt/2), solved with the ∂v/∂a = −k of the
-        flow around one trajectory. It is exact on trajectories, and costs the same one call. The first point
-        is the command in force itself, as in the authors' Push-T code; `start` = 1 draws it as in the paper.
+        their velocities, and that is where Euler steps of one period ask. "midpoint" asks in the middle, for
+        the velocity there of a point that moves: v̄ = v(a + v̄ Δt/2, t + Δt/2), solved with the ∂v/∂a = −k of
+        the flow around one trajectory. It is exact on trajectories, and costs the same one call. The first
+        point is the command in force itself, as in the authors' Push-T code; `start` = 1 draws it as in the
+        paper.
         """
         chosen = self._sampling(sampling)
         seen = self._seen(states)
