@@ -128,13 +128,15 @@ def _summary_writer(path: Path) -> Any:
 
 
 def plot_training(run: RunDirectory) -> Path | None:
-    """Draw losses and quick scores over the steps; None where matplotlib is not installed."""
+    """Draw losses and quick scores over the steps; None without matplotlib, or where nothing was trained."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
         return None
     records = list(run.read_metrics())
     names = [name for name in records[0] if name not in ("step", "seconds", "reward", "success")]
+    if not names:
+        return None
     scored = [r for r in records if "success" in r]
     figure = Figure(figsize=(8, 3.2 + 2.2 * bool(scored)), layout="constrained")
     axes = figure.subplots(1 + bool(scored), 1, sharex=True, squeeze=False)[:, 0]

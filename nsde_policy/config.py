@@ -31,8 +31,9 @@ class Jsonable:
         hints = typing.get_type_hints(cls)
         for key in values:
             if key not in hints:
-                near = difflib.get_close_matches(key, hints, n=1, cutoff=0.0)[0]
-                raise ConfigError(f"{cls.__name__} has no setting {key!r}; the nearest is {near!r}")
+                near = difflib.get_close_matches(key, hints, n=1, cutoff=0.0)
+                instead = f"the nearest is {near[0]!r}" if near else "it has none"
+                raise ConfigError(f"{cls.__name__} has no setting {key!r}; {instead}")
         return cls(**{key: _read(cls, key, hints[key], value) for key, value in values.items()})
 
     @classmethod
@@ -50,7 +51,7 @@ class Jsonable:
 def _read(owner: type, key: str, hint: Any, value: Any) -> Any:
     """One field's value, checked against its annotation."""
     if isinstance(hint, type) and issubclass(hint, Jsonable) and isinstance(value, dict):
-        return hint.from_dict(value)
+        return (NoSampling if hint is Jsonable else hint).from_dict(value)
     if hint is float and type(value) is int:
         return float(value)
     if typing.get_origin(hint) is tuple and isinstance(value, list | tuple):

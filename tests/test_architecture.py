@@ -11,6 +11,7 @@ MATHEMATICS = {"errors", "layout", "sde", "targets", "losses", "networks", "conf
 RUNS = MATHEMATICS | {
     "methods",
     "models",
+    "stage_run",
     "trainer",
     "files",
     "run_config",
@@ -35,7 +36,8 @@ ROOMS: dict[str, set[str]] = {
     "methods": {"errors", "config", "models"},
     "run_config": {"errors", "config", "methods"},
     "models": MATHEMATICS,
-    "trainer": {"errors", "config", "models"},
+    "stage_run": {"config", "models"},
+    "trainer": {"errors", "config", "models", "stage_run"},
     "checkpoint": {"errors", "files", "config", "run_config", "layout", "__version__"},
     "envs": {"errors"},
     "data": {"errors", "files"},

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from nsde_policy.config import NetworkConfig, NeuralSDEConfig, SamplingConfig, TrainConfig
+from nsde_policy.config import NetworkConfig, NeuralSDEConfig, SamplingConfig, TrainConfig, WindowConfig
 from nsde_policy.errors import ConfigError
 
 
@@ -15,6 +15,7 @@ def test_settings_survive_json():
     )
     assert NeuralSDEConfig.from_json(config.to_json()) == config
     assert TrainConfig.from_json(TrainConfig(steps=7).to_json()) == TrainConfig(steps=7)
+    assert WindowConfig.from_json(WindowConfig(horizon=3).to_json()) == WindowConfig(horizon=3)
 
 
 def test_missing_settings_take_their_defaults_and_whole_numbers_are_numbers():
@@ -24,6 +25,8 @@ def test_missing_settings_take_their_defaults_and_whole_numbers_are_numbers():
 def test_an_unknown_setting_is_refused_naming_the_nearest():
     with pytest.raises(ConfigError, match="NetworkConfig has no setting 'widht'; the nearest is 'width'"):
         NeuralSDEConfig.from_dict({"network": {"widht": 3}})
+    with pytest.raises(ConfigError, match="NoSampling has no setting 'alpha'; it has none"):
+        WindowConfig.from_dict({"sampling": {"alpha": 0.5}})
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,10 @@ import torch
 from nsde_policy.config import NetworkConfig, NeuralSDEConfig, SamplingConfig, TrainConfig
 from nsde_policy.errors import ConfigError
 from nsde_policy.layout import LayoutSpec
-from nsde_policy.models import NeuralSDE
+from nsde_policy.models import AbstractModel, LossParts, NeuralSDE, Stage
+from nsde_policy.stage_run import learning_rate
 from nsde_policy.targets import Transitions, transitions
-from nsde_policy.trainer import fit, learning_rate
+from nsde_policy.trainer import Training, fit
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -130,3 +131,35 @@ def test_fewer_steps_than_stages_are_refused():
     model = build(schedule="sequential", network=network)
     with pytest.raises(ConfigError, match="3 stages need as many steps or more, got 2"):
         fit(model, line(), TrainConfig(steps=2, batch_size=8), seed=0)
+
+
+class Memory(AbstractModel[Transitions]):
+    """A model that only remembers: a buffer, no stages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.arange(3.0))
+
+    def loss(self, batch: Transitions, generator: torch.Generator) -> LossParts:
+        raise AssertionError("nothing is to be trained")
+
+    def stages(self) -> tuple[Stage, ...]:
+        return ()
+
+
+def test_a_model_without_stages_is_done_at_once():
+    model = Memory().train()
+    record = fit(model, line(), TrainConfig(steps=25), seed=0)
+    assert record.steps == [24]
+    assert record.losses == {}
+    assert not model.training
+
+
+def test_a_training_without_stages_saves_and_restores():
+    one, other = (Training(Memory(), line(), TrainConfig(steps=25), seed=0) for _ in range(2))
+    assert one.step == 0
+    assert one.advance(10) == {}
+    other.restore(one.state())
+    assert one.step == other.step == 25
+    assert other.is_finite()
+    assert torch.equal(other.averaged()["seen"], torch.arange(3.0))
