@@ -3,8 +3,8 @@
     python benchmarks/pusht_suite.py --demos pusht_cchi_v7_replay.zarr --out out/suite
 
 Final averaged weights, nothing selected. Runs train `--parallel` at a time while other processes play what is
-finished, many episodes side by side on the GPU. Run it again to continue: finished runs and episodes are kept;
-`--parts` and `--stop-after` cut the work into pieces. Writes `comparison.json`, which
+finished, many episodes side by side on the GPU. Run it again to continue, finished runs and episodes are
+kept; `--parts` and `--stop-after` cut the work into pieces. Writes `comparison.json`, which
 `nsde-policy compare --from-json` turns into tables and plots.
 """
 
@@ -142,6 +142,7 @@ def entry(run: Path, cost: dict[str, float], play: Played, seeds: range, device:
     """Play, unless it has been played before; returns the entry of comparison.json."""
     if not kept.exists():
         torch.set_num_threads(1)
+        torch.set_float32_matmul_precision("high")
         policy = NSDEPolicy.from_pretrained(run)
         config, chunk = policy.record.config, play.chunk or policy.chunk
         sampling = changed_sampling(config.model.sampling, play.sampling)

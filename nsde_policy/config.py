@@ -51,7 +51,7 @@ class Jsonable:
 def _read(owner: type, key: str, hint: Any, value: Any) -> Any:
     """One field's value, checked against its annotation."""
     if isinstance(hint, type) and issubclass(hint, Jsonable) and isinstance(value, dict):
-        return (NoSampling if hint is Jsonable else hint).from_dict(value)
+        return hint.from_dict(value)
     if hint is float and type(value) is int:
         return float(value)
     if typing.get_origin(hint) is tuple and isinstance(value, list | tuple):

@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 from nsde_policy.checkpoint import fingerprint
-from nsde_policy.config import NoSampling, TrainConfig
+from nsde_policy.config import Sampling, TrainConfig
 from nsde_policy.data import Demonstrations
 from nsde_policy.errors import ConfigError
 from nsde_policy.layout import LayoutSpec
@@ -361,8 +361,8 @@ def test_bad_settings_are_refused(changes: dict[str, Any], message: str):
 
 def test_sampling_of_another_kind_and_longer_plans_are_refused():
     model, states = build(), rows(2).states
-    with pytest.raises(ConfigError, match="BehaviourTransformerSampling, got NoSampling"):
-        model.plan(states, steps=1, draws=draws(2), sampling=NoSampling())
+    with pytest.raises(ConfigError, match="BehaviourTransformerSampling, got Sampling"):
+        model.plan(states, steps=1, draws=draws(2), sampling=Sampling())
     with pytest.raises(ConfigError, match="one action, asked for 2"):
         model.plan(states, steps=2, draws=draws(2))
     with pytest.raises(ConfigError, match="temperature >= 0"):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from window_toys import LINE, draws, ramps, robot_states, seeded, states_of, trained_and_loaded, two_ways
 
-from nsde_policy.config import NetworkConfig, NoSampling, TrainConfig
+from nsde_policy.config import NetworkConfig, Sampling, TrainConfig
 from nsde_policy.errors import ConfigError
 from nsde_policy.models.flow import (
     StreamingFlow,
@@ -210,5 +210,5 @@ def test_sampling_that_cannot_work_is_refused():
     for changes in ({"substeps": 0}, {"start": -1.0}):
         with pytest.raises(ConfigError):
             StreamingFlowSampling(**changes)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="cannot be sampled by NoSampling"):
-        build().plan(states_of(torch.zeros(1), 2), steps=1, draws=draws(1), sampling=NoSampling())
+    with pytest.raises(ConfigError, match="cannot be sampled by Sampling"):
+        build().plan(states_of(torch.zeros(1), 2), steps=1, draws=draws(1), sampling=Sampling())

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from window_toys import LINE, draws, ramps, robot_states, seeded, states_of, trained_and_loaded, two_ways
 
-from nsde_policy.config import NoSampling, TrainConfig
+from nsde_policy.config import Sampling, TrainConfig
 from nsde_policy.errors import ConfigError
 from nsde_policy.models.ibc import (
     ImplicitBC,
@@ -222,5 +222,5 @@ def test_settings_that_cannot_work_are_refused(changes: dict[str, Any]):
 def test_sampling_that_cannot_work_is_refused(changes: dict[str, Any]):
     with pytest.raises(ConfigError):
         ImplicitBCSampling(**changes)
-    with pytest.raises(ConfigError, match="cannot be sampled by NoSampling"):
-        build().plan(states_of(torch.zeros(1), 2), steps=1, draws=draws(1), sampling=NoSampling())
+    with pytest.raises(ConfigError, match="cannot be sampled by Sampling"):
+        build().plan(states_of(torch.zeros(1), 2), steps=1, draws=draws(1), sampling=Sampling())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from nsde_policy.checkpoint import RunDirectory, fingerprint
-from nsde_policy.config import NoSampling, TrainConfig
+from nsde_policy.config import Sampling, TrainConfig
 from nsde_policy.data import Demonstrations
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.eval.training import plot_training
@@ -169,5 +169,5 @@ def test_settings_that_cannot_work_are_refused():
         NearestNeighboursSampling(k=0)
     with pytest.raises(ConfigError, match="41 neighbours, but 40 windows"):
         build(k=41).plan(memory().states, steps=1, draws=draws(40))
-    with pytest.raises(ConfigError, match="cannot be sampled by NoSampling"):
-        build().plan(memory().states, steps=1, draws=draws(40), sampling=NoSampling())
+    with pytest.raises(ConfigError, match="cannot be sampled by Sampling"):
+        build().plan(memory().states, steps=1, draws=draws(40), sampling=Sampling())

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from nsde_policy.config import Jsonable, Preset, TrainConfig, WindowConfig, need
+from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig, need
 from nsde_policy.errors import ConfigError
 from nsde_policy.layout import LayoutSpec, StateLayout
 from nsde_policy.models.bet_network import CausalTransformer
@@ -19,7 +19,7 @@ from nsde_policy.targets import Windows
 
 
 @dataclass(frozen=True)
-class BehaviourTransformerSampling(Jsonable):
+class BehaviourTransformerSampling(Sampling):
     """How a bin is drawn; its offset is not random."""
 
     temperature: float = 1.0
@@ -120,7 +120,7 @@ class BehaviourTransformer(AbstractPolicyModel[Windows]):
         return (Stage(("focal", "offset"), tuple(self.parameters())),)
 
     @torch.no_grad()
-    def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Jsonable | None = None) -> Tensor:
+    def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
         """One action: a bin drawn at the present state, and its offset."""
         need(self, steps == 1, f"plans hold one action, asked for {steps}")
         temperature = self._sampling(sampling).temperature
@@ -128,7 +128,7 @@ class BehaviourTransformer(AbstractPolicyModel[Windows]):
         chosen = draw_bins(logits, draws.uniform(1), temperature=temperature)
         return self.layout.from_unit(self.centres[chosen] + at_bin(offsets, chosen)).unsqueeze(1)
 
-    def calls(self, steps: int, sampling: Jsonable | None = None) -> int:
+    def calls(self, steps: int, sampling: Sampling | None = None) -> int:
         """One."""
         return 1
 
@@ -139,7 +139,7 @@ class BehaviourTransformer(AbstractPolicyModel[Windows]):
         bins = self.config.bins
         return out[..., :bins], out[..., bins:].unflatten(-1, (bins, -1))
 
-    def _sampling(self, sampling: Jsonable | None) -> BehaviourTransformerSampling:
+    def _sampling(self, sampling: Sampling | None) -> BehaviourTransformerSampling:
         how = self.config.sampling if sampling is None else sampling
         if not isinstance(how, BehaviourTransformerSampling):
             raise ConfigError(f"bins are drawn with BehaviourTransformerSampling, got {type(how).__name__}")

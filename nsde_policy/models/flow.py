@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from nsde_policy.config import Jsonable, NetworkConfig, Preset, TrainConfig, WindowConfig, need
+from nsde_policy.config import NetworkConfig, Preset, Sampling, TrainConfig, WindowConfig, need
 from nsde_policy.errors import ConfigError
 from nsde_policy.layout import LayoutSpec, StateLayout
 from nsde_policy.models.interface import AbstractPolicyModel, Draws, LossParts, Stage
@@ -27,7 +27,7 @@ OCTAVES = 4
 
 
 @dataclass(frozen=True)
-class StreamingFlowSampling(Jsonable):
+class StreamingFlowSampling(Sampling):
     """How a trained field is followed."""
 
     substeps: int = 1
@@ -118,7 +118,7 @@ class StreamingFlow(AbstractPolicyModel[Windows]):
         return (Stage(("velocity",), tuple(self.parameters())),)
 
     @torch.no_grad()
-    def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Jsonable | None = None) -> Tensor:
+    def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
         """Follow the field, one action per control period.
 
         Deviation: where two straight pieces of ξ meet, at every command, the network answers the mean of
@@ -142,7 +142,7 @@ class StreamingFlow(AbstractPolicyModel[Windows]):
             path.append(action)
         return self.layout.from_unit(torch.stack(path[chosen.substeps - 1 :: chosen.substeps], dim=1))
 
-    def calls(self, steps: int, sampling: Jsonable | None = None) -> int:
+    def calls(self, steps: int, sampling: Sampling | None = None) -> int:
         """One per solver step; the first action is ready after `substeps`."""
         return steps * self._sampling(sampling).substeps
 
@@ -161,7 +161,7 @@ class StreamingFlow(AbstractPolicyModel[Windows]):
         velocity: Tensor = self.network(inputs, generator)
         return velocity
 
-    def _sampling(self, sampling: Jsonable | None) -> StreamingFlowSampling:
+    def _sampling(self, sampling: Sampling | None) -> StreamingFlowSampling:
         if sampling is None:
             return self.config.sampling
         if not isinstance(sampling, StreamingFlowSampling):

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from nsde_policy.config import Jsonable, Preset, TrainConfig, WindowConfig, need
+from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig, need
 from nsde_policy.errors import ConfigError
 from nsde_policy.layout import LayoutSpec, StateLayout
 from nsde_policy.models.interface import AbstractPolicyModel, Draws, LossParts, Stage
@@ -25,7 +25,7 @@ Energy = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class ImplicitBCSampling(Jsonable):
+class ImplicitBCSampling(Sampling):
     """How actions of low energy are found."""
 
     inference: Literal["derivative_free", "langevin"] = "derivative_free"
@@ -213,7 +213,7 @@ class ImplicitBC(AbstractPolicyModel[Windows]):
         return (Stage(losses, tuple(self.parameters())),)
 
     @torch.no_grad()
-    def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Jsonable | None = None) -> Tensor:
+    def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
         """Candidates from everywhere, drawn to low energies; then one of them."""
         chosen, seen = self._sampling(sampling), self._seen(states)
         act_dim, n = self.layout.spec.act_dim, chosen.samples
@@ -240,14 +240,14 @@ class ImplicitBC(AbstractPolicyModel[Windows]):
         actions = _pick(candidates, index).reshape(len(states), -1, act_dim)
         return self.layout.from_unit(actions[:, :steps])
 
-    def calls(self, steps: int, sampling: Jsonable | None = None) -> int:
+    def calls(self, steps: int, sampling: Sampling | None = None) -> int:
         """One per iteration, each for all candidates; Langevin's also go backwards, which is not counted."""
         return self._sampling(sampling).iterations
 
     def _seen(self, states: Tensor) -> Tensor:
         return self.layout.obs_features(states).flatten(-2)
 
-    def _sampling(self, sampling: Jsonable | None) -> ImplicitBCSampling:
+    def _sampling(self, sampling: Sampling | None) -> ImplicitBCSampling:
         if sampling is None:
             return self.config.sampling
         if not isinstance(sampling, ImplicitBCSampling):

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from nsde_policy.config import Jsonable, Preset, TrainConfig, WindowConfig, need
+from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig, need
 from nsde_policy.errors import ConfigError
 from nsde_policy.layout import LayoutSpec, StateLayout
 from nsde_policy.models.interface import AbstractPolicyModel, Draws, LossParts, Stage
@@ -22,7 +22,7 @@ SAME_PLACE = 1e-6
 
 
 @dataclass(frozen=True)
-class NearestNeighboursSampling(Jsonable):
+class NearestNeighboursSampling(Sampling):
     """How neighbours are turned into actions; the memory stays the same."""
 
     k: int = 1
@@ -85,7 +85,7 @@ class NearestNeighbours(AbstractPolicyModel[Windows]):
         return ()
 
     @torch.no_grad()
-    def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Jsonable | None = None) -> Tensor:
+    def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
         """The actions of the nearest recorded state, or the mean of several's; nothing is drawn."""
         chosen = self._sampling(sampling)
         if chosen.k > len(self.features):
@@ -100,7 +100,7 @@ class NearestNeighbours(AbstractPolicyModel[Windows]):
         weight = 1 / (distance + SAME_PLACE) if chosen.weights == "inverse" else torch.ones_like(distance)
         return self._mean(actions, weight / weight.sum(-1, keepdim=True))
 
-    def calls(self, steps: int, sampling: Jsonable | None = None) -> int:
+    def calls(self, steps: int, sampling: Sampling | None = None) -> int:
         """There is no network to call."""
         return 0
 
@@ -114,7 +114,7 @@ class NearestNeighbours(AbstractPolicyModel[Windows]):
         way = torch.where(self.layout.is_circular[self.layout.spec.obs_dim :], shorter, way)
         return actions[:, 0] + (weight[..., None, None] * way).sum(1)
 
-    def _sampling(self, sampling: Jsonable | None) -> NearestNeighboursSampling:
+    def _sampling(self, sampling: Sampling | None) -> NearestNeighboursSampling:
         if sampling is None:
             return self.config.sampling
         if not isinstance(sampling, NearestNeighboursSampling):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from nsde_policy.config import Jsonable, Preset, TrainConfig, WindowConfig, need
+from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig, need
 from nsde_policy.errors import ConfigError
 from nsde_policy.layout import LayoutSpec, StateLayout
 from nsde_policy.models.interface import AbstractPolicyModel, Draws, LossParts, Stage
@@ -25,7 +25,7 @@ LOW_NOISE = 1e-4
 
 
 @dataclass(frozen=True)
-class LSTMGMMSampling(Jsonable):
+class LSTMGMMSampling(Sampling):
     """How an action is drawn from the mixture."""
 
     noise: Literal["low", "full"] = "low"
@@ -117,7 +117,7 @@ class LSTMGMM(AbstractPolicyModel[Windows]):
         return (Stage(("nll",), tuple(self.parameters())),)
 
     @torch.no_grad()
-    def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Jsonable | None = None) -> Tensor:
+    def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
         """One action, drawn from the mixture at the present state."""
         need(self, steps == 1, f"plans hold one action, asked for {steps}")
         how = self._sampling(sampling)
@@ -127,7 +127,7 @@ class LSTMGMM(AbstractPolicyModel[Windows]):
         action = mixture.sample(draws.uniform(1), draws.normal(self.layout.spec.act_dim))
         return self.layout.from_unit(action).unsqueeze(1)
 
-    def calls(self, steps: int, sampling: Jsonable | None = None) -> int:
+    def calls(self, steps: int, sampling: Sampling | None = None) -> int:
         """One, in which the LSTM takes `history` steps, one after the other."""
         return 1
 
@@ -160,7 +160,7 @@ class LSTMGMM(AbstractPolicyModel[Windows]):
         shape = (self.config.layers, *features.shape[:-1], self.config.hidden)
         return dropout_mask(shape, 1 - self.config.dropout, features, generator)
 
-    def _sampling(self, sampling: Jsonable | None) -> LSTMGMMSampling:
+    def _sampling(self, sampling: Sampling | None) -> LSTMGMMSampling:
         how = self.config.sampling if sampling is None else sampling
         if not isinstance(how, LSTMGMMSampling):
             raise ConfigError(f"LSTM-GMM is sampled with LSTMGMMSampling, got {type(how).__name__}")

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from nsde_policy.config import Jsonable, NetworkConfig, Preset, TrainConfig, WindowConfig, need
+from nsde_policy.config import NetworkConfig, Preset, Sampling, TrainConfig, WindowConfig, need
 from nsde_policy.layout import LayoutSpec, StateLayout
 from nsde_policy.models.interface import AbstractPolicyModel, Draws, LossParts, Stage
 from nsde_policy.models.learned_sde import mlp_of
@@ -66,7 +66,7 @@ class MIP(AbstractPolicyModel[Windows]):
         return (Stage(("first", "second"), tuple(self.parameters())),)
 
     @torch.no_grad()
-    def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Jsonable | None = None) -> Tensor:
+    def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
         """The second answer, the same whatever is drawn."""
         features = self.layout.features(states).flatten(-2)
         guess = features.new_zeros(len(states), self.config.horizon * self.layout.spec.act_dim)
@@ -77,7 +77,7 @@ class MIP(AbstractPolicyModel[Windows]):
         actions = guess.reshape(len(states), self.config.horizon, -1)
         return self.layout.from_unit(actions[:, present : present + steps])
 
-    def calls(self, steps: int, sampling: Jsonable | None = None) -> int:
+    def calls(self, steps: int, sampling: Sampling | None = None) -> int:
         """Two for the whole chunk."""
         return 2
 
