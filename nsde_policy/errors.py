@@ -86,5 +86,9 @@ class DivergedError(NsdePolicyError):
     """Training produced numbers that are not finite."""
 
 
+class ComparisonError(NsdePolicyError, ValueError):
+    """Results cannot be compared, or a file of them is damaged."""
+
+
 class PolicyInputError(NsdePolicyError, ValueError):
     """A policy was given an observation or an action it cannot take."""

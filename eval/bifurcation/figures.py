@@ -1,19 +1,17 @@
 """The two figures: generated trajectories by method and density, and what each part of the equation does."""
 
-import io
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import Tensor
 
-from nsde_policy.errors import MissingDependencyError
 from nsde_policy.eval.bifurcation.data import Bifurcation
 from nsde_policy.eval.bifurcation.experiment import CLOSE, DRAWN_METHODS, NEURAL_SDE, WIDE, View
 from nsde_policy.eval.bifurcation.methods import ABLATION, Field
 from nsde_policy.eval.bifurcation.report import WHOLE, Report
 from nsde_policy.eval.bifurcation.scores import thin
-from nsde_policy.files import replace_file
+from nsde_policy.eval.plotting import STYLE, pyplot, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,16 +21,6 @@ UPPER, LOWER, TRUTH, ARROW = "#0072B2", "#D55E00", "#000000", "#4D4D4D"
 """Okabe and Ito's blue and vermilion, which all colour visions tell apart; true paths in black."""
 DRAWN = 20
 """Paths per panel."""
-STYLE = {
-    "font.family": "sans-serif",
-    "font.size": 8,
-    "axes.titlesize": 8.5,
-    "axes.linewidth": 0.6,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "svg.hashsalt": "nsde-policy",
-    "svg.fonttype": "none",
-}
 
 
 def draw_all(report: Report, out: Path) -> list[Path]:
@@ -40,22 +28,10 @@ def draw_all(report: Report, out: Path) -> list[Path]:
     plt = pyplot()
     with plt.rc_context(STYLE):
         made = {"trajectories": draw_trajectories(report), "ablation": draw_ablation(report)}
-        written = [path for name, figure in made.items() for path in _save(figure, out, name)]
+        written = [path for name, figure in made.items() for path in save_figure(figure, out, name)]
     for figure in made.values():
         plt.close(figure)
     return written
-
-
-def pyplot() -> Any:
-    """matplotlib.pyplot on the backend that needs no display."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise MissingDependencyError.extra("matplotlib", "plot") from error
-    matplotlib.use("agg")
-    import matplotlib.pyplot as plt
-
-    return plt
 
 
 def draw_trajectories(report: Report) -> "Figure":
@@ -171,14 +147,3 @@ def _frame(axis: "Axes", limits: View) -> None:
     axis.set_ylim(limits[2], limits[3])
     axis.tick_params(length=2, pad=2, labelsize=7)
     axis.spines[["top", "right"]].set_visible(False)
-
-
-def _save(figure: "Figure", out: Path, name: str) -> list[Path]:
-    """PNG and SVG without dates, written whole or not at all."""
-    paths = []
-    for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format=kind, dpi=140, metadata=metadata)
-        replace_file(out / f"{name}.{kind}", buffer.getvalue())
-        paths.append(out / f"{name}.{kind}")
-    return paths

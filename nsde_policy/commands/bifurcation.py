@@ -34,8 +34,9 @@ class BifurcationCommand:
         from tqdm import tqdm
 
         from nsde_policy.eval.bifurcation.experiment import Settings, jobs, run_all
-        from nsde_policy.eval.bifurcation.figures import draw_all, pyplot
+        from nsde_policy.eval.bifurcation.figures import draw_all
         from nsde_policy.eval.bifurcation.report import Report
+        from nsde_policy.eval.plotting import pyplot
         from nsde_policy.files import check_writable
 
         if self.seeds < 1 or self.workers < 1:
