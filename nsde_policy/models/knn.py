@@ -124,5 +124,8 @@ class NearestNeighbours(AbstractPolicyModel[Windows]):
 
 PRESETS = {
     "default": Preset(NearestNeighboursConfig(), TrainConfig(steps=1)),
+    "relative": Preset(
+        NearestNeighboursConfig(sampling=NearestNeighboursSampling(actions="relative")), TrainConfig(steps=1)
+    ),
     "fast": Preset(NearestNeighboursConfig(), TrainConfig(steps=1)),
 }
