@@ -110,7 +110,7 @@ def dropout_mask(shape: tuple[int, ...], keep: float, like: Tensor, generator: t
     kept = min(max(round(keep * 256), 1), 256)
     draws = torch.empty(-(-math.prod(shape) // 8), dtype=torch.int64, device=like.device)
     random_bytes = draws.random_(-(2**63), None, generator=generator).view(torch.uint8)
-    mask = random_bytes[: math.prod(shape)].reshape(shape) < kept
+    mask = random_bytes[: math.prod(shape)].reshape(shape) <= kept - 1  # 256 is no byte
     return mask.to(like.dtype).mul_(256 / kept)
 
 

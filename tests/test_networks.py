@@ -43,6 +43,11 @@ def test_dropout_comes_from_the_generator_alone_and_keeps_the_mean():
     torch.testing.assert_close(one.mean(0), net.eval()(x)[0], rtol=0.05, atol=1e-3)
 
 
+def test_next_to_no_dropout_leaves_out_next_to_nothing():
+    net, x = mlp(dropout=1e-6), torch.ones(4, 5)
+    torch.testing.assert_close(net(x, seeded(1)), net.eval()(x))
+
+
 def test_evaluation_mode_has_no_dropout():
     net, x = mlp(dropout=0.5).eval(), torch.ones(4, 5)
     assert torch.equal(net(x, seeded(1)), net(x, seeded(2)))
