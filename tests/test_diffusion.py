@@ -17,7 +17,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from nsde_policy.checkpoint import RunDirectory
-from nsde_policy.config import NoSampling, TrainConfig
+from nsde_policy.config import Sampling, TrainConfig
 from nsde_policy.data import Demonstrations
 from nsde_policy.errors import ConfigError
 from nsde_policy.layout import LayoutSpec
@@ -398,10 +398,10 @@ def test_a_transformer_takes_any_horizon():
 
 def test_sampling_of_another_method_is_refused():
     model = build(UNET)
-    with pytest.raises(ConfigError, match="got NoSampling"):
-        model.plan(batch(UNET).states, steps=2, draws=draws(5), sampling=NoSampling())
-    with pytest.raises(ConfigError, match="got NoSampling"):
-        model.calls(2, NoSampling())
+    with pytest.raises(ConfigError, match="got Sampling"):
+        model.plan(batch(UNET).states, steps=2, draws=draws(5), sampling=Sampling())
+    with pytest.raises(ConfigError, match="got Sampling"):
+        model.calls(2, Sampling())
 
 
 FORK = LayoutSpec(

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from nsde_policy.config import Jsonable, Preset, TrainConfig, WindowConfig, need
+from nsde_policy.config import Jsonable, Preset, Sampling, TrainConfig, WindowConfig, need
 from nsde_policy.errors import ConfigError
 from nsde_policy.layout import LayoutSpec, StateLayout
 from nsde_policy.models.diffusion_networks import AbstractDenoiser, ConditionalUNet, DenoisingTransformer
@@ -74,7 +74,7 @@ class TransformerConfig(Jsonable):
 
 
 @dataclass(frozen=True)
-class DiffusionSampling(Jsonable):
+class DiffusionSampling(Sampling):
     """How the noise is undone; nothing here needs training again."""
 
     scheduler: Literal["ddpm", "ddim"] = "ddpm"
@@ -144,7 +144,7 @@ class Diffusion(AbstractPolicyModel[Windows]):
         return kept.sqrt() * clean + (1 - kept).sqrt() * noise
 
     @torch.no_grad()
-    def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Jsonable | None = None) -> Tensor:
+    def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
         """One chunk per row, from noise down the chain."""
         chain = chain_of(self._sampling(sampling))
         fresh = sum(step.fresh > 0 for step in chain)
@@ -157,7 +157,7 @@ class Diffusion(AbstractPolicyModel[Windows]):
         present = self.config.history - 1
         return self.layout.from_unit(x[:, present : present + steps])
 
-    def calls(self, steps: int, sampling: Jsonable | None = None) -> int:
+    def calls(self, steps: int, sampling: Sampling | None = None) -> int:
         """One per step of the chain, however many actions are used."""
         return self._sampling(sampling).steps
 
@@ -165,7 +165,7 @@ class Diffusion(AbstractPolicyModel[Windows]):
         """What the network sees, oldest first, (n, history, features)."""
         return self.layout.obs_features(states.flip(1))
 
-    def _sampling(self, sampling: Jsonable | None) -> DiffusionSampling:
+    def _sampling(self, sampling: Sampling | None) -> DiffusionSampling:
         chosen = self.config.sampling if sampling is None else sampling
         if not isinstance(chosen, DiffusionSampling):
             raise ConfigError(f"Diffusion Policy samples by DiffusionSampling, got {type(chosen).__name__}")
