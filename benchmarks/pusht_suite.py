@@ -93,7 +93,7 @@ def _main() -> Iterator[Played]:
             yield Played(method, Trained(method, seed=seed))
     yield Played("diffusion", Trained("diffusion"))
     yield Played("diffusion, DDIM-10", Trained("diffusion"), sampling=DDIM)
-    yield Played("diffusion, transformer", Trained("diffusion", "transformer"))
+    yield Played("diffusion, transformer", Trained("diffusion", "transformer_pusht"))
     yield Played("diffusion, small", Trained("diffusion", "small"))
     for method in ("lstm_gmm", "ibc", "bet", "knn"):
         yield Played(method, Trained(method))

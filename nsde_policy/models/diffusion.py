@@ -101,6 +101,11 @@ class DiffusionConfig(WindowConfig):
     sampling: DiffusionSampling = field(default_factory=DiffusionSampling)
     """How the noise is undone, unless said otherwise when a plan is drawn."""
 
+    @property
+    def gains_from_threads(self) -> bool:
+        """The original's networks do; small U-Nets are small steps."""
+        return self.network == "transformer" or max(self.unet.channels) > 256
+
     def __post_init__(self) -> None:
         super().__post_init__()
         fold = 2 ** (len(self.unet.channels) - 1)
