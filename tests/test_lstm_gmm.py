@@ -153,9 +153,22 @@ def test_it_sees_no_action_and_nothing_of_the_future():
     torch.testing.assert_close(model._read(later)[:, :-1], model._read(states)[:, :-1])
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_the_loss_is_finite_reaches_every_weight_and_never_waits_for_its_data(dropout: float):
-    model = build(dropout=dropout).train()
+def test_the_blur_is_in_typical_increments_of_its_own_for_each_state_and_only_in_training():
+    states = rows(4000).states
+    moved = build(noise=0.5)._blurred(states, seeded()) - states
+    torch.testing.assert_close(
+        moved.std(0), 0.5 * torch.tensor(LAYOUT.increment_std).expand(4, -1), rtol=0.05, atol=0
+    )
+    assert torch.corrcoef(moved[..., 0].T).fill_diagonal_(0).abs().max() < 0.1
+    blurred, clear = build(noise=0.5), build()
+    assert torch.equal(
+        blurred.plan(states[:9], steps=1, draws=draws(9)), clear.plan(states[:9], steps=1, draws=draws(9))
+    )
+
+
+@pytest.mark.parametrize(("dropout", "noise"), [(0.0, 0.0), (0.3, 0.5)])
+def test_the_loss_is_finite_reaches_every_weight_and_never_waits_for_its_data(dropout: float, noise: float):
+    model = build(dropout=dropout, noise=noise).train()
     (stage,) = model.stages()
     model.loss(rows(), seeded()).total(stage.losses).backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
@@ -237,6 +250,7 @@ def test_saves_and_loads_identically(tmp_path: Path):
         ({"min_std": 0.0}, "min_std > 0"),
         ({"min_std": math.inf}, "min_std > 0"),
         ({"dropout": 1.0}, "dropout < 1"),
+        ({"noise": -1.0}, "noise >= 0"),
     ],
 )
 def test_bad_settings_are_refused(changes: dict[str, Any], message: str):

@@ -53,6 +53,8 @@ class LSTMGMMConfig(WindowConfig):
     """Smallest standard deviation of a component in training, in half ranges of the action."""
     dropout: float = 0.0
     """Fraction of each layer's outputs left out in training; the original leaves out none."""
+    noise: float = 0.0
+    """Blur of the states read in training, in each dimension's typical increment; the original has none."""
     sampling: LSTMGMMSampling = field(default_factory=LSTMGMMSampling)
     """How actions are drawn, unless said otherwise when they are."""
 
@@ -64,6 +66,7 @@ class LSTMGMMConfig(WindowConfig):
             need(self, getattr(self, name) >= 1, f"need {name} >= 1, got {getattr(self, name)}")
         need(self, 0 < self.min_std < math.inf, f"need min_std > 0, got {self.min_std}")
         need(self, 0 <= self.dropout < 1, f"need 0 <= dropout < 1, got {self.dropout}")
+        need(self, 0 <= self.noise < math.inf, f"need noise >= 0, got {self.noise}")
 
 
 class Mixture(NamedTuple):
@@ -109,7 +112,7 @@ class LSTMGMM(AbstractPolicyModel[Windows]):
 
     def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
         """Minus the mean log likelihood of all actions of the windows, in units of half their range."""
-        mixture = self._mixture(self._read(batch.states, generator))
+        mixture = self._mixture(self._read(self._blurred(batch.states, generator), generator))
         return LossParts({"nll": -mixture.log_likelihood(self.layout.to_unit(batch.actions)).mean()})
 
     def stages(self) -> tuple[Stage, ...]:
@@ -130,6 +133,13 @@ class LSTMGMM(AbstractPolicyModel[Windows]):
     def calls(self, steps: int, sampling: Jsonable | None = None) -> int:
         """One, in which the LSTM takes `history` steps, one after the other."""
         return 1
+
+    def _blurred(self, states: Tensor, generator: torch.Generator) -> Tensor:
+        """Each state of a window moved on its own, so that their differences are not to be relied on."""
+        if self.config.noise == 0:
+            return states
+        unit = torch.randn(states.shape, generator=generator, dtype=states.dtype, device=states.device)
+        return states + self.config.noise * self.layout.increment_std * unit
 
     def _read(self, states: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """What the top layer has in mind at each state, the oldest first, (rows, history, hidden)."""
