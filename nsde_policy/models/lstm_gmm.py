@@ -18,7 +18,7 @@ from nsde_policy.errors import ConfigError
 from nsde_policy.layout import LayoutSpec, StateLayout
 from nsde_policy.models.interface import AbstractPolicyModel, Draws, LossParts, Stage
 from nsde_policy.networks import dropout_mask, linear, weights_from
-from nsde_policy.targets import Windows
+from nsde_policy.targets import Windows, blurred
 
 LOW_NOISE = 1e-4
 """Standard deviation of every component when sampled with low noise, in half ranges of the action."""
@@ -112,7 +112,10 @@ class LSTMGMM(AbstractPolicyModel[Windows]):
 
     def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
         """Minus the mean log likelihood of all actions of the windows, in units of half their range."""
-        mixture = self._mixture(self._read(self._blurred(batch.states, generator), generator))
+        states = batch.states
+        if self.config.noise > 0:
+            states = blurred(states, self.config.noise * self.layout.increment_std, generator)
+        mixture = self._mixture(self._read(states, generator))
         return LossParts({"nll": -mixture.log_likelihood(self.layout.to_unit(batch.actions)).mean()})
 
     def stages(self) -> tuple[Stage, ...]:
@@ -133,13 +136,6 @@ class LSTMGMM(AbstractPolicyModel[Windows]):
     def calls(self, steps: int, sampling: Jsonable | None = None) -> int:
         """One, in which the LSTM takes `history` steps, one after the other."""
         return 1
-
-    def _blurred(self, states: Tensor, generator: torch.Generator) -> Tensor:
-        """Each state of a window moved on its own, so that their differences are not to be relied on."""
-        if self.config.noise == 0:
-            return states
-        unit = torch.randn(states.shape, generator=generator, dtype=states.dtype, device=states.device)
-        return states + self.config.noise * self.layout.increment_std * unit
 
     def _read(self, states: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """What the top layer has in mind at each state, the oldest first, (rows, history, hidden)."""
@@ -179,7 +175,7 @@ class LSTMGMM(AbstractPolicyModel[Windows]):
 
 PRESETS = {
     "default": Preset(
-        LSTMGMMConfig(dropout=0.1),
+        LSTMGMMConfig(dropout=0.1, noise=1.0),
         TrainConfig(steps=80_000, batch_size=256, learning_rate=3e-4),
         chunk=1,
     ),
@@ -189,12 +185,12 @@ PRESETS = {
         chunk=1,
     ),
     "fast": Preset(
-        LSTMGMMConfig(hidden=96, dropout=0.05),
+        LSTMGMMConfig(hidden=96, dropout=0.05, noise=1.0),
         TrainConfig(steps=10_000, batch_size=128, learning_rate=1e-3),
         chunk=1,
     ),
 }
-"""`default` has the original's sizes, and dropout, weight decay and averaged weights against overfitting.
+"""`default` has the original's sizes and, against overfitting, blur, dropout, weight decay, averaged weights.
 
 `original` has Robomimic's batches, number of steps and rate, but lets the rate fall and clips the gradient.
 """
