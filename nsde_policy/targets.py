@@ -174,3 +174,13 @@ def draw_noise(like: Tensor, *, history: int, kind: HistoryNoise, generator: tor
     if kind == "none":
         return torch.cat([noise, *[torch.zeros_like(noise)] * (history - 1)], dim=-1)
     return noise
+
+
+def blurred(states: Tensor, std: Tensor, generator: torch.Generator) -> Tensor:
+    """States (..., d) moved by normal noise of `std` (d,), each of a window on its own.
+
+    Differences within a window are then no longer to be relied on: a policy that reads the next action off
+    its own last moves does well on the data and comes to a halt in the world.
+    """
+    unit = torch.randn(states.shape, generator=generator, dtype=states.dtype, device=states.device)
+    return states + std * unit

@@ -250,9 +250,9 @@ def test_it_sees_no_action_and_every_state():
         assert (model._answer(moved)[0] - model._answer(states)[0])[:, -1].abs().max() > 1e-5
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_the_loss_is_finite_reaches_every_weight_and_never_waits_for_its_data(dropout: float):
-    model = build(dropout=dropout).train()
+@pytest.mark.parametrize(("dropout", "noise"), [(0.0, 0.0), (0.3, 0.5)])
+def test_the_loss_is_finite_reaches_every_weight_and_never_waits_for_its_data(dropout: float, noise: float):
+    model = build(dropout=dropout, noise=noise).train()
     (stage,) = model.stages()
     parts = model.loss(rows(), seeded())
     assert set(parts.parts) == set(stage.losses)
@@ -349,6 +349,7 @@ def test_saves_and_loads_identically_bins_included(tmp_path: Path):
         ({"bins": 0}, "bins >= 1"),
         ({"heads": 7}, "cannot share"),
         ({"dropout": 1.0}, "dropout < 1"),
+        ({"noise": -1.0}, "noise >= 0"),
         ({"focal_gamma": 0.5}, "focal_gamma = 0 or >= 1"),
         ({"focal_gamma": math.inf}, "focal_gamma"),
         ({"offset_scale": 0.0}, "offset_scale > 0"),

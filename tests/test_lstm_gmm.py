@@ -153,9 +153,18 @@ def test_it_sees_no_action_and_nothing_of_the_future():
     torch.testing.assert_close(model._read(later)[:, :-1], model._read(states)[:, :-1])
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_the_loss_is_finite_reaches_every_weight_and_never_waits_for_its_data(dropout: float):
-    model = build(dropout=dropout).train()
+def test_the_blur_is_of_the_loss_alone():
+    (clear, plan), (_, same), (once, _), (twice, _) = (
+        (model.loss(rows(), seeded(seed)).parts["nll"], model.plan(rows().states, steps=1, draws=draws(30)))
+        for model, seed in ((build(), 0), (build(noise=0.5), 0), (build(noise=0.5), 1), (build(noise=0.5), 2))
+    )
+    assert torch.equal(plan, same)
+    assert len({clear.item(), once.item(), twice.item()}) == 3
+
+
+@pytest.mark.parametrize(("dropout", "noise"), [(0.0, 0.0), (0.3, 0.5)])
+def test_the_loss_is_finite_reaches_every_weight_and_never_waits_for_its_data(dropout: float, noise: float):
+    model = build(dropout=dropout, noise=noise).train()
     (stage,) = model.stages()
     model.loss(rows(), seeded()).total(stage.losses).backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
@@ -237,6 +246,7 @@ def test_saves_and_loads_identically(tmp_path: Path):
         ({"min_std": 0.0}, "min_std > 0"),
         ({"min_std": math.inf}, "min_std > 0"),
         ({"dropout": 1.0}, "dropout < 1"),
+        ({"noise": -1.0}, "noise >= 0"),
     ],
 )
 def test_bad_settings_are_refused(changes: dict[str, Any], message: str):

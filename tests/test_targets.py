@@ -8,6 +8,7 @@ from nsde_policy.errors import DemoError
 from nsde_policy.targets import (
     Interpolation,
     Transitions,
+    blurred,
     draw_noise,
     flow_target,
     noise_scale,
@@ -118,3 +119,10 @@ def test_refuses_what_holds_no_transition():
         transitions(torch.zeros(1, 3))
     with pytest.raises(DemoError, match=r"expected x \(n, h·d\)"):
         Transitions(torch.zeros(3, 4), torch.zeros(3, 3), torch.zeros(3, 1), torch.ones(3, 3))
+
+
+def test_each_state_of_a_window_is_blurred_on_its_own():
+    states, std = torch.rand(4000, 3, 2, generator=seeded()), torch.tensor([0.5, 3.0])
+    moved = blurred(states, std, seeded(1)) - states
+    torch.testing.assert_close(moved.std(0), std.expand(3, -1), rtol=0.05, atol=0)
+    assert torch.corrcoef(moved.reshape(4000, -1).T).fill_diagonal_(0).abs().max() < 0.1

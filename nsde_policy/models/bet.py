@@ -15,7 +15,7 @@ from nsde_policy.errors import ConfigError
 from nsde_policy.layout import LayoutSpec, StateLayout
 from nsde_policy.models.bet_network import CausalTransformer
 from nsde_policy.models.interface import AbstractPolicyModel, Draws, LossParts, Stage
-from nsde_policy.targets import Windows
+from nsde_policy.targets import Windows, blurred
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,8 @@ class BehaviourTransformerConfig(WindowConfig):
     """Heads of attention per block."""
     dropout: float = 0.1
     """Fraction left out in training: of embeddings, attention, and what each block adds."""
+    noise: float = 0.0
+    """Blur of the states read in training, in each dimension's typical increment; the original has none."""
     focal_gamma: float = 2.0
     """γ of the focal loss: how much less a bin counts that is already likely; 0 is cross entropy."""
     offset_scale: float = 1000.0
@@ -62,6 +64,7 @@ class BehaviourTransformerConfig(WindowConfig):
             need(self, getattr(self, name) >= 1, f"need {name} >= 1, got {getattr(self, name)}")
         need(self, self.width % self.heads == 0, f"{self.heads} heads cannot share a width of {self.width}")
         need(self, 0 <= self.dropout < 1, f"need 0 <= dropout < 1, got {self.dropout}")
+        need(self, 0 <= self.noise < math.inf, f"need noise >= 0, got {self.noise}")
         smooth = self.focal_gamma == 0 or 1 <= self.focal_gamma < math.inf
         need(self, smooth, f"need focal_gamma = 0 or >= 1, got {self.focal_gamma}")
         need(self, 0 < self.offset_scale < math.inf, f"need offset_scale > 0, got {self.offset_scale}")
@@ -104,7 +107,10 @@ class BehaviourTransformer(AbstractPolicyModel[Windows]):
 
     def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
         """The focal loss of the bins and the scaled square error of their offsets, over the whole window."""
-        logits, offsets = self._answer(batch.states, generator)
+        states = batch.states
+        if self.config.noise > 0:
+            states = blurred(states, self.config.noise * self.layout.increment_std, generator)
+        logits, offsets = self._answer(states, generator)
         action = self.layout.to_unit(batch.actions)
         chosen = nearest(action, self.centres)
         error = offset_error(offsets, chosen, action - self.centres[chosen])

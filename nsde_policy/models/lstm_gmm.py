@@ -18,7 +18,7 @@ from nsde_policy.errors import ConfigError
 from nsde_policy.layout import LayoutSpec, StateLayout
 from nsde_policy.models.interface import AbstractPolicyModel, Draws, LossParts, Stage
 from nsde_policy.networks import dropout_mask, linear, weights_from
-from nsde_policy.targets import Windows
+from nsde_policy.targets import Windows, blurred
 
 LOW_NOISE = 1e-4
 """Standard deviation of every component when sampled with low noise, in half ranges of the action."""
@@ -53,6 +53,8 @@ class LSTMGMMConfig(WindowConfig):
     """Smallest standard deviation of a component in training, in half ranges of the action."""
     dropout: float = 0.0
     """Fraction of each layer's outputs left out in training; the original leaves out none."""
+    noise: float = 0.0
+    """Blur of the states read in training, in each dimension's typical increment; the original has none."""
     sampling: LSTMGMMSampling = field(default_factory=LSTMGMMSampling)
     """How actions are drawn, unless said otherwise when they are."""
 
@@ -64,6 +66,7 @@ class LSTMGMMConfig(WindowConfig):
             need(self, getattr(self, name) >= 1, f"need {name} >= 1, got {getattr(self, name)}")
         need(self, 0 < self.min_std < math.inf, f"need min_std > 0, got {self.min_std}")
         need(self, 0 <= self.dropout < 1, f"need 0 <= dropout < 1, got {self.dropout}")
+        need(self, 0 <= self.noise < math.inf, f"need noise >= 0, got {self.noise}")
 
 
 class Mixture(NamedTuple):
@@ -109,7 +112,10 @@ class LSTMGMM(AbstractPolicyModel[Windows]):
 
     def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
         """Minus the mean log likelihood of all actions of the windows, in units of half their range."""
-        mixture = self._mixture(self._read(batch.states, generator))
+        states = batch.states
+        if self.config.noise > 0:
+            states = blurred(states, self.config.noise * self.layout.increment_std, generator)
+        mixture = self._mixture(self._read(states, generator))
         return LossParts({"nll": -mixture.log_likelihood(self.layout.to_unit(batch.actions)).mean()})
 
     def stages(self) -> tuple[Stage, ...]:
@@ -169,7 +175,7 @@ class LSTMGMM(AbstractPolicyModel[Windows]):
 
 PRESETS = {
     "default": Preset(
-        LSTMGMMConfig(dropout=0.1),
+        LSTMGMMConfig(dropout=0.1, noise=1.0),
         TrainConfig(steps=80_000, batch_size=256, learning_rate=3e-4),
         chunk=1,
     ),
@@ -179,12 +185,12 @@ PRESETS = {
         chunk=1,
     ),
     "fast": Preset(
-        LSTMGMMConfig(hidden=96, dropout=0.05),
+        LSTMGMMConfig(hidden=96, dropout=0.05, noise=1.0),
         TrainConfig(steps=10_000, batch_size=128, learning_rate=1e-3),
         chunk=1,
     ),
 }
-"""`default` has the original's sizes, and dropout, weight decay and averaged weights against overfitting.
+"""`default` has the original's sizes and, against overfitting, blur, dropout, weight decay, averaged weights.
 
 `original` has Robomimic's batches, number of steps and rate, but lets the rate fall and clips the gradient.
 """
