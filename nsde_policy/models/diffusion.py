@@ -272,10 +272,10 @@ def _ddim(t: int, kept: float, kept_after: float) -> ChainStep:
 
 
 _UNET_RECIPE = TrainConfig(
-    steps=100_000,
+    steps=50_000,
     batch_size=256,
     learning_rate=1e-4,
-    warmup=0.005,
+    warmup=0.01,
     weight_decay=1e-6,
     betas=(0.95, 0.999),
     clip=1e6,
@@ -288,7 +288,7 @@ Deviation: the original trains for 5000 epochs, about 210 000 steps on the 90 de
 it takes, in float32, and the decay of its average of the weights is 1 − n^(−¾).
 """
 
-_TRANSFORMER_RECIPE = replace(_UNET_RECIPE, warmup=0.01, weight_decay=1e-3, betas=(0.9, 0.95))
+_TRANSFORMER_RECIPE = replace(_UNET_RECIPE, warmup=0.02, weight_decay=1e-3, betas=(0.9, 0.95))
 """The original's: 1000 steps of warm-up.
 
 Deviation: the original decays no bias, norm or position, and trains for 5000 epochs (Push-T: 8000).

@@ -54,12 +54,26 @@ class Sinusoid(nn.Module):
         return torch.cat([phase.sin(), phase.cos()], dim=-1)
 
 
+class TimeConv(nn.Conv1d):
+    """A convolution over time; on CUDA one over pictures a pixel high, for which there are faster kernels."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(rows, inputs, time) → (rows, outputs, time)."""
+        if not x.is_cuda:
+            return super().forward(x)
+        wide, weight = (
+            tensor[:, :, None].to(memory_format=torch.channels_last) for tensor in (x, self.weight)
+        )
+        stride, padding = (1, self.stride[0]), (0, int(self.padding[0]))
+        return functional.conv2d(wide, weight, self.bias, stride=stride, padding=padding)[:, :, 0]
+
+
 class ConvBlock(nn.Sequential):
     """Convolution over time that keeps its length, GroupNorm, Mish."""
 
     def __init__(self, inputs: int, outputs: int, *, kernel: int, groups: int) -> None:
         super().__init__(
-            nn.Conv1d(inputs, outputs, kernel, padding=kernel // 2), nn.GroupNorm(groups, outputs), nn.Mish()
+            TimeConv(inputs, outputs, kernel, padding=kernel // 2), nn.GroupNorm(groups, outputs), nn.Mish()
         )
 
 
@@ -112,7 +126,7 @@ class ConditionalUNet(AbstractDenoiser):
             nn.Linear(4 * step_dim, step_dim),
         )
         self.down = nn.ModuleList(pair(inputs, outputs) for inputs, outputs in levels)
-        self.shrink = nn.ModuleList(nn.Conv1d(c, c, 3, stride=2, padding=1) for c in channels[:-1])
+        self.shrink = nn.ModuleList(TimeConv(c, c, 3, stride=2, padding=1) for c in channels[:-1])
         self.middle = pair(channels[-1], channels[-1])
         self.up = nn.ModuleList(pair(2 * outputs, inputs) for inputs, outputs in reversed(levels[1:]))
         self.grow = nn.ModuleList(
