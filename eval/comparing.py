@@ -130,8 +130,8 @@ def _new_name(path: Path, record: RunRecord) -> str:
     preset = preset_of(record)
     if preset == "default":
         return record.config.method
-    own = re.sub(rf"[-_]{record.seed}$", "", path.resolve().name)
-    return f"{record.config.method}, {preset or own}"
+    method, own = record.config.method, re.sub(rf"[-_]{record.seed}$", "", path.resolve().name)
+    return f"{method}, {preset or ('custom' if own == method else own)}"
 
 
 def _kept_or_played(

@@ -226,6 +226,7 @@ def test_runs_are_named_by_method_preset_and_directory(runs: list[Path]):
         "c-0": pusht.preset("default", "regression"),
         "d_0": replace(pusht.preset("default"), chunk=4),
         "x/d-0": replace(pusht.preset("default"), chunk=5),
+        "neural_sde-0": replace(pusht.preset("default"), chunk=6),
         "few-0": replace(pusht.preset("default"), demos=replace(pusht.preset("default").demos, episodes=10)),
     }
     records = {Path(name): replace(record, config=config, seed=0) for name, config in configs.items()}
@@ -236,6 +237,7 @@ def test_runs_are_named_by_method_preset_and_directory(runs: list[Path]):
         "regression",
         "neural_sde, d",
         f"neural_sde, d ({Path('x/d-0')})",
+        "neural_sde, custom",
         "neural_sde",
     ]
 
