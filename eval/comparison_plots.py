@@ -210,7 +210,11 @@ def _point(
     axis: "Axes", at: float, score: Estimate, look: Look, *, horizontal: bool, faint: bool = False
 ) -> None:
     """A mark at the score and a line over its interval, faint where many would lie close."""
-    interval = {"color": look.colour, "linewidth": 1.0 + 0.4 * look.bold, "alpha": 0.45 if faint else 1.0}
+    interval: dict[str, Any] = {
+        "color": look.colour,
+        "linewidth": 1.0 + 0.4 * look.bold,
+        "alpha": 0.45 if faint else 1.0,
+    }
     ends, here = [score.low, score.high], [at, at]
     axis.plot(*((ends, here) if horizontal else (here, ends)), **interval, zorder=3 + look.bold)
     axis.plot(
@@ -269,7 +273,7 @@ def _name_points(axis: "Axes", points: Sequence[tuple[Row, float, Estimate]], lo
         (left, middle), bottom, top = place(x, score.value), place(x, score.low)[1], place(x, score.high)[1]
         taken.append(_Box(left - 3, middle - 3, left + 3, middle + 3))
         taken.append(_Box(left - 1.5, bottom, left + 1.5, top))
-    room = _Box(*(axis.get_window_extent().extents * points_per_pixel))
+    room = _Box(*(np.array(axis.get_window_extent().extents) * points_per_pixel))
     for row, x, score in points:
         look = looks[row.name]
         text = axis.annotate(

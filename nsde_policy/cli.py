@@ -16,9 +16,11 @@ import tyro
 
 from nsde_policy import __version__
 from nsde_policy.commands.bifurcation import BifurcationCommand
+from nsde_policy.commands.compare import Compare
 from nsde_policy.commands.data import DataCheck, DataDownload, DataInfo, DataReplay
 from nsde_policy.commands.doctor import Doctor
 from nsde_policy.commands.evaluate import Evaluate
+from nsde_policy.commands.latency import Benchmark
 from nsde_policy.commands.train import Train
 from nsde_policy.errors import NsdePolicyError, UsageError
 
@@ -48,6 +50,8 @@ def _commands(args: list[str]) -> Any:
         Annotated[Train, tyro.conf.subcommand("train", default=Train.with_preset_of(args))]
         | Annotated[Evaluate, tyro.conf.subcommand("eval")]
         | Annotated[_Data, tyro.conf.subcommand("data", description="Look at demonstrations, or fetch them.")]
+        | Annotated[Compare, tyro.conf.subcommand("compare")]
+        | Annotated[Benchmark, tyro.conf.subcommand("benchmark")]
         | Annotated[BifurcationCommand, tyro.conf.subcommand("bifurcation")]
         | Annotated[Doctor, tyro.conf.subcommand("doctor")]
     )
