@@ -94,12 +94,18 @@ def _main() -> Iterator[Played]:
     yield Played("diffusion", Trained("diffusion"))
     yield Played("diffusion, DDIM-10", Trained("diffusion"), sampling=DDIM)
     yield Played("diffusion, transformer", Trained("diffusion", "transformer_pusht"))
-    yield Played("diffusion, small", Trained("diffusion", "small"))
     for method in ("lstm_gmm", "ibc", "bet", "knn"):
         yield Played(method, Trained(method))
+    yield Played("lstm_gmm, full noise", Trained("lstm_gmm"), sampling=("noise=full",))
+    yield Played("ibc, best", Trained("ibc"), sampling=("answer=best",))
+    yield Played("knn, relative", Trained("knn"), sampling=("actions=relative",))
 
 
-STURDY = [play for play in _main() if play.trained.seed == 0 and play.name != "neural_sde, 25k steps"]
+STURDY = [
+    play
+    for play in _main()
+    if play.trained.seed == 0 and play.name not in ("neural_sde, 25k steps", "diffusion, transformer", "knn")
+]
 """The runs whose robustness is tested: one training of each."""
 
 
@@ -110,22 +116,16 @@ def _troubles(plays: list[Played], conditions: list[Condition]) -> Iterator[Play
 
 def _chunks() -> Iterator[Played]:
     for play in STURDY:
-        if play.name in ("neural_sde", "diffusion", "diffusion, DDIM-10", "regression", "mip", "flow"):
+        if play.name in ("neural_sde", "diffusion, DDIM-10", "regression", "mip", "flow"):
             yield from (replace(play, chunk=chunk) for chunk in (1, 2, 4))
 
 
 def _fewer_demos() -> Iterator[Played]:
     for demos in (10, 25, 50, 100, 0):
-        for method, preset in (
-            ("neural_sde", "default"),
-            ("diffusion", "small"),
-            ("regression", "default"),
-            ("mip", "default"),
-            ("flow", "default"),
-        ):
-            run = Trained(method, preset, steps=SHORT, demos=demos)
-            yield Played(f"{method}{', small' * (preset == 'small')}, 25k steps", run)
-        yield Played("knn", Trained("knn", demos=demos))
+        for method in ("neural_sde", "regression", "mip", "flow"):
+            yield Played(f"{method}, 25k steps", Trained(method, steps=SHORT, demos=demos))
+        yield Played("diffusion, small, 25k steps", Trained("diffusion", "small", steps=SHORT, demos=demos))
+        yield Played("knn, relative", Trained("knn", demos=demos), sampling=("actions=relative",))
 
 
 PARTS: dict[str, list[Played]] = {
@@ -189,6 +189,7 @@ def main() -> None:
     )
     args = parser.parse_args()
     stop_at = time.monotonic() + args.stop_after
+    torch.backends.cudnn.benchmark = True
 
     plays = [play for part in args.parts for play in PARTS[part]]
     plays = [play for play in dict.fromkeys(plays) if not args.only or play.trained.method in args.only]
@@ -213,6 +214,7 @@ def main() -> None:
                 if runs[play.trained] is run:
                     kept = args.out / "entries" / play.file
                     jobs[play] = pool.submit(entry, run.files.path, run.cost, play, seeds, args.device, kept)
+        print("all trained", flush=True)
         wait(jobs.values(), timeout=max(stop_at - time.monotonic(), 0))
         for job in jobs.values():
             job.cancel()

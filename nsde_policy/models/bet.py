@@ -220,7 +220,7 @@ def draw_bins(logits: Tensor, uniform: Tensor, *, temperature: float = 1.0) -> T
 PRESETS = {
     "default": Preset(
         BehaviourTransformerConfig(),
-        TrainConfig(steps=80_000, batch_size=512, learning_rate=3e-4, weight_decay=0.1, betas=(0.9, 0.95)),
+        TrainConfig(steps=60_000, batch_size=512, learning_rate=3e-4, weight_decay=0.1, betas=(0.9, 0.95)),
         chunk=1,
     ),
     "small": Preset(

@@ -300,7 +300,7 @@ PRESETS = {
     "transformer": Preset(DiffusionConfig(network="transformer"), _TRANSFORMER_RECIPE),
     "transformer_pusht": Preset(
         DiffusionConfig(network="transformer", transformer=TransformerConfig(dropout=0.01)),
-        replace(_TRANSFORMER_RECIPE, weight_decay=0.1),
+        replace(_TRANSFORMER_RECIPE, steps=30_000, warmup=0.033, weight_decay=0.1),
     ),
     "small": Preset(
         DiffusionConfig(unet=UNetConfig(channels=(64, 128, 256))), replace(_UNET_RECIPE, learning_rate=3e-4)

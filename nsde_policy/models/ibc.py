@@ -256,7 +256,7 @@ class ImplicitBC(AbstractPolicyModel[Windows]):
 
 
 _TRAIN = TrainConfig(
-    steps=50_000,
+    steps=40_000,
     batch_size=256,
     learning_rate=3e-4,
     warmup=0.01,

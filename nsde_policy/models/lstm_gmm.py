@@ -176,7 +176,7 @@ class LSTMGMM(AbstractPolicyModel[Windows]):
 PRESETS = {
     "default": Preset(
         LSTMGMMConfig(dropout=0.1, noise=1.0),
-        TrainConfig(steps=80_000, batch_size=256, learning_rate=3e-4),
+        TrainConfig(steps=60_000, batch_size=256, learning_rate=3e-4),
         chunk=1,
     ),
     "original": Preset(
