@@ -141,14 +141,6 @@ class StateLayout(nn.Module):
         """x_next − x, on the circle where circular: the shorter way round, in [-π, π); state units."""
         return _increment(x, x_next, self.is_circular)
 
-    def observation(self, x: Tensor) -> Tensor:
-        """The observation part of a state, (..., obs_dim)."""
-        return x[..., : self.spec.obs_dim]
-
-    def action(self, x: Tensor) -> Tensor:
-        """The action part of a state, (..., act_dim)."""
-        return x[..., self.spec.obs_dim :]
-
 
 def _mask(dim: int, circular: tuple[int, ...]) -> Tensor:
     return torch.tensor([i in circular for i in range(dim)])

@@ -35,12 +35,6 @@ def test_a_jump_of_full_turns_is_never_a_velocity(angle: float, turns: int, step
     torch.testing.assert_close(layout.features(x)[..., 2:], layout.features(x + 2 * math.pi * turns)[..., 2:])
 
 
-def test_a_state_is_an_observation_followed_by_an_action():
-    layout, x = StateLayout(SPEC), torch.tensor([1.0, 2.0, 3.0])
-    assert layout.observation(x).tolist() == [1.0, 2.0]
-    assert layout.action(x).tolist() == [3.0]
-
-
 def test_layout_is_measured_from_pairs_of_states():
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(5000, 2, generator=generator) * torch.tensor([100.0, 6.28])
