@@ -4,11 +4,12 @@
 
 Trains variants × seeds on one device, `--parallel` at a time, while the cores play what is finished: final
 averaged weights, nothing selected. Training times are stated for runs that had the device to themselves
-(`--parallel 1`). Run it again to continue: finished runs and episodes are kept. Writes `results.json` and
-prints a Markdown table.
+(`--parallel 1`). Run it again to continue, on any machine: finished runs and episodes are kept. Writes
+`results.json` and prints a Markdown table.
 """
 
 import argparse
+import ctypes
 import json
 import multiprocessing
 import os
@@ -16,13 +17,12 @@ import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
-from dataclasses import asdict, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.checkpoint import DemoRecord, RunDirectory, RunRecord, versions
 from nsde_policy.config import SamplingConfig
 from nsde_policy.eval.intervals import mean, proportion
@@ -63,38 +63,50 @@ VARIANTS: dict[str, RunConfig] = {
     **_ablations("short", SHORT),
     **_ablations("fast", FAST),
 }
-# The weights of `default`, sampled differently.
-RESAMPLED = {
-    "default − diffusion": SamplingConfig(alpha=ALPHA, diffusion=0.0),
-    "default, full diffusion": SamplingConfig(alpha=ALPHA, diffusion=1.0),
-    "default, denoiser off": NO_DENOISER,
+# The weights of another variant, sampled differently.
+RESAMPLED: dict[str, tuple[str, SamplingConfig]] = {
+    "default − diffusion": ("default", SamplingConfig(alpha=ALPHA, diffusion=0.0)),
+    "default, full diffusion": ("default", SamplingConfig(alpha=ALPHA, diffusion=1.0)),
+    "default, denoiser off": ("default", NO_DENOISER),
+    "short − diffusion": ("short", SamplingConfig(alpha=ALPHA, diffusion=0.0)),
 }
+REPORTED = [name for name in (*VARIANTS, *RESAMPLED) if "fast" not in name]
 SHARD = 25
 """Episodes a core plays at a time."""
+EPISODES = "episodes"
+"""Folder of a run that keeps what has been played with it."""
+KEPT = ("max_reward", "success", "final_coverage", "steps")
+"""What is kept of an episode."""
+
+
+@dataclass(frozen=True)
+class TrainingNote:
+    """What a finished training says of itself."""
+
+    seconds: float | None
+    """From the sixth step to the saved weights, where the run had the device to itself."""
+    device: str
 
 
 class Run:
     """One variant, one seed, on its way from nothing to weights."""
 
-    def __init__(self, variant: str, seed: int, args: argparse.Namespace) -> None:
+    def __init__(self, variant: str, seed: int, *, out: Path, demos: Path, device: str, steps: int) -> None:
         self.variant, self.seed = variant, seed
-        self.files = RunDirectory(args.out / f"{variant.replace(' ', '_').replace('−', 'no')}-{seed}")
-        self._seconds = self.files.path / "seconds.json"
+        self.files = RunDirectory(out / f"{variant.replace(' ', '_').replace('−', 'no')}-{seed}")
+        self._note, self._episodes = self.files.path / "training.json", self.files.path / EPISODES
         self._training: Training[Transitions] | None = None
-        self._device = args.device
-        self._demos = args.demos
+        self._device, self._demos = device, demos
         config = VARIANTS[variant]
-        self.config = replaced(config, train={"steps": args.steps or config.train.steps})
+        self.config = replaced(config, train={"steps": steps or config.train.steps})
 
     @property
     def is_done(self) -> bool:
-        return self._seconds.exists() and self.files.record().config == self.config
+        return self._note.exists() and self.files.record().config == self.config
 
     @property
-    def seconds(self) -> float | None:
-        """Training time, where the run had the device to itself."""
-        value: float | None = json.loads(self._seconds.read_text())
-        return value
+    def note(self) -> TrainingNote:
+        return TrainingNote(**json.loads(self._note.read_text()))
 
     def prepare(self) -> None:
         """Load, build and take the first steps, which capture the step on CUDA: one run at a time."""
@@ -103,6 +115,8 @@ class Run:
         demo_record = DemoRecord(self._demos.name, demos.fingerprint, len(demos), len(demos.obs))
         record = RunRecord(self.config, fit_layout(data, demos), "pusht", self.seed, demo_record, versions())
         model = build_model(record).to(self._device)
+        self._note.unlink(missing_ok=True)
+        shutil.rmtree(self._episodes, ignore_errors=True)
         self.files.save_record(record)
         self._training = Training(model, data, self.config.train, seed=self.seed)
         self._training.advance(5)
@@ -114,14 +128,26 @@ class Run:
         stream = torch.cuda.Stream() if self._device.startswith("cuda") else None
         with torch.cuda.stream(stream):
             while training.step < self.config.train.steps:
-                training.advance(1000)
+                training.advance(200)
         self.files.save_weights(training.averaged())
         seconds = time.perf_counter() - started
-        replace_file(self._seconds, json.dumps(seconds if alone else None).encode())
+        note = {"seconds": seconds if alone else None, "device": device_name(self._device)}
+        replace_file(self._note, json.dumps(note).encode())
         self._training = None
         print(
             f"{self.variant} seed {self.seed}: {seconds:.1f} s{'' if alone else ' beside others'}", flush=True
         )
+
+
+def device_name(device: str) -> str:
+    return torch.cuda.get_device_name() if device.startswith("cuda") else device
+
+
+def wait_asleep() -> None:
+    """Let threads sleep while they wait for the GPU; spinning, they would take the cores from the players."""
+    driver, blocking_sync = ctypes.CDLL("libcuda.so.1"), 4
+    if driver.cuInit(0) or driver.cuDevicePrimaryCtxSetFlags_v2(0, blocking_sync):
+        print("threads will spin while they wait for the GPU", flush=True)
 
 
 def trained(runs: list[Run], parallel: int) -> Iterator[Run]:
@@ -141,13 +167,29 @@ def trained(runs: list[Run], parallel: int) -> Iterator[Run]:
 
 def play(path: Path, name: str, seeds: range, config: RolloutConfig) -> list[dict[str, Any]]:
     """Episodes of a shard, from the file that keeps them where they have been played before."""
-    kept = path / "episodes" / f"{name} {config.reset_rule} {seeds.start}-{seeds.stop}.json"
+    kept = path / EPISODES / f"{name} {config.reset_rule} {seeds.start}-{seeds.stop}.json"
     if not kept.exists():
         torch.set_num_threads(1)
         results: list[EpisodeResult] = list(evaluate(path, seeds, config))
-        replace_file(kept, json.dumps([asdict(result) for result in results]).encode())
+        replace_file(kept, json.dumps([{key: getattr(r, key) for key in KEPT} for r in results]).encode())
     episodes: list[dict[str, Any]] = json.loads(kept.read_text())
     return episodes
+
+
+def outcome(name: str, run: Run, episodes: list[dict[str, Any]]) -> dict[str, Any]:
+    """A row of the report: a list per figure, in the order of the starts."""
+    figures = {key: [round(float(episode[key]), 6) for episode in episodes] for key in KEPT}
+    for key in ("success", "steps"):
+        figures[key] = [int(figure) for figure in figures[key]]
+    return {
+        "variant": name,
+        "train_seed": run.seed,
+        "train_steps": run.config.train.steps,
+        "train_s": run.note.seconds,
+        "trained_on": run.note.device,
+        "torch": run.files.record().versions["torch"],
+        **figures,
+    }
 
 
 def main() -> None:
@@ -158,9 +200,7 @@ def main() -> None:
     parser.add_argument("--table", type=Path, help="only print the table of this results.json")
     parser.add_argument("--out", type=Path, default=Path("out/pusht_runs"))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument(
-        "--variants", nargs="*", default=[n for n in (*VARIANTS, *RESAMPLED) if "fast" not in n]
-    )
+    parser.add_argument("--variants", nargs="*", default=REPORTED, choices=[*VARIANTS, *RESAMPLED])
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
     parser.add_argument("--parallel", type=int, default=1, help="runs trained at once")
     parser.add_argument("--episodes", type=int, default=200)
@@ -168,77 +208,73 @@ def main() -> None:
     parser.add_argument("--reset-rule", default="benchmark")
     parser.add_argument("--workers", type=int, default=max((os.cpu_count() or 1) - 2, 1))
     parser.add_argument("--steps", type=int, default=0, help="training steps, for a try")
-    parser.add_argument("--ship", action="store_true", help="put `default`, seed 0, into the package")
     args = parser.parse_args()
     if args.table:
-        report = json.loads(args.table.read_text())
-        print(table(report, list(dict.fromkeys(outcome["variant"] for outcome in report["outcomes"]))))
+        print(table(json.loads(args.table.read_text())))
         return
     if args.demos is None:
         parser.error("--demos is needed to train")
+    if args.parallel > 1 and args.device.startswith("cuda"):
+        wait_asleep()
 
     shards = [
         range(start, min(start + SHARD, args.seed_start + args.episodes))
         for start in range(args.seed_start, args.seed_start + args.episodes, SHARD)
     ]
-    wanted = {
-        ("default" if name in RESAMPLED else name, seed) for name in args.variants for seed in args.seeds
-    }
-    order = list(VARIANTS)
-    runs = [Run(*key, args) for key in sorted(wanted, key=lambda key: (order.index(key[0]), key[1]))]
-    pending: list[tuple[str, Run, list[Future[list[dict[str, Any]]]]]] = []
+    rows = {name: RESAMPLED.get(name, (name, None)) for name in args.variants}
+    order = [variant for variant in VARIANTS if variant in {base for base, _ in rows.values()}]
+    runs = [
+        Run(variant, seed, out=args.out, demos=args.demos, device=args.device, steps=args.steps)
+        for variant in order
+        for seed in args.seeds
+    ]
+    pending: dict[tuple[str, int], tuple[Run, list[Future[list[dict[str, Any]]]]]] = {}
     with ProcessPoolExecutor(args.workers, multiprocessing.get_context("spawn")) as pool:
         for run in trained(runs, args.parallel):
-            for name in args.variants:
-                if name == run.variant or (name in RESAMPLED and run.variant == "default"):
-                    rollout = RolloutConfig(reset_rule=args.reset_rule, sampling=RESAMPLED.get(name))
+            for name, (base, sampling) in rows.items():
+                if base == run.variant:
+                    rollout = RolloutConfig(reset_rule=args.reset_rule, sampling=sampling)
                     jobs = [pool.submit(play, run.files.path, name, seeds, rollout) for seeds in shards]
-                    pending.append((name, run, jobs))
-        pending.sort(key=lambda each: each[1].seed)
-        outcomes = [
-            {
-                "variant": name,
-                "seed": run.seed,
-                "train_s": run.seconds,
-                "steps": run.config.train.steps,
-                "episodes": [episode for job in jobs for episode in job.result()],
-            }
-            for name, run, jobs in pending
-        ]
+                    pending[name, run.seed] = run, jobs
+        outcomes = []
+        for name, seed in ((name, seed) for name in rows for seed in args.seeds):
+            run, jobs = pending[name, seed]
+            outcomes.append(outcome(name, run, [episode for job in jobs for episode in job.result()]))
     report = {
-        "seeds": [args.seed_start, args.seed_start + args.episodes - 1],
+        "starts": [args.seed_start, args.seed_start + args.episodes - 1],
         "reset_rule": args.reset_rule,
-        "device": torch.cuda.get_device_name() if args.device.startswith("cuda") else "cpu",
-        "torch": torch.__version__,
         "outcomes": outcomes,
     }
-    replace_file(args.out / "results.json", json.dumps(report).encode())
-    print(table(report, args.variants))
-    if args.ship:
-        trained_run = RunDirectory(args.out / "default-0")
-        for file in (trained_run.config, trained_run.model):
-            shutil.copy(file, SHIPPED_POLICY)
+    replace_file(args.out / "results.json", as_json(report).encode())
+    print(table(report))
 
 
-def table(report: dict[str, Any], variants: list[str]) -> str:
+def as_json(report: dict[str, Any]) -> str:
+    """One line per outcome, so that a difference between two files can be read."""
+    head = json.dumps({key: value for key, value in report.items() if key != "outcomes"})
+    lines = ",\n".join(json.dumps(each, ensure_ascii=False) for each in report["outcomes"])
+    return f'{head[:-1]}, "outcomes": [\n{lines}\n]}}\n'
+
+
+def table(report: dict[str, Any]) -> str:
     """Markdown: variant, score, strict success, training time."""
-    first, last = report["seeds"]
+    first, last = report["starts"]
+    machines = sorted({f"{each['trained_on']}, torch {each['torch']}" for each in report["outcomes"]})
     rows = [
-        f"{report['reset_rule']} starts {first} to {last}, trained on {report['device']}",
+        f"{report['reset_rule']} starts {first} to {last}, trained on {'; '.join(machines)}",
         "",
         "| variant | n | mean max reward | strict success | by training seed | training |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
-    for name in variants:
-        runs = [outcome for outcome in report["outcomes"] if outcome["variant"] == name]
-        episodes = [episode for run in runs for episode in run["episodes"]]
-        won = [sum(e["success"] for e in run["episodes"]) / len(run["episodes"]) for run in runs]
-        times = [run["train_s"] for run in runs if run["train_s"] is not None]
+    for name in dict.fromkeys(each["variant"] for each in report["outcomes"]):
+        runs = [each for each in report["outcomes"] if each["variant"] == name]
+        rewards = [reward for run in runs for reward in run["max_reward"]]
+        won = [success for run in runs for success in run["success"]]
+        shares = [sum(run["success"]) / len(run["success"]) for run in runs]
+        times = [f"{run['train_s']:.1f} s (seed {run['train_seed']})" for run in runs if run["train_s"]]
         rows.append(
-            f"| {name} | {len(episodes)} | {mean([e['max_reward'] for e in episodes])} "
-            f"| {proportion(sum(e['success'] for e in episodes), len(episodes))} "
-            f"| {', '.join(f'{share:.3f}' for share in won)} "
-            f"| {f'{sum(times) / len(times):.0f} s' if times else '–'} |"
+            f"| {name} | {len(won)} | {mean(rewards)} | {proportion(sum(won), len(won))} "
+            f"| {', '.join(f'{share:.3f}' for share in shares)} | {', '.join(times) or '–'} |"
         )
     return "\n".join(rows)
 

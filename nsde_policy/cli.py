@@ -10,7 +10,7 @@ import re
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Annotated, Any, Protocol, cast
+from typing import Annotated, Any, Protocol, cast, get_args
 
 import tyro
 
@@ -89,11 +89,11 @@ def _fail(message: str, code: int, debug: bool) -> int:
 
 
 def _parse(args: list[str]) -> Command:
-    said = io.StringIO()
+    commands, said = _commands(args), io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
             command = tyro.cli(
-                _commands(args),
+                commands,
                 args=args,
                 prog="nsde-policy",
                 description=_DESCRIPTION,
@@ -102,8 +102,17 @@ def _parse(args: list[str]) -> Command:
     except SystemExit as stop:
         if not stop.code:
             raise  # --help
-        raise UsageError(_in_one_line(said.getvalue())) from None
+        named = " ".join(["nsde-policy", *_named(args, commands)])
+        raise UsageError(f"{_in_one_line(said.getvalue())}; see {named} --help") from None
     return cast(Command, command)
+
+
+def _named(args: list[str], commands: Any) -> list[str]:
+    """The subcommand, and the one below it, that the arguments begin with."""
+    for command in get_args(commands):
+        if args and args[0] == command.__metadata__[0].name:
+            return [args[0], *_named(args[1:], command.__origin__)]
+    return []
 
 
 def _in_one_line(box: str) -> str:
@@ -111,15 +120,14 @@ def _in_one_line(box: str) -> str:
     lines = [line.strip("│╭╮╰╯ \n") for line in box.splitlines()[1:]]
     found = re.split(r"[─-]{3,}", " ".join(lines))  # dashes where the terminal knows ASCII only
     sections = [" ".join(part.split()) for part in found if part.strip()]
-    nearest = re.search(r"Perhaps you meant: (\S+)", box_text := " ".join(sections))
-    where = re.findall(r"(?:run|see):? (nsde-policy[\w\- ]*--help)", box_text)
-    parts = [sections[0].rstrip(".")]
+    nearest = re.search(r"Perhaps you meant: (\S+)", " ".join(sections))
+    # A settings class that refuses its values is named by tyro's own path to it, then by itself.
+    problem = re.sub(r"^Error parsing __tyro-dummy-inner__\.(?:config\.)?(\S+): \w+:", r"\1:", sections[0])
+    parts = [problem.rstrip(".")]
     if meant := nearest[1].rstrip(",") if nearest else _nearest(sections):
         parts.append(f"perhaps you meant {meant}")
     elif len(sections) > 1 and sections[1].startswith("Available"):
         parts.append(sections[1].lower())
-    if where:
-        parts.append(f"see {where[-1]}")
     return "; ".join(parts)
 
 
