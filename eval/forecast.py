@@ -8,8 +8,9 @@ import torch
 from nsde_policy.config import SamplingConfig
 from nsde_policy.errors import ConfigError
 from nsde_policy.eval.rollout import RolloutConfig, Trace
+from nsde_policy.memory import Memory
 from nsde_policy.models import NeuralSDE
-from nsde_policy.policy import Memory, NSDEPolicy
+from nsde_policy.policy import NSDEPolicy
 
 HORIZON = 24
 """Control periods a forecast looks ahead; a policy that plans farther is followed to the end of its plan."""
@@ -65,7 +66,7 @@ class Forecast:
             [memory] * SAMPLES, generators=[generator] * SAMPLES, chunk=steps, sampling=config.sampling
         )
         targets = np.stack([plan.actions for plan in plans], axis=1)
-        here = np.broadcast_to(memory.states()[0, 0, :2].double().numpy(), (1, SAMPLES, 2))
+        here = np.broadcast_to(memory.states()[0, :2].astype(np.float64), (1, SAMPLES, 2))
         return cls(agent=np.concatenate([here, targets]), block=np.empty((steps + 1, 0, 3)))
 
     def later(self, periods: int) -> "Forecast":

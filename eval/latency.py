@@ -27,7 +27,7 @@ from nsde_policy.eval.rollout import one_thread
 from nsde_policy.eval.suite import preset_of
 from nsde_policy.methods import DEFAULT_METHOD, METHODS
 from nsde_policy.models import AbstractPolicyModel, Draws
-from nsde_policy.policy import Memory, NSDEPolicy
+from nsde_policy.policy import NSDEPolicy
 from nsde_policy.runs import build_model, load_for, load_model, training_data
 from nsde_policy.tasks import get_task
 
@@ -162,9 +162,9 @@ def _states(record: RunRecord, model: AbstractPolicyModel[Any]) -> Tensor:
         env = gym.make(env_id)
         obs, _ = env.reset(seed=START)
         env.close()
-    memory = Memory(NSDEPolicy(record, model))
+    memory = NSDEPolicy(record, model).spec.memory()
     memory.see(obs)
-    return memory.states()
+    return torch.from_numpy(memory.states())[None]
 
 
 @torch.no_grad()

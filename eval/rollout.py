@@ -21,7 +21,8 @@ from nsde_policy.config import Sampling
 from nsde_policy.envs import register_envs
 from nsde_policy.errors import ConfigError
 from nsde_policy.eval.conditions import Condition, Disturbances
-from nsde_policy.policy import Memory, NSDEPolicy
+from nsde_policy.memory import Memory
+from nsde_policy.policy import NSDEPolicy
 
 
 @dataclass(frozen=True)
@@ -112,7 +113,7 @@ class Episode:
         config: RolloutConfig,
         trace: Trace | None = None,
     ) -> None:
-        self.seed, self.generator, self.memory = seed, noise_generator(seed), Memory(policy)
+        self.seed, self.generator, self.memory = seed, noise_generator(seed), policy.spec.memory()
         self._env, self._trace, self._push = env, trace, config.condition.push
         self._low, self._high = env.action_space.low, env.action_space.high  # type: ignore[attr-defined]
         std = np.array(policy.record.layout.increment_std[: policy.obs_dim])

@@ -1,10 +1,10 @@
 """A trained run as a policy: observations in, actions out."""
 
-import copy
 from collections import deque
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -13,19 +13,11 @@ from torch import Tensor
 from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.checkpoint import RunDirectory, RunRecord
 from nsde_policy.config import Sampling, SamplingConfig
-from nsde_policy.errors import ConfigError, PolicyInputError
+from nsde_policy.errors import ConfigError
+from nsde_policy.memory import Memory
 from nsde_policy.models import AbstractPolicyModel, Draws, NeuralSDE
+from nsde_policy.planner import Plan, PolicySpec
 from nsde_policy.runs import load_model
-
-
-class Plan(NamedTuple):
-    """What a policy means to do, and what it expects to come of it."""
-
-    actions: np.ndarray
-    """Commands for the next control periods, (chunk, act_dim)."""
-    states: np.ndarray | None = None
-    """The states it expects to pass, the present one first, (chunk + 1, obs_dim + act_dim); None for methods
-    that foresee actions alone."""
 
 
 class NSDEPolicy:
@@ -48,7 +40,7 @@ class NSDEPolicy:
         self.chunk = record.config.chunk
         self._device = "cpu"
         self._queue: deque[np.ndarray] = deque()
-        self._memory = Memory(self)
+        self._memory = self.spec.memory()
         self._generator = torch.Generator().manual_seed(record.seed)
 
     @classmethod
@@ -61,6 +53,24 @@ class NSDEPolicy:
         self.model.to(device)
         self._device = device
         return self
+
+    @cached_property
+    def spec(self) -> PolicySpec:
+        """Its sizes."""
+        config, layout = self.record.config, self.record.layout
+        return PolicySpec(
+            obs_dim=layout.obs_dim,
+            act_dim=layout.act_dim,
+            history=config.model.history,
+            chunk=config.chunk,
+            longest_chunk=config.model.longest_chunk or 0,
+            first_action_from=config.demos.first_action_from,
+            circular=layout.circular,
+            low=layout.low,
+            high=layout.high,
+            increment_std=layout.increment_std,
+            method=config.method,
+        )
 
     @property
     def obs_dim(self) -> int:
@@ -75,7 +85,7 @@ class NSDEPolicy:
     def reset(self, *, seed: int | None = None) -> None:
         """Forget the episode: call it whenever the world jumps. A seed makes what follows repeat itself."""
         self._queue.clear()
-        self._memory = Memory(self)
+        self._memory = self.spec.memory()
         if seed is not None:
             self._generator = torch.Generator().manual_seed(seed)
 
@@ -92,13 +102,13 @@ class NSDEPolicy:
         self, obs: np.ndarray, *, generator: torch.Generator | None = None
     ) -> np.ndarray:
         """Plan from one observation alone, as at the start of an episode, (chunk, act_dim)."""
-        memory = Memory(self)
+        memory = self.spec.memory()
         memory.see(obs)
         return self.plan(memory, generator=generator or self._generator).actions
 
     def plan(
         self,
-        memory: "Memory",
+        memory: Memory,
         *,
         generator: torch.Generator,
         chunk: int | None = None,
@@ -110,7 +120,7 @@ class NSDEPolicy:
 
     def plans(
         self,
-        memories: Sequence["Memory"],
+        memories: Sequence[Memory],
         *,
         generators: Sequence[torch.Generator],
         chunk: int | None = None,
@@ -118,8 +128,19 @@ class NSDEPolicy:
     ) -> list[Plan]:
         """Plan for several episodes in one batch, each with a generator of its own."""
         steps = self.check_chunk(chunk or self.chunk)
-        states = torch.cat([memory.states() for memory in memories]).to(self._device)
-        draws = Draws(generators, self._device)
+        states = np.stack([memory.states() for memory in memories])
+        return self._plans(states, Draws(generators, self._device), steps, sampling)
+
+    def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
+        """Plan from states (history, obs_dim + act_dim), newest first; the same seed gives the same plan."""
+        draws = Draws([torch.Generator().manual_seed(seed)], self._device)
+        (plan,) = self._plans(states[None], draws, self.check_chunk(steps))
+        return plan
+
+    def _plans(
+        self, given: np.ndarray, draws: Draws, steps: int, sampling: Sampling | None = None
+    ) -> list[Plan]:
+        states = torch.from_numpy(given).to(self._device, torch.float32)
         if isinstance(self.model, NeuralSDE):
             futures = self.model.futures(states, steps=steps, draws=draws, sampling=sampling)
             paths = futures.double().cpu().numpy()
@@ -137,7 +158,7 @@ class NSDEPolicy:
 
     def sample(
         self,
-        memory: "Memory",
+        memory: Memory,
         *,
         n: int,
         steps: int,
@@ -145,12 +166,12 @@ class NSDEPolicy:
         sampling: SamplingConfig | None = None,
     ) -> Tensor:
         """Sample n futures, (steps + 1, n, obs_dim + act_dim), the present state first."""
-        x0 = memory.states().flatten(-2).expand(n, -1)
+        x0 = torch.from_numpy(memory.states()).flatten().expand(n, -1)
         return self._sde.sample_paths(x0, steps=steps, generator=generator, sampling=sampling)
 
-    def step_std(self, memory: "Memory") -> np.ndarray:
+    def step_std(self, memory: Memory) -> np.ndarray:
         """How unsure the next state is: σ of each of its numbers in their own units, (obs_dim + act_dim,)."""
-        std: np.ndarray = self._sde.step_std(memory.states().flatten(-2))[0].double().numpy()
+        std: np.ndarray = self._sde.step_std(torch.from_numpy(memory.states()).flatten()).double().numpy()
         return std
 
     @property
@@ -159,55 +180,3 @@ class NSDEPolicy:
             method = self.record.config.method
             raise ConfigError(f"{method} plans actions; only a Neural SDE foresees states and their spread")
         return self.model
-
-
-class Memory:
-    """What one episode's policy remembers: the last observations, and the actions before them."""
-
-    def __init__(self, policy: NSDEPolicy) -> None:
-        self._first_action_from = policy.record.config.demos.first_action_from
-        self._obs_dim, self._act_dim = policy.obs_dim, policy.act_dim
-        self._last_action: np.ndarray | None = None
-        self._states: deque[np.ndarray] = deque(maxlen=policy.model.config.history)
-
-    def copy(self) -> "Memory":
-        """The same memory, which later events do not change."""
-        twin = copy.copy(self)
-        twin._states = self._states.copy()
-        return twin
-
-    def see(self, obs: np.ndarray | Sequence[float]) -> None:
-        """Take in the observation of a new control period, (obs_dim,)."""
-        now = _finite(obs, self._obs_dim, "an observation")
-        if self._last_action is None:
-            columns = list(self._first_action_from)
-            self._last_action = now[columns] if columns else np.zeros(self._act_dim)
-        self._states.appendleft(np.concatenate([now, self._last_action]))
-
-    @property
-    def in_force(self) -> np.ndarray:
-        """The command in force: the last action, or what stands for it before the first."""
-        if self._last_action is None:
-            raise PolicyInputError("nothing has been observed yet: show the policy an observation first")
-        return self._last_action
-
-    def did(self, action: np.ndarray | Sequence[float]) -> None:
-        """Note the action that was sent, which may differ from the one that was planned, (act_dim,)."""
-        self._last_action = _finite(action, self._act_dim, "an action")
-
-    def states(self) -> Tensor:
-        """States newest first, the oldest repeated where there are too few, (1, history, d)."""
-        if not self._states:
-            raise PolicyInputError("nothing has been observed yet: show the policy an observation first")
-        known = list(self._states)
-        known += [known[-1]] * ((self._states.maxlen or 1) - len(known))
-        return torch.from_numpy(np.stack(known).astype(np.float32))[None]
-
-
-def _finite(values: np.ndarray | Sequence[float], size: int, what: str) -> np.ndarray:
-    array = np.asarray(values, dtype=np.float64)
-    if array.shape != (size,):
-        raise PolicyInputError(f"{what} of this policy has shape ({size},), got {array.shape}")
-    if not np.isfinite(array).all():
-        raise PolicyInputError(f"{what} must be finite, got {array.tolist()}")
-    return array

@@ -20,7 +20,7 @@ RUNS = MATHEMATICS | {
     "data",
     "__version__",
 }
-EVERYTHING = RUNS | {"runs", "policy", "assets", "envs", "eval"}
+EVERYTHING = RUNS | {"runs", "memory", "planner", "policy", "assets", "envs", "eval"}
 
 # room: the other rooms of the package it may import. A room not named here is nobody's.
 ROOMS: dict[str, set[str]] = {
@@ -43,7 +43,9 @@ ROOMS: dict[str, set[str]] = {
     "data": {"errors", "files"},
     "tasks": {"errors", "config", "methods", "run_config", "data"},
     "runs": RUNS,
-    "policy": {"errors", "config", "models", "checkpoint", "runs", "assets"},
+    "memory": {"errors"},
+    "planner": {"config", "memory"},
+    "policy": {"errors", "config", "memory", "planner", "models", "checkpoint", "runs", "assets"},
     "eval": EVERYTHING,
     "commands": EVERYTHING,
     "cli": {"errors", "commands", "__version__"},
