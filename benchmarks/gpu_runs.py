@@ -1,9 +1,16 @@
-"""Training many runs at once on one GPU, each step of each a captured graph on a stream of its own."""
+"""Training runs on one GPU, several at once where they are small, each step of each a captured graph.
 
+Steps of runs that share a GPU take turns, so that a small run beside a large one waits for it at every step:
+train small ones together, and large ones alone.
+"""
+
+import ctypes
 import json
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,33 +22,45 @@ from nsde_policy.run_config import RunConfig
 from nsde_policy.runs import build_model, fit_layout, load_for, training_data
 from nsde_policy.trainer import Training
 
+EPISODES = "episodes"
+"""Folder of a run that keeps what has been played with it."""
 TIMED = 100
-"""Steps that are timed while the run has the device to itself."""
+"""Steps that are timed while no other run trains."""
+SAVE_EVERY_S = 60.0
+
+
+@dataclass(frozen=True)
+class TrainingNote:
+    """What a finished training says of itself."""
+
+    seconds: float | None
+    """From the sixth step to the saved weights, where the run had the device to itself from end to end."""
+    step_s: float
+    """Of one step, measured over a hundred while no other run trained."""
+    parameters: int
+    device: str
 
 
 class Run:
-    """One run on its way from nothing to weights."""
+    """One run on its way from nothing to weights; one that was stopped goes on where it was saved last."""
 
-    def __init__(
-        self, path: Path, config: RunConfig, *, seed: int, demos: Path, device: str, urgent: bool = False
-    ) -> None:
+    def __init__(self, path: Path, config: RunConfig, *, seed: int, demos: Path, device: str) -> None:
         self.files, self.config, self.seed = RunDirectory(path), config, seed
-        self._demos, self._device, self._priority = demos, device, -1 if urgent else 0
-        self._cost = path / "cost.json"
+        self._demos, self._device = demos, device
+        self._note = path / "training.json"
         self._training: Training[Any] | None = None
+        self._timed_s, self._step_s, self._parameters = 0.0, 0.0, 0
 
     @property
     def is_done(self) -> bool:
-        return self._cost.exists() and self.files.model.exists() and self.files.record().config == self.config
+        return self._note.exists() and self.files.record().config == self.config
 
     @property
-    def cost(self) -> dict[str, Any]:
-        """Parameters, and seconds of training: steps × the time of a step with the device to itself."""
-        cost: dict[str, Any] = json.loads(self._cost.read_text())
-        return cost
+    def note(self) -> TrainingNote:
+        return TrainingNote(**json.loads(self._note.read_text()))
 
     def prepare(self) -> None:
-        """Load, build, take the first steps, which capture the step on CUDA, time some: one run at a time."""
+        """Load, build, take the first steps, which capture the step on CUDA, time some: one at a time."""
         demos = load_for(self.config.demos, self._demos)
         data = training_data(demos, self.config, task="pusht")
         record = RunRecord(
@@ -52,32 +71,59 @@ class Run:
             DemoRecord(self._demos.name, demos.fingerprint, len(demos), len(demos.obs)),
             versions(),
         )
-        self.files.save_record(record)
+        self._note.unlink(missing_ok=True)
+        shutil.rmtree(self.files.path / EPISODES, ignore_errors=True)
         model = build_model(record)
         model.prepare(data)
-        parameters = sum(p.numel() for p in model.parameters())
+        self._parameters = sum(p.numel() for p in model.parameters())
         self._training = training = Training(model.to(self._device), data, self.config.train, seed=self.seed)
+        if self.files.training.exists() and self.files.record().same_training(record):
+            training.restore(self.files.training_state())
+        self.files.save_record(record)
         training.advance(5)
-        started, before = time.perf_counter(), training.step
-        if training.step < self.config.train.steps:
-            training.advance(TIMED)
-        each = (time.perf_counter() - started) / max(training.step - before, 1)
-        seconds = each * self.config.train.steps if model.stages() else 0.0
-        replace_file(
-            self._cost, json.dumps({"parameters": parameters, "train_s": round(seconds, 2)}).encode()
-        )
 
-    def finish(self) -> None:
-        """Train to the end."""
+    def time_steps(self) -> None:
+        """Time some steps, while no other run trains."""
         training = self._training
         assert training is not None
-        on_cuda = self._device.startswith("cuda")
-        stream = torch.cuda.Stream(priority=self._priority) if on_cuda else None
+        started, before = time.perf_counter(), training.step
+        if before < self.config.train.steps:
+            training.advance(TIMED)
+        self._timed_s = time.perf_counter() - started
+        self._step_s = self._timed_s / max(training.step - before, 1)
+
+    def finish(self, *, alone: bool) -> None:
+        """Train to the end; a run that has the device to itself is saved now and then."""
+        training, started = self._training, time.perf_counter()
+        assert training is not None
+        stream, saved = torch.cuda.Stream() if self._device.startswith("cuda") else None, started
         with torch.cuda.stream(stream):
             while training.step < self.config.train.steps:
-                training.advance(500)
+                training.advance(200)
+                if alone and time.perf_counter() - saved > SAVE_EVERY_S:
+                    self.files.save_training(training.state())
+                    saved = time.perf_counter()
         self.files.save_weights(training.averaged())
+        seconds = self._timed_s + time.perf_counter() - started
+        note = TrainingNote(
+            seconds if alone else None, self._step_s, self._parameters, device_name(self._device)
+        )
+        replace_file(self._note, json.dumps(asdict(note)).encode())
+        self.files.training.unlink(missing_ok=True)
         self._training = None
+        beside = "" if alone else " beside others"
+        print(f"{self.files.path.name}: {seconds:.1f} s{beside}", flush=True)
+
+
+def device_name(device: str) -> str:
+    return torch.cuda.get_device_name() if device.startswith("cuda") else device
+
+
+def wait_asleep() -> None:
+    """Let threads sleep while they wait for the GPU; spinning, they would take the cores from the players."""
+    driver, blocking_sync = ctypes.CDLL("libcuda.so.1"), 4
+    if driver.cuInit(0) or driver.cuDevicePrimaryCtxSetFlags_v2(0, blocking_sync):
+        print("threads will spin while they wait for the GPU", flush=True)
 
 
 def trained(runs: Sequence[Run], parallel: int) -> Iterator[Run]:
@@ -85,15 +131,12 @@ def trained(runs: Sequence[Run], parallel: int) -> Iterator[Run]:
     todo = [run for run in runs if not run.is_done]
     yield from (run for run in runs if run.is_done)
     for start in range(0, len(todo), parallel):
-        group, began = todo[start : start + parallel], time.perf_counter()
+        group = todo[start : start + parallel]
         for run in group:
             run.prepare()
-            print(f"{run.files.path.name}: {run.cost}", flush=True)
+            run.time_steps()
         with ThreadPoolExecutor(len(group)) as threads:
-            finishing = {threads.submit(run.finish): run for run in group}
+            finishing = {threads.submit(run.finish, alone=len(group) == 1): run for run in group}
             for future in as_completed(finishing):
                 future.result()
-                run = finishing[future]
-                seconds = time.perf_counter() - began
-                print(f"{run.files.path.name}: trained after {seconds:.0f} s beside others", flush=True)
-                yield run
+                yield finishing[future]

@@ -9,30 +9,23 @@ averaged weights, nothing selected. Training times are stated for runs that had 
 """
 
 import argparse
-import ctypes
 import json
 import multiprocessing
 import os
-import shutil
-import time
-from collections.abc import Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from gpu_runs import EPISODES, Run, trained, wait_asleep
 
-from nsde_policy.checkpoint import DemoRecord, RunDirectory, RunRecord, versions
 from nsde_policy.config import SamplingConfig
 from nsde_policy.eval.intervals import mean, proportion
 from nsde_policy.eval.rollout import EpisodeResult, RolloutConfig, evaluate
 from nsde_policy.files import replace_file
 from nsde_policy.run_config import RunConfig
-from nsde_policy.runs import build_model, fit_layout, load_for, training_data
-from nsde_policy.targets import Transitions
 from nsde_policy.tasks.pusht import DEFAULT, FAST, PAPER, replaced
-from nsde_policy.trainer import Training
 
 SHORT = replaced(DEFAULT, train={"steps": 25_000})
 ALPHA, DIFFUSION = DEFAULT.model.sampling.alpha, DEFAULT.model.sampling.diffusion
@@ -73,96 +66,16 @@ RESAMPLED: dict[str, tuple[str, SamplingConfig]] = {
 REPORTED = [name for name in (*VARIANTS, *RESAMPLED) if "fast" not in name]
 SHARD = 25
 """Episodes a core plays at a time."""
-EPISODES = "episodes"
-"""Folder of a run that keeps what has been played with it."""
 KEPT = ("max_reward", "success", "final_coverage", "steps")
 """What is kept of an episode."""
 
 
-@dataclass(frozen=True)
-class TrainingNote:
-    """What a finished training says of itself."""
-
-    seconds: float | None
-    """From the sixth step to the saved weights, where the run had the device to itself."""
-    device: str
-
-
-class Run:
-    """One variant, one seed, on its way from nothing to weights."""
-
-    def __init__(self, variant: str, seed: int, *, out: Path, demos: Path, device: str, steps: int) -> None:
-        self.variant, self.seed = variant, seed
-        self.files = RunDirectory(out / f"{variant.replace(' ', '_').replace('−', 'no')}-{seed}")
-        self._note, self._episodes = self.files.path / "training.json", self.files.path / EPISODES
-        self._training: Training[Transitions] | None = None
-        self._device, self._demos = device, demos
-        config = VARIANTS[variant]
-        self.config = replaced(config, train={"steps": steps or config.train.steps})
-
-    @property
-    def is_done(self) -> bool:
-        return self._note.exists() and self.files.record().config == self.config
-
-    @property
-    def note(self) -> TrainingNote:
-        return TrainingNote(**json.loads(self._note.read_text()))
-
-    def prepare(self) -> None:
-        """Load, build and take the first steps, which capture the step on CUDA: one run at a time."""
-        demos = load_for(self.config.demos, self._demos)
-        data = training_data(demos, self.config, task="pusht")
-        demo_record = DemoRecord(self._demos.name, demos.fingerprint, len(demos), len(demos.obs))
-        record = RunRecord(self.config, fit_layout(data, demos), "pusht", self.seed, demo_record, versions())
-        model = build_model(record).to(self._device)
-        self._note.unlink(missing_ok=True)
-        shutil.rmtree(self._episodes, ignore_errors=True)
-        self.files.save_record(record)
-        self._training = Training(model, data, self.config.train, seed=self.seed)
-        self._training.advance(5)
-
-    def finish(self, *, alone: bool) -> None:
-        """Train to the end."""
-        training, started = self._training, time.perf_counter()
-        assert training is not None
-        stream = torch.cuda.Stream() if self._device.startswith("cuda") else None
-        with torch.cuda.stream(stream):
-            while training.step < self.config.train.steps:
-                training.advance(200)
-        self.files.save_weights(training.averaged())
-        seconds = time.perf_counter() - started
-        note = {"seconds": seconds if alone else None, "device": device_name(self._device)}
-        replace_file(self._note, json.dumps(note).encode())
-        self._training = None
-        print(
-            f"{self.variant} seed {self.seed}: {seconds:.1f} s{'' if alone else ' beside others'}", flush=True
-        )
-
-
-def device_name(device: str) -> str:
-    return torch.cuda.get_device_name() if device.startswith("cuda") else device
-
-
-def wait_asleep() -> None:
-    """Let threads sleep while they wait for the GPU; spinning, they would take the cores from the players."""
-    driver, blocking_sync = ctypes.CDLL("libcuda.so.1"), 4
-    if driver.cuInit(0) or driver.cuDevicePrimaryCtxSetFlags_v2(0, blocking_sync):
-        print("threads will spin while they wait for the GPU", flush=True)
-
-
-def trained(runs: list[Run], parallel: int) -> Iterator[Run]:
-    """Train what is not trained yet; yields runs as they are finished."""
-    todo = [run for run in runs if not run.is_done]
-    yield from (run for run in runs if run.is_done)
-    for start in range(0, len(todo), parallel):
-        group = todo[start : start + parallel]
-        for run in group:
-            run.prepare()
-        with ThreadPoolExecutor(len(group)) as threads:
-            finishing = {threads.submit(run.finish, alone=len(group) == 1): run for run in group}
-            for future in as_completed(finishing):
-                future.result()
-                yield finishing[future]
+def run_of(variant: str, seed: int, *, out: Path, demos: Path, device: str, steps: int) -> Run:
+    """One variant, one seed."""
+    config = VARIANTS[variant]
+    config = replaced(config, train={"steps": steps or config.train.steps})
+    path = out / f"{variant.replace(' ', '_').replace('−', 'no')}-{seed}"
+    return Run(path, config, seed=seed, demos=demos, device=device)
 
 
 def play(path: Path, name: str, seeds: range, config: RolloutConfig) -> list[dict[str, Any]]:
@@ -223,16 +136,16 @@ def main() -> None:
     ]
     rows = {name: RESAMPLED.get(name, (name, None)) for name in args.variants}
     order = [variant for variant in VARIANTS if variant in {base for base, _ in rows.values()}]
-    runs = [
-        Run(variant, seed, out=args.out, demos=args.demos, device=args.device, steps=args.steps)
+    runs = {
+        run_of(variant, seed, out=args.out, demos=args.demos, device=args.device, steps=args.steps): variant
         for variant in order
         for seed in args.seeds
-    ]
+    }
     pending: dict[tuple[str, int], tuple[Run, list[Future[list[dict[str, Any]]]]]] = {}
     with ProcessPoolExecutor(args.workers, multiprocessing.get_context("spawn")) as pool:
-        for run in trained(runs, args.parallel):
+        for run in trained(list(runs), args.parallel):
             for name, (base, sampling) in rows.items():
-                if base == run.variant:
+                if base == runs[run]:
                     rollout = RolloutConfig(reset_rule=args.reset_rule, sampling=sampling)
                     jobs = [pool.submit(play, run.files.path, name, seeds, rollout) for seeds in shards]
                     pending[name, run.seed] = run, jobs

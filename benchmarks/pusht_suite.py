@@ -2,17 +2,18 @@
 
     python benchmarks/pusht_suite.py --demos pusht_cchi_v7_replay.zarr --out out/suite
 
-Final averaged weights, nothing selected. Runs train `--parallel` at a time while other processes play what is
-finished, many episodes side by side on the GPU. Run it again to continue, finished runs and episodes are
-kept; `--parts` and `--stop-after` cut the work into pieces. Writes `comparison.json`, which
-`nsde-policy compare --from-json` turns into tables and plots.
+Final averaged weights, nothing selected. Small runs train `--parallel` at a time and large ones alone, while
+other processes play what is finished, many episodes side by side on the GPU. Run it again to continue,
+finished runs and episodes are kept and a large run goes on where it was saved last; `--parts`, `--only` and
+`--stop-after` cut the work into pieces. A training time is that of a step while no other run trains, times
+all steps. Writes `comparison.json`, which `nsde-policy compare --from-json` turns into tables and plots.
 """
 
 import argparse
+import itertools
 import json
 import multiprocessing
 import os
-import platform
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, wait
@@ -20,7 +21,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import torch
-from gpu_runs import Run, trained
+from gpu_runs import Run, device_name, trained, wait_asleep
 
 from nsde_policy.eval.comparison import ACTIONS, Comparison
 from nsde_policy.eval.conditions import Condition
@@ -80,6 +81,8 @@ class Played:
 
 
 SEEDS = (0, 1, 2)
+LARGE = ("diffusion", "ibc", "bet", "lstm_gmm")
+"""Methods whose steps are long: trained one run at a time."""
 SHORT = 25_000
 """Steps of the short Neural SDE, and of all trainings on fewer demonstrations."""
 DDIM = ("scheduler=ddim", "steps=10")
@@ -138,36 +141,34 @@ PARTS: dict[str, list[Played]] = {
 }
 
 
-def entry(run: Path, cost: dict[str, float], play: Played, seeds: range, device: str, kept: Path) -> str:
-    """Play, unless it has been played before; returns the entry of comparison.json."""
-    if not kept.exists():
-        torch.set_num_threads(1)
-        torch.set_float32_matmul_precision("high")
-        policy = NSDEPolicy.from_pretrained(run)
-        config, chunk = policy.record.config, play.chunk or policy.chunk
-        sampling = changed_sampling(config.model.sampling, play.sampling)
-        rollout = RolloutConfig(sampling=sampling, chunk=chunk, condition=play.condition)
-        batch = 1 if device == "cpu" else len(seeds)
-        results = list(evaluate(run, seeds, rollout, device=device, batch=batch))
-        found = Entry(
-            name=play.name,
-            title=METHODS[config.method].title,
-            method=config.method,
-            preset=play.trained.preset,
-            train_seed=play.trained.seed,
-            demos=policy.record.demos.episodes,
-            chunk=chunk,
-            sampling=sampling.to_dict(),
-            condition=play.condition,
-            parameters=int(cost["parameters"]),
-            train_steps=config.train.steps,
-            train_s=cost["train_s"],
-            calls_per_chunk=policy.model.calls(policy.chunk, sampling) * ACTIONS / policy.chunk,
-            latency_ms=None,
-            episodes=Episodes.of(results),
-        )
-        replace_file(kept, found.to_json().encode())
-    return kept.read_text()
+def perform(run: Run, play: Played, seeds: range, device: str, kept: Path) -> None:
+    """Play, and keep the entry of comparison.json."""
+    torch.set_num_threads(1)
+    torch.set_float32_matmul_precision("high")
+    policy = NSDEPolicy.from_pretrained(run.files.path)
+    config, chunk = policy.record.config, play.chunk or policy.chunk
+    sampling = changed_sampling(config.model.sampling, play.sampling)
+    rollout = RolloutConfig(sampling=sampling, chunk=chunk, condition=play.condition)
+    batch = 1 if device == "cpu" else len(seeds)
+    results = list(evaluate(run.files.path, seeds, rollout, device=device, batch=batch))
+    found = Entry(
+        name=play.name,
+        title=METHODS[config.method].title,
+        method=config.method,
+        preset=play.trained.preset,
+        train_seed=play.trained.seed,
+        demos=policy.record.demos.episodes,
+        chunk=chunk,
+        sampling=sampling.to_dict(),
+        condition=play.condition,
+        parameters=run.note.parameters,
+        train_steps=config.train.steps,
+        train_s=run.note.step_s * config.train.steps,
+        calls_per_chunk=policy.model.calls(policy.chunk, sampling) * ACTIONS / policy.chunk,
+        latency_ms=None,
+        episodes=Episodes.of(results),
+    )
+    replace_file(kept, found.to_json().encode())
 
 
 def main() -> None:
@@ -179,7 +180,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--parts", nargs="*", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--only", nargs="*", help="methods; all by default")
-    parser.add_argument("--parallel", type=int, default=32, help="runs trained at once")
+    parser.add_argument("--parallel", type=int, default=32, help="small runs trained at once")
     parser.add_argument("--episodes", type=int, default=200)
     parser.add_argument("--seed-start", type=int, default=100_000)
     parser.add_argument("--workers", type=int, default=max((os.cpu_count() or 1) - 2, 1))
@@ -203,39 +204,50 @@ def main() -> None:
             seed=what.seed,
             demos=args.demos,
             device=args.device,
-            urgent=what.method == "diffusion",
         )
         for what in dict.fromkeys(play.trained for play in plays)
     }
-    jobs: dict[Played, Future[str]] = {}
-    with ProcessPoolExecutor(args.workers, multiprocessing.get_context("spawn")) as pool:
-        for run in trained(list(runs.values()), args.parallel):
+    if args.device.startswith("cuda"):
+        wait_asleep()
+    pool = ProcessPoolExecutor(args.workers, multiprocessing.get_context("spawn"))
+    kept = {play: args.out / "entries" / play.file for play in plays}
+    jobs: list[Future[None]] = []
+    try:
+        for run in in_turn(runs, args.parallel):
             for play in plays:
-                if runs[play.trained] is run:
-                    kept = args.out / "entries" / play.file
-                    jobs[play] = pool.submit(entry, run.files.path, run.cost, play, seeds, args.device, kept)
-        print("all trained", flush=True)
-        wait(jobs.values(), timeout=max(stop_at - time.monotonic(), 0))
-        for job in jobs.values():
-            job.cancel()
-        write(args, [jobs[play] for play in plays if play in jobs and jobs[play].done()])
-        os._exit(0) if any(job.running() for job in jobs.values()) else None
+                if runs[play.trained] is run and not kept[play].exists():
+                    jobs.append(pool.submit(perform, run, play, seeds, args.device, kept[play]))
+        wait(jobs, timeout=max(stop_at - time.monotonic(), 0))
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        write(args, [kept[play] for play in plays if kept[play].exists()])
+    for job in jobs:
+        if job.done() and not job.cancelled():
+            job.result()
+    os._exit(0)  # without waiting for players that are not done
 
 
-def write(args: argparse.Namespace, jobs: list[Future[str]]) -> None:
+def in_turn(runs: dict[Trained, Run], parallel: int) -> Iterator[Run]:
+    """Train small runs together, then large ones one by one."""
+    large = [run for what, run in runs.items() if what.method in LARGE]
+    small = [run for run in runs.values() if run not in large]
+    return itertools.chain(trained(small, parallel), trained(large, 1))
+
+
+def write(args: argparse.Namespace, kept: list[Path]) -> None:
     """Write comparison.json from what was played."""
-    found = [Entry.from_dict(json.loads(job.result())) for job in jobs if not job.cancelled()]
-    on_cuda = args.device.startswith("cuda")
-    device = torch.cuda.get_device_name() if on_cuda else platform.processor() or "CPU"
+    if not kept:
+        return
+    device = device_name(args.device)
     comparison = Comparison(
         task="pusht",
         reset_rule="benchmark",
         seeds=(args.seed_start, args.seed_start + args.episodes - 1),
         machine={"train": device, "play": device, "torch": torch.__version__},
-        entries=tuple(found),
+        entries=tuple(Entry.from_dict(json.loads(path.read_text())) for path in kept),
     )
     replace_file(args.out / "comparison.json", comparison.to_json().encode())
-    print(f"{len(found)} entries in {args.out / 'comparison.json'}")
+    print(f"{len(kept)} entries in {args.out / 'comparison.json'}", flush=True)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ import time
 from pathlib import Path
 
 import torch
-from pusht_runs import Run, device_name
+from gpu_runs import device_name
+from pusht_runs import run_of
 
 from nsde_policy.assets import SHIPPED_POLICY
 
@@ -29,7 +30,7 @@ def main() -> None:
     parser.add_argument("--ship", action="store_true", help="put it into the package")
     args = parser.parse_args()
 
-    run = Run("default", 0, out=args.out, demos=args.demos, device=args.device, steps=args.steps)
+    run = run_of("default", 0, out=args.out, demos=args.demos, device=args.device, steps=args.steps)
     started = time.perf_counter()
     run.prepare()
     prepared = time.perf_counter() - started

@@ -9,6 +9,7 @@ from nsde_policy import losses
 from nsde_policy.config import NeuralSDEConfig, Sampling, SamplingConfig
 from nsde_policy.errors import ConfigError
 from nsde_policy.layout import LayoutSpec, StateLayout
+from nsde_policy.models.fast_paths import FastPaths
 from nsde_policy.models.interface import AbstractPolicyModel, Draws, LossParts, Stage
 from nsde_policy.models.learned_sde import LearnedSDE, build_mlp
 from nsde_policy.networks import Outputs
@@ -147,8 +148,11 @@ class NeuralSDE(AbstractPolicyModel[Transitions]):
         """One sampled path per row, the present state first, (rows, steps + 1, d)."""
         sampling = self._own(sampling)
         noise = draws.normal(steps * sampling.substeps, self.dim).transpose(0, 1)
-        path = self.sample_paths(states.flatten(-2), steps=steps, noise=noise, sampling=sampling)
-        return path.transpose(0, 1)
+        x0, fast = states.flatten(-2), FastPaths.of(self.learned, self.config, sampling)
+        if fast is None:
+            return self.sample_paths(x0, steps=steps, noise=noise, sampling=sampling).transpose(0, 1)
+        self.config.check_sampling(sampling)
+        return fast.sample(x0, noise).transpose(0, 1)
 
     def calls(self, steps: int, sampling: Sampling | None = None) -> int:
         """One per solver step; two where the denoiser's strength is a network of its own."""
