@@ -12,7 +12,7 @@ from nsde_policy.run_config import RunConfig
 from nsde_policy.tasks import get_task
 
 SUITES: dict[str, tuple[tuple[str, str], ...]] = {
-    "pusht": (*((method, "default") for method in METHODS), ("diffusion", "transformer"))
+    "pusht": (*((method, "default") for method in METHODS), ("diffusion", "transformer_pusht"))
 }
 """Methods and presets by task."""
 RESAMPLED: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {
