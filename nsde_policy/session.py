@@ -22,6 +22,7 @@ from nsde_policy.session_ahead import ThreadWorker, Worker
 from nsde_policy.session_clock import Grid, ticks
 from nsde_policy.session_config import SessionConfig
 from nsde_policy.session_faults import Fault, FaultKind, reaction_to
+from nsde_policy.session_following import Follower
 from nsde_policy.session_limits import Limiter
 from nsde_policy.session_planning import Planning
 from nsde_policy.session_report import Recorder, Report, Sent
@@ -62,6 +63,7 @@ class Session:
             recorder=self._recorder,
         )
         self._grid = Grid(rate_hz=config.rate_hz, policy_hz=settled.policy_hz)
+        self._follower = Follower(policy_hz=settled.policy_hz, blend=config.blend)
         self._watch = Watch(
             spec, max_age_s=settled.max_age_s, max_gap_s=settled.max_gap_s, ahead_s=1 / config.rate_hz
         )
@@ -157,7 +159,8 @@ class Session:
     def _start_periods(self) -> None:
         self._period = self._observed = -1
         self._distrust = -1
-        self._offset: tuple[int, float, np.ndarray] | None = None
+        self._follower.let_go()
+        self._middle: tuple[int, np.ndarray, int | None] | None = None
 
     def _start_memory(self, action: np.ndarray | None) -> None:
         """Remember nothing but the command in force."""
@@ -221,7 +224,9 @@ class Session:
         elif plan is None or self._stopped is not None:
             source, action = ("hold" if self._had_a_plan else "wait"), limiter.hold(dt)
         else:
-            source, action = "plan", self._follow(limiter, instant, dt)
+            self._had_a_plan = True
+            place = self._grid.middle(instant)
+            source, action = "plan", self._follower.follow(limiter, plan, place, dt)
         return self._record(source, instant, since, action, faults)
 
     @property
@@ -259,32 +264,9 @@ class Session:
             self._recorder.skipped(round(since / tick) - 1)
         return min(since, tick)
 
-    def _follow(self, limiter: Limiter, instant: float, dt: float) -> np.ndarray:
-        """Move with the plan; a plan that takes over begins where the command is, and fades into its own."""
-        plan, place = self._planning.current, self._grid.middle(instant)
-        assert plan is not None
-        self._had_a_plan = True
-        back = place - dt * self._settled.policy_hz
-        if self._offset is None or self._offset[0] != plan.index:
-            self._offset = plan.index, back, limiter.command - plan.command(back)
-        if dt <= 0:
-            return limiter.command.copy()
-        target, before = self._faded(place), self._faded(back)
-        return limiter.follow(target, (target - before) / dt, dt)
-
-    def _faded(self, place: float) -> np.ndarray:
-        plan = self._planning.current
-        assert plan is not None
-        assert self._offset is not None
-        _, begun, offset = self._offset
-        if place - begun >= self.config.blend:
-            return plan.command(place)
-        faded: np.ndarray = plan.command(place) + offset * (1 - (place - begun) / self.config.blend)
-        return faded
-
     def _react(self, faults: list[Fault], limiter: Limiter, dt: float) -> tuple[str, np.ndarray]:
         """Stop where one of the faults asks for it, else ask the first callback, else hold."""
-        self._offset = None
+        self._follower.let_go()
         reactions = [(reaction_to(self.config.on_fault, fault.kind), fault) for fault in faults]
         for reaction, fault in reactions:
             if reaction == "stop":
@@ -300,11 +282,9 @@ class Session:
     def _record(
         self, source: str, instant: float, since: float, action: np.ndarray, faults: list[Fault]
     ) -> np.ndarray:
-        period, plan = self._grid.period(instant), self._planning.current
-        followed = plan if source == "plan" else None
-        if self._grid.middle(instant) <= period + 0.5 * self._settled.policy_hz / self.config.rate_hz + 1e-9:
-            self._period_command = action
-        sigma = self._prior if followed is None else followed.sigma(period, self._prior)
+        period = self._grid.period(instant)
+        plan = self._planning.current if source == "plan" else None
+        sigma = self._prior if plan is None else plan.sigma(period, self._prior)
         sent = Sent(
             time=instant,
             action=action,
@@ -312,13 +292,22 @@ class Session:
             ood=self._ood,
             is_ood=self._familiarity.is_strange(self._ood),
             source=source,
-            plan=None if followed is None else followed.index,
-            planned_for=None if followed is None else self._grid.period_begins(period),
+            plan=None if plan is None else plan.index,
+            planned_for=None if plan is None else self._grid.period_begins(period),
             faults=tuple(faults),
         )
-        self._recorder.sent(
-            sent, since=0.0 if self._instant is None else since, policy_hz=self._settled.policy_hz
-        )
+        self._recorder.sent(sent, since=0.0 if self._instant is None else since)
+        self._remember_middle(sent, period)
         self._instant = instant if self._instant is None else max(self._instant, instant)
         self.last = sent
         return action.copy()
+
+    def _remember_middle(self, sent: Sent, period: int) -> None:
+        """Keep the command sent nearest to the middle of each policy period, which is the policy's own."""
+        half_a_tick = 0.5 * self._settled.policy_hz / self.config.rate_hz
+        if self._middle is not None and self._middle[0] != period:
+            self._recorder.period_ended(*self._middle)
+            self._middle = None
+        if self._middle is None or self._grid.middle(sent.time) <= period + half_a_tick + 1e-9:
+            self._middle = period, sent.action, sent.plan
+            self._period_command = sent.action

@@ -73,7 +73,7 @@ class SessionConfig:
             )
         if self.rate_hz < policy_hz * (1 - 1e-9):
             raise ConfigError(
-                f"a session is at least as fast as its policy: {self.rate_hz:g} Hz, the policy has {policy_hz:g}"
+                f"a session is no slower than its policy: {self.rate_hz:g} Hz, the policy has {policy_hz:g}"
             )
         limits = self.limits
         if not isinstance(limits, Limits):

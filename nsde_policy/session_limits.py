@@ -4,6 +4,7 @@ A limiter moves a command towards a moving target. After every step it can still
 limits of position without breaking that of acceleration, so that no limit ever has to give way to another.
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,65 +52,95 @@ class Limits:
 
 
 class Limiter:
-    """A command that moves within limits; it starts at rest."""
+    """A command that moves within limits; it starts at rest. Plain floats: arrays this short are slower."""
 
     def __init__(self, limits: Limits, start: np.ndarray) -> None:
         self.limits = limits
-        self.command = np.clip(start, limits.low, limits.high)
+        self._axes = [
+            _Axis(low, high, speed, acceleration, command=min(max(at, low), high))
+            for low, high, speed, acceleration, at in zip(
+                limits.low.tolist(),
+                limits.high.tolist(),
+                limits.speed.tolist(),
+                limits.acceleration.tolist(),
+                np.asarray(start, dtype=np.float64).tolist(),
+                strict=True,
+            )
+        ]
+
+    @property
+    def command(self) -> np.ndarray:
         """The last command, (act_dim,)."""
-        self.velocity = np.zeros_like(self.command)
+        return np.array([axis.command for axis in self._axes])
+
+    @property
+    def velocity(self) -> np.ndarray:
         """Its rate of change, units per second, (act_dim,)."""
+        return np.array([axis.velocity for axis in self._axes])
 
     @property
     def at_rest(self) -> bool:
         """Whether the command stands still."""
-        return not self.velocity.any()
+        return not any(axis.velocity for axis in self._axes)
 
     def rest(self, seconds: float) -> None:
         """Let time pass in which nothing was sent: the speed falls as in a hold."""
-        brake = self.limits.acceleration * seconds
-        self.velocity = np.sign(self.velocity) * np.maximum(np.abs(self.velocity) - brake, 0.0)
+        for axis in self._axes:
+            slower = max(abs(axis.velocity) - axis.acceleration * seconds, 0.0)
+            axis.velocity = math.copysign(slower, axis.velocity)
 
     def follow(self, target: np.ndarray, slope: np.ndarray, dt: float) -> np.ndarray:
         """Move for `dt` seconds towards a target that moves at `slope` units per second; both (act_dim,).
 
         It catches up with the target as fast as lets it end at the target's speed when it is there.
         """
-        behind = target - slope * dt - self.command
-        closing = np.sign(behind) * _fastest_to_stop(np.abs(behind), self.limits.acceleration, dt)
-        return self._move(slope + closing, dt)
+        for axis, wanted, speed in zip(self._axes, target.tolist(), slope.tolist(), strict=True):
+            behind = wanted - speed * dt - axis.command
+            closing = _fastest_to_stop(abs(behind), axis.acceleration, dt)
+            axis.move(speed + math.copysign(closing, behind), dt)
+        return self.command
 
     def hold(self, dt: float) -> np.ndarray:
         """Come to rest, as fast as the limit of acceleration lets it."""
-        return self._move(np.zeros_like(self.velocity), dt)
+        for axis in self._axes:
+            axis.move(0.0, dt)
+        return self.command
 
-    def _move(self, wanted: np.ndarray, dt: float) -> np.ndarray:
-        limits = self.limits
-        change = limits.acceleration * dt
-        up = np.minimum(limits.speed, _safe(limits.high - self.command, limits.acceleration, dt))
-        down = np.minimum(limits.speed, _safe(self.command - limits.low, limits.acceleration, dt))
+
+@dataclass(slots=True)
+class _Axis:
+    """One number of the command."""
+
+    low: float
+    high: float
+    speed: float
+    acceleration: float
+    command: float
+    velocity: float = 0.0
+
+    def move(self, wanted: float, dt: float) -> None:
+        """Go at the nearest allowed velocity to the one that is wanted, for `dt` seconds."""
+        up = min(self.speed, _safe(self.high - self.command, self.acceleration, dt))
+        down = min(self.speed, _safe(self.command - self.low, self.acceleration, dt))
+        velocity = min(max(wanted, -down), up)
         # The acceleration comes last: where rounding makes the two disagree by a hair, it is kept, and the
         # clip below keeps the position.
-        velocity = np.minimum(np.maximum(wanted, -down), up)
-        velocity = np.minimum(np.maximum(velocity, self.velocity - change), self.velocity + change)
-        self.velocity = velocity
-        self.command = np.clip(self.command + velocity * dt, limits.low, limits.high)
-        return self.command.copy()
+        change = self.acceleration * dt
+        self.velocity = min(max(velocity, self.velocity - change), self.velocity + change)
+        self.command = min(max(self.command + self.velocity * dt, self.low), self.high)
 
 
-def _safe(room: np.ndarray, acceleration: np.ndarray, dt: float) -> np.ndarray:
+def _safe(room: float, acceleration: float, dt: float) -> float:
     """Largest speed for one step of `dt` after which rest is still possible within `room`.
 
     v dt + v² / 2a = room; steps of any other length that follow need no more room than that.
     """
     step = acceleration * dt
-    speed: np.ndarray = np.sqrt(step * step + 2 * acceleration * np.maximum(room, 0.0)) - step
-    return speed
+    return math.sqrt(step * step + 2 * acceleration * max(room, 0.0)) - step
 
 
-def _fastest_to_stop(distance: np.ndarray, acceleration: np.ndarray, dt: float) -> np.ndarray:
+def _fastest_to_stop(distance: float, acceleration: float, dt: float) -> float:
     """Largest speed from which steps of `dt`, the first one at that speed, end at `distance` exactly."""
     unit = acceleration * dt * dt
-    steps = np.floor((np.sqrt(1 + 8 * distance / unit) - 1) / 2)
-    speed: np.ndarray = (distance + unit * steps * (steps + 1) / 2) / ((steps + 1) * dt)
-    return speed
+    steps = math.floor((math.sqrt(1 + 8 * distance / unit) - 1) / 2)
+    return (distance + unit * steps * (steps + 1) / 2) / ((steps + 1) * dt)

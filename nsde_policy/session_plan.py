@@ -1,5 +1,6 @@
 """A plan laid out in time, so that it can be asked for the command of any instant; numpy alone."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,8 +77,9 @@ class TimedPlan:
         `prior` is the σ of one period where a method tells none: what commands change in demonstrations.
         """
         passed = min(max(int(period - self.start) + 1, 1), len(self.knots) - 1)
-        steps = np.broadcast_to(prior, (passed, len(prior))) if self.std is None else self.std[:passed]
-        return np.asarray(np.sqrt(np.square(steps).sum(axis=0)))
+        if self.std is None:
+            return prior * math.sqrt(passed)
+        return np.asarray(np.sqrt(np.square(self.std[:passed]).sum(axis=0)))
 
 
 def foreseen(

@@ -79,8 +79,8 @@ class Report:
     unfamiliar: int
     """Commands sent while the state was farther from the demonstrations than their threshold."""
     jerk_at_joins: float
-    """Largest |Δ³ command| per policy period cubed where one plan took over from another, median over joins,
-    in steps (the demonstrations' largest change per period)."""
+    """|Δ³ command| from policy period to policy period where one plan takes over from another, in largest
+    steps per period; median. It does not depend on the control rate."""
     jerk_elsewhere: float
     """The same within plans."""
 
@@ -110,9 +110,7 @@ class Recorder:
     def __init__(self, *, step: np.ndarray, log: Path | None) -> None:
         self._step = step  # largest change of a command over one policy period, (act_dim,)
         self._log = _opened(log)
-        self._recent: deque[tuple[float, np.ndarray]] = deque(maxlen=4)
-        self._plan: int | None = None
-        self._since_join = KEPT
+        self._periods: deque[tuple[int, np.ndarray, int]] = deque(maxlen=4)
         self._jerks: dict[bool, deque[float]] = {at: deque(maxlen=KEPT) for at in (True, False)}
         self._latencies: deque[float] = deque(maxlen=KEPT)
         self._faults: Counter[str] = Counter()
@@ -129,7 +127,7 @@ class Recorder:
         """Note control periods that passed without a command."""
         self._skipped += ticks
 
-    def sent(self, sent: Sent, *, since: float, policy_hz: float) -> None:
+    def sent(self, sent: Sent, *, since: float) -> None:
         """Note a command, `since` seconds after the one before."""
         self._commands += 1
         self._seconds += since
@@ -137,7 +135,6 @@ class Recorder:
         self._unfamiliar += sent.is_ood
         for fault in sent.faults:
             self._faults[fault.kind.value] += 1
-        self._measure_jerk(sent, since * policy_hz)
         if self._log is not None:
             self._log.write(json.dumps(sent.to_dict()) + "\n")
 
@@ -145,23 +142,17 @@ class Recorder:
         """Note a fault with which no command was sent."""
         self._faults[fault.kind.value] += 1
 
-    def _measure_jerk(self, sent: Sent, periods: float) -> None:
-        """Third difference of the last four commands, where they are evenly spaced and follow plans."""
-        if sent.plan is None or periods <= 0:
-            self._recent.clear()
-            self._plan = sent.plan
+    def period_ended(self, period: int, command: np.ndarray, plan: int | None) -> None:
+        """Note the command in the middle of a policy period, and the plan it is from."""
+        if plan is None or (self._periods and self._periods[-1][0] != period - 1):
+            self._periods.clear()
+        if plan is None:
             return
-        self._since_join = 0 if sent.plan != self._plan and self._plan is not None else self._since_join + 1
-        self._plan = sent.plan
-        self._recent.append((periods, sent.action))
-        if len(self._recent) < 4:
-            return
-        spacing = [p for p, _ in self._recent][1:]
-        if max(spacing) - min(spacing) > 1e-6:
-            return
-        a, b, c, d = (action for _, action in self._recent)
-        jerk = np.abs(d - 3 * c + 3 * b - a) / self._step / periods**3
-        self._jerks[self._since_join < 3].append(float(jerk.max()))
+        self._periods.append((period, command, plan))
+        if len(self._periods) == 4:
+            a, b, c, d = (command for _, command, _ in self._periods)
+            jerk = float((np.abs(d - 3 * c + 3 * b - a) / self._step).max())
+            self._jerks[len({plan for *_, plan in self._periods}) > 1].append(jerk)
 
     def report(self) -> Report:
         """What has been counted so far."""

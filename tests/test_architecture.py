@@ -29,6 +29,7 @@ CONTROL = {
     "session_clock",
     "session_config",
     "session_faults",
+    "session_following",
     "session_limits",
     "session_plan",
     "session_planning",
