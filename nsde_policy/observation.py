@@ -20,6 +20,9 @@ LARGEST_ANGLE = 4 * math.pi
 FAR_OUTSIDE = 1.0
 """How far outside the demonstrations a number cannot be right, in ranges of its own."""
 
+TINY = 0.02
+"""Numbers that are all outside the demonstrations and below this share of their size are in another unit."""
+
 
 def as_observation(given: Any, spec: PolicySpec) -> np.ndarray:
     """One finite observation, (obs_dim,); raises `PolicyInputError` for anything else."""
@@ -48,7 +51,7 @@ def implausible(obs: np.ndarray, spec: PolicySpec) -> str | None:
     It finds degrees where radians belong, another unit of length, another order of the columns: as far as
     one observation, (obs_dim,), gives them away.
     """
-    inside = compared = 0
+    tiny = compared = 0
     for column, (value, low, high) in enumerate(zip(obs.tolist(), spec.low, spec.high, strict=False)):
         if column in spec.circular:
             if abs(value) > LARGEST_ANGLE:
@@ -64,9 +67,9 @@ def implausible(obs: np.ndarray, spec: PolicySpec) -> str | None:
                 "another unit, or columns in another order"
             )
         compared += 1
-        inside += low <= value <= high
-    if compared >= 2 and not inside:
-        return f"no number lies where the demonstrations had it, got {obs.tolist()}: another unit"
+        tiny += not low <= value <= high and abs(value) < TINY * max(abs(low), abs(high))
+    if compared >= 3 and tiny == compared:
+        return f"every number is next to nothing against the demonstrations, got {obs.tolist()}: another unit"
     return None
 
 

@@ -67,7 +67,7 @@ class Robot:
         self.injected: Counter[str] = Counter()
         self.position = rng.uniform(5, 95, 2)
         self.origin, self.tick, self.started = self.sim.now, 0, False
-        self.newest, self.called = -math.inf, self.sim.now
+        self.newest, self.called, self.returned = -math.inf, self.sim.now, self.sim.now
         self.command: np.ndarray | None = None
         self.velocity = np.zeros(2)
         self.sent_at: float | None = None
@@ -107,10 +107,10 @@ class Robot:
             return
         except PolicyInputError:
             assert self.command is None, "a session that sent a command before can hold it"
-            self.started = True
+            self.started, self.returned = True, self.sim.now
             self.injected.update(kind.value for kind in expected)
             return
-        self.started = True
+        self.started, self.returned = True, self.sim.now
         for trouble in self.planner.failed[failed_before:]:
             if trouble != "slow" or not self.ahead:
                 expected.append(PLANNER_FAULTS[trouble])
@@ -132,6 +132,7 @@ class Robot:
             self._reset()
         else:
             self._check(action, jumped=False)
+        self.returned = self.sim.now
 
     def _spoil_time(self, wrong, obs):
         """The time stamp, the faults that it must lead to, and the observation if it still comes."""
@@ -145,7 +146,7 @@ class Robot:
             sim.now += rng.uniform(0.6, 5)
             self._restart_time()
         elif wrong == "silence":
-            sim.now = max(sim.now, self.called + 0.22)
+            sim.now = max(sim.now, self.returned + 0.22)
         time = sim.now
         if wrong == "from the future":
             return sim.now + rng.uniform(0.2, 9), [TIME_FAULTS[wrong]], obs
