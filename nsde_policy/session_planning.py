@@ -169,6 +169,9 @@ class Planning:
             )
         except PlanError as error:
             return [*faults, Fault(FaultKind.NON_FINITE_PLAN, now, str(error))]
+        if period is not None and plan.last < period:
+            detail = f"planning took {answer.latency:.4g} s, every command of the plan has passed"
+            return [*faults, Fault(FaultKind.LATE_PLAN, now, detail)]
         if question.ahead:
             self.coming = plan
         else:

@@ -146,7 +146,8 @@ class Robot:
             sim.now += rng.uniform(0.6, 5)
             self._restart_time()
         elif wrong == "silence":
-            sim.now = max(sim.now, self.returned + 0.22)
+            self.tick = math.ceil((self.returned + 0.2 - self.origin) * self.rate - 1e-6)
+            sim.now = self.origin + self.tick / self.rate
         time = sim.now
         if wrong == "from the future":
             return sim.now + rng.uniform(0.2, 9), [TIME_FAULTS[wrong]], obs
