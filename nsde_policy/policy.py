@@ -164,7 +164,7 @@ class NSDEPolicy:
         """
         draws = Draws([torch.Generator().manual_seed(seed)], self._device)
         (plan,) = self._plans(states[None], draws, self.check_chunk(steps))
-        if not isinstance(self.model, NeuralSDE):
+        if not isinstance(self.model, NeuralSDE) or plan.states is None:
             return plan
         past, path = (
             torch.from_numpy(x[None]).to(self._device, torch.float32) for x in (states, plan.states)

@@ -157,7 +157,8 @@ class Session:
         return [] if jump is None else [jump]
 
     def _start_periods(self) -> None:
-        self._period = self._observed = -1
+        self._period: int = -1  # the newest policy period
+        self._observed: int = -1  # the newest one with an observation
         self._distrust = -1
         self._follower.let_go()
         self._middle: tuple[int, np.ndarray, int | None] | None = None
