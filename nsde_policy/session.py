@@ -69,6 +69,7 @@ class Session:
         )
         self.last: Sent | None = None
         """The last command, with all that is known of it."""
+        self._period = self._observed = -1  # the newest policy period, and the newest that was observed
         self.reset()
 
     # --- For the robot's loop ---
@@ -157,8 +158,7 @@ class Session:
         return [] if jump is None else [jump]
 
     def _start_periods(self) -> None:
-        self._period: int = -1  # the newest policy period
-        self._observed: int = -1  # the newest one with an observation
+        self._period = self._observed = -1
         self._distrust = -1
         self._follower.let_go()
         self._middle: tuple[int, np.ndarray, int | None] | None = None
