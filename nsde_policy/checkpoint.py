@@ -4,6 +4,7 @@
     model.safetensors     the averaged weights: what a policy loads
     training.safetensors  what continuing needs: weights, averages, optimiser, generator, step
     metrics.jsonl         one JSON object per record
+    calibration.json      what a control loop takes from the demonstrations
 
 Killed at any moment, each file is the old one or the new one. No pickle: tensors are safetensors, the
 rest is JSON.

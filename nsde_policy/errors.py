@@ -92,3 +92,15 @@ class ComparisonError(NsdePolicyError, ValueError):
 
 class PolicyInputError(NsdePolicyError, ValueError):
     """A policy was given an observation or an action it cannot take."""
+
+
+class NonFiniteObservationError(PolicyInputError):
+    """A policy was given an observation with NaN or infinity in it."""
+
+
+class PlanError(NsdePolicyError, ValueError):
+    """A planner answered with something that cannot be sent to a robot."""
+
+
+class SessionStoppedError(NsdePolicyError):
+    """A control session stopped after a fault and waits for `reset`."""

@@ -20,6 +20,9 @@ class Plan(NamedTuple):
     states: np.ndarray | None = None
     """The states it expects to pass, the present one first, (steps + 1, obs_dim + act_dim); None for methods
     that foresee actions alone."""
+    std: np.ndarray | None = None
+    """How unsure each command is: σ of its change over its own period, (steps, act_dim); None for methods
+    that do not say."""
 
 
 @dataclass(frozen=True)

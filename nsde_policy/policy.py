@@ -1,23 +1,32 @@
 """A trained run as a policy: observations in, actions out."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from nsde_policy.assets import SHIPPED_POLICY
+from nsde_policy.calibration import Calibration
 from nsde_policy.checkpoint import RunDirectory, RunRecord
 from nsde_policy.config import Sampling, SamplingConfig
 from nsde_policy.errors import ConfigError
 from nsde_policy.memory import Memory
 from nsde_policy.models import AbstractPolicyModel, Draws, NeuralSDE
+from nsde_policy.observation import as_observation, as_observations, check_plausible
 from nsde_policy.planner import Plan, PolicySpec
-from nsde_policy.runs import load_model
+from nsde_policy.runs import load_model, spec_of
+from nsde_policy.session import Session
+from nsde_policy.session_config import SessionConfig
+from nsde_policy.session_faults import OnFault
+from nsde_policy.session_limits import Limits
+
+Observed = np.ndarray | Tensor | Sequence[float] | Mapping[str, Any]
+"""An observation as a robot may give it: see `observation.py`."""
 
 
 class NSDEPolicy:
@@ -35,8 +44,12 @@ class NSDEPolicy:
         executed    x x x x x x x x | x x …
     """
 
-    def __init__(self, record: RunRecord, model: AbstractPolicyModel[Any]) -> None:
+    def __init__(
+        self, record: RunRecord, model: AbstractPolicyModel[Any], calibration: Calibration | None = None
+    ) -> None:
         self.record, self.model = record, model
+        self.calibration = calibration or Calibration.of_spec(self.spec)
+        """What a control loop takes from the demonstrations."""
         self.chunk = record.config.chunk
         self._device = "cpu"
         self._queue: deque[np.ndarray] = deque()
@@ -46,7 +59,9 @@ class NSDEPolicy:
     @classmethod
     def from_pretrained(cls, path: Path | str | None = None) -> Self:
         """Load a run directory, strictly; without one, the policy shipped in the package."""
-        return cls(*load_model(RunDirectory(SHIPPED_POLICY if path is None else Path(path))))
+        run = RunDirectory(SHIPPED_POLICY if path is None else Path(path))
+        record, model = load_model(run)
+        return cls(record, model, Calibration.read(run.path, spec_of(record)))
 
     def to(self, device: str) -> Self:
         """Plan on another device; observations and actions stay numpy arrays."""
@@ -57,20 +72,7 @@ class NSDEPolicy:
     @cached_property
     def spec(self) -> PolicySpec:
         """Its sizes."""
-        config, layout = self.record.config, self.record.layout
-        return PolicySpec(
-            obs_dim=layout.obs_dim,
-            act_dim=layout.act_dim,
-            history=config.model.history,
-            chunk=config.chunk,
-            longest_chunk=config.model.longest_chunk or 0,
-            first_action_from=config.demos.first_action_from,
-            circular=layout.circular,
-            low=layout.low,
-            high=layout.high,
-            increment_std=layout.increment_std,
-            method=config.method,
-        )
+        return spec_of(self.record)
 
     @property
     def obs_dim(self) -> int:
@@ -89,22 +91,46 @@ class NSDEPolicy:
         if seed is not None:
             self._generator = torch.Generator().manual_seed(seed)
 
-    def select_action(self, obs: np.ndarray) -> np.ndarray:
-        """The action for this control period, (act_dim,)."""
-        self._memory.see(obs)
+    def session(
+        self,
+        rate_hz: float = 10.0,
+        deadline_s: float = 0.05,
+        limits: Literal["from_demos"] | Limits = "from_demos",
+        on_fault: OnFault = "hold",
+        **settings: Any,
+    ) -> Session:
+        """A control loop with this policy; `settings` are the other fields of `SessionConfig`.
+
+        with policy.session(rate_hz=10, deadline_s=0.05) as session:
+            for obs, t in robot:
+                robot.send(session.step(obs, t))
+        """
+        config = SessionConfig(rate_hz, deadline_s, limits, on_fault, **settings)
+        return Session(self, config, calibration=self.calibration)
+
+    def select_action(self, obs: Observed) -> np.ndarray:
+        """The action for this control period, (act_dim,), after one observation (`observation.py`).
+
+        An observation that cannot be right, against the demonstrations, is refused with `PolicyInputError`.
+        """
+        self._memory.see(check_plausible(as_observation(obs, self.spec), self.spec))
         if not self._queue:
             self._queue.extend(self.plan(self._memory, generator=self._generator).actions)
         action = self._queue.popleft()
         self._memory.did(action)
         return action
 
-    def predict_action_chunk(
-        self, obs: np.ndarray, *, generator: torch.Generator | None = None
-    ) -> np.ndarray:
-        """Plan from one observation alone, as at the start of an episode, (chunk, act_dim)."""
-        memory = self.spec.memory()
-        memory.see(obs)
-        return self.plan(memory, generator=generator or self._generator).actions
+    def predict_action_chunk(self, obs: Observed, *, generator: torch.Generator | None = None) -> np.ndarray:
+        """Plan from observations alone, as at the start of an episode: (chunk, act_dim) for one observation,
+        (B, chunk, act_dim) for a batch (B, obs_dim), each row with noise of its own."""
+        given = as_observations(obs, self.spec)
+        memories = []
+        for row in np.atleast_2d(given):
+            memories.append(self.spec.memory())
+            memories[-1].see(check_plausible(row, self.spec))
+        generators = [generator or self._generator] * len(memories)
+        chunks = np.stack([plan.actions for plan in self.plans(memories, generators=generators)])
+        return chunks if given.ndim == 2 else chunks[0]
 
     def plan(
         self,
@@ -132,10 +158,19 @@ class NSDEPolicy:
         return self._plans(states, Draws(generators, self._device), steps, sampling)
 
     def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
-        """Plan from states (history, obs_dim + act_dim), newest first; the same seed gives the same plan."""
+        """Plan from states (history, obs_dim + act_dim), newest first; the same seed gives the same plan.
+
+        A Neural SDE also says how unsure its commands are, for one network call more.
+        """
         draws = Draws([torch.Generator().manual_seed(seed)], self._device)
         (plan,) = self._plans(states[None], draws, self.check_chunk(steps))
-        return plan
+        if not isinstance(self.model, NeuralSDE) or plan.states is None:
+            return plan
+        past, path = (
+            torch.from_numpy(x[None]).to(self._device, torch.float32) for x in (states, plan.states)
+        )
+        std = self.model.futures_std(past, path)[0, :, self.obs_dim :]
+        return plan._replace(std=std.double().cpu().numpy())
 
     def _plans(
         self, given: np.ndarray, draws: Draws, steps: int, sampling: Sampling | None = None

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from nsde_policy.calibration import FILE as CALIBRATION_FILE
+from nsde_policy.calibration import Calibration
 from nsde_policy.checkpoint import DemoRecord, RunDirectory, RunRecord, versions
 from nsde_policy.config import NeuralSDEConfig, WindowConfig
 from nsde_policy.data import (
@@ -24,10 +26,11 @@ from nsde_policy.data import (
     with_mirror_images,
 )
 from nsde_policy.errors import CheckpointError, ConfigError
-from nsde_policy.files import PARTIAL
+from nsde_policy.files import PARTIAL, replace_file
 from nsde_policy.layout import LayoutSpec
 from nsde_policy.methods import get_method
 from nsde_policy.models import AbstractPolicyModel
+from nsde_policy.planner import PolicySpec
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.targets import Transitions, Windows
 from nsde_policy.tasks import get_task
@@ -109,6 +112,33 @@ def fit_layout(demos: Demonstrations, config: RunConfig, *, task: str) -> Layout
     return LayoutSpec.fit(x, x_next, act_dim=act_dim, circular=circular)
 
 
+def spec_of(record: RunRecord) -> PolicySpec:
+    """The sizes of a run's policy."""
+    config, layout = record.config, record.layout
+    return PolicySpec(
+        obs_dim=layout.obs_dim,
+        act_dim=layout.act_dim,
+        history=config.model.history,
+        chunk=config.chunk,
+        longest_chunk=config.model.longest_chunk or 0,
+        first_action_from=config.demos.first_action_from,
+        circular=layout.circular,
+        low=layout.low,
+        high=layout.high,
+        increment_std=layout.increment_std,
+        method=config.method,
+    )
+
+
+def calibrate(demos: Demonstrations, record: RunRecord) -> Calibration:
+    """Measure what a control loop needs to know of the demonstrations, mirror images as in training."""
+    config = record.config
+    demos = _with_mirror_images(demos, config, task=record.task)
+    states, _ = states_of(demos, _action_rule(config.demos))
+    rate_hz = demos.rate_hz or get_task(record.task).rate_hz or 0.0
+    return Calibration.measure(spec_of(record), states, demos.act, demos.episode_ends, rate_hz=rate_hz)
+
+
 def _with_mirror_images(demos: Demonstrations, config: RunConfig, *, task: str) -> Demonstrations:
     if not config.demos.mirror:
         return demos
@@ -168,6 +198,7 @@ def train_run(
         versions=versions(),
     )
     _check_free(run, record, resume=resume)
+    calibration = calibrate(demos, record)
     model = build_model(record)
     model.prepare(data)
     training = Training(model.to(device), data, config.train, seed=seed)
@@ -178,6 +209,7 @@ def train_run(
         run.save_record(record)
         run.keep_metrics_until(-1)
     _work(run, training, config, save_every_s, watch)
+    replace_file(run.path / CALIBRATION_FILE, calibration.to_json().encode())
     return run
 
 

@@ -30,3 +30,17 @@ def test_recording_nothing_is_refused(tmp_path: Path):
     done = run("record_demonstrations.py", "--out", tmp_path / "demos.zarr", "--episodes", 0)
     assert done.returncode == 2
     assert "at least 1 episode" in done.stderr
+
+
+def test_a_control_loop_runs_at_the_policys_rate_and_above(tmp_path: Path):
+    for rate in (10, 100):
+        done = run("control_loop.py", "--rate", rate, "--seconds", 1.5)
+        assert done.returncode == 0, done.stderr
+        assert "missed deadlines" in done.stdout
+        assert "covered" in done.stdout
+
+
+def test_a_control_loop_slower_than_its_policy_is_refused():
+    done = run("control_loop.py", "--rate", 2)
+    assert done.returncode == 2
+    assert "no slower than its policy" in done.stderr

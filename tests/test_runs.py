@@ -61,6 +61,9 @@ def test_a_run_holds_all_it_was_made_with_and_loads(finished: RunDirectory):
     assert {"flow", "diffusion", "denoiser", "seconds"} <= set(records[0])
     policy = NSDEPolicy.from_pretrained(finished.path)
     assert policy.select_action(np.zeros(4)).shape == (3,)
+    assert len(policy.calibration.mean) == 7
+    with policy.session(rate_hz=40, policy_hz=20) as session:
+        assert session.step(np.zeros(4)).shape == (3,)
 
 
 def test_a_killed_run_resumes_bit_for_bit(finished: RunDirectory, tmp_path: Path):

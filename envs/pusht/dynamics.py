@@ -89,14 +89,14 @@ class PushTDynamics:
         """Run one physics step at rest, as the benchmark does after its resets: contacts are found."""
         self._space.step(1 / PHYSICS_HZ)
 
-    def advance(self, target_x: float, target_y: float) -> None:
-        """Run one control period with the agent drawn towards the target."""
+    def advance(self, target_x: float, target_y: float, steps: int = STEPS_PER_PERIOD) -> None:
+        """Run one control period, or some steps of the physics, with the agent drawn towards the target."""
         self._touches = 0
         dt = 1 / PHYSICS_HZ
         agent, step = self._agent, self._space.step
         # Nothing pushes the agent (a kinematic body), so its motion is known without asking.
         (x, y), (vx, vy) = agent.position, agent.velocity
-        for _ in range(STEPS_PER_PERIOD):
+        for _ in range(steps):
             vx += (POSITION_GAIN * (target_x - x) - VELOCITY_GAIN * vx) * dt
             vy += (POSITION_GAIN * (target_y - y) - VELOCITY_GAIN * vy) * dt
             agent.velocity = vx, vy

@@ -144,6 +144,12 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
 
     # --- Beyond Gymnasium ---
 
+    def advance(self, action: np.ndarray, physics_steps: int) -> tuple[Observation, dict[str, Any]]:
+        """Run some steps of the physics, of 0.01 s each, towards the target: for robots at other rates."""
+        self._target = x, y = _checked_target(action)
+        self._world.advance(x, y, physics_steps)
+        return self._look()
+
     def push(self, distance: float, rng: np.random.Generator) -> None:
         """Move the block as a hand would: `distance` pixels in a random direction, and turn it a little.
 

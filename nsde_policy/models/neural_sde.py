@@ -221,6 +221,15 @@ class NeuralSDE(AbstractPolicyModel[Transitions]):
         """
         return self.sde(sampling).diffusion(x)[..., : self.dim] * math.sqrt(self.config.dt)
 
+    def futures_std(self, states: Tensor, paths: Tensor, *, sampling: Sampling | None = None) -> Tensor:
+        """How uncertain each step of sampled paths (rows, steps + 1, d) was, (rows, steps, d); one call.
+
+        `states` are what they were sampled from, (rows, history, d), newest first.
+        """
+        known = torch.cat([states[:, 1:].flip(1), paths[:, :-1]], dim=1).transpose(0, 1)
+        stacked = stack_history(known, self.config.history)[self.config.history - 1 :]
+        return self.step_std(stacked, sampling=self._own(sampling)).transpose(0, 1)
+
     @torch.no_grad()
     def path_log_prob(
         self, path: Tensor, *, dt: float | Tensor | None = None, sampling: SamplingConfig | None = None

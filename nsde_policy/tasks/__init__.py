@@ -24,6 +24,8 @@ class AbstractTask(abc.ABC):
     name: str
     env_id: str | None
     """Gymnasium's name of the environment a policy is evaluated in; None where there is none."""
+    rate_hz: float | None
+    """Control periods per second; None where only the demonstrations can say."""
 
     @property
     @abc.abstractmethod

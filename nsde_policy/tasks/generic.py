@@ -12,6 +12,7 @@ class GenericTask(AbstractTask):
 
     name = "none"
     env_id = None
+    rate_hz = None
     mirror = None
 
     @property

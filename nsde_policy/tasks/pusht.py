@@ -67,6 +67,7 @@ class PushTTask(AbstractTask):
 
     name = "pusht"
     env_id = "nsde_policy/PushT-v0"
+    rate_hz = 10.0
 
     @property
     def presets(self) -> Mapping[str, RunConfig]:

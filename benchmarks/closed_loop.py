@@ -1,0 +1,177 @@
+"""The control loop, measured: in real time at several rates, in simulated time at several rates and delays.
+
+    python benchmarks/closed_loop.py realtime [--seconds 60] [--rates 10 50 125 250 1000]
+    python benchmarks/closed_loop.py rates  [--episodes 100] [--seed-start 200000]
+    python benchmarks/closed_loop.py delays [--episodes 100] [--seed-start 100000]
+
+`realtime` runs against the simulated Push-T robot, which moves on whether a command comes or not. A control
+period without a command is the policy's fault where there was no plan to follow, or where `step` itself
+needed more processor time than a period has; otherwise the operating system had the loop wait, which is
+listed beside. `rates` and `delays` play benchmark episodes in simulated time: what they find does not depend
+on the machine. All print a table; --json FILE keeps the figures.
+"""
+
+import argparse
+import json
+import math
+import os
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nsde_policy.eval.intervals import mean, proportion
+from nsde_policy.eval.latency import device_name
+from nsde_policy.eval.robot import SimulatedPushT
+from nsde_policy.planner import Planner
+from nsde_policy.policy import NSDEPolicy
+from nsde_policy.session import Session
+from nsde_policy.session_ahead import DelayedPlanner, SimulatedWorker
+from nsde_policy.session_config import SessionConfig
+
+PERIOD = 0.1
+
+
+@dataclass(frozen=True)
+class RealTime:
+    rate_hz: float
+    plan_ahead: bool
+    seconds: float
+    commands: int
+    achieved_hz: float
+    periods_without_command: int
+    no_plan: int
+    """Commands held because no plan was there: the policy's fault."""
+    slow_steps: int
+    """Calls of `step` that took more processor time of their thread than a control period: its fault too."""
+    preempted_steps: int
+    """Calls that took longer than a period though not by their own work."""
+    step_p50_us: float
+    step_p99_us: float
+    step_cpu_max_us: float
+    plan_p50_ms: float
+    plan_p99_ms: float
+    late_plans: int
+    load: float
+    """Processes that wanted a core, on average over the last minute."""
+
+
+def in_real_time(policy: NSDEPolicy, rate_hz: float, seconds: float) -> RealTime:
+    robot = SimulatedPushT()
+    ahead = rate_hz > 1 / PERIOD
+    took, worked = [], []
+    with policy.session(rate_hz, plan_ahead=ahead, deadline_s=PERIOD / 2) as session:
+        began = episode = time.monotonic()
+        for tick in session.ticks():
+            if tick - began >= seconds:
+                break
+            robot.advance(tick - episode - robot.time)
+            if robot.ended:
+                robot.reset(seed=len(took))
+                session.reset()
+                episode = tick
+            wall, cpu = time.perf_counter(), time.thread_time()
+            robot.send(session.step(robot.observe(), min(tick, time.monotonic())))
+            worked.append(time.thread_time() - cpu)
+            took.append(time.perf_counter() - wall)
+    report = session.report()
+    slow = [cpu > 1 / rate_hz for cpu in worked]
+    took_sorted = sorted(took)
+    return RealTime(
+        rate_hz=rate_hz,
+        plan_ahead=ahead,
+        seconds=seconds,
+        commands=report.commands,
+        achieved_hz=report.rate_hz,
+        periods_without_command=report.skipped_ticks,
+        no_plan=report.faults.get("late_plan", 0) if ahead else 0,
+        slow_steps=sum(slow),
+        preempted_steps=sum(w > 1 / rate_hz and not s for w, s in zip(took, slow, strict=True)),
+        step_p50_us=1e6 * took_sorted[len(took) // 2],
+        step_p99_us=1e6 * took_sorted[int(0.99 * (len(took) - 1))],
+        step_cpu_max_us=1e6 * max(worked),
+        plan_p50_ms=1e3 * report.latency_p50_s,
+        plan_p99_ms=1e3 * report.latency_p99_s,
+        late_plans=report.missed_deadlines,
+        load=os.getloadavg()[0],
+    )
+
+
+def play(policy: NSDEPolicy, seed: int, *, rate_hz: float, delay_s: float, ahead: bool) -> SimulatedPushT:
+    """One benchmark episode in simulated time; planning takes `delay_s` and nothing else does."""
+    robot = SimulatedPushT()
+    robot.reset(seed=seed)
+
+    def clock() -> float:
+        return robot.time
+
+    planner: Planner = policy if ahead else DelayedPlanner(policy, delay_s, sleep=robot.advance)
+    worker = SimulatedWorker(policy, clock, delay_s=delay_s) if ahead else None
+    config = SessionConfig(rate_hz=rate_hz, plan_ahead=ahead, seed=seed)
+    session = Session(planner, config, calibration=policy.calibration, clock=clock, worker=worker)
+    tick = 0
+    while not robot.ended:
+        robot.send(session.step(robot.observe(), robot.time))
+        tick = max(tick + 1, math.floor(robot.time * rate_hz + 1e-6))
+        robot.advance(max(tick / rate_hz - robot.time, 0.0))
+    return robot
+
+
+def row(policy: NSDEPolicy, seeds: range, **how: Any) -> dict[str, Any]:
+    played = [play(policy, seed, **how) for seed in seeds]
+    reward, success = (
+        mean([r.max_reward for r in played]),
+        proportion(sum(r.success for r in played), len(seeds)),
+    )
+    print(
+        f"| {how['rate_hz']:g} | {how['delay_s'] / PERIOD:g} | {'yes' if how['ahead'] else 'no'} "
+        f"| {reward} | {success} |",
+        flush=True,
+    )
+    return {
+        **how,
+        "seeds": [seeds.start, seeds.stop - 1],
+        "reward": asdict(reward),
+        "success": asdict(success),
+        "max_reward": [round(r.max_reward, 5) for r in played],
+        "won": [r.success for r in played],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("what", choices=["realtime", "rates", "delays"])
+    parser.add_argument("--run", type=Path, default=None, help="run directory; the shipped policy without")
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--rates", type=float, nargs="+", default=[10, 50, 125, 250, 1000])
+    parser.add_argument("--episodes", type=int, default=100)
+    parser.add_argument("--seed-start", type=int, default=None)
+    parser.add_argument("--json", type=Path, default=None)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    policy = NSDEPolicy.from_pretrained(args.run)
+    rows: list[dict[str, Any]] = []
+    if args.what == "realtime":
+        for rate in args.rates:
+            found = in_real_time(policy, rate, args.seconds)
+            rows.append(asdict(found))
+            print(found, flush=True)
+    else:
+        start = args.seed_start or {"rates": 200_000, "delays": 100_000}[args.what]
+        seeds = range(start, start + args.episodes)
+        print("| rate, Hz | delay, periods | ahead | mean max reward | success |\n|" + 5 * " --- |")
+        if args.what == "rates":
+            ways = [(rate, 0.0, ahead) for rate in args.rates if rate <= 125 for ahead in (False, True)]
+        else:
+            ways = [(10.0, 0.0, False)]
+            ways += [(10.0, periods * PERIOD, ahead) for periods in (1, 2, 3, 4) for ahead in (True, False)]
+        for rate, delay, ahead in ways:
+            rows.append(row(policy, seeds, rate_hz=rate, delay_s=delay, ahead=ahead))
+    if args.json is not None:
+        args.json.write_text(json.dumps({"machine": device_name("cpu"), args.what: rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""Planning aside: a worker plans while the loop goes on, so that a slow machine never stalls it."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from nsde_policy.planner import Plan, Planner, PolicySpec
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """What is to be planned."""
+
+    index: int
+    """How many plans were asked for before."""
+    states: np.ndarray
+    """What the policy is shown, newest first, (history, d)."""
+    steps: int
+    seed: int
+    start: int
+    """Policy period of the plan's first command."""
+    in_force: np.ndarray
+    """The command of the period before it, (act_dim,)."""
+    use: int
+    """Commands to execute before the next plan takes over."""
+    ahead: bool
+    """Whether `start` was still to come when it was asked."""
+    asked: float
+    """When, on the session's clock, seconds."""
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """What came of it."""
+
+    question: Question
+    plan: Plan | None
+    error: Exception | None
+    latency: float
+    """From question to answer, seconds."""
+
+
+def answer_to(planner: Planner, question: Question, clock: Callable[[], float]) -> Answer:
+    """Plan now; an exception becomes part of the answer."""
+    try:
+        plan = planner.plan_from(question.states, steps=question.steps, seed=question.seed)
+    except Exception as error:  # whatever a network, a graph or a connection may raise
+        return Answer(question, None, error, clock() - question.asked)
+    return Answer(question, plan, None, clock() - question.asked)
+
+
+class Worker(Protocol):
+    """Answers questions aside, one at a time."""
+
+    def ask(self, question: Question) -> None:
+        """Begin to plan; the session asks nothing else before it has the answer."""
+
+    def answer(self, patience: float) -> Answer | None:
+        """The answer, if it is there within `patience` seconds."""
+
+    def close(self) -> None:
+        """Let go; a plan under way is not waited for."""
+
+
+class ThreadWorker:
+    """A thread that plans in real time."""
+
+    def __init__(self, planner: Planner, clock: Callable[[], float]) -> None:
+        self._planner, self._clock = planner, clock
+        self._questions: queue.SimpleQueue[Question | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="nsde-policy planner", daemon=True)
+        self._thread.start()
+
+    def ask(self, question: Question) -> None:
+        """Hand over a question."""
+        self._questions.put(question)
+
+    def answer(self, patience: float) -> Answer | None:
+        """The answer, waiting for at most `patience` seconds."""
+        try:
+            return self._answers.get(timeout=patience) if patience > 0 else self._answers.get_nowait()
+        except queue.Empty:
+            return None
+
+    def close(self) -> None:
+        """End the thread after the plan it is busy with."""
+        self._questions.put(None)
+
+    def _work(self) -> None:
+        while (question := self._questions.get()) is not None:
+            self._answers.put(answer_to(self._planner, question, self._clock))
+
+
+class SimulatedWorker:
+    """A worker in simulated time: its answers come a given delay after the question, to the clock's tick."""
+
+    def __init__(self, planner: Planner, clock: Callable[[], float], *, delay_s: float) -> None:
+        self._planner, self._clock, self._delay = planner, clock, delay_s
+        self._coming: Answer | None = None
+
+    def ask(self, question: Question) -> None:
+        """Plan at once, and keep the answer until its time."""
+        found = answer_to(self._planner, question, self._clock)
+        self._coming = Answer(question, found.plan, found.error, self._delay)
+
+    def answer(self, patience: float) -> Answer | None:
+        """The answer, where its time has come; simulated time does not wait."""
+        coming = self._coming
+        if coming is None or self._clock() + 1e-9 < coming.question.asked + self._delay:
+            return None
+        self._coming = None
+        return coming
+
+    def close(self) -> None:
+        """Forget what was to come."""
+        self._coming = None
+
+
+class DelayedPlanner:
+    """A planner on a slow machine: each plan takes so much longer."""
+
+    def __init__(
+        self, planner: Planner, delay_s: float, *, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._planner, self._delay, self._sleep = planner, delay_s, sleep
+
+    @property
+    def spec(self) -> PolicySpec:
+        """That of the planner within."""
+        return self._planner.spec
+
+    def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
+        """The same plan, later."""
+        self._sleep(self._delay)
+        return self._planner.plan_from(states, steps=steps, seed=seed)
