@@ -21,6 +21,7 @@ RUNS = MATHEMATICS | {
     "__version__",
 }
 EVERYTHING = RUNS | {"runs", "memory", "planner", "policy", "assets", "envs", "eval"}
+SERVING = {"protocol", "serving", "plan_thread", "server", "client"}
 
 # room: the other rooms of the package it may import. A room not named here is nobody's.
 ROOMS: dict[str, set[str]] = {
@@ -46,11 +47,27 @@ ROOMS: dict[str, set[str]] = {
     "memory": {"errors"},
     "planner": {"config", "memory"},
     "policy": {"errors", "config", "memory", "planner", "models", "checkpoint", "runs", "assets"},
+    "protocol": {"errors", "planner"},
+    "serving": {"errors", "config", "planner", "protocol"},
+    "plan_thread": {"errors", "planner", "protocol", "serving"},
+    "server": {"errors", "planner", "protocol", "serving", "plan_thread", "__version__"},
+    "client": {"errors", "planner", "protocol", "__version__"},
     "eval": EVERYTHING,
-    "commands": EVERYTHING,
+    "commands": EVERYTHING | SERVING,
     "cli": {"errors", "commands", "__version__"},
 }
-HEAVY = {"torch", "gymnasium", "zarr", "pygame", "pymunk", "numpy", "matplotlib", "diffusers"}
+HEAVY = {
+    "torch",
+    "gymnasium",
+    "zarr",
+    "pygame",
+    "pymunk",
+    "numpy",
+    "matplotlib",
+    "diffusers",
+    "websockets",
+    "msgpack",
+}
 
 
 def modules():
