@@ -31,11 +31,19 @@ from nsde_policy.serving import Pace, ServeSettings
 
 ROOT = Path(__file__).parents[1]
 TOKEN = "correct-horse-battery"
+HELLO = Frame(Opcode.BINARY, encode(Hello(PROTOCOL, "test"))).serialize(mask=True)
 
 
 @pytest.fixture(scope="module")
 def house() -> Iterator[Served]:
     with served(LinearPlanner(), patience_s=1.0, max_clients=8, deadline_s=5.0) as running:
+        yield running
+
+
+@pytest.fixture
+def patient() -> Iterator[Served]:
+    """A server that drops nobody for being slow."""
+    with served(LinearPlanner(), patience_s=60.0) as running:
         yield running
 
 
@@ -218,13 +226,12 @@ def test_a_client_that_sends_a_byte_at_a_time_is_dropped(house: Served):
     """Each byte comes in time; what does not is the answer to a ping, which has no place inside a frame."""
     sock = house.raw(UPGRADE)
     assert b"101 Switching" in sock.recv(4096)
-    hello = Frame(Opcode.BINARY, encode(Hello(PROTOCOL, "test"))).serialize(mask=True)
-    sock.sendall(hello)
+    sock.sendall(HELLO)
     frame = Frame(Opcode.BINARY, b"\x00" * 60_000).serialize(mask=True)
     send_until_refused(sock, (bytes([byte]) for byte in frame), pause_s=0.02)
 
 
-def test_a_client_that_never_reads_is_dropped_and_costs_little_memory():
+def test_a_client_that_never_reads_is_dropped():
     """It asks for long plans and reads none of them: the server stops reading, then hangs up."""
     with served(LinearPlanner(), patience_s=0.5, max_rate=1e6) as house:
         sock = socket.socket()
@@ -233,7 +240,7 @@ def test_a_client_that_never_reads_is_dropped_and_costs_little_memory():
         sock.sendall(UPGRADE)
         assert b"101 Switching" in sock.recv(129)
         frame = Frame(Opcode.BINARY, request(steps=128)).serialize(mask=True)
-        sock.sendall(Frame(Opcode.BINARY, encode(Hello(PROTOCOL, "test"))).serialize(mask=True))
+        sock.sendall(HELLO)
         sock.settimeout(20)
         send_until_refused(sock, itertools.repeat(frame))
         (gone,) = house.wait_for("disconnected")
@@ -241,24 +248,35 @@ def test_a_client_that_never_reads_is_dropped_and_costs_little_memory():
         assert_serves(house)
 
 
-def test_pings_whose_pongs_nobody_reads_end_the_connection(house: Served):
+def test_pings_whose_pongs_nobody_reads_end_the_connection(patient: Served):
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-    sock.connect(("127.0.0.1", house.port))
+    sock.connect(("127.0.0.1", patient.port))
     sock.sendall(UPGRADE)
     sock.recv(129)
-    sock.sendall(Frame(Opcode.BINARY, encode(Hello(PROTOCOL, "test"))).serialize(mask=True))
+    sock.sendall(HELLO)
     sock.settimeout(20)
     pings = Frame(Opcode.PING, b"x" * 120).serialize(mask=True) * 500
-    send_until_refused(sock, itertools.repeat(pings))
+    send_until_refused(sock, itertools.repeat(pings, 1000))
+    assert_serves(patient)
 
 
-def test_a_message_in_endless_empty_parts_ends_the_connection(house: Served):
-    sock = house.raw(UPGRADE)
+def test_a_message_in_endless_empty_parts_ends_the_connection(patient: Served):
+    sock = patient.raw(UPGRADE)
     assert b"101 Switching" in sock.recv(4096)
+    sock.sendall(HELLO)
     sock.sendall(Frame(Opcode.BINARY, b"", fin=False).serialize(mask=True))
-    parts = Frame(Opcode.CONT, b"", fin=False).serialize(mask=True) * 50
-    send_until_refused(sock, itertools.repeat(parts, 20_000), pause_s=0.001)
+    sock.sendall(Frame(Opcode.CONT, b"", fin=False).serialize(mask=True) * 100)
+    received_until_closed(sock)
+    assert_serves(patient)
+
+
+def test_a_message_in_a_few_parts_is_one_message(house: Served):
+    line = house.greeted()
+    packed = request(5)
+    line.send([packed[:20], packed[20:21], packed[21:]])
+    assert answer(line).id == 5
+    line.close()
 
 
 def test_a_client_that_hangs_up_in_the_middle_of_its_request_leaves_nothing_behind():
