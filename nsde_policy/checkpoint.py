@@ -13,6 +13,7 @@ rest is JSON.
 import hashlib
 import json
 import platform
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -26,13 +27,15 @@ from torch import Tensor
 
 from nsde_policy import __version__
 from nsde_policy.config import Jsonable
-from nsde_policy.errors import CheckpointError, ConfigError
+from nsde_policy.errors import CheckpointError
 from nsde_policy.files import replace_file
 from nsde_policy.layout import LayoutSpec
 from nsde_policy.run_config import RunConfig
 
 FORMAT = 1
 """Version of the run directory; a newer one is refused."""
+LARGEST_CONFIG, LARGEST_TENSORS = 2**24, 2**33
+"""Bytes of the largest config.json and of the largest file of tensors that are read."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ class RunRecord:
                 demos=DemoRecord.from_dict(values["demos"]),
                 versions=dict(values["versions"]),
             )
-        except (AttributeError, ConfigError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
             if isinstance(error, CheckpointError):
                 raise
             raise CheckpointError(
@@ -126,6 +129,7 @@ class RunDirectory:
     def record(self) -> RunRecord:
         """What config.json holds."""
         try:
+            _check_file(self.config, LARGEST_CONFIG)
             return RunRecord.from_json(self.config.read_text())
         except (OSError, UnicodeDecodeError) as error:
             raise CheckpointError(
@@ -175,6 +179,7 @@ class RunDirectory:
 
     def _read(self, path: Path) -> dict[str, Tensor]:
         try:
+            _check_file(path, LARGEST_TENSORS)
             tensors: dict[str, Tensor] = load_file(path)
         except (OSError, SafetensorError, ValueError) as error:
             raise CheckpointError(
@@ -190,6 +195,15 @@ class RunDirectory:
     @staticmethod
     def _why(error: Exception) -> str:
         return error.strerror or str(error) if isinstance(error, OSError) else str(error)
+
+
+def _check_file(path: Path, largest: int) -> None:
+    """Refuse what would hang, or fill the memory, when it is read."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise CheckpointError(f"{path} is no regular file")
+    if found.st_size > largest:
+        raise CheckpointError(f"{path} has {found.st_size} bytes, at most {largest} are read")
 
 
 def fingerprint(weights: Mapping[str, Tensor]) -> str:

@@ -21,6 +21,7 @@ from nsde_policy.commands.data import DataCheck, DataDownload, DataInfo, DataRep
 from nsde_policy.commands.doctor import Doctor
 from nsde_policy.commands.evaluate import Evaluate
 from nsde_policy.commands.latency import Benchmark
+from nsde_policy.commands.serve import Serve
 from nsde_policy.commands.train import Train
 from nsde_policy.errors import NsdePolicyError, UsageError
 
@@ -53,6 +54,7 @@ def _commands(args: list[str]) -> Any:
         | Annotated[Compare, tyro.conf.subcommand("compare")]
         | Annotated[Benchmark, tyro.conf.subcommand("benchmark")]
         | Annotated[BifurcationCommand, tyro.conf.subcommand("bifurcation")]
+        | Annotated[Serve, tyro.conf.subcommand("serve")]
         | Annotated[Doctor, tyro.conf.subcommand("doctor")]
     )
 

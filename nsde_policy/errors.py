@@ -104,3 +104,27 @@ class PlanError(NsdePolicyError, ValueError):
 
 class SessionStoppedError(NsdePolicyError):
     """A control session stopped after a fault and waits for `reset`."""
+
+
+class ProtocolError(NsdePolicyError, ValueError):
+    """What came over the wire is not a message of this version."""
+
+
+class RemoteError(NsdePolicyError):
+    """A policy behind a server gave no plan."""
+
+
+class RemoteRefusedError(RemoteError):
+    """The server will not plan: no token, too many clients, another version, a request it cannot take."""
+
+
+class RemoteLateError(RemoteError):
+    """No plan came in time; one that comes later is not used."""
+
+
+class RemoteFailedError(RemoteError):
+    """The policy behind the server failed; the server's log says why."""
+
+
+class RemoteLostError(RemoteError):
+    """There is no connection to the server, and connecting again did not help."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from nsde_policy.calibration import FILE as CALIBRATION_FILE
 from nsde_policy.calibration import Calibration
@@ -158,14 +159,37 @@ def build_model(record: RunRecord) -> AbstractPolicyModel[Any]:
     return model(record.config.model, record.layout, generator=torch.Generator().manual_seed(record.seed))
 
 
+@contextmanager
+def at_most_parameters(most: int) -> Iterator[None]:
+    """Raise `RuntimeError` before this thread makes modules of more parameters than that, in numbers.
+
+    Settings can name sizes that no memory holds; weights of such sizes would be in a file.
+    """
+    made, thread = 0, threading.get_ident()
+
+    def count(module: object, name: str, parameter: object) -> None:
+        nonlocal made
+        if isinstance(parameter, torch.Tensor) and threading.get_ident() == thread:
+            made += parameter.numel()
+            if made > most:
+                raise RuntimeError(f"its settings make more than {most} parameters")
+
+    handle = register_module_parameter_registration_hook(count)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
 def load_model(run: RunDirectory) -> tuple[RunRecord, AbstractPolicyModel[Any]]:
     """A trained model in evaluation mode, strictly: every weight there, of its shape, finite."""
     record, weights = run.record(), run.weights()
-    model = build_model(record)
     try:
+        with at_most_parameters(4 * sum(tensor.numel() for tensor in weights.values()) + 1000):
+            model = build_model(record)
         model.make_room(weights)
         model.load_state_dict(weights)
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError, OverflowError, TypeError) as error:
         problem = " ".join(str(error).split())
         raise CheckpointError(f"{run.model} does not fit its config.json: {problem}") from None
     return record, model.eval()

@@ -37,6 +37,7 @@ CONTROL = {
     "session_watch",
 }
 EVERYTHING = RUNS | CONTROL | ROBOT | {"runs", "policy", "assets", "envs", "eval"}
+SERVING = {"protocol", "serving", "plan_thread", "server", "client"}
 
 # room: the other rooms of the package it may import. A room not named here is nobody's.
 ROOMS: dict[str, set[str]] = {
@@ -65,11 +66,27 @@ ROOMS: dict[str, set[str]] = {
     "calibration": {"errors", "config", "planner"},
     **dict.fromkeys(CONTROL, CONTROL | {"errors", "files", "config", *ROBOT}),
     "policy": {"errors", "config", *ROBOT, "models", "checkpoint", "runs", "assets", *CONTROL},
+    "protocol": {"errors", "planner"},
+    "serving": {"errors", "config", "planner", "protocol"},
+    "plan_thread": {"errors", "planner", "protocol", "serving"},
+    "server": {"errors", "planner", "protocol", "serving", "plan_thread", "__version__"},
+    "client": {"errors", "planner", "protocol", "__version__"},
     "eval": EVERYTHING,
-    "commands": EVERYTHING,
+    "commands": EVERYTHING | SERVING,
     "cli": {"errors", "commands", "__version__"},
 }
-HEAVY = {"torch", "gymnasium", "zarr", "pygame", "pymunk", "numpy", "matplotlib", "diffusers"}
+HEAVY = {
+    "torch",
+    "gymnasium",
+    "zarr",
+    "pygame",
+    "pymunk",
+    "numpy",
+    "matplotlib",
+    "diffusers",
+    "websockets",
+    "msgpack",
+}
 
 
 def modules():

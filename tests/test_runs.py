@@ -1,7 +1,9 @@
 """Tests for runs.py and checkpoint.py: training runs that survive being killed, damaged and resumed."""
 
 import json
+import math
 import os
+import pickle
 import random
 import signal
 import time
@@ -204,8 +206,63 @@ DAMAGES: dict[str, tuple[Callable[[RunDirectory], Any], str]] = {
     "a pickle in disguise": (lambda r: r.model.write_bytes(b"\x80\x04cos\nsystem\n."), "cannot be read"),
     "wrong shapes": (lambda r: edit(r, width=32), "does not fit its config.json"),
     "not finite": (lambda r: poison(r), "not finite"),
+    "a torch file in disguise": (lambda r: torch.save(Payload(r.path), r.model), "cannot be read"),
+    "a pickle with a payload": (
+        lambda r: r.model.write_bytes(pickle.dumps(Payload(r.path))),
+        "cannot be read",
+    ),
+    "config is a pickle": (
+        lambda r: r.config.write_bytes(pickle.dumps(Payload(r.path))),
+        "is no run directory",
+    ),
+    "weights of 9 GiB": (lambda r: os.truncate(r.model, 9 * 2**30), "at most 8589934592 are read"),
+    "config of 17 MiB": (lambda r: os.truncate(r.config, 17 * 2**20), "at most 16777216 are read"),
+    "weights are a pipe": (lambda r: pipe(r.model), "is no regular file"),
+    "config is endless": (lambda r: r.config.unlink() or r.config.symlink_to("/dev/zero"), "no regular file"),
+    "config nested deeply": (lambda r: r.config.write_text("[" * 100_000), "not that of a run"),
+    "header of a terabyte": (
+        lambda r: r.model.write_bytes((2**40).to_bytes(8, "little") + r.model.read_bytes()[8:]),
+        "cannot be read",
+    ),
+    "tensors that overlap": (lambda r: overlap(r), "cannot be read"),
+    "networks of terabytes": (lambda r: edit(r, width=10**7), "does not fit its config.json"),
+    "networks of gigabytes": (lambda r: edit(r, width=30_000), "make more than [0-9]+ parameters"),
+    "networks without number": (lambda r: edit(r, width=10**30), "does not fit its config.json"),
+    "statistics missing": (lambda r: edit(r, layout=without(layout(r), "increment_std")), "increment_std"),
+    "statistics not finite": (lambda r: edit(r, layout={**layout(r), "low": [math.nan] * 7}), "low"),
+    "statistics too short": (lambda r: edit(r, layout={**layout(r), "low": [0.0] * 3}), "low"),
     "one weight missing": (lambda r: drop_one(r), "does not fit its config.json"),
 }
+
+
+class Payload:
+    """Unpickling it creates a file."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self._folder / "executed",)
+
+
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def without(values: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key != name}
+
+
+def overlap(r: RunDirectory) -> None:
+    """Let the second tensor begin where the first does."""
+    content = r.model.read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    first, second, *_ = (name for name in header if name != "__metadata__")
+    header[second]["data_offsets"] = header[first]["data_offsets"]
+    packed = json.dumps(header).encode()
+    r.model.write_bytes(len(packed).to_bytes(8, "little") + packed + content[8 + size :])
 
 
 def layout(r: RunDirectory) -> dict[str, Any]:
@@ -238,8 +295,15 @@ def test_a_damaged_run_is_refused(finished: RunDirectory, tmp_path: Path, name: 
     for file in finished.path.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     damage(RunDirectory(tmp_path))
-    with pytest.raises(CheckpointError, match=message):
+    with pytest.raises(CheckpointError, match=message) as refused:
         NSDEPolicy.from_pretrained(tmp_path)
+    assert "\n" not in str(refused.value)
+    assert not (tmp_path / "executed").exists()
+
+
+def test_the_payload_of_the_tests_would_create_a_file(tmp_path: Path):
+    pickle.loads(pickle.dumps(Payload(tmp_path)))
+    assert (tmp_path / "executed").exists()
 
 
 def test_a_training_file_that_does_not_fit_is_refused(finished: RunDirectory, tmp_path: Path):
