@@ -20,6 +20,7 @@ from nsde_policy.commands.compare import Compare
 from nsde_policy.commands.data import DataCheck, DataDownload, DataInfo, DataReplay
 from nsde_policy.commands.doctor import Doctor
 from nsde_policy.commands.evaluate import Evaluate
+from nsde_policy.commands.export import Export
 from nsde_policy.commands.latency import Benchmark
 from nsde_policy.commands.train import Train
 from nsde_policy.errors import NsdePolicyError, UsageError
@@ -52,6 +53,7 @@ def _commands(args: list[str]) -> Any:
         | Annotated[_Data, tyro.conf.subcommand("data", description="Look at demonstrations, or fetch them.")]
         | Annotated[Compare, tyro.conf.subcommand("compare")]
         | Annotated[Benchmark, tyro.conf.subcommand("benchmark")]
+        | Annotated[Export, tyro.conf.subcommand("export")]
         | Annotated[BifurcationCommand, tyro.conf.subcommand("bifurcation")]
         | Annotated[Doctor, tyro.conf.subcommand("doctor")]
     )

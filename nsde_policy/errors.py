@@ -92,3 +92,11 @@ class ComparisonError(NsdePolicyError, ValueError):
 
 class PolicyInputError(NsdePolicyError, ValueError):
     """A policy was given an observation or an action it cannot take."""
+
+
+class ExportError(NsdePolicyError):
+    """A policy cannot be written as one graph, or the graph does not answer as the policy does."""
+
+
+class GraphError(NsdePolicyError, ValueError):
+    """A file of an exported policy is missing, damaged, hostile, or not what it says it is."""
