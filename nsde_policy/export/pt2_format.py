@@ -1,6 +1,7 @@
 """The plan of a policy as a torch.export archive, for C++ and Python programs that have torch."""
 
 import io
+import warnings
 
 import numpy as np
 import torch
@@ -17,7 +18,8 @@ RECORD_FILE = f"{KEY}.json"
 def to_pt2(chunk: Chunk, record: GraphRecord) -> bytes:
     """The archive, the record in it."""
     try:
-        with torch.no_grad():
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what LSTMs do to their weights while they are traced
             program = torch.export.export(chunk.fast, chunk.example(), strict=False)
     except (RuntimeError, torch._dynamo.exc.TorchDynamoException) as error:
         raise ExportError(f"this policy cannot be traced: {' '.join(str(error).split())[:300]}") from None

@@ -83,7 +83,7 @@ class RuntimePolicy:
 
     def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
         """Plan from states (history, obs_dim + act_dim), newest first; the same seed gives the same plan."""
-        return self._plan(self._checked(states), self._check_steps(steps), np.random.default_rng(seed))
+        return self._plan(states, self._check_steps(steps), np.random.default_rng(seed))
 
     def first_action(self, states: np.ndarray, *, seed: int) -> np.ndarray:
         """The first action of `plan_from` alone, (act_dim,); quick where it has a graph of its own."""
@@ -92,19 +92,21 @@ class RuntimePolicy:
 
     def _plan(self, states: np.ndarray, steps: int, rng: np.random.Generator) -> Plan:
         graph = self._first if steps == 1 and self._first is not None else self._chunk
+        seen = self._checked(states)
         with self._lock:
-            graph.inputs["states"][:] = states
+            graph.inputs["states"][:] = seen
             graph.draw(rng)
             graph.run()
             actions = graph.outputs[ACTIONS][:steps].astype(np.float64)
             path = graph.outputs[PATH][: steps + 1].astype(np.float64) if graph.record.foresees else None
         if not np.isfinite(actions).all():
-            raise GraphError(f"the policy answered with actions that are not finite, from {states.tolist()}")
+            raise GraphError(f"the policy answered with actions that are not finite, from {seen.tolist()}")
         return Plan(actions=actions, states=path)
 
     def _checked(self, states: np.ndarray) -> np.ndarray:
         shape = self.record.inputs[0].shape
-        given = np.asarray(states)
+        with np.errstate(over="ignore"):  # what is too large for float32 is not finite, and refused as such
+            given = np.asarray(states, dtype=np.float32)
         if given.shape != shape:
             raise PolicyInputError(f"states of this policy have shape {shape}, got {given.shape}")
         if not np.isfinite(given).all():
