@@ -20,6 +20,7 @@ from nsde_policy.commands.compare import Compare
 from nsde_policy.commands.data import DataCheck, DataDownload, DataInfo, DataReplay
 from nsde_policy.commands.doctor import Doctor
 from nsde_policy.commands.evaluate import Evaluate
+from nsde_policy.commands.export import Export
 from nsde_policy.commands.latency import Benchmark
 from nsde_policy.commands.serve import Serve
 from nsde_policy.commands.train import Train
@@ -53,6 +54,7 @@ def _commands(args: list[str]) -> Any:
         | Annotated[_Data, tyro.conf.subcommand("data", description="Look at demonstrations, or fetch them.")]
         | Annotated[Compare, tyro.conf.subcommand("compare")]
         | Annotated[Benchmark, tyro.conf.subcommand("benchmark")]
+        | Annotated[Export, tyro.conf.subcommand("export")]
         | Annotated[BifurcationCommand, tyro.conf.subcommand("bifurcation")]
         | Annotated[Serve, tyro.conf.subcommand("serve")]
         | Annotated[Doctor, tyro.conf.subcommand("doctor")]

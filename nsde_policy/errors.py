@@ -128,3 +128,11 @@ class RemoteFailedError(RemoteError):
 
 class RemoteLostError(RemoteError):
     """There is no connection to the server, and connecting again did not help."""
+
+
+class ExportError(NsdePolicyError):
+    """A policy cannot be written as one graph, or the graph does not answer as the policy does."""
+
+
+class GraphError(NsdePolicyError, ValueError):
+    """A file of an exported policy is missing, damaged, hostile, or not what it says it is."""

@@ -1,11 +1,14 @@
 """Every example is run."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 from nsde_policy.data import load_demonstrations
+from nsde_policy.export import export_policy
+from nsde_policy.policy import NSDEPolicy
 
 ROOT = Path(__file__).parents[1]
 
@@ -24,6 +27,31 @@ def test_recorded_demonstrations_load_and_a_second_recording_goes_on(tmp_path: P
         demos = load_demonstrations(out)
         assert len(demos) == expected
         assert demos.angles == (4,)
+
+
+def test_an_exported_policy_drives_push_t_where_importing_torch_fails(tmp_path: Path):
+    export_policy(NSDEPolicy.from_pretrained(), tmp_path / "policy.onnx", cases=16)
+    code = (
+        "import runpy, sys\n"
+        "sys.modules['torch'] = sys.modules['pygame'] = sys.modules['zarr'] = None\n"
+        "runpy.run_path(sys.argv.pop(1), run_name='__main__')\n"
+    )
+    args = [ROOT / "examples/onnx_loop.py", tmp_path / "policy.onnx", "--episodes", "2"]
+    command = [sys.executable, "-c", code, *map(str, args)]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    rewards = [float(reward) for reward in re.findall(r"best reward ([\d.]+)", done.stdout)]
+    assert len(rewards) == 2
+    assert min(rewards) > 0.8
+
+
+def test_the_loop_refuses_what_is_no_exported_policy(tmp_path: Path):
+    (tmp_path / "policy.onnx").write_bytes(b"PK\x03\x04")
+    done = run("onnx_loop.py", tmp_path / "policy.onnx")
+    assert done.returncode == 2
+    assert "zip archive" in done.stderr
 
 
 def test_recording_nothing_is_refused(tmp_path: Path):

@@ -1,0 +1,221 @@
+"""How long a chunk takes on a robot: the shipped policy as ONNX and on torch, and one Diffusion Policy chunk.
+
+    python benchmarks/runtime_latency.py [--rounds 1000] [--calls 100000] [--json FILE]
+
+All contenders take turns in one process, batch 1, one CPU thread, 8 actions from one observation; in its turn
+each is called twice. The first call finds the caches full of the others' weights, as after a long control
+period; the second finds its own. Figures are medians and 99th percentiles; ratios are of medians of second
+calls. Afterwards the exported policy is called --calls times and the memory of the process is watched.
+
+"onnx, graph" is the graph alone, its inputs in place. "onnx, plan_from" is all that a control loop pays:
+checks, a generator made from a seed, noise, the graph, fresh arrays. "numpy" is the same equation in numpy.
+"""
+
+import argparse
+import json
+import math
+import resource
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from nsde_policy.assets import SHIPPED_POLICY
+from nsde_policy.checkpoint import RunDirectory
+from nsde_policy.eval.latency import device_name
+from nsde_policy.export import export_policy
+from nsde_policy.export.chunk import Chunk
+from nsde_policy.export.folded import FoldedSDE
+from nsde_policy.models import Draws
+from nsde_policy.policy import NSDEPolicy
+from nsde_policy.runs import build_model
+from nsde_policy.runtime import RuntimePolicy
+from nsde_policy.runtime.graph import Graph
+from nsde_policy.tasks import get_task
+
+OBS = np.array([235.0, 124.0, 299.6, 145.2, 5.378])
+ACTIONS = 8
+BASELINE = "diffusion, DDPM-100"
+Job = Callable[[], object]
+
+
+def numpy_plan(sde: FoldedSDE, states: np.ndarray) -> Job:
+    """The folded equation in plain numpy; erf is a polynomial good to 3e-7 (Abramowitz and Stegun 7.1.28)."""
+    layers = [
+        tuple(
+            np.ascontiguousarray(tensor.numpy())
+            for tensor in (layer.weight, layer.bias, norm.weight, norm.bias)
+        )
+        for layer, norm in zip(sde.trunk.layers, sde.trunk.norms, strict=True)
+    ]
+    mean, shift, floor, variance, log_variance = (
+        getattr(sde, name).numpy() for name in ("mean", "shift", "floor", "variance", "log_variance")
+    )
+    poly = [0.0705230784, 0.0422820123, 0.0092705272, 0.0001520143, 0.0002765672, 0.0000430638]
+    rng = np.random.default_rng(0)
+
+    def gelu(x: np.ndarray) -> np.ndarray:
+        size = np.abs(x) * np.float32(math.sqrt(0.5))
+        fall = np.float32(poly[-1])
+        for factor in (*poly[-2::-1], 1.0):
+            fall = fall * size + np.float32(factor)
+        fall *= fall
+        fall *= fall
+        fall *= fall
+        fall *= fall
+        return 0.5 * (x + np.abs(x) * (1 - 1 / fall))
+
+    def seen(x: np.ndarray) -> np.ndarray:
+        return np.concatenate([x, np.sin(x), np.cos(x)])
+
+    def plan() -> np.ndarray:
+        noise = rng.standard_normal((ACTIONS, states.shape[1]), np.float32)
+        x, older, path = states[0], seen(states[1]), []
+        for z in noise:
+            now = seen(x)
+            h, older = np.concatenate([now, older]), now
+            for weight, bias, gain, offset in layers:
+                h = weight @ h + bias
+                h -= h.mean()
+                h = gelu(h * (gain / np.sqrt(h @ h / len(h) + np.float32(1e-5))) + offset)
+            x = x + (mean @ h + shift + np.sqrt(floor + np.exp(variance @ h + log_variance)) * z)
+            path.append(x)
+        return np.stack(path)
+
+    return plan
+
+
+def baseline() -> Job:
+    """One DDPM-100 chunk of the Diffusion Policy, the 65M U-Net with fresh weights."""
+    record = replace(
+        RunDirectory(SHIPPED_POLICY).record(), config=get_task("pusht").preset("default", "diffusion")
+    )
+    policy = NSDEPolicy(record, build_model(record).eval())
+    memory = policy.spec.memory()
+    memory.see(OBS)
+    states = torch.from_numpy(memory.states())[None]
+    draws = Draws([torch.Generator().manual_seed(0)])
+    return lambda: policy.model.plan(states, steps=ACTIONS, draws=draws)
+
+
+def contenders(folder: Path) -> tuple[dict[str, Job], RuntimePolicy, np.ndarray]:
+    policy = NSDEPolicy.from_pretrained()
+    export_policy(policy, folder / "policy.onnx", steps=ACTIONS, cases=64)
+    runtime = RuntimePolicy.load(folder / "policy.onnx")
+    memory = runtime.spec.memory()
+    memory.see(OBS)
+    states = memory.states()
+    chunk, first = (Graph.load(folder / name) for name in ("policy.onnx", "policy.first.onnx"))
+    for graph in (chunk, first):
+        graph.inputs["states"][:] = states
+        graph.draw(np.random.default_rng(0))
+    folded = Chunk(policy, ACTIONS).fast
+    assert isinstance(folded, FoldedSDE)
+    jobs: dict[str, Job] = {
+        "onnx, graph": chunk.run,
+        "onnx, graph, first action": first.run,
+        "onnx, plan_from": lambda: runtime.plan_from(states, steps=ACTIONS, seed=0),
+        "onnx, plan_from, first action": lambda: runtime.first_action(states, seed=0),
+        "torch, plan_from": lambda: policy.plan_from(states, steps=ACTIONS, seed=0),
+        "torch, plan_from, first action": lambda: policy.plan_from(states, steps=1, seed=0),
+        "numpy": numpy_plan(folded, states),
+    }
+    return jobs, runtime, states
+
+
+def in_turns(jobs: dict[str, Job], rounds: int, slow: Job, slow_rounds: int) -> dict[str, np.ndarray]:
+    """Seconds of both calls in every turn, (turns, 2); the slow job has few turns, spread evenly."""
+    taken: dict[str, list[list[float]]] = {name: [] for name in (*jobs, BASELINE)}
+
+    def turn(name: str, job: Job) -> None:
+        moments = [time.perf_counter()]
+        for _ in range(2):
+            job()
+            moments.append(time.perf_counter())
+        taken[name].append([after - before for before, after in pairwise(moments)])
+
+    for job in (*jobs.values(), slow):
+        job()
+    for now in range(rounds):
+        for name, job in jobs.items():
+            turn(name, job)
+        if (now + 1) * slow_rounds // rounds > now * slow_rounds // rounds:
+            turn(BASELINE, slow)
+    return {name: np.array(seconds) for name, seconds in taken.items()}
+
+
+def rows_of(taken: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+    """One object per contender, milliseconds."""
+    slowest = float(np.median(taken[BASELINE][:, 1]))
+    rows = []
+    for name, seconds in taken.items():
+        cold, warm = np.median(seconds, axis=0)
+        p99 = np.percentile(seconds[:, 1], 99)
+        times = {"median_ms": warm, "p99_ms": p99, "first_call_median_ms": cold}
+        rounded = {key: round(1e3 * float(value), 4) for key, value in times.items()}
+        ratio = round(slowest / float(warm), 1)
+        rows.append({"what": name, **rounded, "turns": len(seconds), "baseline_over_this": ratio})
+    return rows
+
+
+def memory_growth(runtime: RuntimePolicy, states: np.ndarray, calls: int) -> dict[str, float]:
+    """Bytes that Python keeps and kilobytes of the process, part of the way and after all calls."""
+
+    def resident_kb() -> float:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * resource.getpagesize() / 1024
+
+    found: dict[str, float] = {"calls": calls}
+    for call in range(calls + 1):
+        runtime.plan_from(states, steps=ACTIONS, seed=call)
+        if call == calls // 10:
+            found["resident_kb_after_a_tenth"] = resident_kb()
+    found["resident_kb_after_all"] = resident_kb()
+    tracemalloc.start()
+    for call in range(2 * max(calls // 20, 1)):
+        if call == max(calls // 20, 1):
+            found["python_bytes_half_way"] = tracemalloc.get_traced_memory()[0]
+        runtime.plan_from(states, steps=ACTIONS, seed=call)
+    found["python_bytes_after_all"] = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=1000)
+    parser.add_argument("--baseline-rounds", type=int, default=5)
+    parser.add_argument("--calls", type=int, default=100_000)
+    parser.add_argument("--json", type=Path, default=None)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        jobs, runtime, states = contenders(Path(folder))
+        taken = in_turns(jobs, args.rounds, baseline(), args.baseline_rounds)
+        growth = memory_growth(runtime, states, args.calls)
+    rows = rows_of(taken)
+    print(f"{ACTIONS} actions from one observation, one thread, {device_name('cpu')}; milliseconds\n")
+    print("| what | median | p99 | first call | turns | DDPM-100 takes × |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for row in rows:
+        times = [f"{row[key]:.3f}" for key in ("median_ms", "p99_ms", "first_call_median_ms")]
+        counts = [str(row["turns"]), f"{row['baseline_over_this']:.0f}"]
+        print(f"| {' | '.join([row['what'], *times, *counts])} |")
+    print(f"\nmemory: {growth}")
+    if args.json:
+        args.json.write_text(
+            json.dumps({"machine": device_name("cpu"), "rows": rows, "memory": growth}, indent=2) + "\n"
+        )
+
+
+if __name__ == "__main__":
+    main()
