@@ -28,8 +28,8 @@ from nsde_policy.eval.robot import SimulatedPushT
 from nsde_policy.planner import Planner
 from nsde_policy.policy import NSDEPolicy
 from nsde_policy.session import Session
-from nsde_policy.session_ahead import DelayedPlanner, SimulatedWorker
-from nsde_policy.session_config import SessionConfig
+from nsde_policy.session.ahead import DelayedPlanner, SimulatedWorker
+from nsde_policy.session.config import SessionConfig
 
 PERIOD = 0.1
 

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from nsde_policy.client import RemotePolicy
 from nsde_policy.errors import NsdePolicyError
 from nsde_policy.policy import NSDEPolicy
+from nsde_policy.remote.client import RemotePolicy
 
 QUESTIONS = 64
 

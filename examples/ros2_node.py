@@ -105,7 +105,7 @@ class PolicyLoop:
 def load_planner(run: Path | None, url: str | None) -> Planner:
     """The policy in this process, or the one behind a server."""
     if url is not None:
-        from nsde_policy.client import RemotePolicy
+        from nsde_policy.remote.client import RemotePolicy
 
         return RemotePolicy.connect(url, token=os.environ.get("NSDE_POLICY_TOKEN"))
     import torch

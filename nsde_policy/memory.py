@@ -8,6 +8,9 @@ import numpy as np
 
 from nsde_policy.errors import PolicyInputError
 
+_LARGEST = float(np.finfo(np.float32).max)
+"""Beyond it, numbers are infinite to a network."""
+
 
 class Memory:
     """The last observations, and the actions before them.
@@ -62,6 +65,6 @@ def _finite(values: np.ndarray | Sequence[float], size: int, what: str) -> np.nd
     array = np.asarray(values, dtype=np.float64)
     if array.shape != (size,):
         raise PolicyInputError(f"{what} of this policy has shape ({size},), got {array.shape}")
-    if not np.isfinite(array).all():
+    if not (np.abs(array) <= _LARGEST).all():
         raise PolicyInputError(f"{what} must be finite, got {array.tolist()}")
     return array

@@ -21,9 +21,9 @@ from nsde_policy.observation import as_observation, as_observations, check_plaus
 from nsde_policy.planner import Plan, PolicySpec
 from nsde_policy.runs import load_model, spec_of
 from nsde_policy.session import Session
-from nsde_policy.session_config import SessionConfig
-from nsde_policy.session_faults import OnFault
-from nsde_policy.session_limits import Limits
+from nsde_policy.session.config import SessionConfig
+from nsde_policy.session.faults import OnFault
+from nsde_policy.session.limits import Limits
 
 Observed = np.ndarray | Tensor | Sequence[float] | Mapping[str, Any]
 """An observation as a robot may give it: see `observation.py`."""

@@ -13,9 +13,9 @@ import numpy as np
 from websockets.sync.client import ClientConnection, connect
 
 from nsde_policy.planner import Plan, Planner, PolicySpec
-from nsde_policy.protocol import PROTOCOL, Hello, PlanRequest, encode
-from nsde_policy.server import PolicyServer
-from nsde_policy.serving import ServeSettings
+from nsde_policy.remote.protocol import PROTOCOL, Hello, PlanRequest, encode
+from nsde_policy.remote.server import PolicyServer
+from nsde_policy.remote.serving import ServeSettings
 
 SPEC = PolicySpec(
     obs_dim=3,

@@ -23,17 +23,21 @@ RUNS = MATHEMATICS | {
     "__version__",
 }
 ROBOT = {"memory", "planner", "observation", "calibration"}
-EVERYTHING = RUNS | ROBOT | {
-    "runs",
-    "session",
-    "remote",
-    "runtime",
-    "export",
-    "policy",
-    "assets",
-    "envs",
-    "eval",
-}
+EVERYTHING = (
+    RUNS
+    | ROBOT
+    | {
+        "runs",
+        "session",
+        "remote",
+        "runtime",
+        "export",
+        "policy",
+        "assets",
+        "envs",
+        "eval",
+    }
+)
 
 # room: the other rooms of the package it may import. A room not named here is nobody's.
 ROOMS: dict[str, set[str]] = {

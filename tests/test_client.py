@@ -18,7 +18,6 @@ from policy_servers import SPEC, STATES, LinearPlanner, Served, served
 from websockets.sync.server import ServerConnection
 from websockets.sync.server import serve as serve_in_threads
 
-from nsde_policy.client import RemotePolicy
 from nsde_policy.errors import (
     ConfigError,
     PolicyInputError,
@@ -28,9 +27,10 @@ from nsde_policy.errors import (
     RemoteRefusedError,
 )
 from nsde_policy.planner import Planner
-from nsde_policy.protocol import PROTOCOL, PlanReply, PlanRequest, Refusal, Welcome, decode, encode
-from nsde_policy.server import PolicyServer
-from nsde_policy.serving import ServeSettings
+from nsde_policy.remote.client import RemotePolicy
+from nsde_policy.remote.protocol import PROTOCOL, PlanReply, PlanRequest, Refusal, Welcome, decode, encode
+from nsde_policy.remote.server import PolicyServer
+from nsde_policy.remote.serving import ServeSettings
 
 ROOT = Path(__file__).parents[1]
 OBS = np.array([0.1, 0.2, 0.3])
@@ -332,7 +332,7 @@ def test_the_client_needs_numpy_websockets_and_msgpack_alone():
         "                'safetensors', 'tyro', 'tqdm'}:\n"
         "            raise ImportError(f'{name} is not on this robot')\n"
         "sys.meta_path.insert(0, Ban())\n"
-        "import nsde_policy.client\n"
+        "import nsde_policy.remote.client\n"
         "ours = {m.split('.')[0] for m in sys.modules} - set(sys.stdlib_module_names)\n"
         "print(sorted(m for m in ours if not m.startswith('_')))\n"
     )

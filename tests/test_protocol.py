@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as arrays
 
 from nsde_policy.errors import ProtocolError
 from nsde_policy.planner import Plan, PolicySpec
-from nsde_policy.protocol import (
+from nsde_policy.remote.protocol import (
     MAX_MESSAGE,
     MAX_SEED,
     Hello,

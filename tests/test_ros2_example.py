@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from policy_servers import SPEC, LinearPlanner, served
 
-from nsde_policy.client import RemotePolicy
 from nsde_policy.errors import RemoteLateError
 from nsde_policy.planner import Plan
 from nsde_policy.policy import NSDEPolicy
+from nsde_policy.remote.client import RemotePolicy
 
 PATH = Path(__file__).parents[1] / "examples" / "ros2_node.py"
 LOW, HIGH = np.array(SPEC.low)[3:], np.array(SPEC.high)[3:]

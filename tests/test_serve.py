@@ -22,12 +22,21 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import Frame, Opcode
 
 from nsde_policy import __version__
-from nsde_policy.client import RemotePolicy
 from nsde_policy.errors import ConfigError, RemoteFailedError, RemoteLateError
 from nsde_policy.planner import Plan
-from nsde_policy.protocol import PROTOCOL, Hello, PlanReply, Refusal, Welcome, decode, decode_answer, encode
-from nsde_policy.server import PolicyServer
-from nsde_policy.serving import Pace, ServeSettings
+from nsde_policy.remote.client import RemotePolicy
+from nsde_policy.remote.protocol import (
+    PROTOCOL,
+    Hello,
+    PlanReply,
+    Refusal,
+    Welcome,
+    decode,
+    decode_answer,
+    encode,
+)
+from nsde_policy.remote.server import PolicyServer
+from nsde_policy.remote.serving import Pace, ServeSettings
 
 ROOT = Path(__file__).parents[1]
 TOKEN = "correct-horse-battery"

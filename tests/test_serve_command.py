@@ -15,8 +15,8 @@ import pytest
 
 from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.cli import main
-from nsde_policy.client import RemotePolicy
 from nsde_policy.policy import NSDEPolicy
+from nsde_policy.remote.client import RemotePolicy
 
 ROOT = Path(__file__).parents[1]
 TOKEN = "correct-horse-battery"
@@ -111,7 +111,7 @@ def test_a_pickle_in_disguise_is_not_served_and_not_executed(tmp_path: Path, cap
 
 
 def test_the_missing_extra_is_named(capsys: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delitem(sys.modules, "nsde_policy.server", raising=False)
+    monkeypatch.delitem(sys.modules, "nsde_policy.remote.server", raising=False)
     monkeypatch.setitem(sys.modules, "websockets.asyncio.server", None)
     assert main(["serve"]) == 2
     assert "pip install 'nsde-policy[serve]'" in capsys.readouterr().err

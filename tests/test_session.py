@@ -14,12 +14,12 @@ from nsde_policy.errors import ConfigError, PlanError, PolicyInputError, Session
 from nsde_policy.planner import Plan
 from nsde_policy.policy import NSDEPolicy
 from nsde_policy.session import Session
-from nsde_policy.session_ahead import DelayedPlanner, SimulatedWorker
-from nsde_policy.session_clock import Grid, ticks
-from nsde_policy.session_config import SessionConfig
-from nsde_policy.session_faults import FaultKind
-from nsde_policy.session_limits import Limiter, Limits
-from nsde_policy.session_plan import TimedPlan, foreseen
+from nsde_policy.session.ahead import DelayedPlanner, SimulatedWorker
+from nsde_policy.session.clock import Grid, ticks
+from nsde_policy.session.config import SessionConfig
+from nsde_policy.session.faults import FaultKind
+from nsde_policy.session.limits import Limiter, Limits
+from nsde_policy.session.plan import TimedPlan, foreseen
 
 OBS = np.array([50.0, 40.0, 1.0])
 PERIOD = 0.1

@@ -10,9 +10,9 @@ from numpy_planner import CALIBRATION, SPEC, FailingWalker, Sim
 
 from nsde_policy.errors import PolicyInputError, SessionStoppedError
 from nsde_policy.session import Session
-from nsde_policy.session_ahead import SimulatedWorker
-from nsde_policy.session_config import SessionConfig
-from nsde_policy.session_faults import FaultKind
+from nsde_policy.session.ahead import SimulatedWorker
+from nsde_policy.session.config import SessionConfig
+from nsde_policy.session.faults import FaultKind
 
 SEQUENCES, TICKS = 10_000, 12
 PERIOD = 1 / CALIBRATION.rate_hz

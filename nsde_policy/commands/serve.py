@@ -15,7 +15,7 @@ TOKEN_VARIABLE = "NSDE_POLICY_TOKEN"
 class Serve:
     """Answer plan requests over websockets, until SIGTERM or Ctrl-C; events go to stderr as JSON lines.
 
-    The client is `nsde_policy.client.RemotePolicy`. GET /healthz on the same port tells how it is."""
+    The client is `nsde_policy.remote.client.RemotePolicy`. GET /healthz on the same port tells how it is."""
 
     run_dir: tyro.conf.Positional[Path | None] = None
     """Run directory; without it, the policy shipped in the package."""
@@ -58,9 +58,9 @@ class Serve:
         from nsde_policy.policy import NSDEPolicy
 
         try:
-            from nsde_policy.protocol import PROTOCOL
-            from nsde_policy.server import PolicyServer
-            from nsde_policy.serving import ServeSettings, json_log
+            from nsde_policy.remote.protocol import PROTOCOL
+            from nsde_policy.remote.server import PolicyServer
+            from nsde_policy.remote.serving import ServeSettings, json_log
         except ImportError as error:
             raise MissingDependencyError.extra(error.name or "websockets", "serve") from None
 

@@ -8,7 +8,7 @@ import numpy as np
 from nsde_policy.errors import NonFiniteObservationError, PolicyInputError
 from nsde_policy.observation import as_observation, implausible
 from nsde_policy.planner import PolicySpec
-from nsde_policy.session_faults import Fault, FaultKind
+from nsde_policy.session.faults import Fault, FaultKind
 
 TOLERANCE = 1e-9
 """Rounding of time stamps, seconds."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from nsde_policy.errors import OutputError
 from nsde_policy.files import check_writable
-from nsde_policy.session_faults import Fault, FaultKind
+from nsde_policy.session.faults import Fault, FaultKind
 
 KEPT = 100_000
 """Latencies and jerks that are kept for quantiles, the newest."""

@@ -13,7 +13,7 @@ from typing import Any, TextIO
 from nsde_policy.config import need
 from nsde_policy.errors import ConfigError
 from nsde_policy.planner import PolicySpec
-from nsde_policy.protocol import ENVELOPE, MAX_MESSAGE
+from nsde_policy.remote.protocol import ENVELOPE, MAX_MESSAGE
 
 SHORTEST_TOKEN = 16
 

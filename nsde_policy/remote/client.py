@@ -25,7 +25,7 @@ from nsde_policy.errors import (
     RemoteRefusedError,
 )
 from nsde_policy.planner import Plan, PolicySpec
-from nsde_policy.protocol import (
+from nsde_policy.remote.protocol import (
     MAX_SEED,
     PROTOCOL,
     Hello,

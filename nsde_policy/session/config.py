@@ -11,8 +11,8 @@ from nsde_policy.calibration import Calibration
 from nsde_policy.config import need
 from nsde_policy.errors import ConfigError
 from nsde_policy.planner import PolicySpec
-from nsde_policy.session_faults import OnFault
-from nsde_policy.session_limits import Limits
+from nsde_policy.session.faults import OnFault
+from nsde_policy.session.limits import Limits
 
 AGE_IN_PERIODS = 1.5
 GAP_IN_PERIODS = 3.0

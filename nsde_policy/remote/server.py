@@ -16,10 +16,19 @@ from websockets.protocol import Event, State
 
 from nsde_policy import __version__
 from nsde_policy.errors import ConfigError, ProtocolError
-from nsde_policy.plan_thread import PlanThread
 from nsde_policy.planner import Planner
-from nsde_policy.protocol import PROTOCOL, Hello, PlanReply, PlanRequest, Refusal, Welcome, decode, encode
-from nsde_policy.serving import Log, LogHandler, Pace, ServeSettings, describe
+from nsde_policy.remote.plan_thread import PlanThread
+from nsde_policy.remote.protocol import (
+    PROTOCOL,
+    Hello,
+    PlanReply,
+    PlanRequest,
+    Refusal,
+    Welcome,
+    decode,
+    encode,
+)
+from nsde_policy.remote.serving import Log, LogHandler, Pace, ServeSettings, describe
 
 HALF_OPEN = 16
 """Connections that may be on their way in, beside those that are in."""

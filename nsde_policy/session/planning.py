@@ -9,10 +9,10 @@ import numpy as np
 from nsde_policy.errors import PlanError
 from nsde_policy.memory import Memory
 from nsde_policy.planner import Planner
-from nsde_policy.session_ahead import Answer, Question, Worker, answer_to
-from nsde_policy.session_faults import Fault, FaultKind
-from nsde_policy.session_plan import TimedPlan, foreseen
-from nsde_policy.session_report import Recorder
+from nsde_policy.session.ahead import Answer, Question, Worker, answer_to
+from nsde_policy.session.faults import Fault, FaultKind
+from nsde_policy.session.plan import TimedPlan, foreseen
+from nsde_policy.session.report import Recorder
 
 SPARE = 1
 """Commands planned beyond those to be executed: where the next plan is a little late, and to draw the line to

@@ -18,15 +18,15 @@ import numpy as np
 from nsde_policy.calibration import Calibration, Familiarity
 from nsde_policy.errors import PolicyInputError, SessionStoppedError
 from nsde_policy.planner import Planner
-from nsde_policy.session_ahead import ThreadWorker, Worker
-from nsde_policy.session_clock import Grid, ticks
-from nsde_policy.session_config import SessionConfig
-from nsde_policy.session_faults import Fault, FaultKind, reaction_to
-from nsde_policy.session_following import Follower
-from nsde_policy.session_limits import Limiter
-from nsde_policy.session_planning import Planning
-from nsde_policy.session_report import Recorder, Report, Sent
-from nsde_policy.session_watch import Watch
+from nsde_policy.session.ahead import ThreadWorker, Worker
+from nsde_policy.session.clock import Grid, ticks
+from nsde_policy.session.config import SessionConfig
+from nsde_policy.session.faults import Fault, FaultKind, reaction_to
+from nsde_policy.session.following import Follower
+from nsde_policy.session.limits import Limiter
+from nsde_policy.session.planning import Planning
+from nsde_policy.session.report import Recorder, Report, Sent
+from nsde_policy.session.watch import Watch
 
 
 class Session:

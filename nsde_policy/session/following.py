@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nsde_policy.session_limits import Limiter
-from nsde_policy.session_plan import TimedPlan
+from nsde_policy.session.limits import Limiter
+from nsde_policy.session.plan import TimedPlan
 
 
 @dataclass(frozen=True, eq=False)
