@@ -254,6 +254,15 @@ def test_a_forged_graph_is_refused_or_runs_but_nothing_else_happens(exported, at
         Graph(content).run()
 
 
+def test_a_name_that_is_no_text_is_refused_without_a_word_to_the_terminal(model, capfd):
+    content = signed(model)
+    graph = content.replace(b"trunk.layers.1.weight", b"trunk.layers.1.we\xff\xffht")
+    record = {"graph_sha256": graph_sha256(graph)}
+    (entry,) = [entry for entry in onnx.ModelProto.FromString(content).metadata_props if entry.key == KEY]
+    refuse(with_metadata(graph, json.dumps(json.loads(entry.value) | record)), "UTF-8|cannot build it")
+    assert capfd.readouterr() == ("", "")
+
+
 def test_random_bytes_are_refused():
     rng = np.random.default_rng(0)
     for size in (0, 1, 2, 10, 1000, 100_000):
