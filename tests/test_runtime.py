@@ -121,6 +121,8 @@ def test_what_it_cannot_take_is_refused(policy):
         policy.plan_from(np.full_like(states, np.nan), steps=1, seed=0)
     with pytest.raises(ConfigError, match=r"from 1 to 4 actions, 5 .* more --steps"):
         policy.plan_from(states, steps=5, seed=0)
+    with pytest.raises(ConfigError, match="seed must not be negative"):
+        policy.plan_from(states, steps=1, seed=-1)
     with pytest.raises(PolicyInputError, match="finite"):
         policy.select_action(np.array([0.4, np.inf, 300.0]))
     with pytest.raises(PolicyInputError, match="finite"):
