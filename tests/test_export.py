@@ -122,6 +122,10 @@ def test_what_cannot_be_exported_is_refused(tmp_path):
         export_policy(fresh(ImplicitBCConfig(width=8, sampling=langevin), chunk=1), out)
     with pytest.raises(ConfigError, match="from 1 to 8 actions"):
         export_policy(fresh(RegressionConfig(network=SMALL)), out, steps=9)
+    with pytest.raises(ConfigError, match="at least 1 actions, 0 were"):
+        export_policy(fresh(neural_sde()), out, steps=0)
+    with pytest.raises(ConfigError, match="seed >= 0"):
+        export_policy(fresh(neural_sde()), out, seed=-1)
     with pytest.raises(ConfigError, match="opset"):
         export_policy(fresh(neural_sde()), out, opset=12)
     with pytest.raises(OutputError, match="folder"):

@@ -121,6 +121,8 @@ def test_what_it_cannot_take_is_refused(policy):
         policy.plan_from(np.full_like(states, np.nan), steps=1, seed=0)
     with pytest.raises(ConfigError, match=r"from 1 to 4 actions, 5 .* more --steps"):
         policy.plan_from(states, steps=5, seed=0)
+    with pytest.raises(ConfigError, match="seed must not be negative"):
+        policy.plan_from(states, steps=1, seed=-1)
     with pytest.raises(PolicyInputError, match="finite"):
         policy.select_action(np.array([0.4, np.inf, 300.0]))
     with pytest.raises(PolicyInputError, match="finite"):
@@ -252,6 +254,15 @@ def test_a_forged_graph_is_refused_or_runs_but_nothing_else_happens(exported, at
     content = with_metadata(bare, json.dumps(record))
     with contextlib.suppress(GraphError):
         Graph(content).run()
+
+
+def test_a_name_that_is_no_text_is_refused_without_a_word_to_the_terminal(model, capfd):
+    content = signed(model)
+    graph = content.replace(b"trunk.layers.1.weight", b"trunk.layers.1.we\xff\xffht")
+    record = {"graph_sha256": graph_sha256(graph)}
+    (entry,) = [entry for entry in onnx.ModelProto.FromString(content).metadata_props if entry.key == KEY]
+    refuse(with_metadata(graph, json.dumps(json.loads(entry.value) | record)), "UTF-8|cannot build it")
+    assert capfd.readouterr() == ("", "")
 
 
 def test_random_bytes_are_refused():

@@ -54,12 +54,12 @@ def export_policy(
     if opset not in onnx_format.OPSETS:
         first, last = onnx_format.OPSETS[0], onnx_format.OPSETS[-1]
         raise ConfigError(f"opset must be from {first} to {last}, got {opset}")
-    if cases < 1:
-        raise ConfigError(f"need at least 1 case to compare, got {cases}")
+    if cases < 1 or seed < 0:
+        raise ConfigError(f"need at least 1 case to compare and a seed >= 0, got {cases} and {seed}")
     if format == "onnx":
         onnx_format.check_packages()
     check_writable(out)
-    whole = Chunk(policy, steps or policy.chunk, sampling)
+    whole = Chunk(policy, policy.chunk if steps is None else steps, sampling)
     wanted = {out: whole}
     chosen = whole.reference.sampling
     if policy.model.calls(1, chosen) < policy.model.calls(whole.steps, chosen):

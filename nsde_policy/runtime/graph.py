@@ -88,7 +88,9 @@ def _session(content: bytes, threads: int) -> Any:
     options.enable_cpu_mem_arena = False  # measured: faster for small graphs, and memory stays flat
     options.log_severity_level = 4
     try:
-        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(
+            content, options, providers=["CPUExecutionProvider"], enable_fallback=0
+        )
     except Exception as error:
         raise GraphError(f"onnxruntime cannot build it: {_line(error)}") from None
 

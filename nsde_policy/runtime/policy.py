@@ -36,7 +36,7 @@ class RuntimePolicy:
         self._lock = threading.Lock()
         self._queue: deque[np.ndarray] = deque()
         self._memory = self.spec.memory()
-        self._rng = np.random.default_rng(seed)
+        self._rng = _generator(seed)
 
     @classmethod
     def load(
@@ -63,7 +63,7 @@ class RuntimePolicy:
         self._queue.clear()
         self._memory = self.spec.memory()
         if seed is not None:
-            self._rng = np.random.default_rng(seed)
+            self._rng = _generator(seed)
 
     def select_action(self, obs: np.ndarray) -> np.ndarray:
         """The action for this control period, (act_dim,)."""
@@ -78,12 +78,12 @@ class RuntimePolicy:
         """Plan from one observation alone, as at the start of an episode, (chunk, act_dim)."""
         memory = self.spec.memory()
         memory.see(obs)
-        rng = self._rng if seed is None else np.random.default_rng(seed)
+        rng = self._rng if seed is None else _generator(seed)
         return self._plan(memory.states(), self.spec.chunk, rng).actions
 
     def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
         """Plan from states (history, obs_dim + act_dim), newest first; the same seed gives the same plan."""
-        return self._plan(states, self._check_steps(steps), np.random.default_rng(seed))
+        return self._plan(states, self._check_steps(steps), _generator(seed))
 
     def first_action(self, states: np.ndarray, *, seed: int) -> np.ndarray:
         """The first action of `plan_from` alone, (act_dim,); quick where it has a graph of its own."""
@@ -120,3 +120,9 @@ class RuntimePolicy:
                 "export it with more --steps"
             )
         return steps
+
+
+def _generator(seed: int) -> np.random.Generator:
+    if seed < 0:
+        raise ConfigError(f"a seed must not be negative, got {seed}")
+    return np.random.default_rng(seed)
