@@ -7,8 +7,8 @@
 `realtime` plans ahead and runs against the simulated Push-T robot, which moves on whether a command comes or
 not. A control period without a command is the policy's fault where there was no plan to follow, or where
 `step` itself needed more processor time than a period has; otherwise the operating system had the loop wait,
-which is listed beside. `rates` and `delays` play benchmark episodes in simulated time: what they find does not depend
-on the machine. All print a table; --json FILE keeps the figures.
+which is listed beside. `rates` and `delays` play benchmark episodes in simulated time: what they find does
+not depend on the machine. All print a table; --json FILE keeps the figures.
 """
 
 import argparse
