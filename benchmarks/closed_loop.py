@@ -4,11 +4,11 @@
     python benchmarks/closed_loop.py rates  [--episodes 100] [--seed-start 200000]
     python benchmarks/closed_loop.py delays [--episodes 100] [--seed-start 100000]
 
-`realtime` runs against the simulated Push-T robot, which moves on whether a command comes or not. A control
-period without a command is the policy's fault where there was no plan to follow, or where `step` itself
-needed more processor time than a period has; otherwise the operating system had the loop wait, which is
-listed beside. `rates` and `delays` play benchmark episodes in simulated time: what they find does not depend
-on the machine. All print a table; --json FILE keeps the figures.
+`realtime` plans ahead and runs against the simulated Push-T robot, which moves on whether a command comes or
+not. A control period without a command is the policy's fault where there was no plan to follow, or where
+`step` itself needed more processor time than a period has; otherwise the operating system had the loop wait,
+which is listed beside. `rates` and `delays` play benchmark episodes in simulated time: what they find does
+not depend on the machine. All print a table; --json FILE keeps the figures.
 """
 
 import argparse
@@ -37,7 +37,6 @@ PERIOD = 0.1
 @dataclass(frozen=True)
 class RealTime:
     rate_hz: float
-    plan_ahead: bool
     seconds: float
     commands: int
     achieved_hz: float
@@ -60,9 +59,8 @@ class RealTime:
 
 def in_real_time(policy: NSDEPolicy, rate_hz: float, seconds: float) -> RealTime:
     robot = SimulatedPushT()
-    ahead = rate_hz > 1 / PERIOD
     took, worked = [], []
-    with policy.session(rate_hz, plan_ahead=ahead, deadline_s=PERIOD / 2) as session:
+    with policy.session(rate_hz, plan_ahead=True, deadline_s=PERIOD / 2) as session:
         began = episode = time.monotonic()
         for tick in session.ticks():
             if tick - began >= seconds:
@@ -81,12 +79,11 @@ def in_real_time(policy: NSDEPolicy, rate_hz: float, seconds: float) -> RealTime
     took_sorted = sorted(took)
     return RealTime(
         rate_hz=rate_hz,
-        plan_ahead=ahead,
         seconds=seconds,
         commands=report.commands,
         achieved_hz=report.rate_hz,
         periods_without_command=report.skipped_ticks,
-        no_plan=report.faults.get("late_plan", 0) if ahead else 0,
+        no_plan=report.faults.get("late_plan", 0),
         slow_steps=sum(slow),
         preempted_steps=sum(w > 1 / rate_hz and not s for w, s in zip(took, slow, strict=True)),
         step_p50_us=1e6 * took_sorted[len(took) // 2],

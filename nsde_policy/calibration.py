@@ -131,8 +131,8 @@ class Familiarity:
         """0 at the mean of the demonstrations, (d,) → number; 0 for all where nothing was measured."""
         if not len(self._mean):
             return 0.0
-        features = _features(state[None].astype(np.float64), self._spec) - self._mean
-        return float(_distances(features, self._precision)[0])
+        (features,) = _features(state[None].astype(np.float64), self._spec) - self._mean
+        return float(np.sqrt(max(features @ self._precision @ features, 0.0)))
 
     def is_strange(self, distance: float) -> bool:
         """Whether the demonstrations hardly ever were so far away."""

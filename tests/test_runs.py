@@ -63,7 +63,7 @@ def test_a_run_holds_all_it_was_made_with_and_loads(finished: RunDirectory):
     assert {"flow", "diffusion", "denoiser", "seconds"} <= set(records[0])
     policy = NSDEPolicy.from_pretrained(finished.path)
     assert policy.select_action(np.zeros(4)).shape == (3,)
-    assert len(policy.calibration.mean) == 7
+    assert len(policy.calibration.mean) == 4 + 3 + 1  # an angle has two features
     with policy.session(rate_hz=40, policy_hz=20) as session:
         assert session.step(np.zeros(4)).shape == (3,)
 

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator
 
 EPSILON = 1e-6
 """Rounding of a clock, in periods."""
+EARLY = 0.25
+"""How much before its beginning a control period may be served, in periods."""
 
 
 class Grid:
@@ -14,14 +16,19 @@ class Grid:
         self.rate_hz, self.policy_hz = rate_hz, policy_hz
         self.origin: float | None = None
         """t₀, seconds; None before the first tick."""
+        self.beat: float | None = None
+        """When the last control period that was waited for began, seconds."""
 
     def anchor(self, time: float) -> None:
-        """Begin to count here."""
+        """Begin to count here; at the beat's own period where ticks are waited for."""
         self.origin = time
+        if self.beat is not None and abs(time - self.beat) * self.rate_hz < 2:
+            self.origin = self.beat + math.floor((time - self.beat) * self.rate_hz + EARLY) / self.rate_hz
 
     def tick(self, time: float) -> int:
-        """The control period whose beginning is nearest."""
-        return round((time - self._t0) * self.rate_hz)
+        """The control period that `time` lies in, or the next where that is about to begin: loops are late more
+        often than early."""
+        return math.floor((time - self._t0) * self.rate_hz + EARLY)
 
     def begun(self, time: float) -> int:
         """The control period that `time` lies in."""
@@ -68,5 +75,6 @@ def ticks(grid: Grid, clock: Callable[[], float], sleep: Callable[[float], None]
         elif (late := math.floor((now - due) * grid.rate_hz)) > 0:
             tick += late
             due = first + tick / grid.rate_hz
+        grid.beat = due
         yield due
         tick += 1
