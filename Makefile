@@ -26,7 +26,7 @@ types: $(VENV)/tested
 	cd $(VENV)/wheel && ../bin/mypy --config-file ../../pyproject.toml nsde_policy
 
 pytest: $(VENV)/tested
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --dist loadfile
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
