@@ -26,8 +26,10 @@ class Grid:
             self.origin = self.beat + math.floor((time - self.beat) * self.rate_hz + EARLY) / self.rate_hz
 
     def tick(self, time: float) -> int:
-        """The control period `time` lies in, or the next where that is about to begin: loops are rather late
-        than early."""
+        """The control period that `time` lies in, or the next where that is about to begin.
+
+        Loops are late more often than early.
+        """
         return math.floor((time - self._t0) * self.rate_hz + EARLY)
 
     def begun(self, time: float) -> int:
