@@ -1,7 +1,7 @@
 """A ROS 2 node that runs a policy at a fixed rate.
 
-    python examples/ros2_node.py --rate 10                                          # the shipped policy
-    python examples/ros2_node.py --rate 10 --policy-rate 10 --url ws://host:8765    # behind `nsde-policy serve`
+    python examples/ros2_node.py --rate 10                                        # the shipped policy
+    python examples/ros2_node.py --rate 10 --policy-rate 10 --url ws://host:8765  # behind `nsde-policy serve`
 
 It listens to `observation` and speaks on `action`, both std_msgs/Float64MultiArray: the numbers of the
 policy's observation and action, in their own units and order. Let the robot publish at least twice per
