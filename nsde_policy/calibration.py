@@ -127,16 +127,21 @@ class Familiarity:
         self._spec, self.threshold = spec, calibration.threshold
         self._mean, self._precision = np.array(calibration.mean), np.array(calibration.precision)
 
-    def distance(self, state: np.ndarray) -> float:
-        """0 at the mean of the demonstrations, (d,) → number; 0 for all where nothing was measured."""
-        if not len(self._mean):
-            return 0.0
+    @property
+    def is_known(self) -> bool:
+        """Whether the demonstrations were measured."""
+        return bool(len(self._mean))
+
+    def distance(self, state: np.ndarray) -> float | None:
+        """0 at the mean of the demonstrations, (d,) → number; None where nothing was measured."""
+        if not self.is_known:
+            return None
         (features,) = _features(state[None].astype(np.float64), self._spec) - self._mean
         return float(np.sqrt(max(features @ self._precision @ features, 0.0)))
 
-    def is_strange(self, distance: float) -> bool:
+    def is_strange(self, distance: float | None) -> bool:
         """Whether the demonstrations hardly ever were so far away."""
-        return bool(len(self._mean)) and distance > self.threshold
+        return self.is_known and distance is not None and distance > self.threshold
 
 
 def _features(states: np.ndarray, spec: PolicySpec) -> np.ndarray:

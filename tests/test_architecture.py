@@ -66,8 +66,8 @@ ROOMS: dict[str, set[str]] = {
     "calibration": {"errors", "config", "planner"},
     "session": {"errors", "files", "config", *ROBOT},
     "policy": {"errors", "config", *ROBOT, "models", "checkpoint", "runs", "assets", "session"},
-    "remote": {"errors", "config", "planner", "__version__"},
-    "runtime": {"errors", "config", "memory", "planner"},
+    "remote": {"errors", "config", "observation", "planner", "__version__"},
+    "runtime": {"errors", "config", "memory", "observation", "planner"},
     "export": {
         "errors",
         "files",

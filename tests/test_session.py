@@ -389,3 +389,23 @@ def test_units_and_orders_that_cannot_be_right_are_refused_and_held_in_a_session
     sim.now += PERIOD
     control.step(obs, sim.now)
     assert control.report().faults == {"implausible_observation": 1}
+
+
+@pytest.mark.parametrize("when", ["x", [], float("nan")])
+def test_a_time_that_is_no_number_is_a_fault_and_no_crash(when):
+    sim = Sim()
+    control = session(sim)
+    control.step(OBS)
+    sim.now += PERIOD
+    assert np.isfinite(control.step(OBS, when)).all()
+    assert control.last.faults
+    assert np.isfinite(control.action_at(when)).all()
+    assert control.last.faults[0].kind == FaultKind.CLOCK_JUMP
+
+
+def test_without_statistics_of_the_demonstrations_no_state_is_called_familiar():
+    control = session(Sim())
+    control.step(OBS)
+    assert control.last.ood is None
+    with pytest.raises(ConfigError, match="fault_when_ood needs a calibration"):
+        session(Sim(), fault_when_ood=True)

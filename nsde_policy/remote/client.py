@@ -24,6 +24,7 @@ from nsde_policy.errors import (
     RemoteLostError,
     RemoteRefusedError,
 )
+from nsde_policy.observation import as_observation
 from nsde_policy.planner import Plan, PolicySpec
 from nsde_policy.remote.protocol import (
     MAX_SEED,
@@ -122,7 +123,7 @@ class RemotePolicy:
 
     def select_action(self, obs: np.ndarray) -> np.ndarray:
         """The action for this control period, (act_dim,)."""
-        self._memory.see(obs)
+        self._memory.see(as_observation(obs, self._spec))
         if not self._queue:
             states = self._memory.states()
             self._queue.extend(self.plan_from(states, steps=self._spec.chunk, seed=self._draw()).actions)
@@ -133,7 +134,7 @@ class RemotePolicy:
     def predict_action_chunk(self, obs: np.ndarray, *, seed: int | None = None) -> np.ndarray:
         """Plan from one observation alone, as at the start of an episode, (chunk, act_dim)."""
         memory = self._spec.memory()
-        memory.see(obs)
+        memory.see(as_observation(obs, self._spec))
         drawn = self._draw() if seed is None else seed
         return self.plan_from(memory.states(), steps=self._spec.chunk, seed=drawn).actions
 

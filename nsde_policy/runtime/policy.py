@@ -8,6 +8,7 @@ from typing import Self
 import numpy as np
 
 from nsde_policy.errors import ConfigError, GraphError, PolicyInputError
+from nsde_policy.observation import as_observation
 from nsde_policy.planner import Plan, PolicySpec
 from nsde_policy.runtime.graph import Graph
 from nsde_policy.runtime.onnx_file import LARGEST_BYTES
@@ -67,7 +68,7 @@ class RuntimePolicy:
 
     def select_action(self, obs: np.ndarray) -> np.ndarray:
         """The action for this control period, (act_dim,)."""
-        self._memory.see(obs)
+        self._memory.see(as_observation(obs, self.spec))
         if not self._queue:
             self._queue.extend(self._plan(self._memory.states(), self.spec.chunk, self._rng).actions)
         action = self._queue.popleft()
@@ -77,7 +78,7 @@ class RuntimePolicy:
     def predict_action_chunk(self, obs: np.ndarray, *, seed: int | None = None) -> np.ndarray:
         """Plan from one observation alone, as at the start of an episode, (chunk, act_dim)."""
         memory = self.spec.memory()
-        memory.see(obs)
+        memory.see(as_observation(obs, self.spec))
         rng = self._rng if seed is None else _generator(seed)
         return self._plan(memory.states(), self.spec.chunk, rng).actions
 

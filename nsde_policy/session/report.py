@@ -28,8 +28,9 @@ class Sent:
     sigma: np.ndarray
     """How unsure the command is, in its own units, (act_dim,); what the demonstrations' commands change in
     that time where a method does not say, and while a command is held."""
-    ood: float
-    """Distance of the last state from the demonstrations, see `calibration.Familiarity`."""
+    ood: float | None
+    """Distance of the last state from the demonstrations, see `calibration.Familiarity`; None where the
+    session knows of none."""
     is_ood: bool
     """Whether it is beyond the threshold calibrated on the demonstrations."""
     source: str

@@ -8,6 +8,7 @@
 It works with whatever is a `Planner`: a trained run, an exported graph, a policy on another machine.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
@@ -16,7 +17,7 @@ from typing import Any, Self
 import numpy as np
 
 from nsde_policy.calibration import Calibration, Familiarity
-from nsde_policy.errors import PolicyInputError, SessionStoppedError
+from nsde_policy.errors import ConfigError, PolicyInputError, SessionStoppedError
 from nsde_policy.planner import Planner
 from nsde_policy.session.ahead import ThreadWorker, Worker
 from nsde_policy.session.clock import Grid, ticks
@@ -48,6 +49,8 @@ class Session:
         self._settled = settled = config.filled_in(spec, calibration)
         self._clock, self._sleep = clock, sleep
         self._familiarity = Familiarity(calibration, spec)
+        if config.fault_when_ood and not self._familiarity.is_known:
+            raise ConfigError("fault_when_ood needs a calibration: give the run's calibration.json")
         self._prior = np.array(spec.increment_std[spec.obs_dim :])
         self._recorder = Recorder(step=settled.limits.speed / settled.policy_hz, log=config.log)
         if config.plan_ahead and worker is None:
@@ -85,7 +88,7 @@ class Session:
         instant = self._grid.instant(self._grid.tick(now))
         period = max(self._grid.period(instant), self._period)
         faults += self._new_period(period)
-        faults += self._receive(obs, now if t is None else t, now, period)
+        faults += self._receive(obs, now if t is None else _seconds(t), now, period)
         faults += self._planning.collect(period)
         done = self._clock()
         self._watch.waited(done)
@@ -102,7 +105,7 @@ class Session:
         self._refuse_if_stopped()
         now = self._clock()
         faults = self._check_clock(now)
-        reach = 1 / self._settled.policy_hz
+        reach, t = 1 / self._settled.policy_hz, _seconds(t)
         if not now - reach <= t <= now + reach:
             faults.append(Fault(FaultKind.CLOCK_JUMP, now, f"a command for {t!r} was asked for at {now:.6g}"))
             t = now
@@ -122,7 +125,7 @@ class Session:
         self._watch.reset()
         self._start_memory(None)
         self._planning.forget()
-        self._ood = 0.0
+        self._ood: float | None = None
         self._instant: float | None = None
         self._had_a_plan = False
         self._start_periods()
@@ -203,7 +206,7 @@ class Session:
         self._ood = self._familiarity.distance(self._memory.states()[0])
         faults = self._planning.observed(self._memory, period, anew=self._recovering)
         if self.config.fault_when_ood and self._familiarity.is_strange(self._ood):
-            faults.append(Fault(FaultKind.UNFAMILIAR_STATE, now, f"distance {self._ood:.3g}"))
+            faults.append(Fault(FaultKind.UNFAMILIAR_STATE, now, f"distance {self._ood or 0.0:.3g}"))
         return faults
 
     # --- What goes out ---
@@ -312,3 +315,11 @@ class Session:
         if self._middle is None or self._grid.middle(sent.time) <= period + half_a_tick + 1e-9:
             self._middle = period, sent.action, sent.plan
             self._period_command = sent.action
+
+
+def _seconds(t: Any) -> float:
+    """A time as a number; NaN for what is none."""
+    try:
+        return float(t)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
