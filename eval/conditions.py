@@ -36,7 +36,6 @@ class Disturbances:
         self._noise = condition.obs_noise * increment_std
         self._noise_rng, self._push_rng = (np.random.default_rng([seed, stream]) for stream in (1, 2))
         self._push_at = int(self._push_rng.integers(*PUSH_PERIODS)) if condition.push else None
-        self._push = condition.push
 
     def seen(self, obs: np.ndarray) -> np.ndarray:
         """An observation as it reaches the policy."""

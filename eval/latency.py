@@ -27,8 +27,7 @@ from nsde_policy.eval.rollout import one_thread
 from nsde_policy.eval.suite import preset_of
 from nsde_policy.methods import DEFAULT_METHOD, METHODS
 from nsde_policy.models import AbstractPolicyModel, Draws
-from nsde_policy.policy import NSDEPolicy
-from nsde_policy.runs import build_model, load_for, load_model, training_data
+from nsde_policy.runs import build_model, load_for, load_model, spec_of, training_data
 from nsde_policy.tasks import get_task
 
 START = 100_000
@@ -69,9 +68,9 @@ class Contender:
         device: str = "cpu",
     ) -> "Contender":
         """A model at the start of an episode."""
-        states = _states(record, model.eval()).to(device)
-        config = record.config
-        return cls(name, config.method, preset_of(record), model.to(device), sampling, config.chunk, states)
+        config, states = record.config, _states(record).to(device)
+        model = model.eval().to(device)
+        return cls(name, config.method, preset_of(record), model, sampling, config.chunk, states)
 
     @property
     def parameters(self) -> int:
@@ -154,7 +153,7 @@ def _variants(
         yield Contender.of(full, record, model, sampling, device=device)
 
 
-def _states(record: RunRecord, model: AbstractPolicyModel[Any]) -> Tensor:
+def _states(record: RunRecord) -> Tensor:
     """What a policy remembers at the start of an episode, (1, history, d)."""
     env_id, obs = get_task(record.task).env_id, np.zeros(record.layout.obs_dim)
     if env_id is not None:
@@ -162,7 +161,7 @@ def _states(record: RunRecord, model: AbstractPolicyModel[Any]) -> Tensor:
         env = gym.make(env_id)
         obs, _ = env.reset(seed=START)
         env.close()
-    memory = NSDEPolicy(record, model).spec.memory()
+    memory = spec_of(record).memory()
     memory.see(obs)
     return torch.from_numpy(memory.states())[None]
 

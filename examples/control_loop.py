@@ -39,6 +39,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=5.0, help="longest time to run")
     parser.add_argument("--seed", type=int, default=100_000, help="start of the episode, and noise")
     args = parser.parse_args()
+    if not args.seconds > 0:
+        parser.error(f"run for more than 0 seconds, got {args.seconds}")
     torch.set_num_threads(1)
     try:
         control(args.rate, args.seconds, args.seed)

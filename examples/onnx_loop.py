@@ -50,6 +50,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300, help="control periods of each at most")
     parser.add_argument("--real-time", action="store_true", help=f"{CONTROL_HZ} control periods per second")
     args = parser.parse_args()
+    if args.episodes < 1 or args.steps < 1:
+        parser.error(f"play at least 1 episode of 1 period, got {args.episodes} of {args.steps}")
     try:
         policy = RuntimePolicy.load(args.policy)
     except NsdePolicyError as error:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import tyro
 
@@ -11,7 +11,10 @@ from nsde_policy.methods import DEFAULT_METHOD, METHODS
 from nsde_policy.run_config import RunConfig
 from nsde_policy.tasks import get_task
 
-Policy = Literal["neural_sde", "diffusion", "lstm_gmm", "ibc", "bet", "regression", "flow", "mip", "knn"]
+if TYPE_CHECKING:
+    Policy = str
+else:
+    Policy = Literal[*METHODS]
 TaskName = Literal["pusht", "none"]
 
 
@@ -21,7 +24,7 @@ class Train:
 
     demos: Path | None = None
     """Zarr directory of demonstrations, or a zip of one; without it, those embedded in the package."""
-    policy: Policy = "neural_sde"
+    policy: Policy = DEFAULT_METHOD
     """The method; the flags below are those of the method and preset that are named."""
     preset: str = "default"
     """Settings to start from: default (the best there is), paper (the paper's own), fast (what a CPU reaches
