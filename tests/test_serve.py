@@ -25,6 +25,7 @@ from nsde_policy import __version__
 from nsde_policy.errors import ConfigError, RemoteFailedError, RemoteLateError
 from nsde_policy.planner import Plan
 from nsde_policy.remote.client import RemotePolicy
+from nsde_policy.remote.doors import Pace
 from nsde_policy.remote.protocol import (
     PROTOCOL,
     Hello,
@@ -36,7 +37,7 @@ from nsde_policy.remote.protocol import (
     encode,
 )
 from nsde_policy.remote.server import PolicyServer
-from nsde_policy.remote.serving import Pace, ServeSettings
+from nsde_policy.remote.serving import ServeSettings
 
 ROOT = Path(__file__).parents[1]
 TOKEN = "correct-horse-battery"

@@ -58,9 +58,10 @@ class Serve:
         from nsde_policy.policy import NSDEPolicy
 
         try:
+            from nsde_policy.remote.doors import json_log
             from nsde_policy.remote.protocol import PROTOCOL
             from nsde_policy.remote.server import PolicyServer
-            from nsde_policy.remote.serving import ServeSettings, json_log
+            from nsde_policy.remote.serving import ServeSettings
         except ImportError as error:
             raise MissingDependencyError.extra(error.name or "websockets", "serve") from None
 

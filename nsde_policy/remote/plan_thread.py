@@ -10,8 +10,8 @@ import numpy as np
 
 from nsde_policy.errors import RemoteFailedError
 from nsde_policy.planner import Plan, Planner
+from nsde_policy.remote.doors import describe
 from nsde_policy.remote.protocol import check_plan
-from nsde_policy.remote.serving import describe
 
 
 class _Job(NamedTuple):

@@ -10,13 +10,13 @@ from typing import Any
 
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
-from websockets.frames import DATA_OPCODES, Frame
 from websockets.http11 import Request, Response
-from websockets.protocol import Event, State
 
 from nsde_policy import __version__
 from nsde_policy.errors import ConfigError, ProtocolError
 from nsde_policy.planner import Planner
+from nsde_policy.remote.doors import Log, LogHandler, Pace, describe
+from nsde_policy.remote.guarded import Sockets
 from nsde_policy.remote.plan_thread import PlanThread
 from nsde_policy.remote.protocol import (
     PROTOCOL,
@@ -28,12 +28,8 @@ from nsde_policy.remote.protocol import (
     decode,
     encode,
 )
-from nsde_policy.remote.serving import Log, LogHandler, Pace, ServeSettings, describe
+from nsde_policy.remote.serving import ServeSettings
 
-HALF_OPEN = 16
-"""Connections that may be on their way in, beside those that are in."""
-FRAGMENTS = 64
-"""Parts a message may come in."""
 STALLED = 10
 """A plan that takes so many deadlines means that the planner hangs: /healthz says so."""
 
@@ -56,7 +52,7 @@ class PolicyServer:
             deadline_s=settings.deadline_s,
         )
         self._thread = PlanThread(planner)
-        self._sockets: dict[_Connection, None] = {}  # in order of arrival
+        self._sockets = Sockets(settings.max_clients, buffer=2**20 + 2 * settings.max_message)
         self._clients = self._in_flight = self._connected = 0
         self._answers = dict.fromkeys(("planned", "refused", "late", "failed"), 0)
         self._stopping = False
@@ -91,9 +87,6 @@ class PolicyServer:
         logger = logging.Logger("websockets", logging.WARNING)  # of this server alone
         logger.addHandler(LogHandler(self._log))
 
-        def connection(*args: Any, **options: Any) -> _Connection:
-            return _Connection(self, 2**20 + 2 * self._settings.max_message, *args, **options)
-
         return await serve(
             self._converse,
             self._settings.host,
@@ -108,7 +101,7 @@ class PolicyServer:
             max_size=self._settings.max_message,
             max_queue=2,
             logger=logger,
-            create_connection=connection,  # type: ignore[arg-type]  # documented as class or wrapper
+            create_connection=self._sockets.connection,  # type: ignore[arg-type]  # class or wrapper
         )
 
     async def _settled(self) -> None:
@@ -147,18 +140,6 @@ class PolicyServer:
         del response.headers["Content-Type"]
         response.headers["Content-Type"] = "application/json"
         return response
-
-    def admit(self, new: "_Connection") -> None:
-        """Count a socket; where there are too many, the oldest that has not said what it wants has to go."""
-        self._sockets[new] = None
-        if len(self._sockets) > self._settings.max_clients + HALF_OPEN:
-            oldest = next(c for c in self._sockets if c.state is State.CONNECTING)
-            oldest.transport.abort()
-            self.forget(oldest)  # now: abort tells it only later
-
-    def forget(self, gone: "_Connection") -> None:
-        """A socket is closed."""
-        self._sockets.pop(gone, None)
 
     # A conversation: one client, one request at a time.
 
@@ -255,35 +236,6 @@ class PolicyServer:
     def _note_stray_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         self._log("error", message=context["message"], error=describe(error) if error else None)
-
-
-class _Connection(ServerConnection):
-    """A connection whose socket counts from its first byte, and which cannot be made to buffer at will."""
-
-    def __init__(self, house: PolicyServer, buffer: int, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._house, self._buffer, self._fragments = house, buffer, 0
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        self._house.admit(self)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self._house.forget(self)
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self.transport.get_write_buffer_size() > self._buffer:  # pings whose pongs nobody reads
-            self.transport.abort()
-
-    def process_event(self, event: Event) -> None:
-        if isinstance(event, Frame) and event.opcode in DATA_OPCODES:
-            self._fragments = 0 if event.fin else self._fragments + 1
-            if self._fragments > FRAGMENTS:  # empty ones count for nothing in the size of a message
-                self.transport.abort()
-                return
-        super().process_event(event)
 
 
 def _peer(connection: ServerConnection) -> str:
