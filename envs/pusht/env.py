@@ -1,7 +1,7 @@
 """Push-T as a Gymnasium environment."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
 import gymnasium as gym
@@ -22,6 +22,9 @@ _START_RANGES = ((50, 450), (50, 450), (100, 400), (100, 400))
 """Whole pixels that agent x, y and block x, y are drawn from, upper end excluded."""
 _ON_THE_TABLE = (100.0, 400.0)
 """Where the block's origin is kept when it is pushed, pixels: where starts are drawn from."""
+_BETWEEN_WALLS = (7.0, 504.0)
+"""Where every corner of the block is kept when a hand holds it, pixels."""
+_TRIES = 3
 _PUSH_TURN = 0.5
 """Most that a push turns the block, radians."""
 _BLOCK_LOW, _BLOCK_HIGH = -256.0, 768.0
@@ -160,6 +163,18 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
         x, y = x + distance * math.cos(direction), y + distance * math.sin(direction)
         low, high = _ON_THE_TABLE
         self._world.move_block((min(max(x, low), high), min(max(y, low), high), angle + turn))
+
+    def hold_block(self, pose: Sequence[float]) -> None:
+        """Put the block at (x, y, angle), as far as a hand can: on the table, beside the agent, at rest.
+
+        The agent goes on as it moves; the next observation tells.
+        """
+        x, y, angle = _numbers(pose, 3, "a pose of the block")
+        low, high = _BETWEEN_WALLS
+        wanted = geometry.kept_inside((x, y, math.remainder(angle, 2 * math.pi)), low, high)
+        for _ in range(_TRIES):  # in a corner, table and agent may both want it elsewhere
+            wanted = geometry.kept_inside(geometry.kept_clear(wanted, self._world.agent), low, high)
+        self._world.move_block(wanted)
 
     # --- Inside ---
 

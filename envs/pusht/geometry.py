@@ -106,6 +106,44 @@ def coverage(pose: Sequence[float]) -> float:
     return min(overlap / AREA, 1.0)
 
 
+def kept_inside(pose: Sequence[float], low: float, high: float) -> tuple[float, float, float]:
+    """The pose, moved by no more than it takes for every corner of the T to lie in [low, high]²."""
+    x, y, angle = pose
+    xs, ys = zip(*to_world(OUTLINE, pose), strict=True)
+    x += max(low - min(xs), 0.0) + min(high - max(xs), 0.0)
+    y += max(low - min(ys), 0.0) + min(high - max(ys), 0.0)
+    return x, y, angle
+
+
+def kept_clear(pose: Sequence[float], agent: Sequence[float]) -> tuple[float, float, float]:
+    """The pose, moved out of the agent's way where the two overlap, along the shortest way for each part."""
+    x, y, angle = pose
+    for part in PARTS:
+        c, s = math.cos(angle), math.sin(angle)
+        dx, dy = agent[0] - x, agent[1] - y
+        u, v = _way_out((c * dx + s * dy, c * dy - s * dx), part)
+        x, y = x - (c * u - s * v), y - (s * u + c * v)
+    return x, y, angle
+
+
+def _way_out(centre: Point, box: Box) -> Point:
+    """How far a disc of the agent's size must move, in the box's frame, to only touch the box."""
+    x0, y0, x1, y1 = box
+    u, v = centre
+    near = min(max(u, x0), x1), min(max(v, y0), y1)
+    du, dv = u - near[0], v - near[1]
+    distance = math.hypot(du, dv)
+    if distance >= AGENT_RADIUS:
+        return 0.0, 0.0
+    if distance > 0.0:
+        scale = AGENT_RADIUS / distance - 1.0
+        return du * scale, dv * scale
+    depth, out_u, out_v = min(
+        (u - x0, -1.0, 0.0), (x1 - u, 1.0, 0.0), (v - y0, 0.0, -1.0), (y1 - v, 0.0, 1.0)
+    )
+    return out_u * (depth + AGENT_RADIUS), out_v * (depth + AGENT_RADIUS)
+
+
 def clipped_area(polygon: list[Point], box: Box) -> float:
     """Area of a convex polygon inside an upright box."""
     x0, y0, x1, y1 = box
