@@ -12,7 +12,8 @@ from tqdm import tqdm
 from nsde_policy.config import Sampling
 from nsde_policy.errors import ConfigError
 from nsde_policy.eval.conditions import Condition
-from nsde_policy.eval.rollout import RolloutConfig, evaluate
+from nsde_policy.eval.crew import evaluate
+from nsde_policy.eval.rollout import RolloutConfig
 from nsde_policy.eval.scores import Scores, score
 from nsde_policy.policy import NSDEPolicy
 from nsde_policy.tasks import get_task

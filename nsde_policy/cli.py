@@ -16,6 +16,7 @@ import tyro
 
 from nsde_policy import __version__
 from nsde_policy.commands.bifurcation import BifurcationCommand
+from nsde_policy.commands.collect import Collect
 from nsde_policy.commands.compare import Compare
 from nsde_policy.commands.data import DataCheck, DataDownload, DataInfo, DataReplay
 from nsde_policy.commands.doctor import Doctor
@@ -52,6 +53,7 @@ def _commands(args: list[str]) -> Any:
         Annotated[Train, tyro.conf.subcommand("train", default=Train.with_preset_of(args))]
         | Annotated[Evaluate, tyro.conf.subcommand("eval")]
         | Annotated[_Data, tyro.conf.subcommand("data", description="Look at demonstrations, or fetch them.")]
+        | Annotated[Collect, tyro.conf.subcommand("collect")]
         | Annotated[Compare, tyro.conf.subcommand("compare")]
         | Annotated[Benchmark, tyro.conf.subcommand("benchmark")]
         | Annotated[Export, tyro.conf.subcommand("export")]
