@@ -36,6 +36,7 @@ EVERYTHING = (
         "assets",
         "envs",
         "eval",
+        "viewer",
     }
 )
 
@@ -81,7 +82,22 @@ ROOMS: dict[str, set[str]] = {
         "runtime",
         "__version__",
     },
-    "eval": EVERYTHING,
+    "eval": EVERYTHING - {"viewer"},
+    "viewer": {
+        "errors",
+        "assets",
+        "config",
+        "methods",
+        "memory",
+        "planner",
+        "models",
+        "policy",
+        "data",
+        "envs",
+        "eval",
+        "remote",
+        "__version__",
+    },
     "commands": EVERYTHING,
     "cli": {"errors", "commands", "__version__"},
 }

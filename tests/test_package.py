@@ -40,7 +40,7 @@ def test_the_version_is_the_same_in_both_places():
 def test_the_core_install_stays_small():
     names = {re.split(r"[^\w-]", d)[0] for d in PYPROJECT["project"]["dependencies"]}
     card = {"torch", "gymnasium", "pymunk", "pygame", "zarr", "diffusers", "numpy"}
-    assert names - card == {"safetensors", "tqdm", "tyro"}
+    assert names - card == {"safetensors", "tqdm", "tyro", "websockets"}
 
 
 @pytest.fixture(scope="module")

@@ -1,14 +1,12 @@
 """`nsde-policy serve`: a policy for other processes and other machines."""
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
 
+from nsde_policy.commands.tokens import read_token
 from nsde_policy.errors import ConfigError, MissingDependencyError
-
-TOKEN_VARIABLE = "NSDE_POLICY_TOKEN"
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,7 @@ class Serve:
         settings = ServeSettings(
             host=self.host,
             port=self.port,
-            token=self._token(),
+            token=read_token(self.token_file),
             max_message=self.max_message,
             max_clients=self.max_clients,
             max_rate=self.max_rate,
@@ -95,12 +93,3 @@ class Serve:
             await server.run(ready)
 
         asyncio.run(serve())
-
-    def _token(self) -> str | None:
-        if self.token_file is None:
-            return os.environ.get(TOKEN_VARIABLE)
-        try:
-            return self.token_file.read_text().strip()
-        except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is no text"
-            raise ConfigError(f"the token cannot be read from {self.token_file}: {why}") from None

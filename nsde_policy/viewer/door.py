@@ -1,0 +1,122 @@
+"""Who may look on, and the one page they are given: plain HTTP, before there is a connection."""
+
+import base64
+import hashlib
+import ipaddress
+import math
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import resources
+from urllib.parse import parse_qs, urlsplit
+
+from websockets.datastructures import Headers
+from websockets.http11 import Request
+
+from nsde_policy.config import need
+from nsde_policy.errors import ConfigError
+from nsde_policy.remote.doors import check_token, is_loopback, same_token
+from nsde_policy.viewer.messages import MAX_MESSAGE
+
+SOCKET = "/live"
+"""Where the page's websocket is."""
+
+
+@dataclass(frozen=True)
+class ViewerSettings:
+    """How a page is served."""
+
+    host: str = "127.0.0.1"
+    """Address to listen at."""
+    port: int = 8000
+    """0 picks a free one."""
+    token: str | None = field(default=None, repr=False)
+    """What must stand in the address, ?token=…; needed wherever others than this machine can connect."""
+    max_clients: int = 16
+    """Pages at a time."""
+    max_rate: float = 100.0
+    """Messages per second of one page; what comes faster waits in its own connection."""
+    max_message: int = MAX_MESSAGE
+    """Bytes of the largest message taken."""
+    patience_s: float = 10.0
+    """Longest a page may take to greet, to answer a ping or to read a frame, seconds."""
+
+    def __post_init__(self) -> None:
+        need(self, 0 <= self.port <= 65535, f"need a port from 0 to 65535, got {self.port}")
+        need(self, self.max_clients >= 1, f"need max_clients >= 1, got {self.max_clients}")
+        for name in ("max_rate", "patience_s"):
+            value = getattr(self, name)
+            need(self, 0 < value < math.inf, f"need {name} > 0, got {value}")
+        if self.token is not None:
+            check_token(self.token)
+        elif not is_loopback(self.host):
+            raise ConfigError(
+                f"{self.host} can be reached from other machines: show the page there with a token"
+            )
+
+    def url(self, port: int) -> str:
+        """What to type into a browser."""
+        try:
+            everywhere = ipaddress.ip_address(self.host).is_unspecified
+        except ValueError:
+            everywhere = False
+        host = "localhost" if everywhere else f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{port}/" + (f"?token={self.token}" if self.token else "")
+
+    def objection(self, request: Request) -> str | None:
+        """Why a request is not for us, if so."""
+        host, origin = request.headers.get("Host", ""), request.headers.get("Origin")
+        if self.token is None and not is_loopback(_name(host)):
+            return f"this page is for this machine alone and goes by localhost, not by {host[:80]!r}"
+        if origin is not None and origin not in (f"http://{host}", f"https://{host}"):
+            return f"a page of {origin[:80]!r} may not look on"
+        if self.token is not None and not same_token(self.token, _token(request.path)):
+            return "a token is needed in the address: ?token=…"
+        return None
+
+
+@dataclass(frozen=True)
+class Page:
+    """The page: one file, which asks no other host for anything."""
+
+    @cached_property
+    def body(self) -> bytes:
+        """Its bytes."""
+        return resources.files("nsde_policy.viewer").joinpath("page.html").read_bytes()
+
+    def headers(self, host: str) -> Headers:
+        """Nothing may run on it, or be loaded by it, but what it brings along."""
+        policy = (
+            f"default-src 'none'; script-src {self._hashes('script')}; style-src {self._hashes('style')}; "
+            f"img-src data:; connect-src 'self' ws://{host} wss://{host}; "
+            "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        )
+        return Headers(
+            {
+                "Content-Type": "text/html; charset=utf-8",
+                "Content-Length": str(len(self.body)),
+                "Content-Security-Policy": policy,
+                "Referrer-Policy": "no-referrer",
+                "X-Content-Type-Options": "nosniff",
+                "Cache-Control": "no-store",
+                "Connection": "close",
+            }
+        )
+
+    def _hashes(self, tag: str) -> str:
+        parts = re.findall(rf"<{tag}>(.*?)</{tag}>".encode(), self.body, re.DOTALL)
+        digests = (base64.b64encode(hashlib.sha256(part).digest()).decode() for part in parts)
+        return " ".join(f"'sha256-{digest}'" for digest in digests)
+
+
+def _name(host: str) -> str:
+    """The name in a `Host` header, without its port and brackets."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _token(path: str) -> str:
+    found = parse_qs(urlsplit(path).query, max_num_fields=8).get("token", [])
+    return found[0] if len(found) == 1 else ""

@@ -1,0 +1,183 @@
+"""One port: the page over HTTP, and what goes on over a websocket."""
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any
+
+from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.datastructures import Headers
+from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
+
+from nsde_policy import __version__
+from nsde_policy.errors import ConfigError, ProtocolError
+from nsde_policy.remote.doors import Log, LogHandler, Pace, describe
+from nsde_policy.remote.guarded import Sockets
+from nsde_policy.viewer.clockwork import Clockwork, Kind
+from nsde_policy.viewer.door import SOCKET, Page, ViewerSettings
+from nsde_policy.viewer.hub import Hub
+from nsde_policy.viewer.messages import Greet, Hold, Release, encode, parse
+from nsde_policy.viewer.stage import Stage
+
+MALFORMED = 10
+"""Messages a page may send that make no sense, before it has to go."""
+
+
+class ViewerServer:
+    """Shows a stage to whoever may look on.
+
+    server = ViewerServer(stage, ViewerSettings(port=0), json_log(sys.stderr))
+    asyncio.run(server.run(print))  # prints the port; returns after `server.stop()`
+    """
+
+    def __init__(self, stage: Stage, settings: ViewerSettings, log: Log) -> None:
+        self._settings, self._log, self._page = settings, log, Page()
+        self._hello = encode(stage.hello)
+        self._hub = Hub()
+        self._sockets = Sockets(settings.max_clients, buffer=2**20)
+        self.clockwork = Clockwork(stage, self._publish)
+
+    async def run(self, ready: Callable[[int], None]) -> None:
+        """Show until `stop`; `ready` is told the port. Raises what ended the stage, if that was an error."""
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._loop.set_exception_handler(self._note_stray_error)
+        try:
+            server = await self._listen()
+        except OSError as error:
+            where = f"{self._settings.host}:{self._settings.port}"
+            raise ConfigError(f"cannot listen on {where}: {error.strerror or error}; try --port 0") from None
+        self.clockwork.on_failure = self.stop
+        self.clockwork.start()
+        try:
+            async with server:
+                port = int(server.sockets[0].getsockname()[1])
+                self._log("showing", host=self._settings.host, port=port)
+                ready(port)
+                await self._stop.wait()
+        finally:
+            self.clockwork.stop()
+        self._log("stopped", **self.clockwork.timing())
+        if self.clockwork.failure is not None:
+            raise self.clockwork.failure
+
+    def stop(self) -> None:
+        """Close every connection, end the stage, and return from `run`; from any thread."""
+        with contextlib.suppress(RuntimeError):  # it has stopped already
+            self._loop.call_soon_threadsafe(self._stop.set)
+
+    async def _listen(self) -> Server:
+        patience = self._settings.patience_s
+        logger = logging.Logger("websockets", logging.WARNING)  # of this server alone
+        logger.addHandler(LogHandler(self._log))
+        return await serve(
+            self._converse,
+            self._settings.host,
+            self._settings.port,
+            compression=None,
+            process_request=self._door,
+            open_timeout=patience,
+            ping_interval=patience,
+            ping_timeout=patience,
+            close_timeout=min(patience, 1.0),
+            max_size=self._settings.max_message,
+            max_queue=4,
+            logger=logger,
+            create_connection=self._sockets.connection,  # type: ignore[arg-type]  # class or wrapper
+        )
+
+    def _publish(self, kind: Kind, text: str) -> None:
+        """From the thread of the stage to that of the sockets."""
+        with contextlib.suppress(RuntimeError):  # nobody listens any more
+            self._loop.call_soon_threadsafe(self._hub.publish, kind, text)
+
+    def _door(self, connection: ServerConnection, request: Request) -> Response | None:
+        if objection := self._settings.objection(request):
+            self._log("refused", why=objection)
+            return connection.respond(HTTPStatus.FORBIDDEN, objection + "\n")
+        path = request.path.partition("?")[0]
+        if path == "/":
+            headers = self._page.headers(request.headers["Host"])
+            return Response(HTTPStatus.OK.value, HTTPStatus.OK.phrase, headers, self._page.body)
+        if path == "/favicon.ico":
+            return Response(HTTPStatus.NO_CONTENT.value, HTTPStatus.NO_CONTENT.phrase, Headers(), b"")
+        if path == "/healthz":
+            return connection.respond(HTTPStatus.OK, json.dumps(self._health()) + "\n")
+        if path != SOCKET:
+            return connection.respond(HTTPStatus.NOT_FOUND, f"here are /, {SOCKET} and /healthz\n")
+        if len(self._hub) >= self._settings.max_clients:
+            self._log("full", clients=len(self._hub))
+            return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, "as many look on as are let in\n")
+        return None
+
+    def _health(self) -> dict[str, Any]:
+        return {
+            "status": "ok",
+            "version": __version__,
+            "clients": len(self._hub),
+            "sockets": len(self._sockets),
+            **self.clockwork.timing(),
+        }
+
+    async def _converse(self, connection: ServerConnection) -> None:
+        if len(self._hub) >= self._settings.max_clients:  # several came through the door at once
+            await connection.close(1013, "full")
+            return
+        outbox = self._hub.join(connection)
+        self.clockwork.audience = len(self._hub)
+        self._log("joined", clients=len(self._hub))
+        why, delivery = "closed", None
+        try:
+            await connection.send(self._hello)
+            self.clockwork.submit(Greet())
+            delivery = asyncio.create_task(
+                self._deliver(connection, outbox.deliver(self._settings.patience_s))
+            )
+            await self._listen_to(connection)
+        except ConnectionClosed:
+            pass
+        except ProtocolError as error:
+            why = f"made no sense: {error}"
+            await connection.close(1008, "too many messages that make no sense")
+        finally:
+            if delivery is not None:
+                delivery.cancel()
+            self._hub.leave(connection)
+            self.clockwork.audience = len(self._hub)
+            self._log("left", why=why, missed=outbox.missed, clients=len(self._hub))
+
+    async def _deliver(self, connection: ServerConnection, delivery: Any) -> None:
+        try:
+            await delivery
+        except TimeoutError:
+            connection.transport.abort()
+        except ConnectionClosed:
+            pass
+
+    async def _listen_to(self, connection: ServerConnection) -> None:
+        """Take a page's messages, no faster than it may send them."""
+        pace, holds, nonsense = Pace(self._settings.max_rate), False, 0
+        try:
+            async for data in connection:
+                try:
+                    command = parse(data)
+                except ProtocolError as error:
+                    nonsense += 1
+                    self._log("nonsense", error=str(error))
+                    if nonsense >= MALFORMED:
+                        raise
+                else:
+                    holds = isinstance(command, Hold) or (holds and not isinstance(command, Release))
+                    self.clockwork.submit(command)
+                if wait_s := pace.wait_s(self._loop.time()):
+                    await asyncio.sleep(wait_s)
+        finally:
+            if holds:  # a hand whose page is gone lets go
+                self.clockwork.submit(Release())
+
+    def _note_stray_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        self._log("error", message=context["message"], error=describe(error) if error else None)
