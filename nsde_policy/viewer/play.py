@@ -48,7 +48,7 @@ class Play:
         self._paused = False
         self._viewed: int | None = None
         self._hand: Hold | None = None
-        self._letting_go = False
+        self._letting_go = self._replan = False
 
     @property
     def hello(self) -> dict[str, Any]:
@@ -135,9 +135,7 @@ class Play:
                 self._viewed = min(max(period, world.first), world.last)
             case Set(name, value):
                 self._controls = self._controls.turned(name, value)
-                if name in _REPLANS and self._viewed is None:
-                    for lane in self._lanes:
-                        lane.forget_plan()
+                self._replan |= name in _REPLANS
             case Choose(names):
                 self._choose(names)
             case Hold():
@@ -151,8 +149,10 @@ class Play:
 
     def _step(self) -> None:
         for i, lane in enumerate(self._lanes):
+            if self._replan:
+                lane.forget_plan()
             lane.step(self._controls, self._hand if self._reaches(i) else None, acts=not self._paused)
-        self._rested = 0
+        self._rested, self._replan = 0, False
         if self._letting_go:
             for i, lane in enumerate(self._lanes):
                 if self._reaches(i):
@@ -176,7 +176,6 @@ class Play:
         if self._viewed < self._lanes[0].world.last:
             for lane in self._lanes:
                 lane.restore(self._viewed)
-                lane.forget_plan()
             self._epoch += 1
             self.revision += 1
         self._viewed = None

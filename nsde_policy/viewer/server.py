@@ -12,6 +12,7 @@ from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
+from websockets.protocol import State
 
 from nsde_policy import __version__
 from nsde_policy.errors import ConfigError, ProtocolError
@@ -174,6 +175,8 @@ class ViewerServer:
                     self.clockwork.submit(command)
                 if wait_s := pace.wait_s(self._loop.time()):
                     await asyncio.sleep(wait_s)
+                if connection.state is not State.OPEN:  # what it left behind in a hurry counts no more
+                    return
         finally:
             if holds:  # a hand whose page is gone lets go
                 self.clockwork.submit(Release())

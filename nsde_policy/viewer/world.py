@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from nsde_policy.envs.pusht.dynamics import STEPS_PER_PERIOD
-from nsde_policy.envs.pusht.env import PushTEnv
+from nsde_policy.envs.pusht.env import PushTEnv, ResetRule
 
 HISTORY = 1200
 """Control periods that can be gone back at least, two minutes; at most twice as many are kept."""
@@ -54,12 +54,12 @@ class _Segment:
 class World:
     """One table, and what happened on it."""
 
-    def __init__(self, seed: int) -> None:
-        self._env = PushTEnv()
+    def __init__(self, seed: int, reset_rule: ResetRule = "benchmark") -> None:
+        self._env = PushTEnv(reset_rule=reset_rule)
         self.reset(seed)
 
     def reset(self, seed: int) -> None:
-        """Start again from a seed of the benchmark; the past is forgotten."""
+        """Start again from a seed; the past is forgotten."""
         self.seed = seed
         self._segments = [_Segment(0, {"seed": seed})]
         self._moments = [self._begin(self._segments[0])]

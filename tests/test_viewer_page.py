@@ -1,0 +1,259 @@
+"""The live page in a real browser: what people see, drag and turn."""
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from nsde_policy.viewer.lane import Performer
+from nsde_policy.viewer.play import Play
+from tests.browser import DESKTOP, PHONE, Watched, chromium, watched
+from tests.viewer_servers import SEED, Shown, shown, two_methods
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+
+@pytest.fixture(scope="module")
+def methods(tmp_path_factory: pytest.TempPathFactory) -> list[Performer]:
+    return two_methods(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="module")
+def browser() -> "Iterator[Browser]":
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture
+def live(methods: list[Performer]) -> Iterator[Shown]:
+    with shown(Play(methods, seed=SEED)) as house:
+        yield house
+
+
+@pytest.fixture
+def page(browser: "Browser", live: Shown) -> "Iterator[Page]":
+    context = browser.new_context(viewport=DESKTOP)
+    seen = watched(context)
+    opened(seen, live)
+    yield seen.page
+    context.close()
+    assert not seen.errors
+    assert all(url.startswith((live.url, live.url.replace("http", "ws"))) for url in seen.requests)
+
+
+def opened(seen: Watched, live: Shown) -> None:
+    seen.page.goto(live.url)
+    until(seen.page, "!!viewer.frame && viewer.drawn > 3")
+
+
+def until(page: "Page", script: str, patience_s: float = 20.0) -> Any:
+    """Wait until a script is true in the page; its security policy lets no other waiting in."""
+    ends = time.monotonic() + patience_s
+    while not (found := page.evaluate(script)):
+        assert time.monotonic() < ends, f"never true: {script}; {page.evaluate('viewer.frame')}"
+        page.wait_for_timeout(40)
+    return found
+
+
+def coverage(page: "Page", lane: int = 0) -> float:
+    return float(page.evaluate(f"viewer.frame.lanes[{lane}].coverage"))
+
+
+def on_screen(page: "Page", x: float, y: float, lane: int = 0) -> tuple[float, float]:
+    """Where a point of the table is on the screen."""
+    box = page.locator(".lane canvas").nth(lane).bounding_box()
+    assert box is not None
+    return box["x"] + x * box["width"] / 512, box["y"] + y * box["height"] / 512
+
+
+def slide(page: "Page", name: str, value: float) -> None:
+    """Turn a slider as a person with a keyboard would."""
+    page.locator(f"#{name}").focus()
+    page.locator(f"#{name}").fill(str(value))
+
+
+def drag(page: "Page", start: tuple[float, float], end: tuple[float, float]) -> None:
+    page.mouse.move(*on_screen(page, *start))
+    page.mouse.down()
+    page.mouse.move(*on_screen(page, *end), steps=12)
+    page.wait_for_timeout(150)
+    page.mouse.up()
+
+
+def middle(page: "Page", lane: int = 0) -> tuple[float, float]:
+    """A point of the block, on its bar."""
+    x, y = page.evaluate(
+        f"(([x, y, a]) => [x - 15 * Math.sin(a), y + 15 * Math.cos(a)])(viewer.lanes[{lane}].pose.slice(2))"
+    )
+    return x, y
+
+
+def test_the_page_loads_and_the_policy_runs(page: "Page"):
+    assert page.title() == "nsde-policy play"
+    assert page.locator("#banner").is_hidden()
+    first, drawn = page.evaluate("viewer.frame.last"), page.evaluate("viewer.drawn")
+    until(page, f"viewer.frame.last > {first} + 8")
+    assert page.evaluate("viewer.drawn") > drawn + 16, "drawn more often than frames come"
+    assert len(page.evaluate("viewer.frame.lanes[0].fan.paths")) == 24
+    assert "ms to plan 8 actions" in page.locator(".lane .sub").inner_text()
+    assert float(page.locator("#latency tr td").nth(2).inner_text()) > 0
+
+
+def test_the_table_is_not_blank_and_the_agent_is_where_the_frame_says(page: "Page"):
+    page.click("#pause")
+    until(page, "viewer.state.paused")
+    page.wait_for_timeout(400)
+    colour, agent = page.evaluate(
+        """() => {
+            const lane = viewer.lanes[0], at = lane.pose.slice(0, 2).map((v) => Math.round(v * lane.scale));
+            const css = getComputedStyle(document.documentElement).getPropertyValue("--agent").trim();
+            return [css, [...lane.ctx.getImageData(...at, 1, 1).data].slice(0, 3)];
+        }"""
+    )
+    assert "#" + "".join(f"{c:02x}" for c in agent) == colour
+
+
+def test_a_block_dragged_away_is_brought_back(page: "Page"):
+    slide(page, "speed", 4)
+    until(page, "viewer.frame.lanes[0].solved", 60)
+    assert "solved in" in page.locator(".score span").inner_text()
+    x, y = middle(page)
+    drag(page, (x, y), (x + 100, y - 70))
+    until(page, "viewer.frame.lanes[0].coverage < 0.6")
+    until(page, "viewer.frame.lanes[0].coverage > 0.8", 90)
+
+
+def test_dragging_the_agent_takes_it_along(page: "Page"):
+    agent = page.evaluate("viewer.lanes[0].pose.slice(0, 2)")
+    page.mouse.move(*on_screen(page, *agent))
+    page.mouse.down()
+    page.mouse.move(*on_screen(page, 60, 450), steps=8)
+    until(page, "Math.hypot(viewer.lanes[0].pose[0] - 60, viewer.lanes[0].pose[1] - 450) < 8")
+    page.mouse.up()
+    until(page, "Math.hypot(viewer.lanes[0].pose[0] - 60, viewer.lanes[0].pose[1] - 450) > 20")
+
+
+def test_the_wheel_and_the_handle_turn_the_block(page: "Page"):
+    page.keyboard.press("Space")
+    until(page, "viewer.state.paused")
+    page.wait_for_timeout(400)
+    before = page.evaluate("viewer.lanes[0].pose[4]")
+    page.mouse.move(*on_screen(page, *middle(page)))
+    for _ in range(6):
+        page.mouse.wheel(0, 60)
+        page.wait_for_timeout(30)
+    until(page, f"Math.abs(Math.sin(viewer.lanes[0].pose[4] - {before})) > 0.3")
+
+
+def test_sliders_act(page: "Page"):
+    wide = "Math.max(...viewer.frame.lanes[0].fan.sigma.flat())"
+    slide(page, "diffusion", 0)
+    until(page, f"viewer.state.controls.diffusion === 0 && {wide} === 0")
+    slide(page, "diffusion", 3)
+    until(page, f"{wide} > 2")
+    slide(page, "alpha", 1.5)
+    until(page, "viewer.state.controls.alpha === 1.5")
+    slide(page, "paths", 40)
+    until(page, "viewer.frame.lanes[0].fan.paths.length === 40")
+    slide(page, "chunk", 2)
+    until(page, "viewer.frame.lanes[0].latency.actions === 2")
+    page.locator("#field").check()
+    until(page, "viewer.frame.lanes[0].field.length > 20")
+    assert page.locator("#alpha").locator("xpath=..").locator("output").inner_text() == "1.50"
+
+
+def test_pause_step_reset_seed_and_keys(page: "Page"):
+    page.keyboard.press("Space")
+    until(page, "viewer.state.paused")
+    page.wait_for_timeout(150)
+    at = page.evaluate("viewer.frame.last")
+    page.keyboard.press(".")
+    until(page, f"viewer.frame.last === {at} + 1")
+    page.click("#step")
+    until(page, f"viewer.frame.last === {at} + 2")
+    page.fill("#seed", "77")
+    page.keyboard.press("Enter")
+    until(page, "viewer.state.seed === 77 && viewer.frame.last === 0")
+    page.click("#next")
+    until(page, "viewer.state.seed === 78")
+    page.locator("#seed").blur()
+    page.keyboard.press("?")
+    assert page.locator("#help").is_visible()
+    assert "next method" in page.locator("#keys").inner_text()
+    page.keyboard.press("Escape")
+    assert page.locator("#help").is_hidden()
+
+
+def test_the_strip_leads_back_and_play_goes_on_from_there(page: "Page"):
+    until(page, "viewer.frame.last > 40")
+    box = page.locator("#strip").bounding_box()
+    assert box is not None
+    page.mouse.click(box["x"] + 2 + (box["width"] - 4) * 20 / 300, box["y"] + 30)
+    until(page, "viewer.frame.at === 20 && viewer.frame.paused")
+    last = page.evaluate("viewer.frame.last")
+    page.click("#pause")
+    until(
+        page,
+        f"viewer.frame.last >= 21 && viewer.frame.last < {last} && viewer.frame.at === viewer.frame.last",
+    )
+
+
+def test_two_methods_side_by_side_start_alike_and_run(page: "Page"):
+    page.click("#beside")
+    until(page, "viewer.state.lanes.length === 2 && viewer.frame?.lanes.length === 2")
+    assert page.evaluate("viewer.state.lanes") == ["shipped", "neighbours"]
+    assert page.locator(".lane canvas").count() == 2
+    until(page, "viewer.frame.last > 20")
+    poses = page.evaluate("viewer.frame.lanes.map((lane) => lane.trail.at(-1).join())")
+    assert poses[0] != poses[1]
+    assert page.evaluate("viewer.frame.lanes.map((lane) => lane.latency.ms > 0)") == [True, True]
+    page.locator(".lane select").first.select_option("neighbours")
+    until(page, "viewer.state.lanes[0] === 'neighbours'")
+    page.keyboard.press("s")
+    until(page, "viewer.state.lanes.length === 1")
+
+
+def test_a_server_that_went_away_is_told_and_found_again(browser: "Browser", methods: list[Performer]):
+    context = browser.new_context(viewport=DESKTOP)
+    seen = watched(context)
+    with shown(Play(methods, seed=SEED)) as first:
+        opened(seen, first)
+        seen.page.evaluate("window.sameDocument = true")
+    assert until(seen.page, "!document.getElementById('banner').hidden")
+    assert "reconnecting" in seen.page.locator("#banner").inner_text()
+    with shown(Play(methods, seed=55), port=first.port):
+        until(seen.page, "viewer.state.seed === 55 && document.getElementById('banner').hidden", 30)
+        until(seen.page, "viewer.frame.last > 3")
+        assert seen.page.evaluate("window.sameDocument")
+    context.close()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_phone_shows_everything_without_scrolling_sideways(browser: "Browser", live: Shown, theme: Any):
+    context = browser.new_context(viewport=PHONE, color_scheme=theme, has_touch=True, is_mobile=True)
+    seen = watched(context)
+    opened(seen, live)
+    page = seen.page
+    page.tap("#beside")
+    until(page, "viewer.state.lanes.length === 2")
+    assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+    assert page.evaluate("document.documentElement.dataset.theme") == theme
+    page.tap("#theme")
+    assert page.evaluate("document.documentElement.dataset.theme") != theme
+    small = page.evaluate(
+        "[...document.querySelectorAll('button, select, input')].filter((e) => e.offsetParent)"
+        ".filter((e) => e.getBoundingClientRect().height < 20).map((e) => e.id)"
+    )
+    assert small == [], "too small for a finger"
+    context.close()
+    assert not seen.errors
+
+
+def test_everything_that_can_be_turned_has_a_name(page: "Page"):
+    unnamed = page.evaluate(
+        "[...document.querySelectorAll('button, input, select, canvas')].filter((e) => e.offsetParent && "
+        "!(e.labels?.length || e.getAttribute('aria-label') || e.innerText?.trim())).map((e) => e.outerHTML)"
+    )
+    assert unnamed == []

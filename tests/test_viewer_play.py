@@ -1,0 +1,184 @@
+"""Tests for nsde_policy/viewer/play.py, lane.py and forecast.py: policies on tables, without a server."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nsde_policy.assets import SHIPPED_POLICY
+from nsde_policy.errors import ProtocolError
+from nsde_policy.eval.rollout import Player, RolloutConfig, Trace
+from nsde_policy.viewer.lane import Performer
+from nsde_policy.viewer.messages import (
+    Aim,
+    Choose,
+    Command,
+    Hold,
+    Pause,
+    Release,
+    Reset,
+    Scrub,
+    Set,
+    Step,
+    encode,
+)
+from nsde_policy.viewer.play import REST, Play
+from tests.viewer_servers import SEED, two_methods
+
+
+@pytest.fixture(scope="module")
+def methods(tmp_path_factory: pytest.TempPathFactory) -> list[Performer]:
+    return two_methods(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture
+def stage(methods: list[Performer]) -> Play:
+    return Play(methods, seed=SEED)
+
+
+def run(stage: Play, *events: Command | int) -> dict[str, Any]:
+    """Commands, and numbers of ticks in between; returns the last frame."""
+    for event in events:
+        if isinstance(event, int):
+            for _ in range(event):
+                stage.tick()
+        else:
+            stage.handle(event)
+    return stage.frame()
+
+
+def test_an_untouched_seed_is_the_episode_that_eval_scores(stage: Play):
+    trace = Trace()
+    result = Player(SHIPPED_POLICY, RolloutConfig()).play(SEED, trace)
+    frame = run(stage, 1000)
+    assert result.success
+    assert frame["lanes"][0]["solved"]
+    assert frame["last"] == result.steps
+    assert stage.state()["coverage"][0] == [round(c, 3) for c in trace.coverage]
+
+
+def test_who_goes_back_and_plays_on_sees_the_same_again(stage: Play):
+    before = run(stage, 45)
+    covered = stage.state()["coverage"]
+    again = run(stage, Scrub(21), Pause(False), 24)
+    assert again["last"] == before["last"]
+    assert again["lanes"][0]["trail"] == before["lanes"][0]["trail"]
+    assert stage.state()["coverage"] == covered
+    assert again["epoch"] > before["epoch"], "pages must not blend the two pasts"
+
+
+def test_looking_back_stops_time_and_changes_nothing(stage: Play):
+    before = run(stage, 30)
+    looked = run(stage, Scrub(10), 5)
+    assert (looked["at"], looked["last"], looked["paused"]) == (10, 30, True)
+    assert run(stage, Scrub(10**9))["lanes"][0]["trail"][-1] == before["lanes"][0]["trail"][-1]
+    assert run(stage, Scrub(-5))["at"] == 0
+
+
+def test_pause_stands_still_and_a_step_is_one_period(stage: Play):
+    assert run(stage, 5, Pause(True), 7)["last"] == 5
+    frame = run(stage, Step(), 7)
+    assert (frame["last"], frame["paused"]) == (6, True)
+    assert run(stage, Pause(False), 3)["last"] == 9
+
+
+def test_a_reset_starts_from_the_seed_however_often(stage: Play):
+    first = run(stage, Reset(42), 8)["lanes"][0]["trail"]
+    assert run(stage, 20, Reset(42), 8)["lanes"][0]["trail"] == first
+    assert stage.state()["seed"] == 42
+
+
+def test_a_hand_carries_the_block_away_and_the_policy_brings_it_back(stage: Play):
+    assert run(stage, 400)["lanes"][0]["solved"]
+    x, y, angle = run(stage)["lanes"][0]["trail"][-1][2:]
+    away = Hold(0, "block", x + 90, y - 60, angle)
+    frame = run(stage, away, Release(), 1)
+    assert frame["lanes"][0]["coverage"] < 0.6
+    assert frame["lanes"][0]["trail"][-1][2:4] == pytest.approx([x + 90, y - 60], abs=0.02)
+    run(stage, 500)
+    assert max(stage.state()["coverage"][0][frame["last"] :]) > 0.9
+
+
+def test_a_hand_on_the_agent_leads_it_and_lets_go(stage: Play):
+    held = run(stage, 10, Hold(0, "agent", 30.0, 480.0), 25)["lanes"][0]
+    assert held["trail"][-1][:2] == pytest.approx([30, 480], abs=2)
+    assert held["target"] == [30, 480]
+    freed = run(stage, Release(), 2)["lanes"][0]
+    assert freed["target"] != [30, 480]
+
+
+def test_while_time_stands_still_a_hand_moves_the_block_and_the_policy_waits(stage: Play):
+    before = run(stage, 12, Pause(True), 3)["lanes"][0]["trail"][-1]
+    after = run(stage, Hold(0, "block", 380.0, 120.0, 1.0), 12, Release(), 2)
+    x, y = after["lanes"][0]["trail"][-1][2:4]
+    assert (x, y) == pytest.approx((380, 120), abs=0.5)
+    assert np.hypot(*np.subtract(after["lanes"][0]["trail"][-1][:2], before[:2])) < 60
+    assert after["paused"]
+    assert run(stage, 5)["last"] == after["last"]
+
+
+def test_side_by_side_start_alike_and_a_hand_moves_both_or_one(stage: Play):
+    frame = run(stage, Choose(("shipped", "neighbours")))
+    assert frame["lanes"][0]["trail"] == frame["lanes"][1]["trail"]
+    both = run(stage, 3, Hold(1, "block", 200.0, 380.0, 0.5), 2, Release(), 1)
+    assert both["lanes"][0]["trail"][0][2:4] == pytest.approx([200, 380], abs=8)
+    assert both["lanes"][1]["trail"][0][2:4] == pytest.approx([200, 380], abs=8)
+    one = run(stage, Set("together", 0), Hold(1, "block", 380.0, 120.0, 0.5), 2, Release(), 1)
+    assert np.hypot(*np.subtract(one["lanes"][0]["trail"][0][2:4], [380, 120])) > 100
+    assert {"shipped", "neighbours"} == {name for name, ms in stage.state()["latency"].items() if ms}
+
+
+def test_only_a_neural_sde_has_a_fan_and_a_drift(stage: Play):
+    frame = run(stage, Choose(("shipped", "neighbours")), Set("paths", 7), Set("field", 1), 2)
+    sde, neighbours = frame["lanes"]
+    assert len(sde["fan"]["paths"]) == len(sde["fan"]["sigma"]) == 7
+    assert sde["fan"]["paths"][0][:2] == pytest.approx(sde["trail"][-1][:2], abs=0.1)
+    assert len(sde["field"]) > 20
+    assert neighbours["fan"] is None
+    assert neighbours["field"] is None
+    assert neighbours["plan"]
+    encode(frame)
+
+
+def test_the_strength_of_the_diffusion_is_the_width_of_the_fan(stage: Play):
+    def width(strength: float) -> float:
+        frame = run(stage, Set("diffusion", strength))
+        return float(np.std(np.array(frame["lanes"][0]["fan"]["paths"])[:, -2:], axis=0).sum())
+
+    def sigma(strength: float) -> float:
+        return float(np.mean(run(stage, Set("diffusion", strength))["lanes"][0]["fan"]["sigma"]))
+
+    run(stage, 10, Pause(True))
+    assert width(0) < 1e-9
+    assert width(0.5) < width(2)
+    assert sigma(2) == pytest.approx(2 * sigma(1), rel=0.15)
+
+
+def test_a_shorter_chunk_is_a_plan_that_ends_sooner(stage: Play):
+    assert run(stage, Set("chunk", 3), 1)["lanes"][0]["latency"]["actions"] == 3
+    assert len(run(stage)["lanes"][0]["plan"]) == 2
+    assert len(run(stage, Set("chunk", 12), 1)["lanes"][0]["plan"]) == 11
+
+
+def test_after_a_success_the_next_seed_follows_only_where_wanted(stage: Play):
+    rested = run(stage, 400, REST)
+    assert run(stage, 10 * REST)["last"] == rested["last"]
+    run(stage, Set("onward", 1), REST)
+    assert stage.state()["seed"] == SEED + 1
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (Choose(("shipped", "nobody")), "shipped, neighbours"),
+        (Hold(1, "block", 1.0, 1.0), "number 1"),
+        (Hold(-1, "block", 1.0, 1.0), "number -1"),
+        (Set("gravity", 1.0), "gravity"),
+        (Aim(1.0, 2.0), "nsde-policy collect"),
+    ],
+)
+def test_what_cannot_be_done_is_said_and_changes_nothing(stage: Play, command: Command, said: str):
+    before = run(stage, 4)
+    with pytest.raises(ProtocolError, match=said):
+        stage.handle(command)
+    assert stage.frame()["lanes"] == before["lanes"]
