@@ -121,10 +121,8 @@ def _videos(shown: Sequence[tuple[int, str, Seen]]) -> str:
             )
     if not figures:
         return '<p class="note">None were made; every episode above can be played back.</p>'
-    return (
-        f'<div class="videos">{"".join(figures)}</div><p class="note">Real time, with the futures that the policy '
-        "saw at each moment, and where it expected the block to go.</p>"
-    )
+    note = "Real time, with the futures that the policy saw, and where it expected the block to go."
+    return f'<div class="videos">{"".join(figures)}</div><p class="note">{note}</p>'
 
 
 def _settings(shown: Sequence[tuple[int, str, Seen]]) -> str:

@@ -8,6 +8,7 @@ import io
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -64,7 +65,7 @@ class Replays:
         try:
             with np.load(io.BytesIO(content), allow_pickle=False) as held:
                 return cls(tuple(int(n) for n in held["lengths"]), held["frames"])
-        except (KeyError, OSError, TypeError, ValueError, EOFError, zlib.error) as error:
+        except (KeyError, OSError, TypeError, ValueError, EOFError, BadZipFile, zlib.error) as error:
             if isinstance(error, ComparisonError):
                 raise
             raise ComparisonError(f"no recorded episodes: {error}") from None

@@ -53,7 +53,7 @@ def difference_table(rows: Sequence[Row], reference: Row) -> str:
     others = [(number, row) for number, row in enumerate(rows) if row is not reference]
     if not others:
         return ""
-    label = escape(reference.label)
+    label = reference.label
     head = [
         f"less {label}",
         "strict success",
@@ -96,8 +96,7 @@ def settings_table(runs: Sequence[tuple[str, Seen]]) -> str:
             lines.append([f"<code>{escape(name)}</code>", *(escape(value.strip('"')) for value in values)])
     if not lines:
         return ""
-    head = ["setting", *(escape(label) for label, _ in runs)]
-    return _table("settings", head, lines)
+    return _table("settings", ["setting", *(label for label, _ in runs)], lines)
 
 
 def standing(row: Row, reference: Row) -> str:
@@ -140,8 +139,11 @@ def _whisker(score: Estimate, low: float, high: float, number: int, *, zero: boo
 
 
 def _table(kind: str, head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A table that becomes cards where it is too wide: every cell knows what stands above it."""
-    top = "".join(f"<th scope=col>{title}</th>" for title in head)
+    """A table that becomes cards where it is too wide: every cell knows what stands above it.
+
+    Titles are text, cells are HTML.
+    """
+    top = "".join(f"<th scope=col>{escape(title)}</th>" for title in head)
     body = []
     for first, *rest in lines:
         cells = [
