@@ -88,13 +88,13 @@ def _summary(rows: Sequence[Row], reference: Row) -> str:
     standings: dict[str, list[str]] = {}
     for row in rows:
         if row is not reference:
-            standings.setdefault(standing(row, reference), []).append(row.label)
+            standings.setdefault(standing(row, reference), []).append(f"<b>{escape(row.label)}</b>")
     for found, labels in standings.items():
         be = "are" if len(labels) > 1 else "is"
         if found == NO_DIFFERENCE:
-            text += f"; {NO_DIFFERENCE} between {escape(reference.label)} and {escape(_listed(labels))}"
+            text += f"; {NO_DIFFERENCE} between {escape(reference.label)} and {_listed(labels)}"
         else:
-            text += f"; {escape(_listed(labels))} {be} {escape(found)}"
+            text += f"; {_listed(labels)} {be} {escape(found)}"
     return f"{text}."
 
 
