@@ -50,7 +50,7 @@ function chart(place, lines, { y = null, limit = null, unit = "", height = 150 }
   for (const { row, points: line } of lines) {
     const clip = (value) => Math.min(Math.max(value, y0), y1);
     const path = line.map(([x, value], i) => `${i ? "L" : "M"}${atX(x).toFixed(1)} ${atY(clip(value)).toFixed(1)}`);
-    const group = svg("g", { class: `s${row % DATA.marks.length}` });
+    const group = svg("g", { class: `s${row % DATA.colours}` });
     group.append(svg("path", { class: "line", d: path.join("") }));
     const [endX, endY] = line.at(-1);
     group.append(svg("circle", { class: "end", cx: atX(endX), cy: atY(clip(endY)), r: 3.2 }));
@@ -87,6 +87,6 @@ function drawTraining() {
 
 /** The coloured mark of a row. */
 function markOf(row) {
-  const number = row % DATA.marks.length;
-  return make("span", { class: `mark s${number}`, "aria-hidden": "true" }, DATA.marks[number]);
+  const sign = DATA.marks[row % DATA.marks.length];
+  return make("span", { class: `mark s${row % DATA.colours}`, "aria-hidden": "true" }, sign);
 }

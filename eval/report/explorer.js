@@ -107,7 +107,7 @@ function drawCoverage() {
   const lines = state.episodes.flatMap((frames, i) => frames
     ? [{ row: DATA.runs[i].row, points: frames.map((frame, t) => [t / DATA.hz, frame[COVERAGE]]) }] : []);
   const place = find("#coverage");
-  place.hidden = lines.length === 0;
+  place.hidden = find(".controls").hidden = lines.length === 0;
   if (lines.length) state.cursor = chart(place, lines, { y: [0, 1], limit: DATA.threshold, unit: " s", height: 128 });
 }
 

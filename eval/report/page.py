@@ -19,6 +19,7 @@ from nsde_policy.eval.paired import NO_DIFFERENCE
 from nsde_policy.eval.report.gathering import Report, Seen
 from nsde_policy.eval.report.replays import SCALES
 from nsde_policy.eval.report.tables import (
+    COLOURS,
     MARKS,
     difference_table,
     mark,
@@ -160,7 +161,10 @@ def _missing_logs(shown: Sequence[tuple[int, str, Seen]]) -> str:
 def _left_out(entries: int) -> str:
     if not entries:
         return ""
-    return f"<p>{entries} played under other settings or troubles: see <code>nsde-policy compare</code>.</p>"
+    return (
+        f'<p class="note">{entries} more were played under other settings or troubles, which '
+        "<code>nsde-policy compare</code> shows.</p>"
+    )
 
 
 def _machine(report: Report) -> str:
@@ -173,6 +177,7 @@ def _data(report: Report, shown: Sequence[tuple[int, str, Seen]]) -> dict[str, A
     """What the scripts draw from."""
     return {
         "marks": MARKS,
+        "colours": COLOURS,
         "side": geometry.SIDE,
         "outline": geometry.OUTLINE,
         "goal": geometry.GOAL_POSE,

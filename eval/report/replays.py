@@ -1,6 +1,6 @@
 """Recorded episodes as few bytes: poses in whole numbers, what changed since the frame before, deflated.
 
-A page undoes it with what every browser has; 200 episodes of Push-T take about 200 kB.
+A page undoes it with what every browser has; 200 episodes of Push-T take about 300 kB.
 """
 
 import base64
@@ -44,7 +44,10 @@ class Replays:
     def episode(self, number: int) -> npt.NDArray[np.float64]:
         """One episode in its own units, (frames, 6)."""
         end = sum(self.lengths[: number + 1])
-        return self.frames[end - self.lengths[number] : end] / np.array(SCALES, float)
+        frames: npt.NDArray[np.float64] = self.frames[end - self.lengths[number] : end] / np.array(
+            SCALES, float
+        )
+        return frames
 
     def packed(self) -> str:
         """For a page: column after column, each number less the one before, raw deflate, base64."""

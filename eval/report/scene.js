@@ -17,7 +17,7 @@ function colours() {
   const style = getComputedStyle(document.documentElement);
   const names = ["table", "wall", "goal", "goal-edge", "block", "block-edge", "ink", "muted", "card", "bad", "good"];
   const found = Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
-  found.rows = DATA.marks.map((_, i) => style.getPropertyValue(`--s${i}`).trim());
+  found.rows = Array.from({ length: DATA.colours }, (_, i) => style.getPropertyValue(`--s${i}`).trim());
   return found;
 }
 
@@ -31,7 +31,7 @@ function outline(context, x, y, angle) {
 
 /** Draw a frame onto a square whose side is that of the table; `trail` are the frames up to it. */
 function drawScene(context, palette, row, frame, { trail = [], ghost = null, width = 1 } = {}) {
-  const colour = palette.rows[row % palette.rows.length];
+  const colour = palette.rows[row % DATA.colours];
   context.fillStyle = palette.table;
   context.fillRect(0, 0, DATA.side, DATA.side);
   outline(context, ...DATA.goal);

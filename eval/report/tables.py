@@ -17,13 +17,16 @@ from nsde_policy.eval.intervals import Estimate
 from nsde_policy.eval.paired import NO_DIFFERENCE, verdict
 from nsde_policy.eval.report.gathering import Seen, settings_of
 
-MARKS = ("●", "■", "◆", "▲", "▼", "★", "✚", "◯")
-"""One for each row, beside its colour: told apart without colours."""
+MARKS = ("●", "■", "◆", "▲", "▼", "★", "✚", "◇", "○")
+"""One for each row, beside its colour: told apart without colours, and by both where colours come again."""
+COLOURS = 8
+"""How many the style sheet has, s0 to s7."""
 
 
 def mark(number: int) -> str:
     """The coloured mark of a row."""
-    return f'<span class="mark s{number % len(MARKS)}" aria-hidden="true">{MARKS[number % len(MARKS)]}</span>'
+    sign = MARKS[number % len(MARKS)]
+    return f'<span class="mark s{number % COLOURS}" aria-hidden="true">{sign}</span>'
 
 
 def score_table(rows: Sequence[Row], reference: Row) -> str:
@@ -131,7 +134,7 @@ def _whisker(score: Estimate, low: float, high: float, number: int, *, zero: boo
     at = [100 * (value - low) / (high - low) for value in (score.low, score.value, score.high)]
     middle = '<path class="zero" d="M50 0V12"/>' if zero else ""
     return (
-        f'<svg class="whisker s{number % len(MARKS)}" viewBox="-3 0 106 12" preserveAspectRatio="none" '
+        f'<svg class="whisker s{number % COLOURS}" viewBox="-3 0 106 12" preserveAspectRatio="none" '
         f'role="img" aria-label="{score}"><path class="track" d="M0 6H100"/>{middle}'
         f'<path class="span" d="M{at[0]:.2f} 6H{at[2]:.2f}"/>'
         f'<path class="dot" d="M{at[1]:.2f} 6h.01"/></svg>'
