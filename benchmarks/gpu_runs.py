@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from nsde_policy.checkpoint import DemoRecord, RunDirectory, RunRecord, versions
+from nsde_policy.eval.latency import device_name
 from nsde_policy.files import replace_file
 from nsde_policy.run_config import RunConfig
 from nsde_policy.runs import build_model, fit_layout, load_for, training_data
@@ -115,10 +116,6 @@ class Run:
         print(f"{self.files.path.name}: {seconds:.1f} s{beside}", flush=True)
 
 
-def device_name(device: str) -> str:
-    return torch.cuda.get_device_name() if device.startswith("cuda") else device
-
-
 def wait_asleep() -> None:
     """Let threads sleep while they wait for the GPU; spinning, they would take the cores from the players."""
     driver, blocking_sync = ctypes.CDLL("libcuda.so.1"), 4
@@ -126,17 +123,26 @@ def wait_asleep() -> None:
         print("threads will spin while they wait for the GPU", flush=True)
 
 
-def trained(runs: Sequence[Run], parallel: int) -> Iterator[Run]:
-    """Train what is not trained yet, so many at once; yields runs as they are finished."""
+def prepared(runs: Sequence[Run]) -> list[Run]:
+    """Those that are not trained yet, each ready to be finished, its steps timed while nothing else runs."""
     todo = [run for run in runs if not run.is_done]
+    for run in todo:
+        run.prepare()
+        run.time_steps()
+    return todo
+
+
+def finished(runs: Sequence[Run], parallel: int) -> Iterator[Run]:
+    """Train prepared runs to their end, so many at once; yields them as they are done."""
+    with ThreadPoolExecutor(parallel) as threads:
+        alone = min(parallel, len(runs)) == 1
+        finishing = {threads.submit(run.finish, alone=alone): run for run in runs}
+        for future in as_completed(finishing):
+            future.result()
+            yield finishing[future]
+
+
+def trained(runs: Sequence[Run], parallel: int) -> Iterator[Run]:
+    """Train what is not trained yet, so many at once; yields runs as they are done."""
     yield from (run for run in runs if run.is_done)
-    for start in range(0, len(todo), parallel):
-        group = todo[start : start + parallel]
-        for run in group:
-            run.prepare()
-            run.time_steps()
-        with ThreadPoolExecutor(len(group)) as threads:
-            finishing = {threads.submit(run.finish, alone=len(group) == 1): run for run in group}
-            for future in as_completed(finishing):
-                future.result()
-                yield finishing[future]
+    yield from finished(prepared(runs), parallel)

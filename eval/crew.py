@@ -1,5 +1,6 @@
 """Many episodes, one seed each, on as many processes as asked; results come in the order of the seeds."""
 
+import itertools
 import multiprocessing
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,22 +30,31 @@ def evaluate(
 
     On a CPU, processes share the seeds. Elsewhere one process plays `batch` episodes side by side.
     """
-    if workers < 1 or batch < 1:
-        raise ConfigError(f"workers and batch must be at least 1, got {workers} and {batch}")
+    _check(workers, batch)
     crew = Crew(path, config, device, min(batch, len(seeds)), traced=False)
-    shards = [seeds[start : start + batch] for start in range(0, len(seeds), batch)]
-    for result, _ in crew.play(shards, workers=min(workers, len(shards))):
+    for result, _ in crew.play(seeds, workers=min(workers, -(-len(seeds) // batch))):
         yield result
 
 
 def record(
-    path: Path | None, seeds: Iterable[int], config: RolloutConfig, *, workers: int = 1
+    path: Path | None,
+    seeds: Iterable[int],
+    config: RolloutConfig,
+    *,
+    workers: int = 1,
+    device: str = "cpu",
+    batch: int = 1,
 ) -> Iterator[tuple[EpisodeResult, Trace]]:
-    """Play one episode per seed, in their order, and tell all that happened; seeds may have no end."""
-    crew = Crew(path, config, "cpu", 1, traced=True)
-    for result, trace in crew.play(([seed] for seed in seeds), workers=workers):
+    """The same, and all that happened in each episode; the seeds may have no end."""
+    _check(workers, batch)
+    for result, trace in Crew(path, config, device, batch, traced=True).play(seeds, workers=workers):
         assert trace is not None
         yield result, trace
+
+
+def _check(workers: int, batch: int) -> None:
+    if workers < 1 or batch < 1:
+        raise ConfigError(f"workers and batch must be at least 1, got {workers} and {batch}")
 
 
 @dataclass(frozen=True)
@@ -57,8 +67,10 @@ class Crew:
     batch: int
     traced: bool
 
-    def play(self, shards: Iterable[Sequence[int]], *, workers: int) -> Iterator[Played]:
-        """Play shards of seeds in their order, here or in processes, never far ahead of who takes them."""
+    def play(self, seeds: Iterable[int], *, workers: int) -> Iterator[Played]:
+        """Play seeds in their order, here or in processes, never far ahead of who takes the results."""
+        rest = iter(seeds)
+        shards = iter(lambda: list(itertools.islice(rest, self.batch)), [])
         if workers == 1:
             player = Player(self.path, self.config, device=self.device, batch=self.batch)
             for shard in shards:

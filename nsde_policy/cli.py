@@ -24,6 +24,7 @@ from nsde_policy.commands.evaluate import Evaluate
 from nsde_policy.commands.export import Export
 from nsde_policy.commands.latency import Benchmark
 from nsde_policy.commands.play import Play
+from nsde_policy.commands.report import ReportCommand
 from nsde_policy.commands.serve import Serve
 from nsde_policy.commands.train import Train
 from nsde_policy.errors import NsdePolicyError, UsageError
@@ -57,6 +58,7 @@ def _commands(args: list[str]) -> Any:
         | Annotated[Collect, tyro.conf.subcommand("collect")]
         | Annotated[Play, tyro.conf.subcommand("play")]
         | Annotated[Compare, tyro.conf.subcommand("compare")]
+        | Annotated[ReportCommand, tyro.conf.subcommand("report")]
         | Annotated[Benchmark, tyro.conf.subcommand("benchmark")]
         | Annotated[Export, tyro.conf.subcommand("export")]
         | Annotated[BifurcationCommand, tyro.conf.subcommand("bifurcation")]

@@ -54,6 +54,15 @@ def _absent(reason: str) -> None:
     pytest.skip(reason)
 
 
+def until(page: "Page", expression: str) -> None:
+    """Wait until an expression holds in the page; unlike Playwright's own, also where a page forbids eval."""
+    for _ in range(600):
+        if page.evaluate(expression):
+            return
+        page.wait_for_timeout(50)
+    pytest.fail(f"never came true in the page: {expression}")
+
+
 @dataclass
 class Watched:
     """A page, and what it said and asked for that a good page does not."""
