@@ -2,9 +2,9 @@
 
     python benchmarks/viewer_load.py --seconds 12 --out benchmarks/results/viewer_load.json
 
-The server is a process of its own. The first viewer is headless Chromium, which counts the frames it draws; the
-others are websockets that read all they are sent, in a process of their own, as browsers elsewhere would. Each
-number of viewers is measured several times in turn, so that other work on the machine hits all of them.
+The server is a process of its own. The first viewer is headless Chromium, which counts the frames it draws;
+the others are websockets that read all they are sent, in a process of their own, as browsers elsewhere would.
+Each number of viewers is measured several times in turn, so that other work on the machine hits all of them.
 """
 
 import argparse

@@ -226,7 +226,7 @@ def test_a_server_that_went_away_is_told_and_found_again(browser: "Browser", met
     assert until(seen.page, "!document.getElementById('banner').hidden")
     assert "reconnecting" in seen.page.locator("#banner").inner_text()
     with shown(Play(methods, seed=55), port=first.port):
-        until(seen.page, "viewer.state.seed === 55 && document.getElementById('banner').hidden", 30)
+        until(seen.page, "viewer.state?.seed === 55 && document.getElementById('banner').hidden", 30)
         until(seen.page, "viewer.frame.last > 3")
         assert seen.page.evaluate("window.sameDocument")
     context.close()

@@ -33,7 +33,7 @@ def methods(tmp_path_factory: pytest.TempPathFactory) -> list[Performer]:
 
 @pytest.fixture
 def stage(methods: list[Performer]) -> Play:
-    return Play(methods, seed=SEED)
+    return Play(methods, seed=SEED, patience_s=60)
 
 
 def run(stage: Play, *events: Command | int) -> dict[str, Any]:
@@ -182,3 +182,34 @@ def test_what_cannot_be_done_is_said_and_changes_nothing(stage: Play, command: C
     with pytest.raises(ProtocolError, match=said):
         stage.handle(command)
     assert stage.frame()["lanes"] == before["lanes"]
+
+
+def test_a_method_that_takes_its_time_plays_the_same_episode_and_can_be_paused_meanwhile(
+    stage: Play, methods: list[Performer]
+):
+    slow = Play(methods, seed=SEED, patience_s=0)  # every plan takes longer than that
+    slow.tick()
+    frame = slow.frame()
+    assert (frame["last"], frame["lanes"][0]["thinking"]) == (0, True)
+    run(slow, Pause(True), 5)
+    assert slow.frame()["last"] == 0
+    run(slow, Pause(False))
+    while slow.frame()["last"] < 20:
+        slow.tick()
+    assert slow.frame()["lanes"][0]["trail"] == run(stage, 20)["lanes"][0]["trail"]
+
+
+def test_a_plan_for_a_world_that_is_no_more_is_not_followed(stage: Play, methods: list[Performer]):
+    slow = Play(methods, seed=5, patience_s=0)
+    slow.tick()
+    run(slow, Reset(SEED))
+    while slow.frame()["last"] < 9:
+        slow.tick()
+    assert slow.frame()["lanes"][0]["trail"] == run(stage, 9)["lanes"][0]["trail"]
+
+
+def test_a_hand_is_obeyed_while_a_method_thinks(methods: list[Performer]):
+    slow = Play(methods, seed=SEED, patience_s=0)
+    frame = run(slow, Hold(0, "block", 400.0, 130.0, 0.3), 1)
+    assert frame["last"] == 1
+    assert frame["lanes"][0]["trail"][-1][2:4] == pytest.approx([400, 130], abs=0.5)

@@ -121,6 +121,12 @@ def test_by_another_name_the_page_is_not_given_so_no_name_can_be_bound_to_it_lat
     assert "<canvas" not in body
 
 
+def test_two_names_are_none(live: Shown):
+    with socket.create_connection(("127.0.0.1", live.port), timeout=5) as sock:
+        sock.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n")
+        assert b" 403 " in sock.recv(100)
+
+
 @pytest.mark.parametrize("host", ["localhost", "localhost:9999", "127.0.0.1", "[::1]:8000", "127.1.2.3"])
 def test_by_names_of_this_machine_it_is_also_through_a_tunnel(live: Shown, host: str):
     assert get(live.url, Host=host)[0] == 200

@@ -20,6 +20,7 @@ from nsde_policy.viewer.messages import MAX_MESSAGE
 
 SOCKET = "/live"
 """Where the page's websocket is."""
+_HOST = re.compile(r"[\w.-]+(:\d+)?|\[[\da-fA-F:.]+\](:\d+)?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -65,11 +66,12 @@ class ViewerSettings:
 
     def objection(self, request: Request) -> str | None:
         """Why a request is not for us, if so."""
-        host, origin = request.headers.get("Host", ""), request.headers.get("Origin")
-        if self.token is None and not is_loopback(_name(host)):
+        hosts, origins = request.headers.get_all("Host"), request.headers.get_all("Origin")
+        host = hosts[0] if len(hosts) == 1 else ""
+        if not _HOST.fullmatch(host) or (self.token is None and not is_loopback(_name(host))):
             return f"this page is for this machine alone and goes by localhost, not by {host[:80]!r}"
-        if origin is not None and origin not in (f"http://{host}", f"https://{host}"):
-            return f"a page of {origin[:80]!r} may not look on"
+        if origins and origins not in ([f"http://{host}"], [f"https://{host}"]):
+            return f"a page of {origins[0][:80]!r} may not look on"
         if self.token is not None and not same_token(self.token, _token(request.path)):
             return "a token is needed in the address: ?token=…"
         return None

@@ -1,6 +1,5 @@
 """A policy on a table of its own: it plans, a hand may interfere, and every moment can be gone back to."""
 
-import time
 from collections import deque
 from dataclasses import dataclass
 from statistics import median
@@ -17,6 +16,7 @@ from nsde_policy.policy import NSDEPolicy
 from nsde_policy.viewer.controls import Controls
 from nsde_policy.viewer.forecast import Fan, drift_field
 from nsde_policy.viewer.messages import Hold
+from nsde_policy.viewer.thinking import Thinker
 from nsde_policy.viewer.world import Deed, World
 
 
@@ -63,14 +63,14 @@ class Lane:
 
     def __init__(self, performer: Performer, seed: int) -> None:
         self.performer, self.policy = performer, performer.policy
+        self._thinker = Thinker(performer.policy)
         self.world = World(seed)
         self.reset(seed)
 
     def reset(self, seed: int) -> None:
         """Start again from a seed."""
         self.world.reset(seed)
-        self._generator = noise_generator(seed)
-        self._noise = self._generator.get_state()
+        self._noise = noise_generator(seed).get_state()
         self._forget()
         self._minds = {0: self._mind()}
 
@@ -81,6 +81,7 @@ class Lane:
 
     def forget_plan(self) -> None:
         """Plan anew at the next period, as after a change of the controls."""
+        self._thinker.give_up()
         self._plan, self._used = None, 0
         self._minds[self.world.last] = self._mind()
 
@@ -89,12 +90,28 @@ class Lane:
         self._forget()
         self._minds[self.world.last] = self._mind()
 
-    def step(self, controls: Controls, hand: Hold | None, *, acts: bool = True) -> None:
+    def thinks(self, controls: Controls, patience_s: float) -> bool:
+        """Whether its next command takes longer than that to plan; the plan is begun where it is due."""
+        if self.solved or (self._plan is not None and self._used < len(self._plan.actions)):
+            return False
+        if not self._thinker.busy:
+            sampling = controls.sampling(self.policy)
+            self._thinker.begin(self._memory, self._noise, controls.chunk_of(self.policy), sampling)
+        else:
+            patience_s = 0.0  # it has been waited for already
+        thought = self._thinker.take(patience_s)
+        if thought is None:
+            return True
+        self._plan, self._used, self._noise = thought.plan, 0, thought.noise
+        self.performer.plan_s.append(thought.seconds)
+        return False
+
+    def step(self, hand: Hold | None, *, acts: bool = True) -> None:
         """Run one control period; a policy that does not act leaves the agent where it is."""
         if hand is None and (self.solved or not acts):
             self.world.advance(Deed(None))
         else:
-            target = self._target(controls, hand, acts and not self.solved)
+            target = self._target(hand, acts and not self.solved)
             carried = (hand.x, hand.y, hand.angle) if hand and hand.what == "block" else None
             self.world.advance(Deed(target, carried))
             self._memory.did(target)
@@ -105,12 +122,12 @@ class Lane:
 
     def restore(self, period: int) -> None:
         """Make a moment of the past the present: the table, the memory, the plan and the noise to come."""
+        self._thinker.give_up()
         self.world.restore(period)
         mind = self._minds[period]
         self._minds = {k: m for k, m in self._minds.items() if k <= period}
         self._memory, self._plan, self._used = mind.memory.copy(), mind.plan, mind.used
         self._noise = mind.noise
-        self._generator.set_state(mind.noise)
 
     def look(self, controls: Controls, period: int | None = None) -> dict[str, Any]:
         """What is to be drawn of the present, or of a moment of the past."""
@@ -129,35 +146,22 @@ class Lane:
             "plan": _ahead(mind),
             "fan": fan and fan.to_json(),
             "field": field or None,
+            "thinking": self._thinker.busy,
             "latency": self.performer.latency(controls),
         }
 
-    def _target(self, controls: Controls, hand: Hold | None, acts: bool) -> tuple[float, float]:
+    def _target(self, hand: Hold | None, acts: bool) -> tuple[float, float]:
         """Where the agent is sent: by the hand on it, by the policy, or nowhere."""
         x, y = self.world.now.obs[:2]
         if hand is not None and hand.what == "agent":
             x, y = hand.x, hand.y
-        elif acts:
-            x, y = self._command(controls)
+        elif acts and self._plan is not None:
+            x, y = self._plan.actions[self._used]
+            self._used += 1
         return min(max(float(x), 0.0), SIDE), min(max(float(y), 0.0), SIDE)
 
-    def _command(self, controls: Controls) -> tuple[float, float]:
-        """The action of this control period."""
-        if self._plan is None or self._used >= len(self._plan.actions):
-            started = time.perf_counter()
-            self._plan = self.policy.plan(
-                self._memory,
-                generator=self._generator,
-                chunk=controls.chunk_of(self.policy),
-                sampling=controls.sampling(self.policy),
-            )
-            self.performer.plan_s.append(time.perf_counter() - started)
-            self._used, self._noise = 0, self._generator.get_state()
-        x, y = self._plan.actions[self._used]
-        self._used += 1
-        return float(x), float(y)
-
     def _forget(self) -> None:
+        self._thinker.give_up()
         self._plan, self._used = None, 0
         self._memory = self.policy.spec.memory()
         self._memory.see(self.world.now.obs)

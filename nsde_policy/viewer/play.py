@@ -33,7 +33,9 @@ _REPLANS = ("alpha", "diffusion", "chunk")
 class Play:
     """A `Stage` of lanes."""
 
-    def __init__(self, performers: Sequence[Performer], *, seed: int) -> None:
+    def __init__(self, performers: Sequence[Performer], *, seed: int, patience_s: float = 0.1) -> None:
+        """`patience_s` is how long a control period waits for a plan before others are listened to again;
+        simulated time stands still until it is there."""
         for performer in performers:
             spec = performer.policy.spec
             if (spec.obs_dim, spec.act_dim) != _PUSHT:
@@ -45,7 +47,8 @@ class Play:
         self._controls = Controls.of(performers[0].policy)
         self._lanes = [Lane(performers[0], seed)]
         self._seed, self._epoch, self._rested, self.revision = seed, 0, 0, 0
-        self._paused = False
+        self._patience_s = patience_s
+        self._paused = self._one_step = False
         self._viewed: int | None = None
         self._hand: Hold | None = None
         self._letting_go = self._replan = False
@@ -102,7 +105,7 @@ class Play:
 
     def tick(self) -> bool:
         """Step every lane; where all rest, wait."""
-        if self._paused and self._hand is None:
+        if self._paused and self._hand is None and not self._one_step:
             return False
         if self._hand is None and all(lane.solved for lane in self._lanes):
             self._rested += 1
@@ -119,19 +122,17 @@ class Play:
             self.revision += 1
         match command:
             case Pause(on):
-                self._paused = on
+                self._paused, self._one_step = on, False
                 if not on:
                     self._go_on_from_here()
             case Step():
                 self._go_on_from_here()
-                self._paused = False
-                self._step()
-                self._paused = True
+                self._paused = self._one_step = True
             case Reset(seed):
                 self._reset(seed)
             case Scrub(period):
                 world = self._lanes[0].world
-                self._paused = True
+                self._paused, self._one_step = True, False
                 self._viewed = min(max(period, world.first), world.last)
             case Set(name, value):
                 self._controls = self._controls.turned(name, value)
@@ -148,11 +149,18 @@ class Play:
                 raise ProtocolError(f"{type(command).__name__.lower()} is for recording: nsde-policy collect")
 
     def _step(self) -> None:
-        for i, lane in enumerate(self._lanes):
-            if self._replan:
+        """Run one control period in every lane; where somebody still thinks, all wait, but for a hand."""
+        if self._replan:
+            for lane in self._lanes:
                 lane.forget_plan()
-            lane.step(self._controls, self._hand if self._reaches(i) else None, acts=not self._paused)
-        self._rested, self._replan = 0, False
+            self._replan = False
+        acting = not self._paused or self._one_step
+        thinks = [acting and lane.thinks(self._controls, self._patience_s) for lane in self._lanes]
+        if self._hand is None and any(thinks):
+            return
+        for i, (lane, busy) in enumerate(zip(self._lanes, thinks, strict=True)):
+            lane.step(self._hand if self._reaches(i) else None, acts=acting and not busy)
+        self._rested, self._one_step = 0, False
         if self._letting_go:
             for i, lane in enumerate(self._lanes):
                 if self._reaches(i):
@@ -182,6 +190,7 @@ class Play:
 
     def _reset(self, seed: int) -> None:
         self._seed, self._viewed, self._hand, self._letting_go, self._rested = seed, None, None, False, 0
+        self._one_step = False
         self._epoch += 1
         self.revision += 1
         for lane in self._lanes:

@@ -1,6 +1,6 @@
 """Demonstrations by hand: the agent follows a pointer at 10 Hz, and a person says what is kept."""
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -40,6 +40,8 @@ class Teleop:
     """
 
     period_s = 1.0 / CONTROL_HZ
+    _phase: Literal["ready", "recording", "done"]
+    _aim: tuple[float, float] | None
 
     def __init__(
         self, collection: Collection, *, seed_start: int, reset_rule: ResetRule = "benchmark"
@@ -134,6 +136,6 @@ class Teleop:
         self._world.reset(seed)
         self._epoch += 1
         self._phase = "ready"
-        self._aim: tuple[float, float] | None = None
+        self._aim = None
         self._seen: list[np.ndarray] = []
         self._sent: list[tuple[float, float]] = []
