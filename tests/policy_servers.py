@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from websockets.sync.client import ClientConnection, connect
 
+from nsde_policy.calibration import Calibration
 from nsde_policy.planner import Plan, Planner, PolicySpec
 from nsde_policy.remote.protocol import PROTOCOL, Hello, PlanRequest, encode
 from nsde_policy.remote.server import PolicyServer
@@ -29,6 +30,7 @@ SPEC = PolicySpec(
     high=(1.0,) * 5,
     increment_std=(0.1,) * 5,
 )
+CALIBRATION = Calibration.of_spec(SPEC)
 STATES = np.arange(10, dtype=np.float32).reshape(2, 5) / 7
 
 
@@ -109,7 +111,7 @@ def request(number: int = 1, **changes: Any) -> bytes:
 
 
 @contextmanager
-def served(planner: Planner, **options: Any) -> Iterator[Served]:
+def served(planner: Planner, *, calibration: Calibration | None = None, **options: Any) -> Iterator[Served]:
     """A server in a thread, on a free port."""
     events: list[dict[str, Any]] = []
 
@@ -117,7 +119,7 @@ def served(planner: Planner, **options: Any) -> Iterator[Served]:
         events.append({"event": event, **facts})
 
     settings = ServeSettings(**{"port": 0, "deadline_s": 5.0, **options})
-    server, ready, port = PolicyServer(planner, settings, log), threading.Event(), 0
+    server, ready, port = PolicyServer(planner, settings, log, calibration=calibration), threading.Event(), 0
 
     def note(found: int) -> None:
         nonlocal port

@@ -17,7 +17,7 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
-from policy_servers import SPEC, STATES, UPGRADE, LinearPlanner, Served, request, served, until
+from policy_servers import CALIBRATION, SPEC, STATES, UPGRADE, LinearPlanner, Served, request, served, until
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import Frame, Opcode
 
@@ -90,7 +90,7 @@ def test_a_greeting_tells_the_version_the_spec_and_the_limits(house: Served):
     with house.line() as line:
         line.send(encode(Hello(PROTOCOL, "test")))
         welcome = decode(line.recv(timeout=5), Welcome)
-    assert (welcome.protocol, welcome.spec) == (PROTOCOL, SPEC)
+    assert (welcome.protocol, welcome.spec, welcome.calibration) == (PROTOCOL, SPEC, CALIBRATION)
     assert (welcome.max_message, welcome.max_steps, welcome.deadline_s) == (65_536, 128, 5.0)
 
 
@@ -100,7 +100,7 @@ def test_another_protocol_is_told_so_and_let_go(house: Served):
         refusal = answer(line)
         assert isinstance(refusal, Refusal)
         assert (refusal.code, refusal.id) == ("wrong_version", None)
-        assert "protocol 1" in refusal.message
+        assert f"protocol {PROTOCOL}" in refusal.message
         with pytest.raises(ConnectionClosed):
             line.recv(timeout=5)
 
@@ -111,7 +111,7 @@ MALFORMED: dict[str, bytes | str] = {
     "empty": b"",
     "cut off": request()[:-3],
     "a second greeting": encode(Hello(PROTOCOL, "test")),
-    "an answer": encode(PlanReply(1, np.ones((4, 2)), None)),
+    "an answer": encode(PlanReply(1, np.ones((4, 2)), None, None)),
     "not finite": request(states=np.full((2, 5), np.nan)),
     "infinite": request(states=np.full((2, 5), np.inf, np.float32)),
     "endless nesting": b"\x91" * 50_000,
@@ -385,8 +385,9 @@ def test_a_planner_that_raises_is_logged_here_and_not_explained_there(error: Bas
         Plan(np.zeros((3, 2))),
         Plan(np.zeros((4, 2)), np.full((5, 5), np.inf)),
         Plan(np.zeros((4, 2)), np.zeros((4, 5))),
+        Plan(np.zeros((4, 2)), std=np.full((4, 2), np.nan)),
     ],
-    ids=["nan", "too short", "infinite states", "states too short"],
+    ids=["nan", "too short", "infinite states", "states too short", "no spread"],
 )
 def test_a_plan_that_no_robot_should_see_never_leaves(plan: Plan):
     with served(LinearPlanner(lambda seed: plan if seed == 99 else None)) as house:
@@ -540,9 +541,9 @@ def test_this_machine_needs_no_token_and_a_token_is_never_printed():
 
 
 def test_plans_that_would_not_fit_a_message_are_refused_at_the_start():
-    with pytest.raises(ConfigError, match="plans of 128 actions of this policy need max_message >= 8"):
+    with pytest.raises(ConfigError, match="plans of 128 actions of this policy need max_message >= 10280"):
         ServeSettings(max_message=2000).longest_plan(SPEC)
-    assert ServeSettings(max_message=8400).longest_plan(SPEC) == 128
+    assert ServeSettings(max_message=10280).longest_plan(SPEC) == 128
 
 
 def test_a_client_faster_than_its_rate_waits_and_a_pause_is_not_saved_up():

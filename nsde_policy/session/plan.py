@@ -48,7 +48,13 @@ class TimedPlan:
         states = None if plan.states is None else np.asarray(plan.states, dtype=np.float64)
         if states is not None and not np.isfinite(states).all():
             raise PlanError("the foreseen states are not finite")
+        if states is not None and states.shape != (len(actions) + 1, spec.obs_dim + spec.act_dim):
+            raise PlanError(
+                f"a plan of {len(actions)} commands cannot foresee states of shape {states.shape}"
+            )
         std = None if plan.std is None else np.asarray(plan.std, dtype=np.float64)
+        if std is not None and (std.shape != actions.shape or not np.isfinite(std).all()):
+            raise PlanError(f"σ of each command is finite and of shape {actions.shape}, got {std.shape}")
         return cls(index, start, np.concatenate([in_force[None], actions]), states, std, use)
 
     @property
