@@ -25,10 +25,10 @@ import torch
 from nsde_policy.eval.intervals import mean, proportion
 from nsde_policy.eval.latency import device_name
 from nsde_policy.eval.robot import SimulatedPushT
+from nsde_policy.eval.slow_planning import DelayedPlanner, SimulatedWorker
 from nsde_policy.planner import Planner
 from nsde_policy.policy import NSDEPolicy
 from nsde_policy.session import Session
-from nsde_policy.session.ahead import DelayedPlanner, SimulatedWorker
 from nsde_policy.session.config import SessionConfig
 
 PERIOD = 0.1

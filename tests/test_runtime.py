@@ -63,9 +63,9 @@ def test_it_runs_where_importing_torch_fails(exported):
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    actions, chunk, states = done.stdout.splitlines()
+    actions, chunk, states, sent = done.stdout.splitlines()
     assert np.isfinite(json.loads(actions)).all()
-    assert (chunk, states) == ("(4, 2)", "(3, 5)")
+    assert (chunk, states, sent) == ("(4, 2)", "(3, 5)", "(2,) plan")
 
 
 def test_the_same_states_and_seed_give_the_same_plan(policy):

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from numpy_planner import CALIBRATION, SPEC, FailingWalker, Sim, Walker
 
 from nsde_policy.errors import ConfigError, PlanError, PolicyInputError, SessionStoppedError
+from nsde_policy.eval.slow_planning import DelayedPlanner, SimulatedWorker
 from nsde_policy.planner import Plan
 from nsde_policy.policy import NSDEPolicy
 from nsde_policy.session import Session
-from nsde_policy.session.ahead import DelayedPlanner, SimulatedWorker
 from nsde_policy.session.clock import Grid, ticks
 from nsde_policy.session.config import SessionConfig
 from nsde_policy.session.faults import FaultKind
@@ -304,6 +304,67 @@ def test_a_worker_plans_in_a_thread_of_its_own_and_ends_with_the_session():
     assert seen[0] is not threading.main_thread()
     seen[0].join(timeout=10)
     assert not seen[0].is_alive()
+
+
+@pytest.mark.parametrize("error", [RuntimeError("the network broke"), SystemExit(3), KeyboardInterrupt()])
+def test_whatever_a_worker_raises_is_in_the_report_and_it_goes_on_planning(error):
+    failing = [error]
+
+    class Breaking(Walker):
+        def plan_from(self, states, *, steps, seed):
+            if failing:
+                raise failing.pop()
+            return super().plan_from(states, steps=steps, seed=seed)
+
+    sim, planner = Sim(), Breaking()
+    config = SessionConfig(plan_ahead=True, deadline_s=10)
+    with Session(planner, config, calibration=CALIBRATION, clock=sim.clock) as control:  # a real thread
+        control.step(OBS, sim.now)
+        assert [fault.kind for fault in control.last.faults] == [FaultKind.PLANNER_ERROR]
+        assert type(error).__name__ in control.last.faults[0].detail
+        sim.now += PERIOD
+        control.step(OBS, sim.now)
+        sim.now += PERIOD
+        control.step(OBS, sim.now)
+        assert control.last.source == "plan"
+    assert control.report().faults == {"planner_error": 1}
+
+
+def test_a_worker_that_never_answers_is_in_the_report_once_per_episode_and_the_robot_stands():
+    sim = Sim()
+    control = session(sim, delay_s=1e9)
+    commands = drive(control, sim, 30, follow=False)
+    assert control.report().faults == {"late_plan": 1}
+    assert (commands == commands[0]).all()
+    control.reset()
+    drive(control, sim, 30, follow=False)
+    assert control.report().faults == {"late_plan": 2}
+
+
+@pytest.mark.parametrize("trouble", ["raise", "nan", "shape"])
+def test_what_went_wrong_with_a_plan_that_came_too_late_for_its_episode_is_counted(trouble):
+    kind = {"raise": "planner_error"}.get(trouble, "non_finite_plan")
+    sim = Sim()
+    planner = FailingWalker(sim)
+    control = session(sim, planner, delay_s=PERIOD)
+    planner.trouble = trouble
+    control.step(OBS, sim.now)
+    control.reset()
+    sim.now += PERIOD
+    control.step(OBS, sim.now)
+    assert control.report().faults == {kind: 1}
+    assert control.last.faults == (), "it is no fault of the episode that has begun"
+
+
+def test_what_went_wrong_with_the_last_plan_is_counted_when_the_session_ends():
+    sim = Sim()
+    planner = FailingWalker(sim)
+    control = session(sim, planner, delay_s=PERIOD)
+    planner.trouble = "raise"
+    control.step(OBS, sim.now)
+    sim.now += PERIOD
+    control.close()
+    assert control.report().faults == {"planner_error": 1}
 
 
 # --- Reports ---

@@ -254,7 +254,7 @@ class Session:
     def _nothing_to_hold(self, faults: list[Fault]) -> PolicyInputError:
         """Before the first good observation no command is known to be safe, so none is sent."""
         for fault in faults:
-            self._recorder.refused(fault)
+            self._recorder.noted(fault)
             if reaction_to(self.config.on_fault, fault.kind) == "stop":
                 self._stopped = fault
         reason = "; ".join(f"{fault.kind}, {fault.detail}" for fault in faults) or "nothing was observed yet"
