@@ -105,6 +105,8 @@ def test_the_same_calls_open_a_session_and_the_same_mistakes_are_refused(policie
         policy.select_action(START * [1, 1, 1, 1, 180 / np.pi])
     with pytest.raises(ConfigError, match="no slower than its policy"):
         policy.session(rate_hz=5)
+    with pytest.raises(ConfigError, match="no setting 'rate'; the nearest is 'rate_hz'"):
+        policy.session(rate=10)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -153,6 +153,25 @@ def test_a_session_slower_than_its_policy_or_without_a_rate_is_refused():
         Session(Walker(), SessionConfig())
 
 
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"rate": 10}, "no setting 'rate'; the nearest is 'rate_hz' of rate_hz, deadline_s, limits"),
+        ({"plan_ahed": True}, "the nearest is 'plan_ahead'"),
+        ({"rate_hz": "fast"}, "need rate_hz > 0, got 'fast'"),
+        ({"rate_hz": None}, "need rate_hz > 0"),
+        ({"deadline_s": float("nan")}, "need deadline_s > 0"),
+        ({"chunk": 2.5}, "need a whole chunk >= 1, got 2.5"),
+        ({"seed": "a"}, "need a whole seed >= 0, got 'a'"),
+        ({"limits": "none"}, "limits are 'from_demos' or Limits"),
+        ({"on_fault": "panic"}, "on_fault is 'hold', 'stop' or a callback"),
+    ],
+)
+def test_settings_that_there_are_none_of_or_that_cannot_work_are_refused(settings, match):
+    with pytest.raises(ConfigError, match=match):
+        SessionConfig(**settings)
+
+
 # --- Faults ---
 
 
