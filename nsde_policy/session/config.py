@@ -47,6 +47,8 @@ class SessionConfig:
     """The command in force before the first, (act_dim,); None for what the policy takes for it."""
     fault_when_ood: bool = False
     """Treat a state farther from the demonstrations than their threshold as a fault."""
+    spare_gc: bool = True
+    """Within `with`, keep Python's garbage collector from looking through all that was there before."""
     seed: int = 0
     """What the plans' randomness is drawn from."""
     log: Path | None = None

@@ -24,6 +24,7 @@ from nsde_policy.session.clock import Grid, ticks
 from nsde_policy.session.config import SessionConfig
 from nsde_policy.session.faults import Fault, FaultKind, reaction_to
 from nsde_policy.session.following import Follower
+from nsde_policy.session.garbage import older_objects
 from nsde_policy.session.limits import Limiter
 from nsde_policy.session.planning import Planning
 from nsde_policy.session.report import Recorder, Report, Sent
@@ -72,6 +73,7 @@ class Session:
         )
         self.last: Sent | None = None
         """The last command, with all that is known of it."""
+        self._spares_gc = False
         self._period = self._observed = -1  # the newest policy period, and the newest that was observed
         self.reset()
 
@@ -138,8 +140,14 @@ class Session:
         """Let the worker go and finish the log."""
         self._planning.close()
         self._recorder.close()
+        if self._spares_gc:
+            self._spares_gc = False
+            older_objects.end()
 
     def __enter__(self) -> Self:
+        if self.config.spare_gc and not self._spares_gc:
+            self._spares_gc = True
+            older_objects.begin()
         return self
 
     def __exit__(
