@@ -6,10 +6,10 @@
 
 `realtime` plans ahead and runs against the simulated Push-T robot, which moves on whether a command comes or
 not. A control period without a command is the policy's fault where there was no plan to follow, or where
-`step` itself needed more processor time than a period has. A virtual machine counts as processor time what its
-host gave to others, so the same loop also does a chore: plain arithmetic that takes as long as `step` does,
-half of the time before it, half of the time after. What happens to the chore as often as to `step` is the
-machine's doing. `rates` and `delays` play benchmark episodes in simulated time: what they find does
+`step` itself needed more processor time than a period has. A virtual machine counts as processor time what
+its host gave to others, so the same loop also does a chore: plain arithmetic that takes as long as `step`
+does, half of the time before it, half of the time after. What happens to the chore as often as to `step` is
+the machine's doing. `rates` and `delays` play benchmark episodes in simulated time: what they find does
 not depend on the machine. All print a table; --json FILE keeps the figures.
 """
 

@@ -1,5 +1,6 @@
 """Tests for session.py and its parts, in simulated time; the last ones with the policy that is shipped."""
 
+import gc
 import json
 import threading
 from itertools import pairwise
@@ -384,6 +385,35 @@ def test_what_went_wrong_with_the_last_plan_is_counted_when_the_session_ends():
     sim.now += PERIOD
     control.close()
     assert control.report().faults == {"planner_error": 1}
+
+
+# --- Garbage ---
+
+
+def opened(**settings):
+    return Session(Walker(), SessionConfig(**settings), calibration=CALIBRATION)
+
+
+def test_while_a_session_is_open_older_objects_are_left_alone_by_the_collector():
+    assert gc.get_freeze_count() == 0
+    with opened():
+        assert gc.get_freeze_count() > 1000
+        with opened() as second:
+            second.close()  # a second time at the end of the block
+        assert gc.get_freeze_count() > 1000, "the first one still runs"
+    assert gc.get_freeze_count() == 0
+    with opened(spare_gc=False):
+        assert gc.get_freeze_count() == 0
+
+
+def test_a_program_that_set_its_objects_aside_itself_finds_them_so_afterwards():
+    gc.freeze()
+    try:
+        with opened():
+            pass
+        assert gc.get_freeze_count() > 1000
+    finally:
+        gc.unfreeze()
 
 
 # --- Reports ---
