@@ -20,7 +20,8 @@ class Question:
     states: np.ndarray
     """What the policy is shown, newest first, (history, d)."""
     steps: int
-    seed: int
+    randomness: int
+    """What the randomness of all plans is drawn from."""
     start: int
     """Policy period of the plan's first command."""
     in_force: np.ndarray
@@ -31,6 +32,11 @@ class Question:
     """Whether `start` was still to come when it was asked."""
     asked: float
     """When, on the session's clock, seconds."""
+
+    @property
+    def seed(self) -> int:
+        """Of this plan; worked out where the planning is done."""
+        return int(np.random.SeedSequence([self.randomness, self.index]).generate_state(1)[0])
 
 
 @dataclass(frozen=True, eq=False)

@@ -68,7 +68,7 @@ class SessionConfig:
         for name, least in (("chunk", 1), ("seed", 0)):
             value = getattr(self, name)
             is_open = value is None and name == "chunk"
-            is_whole = isinstance(value, Integral) and value >= least
+            is_whole = isinstance(value, Integral) and int(value) >= least
             need(self, is_open or is_whole, f"need a whole {name} >= {least}, got {value!r}")
         known = self.limits == "from_demos" or isinstance(self.limits, Limits)
         need(self, known, f"limits are 'from_demos' or Limits, got {self.limits!r}")

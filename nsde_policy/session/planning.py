@@ -156,13 +156,12 @@ class Planning:
     def _question(
         self, states: np.ndarray, start: int, in_force: np.ndarray, *, steps: int, use: int, ahead: bool
     ) -> Question:
-        seed = int(np.random.SeedSequence([self._seed, self.asked]).generate_state(1)[0])
         self.asked += 1
         return Question(
             index=self.asked - 1,
             states=states,
             steps=steps,
-            seed=seed,
+            randomness=self._seed,
             start=start,
             in_force=in_force,
             use=use,
