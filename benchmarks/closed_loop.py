@@ -10,7 +10,8 @@ not. A control period without a command is the policy's fault where there was no
 its host gave to others, so the same loop also does a chore: plain arithmetic that takes as long as `step`
 does, half of the time before it, half of the time after. What happens to the chore as often as to `step` is
 the machine's doing. `rates` and `delays` play benchmark episodes in simulated time: what they find does
-not depend on the machine. All print a table; --json FILE keeps the figures.
+not depend on the machine. All print a table; --json FILE keeps the figures, beside those of the others
+that it holds already.
 """
 
 import argparse
@@ -250,7 +251,9 @@ def main() -> None:
         for rate, delay, ahead in ways:
             rows.append(row(policy, seeds, rate_hz=rate, delay_s=delay, ahead=ahead))
     if args.json is not None:
-        args.json.write_text(json.dumps({"machine": device_name("cpu"), args.what: rows}, indent=1) + "\n")
+        known = json.loads(args.json.read_text()) if args.json.exists() else {}
+        found = {**known, "machine": device_name("cpu"), args.what: rows}
+        args.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

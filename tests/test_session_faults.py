@@ -74,7 +74,7 @@ class Robot:
         self.sent = 0
 
     def _reaction(self):
-        wild = [np.array([1e9, np.nan]), np.array([1e9, -1e9]), None, np.zeros(3)]
+        wild = [np.array([1e9, np.nan]), np.array([1e9, -1e9]), None, np.zeros(3), "left", [[1.0], 2.0]]
 
         def answer(_):
             return wild[int(self.rng.integers(len(wild)))]
