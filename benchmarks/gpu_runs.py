@@ -126,17 +126,26 @@ def wait_asleep() -> None:
         print("threads will spin while they wait for the GPU", flush=True)
 
 
-def trained(runs: Sequence[Run], parallel: int) -> Iterator[Run]:
-    """Train what is not trained yet, so many at once; yields runs as they are finished."""
+def prepared(runs: Sequence[Run]) -> list[Run]:
+    """Those that are not trained yet, each ready to be finished, its steps timed while nothing else runs."""
     todo = [run for run in runs if not run.is_done]
+    for run in todo:
+        run.prepare()
+        run.time_steps()
+    return todo
+
+
+def finished(runs: Sequence[Run], parallel: int) -> Iterator[Run]:
+    """Train prepared runs to their end, so many at once; yields them as they are done."""
+    with ThreadPoolExecutor(parallel) as threads:
+        alone = min(parallel, len(runs)) == 1
+        finishing = {threads.submit(run.finish, alone=alone): run for run in runs}
+        for future in as_completed(finishing):
+            future.result()
+            yield finishing[future]
+
+
+def trained(runs: Sequence[Run], parallel: int) -> Iterator[Run]:
+    """Train what is not trained yet, so many at once; yields runs as they are done."""
     yield from (run for run in runs if run.is_done)
-    for start in range(0, len(todo), parallel):
-        group = todo[start : start + parallel]
-        for run in group:
-            run.prepare()
-            run.time_steps()
-        with ThreadPoolExecutor(len(group)) as threads:
-            finishing = {threads.submit(run.finish, alone=len(group) == 1): run for run in group}
-            for future in as_completed(finishing):
-                future.result()
-                yield finishing[future]
+    yield from finished(prepared(runs), parallel)

@@ -2,15 +2,15 @@
 
     python benchmarks/pusht_suite.py --demos pusht_cchi_v7_replay.zarr --out out/suite
 
-Final averaged weights, nothing selected. Small runs train `--parallel` at a time and large ones alone, while
-other processes play what is finished, many episodes side by side on the GPU. Run it again to continue,
+Final averaged weights, nothing selected. Large runs train one by one, then small ones `--parallel` at a time,
+while other processes play what is finished, many episodes side by side on the GPU. Run it again to continue,
 finished runs and episodes are kept and a large run goes on where it was saved last; `--parts`, `--only` and
-`--stop-after` cut the work into pieces. A training time is that of a step while no other run trains, times
-all steps. Writes `comparison.json`, which `nsde-policy compare --from-json` turns into tables and plots.
+`--stop-after` cut the work into pieces, `--table` puts all that is played together. A training time is that
+of a step while nothing else runs, times all steps. Writes `comparison.json`, which
+`nsde-policy compare --from-json` turns into tables and plots.
 """
 
 import argparse
-import itertools
 import json
 import multiprocessing
 import os
@@ -18,10 +18,11 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass, field, replace
+from fnmatch import fnmatch
 from pathlib import Path
 
 import torch
-from gpu_runs import Run, device_name, trained, wait_asleep
+from gpu_runs import Run, device_name, finished, prepared, wait_asleep
 
 from nsde_policy.eval.comparison import ACTIONS, Comparison
 from nsde_policy.eval.conditions import Condition
@@ -179,7 +180,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("out/suite"))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--parts", nargs="*", choices=list(PARTS), default=list(PARTS))
-    parser.add_argument("--only", nargs="*", help="methods; all by default")
+    parser.add_argument(
+        "--only", nargs="*", default=["*"], help="runs, like 'bet-*'; large ones in this order"
+    )
+    parser.add_argument("--table", action="store_true", help="only write what has been played")
     parser.add_argument("--parallel", type=int, default=32, help="small runs trained at once")
     parser.add_argument("--episodes", type=int, default=200)
     parser.add_argument("--seed-start", type=int, default=100_000)
@@ -193,7 +197,8 @@ def main() -> None:
     torch.backends.cudnn.benchmark = True
 
     plays = [play for part in args.parts for play in PARTS[part]]
-    plays = [play for play in dict.fromkeys(plays) if not args.only or play.trained.method in args.only]
+    plays = [play for name in args.only for play in plays if fnmatch(play.trained.folder, name)]
+    plays = list(dict.fromkeys(plays))
     if args.steps:
         plays = [replace(play, trained=replace(play.trained, steps=args.steps)) for play in plays]
     seeds = range(args.seed_start, args.seed_start + args.episodes)
@@ -207,10 +212,12 @@ def main() -> None:
         )
         for what in dict.fromkeys(play.trained for play in plays)
     }
+    kept = {play: args.out / "entries" / play.file for play in plays}
+    if args.table:
+        return write(args, [path for path in kept.values() if path.exists()])
     if args.device.startswith("cuda"):
         wait_asleep()
     pool = ProcessPoolExecutor(args.workers, multiprocessing.get_context("spawn"))
-    kept = {play: args.out / "entries" / play.file for play in plays}
     jobs: list[Future[None]] = []
     try:
         for run in in_turn(runs, args.parallel):
@@ -228,10 +235,12 @@ def main() -> None:
 
 
 def in_turn(runs: dict[Trained, Run], parallel: int) -> Iterator[Run]:
-    """Train small runs together, then large ones one by one."""
-    large = [run for what, run in runs.items() if what.method in LARGE]
-    small = [run for run in runs.values() if run not in large]
-    return itertools.chain(trained(small, parallel), trained(large, 1))
+    """What is trained already, then large runs one by one, then small ones together."""
+    todo = prepared(list(runs.values()))
+    yield from (run for run in runs.values() if run not in todo)
+    large = [run for what, run in runs.items() if run in todo and what.method in LARGE]
+    yield from finished(large, 1)
+    yield from finished([run for run in todo if run not in large], parallel)
 
 
 def write(args: argparse.Namespace, kept: list[Path]) -> None:
