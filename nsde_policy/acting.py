@@ -103,6 +103,13 @@ class ActingPolicy(abc.ABC):
         config = SessionConfig(rate_hz, deadline_s, limits, on_fault, **settings)
         return Session(self, config, calibration=self.calibration)
 
+    def _first_actions(self, obs: Any, seed: int | None) -> np.ndarray:
+        """A chunk for an episode that begins with `obs`; the seed's noise or its own, (chunk, act_dim)."""
+        memory = self._first_look(obs)
+        if seed is None:
+            return self._next_actions(memory)
+        return self.plan_from(memory.states(), steps=self._spec.chunk, seed=seed).actions
+
     def _checked_states(self, states: np.ndarray) -> np.ndarray:
         """`states` as an array, where they have the shape of this policy's and float32 can hold them."""
         wanted = (self._spec.history, self._spec.obs_dim + self._spec.act_dim)

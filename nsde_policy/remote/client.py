@@ -111,10 +111,7 @@ class RemotePolicy(ActingPolicy):
 
     def predict_action_chunk(self, obs: Any, *, seed: int | None = None) -> np.ndarray:
         """Plan from one observation alone, as at the start of an episode, (chunk, act_dim)."""
-        memory = self._first_look(obs)
-        if seed is None:
-            return self._next_actions(memory)
-        return self.plan_from(memory.states(), steps=self.spec.chunk, seed=seed).actions
+        return self._first_actions(obs, seed)
 
     def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
         """Plan from states (history, obs_dim + act_dim), newest first; the answer there, bit for bit.
