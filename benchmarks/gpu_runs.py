@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from nsde_policy.checkpoint import DemoRecord, RunDirectory, RunRecord, versions
+from nsde_policy.eval.latency import device_name
 from nsde_policy.files import replace_file
 from nsde_policy.run_config import RunConfig
 from nsde_policy.runs import build_model, fit_layout, load_for, training_data
@@ -113,10 +114,6 @@ class Run:
         self._training = None
         beside = "" if alone else " beside others"
         print(f"{self.files.path.name}: {seconds:.1f} s{beside}", flush=True)
-
-
-def device_name(device: str) -> str:
-    return torch.cuda.get_device_name() if device.startswith("cuda") else device
 
 
 def wait_asleep() -> None:

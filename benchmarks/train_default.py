@@ -13,10 +13,10 @@ import time
 from pathlib import Path
 
 import torch
-from gpu_runs import device_name
 from pusht_runs import run_of
 
 from nsde_policy.assets import SHIPPED_POLICY
+from nsde_policy.eval.latency import device_name
 
 
 def main() -> None:

@@ -188,13 +188,21 @@ class Comparison:
         return found._replace(condition=Condition())
 
     def main_rows(self) -> list[Row]:
-        """One row per name, at its home; the most successful first."""
+        """One row per name, at its home; the most successful first.
+
+        Where a sweep over demonstrations has a place for them, those trained on fewer stand there alone.
+        """
         homes = [self.home(name) for name in self.names]
+        if self.sweep("demos"):
+            homes = [home for home in homes if home.demos == self._most_demos]
         rows = [self.rows[home] for home in homes if home in self.rows]
         return sorted(rows, key=lambda row: (-row.success.value, -row.reward.value))
 
     def sweep(self, axis: str) -> dict[str, dict[float, Row]]:
-        """Rows that differ from home in one thing only, by name and value; names with several values only."""
+        """Rows that differ from home in one thing only, by name and value.
+
+        Names with several values, and beside them those that were only trained on fewer demonstrations.
+        """
         found: dict[str, dict[float, Row]] = {}
         for name in self.names:
             home = self.home(name)
@@ -203,9 +211,13 @@ class Comparison:
                 for setting, row in self.rows.items()
                 if setting.name == name and _with(setting, axis, home) == home
             }
-            if len(along) > 1:
+            if len(along) > 1 or (axis == "demos" and home.demos < self._most_demos):
                 found[name] = dict(sorted(along.items()))
-        return found
+        return found if any(len(along) > 1 for along in found.values()) else {}
+
+    @property
+    def _most_demos(self) -> int:
+        return max(setting.demos for setting in self.rows)
 
     def other_rows(self) -> list[Row]:
         """Rows that no sweep and not the main table show."""

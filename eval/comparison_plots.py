@@ -1,10 +1,12 @@
 """A comparison in pictures: scores with intervals, what they cost, and how they bear variations.
 
 Blue is the reference; every other row has a colour and a marker of its own, the same in all figures, and its
-name beside it.
+name beside it. Where there are more rows than colours, those of a method share one.
 """
 
 import itertools
+import textwrap
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,8 +121,8 @@ def draw_costs(comparison: Comparison, looks: dict[str, Look], cost: str) -> "Fi
         _score_limits(axis.set_ylim, [score(row) for row, _ in points])
     what = {"calls": f"network calls for {ACTIONS} actions", "latency": f"latency of {ACTIONS} actions, ms"}
     left_out = [row.label for row, value in known if not value]
-    note = f"\nwithout {', '.join(left_out)}: {'no calls' if cost == 'calls' else 'not measured'}"
-    axes[1, 0].set_xlabel(what[cost] + note * bool(left_out))
+    note = f"without {', '.join(left_out)}: {'no calls' if cost == 'calls' else 'not measured'}"
+    axes[1, 0].set_xlabel("\n".join([what[cost], *textwrap.wrap(note, 90)] if left_out else [what[cost]]))
     _settle(figure)
     for axis, score in zip(axes[:, 0], SCORES.values(), strict=True):
         _name_points(axis, [(row, value, score(row)) for row, value in points], looks)
@@ -180,8 +182,16 @@ def _looks(comparison: Comparison, reference: str | None) -> dict[str, Look]:
     names = comparison.names
     ours = comparison.reference(reference).name if comparison.main_rows() else names[0]
     looks = {ours: Look(REFERENCE, MARKERS[0], True)}
-    for i, name in enumerate(name for name in names if name != ours):
-        looks[name] = Look(OTHERS[i % len(OTHERS)], MARKERS[(1 + i) % len(MARKERS)], False)
+    crowded = len(names) > 1 + len(OTHERS)
+    kinds = {entry.name: entry.method if crowded else entry.name for entry in comparison.entries}
+    others = [kind for kind in dict.fromkeys(kinds.values()) if kind != kinds[ours]]
+    colours = {kinds[ours]: REFERENCE, **dict(zip(others, itertools.cycle(OTHERS), strict=False))}
+    used: Counter[str] = Counter({REFERENCE: 1})
+    for name in (name for name in names if name != ours):
+        colour = colours[kinds[name]]
+        marker = MARKERS[((REFERENCE, *OTHERS).index(colour) + used[colour]) % len(MARKERS)]
+        looks[name] = Look(colour, marker, False)
+        used[colour] += 1
     return looks
 
 
