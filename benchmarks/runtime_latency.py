@@ -8,7 +8,8 @@ period; the second finds its own. Figures are medians and 99th percentiles; rati
 calls. Afterwards the exported policy is called --calls times and the memory of the process is watched.
 
 "onnx, graph" is the graph alone, its inputs in place. "onnx, plan_from" is all that a control loop pays:
-checks, a generator made from a seed, noise, the graph, fresh arrays. "numpy" is the same equation in numpy.
+checks, a generator made from a seed, noise, the graph, fresh arrays. "pt2, graph" is the archive of
+torch.export, loaded again. "numpy" is the same equation in numpy.
 """
 
 import argparse
@@ -30,7 +31,7 @@ import torch
 from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.checkpoint import RunDirectory
 from nsde_policy.eval.latency import device_name
-from nsde_policy.export import export_policy
+from nsde_policy.export import export_policy, pt2_format
 from nsde_policy.export.chunk import Chunk
 from nsde_policy.export.folded import FoldedSDE
 from nsde_policy.models import Draws
@@ -108,6 +109,8 @@ def baseline() -> Job:
 def contenders(folder: Path) -> tuple[dict[str, Job], RuntimePolicy, np.ndarray]:
     policy = NSDEPolicy.from_pretrained()
     export_policy(policy, folder / "policy.onnx", steps=ACTIONS, cases=64)
+    export_policy(policy, folder / "policy.pt2", format="pt2", steps=ACTIONS, cases=64)
+    archive = pt2_format.answerer((folder / "policy.pt2").read_bytes())
     runtime = RuntimePolicy.load(folder / "policy.onnx")
     memory = runtime.spec.memory()
     memory.see(OBS)
@@ -116,6 +119,7 @@ def contenders(folder: Path) -> tuple[dict[str, Job], RuntimePolicy, np.ndarray]
     for graph in (chunk, first):
         graph.inputs["states"][:] = states
         graph.draw(np.random.default_rng(0))
+    inputs = [array.copy() for array in chunk.inputs.values()]
     folded = Chunk(policy, ACTIONS).fast
     assert isinstance(folded, FoldedSDE)
     jobs: dict[str, Job] = {
@@ -123,6 +127,7 @@ def contenders(folder: Path) -> tuple[dict[str, Job], RuntimePolicy, np.ndarray]
         "onnx, graph, first action": first.run,
         "onnx, plan_from": lambda: runtime.plan_from(states, steps=ACTIONS, seed=0),
         "onnx, plan_from, first action": lambda: runtime.first_action(states, seed=0),
+        "pt2, graph": lambda: archive(inputs),
         "torch, plan_from": lambda: policy.plan_from(states, steps=ACTIONS, seed=0),
         "torch, plan_from, first action": lambda: policy.plan_from(states, steps=1, seed=0),
         "numpy": numpy_plan(folded, states),

@@ -1,11 +1,12 @@
 """Soak `nsde-policy serve`: clients that ask as fast as they can; rate, latency, memory, errors.
 
     python benchmarks/serve_soak.py                      # 288 000 requests: 8 robots at 10 Hz for an hour
-    python benchmarks/serve_soak.py --requests 40000
+    python benchmarks/serve_soak.py --requests 40000 --clients 8
 
 The server is the command, in a process of its own; the clients are another process with a thread each, so
 that on a small machine both compete for the same cores and latencies are those of a busy one. Every answer
-is compared with the local policy's for the same states and seed, bit for bit.
+is compared with the local policy's for the same states and seed, bit for bit: actions, foreseen states and σ.
+Progress goes to standard error, a line per hundredth of the work.
 """
 
 import argparse
@@ -19,10 +20,13 @@ from pathlib import Path
 import numpy as np
 
 from nsde_policy.errors import NsdePolicyError
+from nsde_policy.planner import Plan
 from nsde_policy.policy import NSDEPolicy
 from nsde_policy.remote.client import RemotePolicy
 
 QUESTIONS = 64
+MARKS = 100
+"""Looks at the server's memory."""
 
 
 def resident_mb(pid: int) -> float:
@@ -42,8 +46,12 @@ def questions(policy: NSDEPolicy) -> list[tuple[np.ndarray, int, bytes]]:
             memory.see(rng.uniform(spec.low, spec.high)[: spec.obs_dim])
             memory.did(rng.uniform(spec.low, spec.high)[spec.obs_dim :])
         states = memory.states()
-        asked.append((states, seed, policy.plan_from(states, steps=spec.chunk, seed=seed).actions.tobytes()))
+        asked.append((states, seed, as_bytes(policy.plan_from(states, steps=spec.chunk, seed=seed))))
     return asked
+
+
+def as_bytes(plan: Plan) -> bytes:
+    return b"".join(b"none" if part is None else part.tobytes() for part in plan)
 
 
 class Client(threading.Thread):
@@ -63,11 +71,23 @@ class Client(threading.Thread):
                 began = time.perf_counter()
                 try:
                     plan = policy.plan_from(states, steps=policy.spec.chunk, seed=seed)
-                    self.wrong += plan.actions.tobytes() != wanted
+                    self.wrong += as_bytes(plan) != wanted
                 except NsdePolicyError as error:
                     self.errors.append(f"{type(error).__name__}: {error}")
                 self.latencies_ms[k] = 1e3 * (time.perf_counter() - began)
                 self.done += 1
+
+
+def tell_progress(robots: list[Client], total: int, resident: float, seconds: float) -> None:
+    done, errors = sum(robot.done for robot in robots), sum(len(robot.errors) for robot in robots)
+    wrong = sum(robot.wrong for robot in robots)
+    left = (total - done) * seconds / max(done, 1)
+    print(
+        f"{done}/{total} requests in {seconds:.0f} s, {done / seconds:.1f} per s, about {left:.0f} s left; "
+        f"server {resident:.2f} MB; {errors} errors, {wrong} wrong answers",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def soak(requests: int, clients: int, run: Path | None) -> dict[str, object]:
@@ -76,6 +96,7 @@ def soak(requests: int, clients: int, run: Path | None) -> dict[str, object]:
     torch.set_num_threads(1)
     asked = questions(NSDEPolicy.from_pretrained(run))
     command = [sys.executable, "-m", "nsde_policy.cli", "serve", "--port", "0", "--json", "--deadline-s", "5"]
+    command += ["--max-clients", str(max(clients, 32))]
     command += [] if run is None else [str(run)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
         assert server.stdout is not None
@@ -90,8 +111,9 @@ def soak(requests: int, clients: int, run: Path | None) -> dict[str, object]:
         total = clients * (requests // clients)
         while any(robot.is_alive() for robot in robots):
             time.sleep(0.2)
-            if len(memory) <= 10 * sum(robot.done for robot in robots) // total:
+            if len(memory) <= MARKS * sum(robot.done for robot in robots) // total:
                 memory.append(resident_mb(server.pid))
+                tell_progress(robots, total, memory[-1], time.perf_counter() - began)
         seconds = time.perf_counter() - began
         memory.append(resident_mb(server.pid))
         server.terminate()
@@ -126,6 +148,8 @@ def main() -> None:
     parser.add_argument("--run", type=Path, help="run directory; the shipped policy by default")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     args = parser.parse_args()
+    if not 1 <= args.clients <= args.requests:
+        parser.error(f"need 1 <= --clients <= --requests, got {args.clients} and {args.requests}")
     found = soak(args.requests, args.clients, args.run)
     if args.json:
         print(json.dumps(found, indent=2))

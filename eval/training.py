@@ -107,7 +107,7 @@ class Watch:
             self._bar.update(progress.step - self._bar.n)
         elif progress.step - self._logged >= self._steps / 10 or progress.step == self._steps:
             self._logged = progress.step
-            parts = ", ".join(f"{name} {loss}" for name, loss in losses.items())
+            parts = ", ".join(f"{name} {loss}" for name, loss in losses.items()) or "nothing to fit"
             print(f"step {progress.step}/{self._steps}, {progress.seconds:.0f} s: {parts}", file=sys.stderr)
 
     def _quick_evaluation(self, progress: Progress) -> dict[str, float]:

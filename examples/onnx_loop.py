@@ -3,40 +3,37 @@
     nsde-policy export --out policy.onnx
     python examples/onnx_loop.py policy.onnx --episodes 3
 
-It needs numpy and onnxruntime, and for the simulated robot gymnasium and pymunk. On your own robot, put its
-observation and its command in the place of the environment's. With --real-time, periods take as long as they
-would there.
+It needs numpy and onnxruntime, and for the simulated robot gymnasium and pymunk. Put your own robot in the
+place of `SimulatedPushT`: something to observe, something to send commands to. Rate, limits and what a
+familiar state is come with the file. Time is the robot's own, as fast as the machine can; with --real-time
+it is yours.
 """
 
 import argparse
 import time
 
-import gymnasium as gym
-import numpy as np
-
-from nsde_policy.envs import PUSHT_ID
 from nsde_policy.errors import NsdePolicyError
+from nsde_policy.eval.robot import SimulatedPushT
 from nsde_policy.runtime import RuntimePolicy
+from nsde_policy.session import Report, Session, SessionConfig
 
-CONTROL_HZ = 10
 
-
-def play(policy: RuntimePolicy, env: gym.Env, *, seed: int, real_time: bool) -> tuple[float, list[float]]:
-    """One episode; its best reward, and the seconds each action took."""
-    policy.reset(seed=seed)
-    obs, _ = env.reset(seed=seed)
-    best, taken, done = 0.0, [], False
-    deadline = time.perf_counter()
-    while not done:
-        asked = time.perf_counter()
-        action = policy.select_action(obs)
-        taken.append(time.perf_counter() - asked)
-        if real_time:
-            deadline += 1 / CONTROL_HZ
-            time.sleep(max(0.0, deadline - time.perf_counter()))
-        obs, reward, terminated, truncated, _ = env.step(np.clip(action, 0, 512))
-        best, done = max(best, float(reward)), terminated or truncated
-    return best, taken
+def play(
+    policy: RuntimePolicy, *, seed: int, rate_hz: float, seconds: float, real_time: bool
+) -> tuple[float, Report]:
+    """One episode; its best reward, and how the loop went."""
+    robot = SimulatedPushT()
+    robot.reset(seed=seed)
+    clock, sleep = (time.monotonic, time.sleep) if real_time else (lambda: robot.time, robot.advance)
+    config = SessionConfig(rate_hz=rate_hz, seed=seed, plan_ahead=real_time)
+    with Session(policy, config, calibration=policy.calibration, clock=clock, sleep=sleep) as session:
+        started = clock()
+        for tick in session.ticks():
+            robot.advance(tick - started - robot.time)  # by nothing, where time is the robot's own
+            if robot.success or robot.time >= seconds:
+                break
+            robot.send(session.step(robot.observe(), min(tick, clock())))
+    return robot.max_reward, session.report()
 
 
 def main() -> None:
@@ -47,24 +44,21 @@ def main() -> None:
     parser.add_argument("policy", help="file that nsde-policy export wrote")
     parser.add_argument("--episodes", type=int, default=3, help="how many to play")
     parser.add_argument("--seed", type=int, default=100_000, help="first start")
-    parser.add_argument("--steps", type=int, default=300, help="control periods of each at most")
-    parser.add_argument("--real-time", action="store_true", help=f"{CONTROL_HZ} control periods per second")
+    parser.add_argument("--seconds", type=float, default=30.0, help="of each at most, on the robot's clock")
+    parser.add_argument("--rate", type=float, default=10.0, help="commands per second")
+    parser.add_argument("--real-time", action="store_true", help="let a second take a second")
     args = parser.parse_args()
-    if args.episodes < 1 or args.steps < 1:
-        parser.error(f"play at least 1 episode of 1 period, got {args.episodes} of {args.steps}")
+    if args.episodes < 1 or not args.seconds > 0:
+        parser.error(f"play at least 1 episode of more than 0 s, got {args.episodes} of {args.seconds}")
     try:
         policy = RuntimePolicy.load(args.policy)
+        for seed in range(args.seed, args.seed + args.episodes):
+            best, report = play(
+                policy, seed=seed, rate_hz=args.rate, seconds=args.seconds, real_time=args.real_time
+            )
+            print(f"start {seed}: best reward {best:.3f}\n{report.as_text()}\n")
     except NsdePolicyError as error:
         parser.error(str(error))
-    env = gym.make(PUSHT_ID, max_episode_steps=args.steps)
-    for seed in range(args.seed, args.seed + args.episodes):
-        best, taken = play(policy, env, seed=seed, real_time=args.real_time)
-        milliseconds = 1e3 * np.array(taken)
-        print(
-            f"start {seed}: best reward {best:.3f} in {len(taken)} periods; an action took "
-            f"{np.median(milliseconds):.3f} ms, at most {milliseconds.max():.3f} ms"
-        )
-    env.close()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """A ROS 2 node that runs a policy at a fixed rate.
 
-    python examples/ros2_node.py --rate 10                                        # the shipped policy
-    python examples/ros2_node.py --rate 10 --policy-rate 10 --url ws://host:8765  # behind `nsde-policy serve`
+    python examples/ros2_node.py --rate 10                       # the shipped policy
+    python examples/ros2_node.py --rate 10 --url ws://host:8765  # behind `nsde-policy serve`
 
 It listens to `observation` and speaks on `action`, both std_msgs/Float64MultiArray: the numbers of the
 policy's observation and action, in their own units and order. Let the robot publish at least twice per
@@ -22,7 +22,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from nsde_policy.errors import NsdePolicyError, PolicyInputError, SessionStoppedError
+from nsde_policy.errors import (
+    MissingDependencyError,
+    NsdePolicyError,
+    PolicyInputError,
+    SessionStoppedError,
+)
 from nsde_policy.session import Session, SessionConfig
 
 
@@ -63,7 +68,8 @@ def open_session(run: Path | None, url: str | None, config: SessionConfig) -> Se
     if url is not None:
         from nsde_policy.remote.client import RemotePolicy
 
-        return Session(RemotePolicy.connect(url, token=os.environ.get("NSDE_POLICY_TOKEN")), config)
+        remote = RemotePolicy.connect(url, token=os.environ.get("NSDE_POLICY_TOKEN"))
+        return Session(remote, config, calibration=remote.calibration)
     import torch
 
     from nsde_policy.policy import NSDEPolicy
@@ -71,6 +77,19 @@ def open_session(run: Path | None, url: str | None, config: SessionConfig) -> Se
     torch.set_num_threads(1)
     policy = NSDEPolicy.from_pretrained(run)
     return Session(policy, config, calibration=policy.calibration)
+
+
+def ros() -> tuple[Any, Any]:
+    """ROS 2's Python library, and the class of the messages."""
+    try:
+        import rclpy
+        from std_msgs.msg import Float64MultiArray
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{error.name or error} cannot be imported; it comes with ROS 2, not from PyPI: "
+            "source /opt/ros/DISTRO/setup.bash, and run this with the Python that ROS 2 was built for"
+        ) from None
+    return rclpy, Float64MultiArray
 
 
 def spin(loop: PolicyLoop, rate_hz: float, *, rclpy: Any, numbers: Any) -> None:
@@ -115,15 +134,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--max-age", type=float, help="oldest observation used, s; 1.5 periods by default")
     args, _ = parser.parse_known_args(argv)  # ROS adds arguments of its own
     try:
-        import rclpy
-        from std_msgs.msg import Float64MultiArray
-
+        rclpy, numbers = ros()
         config = SessionConfig(
             rate_hz=args.rate, policy_hz=args.policy_rate, max_age_s=args.max_age, plan_ahead=True
         )
         with open_session(args.run, args.url, config) as session:
-            spin(PolicyLoop(session), args.rate, rclpy=rclpy, numbers=Float64MultiArray)
-    except (NsdePolicyError, ModuleNotFoundError) as error:
+            spin(PolicyLoop(session), args.rate, rclpy=rclpy, numbers=numbers)
+    except NsdePolicyError as error:
         print(f"ros2_node: {error}", file=sys.stderr)
         return 2
     return 0

@@ -71,7 +71,7 @@ class Calibration(Jsonable):
             commands = np.concatenate([before, actions[start:end]]).astype(np.float64)
             steps.append(np.diff(commands, axis=0))
             turns.append(np.diff(steps[-1], axis=0, prepend=0.0))
-        features = _features(states.astype(np.float64), spec)
+        features = _Features(spec)(states.astype(np.float64))
         precision = np.linalg.inv(np.atleast_2d(np.cov(features.T)) + RIDGE * np.eye(features.shape[1]))
         mean = features.mean(axis=0)
         return cls(
@@ -124,7 +124,7 @@ class Familiarity:
     """
 
     def __init__(self, calibration: Calibration, spec: PolicySpec) -> None:
-        self._spec, self.threshold = spec, calibration.threshold
+        self._features, self.threshold = _Features(spec), calibration.threshold
         self._mean, self._precision = np.array(calibration.mean), np.array(calibration.precision)
 
     @property
@@ -136,7 +136,7 @@ class Familiarity:
         """0 at the mean of the demonstrations, (d,) → number; None where nothing was measured."""
         if not self.is_known:
             return None
-        (features,) = _features(state[None].astype(np.float64), self._spec) - self._mean
+        (features,) = self._features(state[None].astype(np.float64)) - self._mean
         return float(np.sqrt(max(features @ self._precision @ features, 0.0)))
 
     def is_strange(self, distance: float | None) -> bool:
@@ -144,13 +144,18 @@ class Familiarity:
         return self.is_known and distance is not None and distance > self.threshold
 
 
-def _features(states: np.ndarray, spec: PolicySpec) -> np.ndarray:
-    """States in ranges of the demonstrations, angles as sine and cosine, (n, d + angles)."""
-    low, high = np.array(spec.low), np.array(spec.high)
-    features = (states - low) / (high - low)
-    angles = states[:, list(spec.circular)]
-    features[:, list(spec.circular)] = np.sin(angles)
-    return np.concatenate([features, np.cos(angles)], axis=1)
+class _Features:
+    """States in ranges of the demonstrations, angles as sine and cosine, (n, d) → (n, d + angles)."""
+
+    def __init__(self, spec: PolicySpec) -> None:
+        self._low, self._angles = np.array(spec.low), list(spec.circular)
+        self._range = np.array(spec.high) - self._low
+
+    def __call__(self, states: np.ndarray) -> np.ndarray:
+        features = (states - self._low) / self._range
+        angles = states[:, self._angles]
+        features[:, self._angles] = np.sin(angles)
+        return np.concatenate([features, np.cos(angles)], axis=1)
 
 
 def _distances(centred: np.ndarray, precision: np.ndarray) -> np.ndarray:

@@ -77,10 +77,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args == ["--version"]:
         print(f"nsde-policy {__version__}")
         return 0
+    command: Command | None = None
     try:
-        _parse(args).run()
+        command = _parse(args)
+        command.run()
     except NsdePolicyError as error:
-        return _fail(str(error), 2, debug)
+        return _fail(_in_flags(str(error), command), 2, debug)
     except KeyboardInterrupt as stop:
         return _fail(str(stop) or "interrupted", 130, debug)
     except BrokenPipeError:  # the reader of our output has gone, as `| head` does
@@ -89,6 +91,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         return _fail(f"unexpected {type(error).__name__}: {error} (a bug; --debug shows where)", 1, debug)
     return 0
+
+
+def _in_flags(message: str, command: Command | None) -> str:
+    """What a settings class says of its values, in the words of the command line: `push` is --push there."""
+    refused = re.match(r"[A-Z]\w*: (need .*)", message)
+    if command is None or refused is None:
+        return message
+    said, _, got = refused[1].partition(", got ")
+    for flag in vars(command):
+        said = re.sub(rf"\b{flag}\b", f"--{flag.replace('_', '-')}", said)
+    return f"{said}, got {got}" if got else said
 
 
 def _fail(message: str, code: int, debug: bool) -> int:

@@ -8,6 +8,7 @@ import difflib
 import json
 import math
 import typing
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
@@ -29,11 +30,7 @@ class Jsonable:
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """The inverse of `to_dict`; missing fields take their defaults, unknown ones are refused."""
         hints = typing.get_type_hints(cls)
-        for key in values:
-            if key not in hints:
-                near = difflib.get_close_matches(key, hints, n=1, cutoff=0.0)
-                instead = f"the nearest is {near[0]!r}" if near else "it has none"
-                raise ConfigError(f"{cls.__name__} has no setting {key!r}; {instead}")
+        check_names(cls, values, hints)
         return cls(**{key: _read(cls, key, hints[key], value) for key, value in values.items()})
 
     @classmethod
@@ -46,6 +43,16 @@ class Jsonable:
         if not isinstance(values, dict):
             raise ConfigError(f"{cls.__name__} must be a JSON object, got {type(values).__name__}")
         return cls.from_dict(values)
+
+
+def check_names(owner: type, given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse settings that there are none of; the message names the nearest one there is."""
+    known = list(known)
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
+            instead = f"the nearest is {near[0]!r} of {', '.join(known)}" if near else "it has none"
+            raise ConfigError(f"{owner.__name__} has no setting {name!r}; {instead}")
 
 
 def _read(owner: type, key: str, hint: Any, value: Any) -> Any:

@@ -1,9 +1,12 @@
 """Real policy servers for tests: a planner of known answers, served in a thread, spoken to over sockets."""
 
 import asyncio
+import json
 import socket
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,8 +15,18 @@ from typing import Any
 import numpy as np
 from websockets.sync.client import ClientConnection, connect
 
+from nsde_policy.calibration import Calibration
 from nsde_policy.planner import Plan, Planner, PolicySpec
-from nsde_policy.remote.protocol import PROTOCOL, Hello, PlanRequest, encode
+from nsde_policy.remote.client import RemotePolicy
+from nsde_policy.remote.protocol import (
+    PROTOCOL,
+    Hello,
+    PlanReply,
+    PlanRequest,
+    Refusal,
+    decode_answer,
+    encode,
+)
 from nsde_policy.remote.server import PolicyServer
 from nsde_policy.remote.serving import ServeSettings
 
@@ -29,6 +42,7 @@ SPEC = PolicySpec(
     high=(1.0,) * 5,
     increment_std=(0.1,) * 5,
 )
+CALIBRATION = Calibration.of_spec(SPEC)
 STATES = np.arange(10, dtype=np.float32).reshape(2, 5) / 7
 
 
@@ -109,7 +123,7 @@ def request(number: int = 1, **changes: Any) -> bytes:
 
 
 @contextmanager
-def served(planner: Planner, **options: Any) -> Iterator[Served]:
+def served(planner: Planner, *, calibration: Calibration | None = None, **options: Any) -> Iterator[Served]:
     """A server in a thread, on a free port."""
     events: list[dict[str, Any]] = []
 
@@ -117,7 +131,7 @@ def served(planner: Planner, **options: Any) -> Iterator[Served]:
         events.append({"event": event, **facts})
 
     settings = ServeSettings(**{"port": 0, "deadline_s": 5.0, **options})
-    server, ready, port = PolicyServer(planner, settings, log), threading.Event(), 0
+    server, ready, port = PolicyServer(planner, settings, log, calibration=calibration), threading.Event(), 0
 
     def note(found: int) -> None:
         nonlocal port
@@ -133,3 +147,26 @@ def served(planner: Planner, **options: Any) -> Iterator[Served]:
         server.stop()
         thread.join(20)
         assert not thread.is_alive(), "the server did not stop"
+
+
+def assert_serves(house: Served, **options: Any) -> None:
+    seed = 11
+    wanted = LinearPlanner().plan_from(STATES, steps=6, seed=seed)
+    with RemotePolicy.connect(house.url, timeout_s=10, deadline_s=5, **options) as policy:
+        plan = policy.plan_from(STATES, steps=6, seed=seed)
+    assert plan.states is not None
+    assert wanted.states is not None
+    assert plan.actions.tobytes() == wanted.actions.tobytes()
+    assert plan.states.tobytes() == wanted.states.tobytes()
+
+
+def answer(line: Any) -> PlanReply | Refusal:
+    return decode_answer(line.recv(timeout=10), PlanReply)
+
+
+def healthz(house: Served) -> tuple[int, dict[str, Any]]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{house.port}/healthz", timeout=10) as response:
+            return response.status, json.load(response)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)

@@ -29,6 +29,7 @@ EVERYTHING = (
     | {
         "runs",
         "session",
+        "acting",
         "remote",
         "runtime",
         "export",
@@ -66,9 +67,10 @@ ROOMS: dict[str, set[str]] = {
     "observation": {"errors", "planner"},
     "calibration": {"errors", "config", "planner"},
     "session": {"errors", "files", "config", *ROBOT},
-    "policy": {"errors", "config", *ROBOT, "models", "checkpoint", "runs", "assets", "session"},
-    "remote": {"errors", "config", "observation", "planner", "__version__"},
-    "runtime": {"errors", "config", "memory", "observation", "planner"},
+    "acting": {"errors", *ROBOT, "session"},
+    "policy": {"errors", "config", *ROBOT, "models", "checkpoint", "runs", "assets", "acting"},
+    "remote": {"errors", "config", "calibration", "memory", "planner", "acting", "__version__"},
+    "runtime": {"errors", "config", "calibration", "memory", "planner", "acting"},
     "export": {
         "errors",
         "files",

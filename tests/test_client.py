@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from policy_servers import SPEC, STATES, LinearPlanner, Served, served
+from policy_servers import CALIBRATION, SPEC, STATES, LinearPlanner, Served, served
 from websockets.sync.server import ServerConnection
 from websockets.sync.server import serve as serve_in_threads
 
@@ -73,10 +73,10 @@ def test_a_chunk_is_executed_before_it_plans_again_from_what_was_seen_and_done()
     planner = LinearPlanner()
     with served(planner) as house, RemotePolicy.connect(house.url, deadline_s=5, timeout_s=10) as policy:
         policy.reset(seed=1)
-        actions = np.array([policy.select_action(OBS + k) for k in range(5)])
+        actions = np.array([policy.select_action(OBS + 0.1 * k) for k in range(5)])
         memory, here = SPEC.memory(), LinearPlanner()
         for k in range(5):
-            memory.see(OBS + k)
+            memory.see(OBS + 0.1 * k)
             if k in (0, 4):
                 plan = here.plan_from(memory.states(), steps=4, seed=planner.seeds[k // 4]).actions
             assert np.array_equal(actions[k], plan[k % 4])
@@ -95,11 +95,13 @@ def test_a_chunk_from_one_observation_repeats_itself_with_its_seed(policy: Remot
 @pytest.mark.parametrize(
     ("states", "options", "message"),
     [
-        (np.zeros((2, 4)), {}, r"of shape \(2, 5\), got \(2, 4\)"),
+        (np.zeros((2, 4)), {}, r"have shape \(2, 5\), got \(2, 4\)"),
         (np.full((2, 5), np.nan), {}, "finite"),
         (STATES, {"steps": 0}, "need steps >= 1"),
-        (STATES, {"seed": -1}, "a seed from 0"),
-        (STATES, {"seed": 2**63}, "a seed from 0"),
+        (STATES, {"steps": 2.5}, "steps must be a whole number, got 2.5"),
+        (STATES, {"seed": -1}, "a seed lies between 0"),
+        (STATES, {"seed": 2**63}, "a seed lies between 0"),
+        (STATES, {"seed": "a"}, "seed must be a whole number, got 'a'"),
     ],
 )
 def test_what_cannot_be_planned_is_refused_before_it_is_sent(
@@ -224,7 +226,7 @@ def test_threads_take_turns_and_each_gets_its_own_answer(policy: RemotePolicy):
 
 # Servers that lie.
 
-WELCOME = Welcome(PROTOCOL, "test", SPEC, max_message=65_536, max_steps=128, deadline_s=1.0)
+WELCOME = Welcome(PROTOCOL, "test", SPEC, CALIBRATION, max_message=65_536, max_steps=128, deadline_s=1.0)
 Reply = Callable[[PlanRequest], bytes | str | None]
 
 
@@ -256,6 +258,7 @@ LIES: dict[str, tuple[Reply, type[Exception], str]] = {
     "too few actions": (lambda r: planned(r.id, actions=np.zeros((3, 2))), ProtocolError, "shape"),
     "wide actions": (lambda r: planned(r.id, actions=np.zeros((4, 3))), ProtocolError, "shape"),
     "wrong states": (lambda r: planned(r.id, states=np.zeros((4, 5))), ProtocolError, "shape"),
+    "wrong std": (lambda r: planned(r.id, std=np.zeros((4, 5))), ProtocolError, "shape"),
     "nan": (lambda r: planned(r.id, actions=np.full((4, 2), np.nan)), ProtocolError, "finite"),
     "a welcome": (lambda r: encode(WELCOME), ProtocolError, "expected a message of kind 'planned'"),
     "a flood": (lambda r: b"\x00" * 2_000_000, RemoteLostError, "is gone"),
@@ -263,15 +266,21 @@ LIES: dict[str, tuple[Reply, type[Exception], str]] = {
 }
 
 
-def planned(number: int, actions: np.ndarray | None = None, states: np.ndarray | None = None) -> bytes:
-    return encode(PlanReply(number, np.zeros((4, 2)) if actions is None else actions, states))
+def planned(
+    number: int,
+    actions: np.ndarray | None = None,
+    states: np.ndarray | None = None,
+    std: np.ndarray | None = None,
+) -> bytes:
+    return encode(PlanReply(number, np.zeros((4, 2)) if actions is None else actions, states, std))
 
 
 @pytest.mark.parametrize("name", LIES)
 def test_a_server_that_lies_gives_a_typed_error_and_never_a_plan(name: str):
     reply, error, message = LIES[name]
     with liar(reply) as url:
-        policy = RemotePolicy.connect(url, deadline_s=0.2, timeout_s=0.3)
+        policy = RemotePolicy.connect(url, deadline_s=0.2, timeout_s=10)
+        policy._timeout_s = 0.3 if name == "silence" else 10  # a busy machine may need longer to connect
         with pytest.raises(error, match=message):
             policy.plan_from(STATES, steps=4, seed=0)
         policy.close()
@@ -282,7 +291,12 @@ def test_a_server_that_lies_gives_a_typed_error_and_never_a_plan(name: str):
     [
         (b"", ProtocolError, "not msgpack"),
         ("hello", ProtocolError, "bytes"),
-        (encode(replace(WELCOME, protocol=2)), ProtocolError, "speaks protocol 2, this client 1"),
+        (encode(replace(WELCOME, protocol=9)), ProtocolError, f"speaks protocol 9, this client {PROTOCOL}"),
+        (
+            encode(replace(WELCOME, calibration=replace(CALIBRATION, step=(1.0,), acceleration=(1.0,)))),
+            ProtocolError,
+            "belongs to another run",
+        ),
         (encode(Refusal(None, "wrong_version", "no")), RemoteRefusedError, "wrong_version"),
     ],
 )
@@ -315,10 +329,12 @@ def test_an_answer_that_comes_after_the_timeout_is_not_taken_for_the_next():
         return planned(request.id, actions=np.full((4, 2), float(request.seed)))
 
     with liar(slow) as url:
-        policy = RemotePolicy.connect(url, deadline_s=0.2, timeout_s=0.2)
+        policy = RemotePolicy.connect(url, deadline_s=0.2, timeout_s=10)
+        policy._timeout_s = 0.2
         with pytest.raises(RemoteLateError):
             policy.plan_from(STATES, steps=4, seed=99)
         time.sleep(0.4)
+        policy._timeout_s = 10
         assert (policy.plan_from(STATES, steps=4, seed=5).actions == 5.0).all()
         policy.close()
 

@@ -66,7 +66,7 @@ def test_a_neural_sde_that_cannot_be_folded_is_traced_with_its_own_networks(tmp_
 def assert_same(chunk: Chunk) -> None:
     def answer(inputs):
         out = chunk.fast(*(torch.from_numpy(values) for values in inputs))
-        return dict(zip(("actions", "path"), (tensor.numpy() for tensor in out), strict=True))
+        return dict(zip(("actions", "path", "std"), (tensor.numpy() for tensor in out), strict=True))
 
     assert measure(chunk, answer, n=50).worst < 2e-6
 
@@ -76,7 +76,7 @@ def test_another_policys_answers_fail_the_comparison():
 
     def answer(inputs):
         out = other.fast(*(torch.from_numpy(values) for values in inputs))
-        return dict(zip(("actions", "path"), (tensor.numpy() for tensor in out), strict=True))
+        return dict(zip(("actions", "path", "std"), (tensor.numpy() for tensor in out), strict=True))
 
     with pytest.raises(ExportError, match="differs from the policy by"):
         measure(asked, answer, n=5)

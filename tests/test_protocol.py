@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from nsde_policy.calibration import Calibration
 from nsde_policy.errors import ProtocolError
 from nsde_policy.planner import Plan, PolicySpec
 from nsde_policy.remote.protocol import (
@@ -41,6 +42,15 @@ SPEC = PolicySpec(
     high=(1.0, 2.0, 3.0),
     increment_std=(0.1, 0.2, 0.3),
 )
+CALIBRATION = Calibration(
+    rate_hz=10.0,
+    step=(0.1,),
+    acceleration=(1 / 3,),
+    mean=(0.1, 0.2, 0.3, 1e-17),
+    precision=((1.5, 0.0, -0.25, 0.0),) * 4,
+    threshold=4.5,
+)
+WELCOME = Welcome(1, "0.1.0", SPEC, CALIBRATION, max_message=65_536, max_steps=16, deadline_s=1.0)
 REQUEST = PlanRequest(id=1, states=np.ones((2, 3), np.float32), steps=8, seed=3, deadline_s=0.5)
 TWO = struct.pack("<2d", 1.0, 2.0)
 KINDS = (Hello, Welcome, PlanRequest, PlanReply)
@@ -65,18 +75,18 @@ def test_a_request_arrives_to_the_bit(number, states, steps, seed, deadline_s):
     assert got.states.flags.writeable
 
 
-@given(ids, finite, st.none() | finite)
-def test_a_plan_arrives_to_the_bit(number, actions, states):
-    got = decode_answer(encode(PlanReply(number, actions, states)), PlanReply)
+@given(ids, finite, st.none() | finite, st.none() | finite)
+def test_a_plan_arrives_to_the_bit(number, actions, states, std):
+    got = decode_answer(encode(PlanReply(number, actions, states, std)), PlanReply)
     assert isinstance(got, PlanReply)
     assert got.actions.tobytes() == actions.tobytes()
-    assert (got.states is None) == (states is None)
-    assert states is None or (got.states is not None and got.states.tobytes() == states.tobytes())
+    for sent, found in ((states, got.states), (std, got.std)):
+        assert (found is None) == (sent is None)
+        assert sent is None or found.tobytes() == sent.tobytes()
 
 
-def test_a_greeting_carries_the_whole_spec():
-    sent = Welcome(1, "0.1.0", SPEC, max_message=65_536, max_steps=16, deadline_s=1.0)
-    assert decode(encode(sent), Welcome) == sent
+def test_a_greeting_carries_the_whole_spec_and_calibration():
+    assert decode(encode(WELCOME), Welcome) == WELCOME
     assert decode(encode(Hello(1, "0.1.0")), Hello) == Hello(1, "0.1.0")
     refusal = Refusal(None, "late", "too late")
     assert decode_answer(encode(refusal), PlanReply) == refusal
@@ -97,9 +107,9 @@ trees = st.recursive(
 )
 MESSAGES = {
     "hello": encode(Hello(1, "0.1.0")),
-    "welcome": encode(Welcome(1, "0.1.0", SPEC, max_message=65_536, max_steps=16, deadline_s=1.0)),
+    "welcome": encode(WELCOME),
     "plan": encode(REQUEST),
-    "planned": encode(PlanReply(1, np.ones((2, 1)), np.ones((3, 3)))),
+    "planned": encode(PlanReply(1, np.ones((2, 1)), np.ones((3, 3)), np.ones((2, 1)))),
     "refusal": encode(Refusal(1, "late", "too late")),
 }
 
@@ -231,9 +241,10 @@ def test_a_spec_that_contradicts_itself_is_refused(change):
     ],
     ids=range(8),
 )
-def test_a_spec_that_is_none_is_refused(spec):
-    values = msgpack.unpackb(MESSAGES["welcome"]) | {"spec": spec}
-    with pytest.raises(ProtocolError, match="spec is not that of a policy"):
+@pytest.mark.parametrize("field", ["spec", "calibration"])
+def test_a_spec_or_a_calibration_that_is_none_is_refused(field, spec):
+    values = msgpack.unpackb(MESSAGES["welcome"]) | {field: spec}
+    with pytest.raises(ProtocolError, match=f"{field} is not that of a policy"):
         decode(msgpack.packb(values), Welcome)
 
 
@@ -244,6 +255,8 @@ def test_a_spec_that_is_none_is_refused(spec):
         (Plan(np.zeros((2, 1)), np.zeros((2, 3))), r"states have shape \(2, 3\), expected \(3, 3\)"),
         (Plan(np.full((2, 1), np.nan)), "actions are not finite"),
         (Plan(np.zeros((2, 1)), np.full((3, 3), np.inf)), "states are not finite"),
+        (Plan(np.zeros((2, 1)), std=np.zeros((3, 1))), r"std have shape \(3, 1\), expected \(2, 1\)"),
+        (Plan(np.zeros((2, 1)), std=np.full((2, 1), np.inf)), "std are not finite"),
     ],
 )
 def test_a_plan_that_was_not_asked_for_is_refused(plan, message):

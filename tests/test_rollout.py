@@ -185,7 +185,7 @@ def test_the_command_writes_what_it_found(tmp_path, capsys):
             ["--sampling", "steps=10"],
             "'steps=10' is no sampling setting of this policy; those it has: denoiser=",
         ),
-        (["--latency-steps", "-1"], "latency_steps"),
+        (["--latency-steps", "-1"], "need 0 <= --latency-steps"),
         (["--json", "/proc/x/y.json"], "/proc/x/y.json cannot be written"),
         (["--seed-start", "-5"], "seed_start >= 0"),
     ],

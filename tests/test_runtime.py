@@ -57,13 +57,15 @@ def test_it_runs_where_importing_torch_fails(exported):
         "print(policy.predict_action_chunk(obs, seed=1).shape)\n"
         "memory = policy.spec.memory()\nmemory.see(obs)\n"
         "print(policy.plan_from(memory.states(), steps=2, seed=0).states.shape)\n"
+        "with policy.session(rate_hz=10, policy_hz=10, plan_ahead=True, deadline_s=10) as session:\n"
+        "    print(session.step(obs).shape, session.last.source)\n"
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    actions, chunk, states = done.stdout.splitlines()
+    actions, chunk, states, sent = done.stdout.splitlines()
     assert np.isfinite(json.loads(actions)).all()
-    assert (chunk, states) == ("(4, 2)", "(3, 5)")
+    assert (chunk, states, sent) == ("(4, 2)", "(3, 5)", "(2,) plan")
 
 
 def test_the_same_states_and_seed_give_the_same_plan(policy):
@@ -121,8 +123,14 @@ def test_what_it_cannot_take_is_refused(policy):
         policy.plan_from(np.full_like(states, np.nan), steps=1, seed=0)
     with pytest.raises(ConfigError, match=r"from 1 to 4 actions, 5 .* more --steps"):
         policy.plan_from(states, steps=5, seed=0)
-    with pytest.raises(ConfigError, match="seed must not be negative"):
-        policy.plan_from(states, steps=1, seed=-1)
+    for seed, match in ((-1, "between 0 and"), (2**63, "between 0 and"), ("a", "whole"), (1.5, "whole")):
+        with pytest.raises(PolicyInputError, match=match):
+            policy.plan_from(states, steps=1, seed=seed)
+    for steps in (2.5, "2", None, True):
+        with pytest.raises(PolicyInputError, match="steps must be a whole number"):
+            policy.plan_from(states, steps=steps, seed=0)
+    with pytest.raises(PolicyInputError, match="states are numbers"):
+        policy.plan_from("states", steps=1, seed=0)
     with pytest.raises(PolicyInputError, match="finite"):
         policy.select_action(np.array([0.4, np.inf, 300.0]))
     with pytest.raises(PolicyInputError, match="finite"):
@@ -383,7 +391,11 @@ def test_a_file_without_its_record_is_refused(model):
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        (lambda r: r.update(format=2), "format 2, this version reads 1"),
+        (lambda r: r.update(format=1), "format 1, this version reads 2; export it again"),
+        (lambda r: r.pop("calibration"), "calibration"),
+        (lambda r: r["calibration"].update(step=[1.0], acceleration=[1.0]), "belongs to another run"),
+        (lambda r: r["calibration"].update(threshold=float("nan")), "finite"),
+        (lambda r: r["calibration"]["precision"].append([1.0]), "square"),
         (lambda r: r.update(format="1"), "format must be int"),
         (lambda r: r.pop("spec"), "spec"),
         (lambda r: r.update(graph_sha256="0" * 64), "damaged or changed"),

@@ -49,6 +49,8 @@ def test_the_command_answers_as_the_policy_here_and_ends_when_told(tmp_path: Pat
         memory.see([230.0, 120.0, 299.6, 145.2, 5.378])
         remote = RemotePolicy.connect(facts["url"], token=TOKEN, deadline_s=5, timeout_s=20)
         assert remote.spec == local.spec
+        assert remote.calibration == local.calibration
+        assert remote.calibration.rate_hz == 10
         assert facts["spec"] == json.loads(local.spec.to_json())
         for seed in (0, 1, 2**63 - 1):
             for states in (memory.states(), memory.states().astype(np.float64)):
@@ -58,6 +60,9 @@ def test_the_command_answers_as_the_policy_here_and_ends_when_told(tmp_path: Pat
                 assert there.states is not None
                 assert there.actions.tobytes() == here.actions.tobytes()
                 assert there.states.tobytes() == here.states.tobytes()
+                assert here.std is not None
+                assert there.std is not None
+                assert there.std.tobytes() == here.std.tobytes()
     finally:
         process.send_signal(number)
         _, said = process.communicate(timeout=30)

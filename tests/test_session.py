@@ -1,5 +1,6 @@
 """Tests for session.py and its parts, in simulated time; the last ones with the policy that is shipped."""
 
+import gc
 import json
 import threading
 from itertools import pairwise
@@ -11,10 +12,10 @@ from hypothesis import strategies as st
 from numpy_planner import CALIBRATION, SPEC, FailingWalker, Sim, Walker
 
 from nsde_policy.errors import ConfigError, PlanError, PolicyInputError, SessionStoppedError
+from nsde_policy.eval.slow_planning import DelayedPlanner, SimulatedWorker
 from nsde_policy.planner import Plan
 from nsde_policy.policy import NSDEPolicy
 from nsde_policy.session import Session
-from nsde_policy.session.ahead import DelayedPlanner, SimulatedWorker
 from nsde_policy.session.clock import Grid, ticks
 from nsde_policy.session.config import SessionConfig
 from nsde_policy.session.faults import FaultKind
@@ -151,6 +152,25 @@ def test_a_session_slower_than_its_policy_or_without_a_rate_is_refused():
         session(Sim(), rate_hz=5)
     with pytest.raises(ConfigError, match="policy_hz"):
         Session(Walker(), SessionConfig())
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"rate": 10}, "no setting 'rate'; the nearest is 'rate_hz' of rate_hz, deadline_s, limits"),
+        ({"plan_ahed": True}, "the nearest is 'plan_ahead'"),
+        ({"rate_hz": "fast"}, "need rate_hz > 0, got 'fast'"),
+        ({"rate_hz": None}, "need rate_hz > 0"),
+        ({"deadline_s": float("nan")}, "need deadline_s > 0"),
+        ({"chunk": 2.5}, "need a whole chunk >= 1, got 2.5"),
+        ({"seed": "a"}, "need a whole seed >= 0, got 'a'"),
+        ({"limits": "none"}, "limits are 'from_demos' or Limits"),
+        ({"on_fault": "panic"}, "on_fault is 'hold', 'stop' or a callback"),
+    ],
+)
+def test_settings_that_there_are_none_of_or_that_cannot_work_are_refused(settings, match):
+    with pytest.raises(ConfigError, match=match):
+        SessionConfig(**settings)
 
 
 # --- Faults ---
@@ -304,6 +324,96 @@ def test_a_worker_plans_in_a_thread_of_its_own_and_ends_with_the_session():
     assert seen[0] is not threading.main_thread()
     seen[0].join(timeout=10)
     assert not seen[0].is_alive()
+
+
+@pytest.mark.parametrize("error", [RuntimeError("the network broke"), SystemExit(3), KeyboardInterrupt()])
+def test_whatever_a_worker_raises_is_in_the_report_and_it_goes_on_planning(error):
+    failing = [error]
+
+    class Breaking(Walker):
+        def plan_from(self, states, *, steps, seed):
+            if failing:
+                raise failing.pop()
+            return super().plan_from(states, steps=steps, seed=seed)
+
+    sim, planner = Sim(), Breaking()
+    config = SessionConfig(plan_ahead=True, deadline_s=10)
+    with Session(planner, config, calibration=CALIBRATION, clock=sim.clock) as control:  # a real thread
+        control.step(OBS, sim.now)
+        assert [fault.kind for fault in control.last.faults] == [FaultKind.PLANNER_ERROR]
+        assert type(error).__name__ in control.last.faults[0].detail
+        sim.now += PERIOD
+        control.step(OBS, sim.now)
+        sim.now += PERIOD
+        control.step(OBS, sim.now)
+        assert control.last.source == "plan"
+    assert control.report().faults == {"planner_error": 1}
+
+
+def test_a_worker_that_never_answers_is_in_the_report_once_per_episode_and_the_robot_stands():
+    sim = Sim()
+    control = session(sim, delay_s=1e9)
+    commands = drive(control, sim, 30, follow=False)
+    assert control.report().faults == {"late_plan": 1}
+    assert (commands == commands[0]).all()
+    control.reset()
+    drive(control, sim, 30, follow=False)
+    assert control.report().faults == {"late_plan": 2}
+
+
+@pytest.mark.parametrize("trouble", ["raise", "nan", "shape"])
+def test_what_went_wrong_with_a_plan_that_came_too_late_for_its_episode_is_counted(trouble):
+    kind = {"raise": "planner_error"}.get(trouble, "non_finite_plan")
+    sim = Sim()
+    planner = FailingWalker(sim)
+    control = session(sim, planner, delay_s=PERIOD)
+    planner.trouble = trouble
+    control.step(OBS, sim.now)
+    control.reset()
+    sim.now += PERIOD
+    control.step(OBS, sim.now)
+    assert control.report().faults == {kind: 1}
+    assert control.last.faults == (), "it is no fault of the episode that has begun"
+
+
+def test_what_went_wrong_with_the_last_plan_is_counted_when_the_session_ends():
+    sim = Sim()
+    planner = FailingWalker(sim)
+    control = session(sim, planner, delay_s=PERIOD)
+    planner.trouble = "raise"
+    control.step(OBS, sim.now)
+    sim.now += PERIOD
+    control.close()
+    assert control.report().faults == {"planner_error": 1}
+
+
+# --- Garbage ---
+
+
+def opened(**settings):
+    return Session(Walker(), SessionConfig(**settings), calibration=CALIBRATION)
+
+
+def test_while_a_session_is_open_older_objects_are_left_alone_by_the_collector():
+    assert gc.get_freeze_count() == 0
+    with opened():
+        assert gc.get_freeze_count() > 1000
+        with opened() as second:
+            second.close()  # a second time at the end of the block
+        assert gc.get_freeze_count() > 1000, "the first one still runs"
+    assert gc.get_freeze_count() == 0
+    with opened(spare_gc=False):
+        assert gc.get_freeze_count() == 0
+
+
+def test_a_program_that_set_its_objects_aside_itself_finds_them_so_afterwards():
+    gc.freeze()
+    try:
+        with opened():
+            pass
+        assert gc.get_freeze_count() > 1000
+    finally:
+        gc.unfreeze()
 
 
 # --- Reports ---

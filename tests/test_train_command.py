@@ -51,6 +51,17 @@ def test_without_demos_it_trains_on_the_embedded_ones_and_evaluates_on_the_way(t
     assert 0 <= scored[0]["reward"] <= 1
 
 
+def test_neighbours_are_kept_and_there_is_no_loss_to_tell(
+    arm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    out = tmp_path / "run"
+    args = ["--demos", str(arm), "--task", "none", "--out", str(out), "--device", "cpu"]
+    assert main(["train", "--policy", "knn", *args]) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("step 1/1, ")
+    assert line.endswith(": nothing to fit")
+
+
 def test_the_embedded_demonstrations_are_what_they_say():
     demos = load_demonstrations(EMBEDDED_DEMOS)
     assert EMBEDDED_DEMOS.stat().st_size < 3e6

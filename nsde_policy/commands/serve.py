@@ -78,7 +78,7 @@ class Serve:
         )
         torch.set_num_threads(self.threads)
         policy = NSDEPolicy.from_pretrained(self.run_dir).to(pick_device(self.device))
-        server = PolicyServer(policy, settings, json_log(sys.stderr))
+        server = PolicyServer(policy, settings, json_log(sys.stderr), calibration=policy.calibration)
 
         def ready(port: int) -> None:
             url = f"ws://[{self.host}]:{port}" if ":" in self.host else f"ws://{self.host}:{port}"

@@ -62,11 +62,14 @@ class Planned(nn.Module):
 
     @torch.no_grad()
     def forward(self, states: Tensor, *noise: Tensor) -> tuple[Tensor, ...]:
-        """States (history, d) and noise → actions (steps, act_dim) and, foreseen, states (steps + 1, d)."""
+        """States (history, d) and noise → actions (steps, act_dim); foreseen also states (steps + 1, d) and
+        σ of each action (steps, act_dim)."""
         draws = GivenDraws(noise)
         if isinstance(self.model, NeuralSDE):
             (path,) = self.model.futures(states[None], steps=self.steps, draws=draws, sampling=self.sampling)
-            return path[1:, self.model.layout.spec.obs_dim :], path
+            (std,) = self.model.futures_std(states[None], path[None], sampling=self.sampling)
+            commands = self.model.layout.spec.obs_dim
+            return path[1:, commands:], path, std[:, commands:]
         return (self.model.plan(states[None], steps=self.steps, draws=draws, sampling=self.sampling)[0],)
 
 

@@ -95,6 +95,7 @@ def _record(policy: NSDEPolicy, chunk: Chunk, digest: str, also: tuple[str, ...]
         spec=chunk.spec,
         steps=chunk.steps,
         foresees=chunk.foresees,
+        calibration=policy.calibration,
         inputs=chunk.inputs,
         fingerprint=fingerprint(policy.model.state_dict()),
         graph_sha256=digest,

@@ -72,20 +72,26 @@ class FoldedSDE(nn.Module):
     variance: Tensor
     log_variance: Tensor
 
-    def forward(self, states: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """(history, d) and (steps · substeps, d) → actions (steps, act_dim), path (steps + 1, d)."""
+    def forward(self, states: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(history, d) and (steps · substeps, d) → actions (steps, act_dim), path (steps + 1, d), σ of each
+        action over its whole period, as its first solver step sees it, (steps, act_dim)."""
         seen = [self._seen(row) for row in torch.split(states, 1)]
         x = seen[0].x
-        path = [x]
+        path, std = [x], []
         for k, z in enumerate(torch.split(noise, 1)):
             h = self.trunk(torch.cat([part for one in seen for part in one[: self._parts]], dim=-1))
             spread = (self.floor + functional.linear(h, self.variance, self.log_variance).exp()).sqrt()
+            if k % self.substeps == 0:
+                std.append(spread)
             x = x + (functional.linear(h, self.mean, self.shift) + spread * z)  # small numbers first
             seen = [self._seen(x), *seen[:-1]]
             if (k + 1) % self.substeps == 0:
                 path.append(x)
         joined = torch.cat(path)
-        return joined[1:, self.obs_dim :], joined
+        unsure = torch.cat(std)[:, self.obs_dim :]
+        if self.substeps > 1:
+            unsure = unsure * math.sqrt(self.substeps)
+        return joined[1:, self.obs_dim :], joined, unsure
 
     @property
     def _parts(self) -> int:

@@ -15,7 +15,7 @@ from nsde_policy.export.lowering import translations
 from nsde_policy.export.parity import Answer, Answerer
 from nsde_policy.runtime.graph import Graph
 from nsde_policy.runtime.onnx_file import graph_sha256, with_metadata
-from nsde_policy.runtime.record import ACTIONS, PATH, GraphRecord
+from nsde_policy.runtime.record import ACTIONS, PATH, STD, GraphRecord
 
 OPSETS = range(18, 24)
 """Versions of ONNX's operators that can be asked for; Gelu is one operator from 20 on."""
@@ -40,7 +40,7 @@ def to_onnx(chunk: Chunk, *, opset: int) -> bytes:
                 dynamo=True,
                 opset_version=opset,
                 input_names=[given.name for given in chunk.inputs],
-                output_names=[ACTIONS, PATH] if chunk.foresees else [ACTIONS],
+                output_names=[ACTIONS, PATH, STD] if chunk.foresees else [ACTIONS],
                 custom_translation_table=translations(),
                 verbose=False,
             )

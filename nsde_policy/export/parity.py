@@ -8,7 +8,7 @@ import torch
 
 from nsde_policy.errors import ExportError
 from nsde_policy.export.chunk import Chunk
-from nsde_policy.runtime.record import ACTIONS, PATH
+from nsde_policy.runtime.record import ACTIONS, PATH, STD
 
 TOLERANCE = 1e-5
 """Largest difference, in ranges of the demonstrations: float32 itself holds seven digits of a pixel."""
@@ -47,12 +47,12 @@ def cases(chunk: Chunk, n: int, seed: int) -> Iterator[list[np.ndarray]]:
 def measure(chunk: Chunk, answer: Answerer, *, n: int = 256, seed: int = 0) -> Parity:
     """The largest difference over n cases; `ExportError` where it is too large."""
     scale = np.array(chunk.spec.high) - np.array(chunk.spec.low)
-    scales = {ACTIONS: scale[chunk.spec.obs_dim :], PATH: scale}
+    scales = {ACTIONS: scale[chunk.spec.obs_dim :], PATH: scale, STD: scale[chunk.spec.obs_dim :]}
     worst = 0.0
     for inputs in cases(chunk, n, seed):
         expected = chunk.reference(*(torch.from_numpy(values) for values in inputs))
         found = answer(inputs)
-        for name, tensor in zip((ACTIONS, PATH), expected, strict=False):
+        for name, tensor in zip((ACTIONS, PATH, STD), expected, strict=False):
             with np.errstate(invalid="ignore"):  # ∞ − ∞, which is counted as ∞
                 difference = float(np.max(np.abs(found[name] - tensor.numpy()) / scales[name]))
             worst = max(worst, difference if np.isfinite(difference) else np.inf)

@@ -9,7 +9,7 @@ import torch
 from nsde_policy.errors import ExportError
 from nsde_policy.export.chunk import Chunk
 from nsde_policy.export.parity import Answer, Answerer
-from nsde_policy.runtime.record import ACTIONS, KEY, PATH, GraphRecord
+from nsde_policy.runtime.record import ACTIONS, KEY, PATH, STD, GraphRecord
 
 RECORD_FILE = f"{KEY}.json"
 """Name of the record within the archive."""
@@ -34,7 +34,7 @@ def answerer(content: bytes) -> Answerer:
     files = {RECORD_FILE: ""}
     module = torch.export.load(io.BytesIO(content), extra_files=files).module()
     record = GraphRecord.from_json(files[RECORD_FILE])
-    names = (ACTIONS, PATH) if record.foresees else (ACTIONS,)
+    names = (ACTIONS, PATH, STD) if record.foresees else (ACTIONS,)
 
     def answer(inputs: list[np.ndarray]) -> Answer:
         with torch.no_grad():

@@ -5,16 +5,17 @@ import logging
 import socket
 import threading
 import time
-from collections import deque
 from types import TracebackType
-from typing import NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 from websockets.exceptions import InvalidStatus, InvalidURI
 from websockets.sync.client import ClientConnection, connect
 
 from nsde_policy import __version__
+from nsde_policy.acting import ActingPolicy, whole, whole_seed
 from nsde_policy.errors import (
+    CheckpointError,
     ConfigError,
     NsdePolicyError,
     PolicyInputError,
@@ -24,8 +25,8 @@ from nsde_policy.errors import (
     RemoteLostError,
     RemoteRefusedError,
 )
-from nsde_policy.observation import as_observation
-from nsde_policy.planner import Plan, PolicySpec
+from nsde_policy.memory import Memory
+from nsde_policy.planner import Plan
 from nsde_policy.remote.protocol import (
     MAX_SEED,
     PROTOCOL,
@@ -58,7 +59,7 @@ class _Line(NamedTuple):
     welcome: Welcome
 
 
-class RemotePolicy:
+class RemotePolicy(ActingPolicy):
     """A policy behind `nsde-policy serve`, asked as if it were here.
 
         with RemotePolicy.connect("ws://127.0.0.1:8765") as policy:
@@ -78,9 +79,11 @@ class RemotePolicy:
         self._url, self._token, self._max_message = url, token, max_message
         self._deadline_s, self._timeout_s = deadline_s, timeout_s
         self._lock, self._asked = threading.Lock(), 0
+        self._known: Welcome | None = None
         self._line: _Line | None = self._open(time.monotonic() + timeout_s)
-        self._spec = self._line.welcome.spec
-        self.reset(seed=0)
+        self._known = self._line.welcome
+        super().__init__(self._known.spec, self._known.calibration)
+        self._seed(0)
 
     @classmethod
     def connect(
@@ -99,44 +102,16 @@ class RemotePolicy:
         """
         return cls(url, token=token, deadline_s=deadline_s, timeout_s=timeout_s, max_message=max_message)
 
-    @property
-    def spec(self) -> PolicySpec:
-        """Its sizes."""
-        return self._spec
+    def _seed(self, seed: int) -> None:
+        self._rng = np.random.default_rng(whole_seed(seed))
 
-    @property
-    def obs_dim(self) -> int:
-        """Numbers in an observation."""
-        return self._spec.obs_dim
+    def _next_actions(self, memory: Memory) -> np.ndarray:
+        drawn = int(self._rng.integers(MAX_SEED))
+        return self.plan_from(memory.states(), steps=self.spec.chunk, seed=drawn).actions
 
-    @property
-    def act_dim(self) -> int:
-        """Numbers in an action."""
-        return self._spec.act_dim
-
-    def reset(self, *, seed: int | None = None) -> None:
-        """Forget the episode: call it whenever the world jumps. A seed makes what follows repeat itself."""
-        self._queue: deque[np.ndarray] = deque()
-        self._memory = self._spec.memory()
-        if seed is not None:
-            self._rng = np.random.default_rng(seed)
-
-    def select_action(self, obs: np.ndarray) -> np.ndarray:
-        """The action for this control period, (act_dim,)."""
-        self._memory.see(as_observation(obs, self._spec))
-        if not self._queue:
-            states = self._memory.states()
-            self._queue.extend(self.plan_from(states, steps=self._spec.chunk, seed=self._draw()).actions)
-        action = self._queue.popleft()
-        self._memory.did(action)
-        return action
-
-    def predict_action_chunk(self, obs: np.ndarray, *, seed: int | None = None) -> np.ndarray:
+    def predict_action_chunk(self, obs: Any, *, seed: int | None = None) -> np.ndarray:
         """Plan from one observation alone, as at the start of an episode, (chunk, act_dim)."""
-        memory = self._spec.memory()
-        memory.see(as_observation(obs, self._spec))
-        drawn = self._draw() if seed is None else seed
-        return self.plan_from(memory.states(), steps=self._spec.chunk, seed=drawn).actions
+        return self._first_actions(obs, seed)
 
     def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
         """Plan from states (history, obs_dim + act_dim), newest first; the answer there, bit for bit.
@@ -167,19 +142,13 @@ class RemotePolicy:
     ) -> None:
         self.close()
 
-    def _draw(self) -> int:
-        return int(self._rng.integers(MAX_SEED))
-
     def _request(self, states: np.ndarray, steps: int, seed: int) -> PlanRequest:
-        array, wanted = np.asarray(states), (self._spec.history, self._spec.obs_dim + self._spec.act_dim)
-        if array.shape != wanted or not np.isfinite(array).all():
-            raise PolicyInputError(
-                f"states of this policy are finite and of shape {wanted}, got {array.shape}"
-            )
-        if steps < 1 or not 0 <= seed <= MAX_SEED:
-            raise PolicyInputError(f"need steps >= 1 and a seed from 0 to 2**63 - 1, got {steps} and {seed}")
+        array = self._checked_states(states)
+        if (steps := whole(steps, "steps")) < 1:
+            raise PolicyInputError(f"need steps >= 1, got {steps}")
+        seed = whole_seed(seed)
         self._asked += 1
-        return PlanRequest(self._asked, array, int(steps), int(seed), self._deadline_s)
+        return PlanRequest(self._asked, array, steps, seed, self._deadline_s)
 
     def _ask(self, request: PlanRequest, ends: float) -> Plan:
         """Ask on the open line; where it has broken, once more on a new one."""
@@ -206,7 +175,7 @@ class RemotePolicy:
             raise RemoteLostError(f"{self._url} is gone: {_words(error)}") from None
         if isinstance(answer, Refusal):
             raise _error(answer, self._url)
-        return check_plan(Plan(answer.actions, answer.states), self._spec, request.steps)
+        return check_plan(Plan(answer.actions, answer.states, answer.std), self._spec, request.steps)
 
     def _open(self, ends: float) -> _Line:
         headers = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
@@ -245,8 +214,12 @@ class RemotePolicy:
             raise _error(welcome, self._url)
         if welcome.protocol != PROTOCOL:
             raise ProtocolError(f"{self._url} speaks protocol {welcome.protocol}, this client {PROTOCOL}")
-        known = getattr(self, "_spec", welcome.spec)
-        if welcome.spec != known:
+        try:
+            welcome.calibration.check(welcome.spec)
+        except CheckpointError as error:
+            raise ProtocolError(f"{self._url} greets with what cannot be right: {error}") from None
+        known = self._known or welcome
+        if (welcome.spec, welcome.calibration) != (known.spec, known.calibration):
             raise RemoteRefusedError(f"{self._url} serves another policy than before: connect anew")
         return welcome
 

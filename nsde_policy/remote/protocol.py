@@ -14,10 +14,11 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 import msgpack
 import numpy as np
 
+from nsde_policy.calibration import Calibration
 from nsde_policy.errors import ProtocolError
 from nsde_policy.planner import Plan, PolicySpec
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Version of the messages; both sides must have the same."""
 MAX_MESSAGE = 65_536
 """Bytes a message may have, unless both sides say otherwise."""
@@ -47,6 +48,8 @@ class Welcome:
     protocol: int
     version: str
     spec: PolicySpec
+    calibration: Calibration
+    """What a control loop takes from the demonstrations."""
     max_message: int
     """Bytes of the largest message the server takes."""
     max_steps: int
@@ -78,6 +81,8 @@ class PlanReply:
     """(steps, act_dim)"""
     states: np.ndarray | None
     """(steps + 1, obs_dim + act_dim), or None where the method foresees actions alone."""
+    std: np.ndarray | None
+    """σ of each command, (steps, act_dim), or None where the method does not say."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +126,8 @@ def check_plan(plan: Plan, spec: PolicySpec, steps: int) -> Plan:
     wanted: list[tuple[str, np.ndarray, tuple[int, int]]] = [("actions", plan.actions, (steps, spec.act_dim))]
     if plan.states is not None:
         wanted.append(("states", plan.states, (steps + 1, spec.obs_dim + spec.act_dim)))
+    if plan.std is not None:
+        wanted.append(("std", plan.std, (steps, spec.act_dim)))
     for name, array, shape in wanted:
         if array.shape != shape:
             raise ProtocolError(f"a plan's {name} have shape {array.shape}, expected {shape}")
@@ -249,9 +256,19 @@ def _read_spec(value: Any, name: str) -> PolicySpec:
     return spec
 
 
+def _read_calibration(value: Any, name: str) -> Calibration:
+    if type(value) is not str:
+        raise ProtocolError(f"{name} must be a text")
+    try:
+        return Calibration.from_json(value)
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise ProtocolError(f"{name} is not that of a policy: {type(error).__name__}") from None
+
+
 _WHOLE, _TEXT, _DURATION = _whole(0), _text(_MAX_TEXT), _Field(float, _read_duration)
 _ARRAY = _Field(_pack_array, _read_array)
 _SPEC = _Field(lambda spec: json.dumps(spec.to_dict(), allow_nan=False), _read_spec)
+_CALIBRATION = _Field(lambda found: json.dumps(found.to_dict(), allow_nan=False), _read_calibration)
 
 
 def _optional(field: _Field) -> _Field:
@@ -269,6 +286,7 @@ _FORMS: dict[type, tuple[str, dict[str, _Field]]] = {
             "protocol": _WHOLE,
             "version": _TEXT,
             "spec": _SPEC,
+            "calibration": _CALIBRATION,
             "max_message": _whole(ENVELOPE),
             "max_steps": _whole(1),
             "deadline_s": _DURATION,
@@ -278,7 +296,10 @@ _FORMS: dict[type, tuple[str, dict[str, _Field]]] = {
         "plan",
         {"id": _WHOLE, "states": _ARRAY, "steps": _whole(1), "seed": _WHOLE, "deadline_s": _DURATION},
     ),
-    PlanReply: ("planned", {"id": _WHOLE, "actions": _ARRAY, "states": _optional(_ARRAY)}),
+    PlanReply: (
+        "planned",
+        {"id": _WHOLE, "actions": _ARRAY, "states": _optional(_ARRAY), "std": _optional(_ARRAY)},
+    ),
     Refusal: (
         "refusal",
         {"id": _optional(_WHOLE), "code": _Field(str, _read_code), "message": _TEXT},

@@ -13,6 +13,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from nsde_policy import __version__
+from nsde_policy.calibration import Calibration
 from nsde_policy.errors import ConfigError, ProtocolError
 from nsde_policy.planner import Planner
 from nsde_policy.remote.doors import Log, LogHandler, Pace, describe
@@ -37,16 +38,19 @@ STALLED = 10
 class PolicyServer:
     """Answers plan requests; remembers nothing of its clients but their number.
 
-    server = PolicyServer(policy, ServeSettings(port=0), json_log(sys.stderr))
+    server = PolicyServer(policy, ServeSettings(port=0), json_log(sys.stderr), calibration=policy.calibration)
     asyncio.run(server.run(print))  # prints the port; returns after `server.stop()`
     """
 
-    def __init__(self, planner: Planner, settings: ServeSettings, log: Log) -> None:
+    def __init__(
+        self, planner: Planner, settings: ServeSettings, log: Log, *, calibration: Calibration | None = None
+    ) -> None:
         self._settings, self._spec, self._log = settings, planner.spec, log
         self._welcome = Welcome(
             protocol=PROTOCOL,
             version=__version__,
             spec=planner.spec,
+            calibration=(calibration or Calibration.of_spec(planner.spec)).check(planner.spec),
             max_message=settings.max_message,
             max_steps=settings.longest_plan(planner.spec),
             deadline_s=settings.deadline_s,
@@ -219,7 +223,7 @@ class PolicyServer:
             self._log("failed", client=client, error=str(error))
             return Refusal(request.id, "failed", "the policy failed; the server's log says why")
         self._answers["planned"] += 1
-        return PlanReply(request.id, plan.actions, plan.states)
+        return PlanReply(request.id, plan.actions, plan.states, plan.std)
 
     async def _tell(self, connection: ServerConnection, message: Welcome | PlanReply | Refusal) -> None:
         async with asyncio.timeout(self._settings.patience_s):

@@ -57,7 +57,7 @@ class ServeSettings:
         """Most actions of one plan; refuses settings with which a request or its answer fits no message."""
         d = spec.obs_dim + spec.act_dim
         steps = min(spec.longest_chunk or self.max_steps, self.max_steps)
-        request, answer, spec_as_text = spec.history * d, steps * spec.act_dim + (steps + 1) * d, 9 * d
+        request, answer, spec_as_text = spec.history * d, 2 * steps * spec.act_dim + (steps + 1) * d, 9 * d
         needed = ENVELOPE + 8 * max(request, answer, spec_as_text)
         need(
             self,

@@ -1,18 +1,18 @@
 """An exported policy, asked for actions: the verbs of `NSDEPolicy` on numpy and onnxruntime."""
 
 import threading
-from collections import deque
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
-from nsde_policy.errors import ConfigError, GraphError, PolicyInputError
-from nsde_policy.observation import as_observation
-from nsde_policy.planner import Plan, PolicySpec
+from nsde_policy.acting import ActingPolicy, whole, whole_seed
+from nsde_policy.errors import ConfigError, GraphError
+from nsde_policy.memory import Memory
+from nsde_policy.planner import Plan
 from nsde_policy.runtime.graph import Graph
 from nsde_policy.runtime.onnx_file import LARGEST_BYTES
-from nsde_policy.runtime.record import ACTIONS, PATH, GraphRecord
+from nsde_policy.runtime.record import ACTIONS, PATH, STD, GraphRecord
 
 
 def first_action_file(path: Path) -> Path:
@@ -20,7 +20,7 @@ def first_action_file(path: Path) -> Path:
     return path.with_name(f"{path.stem}.first{path.suffix}")
 
 
-class RuntimePolicy:
+class RuntimePolicy(ActingPolicy):
     """A policy that `nsde-policy export --format onnx` wrote.
 
         policy = RuntimePolicy.load("policy.onnx")
@@ -32,11 +32,10 @@ class RuntimePolicy:
     """
 
     def __init__(self, chunk: Graph, first: Graph | None = None, *, seed: int = 0) -> None:
+        super().__init__(chunk.record.spec, chunk.record.calibration)
         self.record: GraphRecord = chunk.record
         self._chunk, self._first = chunk, first
         self._lock = threading.Lock()
-        self._queue: deque[np.ndarray] = deque()
-        self._memory = self.spec.memory()
         self._rng = _generator(seed)
 
     @classmethod
@@ -54,33 +53,15 @@ class RuntimePolicy:
             raise GraphError(f"{beside} is refused: it does not belong to {path.name}; export both again")
         return cls(chunk, first, seed=seed)
 
-    @property
-    def spec(self) -> PolicySpec:
-        """Its sizes."""
-        return self.record.spec
+    def _seed(self, seed: int) -> None:
+        self._rng = _generator(seed)
 
-    def reset(self, *, seed: int | None = None) -> None:
-        """Forget the episode: call it whenever the world jumps. A seed makes what follows repeat itself."""
-        self._queue.clear()
-        self._memory = self.spec.memory()
-        if seed is not None:
-            self._rng = _generator(seed)
+    def _next_actions(self, memory: Memory) -> np.ndarray:
+        return self._plan(memory.states(), self.spec.chunk, self._rng).actions
 
-    def select_action(self, obs: np.ndarray) -> np.ndarray:
-        """The action for this control period, (act_dim,)."""
-        self._memory.see(as_observation(obs, self.spec))
-        if not self._queue:
-            self._queue.extend(self._plan(self._memory.states(), self.spec.chunk, self._rng).actions)
-        action = self._queue.popleft()
-        self._memory.did(action)
-        return action
-
-    def predict_action_chunk(self, obs: np.ndarray, *, seed: int | None = None) -> np.ndarray:
+    def predict_action_chunk(self, obs: Any, *, seed: int | None = None) -> np.ndarray:
         """Plan from one observation alone, as at the start of an episode, (chunk, act_dim)."""
-        memory = self.spec.memory()
-        memory.see(as_observation(obs, self.spec))
-        rng = self._rng if seed is None else _generator(seed)
-        return self._plan(memory.states(), self.spec.chunk, rng).actions
+        return self._first_actions(obs, seed)
 
     def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
         """Plan from states (history, obs_dim + act_dim), newest first; the same seed gives the same plan."""
@@ -93,28 +74,22 @@ class RuntimePolicy:
 
     def _plan(self, states: np.ndarray, steps: int, rng: np.random.Generator) -> Plan:
         graph = self._first if steps == 1 and self._first is not None else self._chunk
-        seen = self._checked(states)
+        seen = self._checked_states(states)
         with self._lock:
             graph.inputs["states"][:] = seen
             graph.draw(rng)
             graph.run()
             actions = graph.outputs[ACTIONS][:steps].astype(np.float64)
-            path = graph.outputs[PATH][: steps + 1].astype(np.float64) if graph.record.foresees else None
+            path = std = None
+            if graph.record.foresees:
+                path = graph.outputs[PATH][: steps + 1].astype(np.float64)
+                std = graph.outputs[STD][:steps].astype(np.float64)
         if not np.isfinite(actions).all():
             raise GraphError(f"the policy answered with actions that are not finite, from {seen.tolist()}")
-        return Plan(actions=actions, states=path)
-
-    def _checked(self, states: np.ndarray) -> np.ndarray:
-        shape = self.record.inputs[0].shape
-        with np.errstate(over="ignore"):  # what is too large for float32 is not finite, and refused as such
-            given = np.asarray(states, dtype=np.float32)
-        if given.shape != shape:
-            raise PolicyInputError(f"states of this policy have shape {shape}, got {given.shape}")
-        if not np.isfinite(given).all():
-            raise PolicyInputError(f"states must be finite, got {given.tolist()}")
-        return given
+        return Plan(actions=actions, states=path, std=std)
 
     def _check_steps(self, steps: int) -> int:
+        steps = whole(steps, "steps")
         if not 1 <= steps <= self.record.steps:
             raise ConfigError(
                 f"a plan of this graph holds from 1 to {self.record.steps} actions, {steps} were asked for; "
@@ -124,6 +99,4 @@ class RuntimePolicy:
 
 
 def _generator(seed: int) -> np.random.Generator:
-    if seed < 0:
-        raise ConfigError(f"a seed must not be negative, got {seed}")
-    return np.random.default_rng(seed)
+    return np.random.default_rng(whole_seed(seed))

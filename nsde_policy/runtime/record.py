@@ -1,18 +1,20 @@
-"""What an exported graph says of itself: a JSON object in the metadata of the file. Numpy-free."""
+"""What an exported graph says of itself: a JSON object in the metadata of the file."""
 
 import math
 from dataclasses import dataclass
 from typing import Literal
 
+from nsde_policy.calibration import Calibration
 from nsde_policy.config import Jsonable, need
 from nsde_policy.planner import PolicySpec
 
-FORMAT = 1
+FORMAT = 2
 """Version of exported files; another one is refused."""
 KEY = "nsde_policy"
 """Name of the metadata entry that holds the record."""
-ACTIONS, PATH = "actions", "path"
-"""Names of the outputs: (steps, act_dim), and for methods that foresee states (steps + 1, d)."""
+ACTIONS, PATH, STD = "actions", "path", "std"
+"""Names of the outputs: (steps, act_dim); for methods that foresee states also (steps + 1, d) and σ of each
+action, (steps, act_dim)."""
 MOST_NUMBERS = 1 << 24
 """Most numbers of one input: a file that asks for more is not one of ours."""
 
@@ -41,7 +43,9 @@ class GraphRecord(Jsonable):
     steps: int
     """Actions the graph computes."""
     foresees: bool
-    """Whether it also answers with the states it expects, `path`."""
+    """Whether it also answers with the states it expects, `path`, and how unsure each action is, `std`."""
+    calibration: Calibration
+    """What a control loop takes from the demonstrations."""
     inputs: tuple[GraphInput, ...]
     """In the order the noise is drawn; the first is `states`, (history, obs_dim + act_dim), newest first."""
     fingerprint: str
@@ -52,8 +56,11 @@ class GraphRecord(Jsonable):
     """Packages and versions."""
 
     def __post_init__(self) -> None:
-        need(self, self.format == FORMAT, f"format {self.format}, this version reads {FORMAT}")
+        need(
+            self, self.format == FORMAT, f"format {self.format}, this version reads {FORMAT}; export it again"
+        )
         _check_spec(self.spec)
+        self.calibration.check(self.spec)
         d = self.spec.obs_dim + self.spec.act_dim
         states = GraphInput("states", "states", (self.spec.history, d))
         need(self, self.inputs[:1] == (states,), f"the first input must be {states}, got {self.inputs[:1]}")
@@ -71,6 +78,7 @@ class GraphRecord(Jsonable):
         shapes: dict[str, tuple[int, ...]] = {ACTIONS: (self.steps, self.spec.act_dim)}
         if self.foresees:
             shapes[PATH] = (self.steps + 1, self.spec.obs_dim + self.spec.act_dim)
+            shapes[STD] = (self.steps, self.spec.act_dim)
         return shapes
 
 

@@ -2,14 +2,13 @@
 
 import queue
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
-from nsde_policy.planner import Plan, Planner, PolicySpec
+from nsde_policy.planner import Plan, Planner
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,7 +20,8 @@ class Question:
     states: np.ndarray
     """What the policy is shown, newest first, (history, d)."""
     steps: int
-    seed: int
+    randomness: int
+    """What the randomness of all plans is drawn from."""
     start: int
     """Policy period of the plan's first command."""
     in_force: np.ndarray
@@ -33,6 +33,11 @@ class Question:
     asked: float
     """When, on the session's clock, seconds."""
 
+    @property
+    def seed(self) -> int:
+        """Of this plan; worked out where the planning is done."""
+        return int(np.random.SeedSequence([self.randomness, self.index]).generate_state(1)[0])
+
 
 @dataclass(frozen=True, eq=False)
 class Answer:
@@ -40,7 +45,7 @@ class Answer:
 
     question: Question
     plan: Plan | None
-    error: Exception | None
+    error: BaseException | None
     latency: float
     """From question to answer, seconds."""
 
@@ -94,48 +99,8 @@ class ThreadWorker:
 
     def _work(self) -> None:
         while (question := self._questions.get()) is not None:
-            self._answers.put(answer_to(self._planner, question, self._clock))
-
-
-class SimulatedWorker:
-    """A worker in simulated time: its answers come a given delay after the question, to the clock's tick."""
-
-    def __init__(self, planner: Planner, clock: Callable[[], float], *, delay_s: float) -> None:
-        self._planner, self._clock, self._delay = planner, clock, delay_s
-        self._coming: Answer | None = None
-
-    def ask(self, question: Question) -> None:
-        """Plan at once, and keep the answer until its time."""
-        found = answer_to(self._planner, question, self._clock)
-        self._coming = Answer(question, found.plan, found.error, self._delay)
-
-    def answer(self, patience: float) -> Answer | None:
-        """The answer, where its time has come; simulated time does not wait."""
-        coming = self._coming
-        if coming is None or self._clock() + 1e-9 < coming.question.asked + self._delay:
-            return None
-        self._coming = None
-        return coming
-
-    def close(self) -> None:
-        """Forget what was to come."""
-        self._coming = None
-
-
-class DelayedPlanner:
-    """A planner on a slow machine: each plan takes so much longer."""
-
-    def __init__(
-        self, planner: Planner, delay_s: float, *, sleep: Callable[[float], None] = time.sleep
-    ) -> None:
-        self._planner, self._delay, self._sleep = planner, delay_s, sleep
-
-    @property
-    def spec(self) -> PolicySpec:
-        """That of the planner within."""
-        return self._planner.spec
-
-    def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
-        """The same plan, later."""
-        self._sleep(self._delay)
-        return self._planner.plan_from(states, steps=steps, seed=seed)
+            try:
+                found = answer_to(self._planner, question, self._clock)
+            except BaseException as error:  # even SystemExit: a planner does not end this thread unheard
+                found = Answer(question, None, error, self._clock() - question.asked)
+            self._answers.put(found)

@@ -1,14 +1,15 @@
 """How a control session runs."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from numbers import Integral, Real
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 
 from nsde_policy.calibration import Calibration
-from nsde_policy.config import need
+from nsde_policy.config import check_names, need
 from nsde_policy.errors import ConfigError
 from nsde_policy.planner import PolicySpec
 from nsde_policy.session.faults import OnFault
@@ -46,17 +47,29 @@ class SessionConfig:
     """The command in force before the first, (act_dim,); None for what the policy takes for it."""
     fault_when_ood: bool = False
     """Treat a state farther from the demonstrations than their threshold as a fault."""
+    spare_gc: bool = True
+    """Within `with`, keep Python's garbage collector from looking through all that was there before."""
     seed: int = 0
     """What the plans' randomness is drawn from."""
     log: Path | None = None
     """File for one line of JSON per command."""
 
+    def __new__(cls, *_: Any, **settings: Any) -> Self:
+        """Refuse a setting that there is none of, before Python does with an error of its own."""
+        check_names(cls, settings, (field.name for field in fields(cls)))
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
         for name in ("rate_hz", "deadline_s", "policy_hz", "max_age_s", "max_gap_s"):
             value = getattr(self, name)
-            need(self, value is None or 0 < value < math.inf, f"need {name} > 0, got {value}")
-        need(self, 0 <= self.blend < math.inf, f"need blend >= 0, got {self.blend}")
-        need(self, self.chunk is None or self.chunk >= 1, f"need chunk >= 1, got {self.chunk}")
+            is_open = value is None and name not in ("rate_hz", "deadline_s")
+            need(self, is_open or 0 < _number(value) < math.inf, f"need {name} > 0, got {value!r}")
+        need(self, 0 <= _number(self.blend) < math.inf, f"need blend >= 0, got {self.blend!r}")
+        for name, least in (("chunk", 1), ("seed", 0)):
+            value = getattr(self, name)
+            is_open = value is None and name == "chunk"
+            is_whole = isinstance(value, Integral) and int(value) >= least
+            need(self, is_open or is_whole, f"need a whole {name} >= {least}, got {value!r}")
         known = self.limits == "from_demos" or isinstance(self.limits, Limits)
         need(self, known, f"limits are 'from_demos' or Limits, got {self.limits!r}")
         reactions = self.on_fault.values() if isinstance(self.on_fault, dict) else (self.on_fault,)
@@ -99,3 +112,8 @@ class Settled:
     max_age_s: float
     max_gap_s: float
     chunk: int
+
+
+def _number(value: Any) -> float:
+    """A number as such; NaN, which no rule lets pass, for what is none."""
+    return float(value) if isinstance(value, Real) else math.nan

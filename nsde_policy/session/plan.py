@@ -30,8 +30,8 @@ class TimedPlan:
     """The command in force before, then those planned, (steps + 1, act_dim)."""
     states: np.ndarray | None
     """The states it expects, the one at `start` first, (steps + 1, d)."""
-    std: np.ndarray | None
-    """σ of each command over its period, (steps, act_dim)."""
+    spread: np.ndarray | None
+    """σ of each command, grown since the plan was made: √Σσ² along it, (steps, act_dim)."""
     use: int
     """Commands to execute before the next plan takes over."""
 
@@ -48,8 +48,17 @@ class TimedPlan:
         states = None if plan.states is None else np.asarray(plan.states, dtype=np.float64)
         if states is not None and not np.isfinite(states).all():
             raise PlanError("the foreseen states are not finite")
+        if states is not None and states.shape != (len(actions) + 1, spec.obs_dim + spec.act_dim):
+            raise PlanError(
+                f"a plan of {len(actions)} commands cannot foresee states of shape {states.shape}"
+            )
         std = None if plan.std is None else np.asarray(plan.std, dtype=np.float64)
-        return cls(index, start, np.concatenate([in_force[None], actions]), states, std, use)
+        if std is not None and (std.shape != actions.shape or not np.isfinite(std).all()):
+            raise PlanError(f"σ of each command is finite and of shape {actions.shape}, got {std.shape}")
+        spread = None if std is None else np.sqrt(np.square(std).cumsum(axis=0))
+        if spread is not None:
+            spread.setflags(write=False)  # commands are told rows of it
+        return cls(index, start, np.concatenate([in_force[None], actions]), states, spread, use)
 
     @property
     def end(self) -> int:
@@ -72,14 +81,13 @@ class TimedPlan:
         return line
 
     def sigma(self, period: float, prior: np.ndarray) -> np.ndarray:
-        """σ of the command of a period, grown since the plan was made: √Σσ² along it, (act_dim,).
+        """σ of the command of a period, grown since the plan was made, (act_dim,).
 
         `prior` is the σ of one period where a method tells none: what commands change in demonstrations.
         """
         passed = min(max(int(period - self.start) + 1, 1), len(self.knots) - 1)
-        if self.std is None:
-            return prior * math.sqrt(passed)
-        return np.asarray(np.sqrt(np.square(self.std[:passed]).sum(axis=0)))
+        grown: np.ndarray = prior * math.sqrt(passed) if self.spread is None else self.spread[passed - 1]
+        return grown
 
 
 def foreseen(

@@ -56,6 +56,8 @@ class Planning:
         """Plans asked for so far, which is the index of the next."""
         self._void = 0  # answers to questions up to this one are no longer wanted
         self._under_way: Question | None = None
+        self._waiting_since = 0.0  # when it was asked, or when its answer was given up
+        self._overdue = False  # whether it was said that it does not come
         self.current: TimedPlan | None = None
         self.coming: TimedPlan | None = None
 
@@ -68,6 +70,7 @@ class Planning:
         """Drop every plan, also the one being made: the world or the clock has jumped."""
         self.current = self.coming = None
         self._void = self.asked
+        self._waiting_since, self._overdue = self._clock(), False
 
     def observed(self, memory: Memory, period: int, *, anew: bool) -> list[Fault]:
         """Plan, or ask for a plan, where it is time for it; `anew` where the plan in force is not trusted."""
@@ -82,6 +85,7 @@ class Planning:
         if due and self._under_way is None and self.coming is None:
             question = None if anew else self._from_then(memory, period, period + lead)
             self._under_way = question or self._from_now(memory, period, lead)
+            self._waiting_since, self._overdue = self._under_way.asked, False
             self._worker.ask(self._under_way)
             faults += self.collect(period, patience=self._deadline if self.current is None else 0.0)
         return faults
@@ -91,18 +95,42 @@ class Planning:
         faults: list[Fault] = []
         if self._worker is not None and self._under_way is not None:
             answer = self._worker.answer(patience)
-            if answer is not None:
+            if answer is None:
+                faults = self._never_coming(self._under_way)
+            else:
                 self._under_way = None
-                if answer.question.index >= self._void:
-                    faults = self._take(answer, period)
+                faults = self._take(answer, period) if self._wanted(answer) else self._note(answer)
         if self.coming is not None and period >= self.coming.start:
             self.current, self.coming = self.coming, None
         return faults
 
     def close(self) -> None:
-        """Let the worker go."""
-        if self._worker is not None:
-            self._worker.close()
+        """Let the worker go; what has gone wrong with a plan that has come meanwhile is still noted."""
+        if self._worker is None:
+            return
+        if self._under_way is not None and (answer := self._worker.answer(0.0)) is not None:
+            self._under_way = None
+            self._note(answer)
+        self._worker.close()
+
+    def _wanted(self, answer: Answer) -> bool:
+        return answer.question.index >= self._void
+
+    def _never_coming(self, question: Question) -> list[Fault]:
+        """Say once of a plan that it has not come for as long as it would have lasted."""
+        now = self._clock()
+        if self._overdue or now - self._waiting_since <= question.steps / self._policy_hz:
+            return []
+        self._overdue = True
+        detail = f"the worker has been planning for {now - self._waiting_since:.4g} s without an answer"
+        return [Fault(FaultKind.LATE_PLAN, now, detail)]
+
+    def _note(self, answer: Answer) -> list[Fault]:
+        """Count what is wrong with a plan that nobody wants any more; it is no reason to hold."""
+        found = self._laid_out(answer)
+        if isinstance(found, Fault):
+            self._recorder.noted(found)
+        return []
 
     def _lead(self) -> int:
         """Periods that planning is expected to take."""
@@ -128,13 +156,12 @@ class Planning:
     def _question(
         self, states: np.ndarray, start: int, in_force: np.ndarray, *, steps: int, use: int, ahead: bool
     ) -> Question:
-        seed = int(np.random.SeedSequence([self._seed, self.asked]).generate_state(1)[0])
         self.asked += 1
         return Question(
             index=self.asked - 1,
             states=states,
             steps=steps,
-            seed=seed,
+            randomness=self._seed,
             start=start,
             in_force=in_force,
             use=use,
@@ -155,20 +182,9 @@ class Planning:
         if missed and self._worker is None:
             detail = f"planning took {answer.latency:.4g} s, the deadline is {self._deadline:g} s"
             faults.append(Fault(FaultKind.LATE_PLAN, now, detail))
-        if answer.plan is None:
-            detail = f"{type(answer.error).__name__}: {answer.error!s:.200}"
-            return [*faults, Fault(FaultKind.PLANNER_ERROR, now, detail)]
-        try:
-            plan = TimedPlan.of(
-                answer.plan,
-                self._spec,
-                index=question.index,
-                start=question.start,
-                in_force=question.in_force,
-                use=question.use,
-            )
-        except PlanError as error:
-            return [*faults, Fault(FaultKind.NON_FINITE_PLAN, now, str(error))]
+        plan = self._laid_out(answer)
+        if isinstance(plan, Fault):
+            return [*faults, plan]
         if period is not None and plan.last < period:
             detail = f"planning took {answer.latency:.4g} s, every command of the plan has passed"
             return [*faults, Fault(FaultKind.LATE_PLAN, now, detail)]
@@ -177,3 +193,21 @@ class Planning:
         else:
             self.current, self.coming = plan, None
         return faults
+
+    def _laid_out(self, answer: Answer) -> TimedPlan | Fault:
+        """The plan in time, or what is wrong with it."""
+        question = answer.question
+        if answer.plan is None:
+            detail = f"{type(answer.error).__name__}: {answer.error!s:.200}"
+            return Fault(FaultKind.PLANNER_ERROR, self._clock(), detail)
+        try:
+            return TimedPlan.of(
+                answer.plan,
+                self._spec,
+                index=question.index,
+                start=question.start,
+                in_force=question.in_force,
+                use=question.use,
+            )
+        except PlanError as error:
+            return Fault(FaultKind.NON_FINITE_PLAN, self._clock(), str(error))

@@ -139,8 +139,8 @@ class Recorder:
         if self._log is not None:
             self._log.write(json.dumps(sent.to_dict()) + "\n")
 
-    def refused(self, fault: Fault) -> None:
-        """Note a fault with which no command was sent."""
+    def noted(self, fault: Fault) -> None:
+        """Note a fault that came with no command."""
         self._faults[fault.kind.value] += 1
 
     def period_ended(self, period: int, command: np.ndarray, plan: int | None) -> None:

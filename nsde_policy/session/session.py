@@ -8,7 +8,6 @@
 It works with whatever is a `Planner`: a trained run, an exported graph, a policy on another machine.
 """
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from types import TracebackType
@@ -24,10 +23,12 @@ from nsde_policy.session.clock import Grid, ticks
 from nsde_policy.session.config import SessionConfig
 from nsde_policy.session.faults import Fault, FaultKind, reaction_to
 from nsde_policy.session.following import Follower
+from nsde_policy.session.garbage import older_objects
 from nsde_policy.session.limits import Limiter
 from nsde_policy.session.planning import Planning
+from nsde_policy.session.reacting import react
 from nsde_policy.session.report import Recorder, Report, Sent
-from nsde_policy.session.watch import Watch
+from nsde_policy.session.watch import Watch, seconds
 
 
 class Session:
@@ -72,6 +73,7 @@ class Session:
         )
         self.last: Sent | None = None
         """The last command, with all that is known of it."""
+        self._spares_gc = False
         self._period = self._observed = -1  # the newest policy period, and the newest that was observed
         self.reset()
 
@@ -88,7 +90,7 @@ class Session:
         instant = self._grid.instant(self._grid.tick(now))
         period = max(self._grid.period(instant), self._period)
         faults += self._new_period(period)
-        faults += self._receive(obs, now if t is None else _seconds(t), now, period)
+        faults += self._receive(obs, now if t is None else seconds(t), now, period)
         faults += self._planning.collect(period)
         done = self._clock()
         self._watch.waited(done)
@@ -105,7 +107,7 @@ class Session:
         self._refuse_if_stopped()
         now = self._clock()
         faults = self._check_clock(now)
-        reach, t = 1 / self._settled.policy_hz, _seconds(t)
+        reach, t = 1 / self._settled.policy_hz, seconds(t)
         if not now - reach <= t <= now + reach:
             faults.append(Fault(FaultKind.CLOCK_JUMP, now, f"a command for {t!r} was asked for at {now:.6g}"))
             t = now
@@ -138,8 +140,14 @@ class Session:
         """Let the worker go and finish the log."""
         self._planning.close()
         self._recorder.close()
+        if self._spares_gc:
+            self._spares_gc = False
+            older_objects.end()
 
     def __enter__(self) -> Self:
+        if self.config.spare_gc and not self._spares_gc:
+            self._spares_gc = True
+            older_objects.begin()
         return self
 
     def __exit__(
@@ -222,7 +230,9 @@ class Session:
         if plan is None and not faults and self._is_late:
             faults = [Fault(FaultKind.LATE_PLAN, instant, "no plan is there to follow")]
         if faults:
-            source, action = self._react(faults, limiter, dt)
+            self._follower.let_go()
+            source, action, stop = react(faults, self.config.on_fault, limiter, dt)
+            self._stopped = stop or self._stopped
             if plan is None or any(fault.kind is not FaultKind.LATE_PLAN for fault in faults):
                 self._distrust = self._planning.asked
         elif plan is None or self._stopped is not None:
@@ -254,7 +264,7 @@ class Session:
     def _nothing_to_hold(self, faults: list[Fault]) -> PolicyInputError:
         """Before the first good observation no command is known to be safe, so none is sent."""
         for fault in faults:
-            self._recorder.refused(fault)
+            self._recorder.noted(fault)
             if reaction_to(self.config.on_fault, fault.kind) == "stop":
                 self._stopped = fault
         reason = "; ".join(f"{fault.kind}, {fault.detail}" for fault in faults) or "nothing was observed yet"
@@ -267,21 +277,6 @@ class Session:
             limiter.rest(since - tick)
             self._recorder.skipped(round(since / tick) - 1)
         return min(since, tick)
-
-    def _react(self, faults: list[Fault], limiter: Limiter, dt: float) -> tuple[str, np.ndarray]:
-        """Stop where one of the faults asks for it, else ask the first callback, else hold."""
-        self._follower.let_go()
-        reactions = [(reaction_to(self.config.on_fault, fault.kind), fault) for fault in faults]
-        for reaction, fault in reactions:
-            if reaction == "stop":
-                self._stopped = fault
-                return "hold", limiter.hold(dt)
-        for reaction, fault in reactions:
-            if callable(reaction) and (wanted := reaction(fault)) is not None:
-                target = np.asarray(wanted, dtype=np.float64)
-                if target.shape == limiter.command.shape and np.isfinite(target).all() and dt > 0:
-                    return "callback", limiter.follow(target, np.zeros_like(target), dt)
-        return "hold", limiter.hold(dt)
 
     def _record(
         self, source: str, instant: float, since: float, action: np.ndarray, faults: list[Fault]
@@ -315,11 +310,3 @@ class Session:
         if self._middle is None or self._grid.middle(sent.time) <= period + half_a_tick + 1e-9:
             self._middle = period, sent.action, sent.plan
             self._period_command = sent.action
-
-
-def _seconds(t: Any) -> float:
-    """A time as a number; NaN for what is none."""
-    try:
-        return float(t)
-    except (TypeError, ValueError, OverflowError):
-        return math.nan

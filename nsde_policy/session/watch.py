@@ -83,3 +83,11 @@ class Watch:
             faults.append(Fault(FaultKind.STALE_OBSERVATION, now, f"{now - time:.4g} s old"))
         self.newest = time if self.newest is None else max(self.newest, time)
         return faults
+
+
+def seconds(t: Any) -> float:
+    """A time as a number; NaN for what is none."""
+    try:
+        return float(t)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan

@@ -1,0 +1,153 @@
+"""What every policy does in a robot's loop, wherever its plans are made: remember, act, open a session.
+
+Numpy alone: a run on torch, an exported graph and a policy on another machine are all of this kind.
+"""
+
+import abc
+import operator
+from collections import deque
+from typing import Any, Literal
+
+import numpy as np
+
+from nsde_policy.calibration import Calibration
+from nsde_policy.errors import PolicyInputError
+from nsde_policy.memory import Memory
+from nsde_policy.observation import as_observation, check_plausible
+from nsde_policy.planner import Plan, PolicySpec
+from nsde_policy.session import Session, SessionConfig
+from nsde_policy.session.faults import OnFault
+from nsde_policy.session.limits import Limits
+
+
+class ActingPolicy(abc.ABC):
+    """A `Planner` that is asked for one action per control period.
+
+    It plans `chunk` actions at once, and plans again when they are used up:
+
+        period      0 1 2 3 4 5 6 7 | 8 9 …
+        observed    x x x x x x x x | x
+        planned     x x x x x x x x   x x x x x x x x
+        executed    x x x x x x x x | x x …
+
+    Where the noise of a plan comes from is each policy's own affair.
+    """
+
+    def __init__(self, spec: PolicySpec, calibration: Calibration | None) -> None:
+        self._spec = spec
+        self.calibration: Calibration = (calibration or Calibration.of_spec(spec)).check(spec)
+        """What a control loop takes from the demonstrations."""
+        self._queue: deque[np.ndarray] = deque()
+        self._memory = spec.memory()
+
+    @abc.abstractmethod
+    def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
+        """Plan from states (history, obs_dim + act_dim), newest first; the same seed gives the same plan."""
+
+    @abc.abstractmethod
+    def _next_actions(self, memory: Memory) -> np.ndarray:
+        """A chunk planned from `memory` with the policy's own noise, (chunk, act_dim)."""
+
+    @abc.abstractmethod
+    def _seed(self, seed: int) -> None:
+        """Begin its own noise anew."""
+
+    @property
+    def spec(self) -> PolicySpec:
+        """Its sizes."""
+        return self._spec
+
+    @property
+    def obs_dim(self) -> int:
+        """Numbers in an observation."""
+        return self._spec.obs_dim
+
+    @property
+    def act_dim(self) -> int:
+        """Numbers in an action."""
+        return self._spec.act_dim
+
+    def reset(self, *, seed: int | None = None) -> None:
+        """Forget the episode: call it whenever the world jumps. A seed makes what follows repeat itself."""
+        self._queue.clear()
+        self._memory = self._spec.memory()
+        if seed is not None:
+            self._seed(seed)
+
+    def select_action(self, obs: Any) -> np.ndarray:
+        """The action for this control period, (act_dim,), after one observation (`observation.py`).
+
+        An observation that cannot be right, against the demonstrations, is refused with `PolicyInputError`.
+        """
+        self._memory.see(self._plausible(obs))
+        if not self._queue:
+            self._queue.extend(self._next_actions(self._memory))
+        action = self._queue.popleft()
+        self._memory.did(action)
+        return action
+
+    def session(
+        self,
+        rate_hz: float = 10.0,
+        deadline_s: float = 0.05,
+        limits: Literal["from_demos"] | Limits = "from_demos",
+        on_fault: OnFault = "hold",
+        **settings: Any,
+    ) -> Session:
+        """A control loop with this policy; `settings` are the other fields of `SessionConfig`.
+
+        with policy.session(rate_hz=10, deadline_s=0.05) as session:
+            for obs, t in robot:
+                robot.send(session.step(obs, t))
+        """
+        config = SessionConfig(rate_hz, deadline_s, limits, on_fault, **settings)
+        return Session(self, config, calibration=self.calibration)
+
+    def _first_actions(self, obs: Any, seed: int | None) -> np.ndarray:
+        """A chunk for an episode that begins with `obs`; the seed's noise or its own, (chunk, act_dim)."""
+        memory = self._first_look(obs)
+        if seed is None:
+            return self._next_actions(memory)
+        return self.plan_from(memory.states(), steps=self._spec.chunk, seed=seed).actions
+
+    def _checked_states(self, states: np.ndarray) -> np.ndarray:
+        """`states` as an array, where they have the shape of this policy's and float32 can hold them."""
+        wanted = (self._spec.history, self._spec.obs_dim + self._spec.act_dim)
+        try:
+            with np.errstate(over="ignore"):  # what float32 cannot hold is not finite, and refused as such
+                finite = np.isfinite(np.asarray(states, dtype=np.float32)).all()
+        except (TypeError, ValueError):
+            raise PolicyInputError(f"states are numbers of shape {wanted}, got {states!r:.60}") from None
+        array: np.ndarray = np.asarray(states)
+        if array.shape != wanted:
+            raise PolicyInputError(f"states of this policy have shape {wanted}, got {array.shape}")
+        if not finite:
+            raise PolicyInputError(f"states must be finite, got {array.tolist()!s:.200}")
+        return array
+
+    def _plausible(self, obs: Any) -> np.ndarray:
+        return check_plausible(as_observation(obs, self._spec), self._spec)
+
+    def _first_look(self, obs: Any) -> Memory:
+        """The memory of an episode that begins with `obs`."""
+        memory = self._spec.memory()
+        memory.see(self._plausible(obs))
+        return memory
+
+
+def whole(value: Any, name: str) -> int:
+    """A whole number as an int; `PolicyInputError` for anything else, so that nothing is cut off unseen."""
+    try:
+        if not isinstance(value, bool | np.bool_):
+            return operator.index(value)
+    except TypeError:
+        pass
+    raise PolicyInputError(f"{name} must be a whole number, got {value!r:.60}")
+
+
+def whole_seed(value: Any) -> int:
+    """A seed as an int from 0 to 2**63 - 1, which every policy takes."""
+    seed = whole(value, "seed")
+    if not 0 <= seed < 2**63:
+        raise PolicyInputError(f"a seed lies between 0 and 2**63 - 1, got {seed}")
+    return seed
