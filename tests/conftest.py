@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-settings.register_profile("repeatable", derandomize=True)
+settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
 BESIDE_THE_CHECKOUT = Path(__file__).parents[2] / "shared/demos/pusht_cchi_v7_replay.zarr"
