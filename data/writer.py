@@ -220,6 +220,8 @@ class DemoWriter:
     def _take_up(self, store: Store, name: str, rows: int) -> GrowingArray:
         """Continue an array behind its committed rows; longer ones are cut off there."""
         stored = store.array(name)
+        if stored.shape[0] < rows:
+            raise DamagedStoreError(f"{name} has {stored.shape[0]} rows of {rows}; restore it from a copy")
         stored.verify(rows)
         tail = stored.read(rows - rows % stored.rows_per_read, rows)
         array = GrowingArray(name, rows, tail, stored.rows_per_read, stored.attributes)

@@ -13,6 +13,10 @@ from typing import Any, Self
 from nsde_policy.checkpoint import versions
 from nsde_policy.data import PUSHT_ANGLES, DemoWriter, Episode
 from nsde_policy.envs.pusht.dynamics import CONTROL_HZ
+from nsde_policy.errors import DamagedStoreError
+
+ABOUT = ("seed", "success", "max_reward")
+"""What is noted about each episode, in `meta/episode_…`."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +55,14 @@ class Collection:
 
     def __init__(self, writer: DemoWriter) -> None:
         self._writer = writer
+        self._kept: list[Kept] = []
+        if not len(writer):
+            return
         about = writer.about
-        self._kept = [
-            Kept(int(seed), bool(success), float(reward))
-            for seed, success, reward in zip(*(about[name] for name in ABOUT), strict=True)
-        ] if about else []  # fmt: skip
+        if not about.keys() >= {*ABOUT}:
+            raise DamagedStoreError(f"{writer.path} has lost the notes about its episodes; begin a new store")
+        for seed, success, reward in zip(*(about[name] for name in ABOUT), strict=True):
+            self._kept.append(Kept(int(seed), bool(success), float(reward)))
 
     @classmethod
     def open(cls, path: Path, provenance: Provenance) -> Self:
@@ -105,7 +112,3 @@ class Collection:
         """Drop the last episode, in one step; says which it was."""
         self._writer.drop_last()
         return self._kept.pop()
-
-
-ABOUT = ("seed", "success", "max_reward")
-"""What is noted about each episode, in `meta/episode_…`."""

@@ -2,6 +2,7 @@
 
 import itertools
 import multiprocessing
+import signal
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -95,6 +96,7 @@ _player: Player | None = None
 
 def _start_worker(crew: Crew) -> None:
     global _crew, _player
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever asked for the work
     torch.set_num_threads(1)
     _crew, _player = crew, Player(crew.path, crew.config, device=crew.device, batch=crew.batch)
 

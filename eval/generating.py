@@ -54,6 +54,8 @@ def generate(run: Path, out: Path, wanted: Wanted, *, workers: int = 0) -> Seque
     An episode depends on its seed alone, and seeds are tried in their order: stopped and started again, by
     whatever means, the store ends as it would have without.
     """
+    if workers < 0:
+        raise ConfigError(f"workers must not be negative, got {workers}; 0 takes one per core")
     policy = NSDEPolicy.from_pretrained(run)
     config = _config(policy, run, wanted)
     policy.check_chunk(wanted.chunk or policy.chunk)

@@ -1,6 +1,7 @@
 """Tests for `nsde-policy collect`: what a policy plays becomes a store that survives, goes on, and trains."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from demo_stores import write_store
 from nsde_policy.cli import main
 from nsde_policy.data import Episode, load_demonstrations
 from nsde_policy.data.check import check_store
-from nsde_policy.errors import EpisodeError
+from nsde_policy.errors import DamagedStoreError, EpisodeError
 from nsde_policy.eval import generating
 from nsde_policy.eval.collecting import Collection, Kept, Provenance
 
@@ -173,6 +174,7 @@ def test_a_store_of_other_settings_is_refused_and_not_touched(
         (["--out", "NEW", "--policy", "RUN", "--seed-start", "-1"], "seed_start >= 0"),
         (["--out", "NEW", "--policy", "RUN", "--sampling", "mood=good"], "no sampling setting"),
         (["--out", "NEW", "--policy", "RUN", "--chunk", "0"], "chunk must be at least 1"),
+        (["--out", "NEW", "--policy", "RUN", "--workers", "-1"], "workers must not be negative"),
         (["--policy", "RUN"], "--out"),
     ],
 )
@@ -188,6 +190,22 @@ def test_bad_input_is_refused_in_one_line(
     assert message in said
     assert said.rstrip().count("\n") == 0
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")} == before
+
+
+def test_a_store_that_lost_what_is_known_of_its_episodes_is_not_continued(tmp_path: Path):
+    path = tmp_path / "demos.zarr"
+    with Collection.open(path, HAND) as collection:
+        collection.add(recorded(), Kept(1, True, 1.0))
+        collection.add(recorded(), Kept(2, True, 1.0))
+    count = path / "meta/episode_seed/.zarray"
+    whole = count.read_text()
+    count.write_text(json.dumps({**json.loads(whole), "shape": [1]}))
+    with pytest.raises(DamagedStoreError, match="has 1 rows of 2"):
+        Collection.open(path, HAND)
+    shutil.rmtree(path / "meta/episode_seed")
+    with pytest.raises(DamagedStoreError, match="lost the notes"):
+        Collection.open(path, HAND)
+    assert len(load_demonstrations(path)) == 2
 
 
 def test_a_collection_knows_its_episodes_and_takes_the_last_one_back(tmp_path: Path):

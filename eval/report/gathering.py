@@ -139,9 +139,9 @@ def _recorded(job: Job, games: Games, record: RunRecord, kept: Path, *, workers:
     entry_file = kept_file(job, games, record, kept)
     file = entry_file.with_suffix(".npz")
     try:
-        read_comparison(entry_file)
+        steps = read_comparison(entry_file).entries[0].episodes.steps
         held = Replays.from_bytes(file.read_bytes())
-        if len(held.lengths) == games.episodes:
+        if held.lengths == tuple(step + 1 for step in steps):
             return held
     except (ComparisonError, OSError):  # not played yet, or a file is damaged
         pass
@@ -150,7 +150,6 @@ def _recorded(job: Job, games: Games, record: RunRecord, kept: Path, *, workers:
     def watch(_: EpisodeResult, trace: Trace) -> None:
         episodes.append(quantised(trace))
 
-    entry_file.unlink(missing_ok=True)
     play_and_keep(job, games, record, kept, workers=workers, device=device, watch=watch)
     replays = Replays.of(episodes)
     replace_file(file, replays.to_bytes())
@@ -185,10 +184,11 @@ def _films(run: Path, record: RunRecord, entry: Entry, reset_rule: str, each: in
     player = Player(run, RolloutConfig(env_id, reset_rule))
     made: list[Video] = []
     with tempfile.TemporaryDirectory() as folder, one_thread():
-        for seed, success in tqdm(wanted, f"filming {run.name}", unit="film", leave=False, disable=None):
+        for seed, _ in tqdm(wanted, f"filming {run.name}", unit="film", leave=False, disable=None):
             file = Path(folder) / f"{seed}.mp4"
-            write_video(Film.shoot(player, seed), file, size=FILM_SIZE)
-            made.append(Video(seed, success, file.read_bytes()))
+            film = Film.shoot(player, seed)
+            write_video(film, file, size=FILM_SIZE)
+            made.append(Video(seed, film.result.success, file.read_bytes()))
     return tuple(made)
 
 

@@ -121,7 +121,7 @@ def _videos(shown: Sequence[tuple[int, str, Seen]]) -> str:
                 "</figcaption></figure>"
             )
     if not figures:
-        return '<p class="note">None were made; every episode above can be played back.</p>'
+        return '<p class="note">None were made.</p>'
     note = "Real time, with the futures that the policy saw, and where it expected the block to go."
     return f'<div class="videos">{"".join(figures)}</div><p class="note">{note}</p>'
 

@@ -56,15 +56,8 @@ def difference_table(rows: Sequence[Row], reference: Row) -> str:
     others = [(number, row) for number, row in enumerate(rows) if row is not reference]
     if not others:
         return ""
-    label = reference.label
-    head = [
-        f"less {label}",
-        "strict success",
-        "mean max reward",
-        f"only it : only {label} succeeded",
-        "McNemar p",
-        "verdict",
-    ]
+    head = [f"less {reference.label}", "strict success", "mean max reward", "won : lost", "McNemar p"]
+    head.append("success: verdict")
     lines = []
     compared = [
         row.difference(reference, column) for _, row in others for column in ("success", "max_reward")
