@@ -4,9 +4,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from nsde_policy.assets import SHIPPED_POLICY
-from nsde_policy.errors import ProtocolError
+from nsde_policy.errors import EnvInputError, ProtocolError
 from nsde_policy.eval.rollout import Player, RolloutConfig, Trace
 from nsde_policy.viewer.lane import Performer
 from nsde_policy.viewer.messages import (
@@ -23,6 +24,7 @@ from nsde_policy.viewer.messages import (
     encode,
 )
 from nsde_policy.viewer.play import REST, Play
+from nsde_policy.viewer.showing import performers
 from tests.viewer_servers import SEED, two_methods
 
 
@@ -213,3 +215,24 @@ def test_a_hand_is_obeyed_while_a_method_thinks(methods: list[Performer]):
     frame = run(slow, Hold(0, "block", 400.0, 130.0, 0.3), 1)
     assert frame["last"] == 1
     assert frame["lanes"][0]["trail"][-1][2:4] == pytest.approx([400, 130], abs=0.5)
+
+
+def test_the_wildest_settings_still_make_a_frame(stage: Play):
+    for name, value in {"alpha": 3, "diffusion": 4, "chunk": 32, "paths": 64, "field": 1}.items():
+        stage.handle(Set(name, float(value)))
+    for _ in range(60):
+        stage.tick()
+        encode(stage.frame())
+
+
+def test_a_policy_that_has_lost_its_mind_is_refused_by_the_table_and_can_still_be_looked_at():
+    (broken,) = performers([SHIPPED_POLICY])
+    with torch.no_grad():
+        for weights in broken.policy.model.parameters():
+            weights.fill_(torch.nan)
+    stage = Play([broken], seed=SEED, patience_s=60)
+    with pytest.raises(EnvInputError, match="finite"):
+        stage.tick()
+    assert stage.frame()["last"] == 0
+    assert stage.frame()["lanes"][0]["fan"] is None
+    encode(stage.frame())

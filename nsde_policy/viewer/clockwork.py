@@ -125,4 +125,4 @@ class Clockwork:
 
     def _show(self, kind: Kind, what: Callable[[], dict[str, Any]]) -> None:
         if self.audience:
-            self._publish(kind, encode(what()))
+            self._guarded(lambda: self._publish(kind, encode(what())))

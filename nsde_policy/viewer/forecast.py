@@ -34,7 +34,7 @@ class Fan:
 
     @classmethod
     def of(cls, policy: NSDEPolicy, memory: Memory, sampling: Sampling, n: int) -> "Fan | None":
-        """Sample n futures; None from methods that foresee no states."""
+        """Sample n futures; None from methods that foresee no states, and where they run off to infinity."""
         model = policy.model
         if not isinstance(model, NeuralSDE) or n < 1:
             return None
@@ -43,6 +43,8 @@ class Fan:
         with torch.inference_mode():
             paths = model.futures(past, steps=HORIZON, draws=draws, sampling=sampling)
             sigma = model.futures_std(past, paths, sampling=sampling)[:, :, :2]
+        if not bool(paths.isfinite().all() & sigma.isfinite().all()):
+            return None
         return cls(
             agent=paths[:, :, :2].numpy(),
             sigma=sigma.square().mean(-1).sqrt().numpy(),
@@ -76,6 +78,7 @@ def drift_field(policy: NSDEPolicy, memory: Memory, sampling: Sampling) -> list[
         x = torch.from_numpy(states.reshape(len(offsets), -1).astype(np.float32))
         drift = model.sde(sampling).drift(x)[:, :2].numpy() * model.config.dt
     inside = ((states[:, 0, :2] > 5) & (states[:, 0, :2] < 507)).all(axis=1)
+    inside &= np.isfinite(drift).all(axis=1)
     return _rounded(np.hstack([states[:, 0, :2], drift])[inside], 1)
 
 

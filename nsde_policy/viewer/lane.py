@@ -174,5 +174,6 @@ def _ahead(mind: _Mind) -> list[list[float]]:
     """Commands of the plan that are still to come."""
     if mind.plan is None:
         return []
-    rows: list[list[float]] = np.round(mind.plan.actions[mind.used :], 1).tolist()
+    ahead = mind.plan.actions[mind.used :]
+    rows: list[list[float]] = np.round(ahead[np.isfinite(ahead).all(axis=1)], 1).tolist()
     return rows

@@ -101,8 +101,9 @@ class World:
             new = _Segment(segment.first + HISTORY, {"options": {"state": self._on_the_table()}})
             self._segments, segment = [segment, new], new
             self._begin(new)
+        moment = self._do(deed)  # a deed that is refused has not happened
         segment.deeds.append(deed)
-        self._moments.append(self._do(deed))
+        self._moments.append(moment)
 
     def restore(self, period: int) -> None:
         """Make a remembered moment the present, exactly; what came after it is forgotten."""
