@@ -259,3 +259,30 @@ def test_everything_that_can_be_turned_has_a_name(page: "Page"):
         "!(e.labels?.length || e.getAttribute('aria-label') || e.innerText?.trim())).map((e) => e.outerHTML)"
     )
     assert unnamed == []
+
+
+def test_a_finger_drags_the_block_and_does_not_scroll_the_page(browser: "Browser", live: Shown):
+    context = browser.new_context(viewport=PHONE, has_touch=True, is_mobile=True)
+    seen = watched(context)
+    opened(seen, live)
+    page = seen.page
+    page.tap("#pause")
+    until(page, "viewer.state.paused")
+    page.wait_for_timeout(400)
+    scrolled = page.evaluate("scrollY")
+    start, end = on_screen(page, *middle(page)), on_screen(page, 120, 400)
+    touch = context.new_cdp_session(page)
+
+    def finger(kind: str, *points: tuple[float, float]) -> None:
+        places = [{"x": x, "y": y} for x, y in points]
+        touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": places})
+
+    finger("touchStart", start)
+    for k in range(1, 11):
+        finger("touchMove", tuple(a + (b - a) * k / 10 for a, b in zip(start, end, strict=True)))  # type: ignore[arg-type]
+        page.wait_for_timeout(30)
+    finger("touchEnd")
+    until(page, "(([, , x, y]) => Math.hypot(x - 120, y - 400) < 60)(viewer.frame.lanes[0].trail.at(-1))")
+    assert page.evaluate("scrollY") == scrolled
+    context.close()
+    assert not seen.errors

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from nsde_policy.assets import SHIPPED_POLICY
-from nsde_policy.errors import EnvInputError, ProtocolError
+from nsde_policy.errors import PlanError, ProtocolError
 from nsde_policy.eval.rollout import Player, RolloutConfig, Trace
 from nsde_policy.viewer.lane import Performer
 from nsde_policy.viewer.messages import (
@@ -225,14 +225,16 @@ def test_the_wildest_settings_still_make_a_frame(stage: Play):
         encode(stage.frame())
 
 
-def test_a_policy_that_has_lost_its_mind_is_refused_by_the_table_and_can_still_be_looked_at():
+def test_a_policy_that_has_lost_its_mind_stands_still_beside_one_that_waits(methods: list[Performer]):
     (broken,) = performers([SHIPPED_POLICY])
     with torch.no_grad():
         for weights in broken.policy.model.parameters():
             weights.fill_(torch.nan)
-    stage = Play([broken], seed=SEED, patience_s=60)
-    with pytest.raises(EnvInputError, match="finite"):
-        stage.tick()
-    assert stage.frame()["last"] == 0
-    assert stage.frame()["lanes"][0]["fan"] is None
-    encode(stage.frame())
+    stage = Play([broken, methods[1]], seed=SEED, patience_s=60)
+    stage.handle(Choose(("shipped", "neighbours")))
+    for _ in range(3):
+        with pytest.raises(PlanError, match="Neural SDE planned something that is not finite"):
+            stage.tick()
+    frame = run(stage, Scrub(5), Pause(False))
+    assert (frame["last"], frame["lanes"][0]["fan"]) == (0, None)
+    encode(frame)

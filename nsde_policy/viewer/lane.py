@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from nsde_policy.envs.pusht.geometry import SIDE
+from nsde_policy.errors import PlanError
 from nsde_policy.eval.rollout import noise_generator
 from nsde_policy.memory import Memory
 from nsde_policy.planner import Plan
@@ -102,6 +103,8 @@ class Lane:
         thought = self._thinker.take(patience_s)
         if thought is None:
             return True
+        if not np.isfinite(thought.plan.actions).all():
+            raise PlanError(f"{self.performer.title} planned something that is not finite; it stands still")
         self._plan, self._used, self._noise = thought.plan, 0, thought.noise
         self.performer.plan_s.append(thought.seconds)
         return False
@@ -174,6 +177,5 @@ def _ahead(mind: _Mind) -> list[list[float]]:
     """Commands of the plan that are still to come."""
     if mind.plan is None:
         return []
-    ahead = mind.plan.actions[mind.used :]
-    rows: list[list[float]] = np.round(ahead[np.isfinite(ahead).all(axis=1)], 1).tolist()
+    rows: list[list[float]] = np.round(mind.plan.actions[mind.used :], 1).tolist()
     return rows
