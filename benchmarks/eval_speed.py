@@ -29,7 +29,8 @@ ROOT = Path(__file__).parents[1]
 FIRST = 100_000
 
 OURS = """
-from nsde_policy.eval.rollout import RolloutConfig, evaluate
+from nsde_policy.eval.crew import evaluate
+from nsde_policy.eval.rollout import RolloutConfig
 played = evaluate(None, seeds, RolloutConfig(reset_rule="gym_pusht"), workers=workers)
 """
 # Runs in the other Python, whose own packages come first.

@@ -26,10 +26,11 @@ from gpu_runs import Run, finished, prepared, wait_asleep
 
 from nsde_policy.eval.comparison import ACTIONS, Comparison
 from nsde_policy.eval.conditions import Condition
+from nsde_policy.eval.crew import evaluate
 from nsde_policy.eval.entries import Entry, Episodes
 from nsde_policy.eval.evaluation import changed_sampling
 from nsde_policy.eval.latency import device_name
-from nsde_policy.eval.rollout import RolloutConfig, evaluate
+from nsde_policy.eval.rollout import RolloutConfig
 from nsde_policy.files import replace_file
 from nsde_policy.methods import METHODS
 from nsde_policy.policy import NSDEPolicy

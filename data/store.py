@@ -33,6 +33,8 @@ PUSHT_ANGLES = (4,)
 """Angle columns of Push-T's `state`: agent x, y, block x, y, block angle."""
 RECORDING = "nsde_policy_recording"
 """Root attribute of stores written by `DemoWriter`: frames behind the last episode end were not committed."""
+MADE_WITH = "made_with"
+"""Root attribute that says how all episodes of a recording came about, where they came about in one way."""
 MAX_COLUMNS = 4096
 """Widest frame that is loaded into memory; anything wider is an image, and read lazily."""
 

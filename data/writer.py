@@ -25,11 +25,13 @@ from nsde_policy.data.durable import lock_directory
 from nsde_policy.data.episodes import Episode, Ints, check_angles, check_rate
 from nsde_policy.data.files import DirectoryFiles
 from nsde_policy.data.growing import GrowingArray
-from nsde_policy.data.store import RECORDING, Store
+from nsde_policy.data.store import MADE_WITH, RECORDING, Store
 from nsde_policy.errors import DamagedStoreError, DemoError, EpisodeError, NonFiniteError, NotAStoreError
 from nsde_policy.files import PARTIAL, replace_file
 
 ENDS = "meta/episode_ends"
+ABOUT = "meta/episode_"
+"""Where what is noted about each episode begins: its seed is in meta/episode_seed."""
 GROUPS = (".zgroup", "data/.zgroup", "meta/.zgroup")
 NO_ENDS: Ints = np.zeros(0, np.int64)
 
@@ -38,9 +40,10 @@ class DemoWriter:
     """Appends whole episodes to a replay-buffer store, zarr format 2; one writer at a time (POSIX).
 
         with DemoWriter("demos.zarr", rate_hz=10, angles=(4,)) as writer:
-            writer.append(Episode(obs, act), extras={"img": frames})
+            writer.append(Episode(obs, act), extras={"img": frames}, about={"seed": 7})
 
-    The first episode decides the arrays, their widths and types. An existing recording is continued.
+    The first episode decides the arrays, their widths and types. An existing recording is continued; who
+    opens it and records nothing leaves no trace.
     """
 
     _ends: GrowingArray
@@ -57,6 +60,7 @@ class DemoWriter:
         obs_key: str = "state",
         act_key: str = "action",
         provenance: Mapping[str, Any] | None = None,
+        made_with: Mapping[str, Any] | None = None,
     ) -> None:
         """Open or begin a recording.
 
@@ -68,14 +72,18 @@ class DemoWriter:
             obs_key: name of the observations' array below `data/`.
             act_key: name of the actions' array.
             provenance: who, what, where: noted in the store with the episode it begins at; JSON.
+            made_with: how all its episodes come about; a recording made otherwise is not continued; JSON.
         """
         check_rate(rate_hz)
         self.path = Path(path)
         self._keys = (obs_key, act_key)
         self._angles = {f"data/{obs_key}": list(angles), f"data/{act_key}": list(act_angles)}
+        self._session = {"started": datetime.now(UTC).isoformat(timespec="seconds"), **(provenance or {})}
+        self._noted: int | None = None
         self._lock = lock_directory(self.path)
         try:
-            self._begin({"obs_key": obs_key, "act_key": act_key}, rate_hz, dict(provenance or {}))
+            settings = {RECORDING: {"obs_key": obs_key, "act_key": act_key}, "rate_hz": rate_hz}
+            self._begin(settings, json.loads(json.dumps(made_with or {})))
         except BaseException:
             self.close()
             raise
@@ -98,14 +106,30 @@ class DemoWriter:
             os.close(self._lock)
             self._lock = -1
 
-    def append(self, episode: Episode, extras: Mapping[str, npt.NDArray[Any]] | None = None) -> None:
-        """Commit one episode, with `extras` such as images, one row per frame each."""
+    @property
+    def about(self) -> dict[str, npt.NDArray[Any]]:
+        """What was noted about the committed episodes, (episodes,) each."""
+        with Store(self.path) as store:
+            return {
+                name.removeprefix(ABOUT): store.array(name).read(0, len(self))
+                for name in self._arrays
+                if name.startswith(ABOUT)
+            }
+
+    def append(
+        self,
+        episode: Episode,
+        extras: Mapping[str, npt.NDArray[Any]] | None = None,
+        about: Mapping[str, float] | None = None,
+    ) -> None:
+        """Commit one episode, with `extras` such as images, one row per frame, and numbers `about` it."""
         if self._lock < 0:
             raise DemoError(f"the writer of {self.path} is closed; open a new one")
-        rows = self._rows(episode, extras or {})
+        rows = self._rows(episode, extras or {}, about or {})
         arrays = self._arrays or {name: self._new_array(name, values) for name, values in rows.items()}
         end = np.array([self._frames + len(episode)], np.int64)
         try:
+            self._note_session()
             for name, values in rows.items():
                 self._write(arrays[name].files(values))
             self._write(self._ends.files(end))
@@ -117,31 +141,53 @@ class DemoWriter:
         self._frames += len(episode)
 
     def drop_last(self) -> None:
-        """Take back the last committed episode."""
+        """Take back the last committed episode, by the one step that says how many there are."""
         if not len(self):
             raise EpisodeError(f"{self.path} holds no episode to drop")
-        kept = self._committed_ends()[:-1]
-        self._write(GrowingArray.empty(ENDS, NO_ENDS, {}).files(kept))
+        count = f"{ENDS}/.zarray"
+        shorter = GrowingArray.empty(ENDS, NO_ENDS, {}).files(self._committed_ends()[:-1])
+        self._write({count: shorter[count]})
         self._load()
 
-    def _begin(self, keys: dict[str, str], rate_hz: float | None, provenance: dict[str, Any]) -> None:
+    def _begin(self, settings: dict[str, Any], made_with: dict[str, Any]) -> None:
         """Mark an empty directory as a recording, or continue the one that is there."""
-        settings = {RECORDING: keys, "rate_hz": rate_hz}
         if {path.name for path in self.path.iterdir()} <= {".zattrs" + PARTIAL}:
-            self._write({".zattrs": json.dumps(settings).encode()})
+            made = {MADE_WITH: made_with} if made_with else {}
+            self._write({".zattrs": json.dumps({**settings, **made}).encode()})
         attributes = read_json(DirectoryFiles(self.path), ".zattrs")
         if RECORDING not in attributes:
             raise NotAStoreError(f"{self.path} is no recording of this package; choose a new path")
         found = {name: attributes.get(name) for name in settings}
         if found != settings:
             raise EpisodeError(f"{self.path} was recorded with {found}, which {settings} cannot continue")
+        self._check_made_alike(attributes.get(MADE_WITH, {}), made_with)
         for partial in self.path.rglob(f"*{PARTIAL}"):
             partial.unlink()
         self._write({group: b'{"zarr_format": 2}' for group in GROUPS if not (self.path / group).is_file()})
         self._load()
-        session = {"first_episode": len(self), "started": datetime.now(UTC).isoformat(), **provenance}
-        attributes["sessions"] = [*attributes.get("sessions", []), session]
+
+    def _check_made_alike(self, found: Any, given: dict[str, Any]) -> None:
+        """Refuse to mix episodes that come about in different ways."""
+        if found == given:
+            return
+        found = found if isinstance(found, dict) else {}
+        for name in {**found, **given}:
+            was, wanted = found.get(name), given.get(name)
+            if was != wanted:
+                raise EpisodeError(
+                    f"{self.path} was made with {name} {json.dumps(was)}, not {json.dumps(wanted)}; "
+                    "go on with the same settings, or choose a new path"
+                )
+
+    def _note_session(self) -> None:
+        """Say who records, before the first episode; sessions of which nothing is left are forgotten."""
+        if self._noted is not None and self._noted <= len(self):
+            return
+        attributes = read_json(DirectoryFiles(self.path), ".zattrs")
+        earlier = [s for s in attributes.get("sessions", []) if s.get("first_episode", 0) < len(self)]
+        attributes["sessions"] = [*earlier, {"first_episode": len(self), **self._session}]
         self._write({".zattrs": json.dumps(attributes).encode()})
+        self._noted = len(self)
 
     def _load(self) -> None:
         """Take up the committed episodes, and cut off whatever lies behind them."""
@@ -150,32 +196,39 @@ class DemoWriter:
         self._frames = int(ends[-1]) if len(ends) else 0
         self._arrays = {}
         if not self._frames:
-            for folder in (path for path in (self.path / "data").iterdir() if path.is_dir()):
-                shutil.rmtree(folder)
+            folders = [path for part in ("data", "meta") for path in (self.path / part).iterdir()]
+            for folder in folders:
+                if folder.is_dir() and folder != self.path / ENDS:
+                    shutil.rmtree(folder)
             return
         with Store(self.path) as store:
             for name in store.names("data"):
-                self._arrays[name] = self._take_up(store, name)
+                self._arrays[name] = self._take_up(store, name, self._frames)
+            for name in store.names("meta"):
+                if name != ENDS:
+                    self._arrays[name] = self._take_up(store, name, len(self))
 
     def _committed_ends(self) -> Ints:
         with Store(self.path) as store:
             names = store.names("data")
-            if not store.names("meta"):
+            if ENDS not in store.names("meta"):
                 if names:
                     raise DamagedStoreError(f"{self.path} has lost {ENDS}; restore it before recording more")
                 self._write(GrowingArray.empty(ENDS, NO_ENDS, {}).files(NO_ENDS))
             return store.episodes(names)[0] if store.array(ENDS).shape[0] else NO_ENDS
 
-    def _take_up(self, store: Store, name: str) -> GrowingArray:
+    def _take_up(self, store: Store, name: str, rows: int) -> GrowingArray:
         """Continue an array behind its committed rows; longer ones are cut off there."""
         stored = store.array(name)
-        stored.verify(self._frames)
-        tail = stored.read(self._frames - self._frames % stored.rows_per_read, self._frames)
-        array = GrowingArray(name, self._frames, tail, stored.rows_per_read, stored.attributes)
+        if stored.shape[0] < rows:
+            raise DamagedStoreError(f"{name} has {stored.shape[0]} rows of {rows}; restore it from a copy")
+        stored.verify(rows)
+        tail = stored.read(rows - rows % stored.rows_per_read, rows)
+        array = GrowingArray(name, rows, tail, stored.rows_per_read, stored.attributes)
         angles, given = array.attributes.get("angles", []), self._angles.get(name, [])
         if angles != sorted(given):
             raise EpisodeError(f"{name} was recorded with angle columns {angles}, not {given}")
-        if stored.shape[0] > self._frames:
+        if stored.shape[0] > rows:
             self._write(array.files(tail[:0]))
             for chunk in (self.path / name).glob("[0-9]*"):
                 if int(chunk.name.split(".")[0]) * array.chunk_rows >= array.length:
@@ -187,7 +240,9 @@ class DemoWriter:
         attributes = {"angles": list(check_angles(angles, rows.shape[1], name))} if angles else {}
         return GrowingArray.empty(name, rows, attributes)
 
-    def _rows(self, episode: Episode, extras: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    def _rows(
+        self, episode: Episode, extras: Mapping[str, npt.NDArray[Any]], about: Mapping[str, float]
+    ) -> dict[str, npt.NDArray[Any]]:
         """The new rows of every array, after refusing any that do not fit."""
         given = dict(zip(self._keys, (episode.obs, episode.act), strict=True))
         for key, values in extras.items():
@@ -195,6 +250,10 @@ class DemoWriter:
                 raise EpisodeError(f"{key!r} cannot name an extra array; use letters, digits and _")
             given[key] = _checked_extra(key, np.asarray(values), len(episode))
         rows: dict[str, npt.NDArray[Any]] = {f"data/{key}": values for key, values in given.items()}
+        for key, value in about.items():
+            if not re.fullmatch(r"\w+", key) or ABOUT + key == ENDS:
+                raise EpisodeError(f"{key!r} cannot name a note; use letters, digits and _")
+            rows[ABOUT + key] = _checked_extra(key, np.asarray([value]), 1)
         if self._arrays and rows.keys() != self._arrays.keys():
             raise EpisodeError(f"got arrays {sorted(rows)}, the recording has {sorted(self._arrays)}")
         for name, array in self._arrays.items():

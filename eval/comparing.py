@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,14 @@ from nsde_policy.eval.conditions import Condition
 from nsde_policy.eval.entries import Entry, Episodes, Latency
 from nsde_policy.eval.evaluation import changed_sampling, evaluate_policy
 from nsde_policy.eval.latency import FEWEST, Contender, as_rows, device_name, time_in_turns
+from nsde_policy.eval.rollout import EpisodeResult, Trace
 from nsde_policy.eval.suite import less_demonstrations, preset_of
 from nsde_policy.files import replace_file
 from nsde_policy.methods import get_method
 from nsde_policy.runs import load_model
 from nsde_policy.tasks import get_task
+
+Watcher = Callable[[EpisodeResult, Trace], None]
 
 
 @dataclass(frozen=True)
@@ -138,6 +141,14 @@ def _kept_or_played(
     job: Job, games: Games, record: RunRecord, kept: Path, *, workers: int, device: str
 ) -> Comparison:
     """One job's entry in a comparison of its own, which is also the file that keeps it."""
+    try:
+        return read_comparison(kept_file(job, games, record, kept))
+    except ComparisonError:  # not played yet, or the file is damaged
+        return play_and_keep(job, games, record, kept, workers=workers, device=device)
+
+
+def kept_file(job: Job, games: Games, record: RunRecord, kept: Path) -> Path:
+    """Where a job's entry is kept: another file for other weights, settings or games."""
     run = RunDirectory(job.run)
     settings = {
         "weights": fingerprint(run.weights()),
@@ -146,16 +157,26 @@ def _kept_or_played(
         **asdict(games),
     }
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
-    file = kept / f"{record.config.method}-{record.seed}-{digest[:16]}.json"
-    try:
-        return read_comparison(file)
-    except ComparisonError:  # not played yet, or the file is damaged
-        played = _played(job, games, workers=workers, device=device)
-    replace_file(file, played.to_json().encode())
+    return kept / f"{record.config.method}-{record.seed}-{digest[:16]}.json"
+
+
+def play_and_keep(
+    job: Job,
+    games: Games,
+    record: RunRecord,
+    kept: Path,
+    *,
+    workers: int,
+    device: str,
+    watch: Watcher | None = None,
+) -> Comparison:
+    """Play a job and write its entry; `watch` is told all that happened in each episode."""
+    played = _played(job, games, workers=workers, device=device, watch=watch)
+    replace_file(kept_file(job, games, record, kept), played.to_json().encode())
     return played
 
 
-def _played(job: Job, games: Games, *, workers: int, device: str) -> Comparison:
+def _played(job: Job, games: Games, *, workers: int, device: str, watch: Watcher | None) -> Comparison:
     found = evaluate_policy(
         job.run,
         episodes=games.episodes,
@@ -164,6 +185,7 @@ def _played(job: Job, games: Games, *, workers: int, device: str) -> Comparison:
         sampling=job.sampling,
         workers=workers,
         device=device,
+        watch=watch,
     )
     record, model = load_model(RunDirectory(job.run))
     config = record.config

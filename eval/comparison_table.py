@@ -49,7 +49,12 @@ def _main_table(rows: Sequence[Row], reference: Row) -> str:
     for i, row in enumerate(rows):
         cells = [f"**{row.label}**" if row is reference else row.label]
         cells += [str(values[i]) for values in varied.values()]
-        cells += [f"{row.calls:g}", _count(row.parameters), _duration(row.train_s), _latency(row.latency)]
+        cells += [
+            f"{row.calls:g}",
+            as_count(row.parameters),
+            as_duration(row.train_s),
+            as_latency(row.latency),
+        ]
         cells += [str(row.reward), str(row.success), str(row.success.n)]
         cells += [", ".join(f"{share:.3f}" for share in row.success_by_seed.values())]
         lines.append([*cells, *_against(row, reference)])
@@ -63,9 +68,9 @@ def _against(row: Row, reference: Row) -> list[str]:
     reward, success = row.difference(reference, "max_reward"), row.difference(reference, "success")
     test = row.mcnemar(reference)
     p = None if test is None else test.p
-    split = NOTHING if test is None else f"{_p_value(test.p)} ({test.only_a} : {test.only_b})"
+    split = NOTHING if test is None else f"{as_p_value(test.p)} ({test.only_a} : {test.only_b})"
     found = verdict(success, a=row.label, b=reference.label, p=p)
-    return [_signed(reward), _signed(success), split, found]
+    return [as_signed(reward), as_signed(success), split, found]
 
 
 def _explanation(rows: Sequence[Row], reference: Row) -> str:
@@ -126,11 +131,13 @@ def _score(row: Row) -> str:
     return f"{row.reward.value:.3f} / {row.success.value:.3f}"
 
 
-def _signed(difference: Estimate) -> str:
+def as_signed(difference: Estimate) -> str:
+    """A difference with its interval, signs on all three."""
     return f"{difference.value:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]".replace("-", "−")
 
 
-def _p_value(p: float) -> str:
+def as_p_value(p: float) -> str:
+    """Three digits, or less than the smallest of them."""
     return f"{p:.3f}" if p >= 0.001 else "< 0.001"
 
 
@@ -139,14 +146,16 @@ def _troubles(condition: Condition) -> str:
     return ", ".join(found) or NOTHING
 
 
-def _count(number: int) -> str:
+def as_count(number: int) -> str:
+    """346000 as 346 k."""
     for unit, size in (("M", 1e6), ("k", 1e3)):
         if number >= size:
             return f"{number / size:.3g} {unit}"
     return str(number)
 
 
-def _duration(seconds: float | None) -> str:
+def as_duration(seconds: float | None) -> str:
+    """90 s, 2.5 min or 3.1 h."""
     if seconds is None:
         return NOTHING
     for unit, size in (("h", 3600.0), ("min", 60.0)):
@@ -155,7 +164,8 @@ def _duration(seconds: float | None) -> str:
     return f"{seconds:.0f} s"
 
 
-def _latency(latency: Latency | None) -> str:
+def as_latency(latency: Latency | None) -> str:
+    """Median and 99th percentile, milliseconds."""
     if latency is None:
         return NOTHING
     median, p99 = (f"{float(f'{value:.3g}'):g}" for value in (latency.median, latency.p99))

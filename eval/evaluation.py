@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ from tqdm import tqdm
 from nsde_policy.config import Sampling
 from nsde_policy.errors import ConfigError
 from nsde_policy.eval.conditions import Condition
-from nsde_policy.eval.rollout import RolloutConfig, evaluate
+from nsde_policy.eval.crew import evaluate, record
+from nsde_policy.eval.rollout import EpisodeResult, RolloutConfig, Trace
 from nsde_policy.eval.scores import Scores, score
 from nsde_policy.policy import NSDEPolicy
 from nsde_policy.tasks import get_task
@@ -43,11 +44,12 @@ def evaluate_policy(
     condition: Condition | None = None,
     workers: int = 0,
     device: str = "cpu",
+    watch: Callable[[EpisodeResult, Trace], None] | None = None,
 ) -> Evaluation:
     """Play consecutive seeds with a run's policy, or with the shipped one.
 
     `sampling` are changes to how the trained policy is sampled, such as "alpha=0.5" or "steps=10". On another
-    device than the CPU, episodes are played side by side.
+    device than the CPU, episodes are played side by side. `watch` is told all that happened in each.
     """
     if episodes < 1 or seed_start < 0:
         raise ConfigError(f"need episodes >= 1 and seed_start >= 0, got {episodes} and {seed_start}")
@@ -59,7 +61,11 @@ def evaluate_policy(
     config = RolloutConfig(env_id, reset_rule, chunk, changed, condition or Condition())
     policy.check_chunk(chunk or policy.chunk)
     seeds = range(seed_start, seed_start + episodes)
-    played = evaluate(path, seeds, config, **_crew(workers, device, episodes))
+    crew = _crew(workers, device, episodes)
+    if watch is None:
+        played = evaluate(path, seeds, config, **crew)
+    else:
+        played = _watched(record(path, seeds, config, **crew), watch)
     results = list(tqdm(played, "playing", episodes, unit="episode", leave=False, disable=None))
     context = {
         "run": "shipped" if path is None else str(path),
@@ -77,10 +83,18 @@ def evaluate_policy(
     return Evaluation(score(results), config, context)
 
 
+def _watched(
+    played: Iterable[tuple[EpisodeResult, Trace]], watch: Callable[[EpisodeResult, Trace], None]
+) -> Iterator[EpisodeResult]:
+    for result, trace in played:
+        watch(result, trace)
+        yield result
+
+
 def _crew(workers: int, device: str, episodes: int) -> dict[str, Any]:
     """Who plays: processes on a CPU; one process and a batch elsewhere."""
     if device == "cpu":
-        return {"workers": workers or os.cpu_count() or 1}
+        return {"workers": min(workers or os.cpu_count() or 1, episodes)}
     return {"device": device, "batch": min(episodes, BATCH)}
 
 

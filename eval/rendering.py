@@ -45,7 +45,7 @@ class Renderer:
         self._out = out or (Path("out") if path is None else path) / "eval"
         self._in_window = out is None and has_display()
         if not self._in_window:
-            _video_writers()
+            video_writers()
             check_png(self._out / SHEET)
 
     def show(self, found: Evaluation) -> None:
@@ -132,7 +132,7 @@ def play_in_window(player: Player, seeds: Sequence[int]) -> None:
 
 def write_video(film: Film, path: Path, *, size: int = SIZE) -> None:
     """Write an episode as H.264, in real time; through a temporary file, so that no half video is left."""
-    imageio = _video_writers()
+    imageio = video_writers()
     partial = path.with_name(f".{path.stem}.partial.mp4")
     try:
         writer = imageio.get_writer(
@@ -156,7 +156,7 @@ def write_video(film: Film, path: Path, *, size: int = SIZE) -> None:
         partial.unlink(missing_ok=True)
 
 
-def _video_writers() -> Any:
+def video_writers() -> Any:
     """The module imageio, with what it writes videos with."""
     try:
         importlib.import_module("imageio_ffmpeg")

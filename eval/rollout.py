@@ -1,11 +1,10 @@
-"""Play episodes with a policy: receding-horizon chunks, one seed one result, on as many processes as asked.
+"""Play episodes with a policy: receding-horizon chunks, one seed one result.
 
 The result of a seed depends on that seed alone: its start, its noise, its troubles and its plans are computed
 row by row, so not on the order, the number of processes or the other seeds. Played side by side in one batch
 (on a GPU), matrix products round differently with the number of rows; nothing else changes.
 """
 
-import multiprocessing
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -218,32 +217,8 @@ def play_together(
     ]
 
 
-def evaluate(
-    path: Path | None,
-    seeds: Sequence[int],
-    config: RolloutConfig,
-    *,
-    workers: int = 1,
-    device: str = "cpu",
-    batch: int = 1,
-) -> Iterator[EpisodeResult]:
-    """Play one episode per seed, in their order; `path` is a run, or None for the shipped policy.
-
-    On a CPU, processes share the seeds. Elsewhere one process plays `batch` episodes side by side.
-    """
-    if workers < 1 or batch < 1:
-        raise ConfigError(f"workers and batch must be at least 1, got {workers} and {batch}")
-    if workers == 1 or len(seeds) <= batch:
-        player = Player(path, config, device=device, batch=min(batch, len(seeds)))
-        with one_thread():
-            for start in range(0, len(seeds), batch):
-                yield from player.play_all(seeds[start : start + batch])
-        return
-    shards = [seeds[start : start + batch] for start in range(0, len(seeds), batch)]
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(min(workers, len(shards)), _start_worker, (path, config, device, batch)) as pool:
-        for results in pool.imap(_play_in_worker, shards, chunksize=1):
-            yield from results
+Played = tuple[EpisodeResult, Trace | None]
+"""How an episode went, and what happened in it where that was asked for."""
 
 
 class Player:
@@ -263,20 +238,8 @@ class Player:
         """Play one episode to its end."""
         return play(self.policy, self._envs[0], seed, self.config, trace)
 
-    def play_all(self, seeds: Sequence[int]) -> list[EpisodeResult]:
+    def play_all(self, seeds: Sequence[int], *, traced: bool = False) -> list[Played]:
         """Play at most `batch` episodes side by side."""
-        return play_together(self.policy, self._envs[: len(seeds)], seeds, self.config)
-
-
-_player: Player | None = None
-
-
-def _start_worker(path: Path | None, config: RolloutConfig, device: str, batch: int) -> None:
-    global _player
-    torch.set_num_threads(1)
-    _player = Player(path, config, device=device, batch=batch)
-
-
-def _play_in_worker(seeds: Sequence[int]) -> list[EpisodeResult]:
-    assert _player is not None
-    return _player.play_all(seeds)
+        traces = [Trace() if traced else None for _ in seeds]
+        results = play_together(self.policy, self._envs[: len(seeds)], seeds, self.config, traces)
+        return list(zip(results, traces, strict=True))

@@ -12,7 +12,8 @@ from tqdm import tqdm
 from nsde_policy.assets import EMBEDDED_DEMOS
 from nsde_policy.checkpoint import RunDirectory
 from nsde_policy.errors import ConfigError, MissingDependencyError
-from nsde_policy.eval.rollout import RolloutConfig, evaluate
+from nsde_policy.eval.crew import evaluate
+from nsde_policy.eval.rollout import RolloutConfig
 from nsde_policy.eval.scores import score
 from nsde_policy.run_config import RunConfig
 from nsde_policy.runs import Progress, load_for, train_run

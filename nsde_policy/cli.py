@@ -16,12 +16,14 @@ import tyro
 
 from nsde_policy import __version__
 from nsde_policy.commands.bifurcation import BifurcationCommand
+from nsde_policy.commands.collect import Collect
 from nsde_policy.commands.compare import Compare
 from nsde_policy.commands.data import DataCheck, DataDownload, DataInfo, DataReplay
 from nsde_policy.commands.doctor import Doctor
 from nsde_policy.commands.evaluate import Evaluate
 from nsde_policy.commands.export import Export
 from nsde_policy.commands.latency import Benchmark
+from nsde_policy.commands.report import ReportCommand
 from nsde_policy.commands.serve import Serve
 from nsde_policy.commands.train import Train
 from nsde_policy.errors import NsdePolicyError, UsageError
@@ -52,7 +54,9 @@ def _commands(args: list[str]) -> Any:
         Annotated[Train, tyro.conf.subcommand("train", default=Train.with_preset_of(args))]
         | Annotated[Evaluate, tyro.conf.subcommand("eval")]
         | Annotated[_Data, tyro.conf.subcommand("data", description="Look at demonstrations, or fetch them.")]
+        | Annotated[Collect, tyro.conf.subcommand("collect")]
         | Annotated[Compare, tyro.conf.subcommand("compare")]
+        | Annotated[ReportCommand, tyro.conf.subcommand("report")]
         | Annotated[Benchmark, tyro.conf.subcommand("benchmark")]
         | Annotated[Export, tyro.conf.subcommand("export")]
         | Annotated[BifurcationCommand, tyro.conf.subcommand("bifurcation")]

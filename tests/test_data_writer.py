@@ -1,5 +1,6 @@
 """Tests for data/writer.py: what was committed survives, whatever happens to the writer."""
 
+import contextlib
 import itertools
 import json
 import os
@@ -118,6 +119,76 @@ def test_the_last_episode_can_be_taken_back(tmp_path: Path) -> None:
             writer.drop_last()
         writer.append(episode(8))
     assert numbers(path) == [8]
+
+
+def test_death_while_an_episode_is_taken_back_leaves_it_there_or_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nsde_policy.data.growing.CHUNK_BYTES", 60)
+    for lives in itertools.count():
+        path = tmp_path / f"{lives}.zarr"
+        with DemoWriter(path) as writer:
+            for number in range(4):
+                writer.append(episode(number), about={"seed": number})
+        finished = False
+        with monkeypatch.context() as patch, contextlib.suppress(Killed), DemoWriter(path) as writer:
+            dying_writer(patch, lives, half_written=True)
+            writer.drop_last()
+            finished = True
+        assert numbers(path) in ([0, 1, 2], [0, 1, 2, 3][: 4 - finished])
+        assert check_store(path) == []
+        with DemoWriter(path) as writer:
+            assert writer.about["seed"].tolist() == numbers(path)
+            writer.append(episode(9), about={"seed": 9})
+            assert writer.about["seed"].tolist() == numbers(path)
+        if finished:
+            break
+    assert lives >= 3
+
+
+def test_a_note_about_each_episode_is_kept_with_it(tmp_path: Path) -> None:
+    path = tmp_path / "demos.zarr"
+    for number in range(3):
+        with DemoWriter(path) as writer:
+            writer.append(episode(number), about={"seed": number, "won": number > 0})
+    with DemoWriter(path) as writer:
+        assert writer.about["seed"].tolist() == [0, 1, 2]
+        assert writer.about["won"].tolist() == [False, True, True]
+        for about in ({"seed": 3}, {"seed": 3, "won": np.nan}, {"seed": 0.5, "won": True}):
+            with pytest.raises(DemoError):
+                writer.append(episode(3), about=about)
+        with pytest.raises(EpisodeError, match="cannot name a note"):
+            writer.append(episode(3), about={"ends": 3})
+    assert numbers(path) == [0, 1, 2]
+
+
+def test_who_records_nothing_is_not_noted(tmp_path: Path) -> None:
+    path = tmp_path / "demos.zarr"
+    with DemoWriter(path, provenance={"operator": "ada"}) as writer:
+        writer.append(episode(0))
+        writer.append(episode(1))
+    with DemoWriter(path, provenance={"operator": "bob"}):
+        pass
+    with DemoWriter(path, provenance={"operator": "eve"}) as writer:
+        writer.append(episode(2))
+        writer.drop_last()
+        writer.drop_last()
+        writer.append(episode(3))
+    sessions = json.loads((path / ".zattrs").read_text())["sessions"]
+    assert [(s["operator"], s["first_episode"]) for s in sessions] == [("ada", 0), ("eve", 1)]
+
+
+def test_a_recording_made_otherwise_is_not_continued(tmp_path: Path) -> None:
+    path = tmp_path / "demos.zarr"
+    with DemoWriter(path, made_with={"by": "ada", "rule": [1, 2]}) as writer:
+        writer.append(episode(0))
+    before = {p: p.stat().st_mtime_ns for p in path.rglob("*")}
+    for other in ({"by": "bob", "rule": [1, 2]}, {"by": "ada"}, None):
+        with pytest.raises(EpisodeError, match="was made with"):
+            DemoWriter(path, made_with=other)
+    assert before == {p: p.stat().st_mtime_ns for p in path.rglob("*")}
+    with DemoWriter(path, made_with={"by": "ada", "rule": (1, 2)}) as writer:
+        assert len(writer) == 1
 
 
 def lengths_on_disk(path: Path) -> set[int]:

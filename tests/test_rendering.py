@@ -15,11 +15,12 @@ from nsde_policy.envs.pusht import drawing
 from nsde_policy.envs.pusht.env import PushTEnv
 from nsde_policy.errors import CheckpointError, ConfigError, MissingDependencyError, OutputError
 from nsde_policy.eval import rendering
+from nsde_policy.eval.crew import evaluate
 from nsde_policy.eval.evaluation import Evaluation
 from nsde_policy.eval.film import Film
 from nsde_policy.eval.forecast import HORIZON, SAMPLES
 from nsde_policy.eval.pictures import caption_height
-from nsde_policy.eval.rollout import EpisodeResult, Player, RolloutConfig, evaluate
+from nsde_policy.eval.rollout import EpisodeResult, Player, RolloutConfig
 from nsde_policy.eval.scores import score
 
 SHORT, STEPS = "nsde_policy/ShortPushT-v0", 12

@@ -12,8 +12,9 @@ from nsde_policy.cli import main
 from nsde_policy.envs import PUSHT_ID
 from nsde_policy.errors import ConfigError
 from nsde_policy.eval.conditions import Condition, Disturbances
+from nsde_policy.eval.crew import evaluate
 from nsde_policy.eval.intervals import mean, proportion
-from nsde_policy.eval.rollout import EpisodeResult, RolloutConfig, Trace, evaluate, play
+from nsde_policy.eval.rollout import EpisodeResult, RolloutConfig, Trace, play
 from nsde_policy.eval.scores import score
 from nsde_policy.policy import NSDEPolicy
 

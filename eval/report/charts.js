@@ -1,0 +1,92 @@
+// Line charts as SVG, as wide as their place; colours come from the style sheet.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function svg(tag, attributes, text = "") {
+  const element = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.textContent = text;
+  return element;
+}
+
+/** About `count` round numbers between low and high. */
+function ticks(low, high, count) {
+  const rough = (high - low) / count || 1;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = power * [1, 2, 5, 10].find((n) => n * power >= rough);
+  const found = [];
+  for (let tick = Math.ceil(low / step) * step; tick <= high + step * 1e-9; tick += step) found.push(tick);
+  return found;
+}
+
+const short = (value) =>
+  Math.abs(value) >= 1000 ? `${+(value / 1000).toPrecision(3)}k` : `${+value.toPrecision(3)}`.replace("-", "−");
+
+/**
+ * Draw lines [{row, points: [[x, y], …]}]. Options: `y` [low, high] or none for what there is, `limit` a value to
+ * mark, `unit` behind the last x, `height`. Returns a function that puts a line at x, or takes it away.
+ */
+function chart(place, lines, { y = null, limit = null, unit = "", height = 150 } = {}) {
+  const width = Math.max(place.clientWidth, 200);
+  const [left, right, top, bottom] = [40, 12, 8, 22];
+  const points = lines.flatMap((line) => line.points);
+  const xs = points.map((point) => point[0]);
+  const [x0, x1] = [Math.min(...xs), Math.max(...xs)];
+  const [y0, y1] = y ?? range(points.map((point) => point[1]));
+  const atX = (value) => left + ((value - x0) / (x1 - x0 || 1)) * (width - left - right);
+  const atY = (value) => height - bottom - ((value - y0) / (y1 - y0 || 1)) * (height - top - bottom);
+  const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, height });
+  for (const tick of ticks(y0, y1, 4)) {
+    drawing.append(svg("path", { class: "grid", d: `M${left} ${atY(tick)}H${width - right}` }));
+    drawing.append(svg("text", { x: left - 7, y: atY(tick) + 4, "text-anchor": "end" }, short(tick)));
+  }
+  const xTicks = ticks(x0, x1, Math.max(width / 110, 2));
+  for (const tick of xTicks) {
+    const last = tick === xTicks.at(-1);
+    const [x, anchor] = last && atX(tick) > width - 60 ? [width - 2, "end"] : [atX(tick), "middle"];
+    drawing.append(svg("text", { x, y: height - 5, "text-anchor": anchor }, short(tick) + (last ? unit : "")));
+  }
+  if (limit !== null) drawing.append(svg("path", { class: "limit", d: `M${left} ${atY(limit)}H${width - right}` }));
+  for (const { row, points: line } of lines) {
+    const clip = (value) => Math.min(Math.max(value, y0), y1);
+    const path = line.map(([x, value], i) => `${i ? "L" : "M"}${atX(x).toFixed(1)} ${atY(clip(value)).toFixed(1)}`);
+    const group = svg("g", { class: `s${row % DATA.colours}` });
+    group.append(svg("path", { class: "line", d: path.join("") }));
+    const [endX, endY] = line.at(-1);
+    group.append(svg("circle", { class: "end", cx: atX(endX), cy: atY(clip(endY)), r: 3.2 }));
+    drawing.append(group);
+  }
+  const now = svg("path", { class: "now" });
+  drawing.append(now);
+  place.replaceChildren(drawing);
+  return (x) => now.setAttribute("d", x === null ? "" : `M${atX(Math.min(x, x1))} ${top}V${height - bottom}`);
+}
+
+/** From low to high with a little air, the few largest values left out: losses begin high. */
+function range(values) {
+  const sorted = [...values].sort((a, b) => a - b);
+  const [low, high] = [sorted[0], sorted[Math.floor(0.985 * (sorted.length - 1))]];
+  const air = 0.06 * (high - low || 1);
+  return [low - air, high + air];
+}
+
+/** What the runs logged: one chart per name. */
+function drawTraining() {
+  const place = find("#training .curves");
+  const names = [...new Set(DATA.runs.flatMap((run) => Object.keys(run.curves)))];
+  const drawn = names.map((name) => {
+    const runs = DATA.runs.filter((run) => run.curves[name]);
+    const spot = make("div", { class: "chart", role: "img", "aria-label": `${name} over training steps` });
+    const who = [...new Set(runs.map((run) => run.row))].map(markOf);
+    const lines = runs.map((run) => ({ row: run.row, points: run.curves[name] }));
+    return { figure: make("div", {}, make("h3", {}, `${name} `, ...who), spot), spot, lines };
+  });
+  place.replaceChildren(...drawn.map(({ figure }) => figure));
+  for (const { spot, lines } of drawn) chart(spot, lines, { unit: " steps" });
+}
+
+/** The coloured mark of a row. */
+function markOf(row) {
+  const sign = DATA.marks[row % DATA.marks.length];
+  return make("span", { class: `mark s${row % DATA.colours}`, "aria-hidden": "true" }, sign);
+}

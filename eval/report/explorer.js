@@ -1,0 +1,291 @@
+// The explorer: choose a start, see how every run did, play all of them on one clock; and the contact sheets.
+
+const scenes = find(".scenes");
+const picker = find(".starts");
+const state = { start: 0, shown: [], episodes: [], moment: 0, last: 1, playing: false, sheet: 0, cursor: () => {} };
+let palette = colours();
+
+// --- starts --------------------------------------------------------------------------------------
+
+const wins = DATA.starts.map((_, k) => DATA.runs.reduce((sum, run) => sum + run.success[k], 0));
+const FILTERS = {
+  "all starts": () => true,
+  "outcomes differ": (k) => wins[k] > 0 && wins[k] < DATA.runs.length,
+  "all fail": (k) => wins[k] === 0,
+  "all succeed": (k) => wins[k] === DATA.runs.length,
+};
+
+function outcome(run, k) {
+  if (run.success[k]) return `✓ success, ${run.steps[k]} steps`;
+  return `✕ failure, best ${(Math.floor(run.reward[k] * DATA.threshold * 100) / 100).toFixed(2)}`;
+}
+
+function drawFilters() {
+  const buttons = Object.entries(FILTERS).map(([name, wanted]) => {
+    const count = DATA.starts.filter((_, k) => wanted(k)).length;
+    const button = make("button", { type: "button", "aria-pressed": "false" }, `${name} ${count}`);
+    button.disabled = count === 0;
+    button.addEventListener("click", () => filter(name));
+    button.dataset.name = name;
+    return button;
+  });
+  find("#explorer .filters").replaceChildren(...buttons);
+  const key = DATA.runs.map((run) => make("li", {}, markOf(run.row), run.label));
+  find("#explorer .key").replaceChildren(...key);
+}
+
+function filter(name) {
+  for (const button of find("#explorer .filters").children)
+    button.setAttribute("aria-pressed", String(button.dataset.name === name));
+  state.shown = DATA.starts.map((_, k) => k).filter((k) => FILTERS[name](k));
+  picker.replaceChildren(...state.shown.map((k) => {
+    const stripes = DATA.runs.map((run) => make("i", run.success[k] ? {} : { class: "lost" }));
+    const said = DATA.runs.map((run) => `${run.label}: ${outcome(run, k)}`).join("; ");
+    const button = make("button", { type: "button", tabindex: "-1", "aria-label": `start ${DATA.starts[k]}; ${said}` }, ...stripes);
+    button.title = `start ${DATA.starts[k]}\n${said.replaceAll("; ", "\n")}`;
+    button.dataset.start = k;
+    return button;
+  }));
+  markStart();
+}
+
+function markStart() {
+  for (const button of picker.children) {
+    const chosen = Number(button.dataset.start) === state.start;
+    button.setAttribute("aria-pressed", String(chosen));
+    button.tabIndex = chosen ? 0 : -1;
+  }
+  if (!find('[tabindex="0"]', picker) && picker.firstChild) picker.firstChild.tabIndex = 0;
+}
+
+picker.addEventListener("click", (event) => {
+  const button = event.target.closest("button");
+  if (button) choose(Number(button.dataset.start), { play: true });
+});
+picker.addEventListener("keydown", (event) => {
+  const buttons = [...picker.children];
+  const at = buttons.indexOf(document.activeElement);
+  const inRow = buttons.filter((button) => button.offsetTop === buttons[0].offsetTop).length;
+  const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -inRow, ArrowDown: inRow }[event.key];
+  if (at < 0 || !step) return;
+  event.preventDefault();
+  event.stopPropagation();
+  buttons[Math.min(Math.max(at + step, 0), buttons.length - 1)].focus();
+});
+
+// --- the stage -----------------------------------------------------------------------------------
+
+async function choose(k, { play = false } = {}) {
+  state.start = k;
+  find("#start-title").textContent = `Start ${DATA.starts[k]}`;
+  scenes.replaceChildren(...DATA.runs.map((run, i) => {
+    const picture = run.lengths
+      ? make("canvas", { role: "img", "aria-label": `${run.label}: ${outcome(run, k)}` })
+      : make("div", { class: "absent" }, "only the outcome is known");
+    const result = make("b", { class: run.success[k] ? "good" : "bad" }, outcome(run, k));
+    const live = make("span", {}, result);
+    return make("figure", { "data-run": i }, picture, make("figcaption", {}, markOf(run.row), run.label, live));
+  }));
+  markStart();
+  const episodes = await Promise.all(DATA.runs.map((_, i) => episodeOf(i, k)));
+  if (state.start !== k) return;
+  state.episodes = episodes;
+  state.last = Math.max(1, ...episodes.map((frames) => (frames ? frames.length - 1 : 0)));
+  find("#time").max = state.last;
+  drawCoverage();
+  if (play && !matchMedia("(prefers-reduced-motion: reduce)").matches) {
+    state.moment = 0;
+    setPlaying(true);
+  } else {
+    state.moment = state.last;
+    setPlaying(false);
+  }
+  draw();
+}
+
+function drawCoverage() {
+  const lines = state.episodes.flatMap((frames, i) => frames
+    ? [{ row: DATA.runs[i].row, points: frames.map((frame, t) => [t / DATA.hz, frame[COVERAGE]]) }] : []);
+  const place = find("#coverage");
+  place.hidden = find(".controls").hidden = lines.length === 0;
+  if (lines.length) state.cursor = chart(place, lines, { y: [0, 1], limit: DATA.threshold, unit: " s", height: 128 });
+}
+
+function draw() {
+  state.episodes.forEach((frames, i) => {
+    const canvas = scenes.children[i].firstChild;
+    if (!frames) return;
+    const side = canvas.clientWidth || 200;
+    const context = sharp(canvas, side, side);
+    context.scale(side / DATA.side, side / DATA.side);
+    const trail = frames.slice(0, Math.floor(state.moment) + 1);
+    const width = Math.max(1, 260 / side);
+    drawScene(context, palette, DATA.runs[i].row, frameAt(frames, state.moment), { trail, ghost: frames[0], width });
+  });
+  find("#time").value = Math.round(state.moment);
+  find("#clock").textContent = `${(state.moment / DATA.hz).toFixed(1)} s`;
+  state.cursor(state.moment / DATA.hz);
+}
+
+let before = 0;
+function tick(now) {
+  if (!state.playing) return;
+  const passed = Math.min((now - before) / 1000, 0.1);
+  before = now;
+  state.moment = Math.min(state.moment + passed * DATA.hz * Number(find("#speed").value), state.last);
+  draw();
+  if (state.moment >= state.last) setPlaying(false);
+  else requestAnimationFrame(tick);
+}
+
+function setPlaying(playing) {
+  if (playing && state.moment >= state.last) state.moment = 0;
+  const began = playing && !state.playing;
+  state.playing = playing;
+  find("#play").textContent = playing ? "❚❚ Pause" : "▶ Play";
+  if (began) {
+    before = performance.now();
+    requestAnimationFrame(tick);
+  }
+}
+
+function moveTo(moment) {
+  setPlaying(false);
+  state.moment = Math.min(Math.max(moment, 0), state.last);
+  draw();
+}
+
+function neighbour(step) {
+  const at = state.shown.indexOf(state.start);
+  const next = state.shown[(at + step + state.shown.length) % state.shown.length];
+  if (next !== undefined) choose(next, { play: state.playing });
+}
+
+find("#play").addEventListener("click", () => setPlaying(!state.playing));
+find("#time").addEventListener("input", (event) => moveTo(Number(event.target.value)));
+find("#previous").addEventListener("click", () => neighbour(-1));
+find("#next").addEventListener("click", () => neighbour(1));
+document.addEventListener("keydown", (event) => {
+  const busy = event.target.closest("button, input, select, summary, a, video");
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const actions = { n: () => neighbour(1), p: () => neighbour(-1) };
+  if (!busy) {
+    actions[" "] = () => setPlaying(!state.playing);
+    actions.ArrowLeft = () => moveTo(Math.ceil(state.moment) - 1);
+    actions.ArrowRight = () => moveTo(Math.floor(state.moment) + 1);
+  }
+  const action = actions[event.key.length === 1 ? event.key.toLowerCase() : event.key];
+  if (!action) return;
+  event.preventDefault();
+  action();
+});
+
+// --- contact sheets ------------------------------------------------------------------------------
+
+const sheet = { canvas: find(".sheet"), columns: 1, tile: 1, gap: 6 };
+
+function drawTabs() {
+  const recorded = DATA.runs.map((run, i) => [run, i]).filter(([run]) => run.lengths);
+  find("#sheets").hidden = recorded.length === 0;
+  if (!recorded.length) return;
+  state.sheet = recorded[0][1];
+  find("#sheets .tabs").replaceChildren(...recorded.map(([run, i]) => {
+    const button = make("button", { type: "button" }, markOf(run.row), run.label);
+    button.addEventListener("click", () => { state.sheet = i; drawSheet(); });
+    button.dataset.run = i;
+    return button;
+  }));
+}
+
+async function drawSheet() {
+  const { canvas, gap } = sheet;
+  const run = DATA.runs[state.sheet];
+  if (!run.lengths) return;
+  for (const button of find("#sheets .tabs").children)
+    button.setAttribute("aria-pressed", String(Number(button.dataset.run) === state.sheet));
+  const width = canvas.clientWidth || 600;
+  sheet.columns = Math.max(6, Math.min(Math.floor(width / 74), Math.ceil(Math.sqrt(2.4 * DATA.starts.length))));
+  sheet.tile = (width - gap * (sheet.columns - 1)) / sheet.columns;
+  const rows = Math.ceil(DATA.starts.length / sheet.columns);
+  const height = rows * (sheet.tile + gap) - gap;
+  const won = run.success.reduce((sum, value) => sum + value, 0);
+  canvas.setAttribute("aria-label", `${run.label}: ${won} of ${DATA.starts.length} episodes succeed`);
+  const wanted = state.sheet;
+  const episodes = await Promise.all(DATA.starts.map((_, k) => episodeOf(wanted, k)));
+  if (wanted !== state.sheet) return;
+  const context = sharp(canvas, width, height);
+  canvas.style.height = `${height}px`;
+  episodes.forEach((frames, k) => {
+    context.save();
+    context.translate((k % sheet.columns) * (sheet.tile + gap), Math.floor(k / sheet.columns) * (sheet.tile + gap));
+    context.scale(sheet.tile / DATA.side, sheet.tile / DATA.side);
+    context.beginPath();
+    context.roundRect(0, 0, DATA.side, DATA.side, 36);
+    context.clip();
+    drawScene(context, palette, run.row, frames.at(-1), { trail: frames, ghost: frames[0], width: 2.6 });
+    if (!run.success[k]) {
+      context.strokeStyle = palette.bad;
+      context.lineWidth = 26;
+      context.beginPath();
+      context.roundRect(0, 0, DATA.side, DATA.side, 36);
+      context.stroke();
+      context.beginPath();
+      for (const [a, b] of [[[400, 56], [456, 112]], [[456, 56], [400, 112]]]) { context.moveTo(...a); context.lineTo(...b); }
+      context.lineWidth = 18;
+      context.stroke();
+    }
+    context.restore();
+  });
+}
+
+sheet.canvas.addEventListener("click", (event) => {
+  const size = sheet.tile + sheet.gap;
+  const k = Math.floor(event.offsetY / size) * sheet.columns + Math.floor(event.offsetX / size);
+  if (k >= DATA.starts.length) return;
+  filter("all starts");
+  choose(k, { play: true });
+  find("#explorer").scrollIntoView();
+});
+
+// --- videos: those in sight play ------------------------------------------------------------------
+
+if (!matchMedia("(prefers-reduced-motion: reduce)").matches) {
+  const inSight = new IntersectionObserver((seen) => {
+    for (const { target, isIntersecting } of seen) {
+      if (isIntersecting) target.play().catch(() => {}); // a browser may refuse: then there is the button
+      else target.pause();
+    }
+  }, { threshold: 0.6 });
+  for (const video of document.querySelectorAll("video")) inSight.observe(video);
+}
+
+// --- begin ---------------------------------------------------------------------------------------
+
+function redraw() {
+  palette = colours();
+  if (state.episodes.length) { drawCoverage(); draw(); }
+  drawTraining();
+  drawSheet();
+}
+
+let resized = 0;
+let wide = window.innerWidth;
+window.addEventListener("resize", () => {
+  if (window.innerWidth === wide) return; // a phone's address bar came or went
+  wide = window.innerWidth;
+  clearTimeout(resized);
+  resized = setTimeout(redraw, 120);
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+
+drawFilters();
+filter("all starts");
+const telling = DATA.starts.findIndex((_, k) => FILTERS["outcomes differ"](k));
+choose(Math.max(telling, 0));
+drawTraining();
+drawTabs();
+new IntersectionObserver((seen, observer) => {
+  if (!seen.some((entry) => entry.isIntersecting)) return;
+  observer.disconnect();
+  drawSheet();
+}, { rootMargin: "300px" }).observe(find("#sheets"));
