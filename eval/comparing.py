@@ -80,11 +80,11 @@ def compare(
 def checked_records(jobs: Sequence[Job]) -> dict[Path, RunRecord]:
     """What the runs were made with; refuses, before the work, runs that cannot be compared."""
     records: dict[Path, RunRecord] = {}
-    seen: dict[tuple[Path, str], Path] = {}
+    seen: set[tuple[Path, str]] = set()
     for job in jobs:
-        same = seen.setdefault((job.run.resolve(), job.detail), job.run)
-        if same is not job.run:
+        if (job.run.resolve(), job.detail) in seen:
             raise ComparisonError(f"{job.run} is named twice; name each run once")
+        seen.add((job.run.resolve(), job.detail))
         records[job.run] = record = RunDirectory(job.run).record()
         if get_task(record.task).env_id is None:
             raise ComparisonError(f"{job.run} was trained without a task: there is no environment to play in")

@@ -238,6 +238,7 @@ def test_a_comparison_adds_its_outcomes(runs: list[Path], tmp_path: Path):
     [
         ([], "nothing to report on"),
         (["RUN", "RUN"], "is named twice"),
+        (["shipped", "shipped"], "is named twice"),
         (["/nowhere"], "no run directory"),
         (["RUN", "--episodes", "0"], "episodes >= 1"),
         (["RUN", "--videos", "-1"], "videos must be at least 0"),
