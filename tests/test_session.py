@@ -2,8 +2,11 @@
 
 import gc
 import json
+import subprocess
+import sys
 import threading
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -324,6 +327,28 @@ def test_a_worker_plans_in_a_thread_of_its_own_and_ends_with_the_session():
     assert seen[0] is not threading.main_thread()
     seen[0].join(timeout=10)
     assert not seen[0].is_alive()
+
+
+AT_THE_END = """
+import time
+from numpy_planner import CALIBRATION, Walker
+from nsde_policy.session import Session, SessionConfig
+class Slow(Walker):
+    def plan_from(self, states, **options):
+        time.sleep(0.5)
+        print("planned", flush=True)
+        return super().plan_from(states, **options)
+with Session(Slow(), SessionConfig(plan_ahead=True, deadline_s=1e-3), calibration=CALIBRATION) as control:
+    control.step([50.0, 40.0, 1.0])
+print(control.last.source, flush=True)
+"""
+
+
+def test_a_program_ends_after_the_plan_under_way_because_python_aborts_beside_torch():
+    done = subprocess.run(
+        [sys.executable, "-c", AT_THE_END], cwd=Path(__file__).parent, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["wait", "planned"], "")
 
 
 @pytest.mark.parametrize("error", [RuntimeError("the network broke"), SystemExit(3), KeyboardInterrupt()])
