@@ -231,7 +231,8 @@ class Session:
             faults = [Fault(FaultKind.LATE_PLAN, instant, "no plan is there to follow")]
         if faults:
             self._follower.let_go()
-            source, action, stop = react(faults, self.config.on_fault, limiter, dt)
+            source, action, stop, failed = react(faults, self.config.on_fault, limiter, dt)
+            faults = faults if failed is None else [*faults, failed]
             self._stopped = stop or self._stopped
             if plan is None or any(fault.kind is not FaultKind.LATE_PLAN for fault in faults):
                 self._distrust = self._planning.asked
