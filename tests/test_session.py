@@ -2,6 +2,7 @@
 
 import gc
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -233,6 +234,24 @@ def test_a_callback_hears_the_fault_and_its_command_passes_the_limits():
     assert control.last.source == "callback"
 
 
+@pytest.mark.parametrize("of_callback", ["hold", "stop"])
+def test_a_callback_that_raises_holds_and_both_faults_are_in_the_report(of_callback):
+    sim = Sim()
+
+    def fail(_):
+        raise ZeroDivisionError("a bug in\na callback")
+
+    on_fault = {FaultKind.WRONG_OBSERVATION: fail, FaultKind.CALLBACK_ERROR: of_callback}
+    control = session(sim, on_fault=on_fault)
+    drive(control, sim, 3)
+    sim.now += PERIOD
+    control.step("nothing", sim.now)
+    assert control.last.source == "hold"
+    assert control.last.faults[-1].detail == "ZeroDivisionError: a bug in a callback"
+    assert control.report().faults == {"wrong_observation": 1, "callback_error": 1}
+    assert (control._stopped is not None) == (of_callback == "stop")
+
+
 def test_before_the_first_good_observation_no_command_is_sent():
     sim = Sim()
     control = session(sim)
@@ -243,6 +262,35 @@ def test_before_the_first_good_observation_no_command_is_sent():
     assert control.report().faults == {"non_finite_observation": 1}
     sim.now += PERIOD
     assert np.isfinite(control.step(OBS, sim.now)).all()
+
+
+def test_the_documented_table_of_faults_has_every_kind_and_no_other():
+    text = (Path(__file__).parents[1] / "docs/control_loop.md").read_text()
+    rows = text.partition("| kind | when |")[2].partition("\n\n")[0].splitlines()[2:]
+    kinds = [kind for row in rows for kind in re.findall(r"`(\w+)`", row.split("|")[1])]
+    assert sorted(kinds) == sorted(FaultKind)
+
+
+def test_an_instant_before_the_last_command_gets_that_command_again_and_one_far_off_is_a_fault():
+    sim = Sim()
+    control = session(sim, rate_hz=50)
+    drive(control, sim, 8, rate=50)
+    last = control.action_at(sim.now + 0.005)
+    assert np.array_equal(control.action_at(sim.now - 0.05), last)
+    assert control.report().faults == {}
+    control.action_at(sim.now + 1.1 * PERIOD)
+    assert control.report().faults == {"clock_jump": 1}
+
+
+@pytest.mark.parametrize(("rate", "longest"), [(10, 0.5), (50, 0.3)])
+def test_the_clock_may_move_on_by_three_policy_periods_or_five_control_periods(rate, longest):
+    for gap, faults in ((longest - 0.01, 0), (longest + 0.01, 1)):
+        sim = Sim()
+        control = session(sim, rate_hz=rate)
+        control.step(OBS, sim.now)
+        sim.now += gap
+        control.step(OBS, sim.now)
+        assert control.report().faults.get("clock_jump", 0) == faults
 
 
 def test_a_late_plan_is_held_once_and_what_has_passed_of_it_is_dropped():

@@ -38,7 +38,8 @@ class SessionConfig:
     max_age_s: float | None = None
     """Oldest observation that is used; None for 1.5 periods of the policy."""
     max_gap_s: float | None = None
-    """A clock that moves on by more than this between two calls has jumped; None for 3 periods."""
+    """A clock that moves on by more than this between two calls has jumped; None for 3 periods of
+    the policy or 5 of control, whichever is longer."""
     blend: float = 2.0
     """Policy periods over which a new plan takes over from where the command is."""
     chunk: int | None = None
