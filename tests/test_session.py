@@ -8,6 +8,7 @@ import sys
 import threading
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -170,6 +171,9 @@ def test_a_session_slower_than_its_policy_or_without_a_rate_is_refused():
         ({"seed": "a"}, "need a whole seed >= 0, got 'a'"),
         ({"limits": "none"}, "limits are 'from_demos' or Limits"),
         ({"on_fault": "panic"}, "on_fault is 'hold', 'stop' or a callback"),
+        ({"on_fault": {"clock_jmp": "stop"}}, "no fault 'clock_jmp'; the nearest is 'clock_jump' of non_finite"),
+        ({"on_fault": {3: "stop"}}, "no fault 3; the nearest"),
+        ({"on_fault": MappingProxyType({"late_plan": "panic"})}, "'stop' or a callback, got 'panic'"),
     ],
 )
 def test_settings_that_there_are_none_of_or_that_cannot_work_are_refused(settings, match):
@@ -215,6 +219,16 @@ def test_a_stopped_session_brakes_then_refuses_until_it_is_reset():
     control.reset()
     control.step(OBS, sim.now)
     assert control.last.source == "plan"
+
+
+def test_any_mapping_gives_kinds_of_faults_their_own_reactions_by_name_too():
+    sim = Sim()
+    control = session(sim, on_fault=MappingProxyType({"wrong_observation": "stop"}))
+    drive(control, sim, 3)
+    for obs, stopped in ((np.full(3, np.nan), False), ("nothing", True)):
+        sim.now += PERIOD
+        control.step(obs, sim.now)
+        assert (control._stopped is not None) == stopped
 
 
 def test_a_callback_hears_the_fault_and_its_command_passes_the_limits():

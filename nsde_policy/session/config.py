@@ -1,6 +1,7 @@
 """How a control session runs."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from pathlib import Path
@@ -12,7 +13,7 @@ from nsde_policy.calibration import Calibration
 from nsde_policy.config import check_names, need
 from nsde_policy.errors import ConfigError
 from nsde_policy.planner import PolicySpec
-from nsde_policy.session.faults import OnFault
+from nsde_policy.session.faults import FaultKind, OnFault
 from nsde_policy.session.limits import Limits
 
 AGE_IN_PERIODS = 1.5
@@ -73,8 +74,9 @@ class SessionConfig:
             need(self, is_open or is_whole, f"need a whole {name} >= {least}, got {value!r}")
         known = self.limits == "from_demos" or isinstance(self.limits, Limits)
         need(self, known, f"limits are 'from_demos' or Limits, got {self.limits!r}")
-        reactions = self.on_fault.values() if isinstance(self.on_fault, dict) else (self.on_fault,)
-        for reaction in reactions:
+        by_kind = self.on_fault if isinstance(self.on_fault, Mapping) else {}
+        check_names(type(self), by_kind, [kind.value for kind in FaultKind], what="fault")
+        for reaction in by_kind.values() if isinstance(self.on_fault, Mapping) else [self.on_fault]:
             known = reaction in ("hold", "stop") or callable(reaction)
             need(self, known, f"on_fault is 'hold', 'stop' or a callback, got {reaction!r}")
 
