@@ -1,5 +1,6 @@
 """Tests for session.py and its parts, in simulated time; the last ones with the policy that is shipped."""
 
+import dataclasses
 import gc
 import json
 import re
@@ -159,6 +160,14 @@ def test_a_session_slower_than_its_policy_or_without_a_rate_is_refused():
         Session(Walker(), SessionConfig())
 
 
+def test_more_commands_than_a_plan_holds_are_refused():
+    eight = Walker(dataclasses.replace(SPEC, longest_chunk=8))
+    with pytest.raises(ConfigError, match="holds at most 8 commands, got chunk=50"):
+        session(Sim(), eight, chunk=50)
+    assert session(Sim(), eight, chunk=8)._settled.chunk == 8
+    assert session(Sim(), chunk=50)._settled.chunk == 50
+
+
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
@@ -171,6 +180,8 @@ def test_a_session_slower_than_its_policy_or_without_a_rate_is_refused():
         ({"seed": "a"}, "need a whole seed >= 0, got 'a'"),
         ({"limits": "none"}, "limits are 'from_demos' or Limits"),
         ({"on_fault": "panic"}, "on_fault is 'hold', 'stop' or a callback"),
+        ({"log": 3}, "log is the path of a file, got 3"),
+        ({"log": ["a"]}, "log is the path of a file"),
         ({"on_fault": {"clock_jmp": "stop"}}, "no fault 'clock_jmp'; the nearest is 'clock_jump' of non_finite"),
         ({"on_fault": {3: "stop"}}, "no fault 3; the nearest"),
         ({"on_fault": MappingProxyType({"late_plan": "panic"})}, "'stop' or a callback, got 'panic'"),
@@ -506,10 +517,11 @@ def test_a_program_that_set_its_objects_aside_itself_finds_them_so_afterwards():
 # --- Reports ---
 
 
-def test_the_report_and_the_log_tell_the_same(tmp_path):
+@pytest.mark.parametrize("kind", [Path, str])
+def test_the_report_and_the_log_tell_the_same(tmp_path, kind):
     sim = Sim()
     planner = FailingWalker(sim)
-    control = session(sim, planner, log=tmp_path / "log" / "session.jsonl")
+    control = session(sim, planner, log=kind(tmp_path / "log" / "session.jsonl"))
     drive(control, sim, 9)
     planner.trouble = "raise"
     drive(control, sim, 9)
