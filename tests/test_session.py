@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy_planner import CALIBRATION, SPEC, FailingWalker, Sim, Walker
 
-from nsde_policy.errors import ConfigError, PlanError, PolicyInputError, SessionStoppedError
+from nsde_policy.errors import ConfigError, PlanError, PolicyInputError, SessionClosedError, SessionStoppedError
 from nsde_policy.eval.slow_planning import DelayedPlanner, SimulatedWorker
 from nsde_policy.planner import Plan
 from nsde_policy.policy import NSDEPolicy
@@ -512,6 +512,20 @@ def test_a_program_that_set_its_objects_aside_itself_finds_them_so_afterwards():
         assert gc.get_freeze_count() > 1000
     finally:
         gc.unfreeze()
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_after_its_end_a_session_takes_no_step_but_its_plan_still_has_commands(ahead):
+    sim = Sim()
+    with session(sim, delay_s=0.0 if ahead else None, rate_hz=50) as control:
+        drive(control, sim, 8, rate=50)
+    assert np.isfinite(control.action_at(sim.now + 0.004)).all()
+    assert control.last.source == "plan"
+    with pytest.raises(SessionClosedError, match="closed and takes no step; open another"):
+        control.step(OBS, sim.now)
+    control.reset()
+    with pytest.raises(SessionClosedError):
+        control.step(OBS, sim.now)
 
 
 # --- Reports ---

@@ -20,6 +20,7 @@ from nsde_policy.errors import (
     NsdePolicyError,
     PolicyInputError,
     ProtocolError,
+    RemoteClosedError,
     RemoteFailedError,
     RemoteLateError,
     RemoteLostError,
@@ -78,7 +79,7 @@ class RemotePolicy(ActingPolicy):
             raise ConfigError(f"need 0 < deadline_s <= timeout_s, got {deadline_s} and {timeout_s}")
         self._url, self._token, self._max_message = url, token, max_message
         self._deadline_s, self._timeout_s = deadline_s, timeout_s
-        self._lock, self._asked = threading.Lock(), 0
+        self._lock, self._asked, self._closed = threading.Lock(), 0, False
         self._known: Welcome | None = None
         self._line: _Line | None = self._open(time.monotonic() + timeout_s)
         self._known = self._line.welcome
@@ -128,8 +129,9 @@ class RemotePolicy(ActingPolicy):
             self._lock.release()
 
     def close(self) -> None:
-        """Hang up; another call would connect again."""
+        """Hang up for good."""
         with self._lock:
+            self._closed = True
             line, self._line = self._line, None
             if line is not None:
                 line.closing.close()
@@ -152,6 +154,8 @@ class RemotePolicy(ActingPolicy):
 
     def _ask(self, request: PlanRequest, ends: float) -> Plan:
         """Ask on the open line; where it has broken, once more on a new one."""
+        if self._closed:
+            raise RemoteClosedError(f"the connection to {self._url} was closed here: connect anew")
         fresh = self._line is None
         try:
             return self._ask_once(request, ends)
