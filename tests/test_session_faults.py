@@ -81,7 +81,7 @@ class Robot:
 
         def fail(_):
             if self.rng.random() < 0.5:
-                return None
+                return
             self.injected[FaultKind.CALLBACK_ERROR.value] += 1
             raise self.rng.choice([KeyError, ZeroDivisionError, RuntimeError])("a bug in\na callback")
 

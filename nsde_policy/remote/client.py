@@ -6,14 +6,14 @@ import socket
 import threading
 import time
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 import numpy as np
 from websockets.exceptions import InvalidStatus, InvalidURI
 from websockets.sync.client import ClientConnection, connect
 
 from nsde_policy import __version__
-from nsde_policy.acting import ActingPolicy, whole, whole_seed
+from nsde_policy.acting import NumpyPolicy, whole, whole_seed
 from nsde_policy.errors import (
     CheckpointError,
     ConfigError,
@@ -60,7 +60,7 @@ class _Line(NamedTuple):
     welcome: Welcome
 
 
-class RemotePolicy(ActingPolicy):
+class RemotePolicy(NumpyPolicy):
     """A policy behind `nsde-policy serve`, asked as if it were here.
 
         with RemotePolicy.connect("ws://127.0.0.1:8765") as policy:
@@ -103,16 +103,9 @@ class RemotePolicy(ActingPolicy):
         """
         return cls(url, token=token, deadline_s=deadline_s, timeout_s=timeout_s, max_message=max_message)
 
-    def _seed(self, seed: int) -> None:
-        self._rng = np.random.default_rng(whole_seed(seed))
-
-    def _next_actions(self, memory: Memory) -> np.ndarray:
-        drawn = int(self._rng.integers(MAX_SEED))
-        return self.plan_from(memory.states(), steps=self.spec.chunk, seed=drawn).actions
-
-    def predict_action_chunk(self, obs: Any, *, seed: int | None = None) -> np.ndarray:
-        """Plan from one observation alone, as at the start of an episode, (chunk, act_dim)."""
-        return self._first_actions(obs, seed)
+    def _drawn(self, memory: Memory, rng: np.random.Generator) -> np.ndarray:
+        seed = int(rng.integers(MAX_SEED))
+        return self.plan_from(memory.states(), steps=self.spec.chunk, seed=seed).actions
 
     def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
         """Plan from states (history, obs_dim + act_dim), newest first; the answer there, bit for bit.

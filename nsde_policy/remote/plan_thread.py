@@ -24,8 +24,8 @@ class _Job(NamedTuple):
 class PlanThread:
     """Plans one request after the other; one that is cancelled while it waits is never begun.
 
-    Python aborts where it ends while a thread is inside torch, so `stop` waits; not for ever, because a planner
-    may never return.
+    Python aborts where it ends while a thread is inside torch, so `stop` waits; not for ever, because some
+    planner may never return.
     """
 
     def __init__(self, planner: Planner) -> None:

@@ -100,7 +100,9 @@ class SessionConfig:
             raise ConfigError(f"limits are for {len(limits.low)} commands, the policy has {spec.act_dim}")
         longest = spec.longest_chunk or math.inf
         if self.chunk and self.chunk > longest:
-            raise ConfigError(f"a plan of this policy holds at most {longest} commands, got chunk={self.chunk}")
+            raise ConfigError(
+                f"a plan of this policy holds at most {longest} commands, got chunk={self.chunk}"
+            )
         return Settled(
             policy_hz=policy_hz,
             limits=limits,
