@@ -105,7 +105,7 @@ def _sweep_table(comparison: Comparison, axis: str) -> str:
     for along in found.values():
         label = next(iter(along.values())).label
         lines.append([label, *(_score(along[value]) if value in along else NOTHING for value in values)])
-    title = f"{AXIS_TITLES[axis]}: mean max reward / strict success"
+    title = f"{AXIS_TITLES[axis]}: mean max reward / strict success with its interval"
     return f"{title}\n\n{_markdown(['method', *(f'{value:g}' for value in values)], lines)}"
 
 
@@ -128,7 +128,7 @@ def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def _score(row: Row) -> str:
-    return f"{row.reward.value:.3f} / {row.success.value:.3f}"
+    return f"{row.reward.value:.3f} / {row.success}"
 
 
 def as_signed(difference: Estimate) -> str:

@@ -30,7 +30,8 @@ class Compare:
     train_seeds: int = 1
     """With --suite: trainings per method, from seed 0 on."""
     demos: Path | None = None
-    """With --suite: demonstrations to train on; without it, those embedded in the package."""
+    """With --suite: demonstrations to train on; without it, those embedded in the package, which are
+    episodes of its own Neural SDE and so favour it."""
     episodes: int = 50
     """Episodes per run, on consecutive seeds."""
     seed_start: int = 100_000

@@ -23,7 +23,8 @@ class Train:
     """Fit a policy to demonstrations; writes a run directory that `eval` and your robot load."""
 
     demos: Path | None = None
-    """Zarr directory of demonstrations, or a zip of one; without it, those embedded in the package."""
+    """Zarr directory of demonstrations, or a zip of one; without it, those embedded in the package,
+    episodes of its own policy."""
     policy: Policy = DEFAULT_METHOD
     """The method; the flags below are those of the method and preset that are named."""
     preset: str = "default"
