@@ -412,7 +412,8 @@ def test_a_worker_plans_in_a_thread_of_its_own_and_ends_with_the_session():
 
 
 AT_THE_END = """
-import time
+import sys, time
+sys.path.append("tests")
 from numpy_planner import CALIBRATION, Walker
 from nsde_policy.session import Session, SessionConfig
 class Slow(Walker):
@@ -428,7 +429,7 @@ print(control.last.source, flush=True)
 
 def test_a_program_ends_after_the_plan_under_way_because_python_aborts_beside_torch():
     done = subprocess.run(
-        [sys.executable, "-c", AT_THE_END], cwd=Path(__file__).parent, capture_output=True, text=True
+        [sys.executable, "-c", AT_THE_END], cwd=Path(__file__).parents[1], capture_output=True, text=True
     )
     assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["wait", "planned"], "")
 
