@@ -6,18 +6,26 @@ Numpy alone: a run on torch, an exported graph and a policy on another machine a
 import abc
 import operator
 from collections import deque
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from nsde_policy.calibration import Calibration
 from nsde_policy.errors import PolicyInputError
 from nsde_policy.memory import Memory
-from nsde_policy.observation import as_observation, check_plausible
+from nsde_policy.observation import (
+    as_lone_observation,
+    as_observations,
+    check_plausible,
+    real_numbers,
+    shown,
+)
 from nsde_policy.planner import Plan, PolicySpec
 from nsde_policy.session import Session, SessionConfig
 from nsde_policy.session.faults import OnFault
 from nsde_policy.session.limits import Limits
+
+G = TypeVar("G")
 
 
 class ActingPolicy(abc.ABC):
@@ -77,14 +85,16 @@ class ActingPolicy(abc.ABC):
     def select_action(self, obs: Any) -> np.ndarray:
         """The action for this control period, (act_dim,), after one observation (`observation.py`).
 
-        An observation that cannot be right, against the demonstrations, is refused with `PolicyInputError`.
+        A batch of one, (1, obs_dim), gets a batch of one, (1, act_dim). An observation that cannot be right,
+        against the demonstrations, is refused with `PolicyInputError`.
         """
-        self._memory.see(self._plausible(obs))
+        one, in_batch = as_lone_observation(obs, self._spec)
+        self._memory.see(check_plausible(one, self._spec))
         if not self._queue:
             self._queue.extend(self._next_actions(self._memory))
         action = self._queue.popleft()
         self._memory.did(action)
-        return action
+        return action[None] if in_batch else action
 
     def session(
         self,
@@ -103,36 +113,73 @@ class ActingPolicy(abc.ABC):
         config = SessionConfig(rate_hz, deadline_s, limits, on_fault, **settings)
         return Session(self, config, calibration=self.calibration)
 
-    def _first_actions(self, obs: Any, seed: int | None) -> np.ndarray:
-        """A chunk for an episode that begins with `obs`; the seed's noise or its own, (chunk, act_dim)."""
-        memory = self._first_look(obs)
-        if seed is None:
-            return self._next_actions(memory)
-        return self.plan_from(memory.states(), steps=self._spec.chunk, seed=seed).actions
-
     def _checked_states(self, states: np.ndarray) -> np.ndarray:
         """`states` as an array, where they have the shape of this policy's and float32 can hold them."""
         wanted = (self._spec.history, self._spec.obs_dim + self._spec.act_dim)
         try:
             with np.errstate(over="ignore"):  # what float32 cannot hold is not finite, and refused as such
-                finite = np.isfinite(np.asarray(states, dtype=np.float32)).all()
-        except (TypeError, ValueError):
-            raise PolicyInputError(f"states are numbers of shape {wanted}, got {states!r:.60}") from None
-        array: np.ndarray = np.asarray(states)
+                finite = np.isfinite(real_numbers(states).astype(np.float32)).all()
+                array: np.ndarray = np.asarray(states)
+        except (TypeError, ValueError, OverflowError):
+            raise PolicyInputError(f"states are numbers of shape {wanted}, got {shown(states)}") from None
         if array.shape != wanted:
             raise PolicyInputError(f"states of this policy have shape {wanted}, got {array.shape}")
         if not finite:
             raise PolicyInputError(f"states must be finite, got {array.tolist()!s:.200}")
         return array
 
-    def _plausible(self, obs: Any) -> np.ndarray:
-        return check_plausible(as_observation(obs, self._spec), self._spec)
+    def _first_looks(self, obs: np.ndarray) -> list[Memory]:
+        """The memories of episodes that begin with `obs`, (obs_dim,) or (B, obs_dim)."""
+        memories = []
+        for row in np.atleast_2d(obs):
+            memory = self._spec.memory()
+            memory.see(check_plausible(row, self._spec))
+            memories.append(memory)
+        return memories
 
-    def _first_look(self, obs: Any) -> Memory:
-        """The memory of an episode that begins with `obs`."""
-        memory = self._spec.memory()
-        memory.see(self._plausible(obs))
-        return memory
+
+class NumpyPolicy(ActingPolicy):
+    """One whose noise comes from numpy's generators, because there is no torch where it runs."""
+
+    @abc.abstractmethod
+    def _drawn(self, memory: Memory, rng: np.random.Generator) -> np.ndarray:
+        """A chunk planned from `memory` with noise from `rng`, (chunk, act_dim)."""
+
+    def _seed(self, seed: int) -> None:
+        self._rng = np.random.default_rng(whole_seed(seed))
+
+    def _next_actions(self, memory: Memory) -> np.ndarray:
+        return self._drawn(memory, self._rng)
+
+    def predict_action_chunk(
+        self, obs: Any, *, seed: int | None = None, generator: np.random.Generator | None = None
+    ) -> np.ndarray:
+        """Plan from observations alone, as at the start of an episode: (chunk, act_dim) for one observation,
+        (B, chunk, act_dim) for a batch (B, obs_dim), row by row.
+
+        Row k has the noise of `plan_from` with `seed` + k; without a seed, it comes from `generator`, or from
+        the policy's own.
+        """
+        if seed is not None and generator is not None:
+            raise PolicyInputError("noise comes from a seed or from a generator, got both: give one")
+        given = as_observations(obs, self._spec)
+        memories = self._first_looks(given)
+        if seed is None:
+            rng = self._rng if generator is None else checked_generator(generator, np.random.Generator)
+            chunks = [self._drawn(memory, rng) for memory in memories]
+        else:
+            seeds = range(whole_seed(seed), whole_seed(seed) + len(memories))
+            asked = zip(memories, seeds, strict=True)
+            chunks = [self.plan_from(m.states(), steps=self._spec.chunk, seed=s).actions for m, s in asked]
+        return np.stack(chunks) if given.ndim == 2 else chunks[0]
+
+
+def checked_generator(given: Any, kind: type[G]) -> G:
+    """`given` itself, where it is a generator of the library that noise is drawn with."""
+    if not isinstance(given, kind):
+        library = kind.__module__.partition(".")[0]
+        raise PolicyInputError(f"noise comes from {library}'s {kind.__name__} here, got {shown(given)}")
+    return given
 
 
 def whole(value: Any, name: str) -> int:
@@ -142,7 +189,7 @@ def whole(value: Any, name: str) -> int:
             return operator.index(value)
     except TypeError:
         pass
-    raise PolicyInputError(f"{name} must be a whole number, got {value!r:.60}")
+    raise PolicyInputError(f"{name} must be a whole number, got {' '.join(repr(value).split()):.60}")
 
 
 def whole_seed(value: Any) -> int:

@@ -113,6 +113,8 @@ def _fail(message: str, code: int, debug: bool) -> int:
 
 def _parse(args: list[str]) -> Command:
     commands, said = _commands(args), io.StringIO()
+    if {"-h", "--help"} & set(args):  # of the whole command: tyro leaves out what was given before
+        args = [*_named(args, commands), "--help"]
     try:
         with contextlib.redirect_stderr(said):
             command = tyro.cli(

@@ -45,14 +45,14 @@ class Jsonable:
         return cls.from_dict(values)
 
 
-def check_names(owner: type, given: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse settings that there are none of; the message names the nearest one there is."""
+def check_names(owner: type, given: Iterable[object], known: Iterable[str], *, what: str = "setting") -> None:
+    """Refuse names that there are none of; the message names the nearest one there is."""
     known = list(known)
     for name in given:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
+            near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.0)
             instead = f"the nearest is {near[0]!r} of {', '.join(known)}" if near else "it has none"
-            raise ConfigError(f"{owner.__name__} has no setting {name!r}; {instead}")
+            raise ConfigError(f"{owner.__name__} has no {what} {name!r}; {instead}")
 
 
 def _read(owner: type, key: str, hint: Any, value: Any) -> Any:

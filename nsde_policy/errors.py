@@ -106,6 +106,10 @@ class SessionStoppedError(NsdePolicyError):
     """A control session stopped after a fault and waits for `reset`."""
 
 
+class SessionClosedError(NsdePolicyError):
+    """A control session was asked for a step after its end."""
+
+
 class ProtocolError(NsdePolicyError, ValueError):
     """What came over the wire is not a message of this version."""
 
@@ -128,6 +132,10 @@ class RemoteFailedError(RemoteError):
 
 class RemoteLostError(RemoteError):
     """There is no connection to the server, and connecting again did not help."""
+
+
+class RemoteClosedError(RemoteError):
+    """The connection was closed on this side, on purpose."""
 
 
 class ExportError(NsdePolicyError):

@@ -34,6 +34,13 @@ def as_observation(given: Any, spec: PolicySpec) -> np.ndarray:
     return _finite(array)
 
 
+def as_lone_observation(given: Any, spec: PolicySpec) -> tuple[np.ndarray, bool]:
+    """One finite observation, (obs_dim,), and whether it came in a batch of one, as in LeRobot."""
+    array = _numbers(given)
+    in_batch = array.shape == (1, spec.obs_dim)
+    return as_observation(array[0] if in_batch else given, spec), in_batch
+
+
 def as_observations(given: Any, spec: PolicySpec) -> np.ndarray:
     """One observation or a batch of them, (obs_dim,) or (B, obs_dim), finite."""
     array = _numbers(given)
@@ -83,14 +90,26 @@ def check_plausible(obs: np.ndarray, spec: PolicySpec) -> np.ndarray:
 def _numbers(given: Any) -> np.ndarray:
     if isinstance(given, Mapping):
         return _joined(given)
-    detach = getattr(given, "detach", None)  # a tensor, of a library that need not be installed
-    plain = detach().cpu() if callable(detach) else given
     try:
-        return np.asarray(plain, dtype=np.float64)
+        return real_numbers(given)
     except (TypeError, ValueError, OverflowError):
-        raise PolicyInputError(
-            f"an observation holds numbers, got {type(given).__name__} {given!r:.60}"
-        ) from None
+        raise PolicyInputError(f"an observation holds numbers, got {shown(given)}") from None
+
+
+def real_numbers(given: Any) -> np.ndarray:
+    """An array, a tensor or a list as float64; raises what numpy raises, `TypeError` for complex numbers."""
+    detach = getattr(given, "detach", None)  # a tensor, of a library that need not be installed
+    if callable(detach):
+        given = detach().cpu()
+        given = given if given.is_complex() else given.double()  # numpy knows no bfloat16
+    if np.iscomplexobj(given):
+        raise TypeError("complex numbers")
+    return np.asarray(given, dtype=np.float64)
+
+
+def shown(given: Any) -> str:
+    """A value and its type for an error message, on one line."""
+    return f"{type(given).__name__} {' '.join(repr(given).split()):.60}"
 
 
 def _joined(given: Mapping[Any, Any]) -> np.ndarray:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nsde_policy.acting import ActingPolicy, whole, whole_seed
+from nsde_policy.acting import ActingPolicy, checked_generator, whole, whole_seed
 from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.calibration import Calibration
 from nsde_policy.checkpoint import RunDirectory, RunRecord
@@ -66,8 +66,9 @@ class NSDEPolicy(ActingPolicy):
         """Plan from observations alone, as at the start of an episode: (chunk, act_dim) for one observation,
         (B, chunk, act_dim) for a batch (B, obs_dim), each row with noise of its own."""
         given = as_observations(obs, self.spec)
-        memories = [self._first_look(row) for row in np.atleast_2d(given)]
-        generators = [generator or self._generator] * len(memories)
+        memories = self._first_looks(given)
+        noise = self._generator if generator is None else checked_generator(generator, torch.Generator)
+        generators = [noise] * len(memories)
         chunks = np.stack([plan.actions for plan in self.plans(memories, generators=generators)])
         return chunks if given.ndim == 2 else chunks[0]
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from numpy_planner import Sim
 from policy_servers import served
 
@@ -97,6 +98,7 @@ def test_the_same_calls_open_a_session_and_the_same_mistakes_are_refused(policie
         ({"states": states[:1]}, r"have shape \(2, 7\), got \(1, 7\)"),
         ({"states": states * np.nan}, "finite"),
         ({"states": "x"}, "states are numbers"),
+        ({"states": states * 1j}, "states are numbers"),
     ):
         call = {"states": states, "steps": 4, "seed": 0} | mistake
         with pytest.raises(PolicyInputError, match=match):
@@ -107,6 +109,51 @@ def test_the_same_calls_open_a_session_and_the_same_mistakes_are_refused(policie
         policy.session(rate_hz=5)
     with pytest.raises(ConfigError, match="no setting 'rate'; the nearest is 'rate_hz'"):
         policy.session(rate=10)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_of_one_gets_a_batch_of_one_and_a_larger_one_is_refused(policies, kind):
+    policy = policies[kind]
+    policy.reset(seed=4)
+    alone = [policy.select_action(START) for _ in range(2)]
+    policy.reset(seed=4)
+    halves = {"observation.state": START[None, :2], "observation.environment_state": START[None, 2:]}
+    batches = [policy.select_action(START[None]), policy.select_action(halves)]
+    assert [batch.shape for batch in batches] == [(1, 2), (1, 2)]
+    assert np.array_equal(np.concatenate(batches), alone)
+    with pytest.raises(PolicyInputError, match=r"has shape \(5,\), got \(2, 5\)"):
+        policy.select_action(np.stack([START, START]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_chunks_come_for_one_observation_or_a_batch_with_the_noise_of_a_generator(policies, kind):
+    policy = policies[kind]
+    many = np.stack([START, START + 3])
+
+    def noise(seed: int):
+        return torch.Generator().manual_seed(seed) if kind == "here" else np.random.default_rng(seed)
+
+    one = policy.predict_action_chunk(START, generator=noise(0))
+    chunks = policy.predict_action_chunk(many, generator=noise(0))
+    assert (one.shape, chunks.shape) == ((8, 2), (2, 8, 2))
+    np.testing.assert_allclose(chunks[0], one, atol=1e-3)
+    assert np.array_equal(chunks, policy.predict_action_chunk(many, generator=noise(0)))
+    assert not np.array_equal(chunks, policy.predict_action_chunk(many, generator=noise(1)))
+    twice = policy.predict_action_chunk(np.stack([START, START]), generator=noise(0))
+    assert not np.array_equal(twice[0], twice[1]), "each row has noise of its own"
+    wanted = "torch" if kind == "here" else "numpy"
+    for wrong in (3, "a", np.random.RandomState(0)):
+        with pytest.raises(PolicyInputError, match=f"{wanted}'s Generator here, got {type(wrong).__name__}"):
+            policy.predict_action_chunk(START, generator=wrong)
+
+
+@pytest.mark.parametrize("kind", KINDS[1:])
+def test_each_row_of_a_batch_has_the_noise_of_the_next_seed(policies, kind):
+    policy, many = policies[kind], np.stack([START, START + 3])
+    rows = [policy.predict_action_chunk(row, seed=7 + k) for k, row in enumerate(many)]
+    assert np.array_equal(policy.predict_action_chunk(many, seed=7), rows)
+    with pytest.raises(PolicyInputError, match="got both: give one"):
+        policy.predict_action_chunk(START, seed=7, generator=np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("kind", KINDS)

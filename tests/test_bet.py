@@ -4,16 +4,15 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
+from window_toys import small_robot
 
 from nsde_policy.checkpoint import fingerprint
 from nsde_policy.config import Sampling, TrainConfig
-from nsde_policy.data import Demonstrations
 from nsde_policy.errors import ConfigError
 from nsde_policy.layout import LayoutSpec
 from nsde_policy.models.bet import (
@@ -312,21 +311,10 @@ def test_learns_that_there_are_two_ways_with_offsets_finer_than_the_bins():
     assert 0.4 < (action > 0).float().mean() < 0.6
 
 
-def robot() -> Demonstrations:
-    """Six demonstrations with 3-D observations (one angle) and 2-D actions."""
-    rng = np.random.default_rng(0)
-    return Demonstrations(
-        obs=np.cumsum(rng.normal(size=(90, 3)).astype(np.float32) * 0.1, axis=0),
-        act=rng.normal(size=(90, 2)).astype(np.float32),
-        episode_ends=np.arange(15, 91, 15),
-        angles=(2,),
-    )
-
-
 def test_saves_and_loads_identically_bins_included(tmp_path: Path):
     model = BehaviourTransformerConfig(**SMALL, sampling=BehaviourTransformerSampling(temperature=0.7))
     config = RunConfig(model=model, train=TrainConfig(steps=20, batch_size=16, log_every=10), chunk=1)
-    run = train_run(robot(), config, tmp_path / "run", task="none", seed=1)
+    run = train_run(small_robot(), config, tmp_path / "run", task="none", seed=1)
     record, one = load_model(run)
     _, two = load_model(run)
     assert record.config == config

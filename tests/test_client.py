@@ -22,6 +22,7 @@ from nsde_policy.errors import (
     ConfigError,
     PolicyInputError,
     ProtocolError,
+    RemoteClosedError,
     RemoteLateError,
     RemoteLostError,
     RemoteRefusedError,
@@ -190,6 +191,21 @@ def test_a_connection_that_breaks_is_made_again_within_the_same_call(house: Serv
     policy._line.connection.socket.shutdown(socket.SHUT_RDWR)
     wanted = LinearPlanner().plan_from(STATES, steps=4, seed=2).actions
     assert np.array_equal(policy.plan_from(STATES, steps=4, seed=2).actions, wanted)
+
+
+def test_a_policy_that_was_closed_does_not_connect_again(house: Served):
+    with RemotePolicy.connect(house.url) as policy:
+        policy.select_action(OBS)
+    before = len(house.named("connected"))
+    policy.reset()
+    for ask in (
+        lambda: policy.plan_from(STATES, steps=4, seed=0),
+        lambda: policy.select_action(OBS),
+    ):
+        with pytest.raises(RemoteClosedError, match="was closed here: connect anew"):
+            ask()
+    policy.close()  # a second time, which does no harm
+    assert len(house.named("connected")) == before
 
 
 def test_another_policy_at_the_same_address_is_not_asked():

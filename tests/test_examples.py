@@ -72,3 +72,14 @@ def test_a_control_loop_slower_than_its_policy_is_refused():
     done = run("control_loop.py", "--rate", 2)
     assert done.returncode == 2
     assert "no slower than its policy" in done.stderr
+
+
+def test_the_snippets_of_the_readme_say_how_sure_the_policy_is():
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (loop,) = (block for block in blocks if "policy.select_action" in block)
+    (sure,) = (block for block in blocks if "path_log_prob" in block)
+    names = {"obs": [235.0, 124.0, 299.6, 145.2, 5.378]}
+    exec(loop.replace('"runs/pusht-default-0"', ""), names)
+    exec(sure, names)
+    assert names["action"].shape == (2,)
+    assert names["paths"].shape == (9, 64, 7)

@@ -122,6 +122,11 @@ def test_what_cannot_be_exported_is_refused(tmp_path):
         export_policy(fresh(ImplicitBCConfig(width=8, sampling=langevin), chunk=1), out)
     with pytest.raises(ConfigError, match="from 1 to 8 actions"):
         export_policy(fresh(RegressionConfig(network=SMALL)), out, steps=9)
+    for name, format in (("policy.txt", "onnx"), ("policy", "onnx"), ("policy.onnx", "pt2")):
+        with pytest.raises(
+            ConfigError, match=f"in the format {format} is a file NAME.{format}, got .*/{name}$"
+        ):
+            export_policy(fresh(RegressionConfig(network=SMALL)), tmp_path / name, format=format)
     with pytest.raises(ConfigError, match="at least 1 actions, 0 were"):
         export_policy(fresh(neural_sde()), out, steps=0)
     with pytest.raises(ConfigError, match="seed >= 0"):

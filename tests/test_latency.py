@@ -148,3 +148,9 @@ def test_bad_input_is_refused_in_one_line(args: list[str], message: str, capsys:
 def test_nobody_to_time_is_refused():
     with pytest.raises(ConfigError, match="nothing to time"):
         time_in_turns([])
+
+
+def test_help_is_of_the_whole_command_whatever_else_is_given(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        main(["benchmark", "latency", "--help"])
+    assert "benchmark [-h] [BENCHMARK OPTIONS] {latency}" in capsys.readouterr().out

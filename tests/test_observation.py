@@ -77,6 +77,27 @@ def test_a_number_a_little_outside_the_demonstrations_can_be_right():
     assert "radians" in implausible(np.array([50.0, 50.0, 90.0]), SPEC)
 
 
+def test_a_half_precision_of_networks_is_read_as_the_numbers_it_holds():
+    half = torch.tensor([1.5, -2.25, 3.0], dtype=torch.bfloat16)
+    assert as_observation(half, SPEC).tolist() == [1.5, -2.25, 3.0]
+
+
+@pytest.mark.parametrize(
+    "obs",
+    [
+        np.full(3, 1 + 2j),
+        [1.0, 2.0, 3j],
+        torch.full((3,), 1 + 2j),
+        {"observation.state": torch.full((3,), 1 + 2j)},
+        np.array([["a", "b"], ["c", "d"]] * 9),
+    ],
+)
+def test_what_is_no_real_number_is_refused_in_one_line(obs):
+    with pytest.raises(PolicyInputError, match="an observation holds numbers, got") as refused:
+        as_observation(obs, SPEC)
+    assert "\n" not in str(refused.value)
+
+
 def test_one_observation_is_not_a_batch():
     with pytest.raises(PolicyInputError, match=r"shape \(3,\), got \(1, 3\)"):
         as_observation(np.zeros((1, 3)), SPEC)

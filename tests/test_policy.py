@@ -104,7 +104,7 @@ def test_memory_repeats_the_first_state_and_keeps_the_newest_first(policy):
     ("obs", "message"),
     [
         (np.zeros(4), r"shape \(5,\), got \(4,\)"),
-        (np.zeros((1, 5)), r"shape \(5,\), got \(1, 5\)"),
+        (np.zeros((2, 5)), r"shape \(5,\), got \(2, 5\)"),
         (np.full(5, np.nan), "must be finite"),
         ([np.inf, 0, 0, 0, 0], "must be finite"),
     ],

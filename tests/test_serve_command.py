@@ -15,6 +15,7 @@ import pytest
 
 from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.cli import main
+from nsde_policy.errors import RemoteLateError
 from nsde_policy.policy import NSDEPolicy
 from nsde_policy.remote.client import RemotePolicy
 
@@ -72,6 +73,48 @@ def test_the_command_answers_as_the_policy_here_and_ends_when_told(tmp_path: Pat
     assert events[-1]["event"] == "stopped"
     assert events[-1]["planned"] == 6
     assert TOKEN not in said
+
+
+SLOW = """
+import sys, time
+from nsde_policy.cli import main
+from nsde_policy.policy import NSDEPolicy
+quick = NSDEPolicy.plan_from
+def plan_from(self, states, *, steps, seed):
+    time.sleep(seed)
+    return quick(self, states, steps=steps, seed=seed)
+NSDEPolicy.plan_from = plan_from
+sys.exit(main(["serve", "--port", "0", "--json", *sys.argv[1:]]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("seed", "patience", "rc", "last"),
+    [(0, "60", 0, ["stopped"]), (1000, "0.2", 1, ["hangs", "stopped"])],
+)
+def test_a_late_plan_is_waited_for_at_the_end_and_one_that_hangs_is_left(
+    seed: int, patience: str, rc: int, last: list[str]
+):
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW, "--patience-s", patience],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        url = json.loads(process.stdout.readline())["url"]
+        remote = RemotePolicy.connect(url, deadline_s=0.002, timeout_s=20)
+        memory = remote.spec.memory()
+        memory.see([235.0, 124.0, 299.6, 145.2, 5.378])
+        with pytest.raises(RemoteLateError):
+            remote.plan_from(memory.states(), steps=128, seed=seed)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == rc, said
+    assert [json.loads(line)["event"] for line in said.splitlines()][-len(last) :] == last
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,15 @@
 """Tests for session.py and its parts, in simulated time; the last ones with the policy that is shipped."""
 
+import dataclasses
 import gc
 import json
+import re
+import subprocess
+import sys
 import threading
 from itertools import pairwise
+from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -11,7 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy_planner import CALIBRATION, SPEC, FailingWalker, Sim, Walker
 
-from nsde_policy.errors import ConfigError, PlanError, PolicyInputError, SessionStoppedError
+from nsde_policy.errors import (
+    ConfigError,
+    PlanError,
+    PolicyInputError,
+    SessionClosedError,
+    SessionStoppedError,
+)
 from nsde_policy.eval.slow_planning import DelayedPlanner, SimulatedWorker
 from nsde_policy.planner import Plan
 from nsde_policy.policy import NSDEPolicy
@@ -154,6 +166,14 @@ def test_a_session_slower_than_its_policy_or_without_a_rate_is_refused():
         Session(Walker(), SessionConfig())
 
 
+def test_more_commands_than_a_plan_holds_are_refused():
+    eight = Walker(dataclasses.replace(SPEC, longest_chunk=8))
+    with pytest.raises(ConfigError, match="holds at most 8 commands, got chunk=50"):
+        session(Sim(), eight, chunk=50)
+    assert session(Sim(), eight, chunk=8)._settled.chunk == 8
+    assert session(Sim(), chunk=50)._settled.chunk == 50
+
+
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
@@ -166,6 +186,14 @@ def test_a_session_slower_than_its_policy_or_without_a_rate_is_refused():
         ({"seed": "a"}, "need a whole seed >= 0, got 'a'"),
         ({"limits": "none"}, "limits are 'from_demos' or Limits"),
         ({"on_fault": "panic"}, "on_fault is 'hold', 'stop' or a callback"),
+        ({"log": 3}, "log is the path of a file, got 3"),
+        ({"log": ["a"]}, "log is the path of a file"),
+        (
+            {"on_fault": {"clock_jmp": "stop"}},
+            "no fault 'clock_jmp'; the nearest is 'clock_jump' of non",
+        ),
+        ({"on_fault": {3: "stop"}}, "no fault 3; the nearest"),
+        ({"on_fault": MappingProxyType({"late_plan": "panic"})}, "'stop' or a callback, got 'panic'"),
     ],
 )
 def test_settings_that_there_are_none_of_or_that_cannot_work_are_refused(settings, match):
@@ -213,6 +241,16 @@ def test_a_stopped_session_brakes_then_refuses_until_it_is_reset():
     assert control.last.source == "plan"
 
 
+def test_any_mapping_gives_kinds_of_faults_their_own_reactions_by_name_too():
+    sim = Sim()
+    control = session(sim, on_fault=MappingProxyType({"wrong_observation": "stop"}))
+    drive(control, sim, 3)
+    for obs, stopped in ((np.full(3, np.nan), False), ("nothing", True)):
+        sim.now += PERIOD
+        control.step(obs, sim.now)
+        assert (control._stopped is not None) == stopped
+
+
 def test_a_callback_hears_the_fault_and_its_command_passes_the_limits():
     sim, heard = Sim(), []
 
@@ -230,6 +268,24 @@ def test_a_callback_hears_the_fault_and_its_command_passes_the_limits():
     assert control.last.source == "callback"
 
 
+@pytest.mark.parametrize("of_callback", ["hold", "stop"])
+def test_a_callback_that_raises_holds_and_both_faults_are_in_the_report(of_callback):
+    sim = Sim()
+
+    def fail(_):
+        raise ZeroDivisionError("a bug in\na callback")
+
+    on_fault = {FaultKind.WRONG_OBSERVATION: fail, FaultKind.CALLBACK_ERROR: of_callback}
+    control = session(sim, on_fault=on_fault)
+    drive(control, sim, 3)
+    sim.now += PERIOD
+    control.step("nothing", sim.now)
+    assert control.last.source == "hold"
+    assert control.last.faults[-1].detail == "ZeroDivisionError: a bug in a callback"
+    assert control.report().faults == {"wrong_observation": 1, "callback_error": 1}
+    assert (control._stopped is not None) == (of_callback == "stop")
+
+
 def test_before_the_first_good_observation_no_command_is_sent():
     sim = Sim()
     control = session(sim)
@@ -240,6 +296,35 @@ def test_before_the_first_good_observation_no_command_is_sent():
     assert control.report().faults == {"non_finite_observation": 1}
     sim.now += PERIOD
     assert np.isfinite(control.step(OBS, sim.now)).all()
+
+
+def test_the_documented_table_of_faults_has_every_kind_and_no_other():
+    text = (Path(__file__).parents[1] / "docs/control_loop.md").read_text()
+    rows = text.partition("| kind | when |")[2].partition("\n\n")[0].splitlines()[2:]
+    kinds = [kind for row in rows for kind in re.findall(r"`(\w+)`", row.split("|")[1])]
+    assert sorted(kinds) == sorted(FaultKind)
+
+
+def test_an_instant_before_the_last_command_gets_that_command_again_and_one_far_off_is_a_fault():
+    sim = Sim()
+    control = session(sim, rate_hz=50)
+    drive(control, sim, 8, rate=50)
+    last = control.action_at(sim.now + 0.005)
+    assert np.array_equal(control.action_at(sim.now - 0.05), last)
+    assert control.report().faults == {}
+    control.action_at(sim.now + 1.1 * PERIOD)
+    assert control.report().faults == {"clock_jump": 1}
+
+
+@pytest.mark.parametrize(("rate", "longest"), [(10, 0.5), (50, 0.3)])
+def test_the_clock_may_move_on_by_three_policy_periods_or_five_control_periods(rate, longest):
+    for gap, faults in ((longest - 0.01, 0), (longest + 0.01, 1)):
+        sim = Sim()
+        control = session(sim, rate_hz=rate)
+        control.step(OBS, sim.now)
+        sim.now += gap
+        control.step(OBS, sim.now)
+        assert control.report().faults.get("clock_jump", 0) == faults
 
 
 def test_a_late_plan_is_held_once_and_what_has_passed_of_it_is_dropped():
@@ -324,6 +409,29 @@ def test_a_worker_plans_in_a_thread_of_its_own_and_ends_with_the_session():
     assert seen[0] is not threading.main_thread()
     seen[0].join(timeout=10)
     assert not seen[0].is_alive()
+
+
+AT_THE_END = """
+import sys, time
+sys.path.append("tests")
+from numpy_planner import CALIBRATION, Walker
+from nsde_policy.session import Session, SessionConfig
+class Slow(Walker):
+    def plan_from(self, states, **options):
+        time.sleep(0.5)
+        print("planned", flush=True)
+        return super().plan_from(states, **options)
+with Session(Slow(), SessionConfig(plan_ahead=True, deadline_s=1e-3), calibration=CALIBRATION) as control:
+    control.step([50.0, 40.0, 1.0])
+print(control.last.source, flush=True)
+"""
+
+
+def test_a_program_ends_after_the_plan_under_way_because_python_aborts_beside_torch():
+    done = subprocess.run(
+        [sys.executable, "-c", AT_THE_END], cwd=Path(__file__).parents[1], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["wait", "planned"], "")
 
 
 @pytest.mark.parametrize("error", [RuntimeError("the network broke"), SystemExit(3), KeyboardInterrupt()])
@@ -416,13 +524,28 @@ def test_a_program_that_set_its_objects_aside_itself_finds_them_so_afterwards():
         gc.unfreeze()
 
 
+@pytest.mark.parametrize("ahead", [False, True])
+def test_after_its_end_a_session_takes_no_step_but_its_plan_still_has_commands(ahead):
+    sim = Sim()
+    with session(sim, delay_s=0.0 if ahead else None, rate_hz=50) as control:
+        drive(control, sim, 8, rate=50)
+    assert np.isfinite(control.action_at(sim.now + 0.004)).all()
+    assert control.last.source == "plan"
+    with pytest.raises(SessionClosedError, match="closed and takes no step; open another"):
+        control.step(OBS, sim.now)
+    control.reset()
+    with pytest.raises(SessionClosedError):
+        control.step(OBS, sim.now)
+
+
 # --- Reports ---
 
 
-def test_the_report_and_the_log_tell_the_same(tmp_path):
+@pytest.mark.parametrize("kind", [Path, str])
+def test_the_report_and_the_log_tell_the_same(tmp_path, kind):
     sim = Sim()
     planner = FailingWalker(sim)
-    control = session(sim, planner, log=tmp_path / "log" / "session.jsonl")
+    control = session(sim, planner, log=kind(tmp_path / "log" / "session.jsonl"))
     drive(control, sim, 9)
     planner.trouble = "raise"
     drive(control, sim, 9)

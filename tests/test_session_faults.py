@@ -79,7 +79,15 @@ class Robot:
         def answer(_):
             return wild[int(self.rng.integers(len(wild)))]
 
-        return ["hold", "hold", "stop", answer, {FaultKind.CLOCK_JUMP: "stop"}][int(self.rng.integers(5))]
+        def fail(_):
+            if self.rng.random() < 0.5:
+                return
+            self.injected[FaultKind.CALLBACK_ERROR.value] += 1
+            raise self.rng.choice([KeyError, ZeroDivisionError, RuntimeError])("a bug in\na callback")
+
+        stops = {FaultKind.CLOCK_JUMP: "stop"}
+        fails = dict.fromkeys(FaultKind, fail) | {FaultKind.CALLBACK_ERROR: "stop"}
+        return ["hold", "hold", "stop", answer, stops, fail, fails][int(self.rng.integers(7))]
 
     def play(self) -> None:
         for _ in range(TICKS):

@@ -2,7 +2,10 @@
 
 import json
 import re
+import signal
 import socket
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -317,6 +320,37 @@ def test_a_bug_ends_the_server_instead_of_leaving_a_dead_page():
         stage.trouble = ZeroDivisionError("a bug")
         until(lambda: isinstance(house.server.clockwork.failure, ZeroDivisionError), "the failure")
         house.wait_for("stopped")
+
+
+LONG_PLANS = """
+import sys
+from nsde_policy.cli import main
+from nsde_policy.policy import NSDEPolicy
+plan = NSDEPolicy.plan
+def long(self, memory, **options):
+    print("planning", flush=True)
+    return plan(self, memory, **(options | {"chunk": 1000}))
+NSDEPolicy.plan = long
+sys.exit(main(["play", "--port", "0", "--json"]))
+"""
+
+
+def test_the_command_ends_with_0_when_told_in_the_middle_of_a_plan():
+    process = subprocess.Popen(
+        [sys.executable, "-c", LONG_PLANS],
+        cwd=Path(__file__).parents[1],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert {process.stdout.readline()[:2], process.stdout.readline()[:2]} == {'{"', "pl"}
+    finally:
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert json.loads(said.splitlines()[-1])["event"] == "stopped"
 
 
 def test_nothing_is_drawn_for_nobody_and_the_control_loop_goes_on_all_the_same():

@@ -37,6 +37,17 @@ def states_of(obs: torch.Tensor, history: int, previous: float = 0.0) -> torch.T
     return row[:, None].expand(-1, history, -1).clone()
 
 
+def small_robot() -> Demonstrations:
+    """Six demonstrations with 3-D observations (one angle) and 2-D actions."""
+    rng = np.random.default_rng(0)
+    return Demonstrations(
+        obs=np.cumsum(rng.normal(size=(90, 3)).astype(np.float32) * 0.1, axis=0),
+        act=rng.normal(size=(90, 2)).astype(np.float32),
+        episode_ends=np.arange(15, 91, 15),
+        angles=(2,),
+    )
+
+
 def ramps(n: int, config: WindowConfig, slope: float = 3.0) -> Windows:
     """From the action 0, go on by slope · observation per period, for every action of the window."""
     obs = 2 * torch.rand(n, generator=seeded(1)) - 1

@@ -34,7 +34,8 @@ class Serve:
     deadline_s: float = 1.0
     """Longest a plan may take, waiting included; one that takes longer is answered with "late"."""
     patience_s: float = 5.0
-    """Longest a client may take to greet, to answer a ping or to read its answer."""
+    """Longest a client may take to greet, to answer a ping or to read its answer, and a late plan to end when
+    the server stops."""
     device: str = "cpu"
     """Where plans are computed."""
     threads: int = 1
@@ -46,6 +47,7 @@ class Serve:
         """Load, listen, answer, stop."""
         import asyncio
         import json
+        import os
         import signal
         import sys
 
@@ -93,3 +95,5 @@ class Serve:
             await server.run(ready)
 
         asyncio.run(serve())
+        if server.hangs:  # Python would wait for it, or abort beside it
+            os._exit(1)

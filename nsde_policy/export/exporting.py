@@ -59,6 +59,8 @@ def export_policy(
     if format == "onnx":
         onnx_format.check_packages()
     check_writable(out)
+    if out.suffix != f".{format}":
+        raise ConfigError(f"a policy in the format {format} is a file NAME.{format}, got {out}")
     whole = Chunk(policy, policy.chunk if steps is None else steps, sampling)
     wanted = {out: whole}
     chosen = whole.reference.sampling

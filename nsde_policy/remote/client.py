@@ -6,20 +6,21 @@ import socket
 import threading
 import time
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 import numpy as np
 from websockets.exceptions import InvalidStatus, InvalidURI
 from websockets.sync.client import ClientConnection, connect
 
 from nsde_policy import __version__
-from nsde_policy.acting import ActingPolicy, whole, whole_seed
+from nsde_policy.acting import NumpyPolicy, whole, whole_seed
 from nsde_policy.errors import (
     CheckpointError,
     ConfigError,
     NsdePolicyError,
     PolicyInputError,
     ProtocolError,
+    RemoteClosedError,
     RemoteFailedError,
     RemoteLateError,
     RemoteLostError,
@@ -59,7 +60,7 @@ class _Line(NamedTuple):
     welcome: Welcome
 
 
-class RemotePolicy(ActingPolicy):
+class RemotePolicy(NumpyPolicy):
     """A policy behind `nsde-policy serve`, asked as if it were here.
 
         with RemotePolicy.connect("ws://127.0.0.1:8765") as policy:
@@ -78,7 +79,7 @@ class RemotePolicy(ActingPolicy):
             raise ConfigError(f"need 0 < deadline_s <= timeout_s, got {deadline_s} and {timeout_s}")
         self._url, self._token, self._max_message = url, token, max_message
         self._deadline_s, self._timeout_s = deadline_s, timeout_s
-        self._lock, self._asked = threading.Lock(), 0
+        self._lock, self._asked, self._closed = threading.Lock(), 0, False
         self._known: Welcome | None = None
         self._line: _Line | None = self._open(time.monotonic() + timeout_s)
         self._known = self._line.welcome
@@ -102,16 +103,9 @@ class RemotePolicy(ActingPolicy):
         """
         return cls(url, token=token, deadline_s=deadline_s, timeout_s=timeout_s, max_message=max_message)
 
-    def _seed(self, seed: int) -> None:
-        self._rng = np.random.default_rng(whole_seed(seed))
-
-    def _next_actions(self, memory: Memory) -> np.ndarray:
-        drawn = int(self._rng.integers(MAX_SEED))
-        return self.plan_from(memory.states(), steps=self.spec.chunk, seed=drawn).actions
-
-    def predict_action_chunk(self, obs: Any, *, seed: int | None = None) -> np.ndarray:
-        """Plan from one observation alone, as at the start of an episode, (chunk, act_dim)."""
-        return self._first_actions(obs, seed)
+    def _drawn(self, memory: Memory, rng: np.random.Generator) -> np.ndarray:
+        seed = int(rng.integers(MAX_SEED))
+        return self.plan_from(memory.states(), steps=self.spec.chunk, seed=seed).actions
 
     def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
         """Plan from states (history, obs_dim + act_dim), newest first; the answer there, bit for bit.
@@ -128,8 +122,9 @@ class RemotePolicy(ActingPolicy):
             self._lock.release()
 
     def close(self) -> None:
-        """Hang up; another call would connect again."""
+        """Hang up for good."""
         with self._lock:
+            self._closed = True
             line, self._line = self._line, None
             if line is not None:
                 line.closing.close()
@@ -152,6 +147,8 @@ class RemotePolicy(ActingPolicy):
 
     def _ask(self, request: PlanRequest, ends: float) -> Plan:
         """Ask on the open line; where it has broken, once more on a new one."""
+        if self._closed:
+            raise RemoteClosedError(f"the connection to {self._url} was closed here: connect anew")
         fresh = self._line is None
         try:
             return self._ask_once(request, ends)

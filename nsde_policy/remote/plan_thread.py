@@ -24,14 +24,16 @@ class _Job(NamedTuple):
 class PlanThread:
     """Plans one request after the other; one that is cancelled while it waits is never begun.
 
-    The thread does not keep a program from ending, not even with a planner that never returns.
+    Python aborts where it ends while a thread is inside torch, so `stop` waits; not for ever, because some
+    planner may never return.
     """
 
     def __init__(self, planner: Planner) -> None:
         self._planner = planner
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._began: float | None = None
-        threading.Thread(target=self._work, name="plans", daemon=True).start()
+        self._thread = threading.Thread(target=self._work, name="plans", daemon=True)
+        self._thread.start()
 
     def submit(self, states: np.ndarray, *, steps: int, seed: int) -> Future[Plan]:
         """A plan to come, finite and of the right shapes; or `RemoteFailedError`, whatever went wrong."""
@@ -45,9 +47,11 @@ class PlanThread:
         began = self._began
         return 0.0 if began is None else time.monotonic() - began
 
-    def stop(self) -> None:
-        """End the thread after what was submitted."""
+    def stop(self, patience_s: float) -> bool:
+        """End the thread after what was submitted; whether it has ended within so many seconds."""
         self._jobs.put(None)
+        self._thread.join(patience_s)
+        return not self._thread.is_alive()
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:

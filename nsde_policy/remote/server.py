@@ -60,6 +60,8 @@ class PolicyServer:
         self._clients = self._in_flight = self._connected = 0
         self._answers = dict.fromkeys(("planned", "refused", "late", "failed"), 0)
         self._stopping = False
+        self.hangs = False
+        """Whether a plan was still being made when `run` returned."""
 
     async def run(self, ready: Callable[[int], None]) -> None:
         """Serve until `stop`; `ready` is told the port."""
@@ -78,7 +80,9 @@ class PolicyServer:
             self._stopping = True
             self._log("stopping", clients=self._clients, in_flight=self._in_flight)
             await self._settled()
-        self._thread.stop()
+        self.hangs = not self._thread.stop(self._settings.patience_s)
+        if self.hangs:
+            self._log("hangs", busy_s=round(self._thread.busy_s, 3))
         self._log("stopped", **self._answers)
 
     def stop(self) -> None:

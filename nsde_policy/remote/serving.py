@@ -31,7 +31,8 @@ class ServeSettings:
     deadline_s: float = 1.0
     """Longest a plan may take, waiting included, seconds."""
     patience_s: float = 5.0
-    """Longest a client may take to greet, to answer a ping or to read its answer, seconds."""
+    """Longest a client may take to greet, to answer a ping or to read its answer, and a late plan to end
+    when the server stops, seconds."""
 
     def __post_init__(self) -> None:
         need(self, 0 <= self.port <= 65535, f"need a port from 0 to 65535, got {self.port}")

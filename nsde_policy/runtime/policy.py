@@ -2,11 +2,11 @@
 
 import threading
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
-from nsde_policy.acting import ActingPolicy, whole, whole_seed
+from nsde_policy.acting import NumpyPolicy, whole, whole_seed
 from nsde_policy.errors import ConfigError, GraphError
 from nsde_policy.memory import Memory
 from nsde_policy.planner import Plan
@@ -20,7 +20,7 @@ def first_action_file(path: Path) -> Path:
     return path.with_name(f"{path.stem}.first{path.suffix}")
 
 
-class RuntimePolicy(ActingPolicy):
+class RuntimePolicy(NumpyPolicy):
     """A policy that `nsde-policy export --format onnx` wrote.
 
         policy = RuntimePolicy.load("policy.onnx")
@@ -36,7 +36,7 @@ class RuntimePolicy(ActingPolicy):
         self.record: GraphRecord = chunk.record
         self._chunk, self._first = chunk, first
         self._lock = threading.Lock()
-        self._rng = _generator(seed)
+        self._seed(seed)
 
     @classmethod
     def load(
@@ -53,19 +53,12 @@ class RuntimePolicy(ActingPolicy):
             raise GraphError(f"{beside} is refused: it does not belong to {path.name}; export both again")
         return cls(chunk, first, seed=seed)
 
-    def _seed(self, seed: int) -> None:
-        self._rng = _generator(seed)
-
-    def _next_actions(self, memory: Memory) -> np.ndarray:
-        return self._plan(memory.states(), self.spec.chunk, self._rng).actions
-
-    def predict_action_chunk(self, obs: Any, *, seed: int | None = None) -> np.ndarray:
-        """Plan from one observation alone, as at the start of an episode, (chunk, act_dim)."""
-        return self._first_actions(obs, seed)
+    def _drawn(self, memory: Memory, rng: np.random.Generator) -> np.ndarray:
+        return self._plan(memory.states(), self.spec.chunk, rng).actions
 
     def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
         """Plan from states (history, obs_dim + act_dim), newest first; the same seed gives the same plan."""
-        return self._plan(states, self._check_steps(steps), _generator(seed))
+        return self._plan(states, self._check_steps(steps), np.random.default_rng(whole_seed(seed)))
 
     def first_action(self, states: np.ndarray, *, seed: int) -> np.ndarray:
         """The first action of `plan_from` alone, (act_dim,); quick where it has a graph of its own."""
@@ -96,7 +89,3 @@ class RuntimePolicy(ActingPolicy):
                 "export it with more --steps"
             )
         return steps
-
-
-def _generator(seed: int) -> np.random.Generator:
-    return np.random.default_rng(whole_seed(seed))

@@ -36,14 +36,6 @@ def fields(message: memoryview) -> Iterator[tuple[int, Value]]:
         yield number, part if wire_type == 2 else int.from_bytes(part, "little")
 
 
-def varints(packed: memoryview) -> Iterator[int]:
-    """The integers of a packed repeated field."""
-    at = 0
-    while at < len(packed):
-        value, at = _varint(packed, at)
-        yield value
-
-
 def text(value: Value) -> str:
     """A string field."""
     if isinstance(value, int):

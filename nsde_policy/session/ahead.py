@@ -2,6 +2,7 @@
 
 import queue
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -9,6 +10,9 @@ from typing import Protocol
 import numpy as np
 
 from nsde_policy.planner import Plan, Planner
+
+LEAVE_S = 5.0
+"""Longest that the end of a program waits for a plan under way, seconds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,6 +85,7 @@ class ThreadWorker:
         self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="nsde-policy planner", daemon=True)
         self._thread.start()
+        weakref.finalize(self, _end, self._questions, self._thread)
 
     def ask(self, question: Question) -> None:
         """Hand over a question."""
@@ -104,3 +109,9 @@ class ThreadWorker:
             except BaseException as error:  # even SystemExit: a planner does not end this thread unheard
                 found = Answer(question, None, error, self._clock() - question.asked)
             self._answers.put(found)
+
+
+def _end(questions: queue.SimpleQueue[Question | None], thread: threading.Thread) -> None:
+    """Let the thread end before Python does, which would abort beside one that is inside torch."""
+    questions.put(None)
+    thread.join(LEAVE_S)

@@ -1,6 +1,7 @@
 """How a control session runs."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from pathlib import Path
@@ -12,7 +13,7 @@ from nsde_policy.calibration import Calibration
 from nsde_policy.config import check_names, need
 from nsde_policy.errors import ConfigError
 from nsde_policy.planner import PolicySpec
-from nsde_policy.session.faults import OnFault
+from nsde_policy.session.faults import FaultKind, OnFault
 from nsde_policy.session.limits import Limits
 
 AGE_IN_PERIODS = 1.5
@@ -38,7 +39,8 @@ class SessionConfig:
     max_age_s: float | None = None
     """Oldest observation that is used; None for 1.5 periods of the policy."""
     max_gap_s: float | None = None
-    """A clock that moves on by more than this between two calls has jumped; None for 3 periods."""
+    """A clock that moves on by more than this between two calls has jumped; None for 3 periods of
+    the policy or 5 of control, whichever is longer."""
     blend: float = 2.0
     """Policy periods over which a new plan takes over from where the command is."""
     chunk: int | None = None
@@ -51,7 +53,7 @@ class SessionConfig:
     """Within `with`, keep Python's garbage collector from looking through all that was there before."""
     seed: int = 0
     """What the plans' randomness is drawn from."""
-    log: Path | None = None
+    log: Path | str | None = None
     """File for one line of JSON per command."""
 
     def __new__(cls, *_: Any, **settings: Any) -> Self:
@@ -72,8 +74,11 @@ class SessionConfig:
             need(self, is_open or is_whole, f"need a whole {name} >= {least}, got {value!r}")
         known = self.limits == "from_demos" or isinstance(self.limits, Limits)
         need(self, known, f"limits are 'from_demos' or Limits, got {self.limits!r}")
-        reactions = self.on_fault.values() if isinstance(self.on_fault, dict) else (self.on_fault,)
-        for reaction in reactions:
+        known = self.log is None or isinstance(self.log, Path | str)
+        need(self, known, f"log is the path of a file, got {self.log!r:.60}")
+        by_kind = self.on_fault if isinstance(self.on_fault, Mapping) else {}
+        check_names(type(self), by_kind, [kind.value for kind in FaultKind], what="fault")
+        for reaction in by_kind.values() if isinstance(self.on_fault, Mapping) else [self.on_fault]:
             known = reaction in ("hold", "stop") or callable(reaction)
             need(self, known, f"on_fault is 'hold', 'stop' or a callback, got {reaction!r}")
 
@@ -93,13 +98,17 @@ class SessionConfig:
             limits = Limits.from_demos(spec, calibration, policy_hz=policy_hz)
         if len(limits.low) != spec.act_dim:
             raise ConfigError(f"limits are for {len(limits.low)} commands, the policy has {spec.act_dim}")
-        chunk = min(self.chunk or spec.chunk, spec.longest_chunk or math.inf)
+        longest = spec.longest_chunk or math.inf
+        if self.chunk and self.chunk > longest:
+            raise ConfigError(
+                f"a plan of this policy holds at most {longest} commands, got chunk={self.chunk}"
+            )
         return Settled(
             policy_hz=policy_hz,
             limits=limits,
             max_age_s=self.max_age_s or AGE_IN_PERIODS / policy_hz,
             max_gap_s=self.max_gap_s or max(GAP_IN_PERIODS / policy_hz, 5 / self.rate_hz),
-            chunk=int(chunk),
+            chunk=int(self.chunk or min(spec.chunk, longest)),
         )
 
 

@@ -33,6 +33,8 @@ class FaultKind(StrEnum):
     """Planning took longer than `deadline_s`, or left the loop without a command."""
     PLANNER_ERROR = "planner_error"
     """The planner raised an exception."""
+    CALLBACK_ERROR = "callback_error"
+    """The callback that was told of another fault raised an exception."""
     UNFAMILIAR_STATE = "unfamiliar_state"
     """Farther from the demonstrations than they ever are; a fault only where `fault_when_ood` is set."""
 
@@ -57,3 +59,8 @@ OnFault = Reaction | Mapping[FaultKind, Reaction]
 def reaction_to(on_fault: OnFault, kind: FaultKind) -> Reaction:
     """What to do about a fault."""
     return on_fault.get(kind, "hold") if isinstance(on_fault, Mapping) else on_fault
+
+
+def one_line(error: BaseException | None) -> str:
+    """An exception as the detail of a fault."""
+    return f"{type(error).__name__}: {' '.join(str(error).split()):.200}"

@@ -10,7 +10,7 @@ from nsde_policy.errors import PlanError
 from nsde_policy.memory import Memory
 from nsde_policy.planner import Planner
 from nsde_policy.session.ahead import Answer, Question, Worker, answer_to
-from nsde_policy.session.faults import Fault, FaultKind
+from nsde_policy.session.faults import Fault, FaultKind, one_line
 from nsde_policy.session.plan import TimedPlan, foreseen
 from nsde_policy.session.report import Recorder
 
@@ -198,8 +198,7 @@ class Planning:
         """The plan in time, or what is wrong with it."""
         question = answer.question
         if answer.plan is None:
-            detail = f"{type(answer.error).__name__}: {answer.error!s:.200}"
-            return Fault(FaultKind.PLANNER_ERROR, self._clock(), detail)
+            return Fault(FaultKind.PLANNER_ERROR, self._clock(), one_line(answer.error))
         try:
             return TimedPlan.of(
                 answer.plan,

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nsde_policy.session.faults import Fault, OnFault, reaction_to
+from nsde_policy.session.faults import Fault, FaultKind, OnFault, one_line, reaction_to
 from nsde_policy.session.limits import Limiter
 
 
@@ -18,16 +18,29 @@ class Reacted(NamedTuple):
     """The command, inside the limits, (act_dim,)."""
     stop: Fault | None
     """The fault that ends the session; None where it goes on."""
+    failed: Fault | None = None
+    """What went wrong with the callback."""
 
 
 def react(faults: Sequence[Fault], on_fault: OnFault, limiter: Limiter, dt: float) -> Reacted:
-    """Stop where one of the faults asks for it, else ask the first callback, else hold; for `dt` seconds."""
+    """Stop where one of the faults asks for it, else ask the first callback, else hold; for `dt` seconds.
+
+    A callback that raises holds, too, unless `callback_error` is to stop.
+    """
     reactions = [(reaction_to(on_fault, fault.kind), fault) for fault in faults]
     for reaction, fault in reactions:
         if reaction == "stop":
             return Reacted("hold", limiter.hold(dt), fault)
     for reaction, fault in reactions:
-        if callable(reaction) and (wanted := reaction(fault)) is not None:
+        if not callable(reaction):
+            continue
+        try:
+            wanted = reaction(fault)
+        except Exception as error:  # of any kind: it is not the loop's
+            failed = Fault(FaultKind.CALLBACK_ERROR, fault.time, one_line(error))
+            stops = reaction_to(on_fault, failed.kind) == "stop"
+            return Reacted("hold", limiter.hold(dt), failed if stops else None, failed)
+        if wanted is not None:
             target = _numbers(wanted)
             if target.shape == limiter.command.shape and np.isfinite(target).all() and dt > 0:
                 return Reacted("callback", limiter.follow(target, np.zeros_like(target), dt), None)

@@ -108,9 +108,9 @@ class Report:
 class Recorder:
     """Counts while a session runs, and writes a line per command where a file is given."""
 
-    def __init__(self, *, step: np.ndarray, log: Path | None) -> None:
+    def __init__(self, *, step: np.ndarray, log: Path | str | None) -> None:
         self._step = step  # largest change of a command over one policy period, (act_dim,)
-        self._log = _opened(log)
+        self._log = None if log is None else _opened(Path(log))
         self._periods: deque[tuple[int, np.ndarray, int]] = deque(maxlen=4)
         self._jerks: dict[bool, deque[float]] = {at: deque(maxlen=KEPT) for at in (True, False)}
         self._latencies: deque[float] = deque(maxlen=KEPT)
@@ -187,9 +187,7 @@ def _median(values: deque[float]) -> float:
     return float(np.median(values)) if values else 0.0
 
 
-def _opened(log: Path | None) -> IO[str] | None:
-    if log is None:
-        return None
+def _opened(log: Path) -> IO[str]:
     check_writable(log)
     try:
         return log.open("w", buffering=1 << 16)

@@ -16,7 +16,7 @@ from typing import Any, Self
 import numpy as np
 
 from nsde_policy.calibration import Calibration, Familiarity
-from nsde_policy.errors import ConfigError, PolicyInputError, SessionStoppedError
+from nsde_policy.errors import ConfigError, PolicyInputError, SessionClosedError, SessionStoppedError
 from nsde_policy.planner import Planner
 from nsde_policy.session.ahead import ThreadWorker, Worker
 from nsde_policy.session.clock import Grid, ticks
@@ -73,7 +73,7 @@ class Session:
         )
         self.last: Sent | None = None
         """The last command, with all that is known of it."""
-        self._spares_gc = False
+        self._spares_gc = self._closed = False
         self._period = self._observed = -1  # the newest policy period, and the newest that was observed
         self.reset()
 
@@ -84,6 +84,8 @@ class Session:
 
         Call it once per control period; None stands for an observation that did not come.
         """
+        if self._closed:
+            raise SessionClosedError("the session has been closed and takes no step; open another")
         self._refuse_if_stopped()
         now = self._clock()
         faults = self._check_clock(now)
@@ -103,6 +105,7 @@ class Session:
         """The command for an instant between two observations, (act_dim,), from the plan there is.
 
         What it returns counts as sent. Instants only go forward: an earlier one gets the last command again.
+        It also answers after `close`, as long as the plan lasts.
         """
         self._refuse_if_stopped()
         now = self._clock()
@@ -137,7 +140,8 @@ class Session:
         return self._recorder.report()
 
     def close(self) -> None:
-        """Let the worker go and finish the log."""
+        """Let the worker go and finish the log; `step` takes no observation any more."""
+        self._closed = True
         self._planning.close()
         self._recorder.close()
         if self._spares_gc:
@@ -231,7 +235,8 @@ class Session:
             faults = [Fault(FaultKind.LATE_PLAN, instant, "no plan is there to follow")]
         if faults:
             self._follower.let_go()
-            source, action, stop = react(faults, self.config.on_fault, limiter, dt)
+            source, action, stop, failed = react(faults, self.config.on_fault, limiter, dt)
+            faults = faults if failed is None else [*faults, failed]
             self._stopped = stop or self._stopped
             if plan is None or any(fault.kind is not FaultKind.LATE_PLAN for fault in faults):
                 self._distrust = self._planning.asked
