@@ -1,4 +1,20 @@
-"""Who may look on, and the one page they are given: plain HTTP, before there is a connection."""
+"""Who may look on, and the one page they are given: plain HTTP, before there is a connection.
+
+What the page may rely on:
+
+- A websocket to /live that will not do is accepted and closed at once, before any message, because a browser
+  tells its page nothing of a refused handshake: 4403 "token" where the token in the address is not (or no
+  longer) the right one, 4503 "full" where as many look on as are let in. After 4403 asking again is in vain.
+- Every lane of a frame has "solved_s": simulated seconds from the reset to the first moment with the block in
+  its goal, up to the moment looked at; null where there is none.
+- "latency", of a lane and of a method in the state, is null until a plan was made with the present α,
+  diffusion and chunk.
+- While recording, the page says {"do": "release"} when the pointer leaves the table, the finger is lifted or
+  the page is hidden, and no "aim" behind it until the pointer is back. The state's "phase" is then "paused":
+  nothing is recorded until the next "aim", with which it is "recording" again. A page that goes away has
+  released.
+- A notice goes to the page that asked for what cannot be done; one about the stage itself, to all.
+"""
 
 import base64
 import hashlib
@@ -20,6 +36,8 @@ from nsde_policy.viewer.messages import MAX_MESSAGE
 
 SOCKET = "/live"
 """Where the page's websocket is."""
+NO_TOKEN, FULL = (4403, "token"), (4503, "full")
+"""Close codes, and reasons, of a websocket that is let in only to be told why it is not."""
 _HOST = re.compile(r"[\w.-]+(:\d+)?|\[[\da-fA-F:.]+\](:\d+)?", re.ASCII)
 
 
@@ -72,9 +90,11 @@ class ViewerSettings:
             return f"this page is for this machine alone and goes by localhost, not by {host[:80]!r}"
         if origins and origins not in ([f"http://{host}"], [f"https://{host}"]):
             return f"a page of {origins[0][:80]!r} may not look on"
-        if self.token is not None and not same_token(self.token, _token(request.path)):
-            return "a token is needed in the address: ?token=…"
         return None
+
+    def knows(self, request: Request) -> bool:
+        """Whether a request has the token, where one is needed."""
+        return self.token is None or same_token(self.token, _token(request.path))
 
 
 @dataclass(frozen=True)

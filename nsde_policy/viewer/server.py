@@ -19,7 +19,7 @@ from nsde_policy.errors import ConfigError, ProtocolError
 from nsde_policy.remote.doors import Log, LogHandler, Pace, describe
 from nsde_policy.remote.guarded import Sockets
 from nsde_policy.viewer.clockwork import Clockwork, Kind
-from nsde_policy.viewer.door import SOCKET, Page, ViewerSettings
+from nsde_policy.viewer.door import FULL, NO_TOKEN, SOCKET, Page, ViewerSettings
 from nsde_policy.viewer.hub import Hub
 from nsde_policy.viewer.messages import Greet, Hold, Release, encode, parse
 from nsde_policy.viewer.stage import Stage
@@ -97,9 +97,12 @@ class ViewerServer:
 
     def _door(self, connection: ServerConnection, request: Request) -> Response | None:
         if objection := self._settings.objection(request):
-            self._log("refused", why=objection)
-            return connection.respond(HTTPStatus.FORBIDDEN, objection + "\n")
+            return self._refused(connection, objection)
         path = request.path.partition("?")[0]
+        if path == SOCKET:
+            return None  # `_converse` says what is wrong: a page cannot read it here
+        if not self._settings.knows(request):
+            return self._refused(connection, "a token is needed in the address: ?token=…")
         if path == "/":
             headers = self._page.headers(request.headers["Host"])
             return Response(HTTPStatus.OK.value, HTTPStatus.OK.phrase, headers, self._page.body)
@@ -107,12 +110,11 @@ class ViewerServer:
             return Response(HTTPStatus.NO_CONTENT.value, HTTPStatus.NO_CONTENT.phrase, Headers(), b"")
         if path == "/healthz":
             return connection.respond(HTTPStatus.OK, json.dumps(self._health()) + "\n")
-        if path != SOCKET:
-            return connection.respond(HTTPStatus.NOT_FOUND, f"here are /, {SOCKET} and /healthz\n")
-        if len(self._hub) >= self._settings.max_clients:
-            self._log("full", clients=len(self._hub))
-            return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, "as many look on as are let in\n")
-        return None
+        return connection.respond(HTTPStatus.NOT_FOUND, f"here are /, {SOCKET} and /healthz\n")
+
+    def _refused(self, connection: ServerConnection, why: str) -> Response:
+        self._log("refused", why=why)
+        return connection.respond(HTTPStatus.FORBIDDEN, why + "\n")
 
     def _health(self) -> dict[str, Any]:
         return {
@@ -124,8 +126,12 @@ class ViewerServer:
         }
 
     async def _converse(self, connection: ServerConnection) -> None:
-        if len(self._hub) >= self._settings.max_clients:  # several came through the door at once
-            await connection.close(1013, "full")
+        assert connection.request is not None
+        token, full = self._settings.knows(connection.request), len(self._hub) >= self._settings.max_clients
+        if not token or full:
+            code, why = FULL if token else NO_TOKEN
+            self._log("refused", why=why)
+            await connection.close(code, why)
             return
         outbox = self._hub.join(connection)
         self.clockwork.audience = len(self._hub)
