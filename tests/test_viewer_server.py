@@ -168,14 +168,31 @@ def test_where_a_token_is_asked_for_nothing_comes_without_it(query: str):
             assert heard(line, "hello")
 
 
+def test_more_fields_than_anybody_needs_are_no_token():
+    query = "?" + "&".join(f"a{k}=1" for k in range(20))
+    with shown(Loud(10), token=TOKEN) as house:
+        assert get(house.url + query)[0] == 403
+        assert turned_away(house.line(query)) == (4403, "token")
+        assert not [event for event in house.events if event["event"] in ("error", "transport")]
+
+
 def test_other_machines_are_only_let_in_with_a_token_which_is_made_up_where_none_is_given():
     with pytest.raises(ConfigError, match="token"):
         ViewerSettings(host="0.0.0.0")
     made = settings("0.0.0.0", 8000, None)
     assert made.token is not None
-    assert made.url(8000) == f"http://localhost:8000/?token={made.token}"
+    here, *elsewhere = made.urls(8000)
+    assert here == f"http://localhost:8000/?token={made.token}"
+    assert not any("localhost" in url or "0.0.0.0" in url for url in elsewhere)
     assert made.token not in repr(made)
-    assert settings("127.0.0.1", 8000, None).url(8000) == "http://127.0.0.1:8000/"
+    assert settings("127.0.0.1", 8000, None).urls(8000) == ["http://127.0.0.1:8000/"]
+
+
+def test_the_addresses_that_are_printed_work_from_here_and_elsewhere_whatever_the_token():
+    token = "+&/=%#?;'\"<a>+&/="
+    with shown(Loud(10), host="0.0.0.0", token=token) as house:
+        addresses = ViewerSettings(host="0.0.0.0", token=token).urls(house.port)
+        assert [get(url)[0] for url in addresses] == [200] * len(addresses)
 
 
 # The conversation
@@ -407,11 +424,15 @@ def test_the_box_of_commands_holds_one_of_each_kind():
         (["--port", "99999"], "port"),
         (["--seed", "-3"], "--seed"),
         (["--token-file", "/no/such/file"], "token"),
-        (["--host", "no.such.host.invalid"], "cannot listen"),
+        (["--host", "no.such.host.invalid"], "no address of this machine"),
+        (["--host", "192.0.2.1", "--token-file", "TOKEN"], "try --host"),
+        (["--host", "a" * 70], "try --host"),
+        (["--host", ""], "need a --host"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_2(args: list[str], said: str, capsys: Any):
-    assert main(["play", *args]) == 2
+def test_bad_input_is_one_line_and_exit_2(args: list[str], said: str, tmp_path: Path, capsys: Any):
+    (tmp_path / "token").write_text(TOKEN)
+    assert main(["play", *(str(tmp_path / "token") if arg == "TOKEN" else arg for arg in args)]) == 2
     error = capsys.readouterr().err
     assert said in error
     assert "Traceback" not in error

@@ -17,14 +17,16 @@ What the page may rely on:
 """
 
 import base64
+import contextlib
 import hashlib
 import ipaddress
 import math
 import re
+import socket
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import resources
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
 from websockets.datastructures import Headers
 from websockets.http11 import Request
@@ -61,6 +63,7 @@ class ViewerSettings:
     """Longest a page may take to greet, to answer a ping or to read a frame, seconds."""
 
     def __post_init__(self) -> None:
+        need(self, bool(self.host), "need a host to listen at, such as 127.0.0.1 or 0.0.0.0, got none")
         need(self, 0 <= self.port <= 65535, f"need a port from 0 to 65535, got {self.port}")
         need(self, self.max_clients >= 1, f"need max_clients >= 1, got {self.max_clients}")
         for name in ("max_rate", "patience_s"):
@@ -73,14 +76,15 @@ class ViewerSettings:
                 f"{self.host} can be reached from other machines: show the page there with a token"
             )
 
-    def url(self, port: int) -> str:
-        """What to type into a browser."""
+    def urls(self, port: int) -> list[str]:
+        """What to type into a browser: here, and where every machine can connect, also elsewhere."""
         try:
             everywhere = ipaddress.ip_address(self.host).is_unspecified
         except ValueError:
             everywhere = False
-        host = "localhost" if everywhere else f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{port}/" + (f"?token={self.token}" if self.token else "")
+        hosts = ["localhost", *_own_names()] if everywhere else [self.host]
+        query = f"?token={quote(self.token, safe='')}" if self.token else ""
+        return [f"http://{f'[{host}]' if ':' in host else host}:{port}/{query}" for host in hosts]
 
     def objection(self, request: Request) -> str | None:
         """Why a request is not for us, if so."""
@@ -140,5 +144,17 @@ def _name(host: str) -> str:
 
 
 def _token(path: str) -> str:
-    found = parse_qs(urlsplit(path).query, max_num_fields=8).get("token", [])
+    try:
+        found = parse_qs(urlsplit(path).query, max_num_fields=8).get("token", [])
+    except ValueError:  # too many fields, or no address at all
+        return ""
     return found[0] if len(found) == 1 else ""
+
+
+def _own_names() -> list[str]:
+    """By what other machines know this one: the address its way out starts from, else its name."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))  # an address of no machine; nothing is sent
+        return [str(probe.getsockname()[0])]
+    name = socket.gethostname()
+    return [] if name == "localhost" else [name]

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import json
 import logging
 from collections.abc import Callable
@@ -48,9 +49,8 @@ class ViewerServer:
         self._loop.set_exception_handler(self._note_stray_error)
         try:
             server = await self._listen()
-        except OSError as error:
-            where = f"{self._settings.host}:{self._settings.port}"
-            raise ConfigError(f"cannot listen on {where}: {error.strerror or error}; try --port 0") from None
+        except (OSError, UnicodeError) as error:  # UnicodeError: a name that can be none
+            raise ConfigError(self._cannot_listen(error)) from None
         self.clockwork.on_failure = self.stop
         self.clockwork.start()
         try:
@@ -89,6 +89,13 @@ class ViewerServer:
             logger=logger,
             create_connection=self._sockets.connection,  # type: ignore[arg-type]  # class or wrapper
         )
+
+    def _cannot_listen(self, error: Exception) -> str:
+        host, port = self._settings.host, self._settings.port
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        if getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES):
+            return f"cannot listen on {host}:{port}: {why}; try --port 0"
+        return f"cannot listen on {host}, which is no address of this machine: {why}; try --host 127.0.0.1"
 
     def _publish(self, kind: Kind, text: str) -> None:
         """From the thread of the stage to that of the sockets."""

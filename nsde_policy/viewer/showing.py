@@ -44,8 +44,10 @@ def show(stage: Stage, where: ViewerSettings, *, what: str, browser: bool, as_js
     server = ViewerServer(stage, where, json_log(sys.stderr))
 
     def ready(port: int) -> None:
-        url = where.url(port)
-        print(json.dumps({"url": url, "port": port}) if as_json else f"{what}: {url}", flush=True)
+        url, *elsewhere = where.urls(port)
+        said = f"{what}: {url}" + "".join(f"\n  from other machines: {each}" for each in elsewhere)
+        facts = {"url": url, "elsewhere": elsewhere, "port": port}
+        print(json.dumps(facts) if as_json else said, flush=True)
         if browser and not _opened(url):
             print("no browser could be opened; open the address yourself", file=sys.stderr)
 
