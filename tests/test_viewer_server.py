@@ -244,7 +244,7 @@ def test_a_few_words_that_make_no_sense_are_passed_over_and_many_end_the_connect
             line.send("{}")
         ask(line, "reset", seed=9)
         assert heard(line, "state", lambda m: m["seed"] == 9)
-        for _ in range(10):
+        for _ in range(5):
             line.send(b"\x00\xff garbage")
         assert ended(line)
     live.wait_for("left")
@@ -365,21 +365,25 @@ def test_a_bug_ends_the_server_instead_of_leaving_a_dead_page():
 
 
 LONG_PLANS = """
-import sys
+import itertools, sys, torch
 from nsde_policy.cli import main
 from nsde_policy.policy import NSDEPolicy
 plan = NSDEPolicy.plan
 def long(self, memory, **options):
     print("planning", flush=True)
-    return plan(self, memory, **(options | {"chunk": 1000}))
+    for _ in CHUNKS:
+        plan(self, memory, **(options | {"chunk": 1000}))
+    return plan(self, memory, **options)
 NSDEPolicy.plan = long
 sys.exit(main(["play", "--port", "0", "--json"]))
 """
 
 
-def test_the_command_ends_with_0_when_told_in_the_middle_of_a_plan():
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("chunks", ["range(1)", "itertools.count()"], ids=["long", "endless"])
+def test_the_command_ends_with_0_when_told_in_the_middle_of_a_plan(chunks: str, number: signal.Signals):
     process = subprocess.Popen(
-        [sys.executable, "-c", LONG_PLANS],
+        [sys.executable, "-c", LONG_PLANS.replace("CHUNKS", chunks)],
         cwd=Path(__file__).parents[1],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -389,7 +393,7 @@ def test_the_command_ends_with_0_when_told_in_the_middle_of_a_plan():
         assert process.stdout is not None
         assert {process.stdout.readline()[:2], process.stdout.readline()[:2]} == {'{"', "pl"}
     finally:
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 0, said
     assert json.loads(said.splitlines()[-1])["event"] == "stopped"

@@ -1,5 +1,6 @@
 """Policies that run live, one or two side by side, under people's hands."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -136,7 +137,10 @@ class Play:
                 self._viewed = min(max(period, world.first), world.last)
             case Set(name, value):
                 self._controls = self._controls.turned(name, value)
-                self._replan |= name in _REPLANS
+                if name in _REPLANS:
+                    self._replan = True
+                    for performer in self._performers.values():
+                        performer.plan_s.clear()  # of plans of another kind
             case Choose(names):
                 self._choose(names)
             case Hold():
@@ -147,6 +151,12 @@ class Play:
                 pass
             case _:
                 raise ProtocolError(f"{type(command).__name__.lower()} is for recording: nsde-policy collect")
+
+    def close(self, patience_s: float) -> bool:
+        """Make no more plans; whether those being made have ended within so many seconds."""
+        ends = time.monotonic() + patience_s
+        desks = [performer.desk for performer in self._performers.values()]
+        return all([desk.close(max(0.0, ends - time.monotonic())) for desk in desks])
 
     def _step(self) -> None:
         """Run one control period in every lane; where somebody still thinks, all wait, but for a hand."""
@@ -202,5 +212,7 @@ class Play:
             raise ProtocolError(
                 f"there is no method {unknown[0]!r:.60}; there are: {', '.join(self._performers)}"
             )
+        for lane in self._lanes:
+            lane.leave()
         self._lanes = [Lane(self._performers[name], self._seed) for name in names]
         self._reset(self._seed)
