@@ -123,6 +123,14 @@ def test_there_is_nothing_else(live: Shown):
         assert get(live.url + path)[0] == 404
 
 
+def test_nothing_can_be_posted(live: Shown):
+    for method in ("POST", "PUT", "DELETE"):
+        request = urllib.request.Request(live.url, method=method)
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request, timeout=5)
+        assert refused.value.code in (400, 405), "older versions of websockets say 400"
+
+
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "", "[", "a b"]
 )
@@ -226,6 +234,16 @@ def test_what_cannot_be_done_is_told_and_the_page_stays(live: Shown):
         assert heard(line, "frame")
 
 
+def test_what_cannot_be_done_is_told_to_the_page_that_asked_alone(live: Shown):
+    with live.line() as asked, live.line() as other:
+        heard(other, "frame")
+        ask(asked, "choose", lanes=["nobody"])
+        assert heard(asked, "notice")
+        ask(other, "pause", on=True)
+        while (message := json.loads(other.recv(timeout=5)))["type"] != "state" or not message["paused"]:
+            assert message["type"] != "notice"
+
+
 def test_a_hand_whose_page_is_gone_lets_go(live: Shown):
     with live.line() as line:
         heard(line, "frame")
@@ -250,6 +268,17 @@ def test_a_few_words_that_make_no_sense_are_passed_over_and_many_end_the_connect
     live.wait_for("left")
     with live.line() as line:
         assert heard(line, "frame")
+
+
+def test_who_keeps_asking_for_what_there_is_not_has_to_go(live: Shown):
+    with live.line() as line:
+        for _ in range(9):
+            ask(line, "choose", lanes=["nobody"])
+            assert "there is no method" in heard(line, "notice")["text"]
+        line.send('{"do": "set", "name": "gravity", "value": 1}')
+        assert ended(line)
+    (left,) = live.wait_for("left")
+    assert "gravity" in left["why"]
 
 
 def test_a_huge_message_ends_the_connection_and_nothing_else(live: Shown):
@@ -415,7 +444,7 @@ def test_the_box_of_commands_holds_one_of_each_kind():
         for value in range(1000):
             clockwork.submit(Set("alpha", value))
             clockwork.submit(Set("speed", value))
-        assert list(clockwork._box.values()) == [Set("alpha", 999), Set("speed", 999)]
+        assert [command for command, _ in clockwork._box.values()] == [Set("alpha", 999), Set("speed", 999)]
 
 
 # The command

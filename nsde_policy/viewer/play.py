@@ -6,7 +6,7 @@ from typing import Any
 
 from nsde_policy.config import SamplingConfig
 from nsde_policy.envs.pusht.dynamics import CONTROL_HZ
-from nsde_policy.errors import ConfigError, ProtocolError
+from nsde_policy.errors import ConfigError, EnvInputError, ProtocolError
 from nsde_policy.viewer.controls import RANGES, Controls
 from nsde_policy.viewer.lane import Lane, Performer
 from nsde_policy.viewer.messages import (
@@ -119,8 +119,11 @@ class Play:
 
     def handle(self, command: Command) -> None:
         """Do what a page asks for."""
+        self._obey(command)
         if not isinstance(command, Hold | Release | Scrub):
             self.revision += 1
+
+    def _obey(self, command: Command) -> None:
         match command:
             case Pause(on):
                 self._paused, self._one_step = on, False
@@ -182,8 +185,8 @@ class Play:
 
     def _hold(self, hand: Hold) -> None:
         """Where time stands still it goes on while the hand is there, though the policy does not act."""
-        if not 0 <= hand.lane < len(self._lanes):
-            raise ProtocolError(f"there are {len(self._lanes)} tables, got a hand on number {hand.lane}")
+        if hand.lane >= len(self._lanes):  # there were two a moment ago
+            raise EnvInputError(f"there is one table now, got a hand on number {hand.lane}")
         self._go_on_from_here()
         self._hand, self._letting_go = hand, False
 
