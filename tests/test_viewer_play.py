@@ -1,5 +1,6 @@
 """Tests for nsde_policy/viewer/play.py, lane.py and forecast.py: policies on tables, without a server."""
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 import torch
 
 from nsde_policy.assets import SHIPPED_POLICY
-from nsde_policy.errors import PlanError, ProtocolError
+from nsde_policy.errors import EnvInputError, PlanError, ProtocolError
 from nsde_policy.eval.rollout import Player, RolloutConfig, Trace
 from nsde_policy.viewer.lane import Performer
 from nsde_policy.viewer.messages import (
@@ -174,16 +175,16 @@ def test_after_a_success_the_next_seed_follows_only_where_wanted(stage: Play):
     [
         (Choose(("shipped", "nobody")), "shipped, neighbours"),
         (Hold(1, "block", 1.0, 1.0), "number 1"),
-        (Hold(-1, "block", 1.0, 1.0), "number -1"),
-        (Set("gravity", 1.0), "gravity"),
+        (Set("alpha", 1e9), "alpha lies from 0 to 3"),
         (Aim(1.0, 2.0), "nsde-policy collect"),
     ],
 )
 def test_what_cannot_be_done_is_said_and_changes_nothing(stage: Play, command: Command, said: str):
-    before = run(stage, 4)
-    with pytest.raises(ProtocolError, match=said):
+    before, told = run(stage, 4), stage.revision
+    with pytest.raises((ProtocolError, EnvInputError), match=said):
         stage.handle(command)
     assert stage.frame()["lanes"] == before["lanes"]
+    assert stage.revision == told
 
 
 def test_a_method_that_takes_its_time_plays_the_same_episode_and_can_be_paused_meanwhile(
@@ -215,6 +216,50 @@ def test_a_hand_is_obeyed_while_a_method_thinks(methods: list[Performer]):
     frame = run(slow, Hold(0, "block", 400.0, 130.0, 0.3), 1)
     assert frame["last"] == 1
     assert frame["lanes"][0]["trail"][-1][2:4] == pytest.approx([400, 130], abs=0.5)
+
+
+def test_however_often_a_slow_method_is_chosen_one_plan_is_being_made_and_one_is_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    (slow,) = performers([SHIPPED_POLICY])
+    begun, go, plan = threading.Semaphore(0), threading.Semaphore(0), slow.policy.plan
+
+    def waiting(*args: Any, **options: Any) -> Any:
+        begun.release()
+        assert go.acquire(timeout=30)
+        return plan(*args, **options)
+
+    monkeypatch.setattr(slow.policy, "plan", waiting)
+    stage, before = Play([slow], seed=SEED, patience_s=0), threading.active_count()
+    for names in (("shipped",), ("shipped", "shipped")) * 20:
+        run(stage, Choose(names), 2)
+    assert begun.acquire(timeout=30)
+    assert threading.active_count() == before + 1
+    for _ in range(3):  # the one that was begun first and is not wanted any more, and one for each table
+        go.release()
+    while stage.frame()["last"] < 1:
+        stage.tick()
+    assert len(slow.plan_s) == 2
+    assert [begun.acquire(blocking=False) for _ in range(3)] == [True, True, False]
+    assert stage.close(30)
+
+
+def test_a_plan_that_fails_is_not_the_last_one(methods: list[Performer], monkeypatch: pytest.MonkeyPatch):
+    stage = Play(methods, seed=SEED, patience_s=60)
+    with monkeypatch.context() as broken:
+        broken.setattr(methods[0].policy, "plan", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            stage.tick()
+    assert run(stage, 3)["last"] == 3
+
+
+def test_how_long_a_plan_takes_is_told_of_plans_with_the_controls_as_they_are(stage: Play):
+    assert run(stage, 3)["lanes"][0]["latency"]["actions"] == 8
+    for name in ("alpha", "diffusion", "chunk"):
+        assert run(stage, Set(name, 2.0))["lanes"][0]["latency"] is None
+        assert stage.state()["latency"]["shipped"] is None
+        assert run(stage, 1)["lanes"][0]["latency"]
+    assert run(stage, Set("speed", 2.0))["lanes"][0]["latency"]["actions"] == 2
 
 
 def test_the_wildest_settings_still_make_a_frame(stage: Play):

@@ -123,6 +123,14 @@ def test_there_is_nothing_else(live: Shown):
         assert get(live.url + path)[0] == 404
 
 
+def test_nothing_can_be_posted(live: Shown):
+    for method in ("POST", "PUT", "DELETE"):
+        request = urllib.request.Request(live.url, method=method)
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request, timeout=5)
+        assert refused.value.code in (400, 405), "older versions of websockets say 400"
+
+
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "", "[", "a b"]
 )
@@ -226,6 +234,16 @@ def test_what_cannot_be_done_is_told_and_the_page_stays(live: Shown):
         assert heard(line, "frame")
 
 
+def test_what_cannot_be_done_is_told_to_the_page_that_asked_alone(live: Shown):
+    with live.line() as asked, live.line() as other:
+        heard(other, "frame")
+        ask(asked, "choose", lanes=["nobody"])
+        assert heard(asked, "notice")
+        ask(other, "pause", on=True)
+        while (message := json.loads(other.recv(timeout=5)))["type"] != "state" or not message["paused"]:
+            assert message["type"] != "notice"
+
+
 def test_a_hand_whose_page_is_gone_lets_go(live: Shown):
     with live.line() as line:
         heard(line, "frame")
@@ -244,12 +262,23 @@ def test_a_few_words_that_make_no_sense_are_passed_over_and_many_end_the_connect
             line.send("{}")
         ask(line, "reset", seed=9)
         assert heard(line, "state", lambda m: m["seed"] == 9)
-        for _ in range(10):
+        for _ in range(5):
             line.send(b"\x00\xff garbage")
         assert ended(line)
     live.wait_for("left")
     with live.line() as line:
         assert heard(line, "frame")
+
+
+def test_who_keeps_asking_for_what_there_is_not_has_to_go(live: Shown):
+    with live.line() as line:
+        for _ in range(9):
+            ask(line, "choose", lanes=["nobody"])
+            assert "there is no method" in heard(line, "notice")["text"]
+        line.send('{"do": "set", "name": "gravity", "value": 1}')
+        assert ended(line)
+    (left,) = live.wait_for("left")
+    assert "gravity" in left["why"]
 
 
 def test_a_huge_message_ends_the_connection_and_nothing_else(live: Shown):
@@ -365,21 +394,25 @@ def test_a_bug_ends_the_server_instead_of_leaving_a_dead_page():
 
 
 LONG_PLANS = """
-import sys
+import itertools, sys, torch
 from nsde_policy.cli import main
 from nsde_policy.policy import NSDEPolicy
 plan = NSDEPolicy.plan
 def long(self, memory, **options):
     print("planning", flush=True)
-    return plan(self, memory, **(options | {"chunk": 1000}))
+    for _ in CHUNKS:
+        plan(self, memory, **(options | {"chunk": 1000}))
+    return plan(self, memory, **options)
 NSDEPolicy.plan = long
 sys.exit(main(["play", "--port", "0", "--json"]))
 """
 
 
-def test_the_command_ends_with_0_when_told_in_the_middle_of_a_plan():
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("chunks", ["range(1)", "itertools.count()"], ids=["long", "endless"])
+def test_the_command_ends_with_0_when_told_in_the_middle_of_a_plan(chunks: str, number: signal.Signals):
     process = subprocess.Popen(
-        [sys.executable, "-c", LONG_PLANS],
+        [sys.executable, "-c", LONG_PLANS.replace("CHUNKS", chunks)],
         cwd=Path(__file__).parents[1],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -389,7 +422,7 @@ def test_the_command_ends_with_0_when_told_in_the_middle_of_a_plan():
         assert process.stdout is not None
         assert {process.stdout.readline()[:2], process.stdout.readline()[:2]} == {'{"', "pl"}
     finally:
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 0, said
     assert json.loads(said.splitlines()[-1])["event"] == "stopped"
@@ -411,7 +444,7 @@ def test_the_box_of_commands_holds_one_of_each_kind():
         for value in range(1000):
             clockwork.submit(Set("alpha", value))
             clockwork.submit(Set("speed", value))
-        assert list(clockwork._box.values()) == [Set("alpha", 999), Set("speed", 999)]
+        assert [command for command, _ in clockwork._box.values()] == [Set("alpha", 999), Set("speed", 999)]
 
 
 # The command

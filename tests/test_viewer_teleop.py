@@ -99,8 +99,10 @@ def test_nothing_is_kept_of_an_episode_that_has_not_begun(tmp_path: Path):
         stage = Teleop(collection, seed_start=3)
         for early in ((), (Take(),), (Aim(1.0, 1.0), Take(), 1)):
             run(stage, *early)
-            with pytest.raises(ProtocolError, match="move first"):
+            told = stage.revision
+            with pytest.raises(EpisodeError, match="move first"):
                 stage.handle(Keep())
+            assert stage.revision == told
         with pytest.raises(EpisodeError, match="no episode"):
             stage.handle(Undo())
         with pytest.raises(ProtocolError, match="nsde-policy play"):

@@ -16,13 +16,13 @@ from websockets.http11 import Request, Response
 from websockets.protocol import State
 
 from nsde_policy import __version__
-from nsde_policy.errors import ConfigError, ProtocolError
+from nsde_policy.errors import ConfigError, NsdePolicyError, ProtocolError
 from nsde_policy.remote.doors import Log, LogHandler, Pace, describe
 from nsde_policy.remote.guarded import Sockets
 from nsde_policy.viewer.clockwork import Clockwork, Kind
 from nsde_policy.viewer.door import FULL, NO_TOKEN, SOCKET, Page, ViewerSettings
-from nsde_policy.viewer.hub import Hub
-from nsde_policy.viewer.messages import Greet, Hold, Release, encode, parse
+from nsde_policy.viewer.hub import Hub, Outbox
+from nsde_policy.viewer.messages import Greet, Hold, Release, encode, notice, parse
 from nsde_policy.viewer.stage import Stage
 
 MALFORMED = 10
@@ -105,6 +105,10 @@ class ViewerServer:
     def _door(self, connection: ServerConnection, request: Request) -> Response | None:
         if objection := self._settings.objection(request):
             return self._refused(connection, objection)
+        if getattr(request, "method", "GET") != "GET":  # older websockets refuse it themselves
+            response = connection.respond(HTTPStatus.METHOD_NOT_ALLOWED, "here one can only GET\n")
+            response.headers["Allow"] = "GET"
+            return response
         path = request.path.partition("?")[0]
         if path == SOCKET:
             return None  # `_converse` says what is wrong: a page cannot read it here
@@ -150,7 +154,7 @@ class ViewerServer:
             delivery = asyncio.create_task(
                 self._deliver(connection, outbox.deliver(self._settings.patience_s))
             )
-            await self._listen_to(connection)
+            await self._listen_to(connection, outbox)
         except ConnectionClosed:
             pass
         except ProtocolError as error:
@@ -171,21 +175,25 @@ class ViewerServer:
         except ConnectionClosed:
             pass
 
-    async def _listen_to(self, connection: ServerConnection) -> None:
+    async def _listen_to(self, connection: ServerConnection, outbox: Outbox) -> None:
         """Take a page's messages, no faster than it may send them."""
-        pace, holds, nonsense = Pace(self._settings.max_rate), False, 0
+        pace, holds = Pace(self._settings.max_rate), False
+
+        def decline(error: NsdePolicyError) -> None:
+            with contextlib.suppress(RuntimeError):  # nobody listens any more
+                self._loop.call_soon_threadsafe(self._decline, outbox, error)
+
         try:
             async for data in connection:
                 try:
                     command = parse(data)
                 except ProtocolError as error:
-                    nonsense += 1
-                    self._log("nonsense", error=str(error))
-                    if nonsense >= MALFORMED:
-                        raise
+                    self._decline(outbox, error)
                 else:
                     holds = isinstance(command, Hold) or (holds and not isinstance(command, Release))
-                    self.clockwork.submit(command)
+                    self.clockwork.submit(command, decline)
+                if outbox.nonsense >= MALFORMED:
+                    raise ProtocolError(f"{outbox.nonsense} messages, this one among them: {data[:80]!r}")
                 if wait_s := pace.wait_s(self._loop.time()):
                     await asyncio.sleep(wait_s)
                 if connection.state is not State.OPEN:  # what it left behind in a hurry counts no more
@@ -193,6 +201,13 @@ class ViewerServer:
         finally:
             if holds:  # a hand whose page is gone lets go
                 self.clockwork.submit(Release())
+
+    def _decline(self, outbox: Outbox, error: NsdePolicyError) -> None:
+        """Tell one page why what it asked for is not done."""
+        if isinstance(error, ProtocolError):
+            outbox.nonsense += 1
+            self._log("nonsense", error=str(error))
+        outbox.put("notice", notice(error))
 
     def _note_stray_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")

@@ -10,7 +10,7 @@ from nsde_policy.envs import PUSHT_ID
 from nsde_policy.envs.pusht.dynamics import CONTROL_HZ
 from nsde_policy.envs.pusht.env import ResetRule
 from nsde_policy.envs.pusht.geometry import SIDE, SUCCESS_COVERAGE
-from nsde_policy.errors import ProtocolError
+from nsde_policy.errors import EpisodeError, ProtocolError
 from nsde_policy.eval.collecting import Collection, Kept, Provenance
 from nsde_policy.viewer.messages import Aim, Command, Discard, Greet, Keep, Release, Reset, Take, Undo
 from nsde_policy.viewer.stage import table
@@ -100,8 +100,11 @@ class Teleop:
 
     def handle(self, command: Command) -> None:
         """Do what a page asks for."""
+        self._obey(command)
         if not isinstance(command, Aim):
             self.revision += 1
+
+    def _obey(self, command: Command) -> None:
         match command:
             case Aim(x, y):
                 self._aim = min(max(x, 0.0), SIDE), min(max(y, 0.0), SIDE)
@@ -123,7 +126,7 @@ class Teleop:
 
     def _keep(self) -> None:
         if len(self._seen) < MIN_STEPS:
-            raise ProtocolError(
+            raise EpisodeError(
                 f"an episode has at least {MIN_STEPS} control periods, this one {len(self._seen)}: move first"
             )
         world = self._world
