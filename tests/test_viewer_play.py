@@ -57,6 +57,8 @@ def test_an_untouched_seed_is_the_episode_that_eval_scores(stage: Play):
     assert result.success
     assert frame["lanes"][0]["solved"]
     assert frame["last"] == result.steps
+    assert frame["lanes"][0]["solved_s"] == result.steps / 10
+    assert run(stage, Scrub(result.steps - 1))["lanes"][0]["solved_s"] is None
     assert stage.state()["coverage"][0] == [round(c, 3) for c in trace.coverage]
 
 
