@@ -1,6 +1,8 @@
 """Tests for nsde_policy/viewer/play.py, lane.py and forecast.py: policies on tables, without a server."""
 
+import shutil
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +27,7 @@ from nsde_policy.viewer.messages import (
     encode,
 )
 from nsde_policy.viewer.play import REST, Play
-from nsde_policy.viewer.showing import performers
+from nsde_policy.viewer.showing import names, performers
 from tests.viewer_servers import SEED, two_methods
 
 
@@ -57,6 +59,8 @@ def test_an_untouched_seed_is_the_episode_that_eval_scores(stage: Play):
     assert result.success
     assert frame["lanes"][0]["solved"]
     assert frame["last"] == result.steps
+    assert frame["lanes"][0]["solved_s"] == result.steps / 10
+    assert run(stage, Scrub(result.steps - 1))["lanes"][0]["solved_s"] is None
     assert stage.state()["coverage"][0] == [round(c, 3) for c in trace.coverage]
 
 
@@ -260,6 +264,32 @@ def test_how_long_a_plan_takes_is_told_of_plans_with_the_controls_as_they_are(st
         assert stage.state()["latency"]["shipped"] is None
         assert run(stage, 1)["lanes"][0]["latency"]
     assert run(stage, Set("speed", 2.0))["lanes"][0]["latency"]["actions"] == 2
+
+
+@pytest.mark.parametrize(
+    ("runs", "called"),
+    [
+        (["/a/x", "/b/y"], ["x", "y"]),
+        (["/a/run", "/b/run", "/b/z"], ["a/run", "b/run", "z"]),
+        (["/p/a/run", "/q/a/run", "/q/b/run"], ["p/a/run", "q/a/run", "b/run"]),
+        (["/a/x", "/a/x", "/b/x (2)", "/a/x"], ["x", "x (2)", "x (2) (2)", "x (3)"]),
+        ([SHIPPED_POLICY, "/a/shipped", SHIPPED_POLICY], ["shipped", "a/shipped", "shipped (2)"]),
+        (["/run", "/a/run"], ["run", "a/run"]),
+    ],
+)
+def test_runs_have_names_that_tell_them_apart(runs: list[Path | str], called: list[str]):
+    assert names([Path(run) for run in runs]) == called
+
+
+def test_of_runs_with_one_name_and_one_method_none_is_lost(tmp_path: Path):
+    runs = [tmp_path / "a/run", tmp_path / "b/run"]
+    for run_ in runs:
+        shutil.copytree(SHIPPED_POLICY, run_)
+    methods = Play(performers(runs), seed=SEED).hello["methods"]
+    assert [(m["name"], m["title"]) for m in methods] == [
+        ("a/run", "Neural SDE, a/run"),
+        ("b/run", "Neural SDE, b/run"),
+    ]
 
 
 def test_the_wildest_settings_still_make_a_frame(stage: Play):

@@ -142,6 +142,7 @@ class Lane:
         """What is to be drawn of the present, or of a moment of the past."""
         past = period is not None and period < self.world.last
         moment = self.world.at(period) if past and period is not None else self.world.now
+        solved_s = self.world.solved_s(self.world.last if period is None else period)
         mind = self._minds[period] if past and period is not None else self._mind()
         trail = [moment.obs.tolist()] if past else self.world.trail
         sampling = controls.sampling(self.policy)
@@ -152,6 +153,7 @@ class Lane:
             "target": [round(float(v), 1) for v in mind.memory.in_force],
             "coverage": round(moment.coverage, 4),
             "solved": moment.solved,
+            "solved_s": solved_s,
             "plan": _ahead(mind),
             "fan": fan and fan.to_json(),
             "field": field or None,

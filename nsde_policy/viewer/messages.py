@@ -20,6 +20,11 @@ _FAR = 1e4
 """Pixels beyond which nothing on a table can be."""
 
 
+def following(seed: int) -> int:
+    """The seed behind one: behind the last, the first."""
+    return seed + 1 if seed < MAX_SEED else 0
+
+
 class Command(Jsonable):
     """Something a page asks for."""
 

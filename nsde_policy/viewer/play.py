@@ -10,7 +10,6 @@ from nsde_policy.errors import ConfigError, EnvInputError, ProtocolError
 from nsde_policy.viewer.controls import RANGES, Controls
 from nsde_policy.viewer.lane import Lane, Performer
 from nsde_policy.viewer.messages import (
-    MAX_SEED,
     Choose,
     Command,
     Greet,
@@ -21,6 +20,7 @@ from nsde_policy.viewer.messages import (
     Scrub,
     Set,
     Step,
+    following,
 )
 from nsde_policy.viewer.stage import table
 
@@ -112,7 +112,7 @@ class Play:
             self._rested += 1
             if not self._controls.onward or self._rested < REST:
                 return False
-            self._reset(self._seed + 1 if self._seed < MAX_SEED else 0)
+            self._reset(following(self._seed))
             return True
         self._step()
         return True

@@ -22,7 +22,7 @@ from nsde_policy.remote.guarded import Sockets
 from nsde_policy.viewer.clockwork import Clockwork, Kind
 from nsde_policy.viewer.door import FULL, NO_TOKEN, SOCKET, Page, ViewerSettings
 from nsde_policy.viewer.hub import Hub, Outbox
-from nsde_policy.viewer.messages import Greet, Hold, Release, encode, notice, parse
+from nsde_policy.viewer.messages import Aim, Greet, Hold, Release, encode, notice, parse
 from nsde_policy.viewer.stage import Stage
 
 MALFORMED = 10
@@ -190,7 +190,7 @@ class ViewerServer:
                 except ProtocolError as error:
                     self._decline(outbox, error)
                 else:
-                    holds = isinstance(command, Hold) or (holds and not isinstance(command, Release))
+                    holds = isinstance(command, Hold | Aim) or (holds and not isinstance(command, Release))
                     self.clockwork.submit(command, decline)
                 if outbox.nonsense >= MALFORMED:
                     raise ProtocolError(f"{outbox.nonsense} messages, this one among them: {data[:80]!r}")
