@@ -48,8 +48,8 @@ class Picture:
 
 
 PICTURES = {
-    "play": Picture("light", (1440, 900), after=26, by=(95, -95), turns=8, field=True),
-    "play_two": Picture("dark", (1440, 900), after=34, by=(70, -60), turns=5, two=True),
+    "play": Picture("light", (1440, 900), after=17, by=(120, -105), turns=9, field=True),
+    "play_two": Picture("dark", (1440, 900), after=26, by=(75, -70), turns=-7, two=True),
     "play_phone": Picture("light", (390, 844), after=20, by=(80, -90), turns=-6, phone=True),
 }
 
