@@ -383,8 +383,8 @@ def test_a_server_that_went_away_is_told_and_found_again(browser: "Browser", met
     assert seen.page.locator(".lane canvas").bounding_box() == table, "the banner moves nothing"
     until(seen.page, "getComputedStyle(document.querySelector('main')).opacity < 0.5")
     assert "reconnecting" in seen.page.locator("#banner").inner_text()
+    seen.page.click("#retry")
     with shown(Play(methods, seed=55), port=first.port):
-        seen.page.click("#retry")
         until(seen.page, "viewer.state?.seed === 55 && document.getElementById('banner').hidden", 30)
         until(seen.page, "viewer.frame.last > 3")
         assert seen.page.evaluate("window.sameDocument")
