@@ -2,7 +2,7 @@
 
     python benchmarks/viewer_pictures.py --out docs/images
 
-writes play.png, play_two.png (nearest neighbours beside it) and play_phone.png; --only play writes one of them.
+writes play.png, play_two.png (beside nearest neighbours) and play_phone.png; --only play writes one of them.
 Drives headless Chromium as a person would; how an episode goes after the drag depends on its timing.
 """
 
