@@ -183,7 +183,7 @@ class DemoWriter:
             return
         if not found or not isinstance(found, dict):
             raise EpisodeError(
-                f"{self.path} does not say how its episodes were made, so others are not added; choose a new path"
+                f"{self.path} does not say how its episodes were made, so none are added; choose a new path"
             )
         for name in {**found, **given}:
             was, wanted = found.get(name), given.get(name)

@@ -235,8 +235,8 @@ def test_however_often_a_slow_method_is_chosen_one_plan_is_being_made_and_one_is
 
     monkeypatch.setattr(slow.policy, "plan", waiting)
     stage, before = Play([slow], seed=SEED, patience_s=0), threading.active_count()
-    for names in (("shipped",), ("shipped", "shipped")) * 20:
-        run(stage, Choose(names), 2)
+    for chosen in (("shipped",), ("shipped", "shipped")) * 20:
+        run(stage, Choose(chosen), 2)
     assert begun.acquire(timeout=30)
     assert threading.active_count() == before + 1
     for _ in range(3):  # the one that was begun first and is not wanted any more, and one for each table

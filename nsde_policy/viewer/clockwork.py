@@ -60,7 +60,7 @@ class Clockwork:
             self._thread.join()
 
     def submit(self, command: Command, decline: Decline = lambda error: None) -> None:
-        """Ask for something; from any thread, and without waiting. `decline` is called in that of the stage."""
+        """Ask for something; from any thread, and without waiting. The stage's thread calls `decline`."""
         with self._wake:
             self._box.pop(command.kind, None)
             self._box[command.kind] = command, decline  # behind those that came before

@@ -159,7 +159,8 @@ class Play:
         """Make no more plans; whether those being made have ended within so many seconds."""
         ends = time.monotonic() + patience_s
         desks = [performer.desk for performer in self._performers.values()]
-        return all([desk.close(max(0.0, ends - time.monotonic())) for desk in desks])
+        ended = [desk.close(max(0.0, ends - time.monotonic())) for desk in desks]  # every one of them
+        return all(ended)
 
     def _step(self) -> None:
         """Run one control period in every lane; where somebody still thinks, all wait, but for a hand."""

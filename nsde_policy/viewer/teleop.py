@@ -12,7 +12,18 @@ from nsde_policy.envs.pusht.env import ResetRule
 from nsde_policy.envs.pusht.geometry import SIDE, SUCCESS_COVERAGE
 from nsde_policy.errors import EpisodeError, ProtocolError
 from nsde_policy.eval.collecting import Collection, Kept, Provenance
-from nsde_policy.viewer.messages import Aim, Command, Discard, Greet, Keep, Release, Reset, Take, Undo, following
+from nsde_policy.viewer.messages import (
+    Aim,
+    Command,
+    Discard,
+    Greet,
+    Keep,
+    Release,
+    Reset,
+    Take,
+    Undo,
+    following,
+)
 from nsde_policy.viewer.stage import table
 from nsde_policy.viewer.world import Deed, World
 

@@ -89,9 +89,7 @@ class Desk:
         generator = torch.Generator()
         generator.set_state(wish.noise)
         started = time.perf_counter()
-        plan = self._policy.plan(
-            wish.memory, generator=generator, chunk=wish.chunk, sampling=wish.sampling
-        )
+        plan = self._policy.plan(wish.memory, generator=generator, chunk=wish.chunk, sampling=wish.sampling)
         return Thought(plan, generator.get_state(), time.perf_counter() - started)
 
 
