@@ -1,93 +1,159 @@
-"""The picture of the live page in the README: a block dragged off its goal, and the policy bringing it back.
+"""The pictures of the live page: a block dragged off its goal, and the policy bringing it back.
 
-    python benchmarks/viewer_pictures.py --out docs/images/play.png
+    python benchmarks/viewer_pictures.py --out docs/images
 
-Drives headless Chromium as a person would; how the episode goes after the drag depends on its timing.
+writes play.png, play_two.png (beside nearest neighbours) and play_phone.png; --only play writes one of them.
+Drives headless Chromium as a person would; how an episode goes after the drag depends on its timing.
 """
 
 import argparse
 import asyncio
 import io
 import shutil
+import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from nsde_policy.assets import SHIPPED_POLICY
+from nsde_policy.eval.training import train
+from nsde_policy.tasks import get_task
 from nsde_policy.viewer.door import ViewerSettings
 from nsde_policy.viewer.play import Play
 from nsde_policy.viewer.server import ViewerServer
 from nsde_policy.viewer.showing import performers
 
 SEED = 100_003
-AFTER_DRAG = 24
-"""Control periods from letting go of the block to the picture."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What is to be seen."""
+
+    theme: Literal["light", "dark"]
+    size: tuple[int, int]
+    after: int
+    """Control periods from letting go of the block to the picture."""
+    by: tuple[float, float]
+    """How far the block is dragged, pixels of the table."""
+    turns: int = 0
+    """Notches of the wheel while it is held."""
+    two: bool = False
+    phone: bool = False
+    field: bool = False
+
+
+PICTURES = {
+    "play": Picture("light", (1440, 900), after=17, by=(120, -105), turns=9, field=True),
+    "play_two": Picture("dark", (1440, 900), after=26, by=(75, -70), turns=-7, two=True),
+    "play_phone": Picture("light", (390, 844), after=20, by=(80, -90), turns=-6, phone=True),
+}
 
 
 def until(page: Any, script: str) -> None:
-    ends = time.monotonic() + 60
+    ends = time.monotonic() + 90
     while not page.evaluate(f"(() => {{ try {{ return {script}; }} catch {{ return false; }} }})()"):
         if time.monotonic() > ends:
             raise TimeoutError(script)
         page.wait_for_timeout(20)
 
 
-def picture(url: str, theme: Any, size: tuple[int, int], after: int) -> bytes:
+def taken(url: str, picture: Picture) -> bytes:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--no-sandbox", "--headless=new", "--disable-gpu"]
         )
-        page = browser.new_page(viewport={"width": size[0], "height": size[1]}, color_scheme=theme)
+        page = browser.new_page(
+            viewport={"width": picture.size[0], "height": picture.size[1]},
+            color_scheme=picture.theme,
+            is_mobile=picture.phone,
+            has_touch=picture.phone,
+            device_scale_factor=2 if picture.phone else 1,
+        )
         page.goto(url)
+        until(page, "viewer.frame")
+        if picture.two:
+            page.click("#beside")
+            until(page, "viewer.frame.lanes.length === 2")
+        page.locator("#speed").fill("4")
         until(page, "viewer.frame.lanes[0].solved")
+        page.locator("#speed").fill("1")
+        if picture.field:
+            page.locator("#field").check()
+        page.evaluate("document.activeElement.blur(); scrollTo(0, 0)")
         page.wait_for_timeout(500)
-        box = page.locator(".lane canvas").bounding_box()
-        assert box is not None
-        x, y = page.evaluate("viewer.lanes[0].pose.slice(2, 4)")
-        scale = box["width"] / 512
-        at = box["x"] + (x - 15 * 0.7) * scale, box["y"] + (y + 15 * 0.7) * scale
-        page.mouse.move(*at)
-        page.mouse.down()
-        page.mouse.move(at[0] + 110 * scale, at[1] - 120 * scale, steps=25)
-        page.wait_for_timeout(300)
-        page.mouse.up()
-        page.mouse.move(5, 5)
+        drag(page, picture)
         let_go = page.evaluate("viewer.frame.last")
-        until(page, f"viewer.frame.last >= {let_go + after}")
+        until(page, f"viewer.frame.last >= {let_go + picture.after}")
         shot: bytes = page.screenshot()
         browser.close()
     return shot
+
+
+def drag(page: Any, picture: Picture) -> None:
+    """Take the block by its bar, carry it off and let go."""
+    box = page.locator(".lane canvas").first.bounding_box()
+    x, y = page.evaluate("viewer.lanes[0].pose.slice(2, 4)")
+    scale = box["width"] / 512
+    at = box["x"] + (x - 15 * 0.7) * scale, box["y"] + (y + 15 * 0.7) * scale
+    page.mouse.move(*at)
+    page.mouse.down()
+    page.mouse.move(at[0] + picture.by[0] * scale, at[1] + picture.by[1] * scale, steps=25)
+    for _ in range(abs(picture.turns)):
+        page.mouse.wheel(0, 60 if picture.turns > 0 else -60)
+        page.wait_for_timeout(40)
+    page.wait_for_timeout(300)
+    page.mouse.up()
+    page.mouse.move(5, 5)
+
+
+@contextmanager
+def served(two: bool) -> Iterator[str]:
+    """The page, with nearest neighbours, which need no training, beside the shipped policy."""
+    with tempfile.TemporaryDirectory() as folder:
+        runs = [SHIPPED_POLICY]
+        if two:
+            runs.append(Path(folder) / "neighbours")
+            config = get_task("pusht").preset("default", "knn")
+            options: dict[str, Any] = {"seed": 0, "device": "cpu", "resume": False, "eval_every": 0}
+            train(None, config, runs[1], task="pusht", tensorboard=False, **options)
+        server = ViewerServer(Play(performers(runs), seed=SEED), ViewerSettings(port=0), lambda *a, **k: None)
+        ready, ports = threading.Event(), list[int]()
+        thread = threading.Thread(
+            target=lambda: asyncio.run(server.run(lambda port: (ports.append(port), ready.set())))  # type: ignore[arg-type,func-returns-value]
+        )
+        thread.start()
+        ready.wait()
+        try:
+            yield f"http://127.0.0.1:{ports[0]}/"
+        finally:
+            server.stop()
+            thread.join()
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--theme", choices=["light", "dark"], default="light")
-    parser.add_argument("--size", type=int, nargs=2, default=(1440, 900))
-    parser.add_argument("--after", type=int, default=AFTER_DRAG, help="control periods after the drag")
+    parser.add_argument("--out", type=Path, required=True, help="folder")
+    parser.add_argument("--only", choices=list(PICTURES))
     args = parser.parse_args()
     from PIL import Image
 
-    stage = Play(performers([SHIPPED_POLICY]), seed=SEED)
-    server = ViewerServer(stage, ViewerSettings(port=0), lambda *a, **k: None)
-    ready, ports = threading.Event(), list[int]()
-    thread = threading.Thread(
-        target=lambda: asyncio.run(server.run(lambda port: (ports.append(port), ready.set())))  # type: ignore[arg-type,func-returns-value]
-    )
-    thread.start()
-    ready.wait()
-    try:
-        shot = picture(f"http://127.0.0.1:{ports[0]}/", args.theme, tuple(args.size), args.after)
-    finally:
-        server.stop()
-        thread.join()
-    Image.open(io.BytesIO(shot)).convert("RGB").save(args.out, optimize=True)
-    print(f"wrote {args.out}, {args.out.stat().st_size / 1000:.0f} kB")
+    for name, picture in PICTURES.items():
+        if args.only not in (None, name):
+            continue
+        with served(picture.two) as url:
+            shot = taken(url, picture)
+        path = args.out / f"{name}.png"
+        Image.open(io.BytesIO(shot)).convert("RGB").save(path, optimize=True)
+        print(f"wrote {path}, {path.stat().st_size / 1000:.0f} kB")
 
 
 if __name__ == "__main__":

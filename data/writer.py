@@ -151,10 +151,11 @@ class DemoWriter:
 
     def _begin(self, settings: dict[str, Any], made_with: dict[str, Any]) -> None:
         """Mark an empty directory as a recording, or continue the one that is there."""
-        if {path.name for path in self.path.iterdir()} <= {".zattrs" + PARTIAL}:
+        attributes = self._noted_so_far()
+        if attributes is None:  # nobody has recorded anything here
             made = {MADE_WITH: made_with} if made_with else {}
             self._write({".zattrs": json.dumps({**settings, **made}).encode()})
-        attributes = read_json(DirectoryFiles(self.path), ".zattrs")
+            attributes = read_json(DirectoryFiles(self.path), ".zattrs")
         if RECORDING not in attributes:
             raise NotAStoreError(f"{self.path} is no recording of this package; choose a new path")
         found = {name: attributes.get(name) for name in settings}
@@ -166,16 +167,31 @@ class DemoWriter:
         self._write({group: b'{"zarr_format": 2}' for group in GROUPS if not (self.path / group).is_file()})
         self._load()
 
+    def _noted_so_far(self) -> dict[str, Any] | None:
+        """What the store says of itself; None where it is empty, whatever was meant to come into it."""
+        if {path.name for path in self.path.iterdir()} <= {".zattrs" + PARTIAL}:
+            return None
+        attributes = read_json(DirectoryFiles(self.path), ".zattrs")
+        ends = f"{ENDS}/.zarray"
+        counted = (self.path / ends).is_file() and read_json(DirectoryFiles(self.path), ends)["shape"] != [0]
+        held = counted or any(path.is_dir() for path in (self.path / "data").glob("*"))
+        return attributes if held or RECORDING not in attributes else None
+
     def _check_made_alike(self, found: Any, given: dict[str, Any]) -> None:
         """Refuse to mix episodes that come about in different ways."""
         if found == given:
             return
-        found = found if isinstance(found, dict) else {}
+        if not found or not isinstance(found, dict):
+            raise EpisodeError(
+                f"{self.path} does not say how its episodes were made, so none are added; choose a new path"
+            )
         for name in {**found, **given}:
             was, wanted = found.get(name), given.get(name)
             if was != wanted:
+                how = f"by {was}" if name == "by" else f"with {name} {json.dumps(was)}"
+                otherwise = f"by {wanted or 'somebody unnamed'}" if name == "by" else json.dumps(wanted)
                 raise EpisodeError(
-                    f"{self.path} was made with {name} {json.dumps(was)}, not {json.dumps(wanted)}; "
+                    f"{self.path} was made {how}, not {otherwise}; "
                     "go on with the same settings, or choose a new path"
                 )
 

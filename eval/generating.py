@@ -23,6 +23,8 @@ from nsde_policy.tasks import get_task
 
 PATIENCE = 100
 """Episodes in a row that may fail where only successes are kept."""
+SEEDS = 2**32
+"""Starts there are in Push-T."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,11 @@ class Wanted:
         if self.episodes < 1 or self.seed_start < 0:
             raise ConfigError(
                 f"need episodes >= 1 and seed_start >= 0, got {self.episodes} and {self.seed_start}"
+            )
+        if self.seed_start + self.episodes > SEEDS:
+            raise ConfigError(
+                f"seeds end at {SEEDS - 1}, got {self.episodes} episodes from {self.seed_start} on: "
+                "take a smaller --seed-start"
             )
 
 

@@ -13,7 +13,7 @@ import pytest
 from demo_stores import write_store
 
 from nsde_policy.cli import main
-from nsde_policy.data import Episode, load_demonstrations
+from nsde_policy.data import DemoWriter, Episode, load_demonstrations
 from nsde_policy.data.check import check_store
 from nsde_policy.errors import DamagedStoreError, EpisodeError
 from nsde_policy.eval import generating
@@ -172,6 +172,8 @@ def test_a_store_of_other_settings_is_refused_and_not_touched(
         (["--out", "NEW", "--policy", "/nowhere"], "no run directory"),
         (["--out", "NEW", "--policy", "RUN", "--episodes", "0"], "episodes >= 1"),
         (["--out", "NEW", "--policy", "RUN", "--seed-start", "-1"], "seed_start >= 0"),
+        (["--out", "NEW", "--policy", "RUN", "--seed-start", "4294967296"], "seeds end at 4294967295"),
+        (["--out", "NEW", "--policy", "RUN", "--seed-start", "4294967295", "--episodes", "2"], "seeds end"),
         (["--out", "NEW", "--policy", "RUN", "--sampling", "mood=good"], "no sampling setting"),
         (["--out", "NEW", "--policy", "RUN", "--chunk", "0"], "chunk must be at least 1"),
         (["--out", "NEW", "--policy", "RUN", "--workers", "-1"], "workers must not be negative"),
@@ -208,6 +210,28 @@ def test_a_store_that_lost_what_is_known_of_its_episodes_is_not_continued(tmp_pa
     assert len(load_demonstrations(path)) == 2
 
 
+def test_an_empty_store_is_taken_over_whatever_it_was_meant_for(tmp_path: Path):
+    path, machine = tmp_path / "demos.zarr", Provenance("policy", {"env": "a table"}, {})
+    for provenance in (HAND, machine, HAND):
+        with Collection.open(path, provenance) as collection:
+            collection.add(recorded(), Kept(1, True, 1.0))
+            collection.undo()
+    with Collection.open(path, HAND) as collection:
+        collection.add(recorded(), Kept(1, True, 1.0))
+    assert json.loads((path / ".zattrs").read_text())["made_with"]["by"] == "teleoperation"
+    shutil.rmtree(path / "data/state")
+    shutil.rmtree(path / "data/action")
+    with pytest.raises(EpisodeError, match="not by policy"):
+        Collection.open(path, machine)
+
+
+def test_a_recording_that_does_not_say_how_it_was_made_is_told_so_in_words(tmp_path: Path):
+    with DemoWriter(tmp_path / "demos.zarr", rate_hz=10, angles=(4,)) as writer:
+        writer.append(recorded())
+    with pytest.raises(EpisodeError, match="does not say how its episodes were made"):
+        Collection.open(tmp_path / "demos.zarr", HAND)
+
+
 def test_a_collection_knows_its_episodes_and_takes_the_last_one_back(tmp_path: Path):
     path = tmp_path / "demos.zarr"
     kept = [Kept(seed, seed > 1, seed / 4) for seed in range(3)]
@@ -228,5 +252,5 @@ def test_a_collection_knows_its_episodes_and_takes_the_last_one_back(tmp_path: P
         collection.add(recorded(), kept[1])
     with Collection.open(path, HAND) as collection:
         assert collection.episodes == (kept[1],)
-    with pytest.raises(EpisodeError, match="was made with by"):
+    with pytest.raises(EpisodeError, match="was made by teleoperation, not by policy"):
         Collection.open(path, Provenance("policy", {"env": "a table"}, {}))

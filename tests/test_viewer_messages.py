@@ -54,6 +54,10 @@ def test_what_pages_say_is_understood(text, meant):
         ('{"do": "hold", "lane": 0, "what": "wall", "x": 1, "y": 2}', "one of"),
         ('{"do": "choose", "lanes": ["a", "b", "c"]}', "one method or two"),
         ('{"do": "choose", "lanes": []}', "one method or two"),
+        ('{"do": "set", "name": "gravity", "value": 1}', "no control 'gravity'; there are: alpha, diffusion"),
+        ('{"do": "set", "name": "__class__", "value": 1}', "no control"),
+        ('{"do": "hold", "lane": -1, "what": "block", "x": 1, "y": 2}', "number -1"),
+        ('{"do": "hold", "lane": 2, "what": "block", "x": 1, "y": 2}', "at most 2 tables"),
         (b"\xff\xfe\x00", "JSON object"),
     ],
 )
@@ -91,8 +95,3 @@ def test_a_control_keeps_its_type_and_its_range(name):
     for value in (low - 1, high + 1, math.nan, math.inf):
         with pytest.raises(ProtocolError, match=name):
             Controls().turned(name, value)
-
-
-def test_a_control_that_is_none_is_named_with_those_there_are():
-    with pytest.raises(ProtocolError, match="alpha, diffusion"):
-        Controls().turned("__class__", 1)

@@ -1,13 +1,17 @@
 """The live page in a real browser: what people see, drag and turn."""
 
+import math
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from nsde_policy.eval.collecting import Collection
 from nsde_policy.viewer.lane import Performer
 from nsde_policy.viewer.play import Play
+from nsde_policy.viewer.teleop import Teleop, by_hand
 from tests.browser import DESKTOP, PHONE, Watched, chromium, watched
 from tests.viewer_servers import SEED, Shown, shown, two_methods
 
@@ -150,6 +154,21 @@ def test_the_wheel_and_the_handle_turn_the_block(page: "Page"):
         page.mouse.wheel(0, 60)
         page.wait_for_timeout(30)
     until(page, f"Math.abs(Math.sin(viewer.lanes[0].pose[4] - {before})) > 0.3")
+    page.wait_for_timeout(600)  # until the hand has let go
+
+    x, y, angle = page.evaluate("viewer.lanes[0].pose.slice(2)")
+    knob = x - 141 * math.sin(angle), y + 141 * math.cos(angle)
+    page.mouse.move(*on_screen(page, *knob))
+    assert page.evaluate("viewer.lanes[0].canvas.style.cursor") == "grab"
+    page.mouse.down()
+    page.mouse.move(
+        *on_screen(page, knob[0] + 60 * math.cos(angle), knob[1] + 60 * math.sin(angle)), steps=10
+    )
+    page.wait_for_timeout(150)
+    page.mouse.up()
+    until(page, f"Math.sin({angle} - viewer.frame.lanes[0].trail.at(-1)[4]) > 0.3")
+    cx, cy = page.evaluate("viewer.frame.lanes[0].trail.at(-1).slice(2, 4)")
+    assert math.hypot(cx - x, cy - y) < 60, "it was turned, not carried"
 
 
 def test_sliders_act(page: "Page"):
@@ -191,6 +210,142 @@ def test_pause_step_reset_seed_and_keys(page: "Page"):
     assert page.locator("#help").is_hidden()
 
 
+@pytest.mark.parametrize("typed", ["", "abc", "12.7", "-5", str(2**32), "1e3"])
+def test_a_seed_is_a_whole_number_and_the_page_says_so(page: "Page", typed: str):
+    page.fill("#seed", typed)
+    page.keyboard.press("Enter")
+    assert page.locator("#seed").input_value() == str(SEED)
+    assert "whole number from 0 to 4294967295" in page.locator("#notice").inner_text()
+    page.wait_for_timeout(150)
+    assert page.evaluate("viewer.state.seed") == SEED
+
+
+def test_the_largest_seed_is_one(page: "Page"):
+    page.fill("#seed", f" {2**32 - 1} ")
+    page.keyboard.press("Enter")
+    until(page, f"viewer.state.seed === {2**32 - 1}")
+    assert page.locator("#notice").is_hidden()
+
+
+def test_space_pauses_whatever_was_clicked_before(page: "Page"):
+    page.click("#theme")
+    page.click("label:has(#onward)")
+    until(page, "viewer.state.controls.onward")
+    theme = page.evaluate("document.documentElement.dataset.theme")
+    page.keyboard.press("Space")
+    until(page, "viewer.state.paused")
+    assert page.evaluate("document.documentElement.dataset.theme") == theme
+    assert page.evaluate("viewer.state.controls.onward")
+    page.locator("#theme").focus()  # with the keyboard, it is a button
+    page.keyboard.press("Space")
+    assert page.evaluate("document.documentElement.dataset.theme") != theme
+
+
+def test_the_table_is_most_of_the_page_and_nothing_is_left_over(page: "Page"):
+    box = page.locator(".lane canvas").bounding_box()
+    assert box is not None
+    assert box["width"] > 700
+    page.click("#beside")
+    until(page, "viewer.frame?.lanes.length === 2 && viewer.lanes.length === 2")
+    top, bottom = page.evaluate(
+        "[document.querySelector('.time').getBoundingClientRect().top,"
+        " Math.min(...viewer.lanes.map((lane) => lane.canvas.getBoundingClientRect().bottom))]"
+    )
+    assert top - bottom < 24
+    assert page.evaluate("document.documentElement.scrollHeight") <= DESKTOP["height"]
+    assert page.locator("#legend").get_by_text("agent of the second table").is_visible()
+    assert page.locator("#legend").get_by_text("commands planned ahead").is_visible()
+    assert page.locator("#legend").get_by_text("drift").is_hidden()
+
+
+def test_the_ramp_follows_what_is_seen(page: "Page"):
+    before = float(page.locator("#ramp-top").inner_text())
+    assert 0.5 <= before < 4
+    slide(page, "diffusion", 3)
+    until(page, f"Number(document.getElementById('ramp-top').textContent) > {2 * before}")
+
+
+def test_a_page_whose_token_is_void_says_so_and_stops_asking(browser: "Browser", methods: list[Performer]):
+    seen = watched(browser.new_context(viewport=DESKTOP))
+    with shown(Play(methods, seed=SEED), token="a" * 24) as first:
+        seen.page.goto(first.url + "?token=" + "a" * 24)
+        until(seen.page, "!!viewer.frame")
+    with shown(Play(methods, seed=SEED), token="b" * 24, port=first.port) as second:
+        until(seen.page, "document.getElementById('banner-text').textContent.includes('token')", 30)
+        refused = len(second.wait_for("refused"))
+        seen.page.wait_for_timeout(1500)
+        assert len(second.wait_for("refused")) == refused, "asking again is in vain"
+        seen.page.click("#retry")
+        second.wait_for("refused", refused + 1)
+        assert seen.page.locator("#live").inner_text() == "offline"
+    seen.page.context.close()
+
+
+def test_a_page_too_many_waits_for_a_place(browser: "Browser", methods: list[Performer]):
+    with shown(Play(methods, seed=SEED), max_clients=1) as house:
+        inside, outside = watched(browser.new_context()), watched(browser.new_context())
+        opened(inside, house)
+        outside.page.goto(house.url)
+        until(outside.page, "document.getElementById('banner-text').textContent.includes('As many')")
+        inside.page.context.close()
+        until(outside.page, "!!viewer.frame && document.getElementById('banner').hidden")
+        outside.page.context.close()
+
+
+def test_how_long_it_took_is_the_same_for_who_comes_later(browser: "Browser", live: Shown, page: "Page"):
+    slide(page, "speed", 4)
+    until(page, "viewer.frame.lanes[0].solved", 60)
+    later = watched(browser.new_context(viewport=DESKTOP))
+    opened(later, live)
+    words = later.page.locator(".score span").inner_text()
+    assert words.startswith("solved in")
+    assert words == page.locator(".score span").inner_text()
+    later.page.context.close()
+
+
+def test_a_recording_is_not_lost_by_a_key_or_a_seed(browser: "Browser", tmp_path: Path):
+    with (
+        Collection.open(tmp_path / "demos.zarr", by_hand("benchmark")) as collection,
+        shown(Teleop(collection, seed_start=SEED)) as house,
+    ):
+        seen = watched(browser.new_context(viewport=DESKTOP))
+        page = seen.page
+        opened(seen, house)
+        assert page.locator("#live").inner_text() == "ready"
+        x, y = page.evaluate("viewer.lanes[0].pose.slice(0, 2)")
+        page.mouse.move(*on_screen(page, x, y))
+        until(page, "viewer.state.phase === 'recording'")
+        assert page.locator("#live").inner_text() == "recording at 10 Hz"
+        page.mouse.move(*on_screen(page, x + 20, y), steps=8)
+        until(page, "viewer.frame.last > 4")
+        page.keyboard.press("u")
+        assert "discard the recording first" in page.locator("#notice").inner_text()
+        notice, seed = page.locator("#notice").bounding_box(), page.locator("#seed").bounding_box()
+        assert notice
+        assert seed
+        assert notice["y"] + notice["height"] < seed["y"]
+        page.fill("#seed", "5")
+        page.keyboard.press("Enter")
+        page.wait_for_timeout(200)
+        assert page.evaluate("[viewer.state.seed, viewer.frame.last > 4]") == [SEED, True]
+        page.mouse.move(5, 5)
+        until(page, "viewer.state.phase === 'paused'")
+        assert page.locator("#live").inner_text() == "paused"
+        box = page.locator(".lane canvas").bounding_box()
+        assert box is not None
+        x, y = page.evaluate("viewer.lanes[0].pose.slice(0, 2)")
+        corner = (500, 500) if math.hypot(x - 500, y - 500) > 60 else (10, 10)
+        page.mouse.move(*on_screen(page, *corner))
+        page.wait_for_timeout(300)
+        assert page.evaluate("viewer.state.phase") == "paused", "not until it is back at the agent"
+        page.mouse.move(*on_screen(page, x, y))
+        until(page, "viewer.state.phase === 'recording'")
+        page.keyboard.press("Backspace")
+        until(page, "viewer.state.phase === 'ready'")
+        page.context.close()
+        assert not seen.errors
+
+
 def test_the_strip_leads_back_and_play_goes_on_from_there(page: "Page"):
     until(page, "viewer.frame.last > 40")
     box = page.locator("#strip").bounding_box()
@@ -223,8 +378,12 @@ def test_a_server_that_went_away_is_told_and_found_again(browser: "Browser", met
     with shown(Play(methods, seed=SEED)) as first:
         opened(seen, first)
         seen.page.evaluate("window.sameDocument = true")
+        table = seen.page.locator(".lane canvas").bounding_box()
     assert until(seen.page, "!document.getElementById('banner').hidden")
+    assert seen.page.locator(".lane canvas").bounding_box() == table, "the banner moves nothing"
+    until(seen.page, "getComputedStyle(document.querySelector('main')).opacity < 0.5")
     assert "reconnecting" in seen.page.locator("#banner").inner_text()
+    seen.page.click("#retry")
     with shown(Play(methods, seed=55), port=first.port):
         until(seen.page, "viewer.state?.seed === 55 && document.getElementById('banner').hidden", 30)
         until(seen.page, "viewer.frame.last > 3")
@@ -246,9 +405,15 @@ def test_a_phone_shows_everything_without_scrolling_sideways(browser: "Browser",
     assert page.evaluate("document.documentElement.dataset.theme") != theme
     small = page.evaluate(
         "[...document.querySelectorAll('button, select, input')].filter((e) => e.offsetParent)"
-        ".filter((e) => e.getBoundingClientRect().height < 20).map((e) => e.id)"
+        ".map((e) => [e.id, (e.closest('.switch') ?? e).getBoundingClientRect()])"
+        ".filter(([, box]) => Math.min(box.height, box.width) < 40)"
+        ".map(([id, box]) => [id, box.width, box.height])"
     )
     assert small == [], "too small for a finger"
+    tops = page.evaluate("viewer.lanes.map((lane) => lane.canvas.getBoundingClientRect().toJSON())")
+    assert tops[1]["top"] > tops[0]["bottom"], "one above the other"
+    assert min(box["width"] for box in tops) > 340
+    assert page.locator(".button kbd").first.is_hidden()
     context.close()
     assert not seen.errors
 

@@ -1,5 +1,8 @@
 """Tests for nsde_policy/viewer/play.py, lane.py and forecast.py: policies on tables, without a server."""
 
+import shutil
+import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,7 +10,7 @@ import pytest
 import torch
 
 from nsde_policy.assets import SHIPPED_POLICY
-from nsde_policy.errors import PlanError, ProtocolError
+from nsde_policy.errors import EnvInputError, PlanError, ProtocolError
 from nsde_policy.eval.rollout import Player, RolloutConfig, Trace
 from nsde_policy.viewer.lane import Performer
 from nsde_policy.viewer.messages import (
@@ -24,7 +27,7 @@ from nsde_policy.viewer.messages import (
     encode,
 )
 from nsde_policy.viewer.play import REST, Play
-from nsde_policy.viewer.showing import performers
+from nsde_policy.viewer.showing import names, performers
 from tests.viewer_servers import SEED, two_methods
 
 
@@ -56,6 +59,8 @@ def test_an_untouched_seed_is_the_episode_that_eval_scores(stage: Play):
     assert result.success
     assert frame["lanes"][0]["solved"]
     assert frame["last"] == result.steps
+    assert frame["lanes"][0]["solved_s"] == result.steps / 10
+    assert run(stage, Scrub(result.steps - 1))["lanes"][0]["solved_s"] is None
     assert stage.state()["coverage"][0] == [round(c, 3) for c in trace.coverage]
 
 
@@ -174,16 +179,16 @@ def test_after_a_success_the_next_seed_follows_only_where_wanted(stage: Play):
     [
         (Choose(("shipped", "nobody")), "shipped, neighbours"),
         (Hold(1, "block", 1.0, 1.0), "number 1"),
-        (Hold(-1, "block", 1.0, 1.0), "number -1"),
-        (Set("gravity", 1.0), "gravity"),
+        (Set("alpha", 1e9), "alpha lies from 0 to 3"),
         (Aim(1.0, 2.0), "nsde-policy collect"),
     ],
 )
 def test_what_cannot_be_done_is_said_and_changes_nothing(stage: Play, command: Command, said: str):
-    before = run(stage, 4)
-    with pytest.raises(ProtocolError, match=said):
+    before, told = run(stage, 4), stage.revision
+    with pytest.raises((ProtocolError, EnvInputError), match=said):
         stage.handle(command)
     assert stage.frame()["lanes"] == before["lanes"]
+    assert stage.revision == told
 
 
 def test_a_method_that_takes_its_time_plays_the_same_episode_and_can_be_paused_meanwhile(
@@ -215,6 +220,76 @@ def test_a_hand_is_obeyed_while_a_method_thinks(methods: list[Performer]):
     frame = run(slow, Hold(0, "block", 400.0, 130.0, 0.3), 1)
     assert frame["last"] == 1
     assert frame["lanes"][0]["trail"][-1][2:4] == pytest.approx([400, 130], abs=0.5)
+
+
+def test_however_often_a_slow_method_is_chosen_one_plan_is_being_made_and_one_is_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    (slow,) = performers([SHIPPED_POLICY])
+    begun, go, plan = threading.Semaphore(0), threading.Semaphore(0), slow.policy.plan
+
+    def waiting(*args: Any, **options: Any) -> Any:
+        begun.release()
+        assert go.acquire(timeout=30)
+        return plan(*args, **options)
+
+    monkeypatch.setattr(slow.policy, "plan", waiting)
+    stage, before = Play([slow], seed=SEED, patience_s=0), threading.active_count()
+    for chosen in (("shipped",), ("shipped", "shipped")) * 20:
+        run(stage, Choose(chosen), 2)
+    assert begun.acquire(timeout=30)
+    assert threading.active_count() == before + 1
+    for _ in range(3):  # the one that was begun first and is not wanted any more, and one for each table
+        go.release()
+    while stage.frame()["last"] < 1:
+        stage.tick()
+    assert len(slow.plan_s) == 2
+    assert [begun.acquire(blocking=False) for _ in range(3)] == [True, True, False]
+    assert stage.close(30)
+
+
+def test_a_plan_that_fails_is_not_the_last_one(methods: list[Performer], monkeypatch: pytest.MonkeyPatch):
+    stage = Play(methods, seed=SEED, patience_s=60)
+    with monkeypatch.context() as broken:
+        broken.setattr(methods[0].policy, "plan", lambda *_, **__: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            stage.tick()
+    assert run(stage, 3)["last"] == 3
+
+
+def test_how_long_a_plan_takes_is_told_of_plans_with_the_controls_as_they_are(stage: Play):
+    assert run(stage, 3)["lanes"][0]["latency"]["actions"] == 8
+    for name in ("alpha", "diffusion", "chunk"):
+        assert run(stage, Set(name, 2.0))["lanes"][0]["latency"] is None
+        assert stage.state()["latency"]["shipped"] is None
+        assert run(stage, 1)["lanes"][0]["latency"]
+    assert run(stage, Set("speed", 2.0))["lanes"][0]["latency"]["actions"] == 2
+
+
+@pytest.mark.parametrize(
+    ("runs", "called"),
+    [
+        (["/a/x", "/b/y"], ["x", "y"]),
+        (["/a/run", "/b/run", "/b/z"], ["a/run", "b/run", "z"]),
+        (["/p/a/run", "/q/a/run", "/q/b/run"], ["p/a/run", "q/a/run", "b/run"]),
+        (["/a/x", "/a/x", "/b/x (2)", "/a/x"], ["x", "x (2)", "x (2) (2)", "x (3)"]),
+        ([SHIPPED_POLICY, "/a/shipped", SHIPPED_POLICY], ["shipped", "a/shipped", "shipped (2)"]),
+        (["/run", "/a/run"], ["run", "a/run"]),
+    ],
+)
+def test_runs_have_names_that_tell_them_apart(runs: list[Path | str], called: list[str]):
+    assert names([Path(run) for run in runs]) == called
+
+
+def test_of_runs_with_one_name_and_one_method_none_is_lost(tmp_path: Path):
+    runs = [tmp_path / "a/run", tmp_path / "b/run"]
+    for run_ in runs:
+        shutil.copytree(SHIPPED_POLICY, run_)
+    methods = Play(performers(runs), seed=SEED).hello["methods"]
+    assert [(m["name"], m["title"]) for m in methods] == [
+        ("a/run", "Neural SDE, a/run"),
+        ("b/run", "Neural SDE, b/run"),
+    ]
 
 
 def test_the_wildest_settings_still_make_a_frame(stage: Play):

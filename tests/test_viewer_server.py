@@ -82,6 +82,14 @@ def ended(line: ClientConnection) -> bool:
     return False
 
 
+def turned_away(line: ClientConnection) -> tuple[int, str]:
+    """With what code and reason the server closes, before it says anything."""
+    with line, pytest.raises(ConnectionClosed) as closed:
+        line.recv(timeout=5)
+    assert closed.value.rcvd is not None
+    return closed.value.rcvd.code, closed.value.rcvd.reason
+
+
 # The door
 
 
@@ -113,6 +121,14 @@ def test_health_tells_how_the_control_loop_is(live: Shown):
 def test_there_is_nothing_else(live: Shown):
     for path in ("etc/passwd", "../nsde_policy/cli.py", "page.html", "live/x"):
         assert get(live.url + path)[0] == 404
+
+
+def test_nothing_can_be_posted(live: Shown):
+    for method in ("POST", "PUT", "DELETE"):
+        request = urllib.request.Request(live.url, method=method)
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request, timeout=5)
+        assert refused.value.code in (400, 405), "older versions of websockets say 400"
 
 
 @pytest.mark.parametrize(
@@ -154,11 +170,18 @@ def test_where_a_token_is_asked_for_nothing_comes_without_it(query: str):
     with shown(Loud(10), token=TOKEN) as house:
         assert get(house.url + query)[0] == 403
         assert get(house.url + "healthz" + query)[0] == 403
-        with pytest.raises(InvalidStatus), house.line(query):
-            pass
+        assert turned_away(house.line(query)) == (4403, "token")
         assert get(house.url + f"?token={TOKEN}", Host="my-robot.example")[0] == 200
         with house.line(f"?token={TOKEN}") as line:
             assert heard(line, "hello")
+
+
+def test_more_fields_than_anybody_needs_are_no_token():
+    query = "?" + "&".join(f"a{k}=1" for k in range(20))
+    with shown(Loud(10), token=TOKEN) as house:
+        assert get(house.url + query)[0] == 403
+        assert turned_away(house.line(query)) == (4403, "token")
+        assert not [event for event in house.events if event["event"] in ("error", "transport")]
 
 
 def test_other_machines_are_only_let_in_with_a_token_which_is_made_up_where_none_is_given():
@@ -166,9 +189,18 @@ def test_other_machines_are_only_let_in_with_a_token_which_is_made_up_where_none
         ViewerSettings(host="0.0.0.0")
     made = settings("0.0.0.0", 8000, None)
     assert made.token is not None
-    assert made.url(8000) == f"http://localhost:8000/?token={made.token}"
+    here, *elsewhere = made.urls(8000)
+    assert here == f"http://localhost:8000/?token={made.token}"
+    assert not any("localhost" in url or "0.0.0.0" in url for url in elsewhere)
     assert made.token not in repr(made)
-    assert settings("127.0.0.1", 8000, None).url(8000) == "http://127.0.0.1:8000/"
+    assert settings("127.0.0.1", 8000, None).urls(8000) == ["http://127.0.0.1:8000/"]
+
+
+def test_the_addresses_that_are_printed_work_from_here_and_elsewhere_whatever_the_token():
+    token = "+&/=%#?;'\"<a>+&/="
+    with shown(Loud(10), host="0.0.0.0", token=token) as house:
+        addresses = ViewerSettings(host="0.0.0.0", token=token).urls(house.port)
+        assert [get(url)[0] for url in addresses] == [200] * len(addresses)
 
 
 # The conversation
@@ -202,6 +234,16 @@ def test_what_cannot_be_done_is_told_and_the_page_stays(live: Shown):
         assert heard(line, "frame")
 
 
+def test_what_cannot_be_done_is_told_to_the_page_that_asked_alone(live: Shown):
+    with live.line() as asked, live.line() as other:
+        heard(other, "frame")
+        ask(asked, "choose", lanes=["nobody"])
+        assert heard(asked, "notice")
+        ask(other, "pause", on=True)
+        while (message := json.loads(other.recv(timeout=5)))["type"] != "state" or not message["paused"]:
+            assert message["type"] != "notice"
+
+
 def test_a_hand_whose_page_is_gone_lets_go(live: Shown):
     with live.line() as line:
         heard(line, "frame")
@@ -220,12 +262,23 @@ def test_a_few_words_that_make_no_sense_are_passed_over_and_many_end_the_connect
             line.send("{}")
         ask(line, "reset", seed=9)
         assert heard(line, "state", lambda m: m["seed"] == 9)
-        for _ in range(10):
+        for _ in range(5):
             line.send(b"\x00\xff garbage")
         assert ended(line)
     live.wait_for("left")
     with live.line() as line:
         assert heard(line, "frame")
+
+
+def test_who_keeps_asking_for_what_there_is_not_has_to_go(live: Shown):
+    with live.line() as line:
+        for _ in range(9):
+            ask(line, "choose", lanes=["nobody"])
+            assert "there is no method" in heard(line, "notice")["text"]
+        line.send('{"do": "set", "name": "gravity", "value": 1}')
+        assert ended(line)
+    (left,) = live.wait_for("left")
+    assert "gravity" in left["why"]
 
 
 def test_a_huge_message_ends_the_connection_and_nothing_else(live: Shown):
@@ -274,9 +327,7 @@ def test_a_page_that_never_reads_misses_frames_and_has_to_go_while_others_see_ev
 def test_too_many_are_turned_away_at_the_door_and_let_in_when_there_is_room(live_small: Shown):
     with live_small.line() as one:
         with live_small.line():
-            with pytest.raises(InvalidStatus) as refused, live_small.line():
-                pass
-            assert refused.value.response.status_code == 503
+            assert turned_away(live_small.line()) == (4503, "full")
         live_small.wait_for("left")
         with live_small.line() as again:
             assert heard(again, "frame")
@@ -287,6 +338,26 @@ def test_too_many_are_turned_away_at_the_door_and_let_in_when_there_is_room(live
 def live_small() -> Iterator[Shown]:
     with shown(Loud(10), max_clients=2) as house:
         yield house
+
+
+def test_a_crowd_without_a_token_that_will_not_leave_keeps_nobody_out():
+    with shown(Loud(10), token=TOKEN, max_clients=2) as house:
+        greeting = (
+            f"GET /live HTTP/1.1\r\nHost: 127.0.0.1:{house.port}\r\nUpgrade: websocket\r\n"
+            "Connection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+            "Sec-WebSocket-Version: 13\r\n\r\n"
+        ).encode()
+        crowd = []
+        try:
+            for _ in range(HALF_OPEN + 2):
+                crowd.append(socket.create_connection(("127.0.0.1", house.port), timeout=5))
+                crowd[-1].sendall(greeting)
+                assert b"101" in crowd[-1].recv(100)
+            with house.line(f"?token={TOKEN}") as line:
+                assert heard(line, "frame")
+        finally:
+            for sock in crowd:
+                sock.close()
 
 
 def test_a_crowd_of_silent_sockets_keeps_nobody_out(live_small: Shown):
@@ -323,21 +394,25 @@ def test_a_bug_ends_the_server_instead_of_leaving_a_dead_page():
 
 
 LONG_PLANS = """
-import sys
+import itertools, sys, torch
 from nsde_policy.cli import main
 from nsde_policy.policy import NSDEPolicy
 plan = NSDEPolicy.plan
 def long(self, memory, **options):
     print("planning", flush=True)
-    return plan(self, memory, **(options | {"chunk": 1000}))
+    for _ in CHUNKS:
+        plan(self, memory, **(options | {"chunk": 1000}))
+    return plan(self, memory, **options)
 NSDEPolicy.plan = long
 sys.exit(main(["play", "--port", "0", "--json"]))
 """
 
 
-def test_the_command_ends_with_0_when_told_in_the_middle_of_a_plan():
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("chunks", ["range(1)", "itertools.count()"], ids=["long", "endless"])
+def test_the_command_ends_with_0_when_told_in_the_middle_of_a_plan(chunks: str, number: signal.Signals):
     process = subprocess.Popen(
-        [sys.executable, "-c", LONG_PLANS],
+        [sys.executable, "-c", LONG_PLANS.replace("CHUNKS", chunks)],
         cwd=Path(__file__).parents[1],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -347,7 +422,7 @@ def test_the_command_ends_with_0_when_told_in_the_middle_of_a_plan():
         assert process.stdout is not None
         assert {process.stdout.readline()[:2], process.stdout.readline()[:2]} == {'{"', "pl"}
     finally:
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 0, said
     assert json.loads(said.splitlines()[-1])["event"] == "stopped"
@@ -369,7 +444,7 @@ def test_the_box_of_commands_holds_one_of_each_kind():
         for value in range(1000):
             clockwork.submit(Set("alpha", value))
             clockwork.submit(Set("speed", value))
-        assert list(clockwork._box.values()) == [Set("alpha", 999), Set("speed", 999)]
+        assert [command for command, _ in clockwork._box.values()] == [Set("alpha", 999), Set("speed", 999)]
 
 
 # The command
@@ -382,11 +457,15 @@ def test_the_box_of_commands_holds_one_of_each_kind():
         (["--port", "99999"], "port"),
         (["--seed", "-3"], "--seed"),
         (["--token-file", "/no/such/file"], "token"),
-        (["--host", "no.such.host.invalid"], "cannot listen"),
+        (["--host", "no.such.host.invalid"], "no address of this machine"),
+        (["--host", "192.0.2.1", "--token-file", "TOKEN"], "try --host"),
+        (["--host", "a" * 70], "try --host"),
+        (["--host", ""], "need a --host"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_2(args: list[str], said: str, capsys: Any):
-    assert main(["play", *args]) == 2
+def test_bad_input_is_one_line_and_exit_2(args: list[str], said: str, tmp_path: Path, capsys: Any):
+    (tmp_path / "token").write_text(TOKEN)
+    assert main(["play", *(str(tmp_path / "token") if arg == "TOKEN" else arg for arg in args)]) == 2
     error = capsys.readouterr().err
     assert said in error
     assert "Traceback" not in error

@@ -22,7 +22,7 @@ from nsde_policy.errors import DemoError, EpisodeError, ProtocolError
 from nsde_policy.eval.collecting import Collection
 from nsde_policy.policy import NSDEPolicy
 from nsde_policy.viewer import teleop
-from nsde_policy.viewer.messages import Aim, Command, Discard, Keep, Pause, Reset, Take, Undo, encode
+from nsde_policy.viewer.messages import Aim, Command, Discard, Keep, Pause, Release, Reset, Take, Undo, encode
 from nsde_policy.viewer.teleop import Teleop, by_hand
 from tests.browser import DESKTOP, chromium, watched
 from tests.test_viewer_page import on_screen, until
@@ -94,13 +94,53 @@ def test_an_episode_ends_with_success_or_after_two_minutes(tmp_path: Path, monke
         assert 0 <= collection.episodes[0].max_reward < 1
 
 
+def test_while_nobody_points_nothing_is_recorded(tmp_path: Path):
+    with opened(tmp_path / "d.zarr") as collection:
+        stage = Teleop(collection, seed_start=3)
+        run(stage, Release())
+        assert run(stage)["phase"] == "ready"
+        told = run(stage, Aim(200.0, 200.0), Take(), 4) and stage.revision
+        assert run(stage, Release(), 30)["phase"] == "paused"
+        assert (stage.frame()["last"], stage.revision > told) == (4, True)
+        told = stage.revision
+        assert run(stage, Aim(220.0, 200.0), 3)["phase"] == "recording"
+        assert stage.revision > told
+        run(stage, Release(), 30, Keep())
+    assert load_demonstrations(tmp_path / "d.zarr").act.tolist() == [[200, 200]] * 4 + [[220, 200]] * 3
+
+
+def test_a_page_that_goes_away_stops_recording_and_another_one_goes_on(tmp_path: Path):
+    with opened(tmp_path / "d.zarr") as collection, shown(Teleop(collection, seed_start=3)) as house:
+        with house.line() as line:
+            ask(line, "aim", x=90, y=90)
+            ask(line, "take")
+            heard(line, "state", lambda message: message["phase"] == "recording")
+        with house.line() as line:
+            heard(line, "state", lambda message: message["phase"] == "paused")
+            ask(line, "aim", x=90, y=90)
+            heard(line, "state", lambda message: message["phase"] == "recording")
+
+
+def test_behind_the_last_seed_comes_the_first_and_no_recording_is_kept_twice(tmp_path: Path):
+    moved: tuple[Command | int, ...] = (Aim(200.0, 200.0), Take(), 4)
+    with opened(tmp_path / "d.zarr") as collection:
+        stage = Teleop(collection, seed_start=2**32 - 1)
+        assert run(stage, *moved, Keep())["seed"] == 0
+        with pytest.raises(EpisodeError, match="move first"):
+            stage.handle(Keep())
+        assert [kept.seed for kept in collection.episodes] == [2**32 - 1]
+        assert run(Teleop(collection, seed_start=5))["seed"] == 0
+
+
 def test_nothing_is_kept_of_an_episode_that_has_not_begun(tmp_path: Path):
     with opened(tmp_path / "d.zarr") as collection:
         stage = Teleop(collection, seed_start=3)
         for early in ((), (Take(),), (Aim(1.0, 1.0), Take(), 1)):
             run(stage, *early)
-            with pytest.raises(ProtocolError, match="move first"):
+            told = stage.revision
+            with pytest.raises(EpisodeError, match="move first"):
                 stage.handle(Keep())
+            assert stage.revision == told
         with pytest.raises(EpisodeError, match="no episode"):
             stage.handle(Undo())
         with pytest.raises(ProtocolError, match="nsde-policy play"):
@@ -163,6 +203,8 @@ def test_killed_while_recording_the_kept_episodes_are_safe(tmp_path: Path):
 
 def lead(page: "Page", seconds: float) -> None:
     """Bring the pointer to the agent, then push the block as the example's script does."""
+    drawn = "viewer.lanes[0].pose.slice(0, 2).join() === viewer.frame.lanes[0].trail.at(-1).slice(0, 2).join()"
+    until(page, f"viewer.frame.epoch === viewer.state.epoch && {drawn}")
     page.mouse.move(*on_screen(page, *page.evaluate("viewer.lanes[0].pose.slice(0, 2)")))
     until(page, "viewer.state.phase === 'recording'")
     ends = time.monotonic() + seconds

@@ -68,6 +68,33 @@ def test_the_past_is_bounded_and_what_is_left_of_it_can_still_be_restored(monkey
         assert np.array_equal(world.now.obs, seen[period - 1])
 
 
+def test_a_seed_that_is_refused_changes_nothing():
+    world, untouched, what = World(5), World(5), deeds(6)
+    play(world, what[:3])
+    with pytest.raises(EnvInputError, match="below"):
+        world.reset(2**32)
+    assert (world.seed, world.last) == (5, 3)
+    play(world, what[3:])
+    assert np.array_equal(world.now.obs, play(untouched, what)[-1])
+
+
+def test_the_first_success_is_remembered_until_somebody_goes_back_before_it(monkeypatch):
+    monkeypatch.setattr(worlds, "HISTORY", 20)
+    world = World(5)
+    home, away = Deed((20.0, 20.0), geometry.GOAL_POSE), Deed((20.0, 20.0), (400.0, 400.0, 0.0))
+    play(world, [away] * 7 + [home] + [away] * 2 + [home])
+    assert [world.at(period).solved for period in range(12)] == [period in (8, 11) for period in range(12)]
+    assert [world.solved_s(period) for period in (7, 8, 10, 11)] == [None, 0.8, 0.8, 0.8]
+    play(world, [away] * 40)
+    assert world.first > 8
+    assert world.solved_s(world.last) == 0.8
+    again = World(5)
+    play(again, [away] * 7 + [home] * 2)
+    again.restore(7)
+    play(again, [away] * 5)
+    assert again.solved_s(again.last) is None
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     x=st.floats(-1e4, 1e4),

@@ -104,11 +104,9 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
         seed = _checked_seed(seed)
         super().reset(seed=seed)
         state = _given_state(options)
-        self._dynamics = PushTDynamics()
-        if state is not None:
-            self._dynamics.place(state)
-        else:
-            self._dynamics.place(self._draw_start(seed), position_first=True)
+        start = self._draw_start(seed) if state is None else state
+        self._dynamics = PushTDynamics()  # only now: a start that is refused leaves the table as it is
+        self._dynamics.place(start, position_first=state is None)
         self._dynamics.settle()
         self._target = None
         return self._look()

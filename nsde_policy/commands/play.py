@@ -1,5 +1,7 @@
 """`nsde-policy play`: a policy that runs live, in a browser, to watch and to touch."""
 
+import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -7,6 +9,9 @@ import tyro
 
 from nsde_policy.commands.tokens import read_token
 from nsde_policy.errors import ConfigError
+
+LAST_PLAN_S = 1.0
+"""Longest a plan that is being made is waited for at the end, seconds."""
 
 
 @dataclass(frozen=True)
@@ -48,4 +53,11 @@ class Play:
         where = settings(self.host, self.port, read_token(self.token_file))
         torch.set_num_threads(1)
         stage = PlayStage(performers([named_run(run) for run in self.runs]), seed=self.seed)
-        show(stage, where, what="playing", browser=self.open, as_json=self.json)
+        try:
+            show(stage, where, what="playing", browser=self.open, as_json=self.json)
+        finally:
+            ended = stage.close(LAST_PLAN_S)
+        if not ended:  # Python would abort beside a thread inside torch
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)

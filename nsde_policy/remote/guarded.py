@@ -30,10 +30,10 @@ class Sockets:
         return GuardedConnection(self, *args, **options)
 
     def admit(self, new: "GuardedConnection") -> None:
-        """Count a socket; the oldest that has not said what it wants makes room."""
+        """Count a socket; the oldest that has not said what it wants, or is on its way out, makes room."""
         self._open[new] = None
         if len(self._open) > self._most:
-            oldest = next(c for c in self._open if c.state is State.CONNECTING)
+            oldest = next(c for c in self._open if c.state is not State.OPEN)
             oldest.transport.abort()
             self.forget(oldest)  # now: abort tells it only later
 

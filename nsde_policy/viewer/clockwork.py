@@ -4,17 +4,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from statistics import median
 from typing import Any, Literal
 
 from nsde_policy.errors import NsdePolicyError
-from nsde_policy.viewer.messages import Command, encode
+from nsde_policy.viewer.messages import Command, encode, notice
 from nsde_policy.viewer.stage import Stage
 
 Kind = Literal["state", "frame", "notice"]
 Publish = Callable[[Kind, str], None]
 """Told what is new; must not wait for anybody."""
+Decline = Callable[[NsdePolicyError], None]
+"""Told why a command cannot be followed; must not wait for anybody."""
 
 FRAME_S = 1 / 30
 """Frames are published no faster than this, whatever the speed."""
@@ -32,7 +33,7 @@ class Clockwork:
         self, stage: Stage, publish: Publish, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._stage, self._publish, self._clock = stage, publish, clock
-        self._box: dict[tuple[str, ...], Command] = {}
+        self._box: dict[tuple[str, ...], tuple[Command, Decline]] = {}
         self._wake = threading.Condition()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="nsde-policy-viewer", daemon=True)
@@ -58,11 +59,11 @@ class Clockwork:
         if self._thread.is_alive():
             self._thread.join()
 
-    def submit(self, command: Command) -> None:
-        """Ask for something; from any thread, and without waiting."""
+    def submit(self, command: Command, decline: Decline = lambda error: None) -> None:
+        """Ask for something; from any thread, and without waiting. The stage's thread calls `decline`."""
         with self._wake:
             self._box.pop(command.kind, None)
-            self._box[command.kind] = command  # behind those that came before
+            self._box[command.kind] = command, decline  # behind those that came before
             self._wake.notify()
 
     def timing(self) -> dict[str, float]:
@@ -90,9 +91,8 @@ class Clockwork:
     def _loop(self) -> None:
         due, shown, told, stale = self._clock() + self._stage.period_s, 0.0, -1, False
         while (commands := self._next(min(due, shown + FRAME_S) if stale else due)) is not None:
-            for command in commands:
-                self._guarded(partial(self._stage.handle, command))
-            stale |= bool(commands)
+            for command, decline in commands:
+                stale |= self._followed(command, decline)
             now = self._clock()
             if now >= due:
                 self.periods += 1
@@ -108,7 +108,7 @@ class Clockwork:
                 shown, stale = self._clock(), False
                 self._show("frame", self._stage.frame)
 
-    def _next(self, until: float) -> list[Command] | None:
+    def _next(self, until: float) -> list[tuple[Command, Decline]] | None:
         """What has been asked for by now, or else by `until`; None at the end."""
         with self._wake:
             if not self._box and not self._stopping:
@@ -116,11 +116,19 @@ class Clockwork:
             commands, self._box = [*self._box.values()], {}
             return None if self._stopping else commands
 
+    def _followed(self, command: Command, decline: Decline) -> bool:
+        try:
+            self._stage.handle(command)
+        except NsdePolicyError as error:
+            decline(error)
+            return False
+        return True
+
     def _guarded(self, action: Callable[[], object]) -> object:
         try:
             return action()
         except NsdePolicyError as error:
-            self._publish("notice", encode({"type": "notice", "text": " ".join(str(error).split())}))
+            self._publish("notice", notice(error))
             return None
 
     def _show(self, kind: Kind, what: Callable[[], dict[str, Any]]) -> None:

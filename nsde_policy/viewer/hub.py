@@ -21,6 +21,8 @@ class Outbox:
         self._something = asyncio.Event()
         self.missed = 0
         """Messages that were replaced before they could be sent."""
+        self.nonsense = 0
+        """Messages of this page that made no sense."""
 
     def put(self, kind: Kind, text: str) -> None:
         """Have it sent, in place of an older one."""

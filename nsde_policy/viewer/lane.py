@@ -17,7 +17,7 @@ from nsde_policy.policy import NSDEPolicy
 from nsde_policy.viewer.controls import Controls
 from nsde_policy.viewer.forecast import Fan, drift_field
 from nsde_policy.viewer.messages import Hold
-from nsde_policy.viewer.thinking import Thinker
+from nsde_policy.viewer.thinking import Desk, Thinker
 from nsde_policy.viewer.world import Deed, World
 
 
@@ -29,15 +29,17 @@ class Performer:
     title: str
     policy: NSDEPolicy
     plan_s: deque[float]
-    """How long its last plans took."""
+    """How long its last plans took, with the controls as they are."""
+    desk: Desk
+    """Where its plans are made, on however many tables it plays."""
 
     @classmethod
     def of(cls, name: str, title: str, policy: NSDEPolicy) -> "Performer":
         """One that has not planned yet."""
-        return cls(name, title, policy, deque(maxlen=50))
+        return cls(name, title, policy, deque(maxlen=50), Desk(policy))
 
     def latency(self, controls: Controls) -> dict[str, float] | None:
-        """Median time of a plan, and network calls; None before the first."""
+        """Median time of a plan, and network calls; None before the first with these controls."""
         if not self.plan_s:
             return None
         chunk = controls.chunk_of(self.policy)
@@ -64,7 +66,7 @@ class Lane:
 
     def __init__(self, performer: Performer, seed: int) -> None:
         self.performer, self.policy = performer, performer.policy
-        self._thinker = Thinker(performer.policy)
+        self._thinker = Thinker(performer.desk)
         self.world = World(seed)
         self.reset(seed)
 
@@ -85,6 +87,10 @@ class Lane:
         self._thinker.give_up()
         self._plan, self._used = None, 0
         self._minds[self.world.last] = self._mind()
+
+    def leave(self) -> None:
+        """Want no more plans."""
+        self._thinker.give_up()
 
     def let_go(self) -> None:
         """A hand has changed the world: what was seen before it says nothing of what comes next."""
@@ -136,6 +142,7 @@ class Lane:
         """What is to be drawn of the present, or of a moment of the past."""
         past = period is not None and period < self.world.last
         moment = self.world.at(period) if past and period is not None else self.world.now
+        solved_s = self.world.solved_s(self.world.last if period is None else period)
         mind = self._minds[period] if past and period is not None else self._mind()
         trail = [moment.obs.tolist()] if past else self.world.trail
         sampling = controls.sampling(self.policy)
@@ -146,6 +153,7 @@ class Lane:
             "target": [round(float(v), 1) for v in mind.memory.in_force],
             "coverage": round(moment.coverage, 4),
             "solved": moment.solved,
+            "solved_s": solved_s,
             "plan": _ahead(mind),
             "fan": fan and fan.to_json(),
             "field": field or None,

@@ -10,12 +10,19 @@ from typing import Any, Literal, NoReturn
 
 from nsde_policy.config import Jsonable
 from nsde_policy.errors import ProtocolError
+from nsde_policy.viewer.controls import RANGES
 
 MAX_MESSAGE = 1024
 """Bytes of the largest message taken from a page."""
 MAX_SEED = 2**32 - 1
+MAX_LANES = 2
 _FAR = 1e4
 """Pixels beyond which nothing on a table can be."""
+
+
+def following(seed: int) -> int:
+    """The seed behind one: behind the last, the first."""
+    return seed + 1 if seed < MAX_SEED else 0
 
 
 class Command(Jsonable):
@@ -70,6 +77,10 @@ class Set(Command):
     name: str
     value: float
 
+    def __post_init__(self) -> None:
+        if self.name not in RANGES:
+            raise ProtocolError(f"there is no control {self.name!r:.40}; there are: {', '.join(RANGES)}")
+
     @property
     def kind(self) -> tuple[str, ...]:
         """Each control by itself."""
@@ -83,7 +94,7 @@ class Choose(Command):
     lanes: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        if not 1 <= len(self.lanes) <= 2:
+        if not 1 <= len(self.lanes) <= MAX_LANES:
             raise ProtocolError(f"one method or two run at a time, got {len(self.lanes)}")
 
 
@@ -99,6 +110,8 @@ class Hold(Command):
 
     def __post_init__(self) -> None:
         _bounded(x=self.x, y=self.y, angle=self.angle)
+        if not 0 <= self.lane < MAX_LANES:
+            raise ProtocolError(f"there are at most {MAX_LANES} tables, got a hand on number {self.lane}")
 
 
 @dataclass(frozen=True)
@@ -170,6 +183,11 @@ def parse(data: str | bytes) -> Command:
 def encode(message: dict[str, Any]) -> str:
     """A message for pages, without blanks."""
     return json.dumps(message, separators=(",", ":"), allow_nan=False)
+
+
+def notice(error: Exception) -> str:
+    """An error, as pages are told of it."""
+    return encode({"type": "notice", "text": " ".join(str(error).split())})
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -1,15 +1,15 @@
 """Policies that run live, one or two side by side, under people's hands."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
 from nsde_policy.config import SamplingConfig
 from nsde_policy.envs.pusht.dynamics import CONTROL_HZ
-from nsde_policy.errors import ConfigError, ProtocolError
+from nsde_policy.errors import ConfigError, EnvInputError, ProtocolError
 from nsde_policy.viewer.controls import RANGES, Controls
 from nsde_policy.viewer.lane import Lane, Performer
 from nsde_policy.viewer.messages import (
-    MAX_SEED,
     Choose,
     Command,
     Greet,
@@ -20,6 +20,7 @@ from nsde_policy.viewer.messages import (
     Scrub,
     Set,
     Step,
+    following,
 )
 from nsde_policy.viewer.stage import table
 
@@ -111,15 +112,18 @@ class Play:
             self._rested += 1
             if not self._controls.onward or self._rested < REST:
                 return False
-            self._reset(self._seed + 1 if self._seed < MAX_SEED else 0)
+            self._reset(following(self._seed))
             return True
         self._step()
         return True
 
     def handle(self, command: Command) -> None:
         """Do what a page asks for."""
+        self._obey(command)
         if not isinstance(command, Hold | Release | Scrub):
             self.revision += 1
+
+    def _obey(self, command: Command) -> None:
         match command:
             case Pause(on):
                 self._paused, self._one_step = on, False
@@ -136,7 +140,10 @@ class Play:
                 self._viewed = min(max(period, world.first), world.last)
             case Set(name, value):
                 self._controls = self._controls.turned(name, value)
-                self._replan |= name in _REPLANS
+                if name in _REPLANS:
+                    self._replan = True
+                    for performer in self._performers.values():
+                        performer.plan_s.clear()  # of plans of another kind
             case Choose(names):
                 self._choose(names)
             case Hold():
@@ -147,6 +154,13 @@ class Play:
                 pass
             case _:
                 raise ProtocolError(f"{type(command).__name__.lower()} is for recording: nsde-policy collect")
+
+    def close(self, patience_s: float) -> bool:
+        """Make no more plans; whether those being made have ended within so many seconds."""
+        ends = time.monotonic() + patience_s
+        desks = [performer.desk for performer in self._performers.values()]
+        ended = [desk.close(max(0.0, ends - time.monotonic())) for desk in desks]  # every one of them
+        return all(ended)
 
     def _step(self) -> None:
         """Run one control period in every lane; where somebody still thinks, all wait, but for a hand."""
@@ -172,8 +186,8 @@ class Play:
 
     def _hold(self, hand: Hold) -> None:
         """Where time stands still it goes on while the hand is there, though the policy does not act."""
-        if not 0 <= hand.lane < len(self._lanes):
-            raise ProtocolError(f"there are {len(self._lanes)} tables, got a hand on number {hand.lane}")
+        if hand.lane >= len(self._lanes):  # there were two a moment ago
+            raise EnvInputError(f"there is one table now, got a hand on number {hand.lane}")
         self._go_on_from_here()
         self._hand, self._letting_go = hand, False
 
@@ -202,5 +216,7 @@ class Play:
             raise ProtocolError(
                 f"there is no method {unknown[0]!r:.60}; there are: {', '.join(self._performers)}"
             )
+        for lane in self._lanes:
+            lane.leave()
         self._lanes = [Lane(self._performers[name], self._seed) for name in names]
         self._reset(self._seed)

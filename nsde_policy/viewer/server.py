@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import json
 import logging
 from collections.abc import Callable
@@ -15,13 +16,13 @@ from websockets.http11 import Request, Response
 from websockets.protocol import State
 
 from nsde_policy import __version__
-from nsde_policy.errors import ConfigError, ProtocolError
+from nsde_policy.errors import ConfigError, NsdePolicyError, ProtocolError
 from nsde_policy.remote.doors import Log, LogHandler, Pace, describe
 from nsde_policy.remote.guarded import Sockets
 from nsde_policy.viewer.clockwork import Clockwork, Kind
-from nsde_policy.viewer.door import SOCKET, Page, ViewerSettings
-from nsde_policy.viewer.hub import Hub
-from nsde_policy.viewer.messages import Greet, Hold, Release, encode, parse
+from nsde_policy.viewer.door import FULL, NO_TOKEN, SOCKET, Page, ViewerSettings
+from nsde_policy.viewer.hub import Hub, Outbox
+from nsde_policy.viewer.messages import Aim, Greet, Hold, Release, encode, notice, parse
 from nsde_policy.viewer.stage import Stage
 
 MALFORMED = 10
@@ -48,9 +49,8 @@ class ViewerServer:
         self._loop.set_exception_handler(self._note_stray_error)
         try:
             server = await self._listen()
-        except OSError as error:
-            where = f"{self._settings.host}:{self._settings.port}"
-            raise ConfigError(f"cannot listen on {where}: {error.strerror or error}; try --port 0") from None
+        except (OSError, UnicodeError) as error:  # UnicodeError: a name that can be none
+            raise ConfigError(self._cannot_listen(error)) from None
         self.clockwork.on_failure = self.stop
         self.clockwork.start()
         try:
@@ -90,6 +90,13 @@ class ViewerServer:
             create_connection=self._sockets.connection,  # type: ignore[arg-type]  # class or wrapper
         )
 
+    def _cannot_listen(self, error: Exception) -> str:
+        host, port = self._settings.host, self._settings.port
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        if getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES):
+            return f"cannot listen on {host}:{port}: {why}; try --port 0"
+        return f"cannot listen on {host}, which is no address of this machine: {why}; try --host 127.0.0.1"
+
     def _publish(self, kind: Kind, text: str) -> None:
         """From the thread of the stage to that of the sockets."""
         with contextlib.suppress(RuntimeError):  # nobody listens any more
@@ -97,9 +104,16 @@ class ViewerServer:
 
     def _door(self, connection: ServerConnection, request: Request) -> Response | None:
         if objection := self._settings.objection(request):
-            self._log("refused", why=objection)
-            return connection.respond(HTTPStatus.FORBIDDEN, objection + "\n")
+            return self._refused(connection, objection)
+        if getattr(request, "method", "GET") != "GET":  # older websockets refuse it themselves
+            response = connection.respond(HTTPStatus.METHOD_NOT_ALLOWED, "here one can only GET\n")
+            response.headers["Allow"] = "GET"
+            return response
         path = request.path.partition("?")[0]
+        if path == SOCKET:
+            return None  # `_converse` says what is wrong: a page cannot read it here
+        if not self._settings.knows(request):
+            return self._refused(connection, "a token is needed in the address: ?token=…")
         if path == "/":
             headers = self._page.headers(request.headers["Host"])
             return Response(HTTPStatus.OK.value, HTTPStatus.OK.phrase, headers, self._page.body)
@@ -107,12 +121,11 @@ class ViewerServer:
             return Response(HTTPStatus.NO_CONTENT.value, HTTPStatus.NO_CONTENT.phrase, Headers(), b"")
         if path == "/healthz":
             return connection.respond(HTTPStatus.OK, json.dumps(self._health()) + "\n")
-        if path != SOCKET:
-            return connection.respond(HTTPStatus.NOT_FOUND, f"here are /, {SOCKET} and /healthz\n")
-        if len(self._hub) >= self._settings.max_clients:
-            self._log("full", clients=len(self._hub))
-            return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, "as many look on as are let in\n")
-        return None
+        return connection.respond(HTTPStatus.NOT_FOUND, f"here are /, {SOCKET} and /healthz\n")
+
+    def _refused(self, connection: ServerConnection, why: str) -> Response:
+        self._log("refused", why=why)
+        return connection.respond(HTTPStatus.FORBIDDEN, why + "\n")
 
     def _health(self) -> dict[str, Any]:
         return {
@@ -124,8 +137,12 @@ class ViewerServer:
         }
 
     async def _converse(self, connection: ServerConnection) -> None:
-        if len(self._hub) >= self._settings.max_clients:  # several came through the door at once
-            await connection.close(1013, "full")
+        assert connection.request is not None
+        token, full = self._settings.knows(connection.request), len(self._hub) >= self._settings.max_clients
+        if not token or full:
+            code, why = FULL if token else NO_TOKEN
+            self._log("refused", why=why)
+            await connection.close(code, why)
             return
         outbox = self._hub.join(connection)
         self.clockwork.audience = len(self._hub)
@@ -137,7 +154,7 @@ class ViewerServer:
             delivery = asyncio.create_task(
                 self._deliver(connection, outbox.deliver(self._settings.patience_s))
             )
-            await self._listen_to(connection)
+            await self._listen_to(connection, outbox)
         except ConnectionClosed:
             pass
         except ProtocolError as error:
@@ -158,21 +175,25 @@ class ViewerServer:
         except ConnectionClosed:
             pass
 
-    async def _listen_to(self, connection: ServerConnection) -> None:
+    async def _listen_to(self, connection: ServerConnection, outbox: Outbox) -> None:
         """Take a page's messages, no faster than it may send them."""
-        pace, holds, nonsense = Pace(self._settings.max_rate), False, 0
+        pace, holds = Pace(self._settings.max_rate), False
+
+        def decline(error: NsdePolicyError) -> None:
+            with contextlib.suppress(RuntimeError):  # nobody listens any more
+                self._loop.call_soon_threadsafe(self._decline, outbox, error)
+
         try:
             async for data in connection:
                 try:
                     command = parse(data)
                 except ProtocolError as error:
-                    nonsense += 1
-                    self._log("nonsense", error=str(error))
-                    if nonsense >= MALFORMED:
-                        raise
+                    self._decline(outbox, error)
                 else:
-                    holds = isinstance(command, Hold) or (holds and not isinstance(command, Release))
-                    self.clockwork.submit(command)
+                    holds = isinstance(command, Hold | Aim) or (holds and not isinstance(command, Release))
+                    self.clockwork.submit(command, decline)
+                if outbox.nonsense >= MALFORMED:
+                    raise ProtocolError(f"{outbox.nonsense} messages, this one among them: {data[:80]!r}")
                 if wait_s := pace.wait_s(self._loop.time()):
                     await asyncio.sleep(wait_s)
                 if connection.state is not State.OPEN:  # what it left behind in a hurry counts no more
@@ -180,6 +201,13 @@ class ViewerServer:
         finally:
             if holds:  # a hand whose page is gone lets go
                 self.clockwork.submit(Release())
+
+    def _decline(self, outbox: Outbox, error: NsdePolicyError) -> None:
+        """Tell one page why what it asked for is not done."""
+        if isinstance(error, ProtocolError):
+            outbox.nonsense += 1
+            self._log("nonsense", error=str(error))
+        outbox.put("notice", notice(error))
 
     def _note_stray_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")

@@ -1,6 +1,7 @@
 """From a stage to a page in a browser: load, listen, say where, stop on a signal."""
 
 import asyncio
+import itertools
 import json
 import secrets
 import signal
@@ -22,13 +23,26 @@ from nsde_policy.viewer.stage import Stage
 
 def performers(runs: Sequence[Path]) -> list[Performer]:
     """Load runs, each under a name of its own."""
-    names = [SHIPPED if run == SHIPPED_POLICY else run.resolve().name for run in runs]
     policies = [NSDEPolicy.from_pretrained(run) for run in runs]
-    methods = [policy.spec.method for policy in policies]
-    found = []
-    for k, (name, method, policy) in enumerate(zip(names, methods, policies, strict=True)):
-        title = get_method(method).title + (f", {name}" if methods.count(method) > 1 else "")
-        found.append(Performer.of(name if names.count(name) == 1 else f"{name}-{k}", title, policy))
+    titles = [get_method(policy.spec.method).title for policy in policies]
+    return [
+        Performer.of(name, f"{title}, {name}" if titles.count(title) > 1 else title, policy)
+        for name, title, policy in zip(names(runs), titles, policies, strict=True)
+    ]
+
+
+def names(runs: Sequence[Path]) -> list[str]:
+    """A name for each run: its directory's, after as many folders above it as it takes, then a number."""
+    paths = [(SHIPPED,) if run == SHIPPED_POLICY else run.resolve().parts[1:] for run in runs]
+    found: list[str] = []
+    for path in paths:
+        others = [other for other in paths if other != path]
+        depth = 1
+        while depth < len(path) and any(other[-depth:] == path[-depth:] for other in others):
+            depth += 1
+        name = "/".join(path[-depth:])
+        numbered = (f"{name} ({number})" for number in itertools.count(2))
+        found.append(next(each for each in itertools.chain([name], numbered) if each not in found))
     return found
 
 
@@ -44,8 +58,10 @@ def show(stage: Stage, where: ViewerSettings, *, what: str, browser: bool, as_js
     server = ViewerServer(stage, where, json_log(sys.stderr))
 
     def ready(port: int) -> None:
-        url = where.url(port)
-        print(json.dumps({"url": url, "port": port}) if as_json else f"{what}: {url}", flush=True)
+        url, *elsewhere = where.urls(port)
+        said = f"{what}: {url}" + "".join(f"\n  from other machines: {each}" for each in elsewhere)
+        facts = {"url": url, "elsewhere": elsewhere, "port": port}
+        print(json.dumps(facts) if as_json else said, flush=True)
         if browser and not _opened(url):
             print("no browser could be opened; open the address yourself", file=sys.stderr)
 

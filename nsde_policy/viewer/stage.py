@@ -29,7 +29,7 @@ class Stage(Protocol):
         """Seconds from one control period to the next."""
 
     def handle(self, command: Command) -> None:
-        """Do what a page asks for; an `NsdePolicyError` is told to the people and changes nothing else."""
+        """Do what a page asks for; an `NsdePolicyError` is told to that page and changes nothing."""
 
     def tick(self) -> bool:
         """Run one control period; False where nothing moved."""

@@ -10,11 +10,24 @@ from nsde_policy.envs import PUSHT_ID
 from nsde_policy.envs.pusht.dynamics import CONTROL_HZ
 from nsde_policy.envs.pusht.env import ResetRule
 from nsde_policy.envs.pusht.geometry import SIDE, SUCCESS_COVERAGE
-from nsde_policy.errors import ProtocolError
+from nsde_policy.errors import EpisodeError, ProtocolError
 from nsde_policy.eval.collecting import Collection, Kept, Provenance
-from nsde_policy.viewer.messages import Aim, Command, Discard, Greet, Keep, Release, Reset, Take, Undo
+from nsde_policy.viewer.messages import (
+    Aim,
+    Command,
+    Discard,
+    Greet,
+    Keep,
+    Release,
+    Reset,
+    Take,
+    Undo,
+    following,
+)
 from nsde_policy.viewer.stage import table
 from nsde_policy.viewer.world import Deed, World
+
+Phase = Literal["ready", "recording", "paused", "done"]
 
 LONGEST = 120 * CONTROL_HZ
 """Control periods an episode may have, two minutes."""
@@ -34,13 +47,14 @@ class Teleop:
 
     - ready: the agent waits for a pointer to come to it;
     - recording: every control period, what was seen and where the agent was sent;
+    - paused: the pointer has left, or the page has; time stands still until somebody points again;
     - done: the block lies in its goal, or two minutes are over.
 
     Kept, the next seed follows; discarded, the same seed again.
     """
 
     period_s = 1.0 / CONTROL_HZ
-    _phase: Literal["ready", "recording", "done"]
+    _phase: Phase
     _aim: tuple[float, float] | None
 
     def __init__(
@@ -48,7 +62,7 @@ class Teleop:
     ) -> None:
         self._collection = collection
         held = collection.episodes
-        self._world = World(held[-1].seed + 1 if held else seed_start, reset_rule)
+        self._world = World(following(held[-1].seed) if held else seed_start, reset_rule)
         self.revision, self._epoch = 0, 0
         self._begin(self._world.seed)
 
@@ -82,6 +96,7 @@ class Teleop:
             "target": [round(v, 1) for v in (self._aim or world.now.obs[:2].tolist())],
             "coverage": round(world.now.coverage, 4),
             "solved": world.now.solved,
+            "solved_s": world.solved_s(world.last),
         }
         moments = {"first": world.first, "last": world.last, "at": world.last}
         return {"type": "frame", "epoch": self._epoch, **moments, "paused": False, "lanes": [lane]}
@@ -100,11 +115,17 @@ class Teleop:
 
     def handle(self, command: Command) -> None:
         """Do what a page asks for."""
+        self._obey(command)
         if not isinstance(command, Aim):
             self.revision += 1
+
+    def _obey(self, command: Command) -> None:
         match command:
             case Aim(x, y):
                 self._aim = min(max(x, 0.0), SIDE), min(max(y, 0.0), SIDE)
+                self._turn("paused", "recording")
+            case Release():
+                self._turn("recording", "paused")
             case Take():
                 if self._phase == "ready" and self._aim is not None:
                     self._phase = "recording"
@@ -116,26 +137,30 @@ class Teleop:
                 self._begin(self._collection.undo().seed)
             case Reset(seed):
                 self._begin(seed)
-            case Greet() | Release():
+            case Greet():
                 pass
             case _:
                 raise ProtocolError(f"{type(command).__name__.lower()} is for policies: nsde-policy play")
 
+    def _turn(self, before: Phase, after: Phase) -> None:
+        if self._phase == before:
+            self._phase = after
+            self.revision += 1
+
     def _keep(self) -> None:
         if len(self._seen) < MIN_STEPS:
-            raise ProtocolError(
+            raise EpisodeError(
                 f"an episode has at least {MIN_STEPS} control periods, this one {len(self._seen)}: move first"
             )
         world = self._world
         best = min(max(world.coverage) / SUCCESS_COVERAGE, 1.0)
         episode = Episode(np.array(self._seen, np.float32), np.array(self._sent, np.float32))
         self._collection.add(episode, Kept(world.seed, world.now.solved, best))
-        self._begin(world.seed + 1)
+        self._begin(following(world.seed))
 
     def _begin(self, seed: int) -> None:
         self._world.reset(seed)
         self._epoch += 1
-        self._phase = "ready"
-        self._aim = None
+        self._phase, self._aim = "ready", None
         self._seen: list[np.ndarray] = []
         self._sent: list[tuple[float, float]] = []

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from nsde_policy.envs.pusht.dynamics import STEPS_PER_PERIOD
+from nsde_policy.envs.pusht.dynamics import CONTROL_HZ, STEPS_PER_PERIOD
 from nsde_policy.envs.pusht.env import PushTEnv, ResetRule
 
 HISTORY = 1200
@@ -54,15 +54,19 @@ class _Segment:
 class World:
     """One table, and what happened on it."""
 
+    _solved: int | None
+    """First control period that found the block in its goal; kept though the moment may be forgotten."""
+
     def __init__(self, seed: int, reset_rule: ResetRule = "benchmark") -> None:
         self._env = PushTEnv(reset_rule=reset_rule)
         self.reset(seed)
 
     def reset(self, seed: int) -> None:
         """Start again from a seed; the past is forgotten."""
-        self.seed = seed
-        self._segments = [_Segment(0, {"seed": seed})]
-        self._moments = [self._begin(self._segments[0])]
+        segment = _Segment(0, {"seed": seed})
+        moment = self._begin(segment)  # a seed that is refused changes nothing
+        self.seed, self._segments, self._moments = seed, [segment], [moment]
+        self._solved = 0 if moment.solved else None
 
     @property
     def first(self) -> int:
@@ -82,6 +86,10 @@ class World:
     def at(self, period: int) -> Moment:
         """A moment that is remembered."""
         return self._moments[period - self.first]
+
+    def solved_s(self, period: int) -> float | None:
+        """Simulated seconds from the reset to the first success; None where `period` is before it."""
+        return None if self._solved is None or self._solved > period else self._solved / CONTROL_HZ
 
     @property
     def coverage(self) -> list[float]:
@@ -104,11 +112,15 @@ class World:
         moment = self._do(deed)  # a deed that is refused has not happened
         segment.deeds.append(deed)
         self._moments.append(moment)
+        if moment.solved and self._solved is None:
+            self._solved = self.last
 
     def restore(self, period: int) -> None:
         """Make a remembered moment the present, exactly; what came after it is forgotten."""
         if period == self.last:
             return
+        if self._solved is not None and self._solved > period:
+            self._solved = None
         while self._segments[-1].first > period:
             self._segments.pop()
         segment, first = self._segments[-1], self.first
