@@ -203,7 +203,8 @@ def test_killed_while_recording_the_kept_episodes_are_safe(tmp_path: Path):
 
 def lead(page: "Page", seconds: float) -> None:
     """Bring the pointer to the agent, then push the block as the example's script does."""
-    drawn = "viewer.lanes[0].pose.slice(0, 2).join() === viewer.frame.lanes[0].trail.at(-1).slice(0, 2).join()"
+    seen = "viewer.frame.lanes[0].trail.at(-1).slice(0, 2).join()"
+    drawn = f"viewer.lanes[0].pose.slice(0, 2).join() === {seen}"
     until(page, f"viewer.frame.epoch === viewer.state.epoch && {drawn}")
     page.mouse.move(*on_screen(page, *page.evaluate("viewer.lanes[0].pose.slice(0, 2)")))
     until(page, "viewer.state.phase === 'recording'")
