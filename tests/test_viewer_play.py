@@ -2,6 +2,8 @@
 
 import shutil
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import torch
 from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.errors import EnvInputError, PlanError, ProtocolError
 from nsde_policy.eval.rollout import Player, RolloutConfig, Trace
+from nsde_policy.policy import NSDEPolicy
 from nsde_policy.viewer.lane import Performer
 from nsde_policy.viewer.messages import (
     Aim,
@@ -191,18 +194,34 @@ def test_what_cannot_be_done_is_said_and_changes_nothing(stage: Play, command: C
     assert stage.revision == told
 
 
+@contextmanager
+def held(policy: NSDEPolicy) -> Iterator[threading.Event]:
+    """A policy that plans when it is let go, and not before."""
+    go, plan = threading.Event(), policy.plan
+
+    def waiting(*args: Any, **options: Any) -> Any:
+        assert go.wait(30)
+        return plan(*args, **options)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(policy, "plan", waiting)
+        yield go
+
+
 def test_a_method_that_takes_its_time_plays_the_same_episode_and_can_be_paused_meanwhile(
     stage: Play, methods: list[Performer]
 ):
-    slow = Play(methods, seed=SEED, patience_s=0)  # every plan takes longer than that
-    slow.tick()
-    frame = slow.frame()
-    assert (frame["last"], frame["lanes"][0]["thinking"]) == (0, True)
-    run(slow, Pause(True), 5)
-    assert slow.frame()["last"] == 0
-    run(slow, Pause(False))
-    while slow.frame()["last"] < 20:
+    slow = Play(methods, seed=SEED, patience_s=0)
+    with held(methods[0].policy) as go:
         slow.tick()
+        frame = slow.frame()
+        assert (frame["last"], frame["lanes"][0]["thinking"]) == (0, True)
+        run(slow, Pause(True), 5)
+        assert slow.frame()["last"] == 0
+        run(slow, Pause(False))
+        go.set()
+        while slow.frame()["last"] < 20:
+            slow.tick()
     assert slow.frame()["lanes"][0]["trail"] == run(stage, 20)["lanes"][0]["trail"]
 
 
