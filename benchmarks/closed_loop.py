@@ -253,7 +253,7 @@ def main() -> None:
     if args.json is not None:
         known = json.loads(args.json.read_text()) if args.json.exists() else {}
         found = {**known, "machine": device_name("cpu"), args.what: rows}
-        args.json.write_text(json.dumps(found, indent=1) + "\n")
+        args.json.write_text(json.dumps(found) + "\n")
 
 
 if __name__ == "__main__":
