@@ -1,9 +1,7 @@
 """Real policy servers for tests: a planner of known answers, served in a thread, spoken to over sockets."""
 
-import asyncio
 import json
 import socket
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -29,6 +27,7 @@ from nsde_policy.remote.protocol import (
 )
 from nsde_policy.remote.server import PolicyServer
 from nsde_policy.remote.serving import ServeSettings
+from tests.server_threads import running
 
 SPEC = PolicySpec(
     obs_dim=3,
@@ -131,22 +130,9 @@ def served(planner: Planner, *, calibration: Calibration | None = None, **option
         events.append({"event": event, **facts})
 
     settings = ServeSettings(**{"port": 0, "deadline_s": 5.0, **options})
-    server, ready, port = PolicyServer(planner, settings, log, calibration=calibration), threading.Event(), 0
-
-    def note(found: int) -> None:
-        nonlocal port
-        port = found
-        ready.set()
-
-    thread = threading.Thread(target=lambda: asyncio.run(server.run(note)))
-    thread.start()
-    assert ready.wait(10)
-    try:
+    server = PolicyServer(planner, settings, log, calibration=calibration)
+    with running(server) as port:
         yield Served(port, server, events)
-    finally:
-        server.stop()
-        thread.join(20)
-        assert not thread.is_alive(), "the server did not stop"
 
 
 def assert_serves(house: Served, **options: Any) -> None:

@@ -31,7 +31,7 @@ from nsde_policy.viewer.messages import (
 )
 from nsde_policy.viewer.play import REST, Play
 from nsde_policy.viewer.showing import names, performers
-from tests.viewer_servers import SEED, two_methods
+from tests.viewer_servers import SEED, act, two_methods
 
 
 @pytest.fixture(scope="module")
@@ -46,12 +46,7 @@ def stage(methods: list[Performer]) -> Play:
 
 def run(stage: Play, *events: Command | int) -> dict[str, Any]:
     """Commands, and numbers of ticks in between; returns the last frame."""
-    for event in events:
-        if isinstance(event, int):
-            for _ in range(event):
-                stage.tick()
-        else:
-            stage.handle(event)
+    act(stage, *events)
     return stage.frame()
 
 

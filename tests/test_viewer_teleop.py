@@ -26,7 +26,7 @@ from nsde_policy.viewer.messages import Aim, Command, Discard, Keep, Pause, Rele
 from nsde_policy.viewer.teleop import Teleop, by_hand
 from tests.browser import DESKTOP, chromium, watched
 from tests.test_viewer_page import on_screen, until
-from tests.viewer_servers import ask, heard, shown
+from tests.viewer_servers import act, ask, heard, shown
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -40,12 +40,7 @@ def opened(path: Path) -> Collection:
 
 def run(stage: Teleop, *events: Command | int) -> dict[str, Any]:
     """Commands, and numbers of ticks in between; returns the state."""
-    for event in events:
-        if isinstance(event, int):
-            for _ in range(event):
-                stage.tick()
-        else:
-            stage.handle(event)
+    act(stage, *events)
     return stage.state()
 
 

@@ -1,8 +1,6 @@
 """Real servers of the live page for tests, in a thread, with real policies on real tables."""
 
-import asyncio
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,10 +14,12 @@ from nsde_policy.eval.training import train
 from nsde_policy.tasks import get_task
 from nsde_policy.viewer.door import ViewerSettings
 from nsde_policy.viewer.lane import Performer
+from nsde_policy.viewer.messages import Command
 from nsde_policy.viewer.server import ViewerServer
 from nsde_policy.viewer.showing import performers
 from nsde_policy.viewer.stage import Stage
 from tests.policy_servers import until
+from tests.server_threads import running
 
 SEED = 100_003
 """A start that the shipped policy solves within fourteen seconds."""
@@ -71,26 +71,9 @@ def shown(stage: Stage, **options: Any) -> Iterator[Shown]:
     def log(event: str, **facts: Any) -> None:
         events.append({"event": event, **facts})
 
-    server, ready, port = (
-        ViewerServer(stage, ViewerSettings(**{"port": 0, **options}), log),
-        threading.Event(),
-        0,
-    )
-
-    def note(found: int) -> None:
-        nonlocal port
-        port = found
-        ready.set()
-
-    thread = threading.Thread(target=lambda: asyncio.run(server.run(note)))
-    thread.start()
-    assert ready.wait(10)
-    try:
+    server = ViewerServer(stage, ViewerSettings(**{"port": 0, **options}), log)
+    with running(server) as port:
         yield Shown(port, server, events)
-    finally:
-        server.stop()
-        thread.join(20)
-        assert not thread.is_alive(), "the server did not stop"
 
 
 def two_methods(folder: Path) -> list[Performer]:
@@ -101,3 +84,13 @@ def two_methods(folder: Path) -> list[Performer]:
         None, config, run, task="pusht", seed=0, device="cpu", resume=False, eval_every=0, tensorboard=False
     )
     return performers([SHIPPED_POLICY, run])
+
+
+def act(stage: Stage, *events: Command | int) -> None:
+    """Commands, and numbers of ticks in between."""
+    for event in events:
+        if isinstance(event, int):
+            for _ in range(event):
+                stage.tick()
+        else:
+            stage.handle(event)

@@ -1,11 +1,16 @@
 """A websocket connection that counts from its first byte, and cannot be made to buffer at will."""
 
 import asyncio
+import logging
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from websockets.asyncio.server import ServerConnection
+from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.frames import DATA_OPCODES, Frame
+from websockets.http11 import Request, Response
 from websockets.protocol import Event, State
+
+from nsde_policy.remote.doors import Log, LogHandler
 
 HALF_OPEN = 16
 """Connections that may be on their way in, beside those that are in."""
@@ -73,3 +78,33 @@ class GuardedConnection(ServerConnection):
                 self.transport.abort()
                 return
         super().process_event(event)
+
+
+async def listen(
+    converse: Callable[[ServerConnection], Awaitable[None]],
+    door: Callable[[ServerConnection, Request], Response | None],
+    host: str,
+    port: int,
+    *,
+    sockets: Sockets,
+    log: Log,
+    patience_s: float,
+    **options: Any,
+) -> Server:
+    """Open a server of guarded connections; other `options` are those of websockets' `serve`."""
+    logger = logging.Logger("websockets", logging.WARNING)  # of this server alone
+    logger.addHandler(LogHandler(log))
+    return await serve(
+        converse,
+        host,
+        port,
+        compression=None,
+        process_request=door,
+        open_timeout=patience_s,
+        ping_interval=patience_s,
+        ping_timeout=patience_s,
+        close_timeout=min(patience_s, 1.0),
+        logger=logger,
+        create_connection=sockets.connection,  # type: ignore[arg-type]  # class or wrapper
+        **options,
+    )

@@ -3,12 +3,11 @@
 import asyncio
 import contextlib
 import json
-import logging
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
-from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.asyncio.server import Server, ServerConnection
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
@@ -16,8 +15,8 @@ from nsde_policy import __version__
 from nsde_policy.calibration import Calibration
 from nsde_policy.errors import ConfigError, ProtocolError
 from nsde_policy.planner import Planner
-from nsde_policy.remote.doors import Log, LogHandler, Pace, describe
-from nsde_policy.remote.guarded import Sockets
+from nsde_policy.remote.doors import Log, Pace, describe
+from nsde_policy.remote.guarded import Sockets, listen
 from nsde_policy.remote.plan_thread import PlanThread
 from nsde_policy.remote.protocol import (
     PROTOCOL,
@@ -91,25 +90,17 @@ class PolicyServer:
             self._loop.call_soon_threadsafe(self._stop.set)
 
     async def _listen(self) -> Server:
-        patience = self._settings.patience_s
-        logger = logging.Logger("websockets", logging.WARNING)  # of this server alone
-        logger.addHandler(LogHandler(self._log))
-
-        return await serve(
+        return await listen(
             self._converse,
+            self._door,
             self._settings.host,
             self._settings.port,
-            origins=[None],  # no web page may talk to a robot's policy, not even from this machine
-            compression=None,
-            process_request=self._door,
-            open_timeout=patience,
-            ping_interval=patience,
-            ping_timeout=patience,
-            close_timeout=min(patience, 1.0),
+            sockets=self._sockets,
+            log=self._log,
+            patience_s=self._settings.patience_s,
             max_size=self._settings.max_message,
+            origins=[None],  # no web page may talk to a robot's policy, not even from this machine
             max_queue=2,
-            logger=logger,
-            create_connection=self._sockets.connection,  # type: ignore[arg-type]  # class or wrapper
         )
 
     async def _settled(self) -> None:

@@ -4,12 +4,11 @@ import asyncio
 import contextlib
 import errno
 import json
-import logging
 from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
-from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.asyncio.server import Server, ServerConnection
 from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
@@ -17,8 +16,8 @@ from websockets.protocol import State
 
 from nsde_policy import __version__
 from nsde_policy.errors import ConfigError, NsdePolicyError, ProtocolError
-from nsde_policy.remote.doors import Log, LogHandler, Pace, describe
-from nsde_policy.remote.guarded import Sockets
+from nsde_policy.remote.doors import Log, Pace, describe
+from nsde_policy.remote.guarded import Sockets, listen
 from nsde_policy.viewer.clockwork import Clockwork, Kind
 from nsde_policy.viewer.door import FULL, NO_TOKEN, SOCKET, Page, ViewerSettings
 from nsde_policy.viewer.hub import Hub, Outbox
@@ -71,23 +70,16 @@ class ViewerServer:
             self._loop.call_soon_threadsafe(self._stop.set)
 
     async def _listen(self) -> Server:
-        patience = self._settings.patience_s
-        logger = logging.Logger("websockets", logging.WARNING)  # of this server alone
-        logger.addHandler(LogHandler(self._log))
-        return await serve(
+        return await listen(
             self._converse,
+            self._door,
             self._settings.host,
             self._settings.port,
-            compression=None,
-            process_request=self._door,
-            open_timeout=patience,
-            ping_interval=patience,
-            ping_timeout=patience,
-            close_timeout=min(patience, 1.0),
+            sockets=self._sockets,
+            log=self._log,
+            patience_s=self._settings.patience_s,
             max_size=self._settings.max_message,
             max_queue=4,
-            logger=logger,
-            create_connection=self._sockets.connection,  # type: ignore[arg-type]  # class or wrapper
         )
 
     def _cannot_listen(self, error: Exception) -> str:
