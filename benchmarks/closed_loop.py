@@ -30,17 +30,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from nsde_policy.acting import ActingPolicy
-from nsde_policy.eval.intervals import mean, proportion
+from nsde_policy.inference.base import ActingPolicy
+from nsde_policy.eval.statistics import mean, proportion
 from nsde_policy.eval.latency import device_name
-from nsde_policy.eval.robot import SimulatedPushT
-from nsde_policy.eval.slow_planning import DelayedPlanner, SimulatedWorker
-from nsde_policy.export import export_policy
-from nsde_policy.planner import Planner
-from nsde_policy.policy import NSDEPolicy
-from nsde_policy.runtime import RuntimePolicy
-from nsde_policy.session import Session
-from nsde_policy.session.config import SessionConfig
+from nsde_policy.envs.pusht.robot import SimulatedPushT
+from nsde_policy.control.simulation import DelayedPlanner, SimulatedWorker
+from nsde_policy.deploy.export import export_policy
+from nsde_policy.inference.spec import Planner
+from nsde_policy.inference.policy import NSDEPolicy
+from nsde_policy.deploy.runtime import RuntimePolicy
+from nsde_policy.control import Session
+from nsde_policy.control.config import SessionConfig
 
 PERIOD = 0.1
 

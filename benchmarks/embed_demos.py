@@ -12,7 +12,7 @@ import zipfile
 from pathlib import Path
 
 from nsde_policy.assets import EMBEDDED_DEMOS, SHIPPED_POLICY
-from nsde_policy.eval.generating import Wanted, generate
+from nsde_policy.eval.generate import Wanted, generate
 
 
 def main() -> None:

@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[1]
 FIRST = 100_000
 
 OURS = """
-from nsde_policy.eval.crew import evaluate
+from nsde_policy.eval.pool import evaluate
 from nsde_policy.eval.rollout import RolloutConfig
 played = evaluate(None, seeds, RolloutConfig(reset_rule="gym_pusht"), workers=workers)
 """
@@ -38,7 +38,7 @@ THEIRS = """
 sys.path.append(packages)
 import gymnasium, gym_pusht, torch
 from nsde_policy.eval.rollout import RolloutConfig, play
-from nsde_policy.policy import NSDEPolicy
+from nsde_policy.inference.policy import NSDEPolicy
 
 class Success(gymnasium.Wrapper):
     def step(self, action):

@@ -16,12 +16,12 @@ from typing import Any
 
 import torch
 
-from nsde_policy.checkpoint import DemoRecord, RunDirectory, RunRecord, versions
+from nsde_policy.run_directory import DemoRecord, RunDirectory, RunRecord, versions
 from nsde_policy.eval.latency import device_name
 from nsde_policy.files import replace_file
 from nsde_policy.run_config import RunConfig
-from nsde_policy.runs import build_model, fit_layout, load_for, training_data
-from nsde_policy.trainer import Training
+from nsde_policy.training.run import build_model, fit_layout, load_for, training_data
+from nsde_policy.training.loop import Training
 
 EPISODES = "episodes"
 """Folder of a run that keeps what has been played with it."""

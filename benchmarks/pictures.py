@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from nsde_policy.envs.pusht.dynamics import CONTROL_HZ
-from nsde_policy.eval.film import Film
-from nsde_policy.eval.pictures import save_png
+from nsde_policy.eval.render.frames import Film
+from nsde_policy.eval.render.pictures import save_png
 from nsde_policy.eval.rollout import Player, RolloutConfig, one_thread
 
 SEEDS = (100_000, 100_001, 100_002)

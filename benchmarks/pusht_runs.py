@@ -21,8 +21,8 @@ import torch
 from gpu_runs import EPISODES, Run, trained, wait_asleep
 
 from nsde_policy.config import SamplingConfig
-from nsde_policy.eval.crew import evaluate
-from nsde_policy.eval.intervals import mean, proportion
+from nsde_policy.eval.pool import evaluate
+from nsde_policy.eval.statistics import mean, proportion
 from nsde_policy.eval.rollout import EpisodeResult, RolloutConfig
 from nsde_policy.files import replace_file
 from nsde_policy.run_config import RunConfig

@@ -24,16 +24,16 @@ from pathlib import Path
 import torch
 from gpu_runs import Run, finished, prepared, wait_asleep
 
-from nsde_policy.eval.comparison import ACTIONS, Comparison
-from nsde_policy.eval.conditions import Condition
-from nsde_policy.eval.crew import evaluate
-from nsde_policy.eval.entries import Entry, Episodes
-from nsde_policy.eval.evaluation import changed_sampling
+from nsde_policy.eval.compare.result import ACTIONS, Comparison
+from nsde_policy.eval.disturbances import Condition
+from nsde_policy.eval.pool import evaluate
+from nsde_policy.eval.compare.entries import Entry, Episodes
+from nsde_policy.eval.evaluate import changed_sampling
 from nsde_policy.eval.latency import device_name
 from nsde_policy.eval.rollout import RolloutConfig
 from nsde_policy.files import replace_file
-from nsde_policy.methods import METHODS
-from nsde_policy.policy import NSDEPolicy
+from nsde_policy.methods.registry import METHODS
+from nsde_policy.inference.policy import NSDEPolicy
 from nsde_policy.run_config import RunConfig
 from nsde_policy.tasks import get_task
 from nsde_policy.tasks.pusht import replaced

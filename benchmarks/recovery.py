@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from nsde_policy.config import NetworkConfig, NeuralSDEConfig, SamplingConfig, TrainConfig
-from nsde_policy.layout import LayoutSpec
-from nsde_policy.models import NeuralSDE
-from nsde_policy.sde import AbstractSDE, euler_maruyama
-from nsde_policy.targets import Transitions, transitions
-from nsde_policy.trainer import fit
+from nsde_policy.core.state import LayoutSpec
+from nsde_policy.methods.neural_sde.model import NeuralSDE
+from nsde_policy.core.sde import AbstractSDE, euler_maruyama
+from nsde_policy.core.targets import Transitions, transitions
+from nsde_policy.training.loop import fit
 
 DT = 0.2
 OBJECTIVES: dict[str, dict[str, Any]] = {

@@ -24,7 +24,7 @@ REPEATS = 5
 
 
 def command(*args: object) -> None:
-    subprocess.run([sys.executable, "-m", "nsde_policy.cli", *map(str, args)], check=True)
+    subprocess.run([sys.executable, "-m", "nsde_policy.cli.main", *map(str, args)], check=True)
 
 
 def barely_trained(folder: Path) -> list[Path]:

@@ -29,16 +29,16 @@ import numpy as np
 import torch
 
 from nsde_policy.assets import SHIPPED_POLICY
-from nsde_policy.checkpoint import RunDirectory
+from nsde_policy.run_directory import RunDirectory
 from nsde_policy.eval.latency import device_name
-from nsde_policy.export import export_policy, pt2_format
-from nsde_policy.export.chunk import Chunk
-from nsde_policy.export.folded import FoldedSDE
-from nsde_policy.models import Draws
-from nsde_policy.policy import NSDEPolicy
-from nsde_policy.runs import build_model
-from nsde_policy.runtime import RuntimePolicy
-from nsde_policy.runtime.graph import Graph
+from nsde_policy.deploy.export import export_policy, torch_export
+from nsde_policy.deploy.export.plan_module import Chunk
+from nsde_policy.deploy.export.folded import FoldedSDE
+from nsde_policy.methods.base import Draws
+from nsde_policy.inference.policy import NSDEPolicy
+from nsde_policy.training.run import build_model
+from nsde_policy.deploy.runtime import RuntimePolicy
+from nsde_policy.deploy.runtime.graph import Graph
 from nsde_policy.tasks import get_task
 
 OBS = np.array([235.0, 124.0, 299.6, 145.2, 5.378])
@@ -110,7 +110,7 @@ def contenders(folder: Path) -> tuple[dict[str, Job], RuntimePolicy, np.ndarray]
     policy = NSDEPolicy.from_pretrained()
     export_policy(policy, folder / "policy.onnx", steps=ACTIONS, cases=64)
     export_policy(policy, folder / "policy.pt2", format="pt2", steps=ACTIONS, cases=64)
-    archive = pt2_format.answerer((folder / "policy.pt2").read_bytes())
+    archive = torch_export.answerer((folder / "policy.pt2").read_bytes())
     runtime = RuntimePolicy.load(folder / "policy.onnx")
     memory = runtime.spec.memory()
     memory.see(OBS)

@@ -22,8 +22,8 @@ import torch
 import torchsde
 from torch import Tensor
 
-from nsde_policy.networks import MLP
-from nsde_policy.sde import AbstractSDE, Coefficients, euler_maruyama
+from nsde_policy.core.networks import MLP
+from nsde_policy.core.sde import AbstractSDE, Coefficients, euler_maruyama
 
 DIM = 2
 

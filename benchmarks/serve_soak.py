@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 
 from nsde_policy.errors import NsdePolicyError
-from nsde_policy.planner import Plan
-from nsde_policy.policy import NSDEPolicy
-from nsde_policy.remote.client import RemotePolicy
+from nsde_policy.inference.spec import Plan
+from nsde_policy.inference.policy import NSDEPolicy
+from nsde_policy.deploy.client import RemotePolicy
 
 QUESTIONS = 64
 MARKS = 100
@@ -95,7 +95,7 @@ def soak(requests: int, clients: int, run: Path | None) -> dict[str, object]:
 
     torch.set_num_threads(1)
     asked = questions(NSDEPolicy.from_pretrained(run))
-    command = [sys.executable, "-m", "nsde_policy.cli", "serve", "--port", "0", "--json", "--deadline-s", "5"]
+    command = [sys.executable, "-m", "nsde_policy.cli.main", "serve", "--port", "0", "--json", "--deadline-s", "5"]
     command += ["--max-clients", str(max(clients, 32))]
     command += [] if run is None else [str(run)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:

@@ -58,10 +58,10 @@ def serve() -> None:
     import torch
 
     from nsde_policy.assets import SHIPPED_POLICY
-    from nsde_policy.viewer.door import ViewerSettings
-    from nsde_policy.viewer.play import Play
+    from nsde_policy.viewer.http import ViewerSettings
+    from nsde_policy.viewer.play_app import Play
     from nsde_policy.viewer.server import ViewerServer
-    from nsde_policy.viewer.showing import performers
+    from nsde_policy.viewer.launch import performers
 
     torch.set_num_threads(1)
     server = ViewerServer(

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nsde_policy.data.arrays import StoredArray
-from nsde_policy.data.store import Store
+from nsde_policy.data.zarr_store.arrays import StoredArray
+from nsde_policy.data.zarr_store.store import Store
 from nsde_policy.errors import NonFiniteError, UnsupportedArrayError
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nsde_policy.data.angles import unwrap_angles
-from nsde_policy.data.episodes import Demonstrations, Floats, Ints, read_only
+from nsde_policy.data.types import Demonstrations, Floats, Ints, read_only
 from nsde_policy.errors import ConfigError, EpisodeError
 
 

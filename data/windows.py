@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nsde_policy.data.angles import unwrap_angles
-from nsde_policy.data.episodes import Demonstrations, Floats, Ints, read_only
+from nsde_policy.data.types import Demonstrations, Floats, Ints, read_only
 from nsde_policy.errors import ConfigError, EpisodeError
 
 

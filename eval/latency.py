@@ -18,16 +18,16 @@ import torch
 from torch import Tensor
 
 from nsde_policy.assets import EMBEDDED_DEMOS, SHIPPED_POLICY
-from nsde_policy.checkpoint import RunDirectory, RunRecord
+from nsde_policy.run_directory import RunDirectory, RunRecord
 from nsde_policy.config import Sampling
 from nsde_policy.envs import register_envs
 from nsde_policy.errors import ConfigError
-from nsde_policy.eval.comparison import ACTIONS
+from nsde_policy.eval.compare.result import ACTIONS
 from nsde_policy.eval.rollout import one_thread
-from nsde_policy.eval.suite import preset_of
-from nsde_policy.methods import DEFAULT_METHOD, METHODS
-from nsde_policy.models import AbstractPolicyModel, Draws
-from nsde_policy.runs import build_model, load_for, load_model, spec_of, training_data
+from nsde_policy.eval.compare.suite import preset_of
+from nsde_policy.methods.registry import DEFAULT_METHOD, METHODS
+from nsde_policy.methods.base import AbstractPolicyModel, Draws
+from nsde_policy.training.run import build_model, load_for, load_model, spec_of, training_data
 from nsde_policy.tasks import get_task
 
 START = 100_000

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nsde_policy.errors import ComparisonError
-from nsde_policy.eval.intervals import Estimate, mean
+from nsde_policy.eval.statistics import Estimate, mean
 
 LEVEL = 0.05
 """A p-value below it counts: the counterpart of 95 % intervals."""

@@ -106,7 +106,7 @@ def _replay(env: gym.Env[np.ndarray, np.ndarray], k: int, episode: Episode, star
 def picture_of(replays: Sequence[Replay], path: Path, *, columns: int = 6, rows: int = 3) -> None:
     """Write a sheet of replayed episodes: where each ended, and the way its agent took."""
     from nsde_policy.envs.pusht import drawing
-    from nsde_policy.eval.pictures import Tile, contact_sheet, save_png
+    from nsde_policy.eval.render.pictures import Tile, contact_sheet, save_png
 
     count = min(columns * rows, len(replays))
     shown = [replays[i] for i in np.linspace(0, len(replays) - 1, count).round().astype(int)]

@@ -19,9 +19,9 @@ import torch
 from nsde_policy.config import Sampling
 from nsde_policy.envs import register_envs
 from nsde_policy.errors import ConfigError
-from nsde_policy.eval.conditions import Condition, Disturbances
-from nsde_policy.memory import Memory
-from nsde_policy.policy import NSDEPolicy
+from nsde_policy.eval.disturbances import Condition, Disturbances
+from nsde_policy.inference.history import Memory
+from nsde_policy.inference.policy import NSDEPolicy
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nsde_policy.eval.intervals import Estimate, mean, proportion
+from nsde_policy.eval.statistics import Estimate, mean, proportion
 from nsde_policy.eval.rollout import EpisodeResult
 
 

@@ -12,8 +12,8 @@ import time
 import torch
 
 from nsde_policy.errors import NsdePolicyError
-from nsde_policy.eval.robot import SimulatedPushT
-from nsde_policy.policy import NSDEPolicy
+from nsde_policy.envs.pusht.robot import SimulatedPushT
+from nsde_policy.inference.policy import NSDEPolicy
 
 
 def control(rate_hz: float, seconds: float, seed: int) -> None:

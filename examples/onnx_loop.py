@@ -13,9 +13,9 @@ import argparse
 import time
 
 from nsde_policy.errors import NsdePolicyError
-from nsde_policy.eval.robot import SimulatedPushT
-from nsde_policy.runtime import RuntimePolicy
-from nsde_policy.session import Report, Session, SessionConfig
+from nsde_policy.envs.pusht.robot import SimulatedPushT
+from nsde_policy.deploy.runtime import RuntimePolicy
+from nsde_policy.control import Report, Session, SessionConfig
 
 
 def play(

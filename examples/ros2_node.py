@@ -28,7 +28,7 @@ from nsde_policy.errors import (
     PolicyInputError,
     SessionStoppedError,
 )
-from nsde_policy.session import Session, SessionConfig
+from nsde_policy.control import Session, SessionConfig
 
 
 class NumbersMessage(Protocol):
@@ -66,13 +66,13 @@ class PolicyLoop:
 def open_session(run: Path | None, url: str | None, config: SessionConfig) -> Session:
     """A session on the policy in this process, or on the one behind a server."""
     if url is not None:
-        from nsde_policy.remote.client import RemotePolicy
+        from nsde_policy.deploy.client import RemotePolicy
 
         remote = RemotePolicy.connect(url, token=os.environ.get("NSDE_POLICY_TOKEN"))
         return Session(remote, config, calibration=remote.calibration)
     import torch
 
-    from nsde_policy.policy import NSDEPolicy
+    from nsde_policy.inference.policy import NSDEPolicy
 
     torch.set_num_threads(1)
     policy = NSDEPolicy.from_pretrained(run)

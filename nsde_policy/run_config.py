@@ -5,7 +5,7 @@ from typing import Any, Self
 
 from nsde_policy.config import Jsonable, ModelConfig, NeuralSDEConfig, TrainConfig
 from nsde_policy.errors import ConfigError
-from nsde_policy.methods import DEFAULT_METHOD, get_method, method_of
+from nsde_policy.methods.registry import DEFAULT_METHOD, get_method, method_of
 
 
 @dataclass(frozen=True)

@@ -172,7 +172,7 @@ def test_some_rooms_stay_light(folder, banned):
 
 
 def test_a_control_loop_needs_no_torch():
-    code = "import sys, nsde_policy.session; assert not {'torch', 'zarr', 'gymnasium'} & {*sys.modules}"
+    code = "import sys, nsde_policy.control; assert not {'torch', 'zarr', 'gymnasium'} & {*sys.modules}"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
@@ -181,7 +181,7 @@ def test_in_envs_only_drawing_imports_pygame():
     assert users == {"drawing.py"}
 
 
-@pytest.mark.parametrize("path", [ROOT / "nsde_policy/cli.py", *(ROOT / "nsde_policy/commands").glob("*.py")])
+@pytest.mark.parametrize("path", [ROOT / "nsde_policy/cli/main.py", *(ROOT / "nsde_policy/commands").glob("*.py")])
 def test_parsing_the_command_line_imports_nothing_heavy(path):
     assert not {name.split(".")[0] for name in imports(path, top_level_only=True)} & HEAVY
 

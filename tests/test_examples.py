@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from nsde_policy.data import load_demonstrations
-from nsde_policy.export import export_policy
-from nsde_policy.policy import NSDEPolicy
+from nsde_policy.deploy.export import export_policy
+from nsde_policy.inference.policy import NSDEPolicy
 
 ROOT = Path(__file__).parents[1]
 

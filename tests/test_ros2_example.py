@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from policy_servers import SPEC, LinearPlanner, served
+from tests.helpers.policy_servers import SPEC, LinearPlanner, served
 
 from nsde_policy.errors import RemoteLateError
-from nsde_policy.planner import Plan
-from nsde_policy.policy import NSDEPolicy
-from nsde_policy.remote.client import RemotePolicy
-from nsde_policy.session import Session, SessionConfig
+from nsde_policy.inference.spec import Plan
+from nsde_policy.inference.policy import NSDEPolicy
+from nsde_policy.deploy.client import RemotePolicy
+from nsde_policy.control import Session, SessionConfig
 
 PATH = Path(__file__).parents[1] / "examples" / "ros2_node.py"
 LOW, HIGH = np.array(SPEC.low)[3:], np.array(SPEC.high)[3:]

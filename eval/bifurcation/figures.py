@@ -11,7 +11,7 @@ from nsde_policy.eval.bifurcation.experiment import CLOSE, DRAWN_METHODS, NEURAL
 from nsde_policy.eval.bifurcation.methods import ABLATION, Field
 from nsde_policy.eval.bifurcation.report import WHOLE, Report
 from nsde_policy.eval.bifurcation.scores import thin
-from nsde_policy.eval.plotting import STYLE, pyplot, save_figure
+from nsde_policy.eval.render.plotting import STYLE, pyplot, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,10 +11,10 @@ from torch import Tensor
 from nsde_policy.config import NetworkConfig, NeuralSDEConfig, SamplingConfig, TrainConfig
 from nsde_policy.eval.bifurcation.data import Bifurcation
 from nsde_policy.eval.bifurcation.samplers import DDIM, ConditionalSampler, Pairs, RectifiedFlow
-from nsde_policy.layout import LayoutSpec, StateLayout
-from nsde_policy.models import NeuralSDE
-from nsde_policy.targets import transitions
-from nsde_policy.trainer import fit
+from nsde_policy.core.state import LayoutSpec, StateLayout
+from nsde_policy.methods.neural_sde.model import NeuralSDE
+from nsde_policy.core.targets import transitions
+from nsde_policy.training.loop import fit
 
 NETWORK = NetworkConfig(kind="separate", width=64, depth=3, dropout=0.0, activation="silu")
 """The MLP of every method; the Neural SDE has three of it."""

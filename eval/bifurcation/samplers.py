@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from nsde_policy.config import NetworkConfig
-from nsde_policy.models import AbstractModel, LossParts, Stage
-from nsde_policy.models.learned_sde import mlp_of
+from nsde_policy.methods.base import AbstractModel, LossParts, Stage
+from nsde_policy.methods.neural_sde.equation import mlp_of
 
 OCTAVES = 4
 """Frequencies by which a network sees the level of noise."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nsde_policy.eval.bifurcation.data import ANGLE, FORK_X, POINTS_PER_DENSITY, Bifurcation
-from nsde_policy.eval.intervals import Estimate, mean, proportion
+from nsde_policy.eval.statistics import Estimate, mean, proportion
 
 ON_BRANCH = 0.02
 """A path is on a branch when its Hausdorff distance to it is below this fraction of the length."""

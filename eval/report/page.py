@@ -11,12 +11,12 @@ from string import Template
 from typing import Any
 
 from nsde_policy import __version__
-from nsde_policy.checkpoint import versions
+from nsde_policy.run_directory import versions
 from nsde_policy.envs.pusht import geometry
 from nsde_policy.envs.pusht.dynamics import CONTROL_HZ
-from nsde_policy.eval.comparison import Row
+from nsde_policy.eval.compare.result import Row
 from nsde_policy.eval.paired import NO_DIFFERENCE
-from nsde_policy.eval.report.gathering import Report, Seen
+from nsde_policy.eval.report.collect import Report, Seen
 from nsde_policy.eval.report.replays import SCALES
 from nsde_policy.eval.report.tables import (
     COLOURS,

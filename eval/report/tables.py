@@ -4,8 +4,8 @@ import json
 from collections.abc import Sequence
 from html import escape
 
-from nsde_policy.eval.comparison import ACTIONS, Row
-from nsde_policy.eval.comparison_table import (
+from nsde_policy.eval.compare.result import ACTIONS, Row
+from nsde_policy.eval.compare.table import (
     NOTHING,
     as_count,
     as_duration,
@@ -13,9 +13,9 @@ from nsde_policy.eval.comparison_table import (
     as_p_value,
     as_signed,
 )
-from nsde_policy.eval.intervals import Estimate
+from nsde_policy.eval.statistics import Estimate
 from nsde_policy.eval.paired import NO_DIFFERENCE, verdict
-from nsde_policy.eval.report.gathering import Seen, settings_of
+from nsde_policy.eval.report.collect import Seen, settings_of
 
 MARKS = ("●", "■", "◆", "▲", "▼", "★", "✚", "◇", "○")
 """One for each row, beside its colour: told apart without colours, and by both where colours come again."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nsde_policy.errors import ConfigError
-from nsde_policy.methods import DEFAULT_METHOD, get_method
+from nsde_policy.methods.registry import DEFAULT_METHOD, get_method
 from nsde_policy.run_config import RunConfig
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class AbstractTask(abc.ABC):
 
 def get_task(name: str) -> AbstractTask:
     """The task of that name."""
-    from nsde_policy.tasks.generic import GenericTask
+    from nsde_policy.tasks.none import GenericTask
     from nsde_policy.tasks.pusht import PushTTask
 
     tasks: dict[str, AbstractTask] = {task.name: task for task in (PushTTask(), GenericTask())}

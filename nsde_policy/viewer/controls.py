@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from nsde_policy.config import Jsonable, Sampling, SamplingConfig
 from nsde_policy.errors import ProtocolError
-from nsde_policy.policy import NSDEPolicy
+from nsde_policy.inference.policy import NSDEPolicy
 
 
 class Range(NamedTuple):

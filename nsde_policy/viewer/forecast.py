@@ -7,9 +7,10 @@ import numpy as np
 import torch
 
 from nsde_policy.config import Sampling, SamplingConfig
-from nsde_policy.memory import Memory
-from nsde_policy.models import Draws, NeuralSDE
-from nsde_policy.policy import NSDEPolicy
+from nsde_policy.inference.history import Memory
+from nsde_policy.methods.base import Draws
+from nsde_policy.methods.neural_sde.model import NeuralSDE
+from nsde_policy.inference.policy import NSDEPolicy
 
 HORIZON = 16
 """Control periods a fan looks ahead."""

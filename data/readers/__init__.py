@@ -1,0 +1,1 @@
+"""Readers: one file per demonstration format."""

@@ -1,0 +1,1 @@
+"""Replay-buffer zarr stores: reading, checking, recording and extracting them."""

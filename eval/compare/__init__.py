@@ -1,0 +1,1 @@
+"""Comparison of trained runs: play on the same starts, tables, plots."""

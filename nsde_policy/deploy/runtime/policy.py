@@ -1,0 +1,91 @@
+"""An exported policy, asked for actions: the verbs of `NSDEPolicy` on numpy and onnxruntime."""
+
+import threading
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+
+from nsde_policy.inference.base import NumpyPolicy, whole, whole_seed
+from nsde_policy.errors import ConfigError, GraphError
+from nsde_policy.inference.history import Memory
+from nsde_policy.inference.spec import Plan
+from nsde_policy.deploy.runtime.graph import Graph
+from nsde_policy.deploy.runtime.onnx_file import LARGEST_BYTES
+from nsde_policy.deploy.runtime.metadata import ACTIONS, PATH, STD, GraphRecord
+
+
+def first_action_file(path: Path) -> Path:
+    """Where the graph for the first action alone stands, beside that of the chunk."""
+    return path.with_name(f"{path.stem}.first{path.suffix}")
+
+
+class RuntimePolicy(NumpyPolicy):
+    """A policy that `nsde-policy export --format onnx` wrote.
+
+        policy = RuntimePolicy.load("policy.onnx")
+        policy.reset(seed=0)
+        action = policy.select_action(obs)        # once per control period
+
+    Noise comes from numpy's generators: a seed gives the same plan here each time, and another one of the
+    same law as the seed does on torch. Several threads may ask for plans.
+    """
+
+    def __init__(self, chunk: Graph, first: Graph | None = None, *, seed: int = 0) -> None:
+        super().__init__(chunk.record.spec, chunk.record.calibration)
+        self.record: GraphRecord = chunk.record
+        self._chunk, self._first = chunk, first
+        self._lock = threading.Lock()
+        self._seed(seed)
+
+    @classmethod
+    def load(
+        cls, path: Path | str, *, seed: int = 0, threads: int = 1, largest_bytes: int = LARGEST_BYTES
+    ) -> Self:
+        """Load strictly; where NAME.first.onnx stands beside NAME.onnx, it answers for single actions."""
+        path = Path(path)
+        chunk = Graph.load(path, threads=threads, largest_bytes=largest_bytes)
+        beside = first_action_file(path)
+        if not beside.exists():
+            return cls(chunk, seed=seed)
+        first = Graph.load(beside, threads=threads, largest_bytes=largest_bytes)
+        if first.record.steps != 1 or first.record.fingerprint != chunk.record.fingerprint:
+            raise GraphError(f"{beside} is refused: it does not belong to {path.name}; export both again")
+        return cls(chunk, first, seed=seed)
+
+    def _drawn(self, memory: Memory, rng: np.random.Generator) -> np.ndarray:
+        return self._plan(memory.states(), self.spec.chunk, rng).actions
+
+    def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
+        """Plan from states (history, obs_dim + act_dim), newest first; the same seed gives the same plan."""
+        return self._plan(states, self._check_steps(steps), np.random.default_rng(whole_seed(seed)))
+
+    def first_action(self, states: np.ndarray, *, seed: int) -> np.ndarray:
+        """The first action of `plan_from` alone, (act_dim,); quick where it has a graph of its own."""
+        action: np.ndarray = self.plan_from(states, steps=1, seed=seed).actions[0]
+        return action
+
+    def _plan(self, states: np.ndarray, steps: int, rng: np.random.Generator) -> Plan:
+        graph = self._first if steps == 1 and self._first is not None else self._chunk
+        seen = self._checked_states(states)
+        with self._lock:
+            graph.inputs["states"][:] = seen
+            graph.draw(rng)
+            graph.run()
+            actions = graph.outputs[ACTIONS][:steps].astype(np.float64)
+            path = std = None
+            if graph.record.foresees:
+                path = graph.outputs[PATH][: steps + 1].astype(np.float64)
+                std = graph.outputs[STD][:steps].astype(np.float64)
+        if not np.isfinite(actions).all():
+            raise GraphError(f"the policy answered with actions that are not finite, from {seen.tolist()}")
+        return Plan(actions=actions, states=path, std=std)
+
+    def _check_steps(self, steps: int) -> int:
+        steps = whole(steps, "steps")
+        if not 1 <= steps <= self.record.steps:
+            raise ConfigError(
+                f"a plan of this graph holds from 1 to {self.record.steps} actions, {steps} were asked for; "
+                "export it with more --steps"
+            )
+        return steps

@@ -1,4 +1,0 @@
-"""A trained policy as one file that runs without this package: one graph from states and noise to actions."""
-
-from nsde_policy.export.exporting import Exported as Exported
-from nsde_policy.export.exporting import export_policy as export_policy

@@ -1,0 +1,1 @@
+"""Policies at run time: sizes, history, observations, calibration and planning."""

@@ -1,0 +1,1 @@
+"""Behaviour Transformer (Shafiullah et al. 2022)."""

@@ -1,0 +1,1 @@
+"""Diffusion Policy (Chi et al. 2023)."""

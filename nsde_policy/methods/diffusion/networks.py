@@ -1,0 +1,305 @@
+"""The two networks of Diffusion Policy (Chi et al. 2023) that tell the noise in noisy actions.
+
+Neither mixes what was observed with the step of the denoising chain before it meets the actions, so a plan
+computes the part of the observations once (`context`) and the part of all steps in one go (`clock`); what is
+left for each step of the chain is `forward`.
+
+Initial weights come from torch's current random state: build them `with weights_from(generator)`.
+"""
+
+import abc
+import math
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from nsde_policy.errors import ConfigError
+from nsde_policy.core.networks import dropout_mask
+
+
+class AbstractDenoiser(nn.Module, abc.ABC):
+    """ε̂(x_t, t, o): the noise in noisy actions."""
+
+    @abc.abstractmethod
+    def context(self, obs: Tensor) -> Tensor:
+        """What the observations (rows, history, features), oldest first, say at every step; (rows, ...)."""
+
+    @abc.abstractmethod
+    def clock(self, t: Tensor) -> Tensor:
+        """What the steps t of the chain, (k,), say whatever was observed; (k, ...)."""
+
+    @abc.abstractmethod
+    def forward(
+        self, noisy: Tensor, clock: Tensor, context: Tensor, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """ε̂ of actions (rows, horizon, act_dim), in the same shape; `clock` is of one step or one per row."""
+
+
+class Sinusoid(nn.Module):
+    """A step of the chain as sines, then cosines, of dim / 2 frequencies from 1 down to 1/10 000."""
+
+    frequencies: Tensor
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        half = dim // 2
+        decay = torch.arange(half) * (-math.log(10_000) / (half - 1))
+        self.register_buffer("frequencies", decay.exp(), persistent=False)
+
+    def forward(self, t: Tensor) -> Tensor:
+        """(k,) → (k, dim)."""
+        phase = t[:, None] * self.frequencies
+        return torch.cat([phase.sin(), phase.cos()], dim=-1)
+
+
+class TimeConv(nn.Conv1d):
+    """A convolution over time; on CUDA one over pictures a pixel high, for which there are faster kernels."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(rows, inputs, time) → (rows, outputs, time)."""
+        if not x.is_cuda:
+            return super().forward(x)
+        wide, weight = (
+            tensor[:, :, None].to(memory_format=torch.channels_last) for tensor in (x, self.weight)
+        )
+        stride, padding = (1, self.stride[0]), (0, int(self.padding[0]))
+        return functional.conv2d(wide, weight, self.bias, stride=stride, padding=padding)[:, :, 0]
+
+
+class ConvBlock(nn.Sequential):
+    """Convolution over time that keeps its length, GroupNorm, Mish."""
+
+    def __init__(self, inputs: int, outputs: int, *, kernel: int, groups: int) -> None:
+        super().__init__(
+            TimeConv(inputs, outputs, kernel, padding=kernel // 2), nn.GroupNorm(groups, outputs), nn.Mish()
+        )
+
+
+class FiLMBlock(nn.Module):
+    """Two convolutions around a residual; between them each channel is scaled and shifted (FiLM)."""
+
+    def __init__(self, inputs: int, outputs: int, *, kernel: int, groups: int) -> None:
+        super().__init__()
+        self.channels = outputs
+        self.before = ConvBlock(inputs, outputs, kernel=kernel, groups=groups)
+        self.after = ConvBlock(outputs, outputs, kernel=kernel, groups=groups)
+        self.skip = nn.Conv1d(inputs, outputs, 1) if inputs != outputs else nn.Identity()
+
+    def forward(self, x: Tensor, film: Tensor) -> Tensor:
+        """x (rows, inputs, time), film (rows, 2·outputs): scales, then shifts → (rows, outputs, time)."""
+        scale, shift = film[..., None].chunk(2, dim=1)
+        out: Tensor = self.after(torch.addcmul(shift, scale, self.before(x))) + self.skip(x)
+        return out
+
+
+class ConditionalUNet(AbstractDenoiser):
+    """A U-Net over time, in which observations and step act on every channel of every level (FiLM).
+
+    Each level halves time; as in the original the skip of the first level is not used on the way up. All
+    scales and shifts come from one linear layer of (step, observations), which is the original's one layer
+    per block side by side.
+    """
+
+    def __init__(
+        self,
+        *,
+        act_dim: int,
+        obs_dim: int,
+        channels: tuple[int, ...],
+        kernel: int,
+        groups: int,
+        step_dim: int,
+    ) -> None:
+        super().__init__()
+
+        def pair(inputs: int, outputs: int) -> nn.ModuleList:
+            sizes = ((inputs, outputs), (outputs, outputs))
+            return nn.ModuleList(FiLMBlock(i, o, kernel=kernel, groups=groups) for i, o in sizes)
+
+        levels = list(zip((act_dim, *channels), channels, strict=False))
+        self.step = nn.Sequential(
+            Sinusoid(step_dim),
+            nn.Linear(step_dim, 4 * step_dim),
+            nn.Mish(),
+            nn.Linear(4 * step_dim, step_dim),
+        )
+        self.down = nn.ModuleList(pair(inputs, outputs) for inputs, outputs in levels)
+        self.shrink = nn.ModuleList(TimeConv(c, c, 3, stride=2, padding=1) for c in channels[:-1])
+        self.middle = pair(channels[-1], channels[-1])
+        self.up = nn.ModuleList(pair(2 * outputs, inputs) for inputs, outputs in reversed(levels[1:]))
+        self.grow = nn.ModuleList(
+            nn.ConvTranspose1d(c, c, 4, stride=2, padding=1) for c in reversed(channels[:-1])
+        )
+        self.last = nn.Sequential(
+            ConvBlock(channels[0], channels[0], kernel=kernel, groups=groups),
+            nn.Conv1d(channels[0], act_dim, 1),
+        )
+        self.films = [2 * block.channels for block in self.modules() if isinstance(block, FiLMBlock)]
+        self.film = nn.Linear(step_dim + obs_dim, sum(self.films))
+        self.step_dim = step_dim
+
+    def context(self, obs: Tensor) -> Tensor:
+        """The observations' share of all scales and shifts, (rows, channels of all blocks)."""
+        return functional.linear(functional.mish(obs.flatten(1)), self.film.weight[:, self.step_dim :])
+
+    def clock(self, t: Tensor) -> Tensor:
+        """The steps' share of all scales and shifts, (k, channels of all blocks)."""
+        embedded = functional.mish(self.step(t))
+        return functional.linear(embedded, self.film.weight[:, : self.step_dim], self.film.bias)
+
+    def forward(
+        self, noisy: Tensor, clock: Tensor, context: Tensor, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Down, through the middle, and up again."""
+        films = iter(torch.split(clock + context, self.films, dim=1))
+        x, skips = noisy.transpose(1, 2), []
+        for level, blocks in enumerate(self.down):
+            x = _through(blocks, x, next(films), next(films))
+            skips.append(x)
+            if level < len(self.shrink):
+                x = self.shrink[level](x)
+        x = _through(self.middle, x, next(films), next(films))
+        for blocks, grow in zip(self.up, self.grow, strict=True):
+            x = grow(_through(blocks, torch.cat([x, skips.pop()], dim=1), next(films), next(films)))
+        out: Tensor = self.last(x)
+        return out.transpose(1, 2)
+
+
+def _through(blocks: nn.Module, x: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    one, two = cast(nn.ModuleList, blocks)
+    out: Tensor = two(one(x, first), second)
+    return out
+
+
+class DecoderLayer(nn.Module):
+    """Attention among the actions, attention on what is known, and a small network, each added to its input.
+
+    Normalisation comes first in each of the three.
+    """
+
+    def __init__(self, width: int, *, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.keep = heads, 1 - dropout
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3))
+        self.among = nn.Linear(width, 3 * width)
+        self.among_out = nn.Linear(width, width)
+        self.query = nn.Linear(width, width)
+        self.query_out = nn.Linear(width, width)
+        self.wide = nn.Linear(width, 4 * width)
+        self.narrow = nn.Linear(4 * width, width)
+
+    def forward(
+        self,
+        x: Tensor,
+        known: tuple[Tensor, Tensor],
+        masks: tuple[Tensor, Tensor],
+        generator: torch.Generator | None,
+    ) -> Tensor:
+        """x (rows, time, width); keys and values of what is known, (rows, heads, tokens, width / heads).
+
+        `masks` say which tokens an action sees: of the actions (time, time), of what is known (time, tokens).
+        """
+        queries, keys, values = (self._split(part) for part in self.among(self.norms[0](x)).chunk(3, dim=-1))
+        x = x + self._drop(
+            self.among_out(self._attend(queries, keys, values, masks[0], generator)), generator
+        )
+        queries = self._split(self.query(self.norms[1](x)))
+        x = x + self._drop(self.query_out(self._attend(queries, *known, masks[1], generator)), generator)
+        hidden = self._drop(functional.gelu(self.wide(self.norms[2](x))), generator)
+        return x + self._drop(self.narrow(hidden), generator)
+
+    def _split(self, x: Tensor) -> Tensor:
+        """(rows, time, width) → (rows, heads, time, width / heads)."""
+        return x.reshape(*x.shape[:2], self.heads, -1).transpose(1, 2)
+
+    def _attend(
+        self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor, generator: torch.Generator | None
+    ) -> Tensor:
+        if generator is None or self.keep == 1:
+            out = functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+        else:
+            scores = queries @ keys.transpose(-2, -1) / math.sqrt(queries.shape[-1])
+            weights = scores.masked_fill(~mask, -math.inf).softmax(dim=-1)
+            out = self._drop(weights, generator) @ values
+        return out.transpose(1, 2).flatten(-2)
+
+    def _drop(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
+        if generator is None or self.keep == 1:
+            return x
+        return x * dropout_mask(tuple(x.shape), self.keep, x, generator)
+
+
+class DenoisingTransformer(AbstractDenoiser):
+    """Tokens of actions look at those before them, at a token of the step, and at one per observation.
+
+    An action sees no observation made after it. Keys and values of what is known come from one linear layer
+    for all layers, which is the usual one per layer side by side.
+    """
+
+    sees_actions: Tensor
+    sees_known: Tensor
+
+    def __init__(
+        self,
+        *,
+        act_dim: int,
+        obs_dim: int,
+        history: int,
+        horizon: int,
+        width: int,
+        layers: int,
+        heads: int,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+        self.heads, self.depth, self.dropout = heads, layers, dropout
+        self.action = nn.Linear(act_dim, width)
+        self.action_place = nn.Parameter(torch.empty(horizon, width))
+        self.step = Sinusoid(width)
+        self.obs = nn.Linear(obs_dim, width)
+        self.known_place = nn.Parameter(torch.empty(1 + history, width))
+        self.encoder = nn.Sequential(nn.Linear(width, 4 * width), nn.Mish(), nn.Linear(4 * width, width))
+        self.known = nn.Linear(width, layers * 2 * width)
+        self.layers = nn.ModuleList(DecoderLayer(width, heads=heads, dropout=dropout) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, act_dim)
+        time, tokens = torch.arange(horizon)[:, None], torch.arange(1 + history)
+        self.register_buffer("sees_actions", time >= time.T, persistent=False)
+        self.register_buffer("sees_known", time >= tokens - 1, persistent=False)
+        self._begin()
+
+    def _begin(self) -> None:
+        """The original's initial weights: normal with σ = 0.02, biases 0."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.normal_(module.weight, std=0.02)
+                nn.init.zeros_(module.bias)
+        for place in (self.action_place, self.known_place):
+            nn.init.normal_(place, std=0.02)
+
+    def context(self, obs: Tensor) -> Tensor:
+        """Keys and values of the observations for all layers, (rows, history, layers·2·width)."""
+        known: Tensor = self.known(self.encoder(self.obs(obs) + self.known_place[1:]))
+        return known
+
+    def clock(self, t: Tensor) -> Tensor:
+        """Keys and values of the steps for all layers, (k, 1, layers·2·width)."""
+        known: Tensor = self.known(self.encoder(self.step(t)[:, None] + self.known_place[:1]))
+        return known
+
+    def forward(
+        self, noisy: Tensor, clock: Tensor, context: Tensor, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """All actions at once; in training, dropout masks come from `generator`."""
+        if self.training and self.dropout > 0 and generator is None:
+            raise ConfigError("dropout in training needs a generator to draw from")
+        dice = generator if self.training else None
+        known = torch.cat([clock.expand(len(noisy), -1, -1), context], dim=1)
+        by_layer = known.reshape(*known.shape[:2], self.depth, 2, self.heads, -1).permute(2, 3, 0, 4, 1, 5)
+        x = self.action(noisy) + self.action_place
+        for layer, (keys, values) in zip(self.layers, by_layer, strict=True):
+            x = layer(x, (keys, values), (self.sees_actions, self.sees_known), dice)
+        out: Tensor = self.head(self.norm(x))
+        return out

@@ -1,0 +1,196 @@
+"""LSTM-GMM: a recurrent policy whose answer is a mixture of Gaussians (BC-RNN of Mandlekar et al. 2021).
+
+The low-dimensional baseline of Robomimic, which is also the LSTM-GMM of the Diffusion Policy paper: two LSTM
+layers of 400 units, read over ten control periods, then five diagonal Gaussians over the action, in units of
+half its range. What it sees of a state is the observation alone.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig, need
+from nsde_policy.errors import ConfigError
+from nsde_policy.core.state import LayoutSpec, StateLayout
+from nsde_policy.methods.base import AbstractPolicyModel, Draws, LossParts, Stage
+from nsde_policy.core.networks import dropout_mask, linear, weights_from
+from nsde_policy.core.targets import Windows, blurred
+
+LOW_NOISE = 1e-4
+"""Standard deviation of every component when sampled with low noise, in half ranges of the action."""
+
+
+@dataclass(frozen=True)
+class LSTMGMMSampling(Sampling):
+    """How an action is drawn from the mixture."""
+
+    noise: Literal["low", "full"] = "low"
+    """Draw a component and stay at its mean, to within 1e-4; or draw from it as it was learned."""
+
+    def __post_init__(self) -> None:
+        need(self, self.noise in ("low", "full"), f"noise is 'low' or 'full', got {self.noise!r}")
+
+
+@dataclass(frozen=True)
+class LSTMGMMConfig(WindowConfig):
+    """A recurrent network that answers with a mixture of Gaussians."""
+
+    history: int = 10
+    """States the LSTM reads, the present one included."""
+    horizon: int = 10
+    """Actions of a window: one for each state read, so the same as history."""
+    hidden: int = 400
+    """Units per LSTM layer."""
+    layers: int = 2
+    """LSTM layers."""
+    modes: int = 5
+    """Gaussians in the mixture."""
+    min_std: float = 1e-4
+    """Smallest standard deviation of a component in training, in half ranges of the action."""
+    dropout: float = 0.0
+    """Fraction of each layer's outputs left out in training; the original leaves out none."""
+    noise: float = 0.0
+    """Blur of the states read in training, in each dimension's typical increment; the original has none."""
+    sampling: LSTMGMMSampling = field(default_factory=LSTMGMMSampling)
+    """How actions are drawn, unless said otherwise when they are."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        same = self.horizon == self.history
+        need(self, same, f"one action for each state read: horizon {self.horizon}, history {self.history}")
+        for name in ("hidden", "layers", "modes"):
+            need(self, getattr(self, name) >= 1, f"need {name} >= 1, got {getattr(self, name)}")
+        need(self, 0 < self.min_std < math.inf, f"need min_std > 0, got {self.min_std}")
+        need(self, 0 <= self.dropout < 1, f"need 0 <= dropout < 1, got {self.dropout}")
+        need(self, 0 <= self.noise < math.inf, f"need noise >= 0, got {self.noise}")
+
+
+class Mixture(NamedTuple):
+    """Σₖ wₖ N(μₖ, diag σₖ²): one mixture for each leading index."""
+
+    logits: Tensor
+    """log wₖ up to a constant, (..., modes)."""
+    mean: Tensor
+    """μₖ, (..., modes, dim)."""
+    std: Tensor
+    """σₖ, (..., modes, dim)."""
+
+    def log_likelihood(self, x: Tensor) -> Tensor:
+        """log Σₖ wₖ N(x; μₖ, σₖ²), (...), of points (..., dim)."""
+        z = (x.unsqueeze(-2) - self.mean) / self.std
+        each = -(0.5 * z.square() + self.std.log() + 0.5 * math.log(2 * math.pi)).sum(-1)
+        return (self.logits.log_softmax(-1) + each).logsumexp(-1)
+
+    def sample(self, uniform: Tensor, normal: Tensor) -> Tensor:
+        """Points (..., dim): a number in [0, 1), (..., 1), picks the component, normal ones where in it."""
+        below = self.logits.softmax(-1).cumsum(-1)[..., :-1]
+        index = (uniform >= below).sum(-1)[..., None, None].expand_as(self.mean[..., :1, :])
+        mean, std = (values.gather(-2, index).squeeze(-2) for values in (self.mean, self.std))
+        return mean + std * normal
+
+
+class LSTMGMM(AbstractPolicyModel[Windows]):
+    """p(aₜ | the observations of the window up to t), for every t of the window.
+
+    Deviation: the original carries the LSTM's memory from one control period to the next and clears it every
+    ten. Here each plan reads the last ten observations afresh: nothing hides between calls, and the network
+    always knows as much as at the end of a training window.
+    """
+
+    def __init__(self, config: LSTMGMMConfig, layout: LayoutSpec, *, generator: torch.Generator) -> None:
+        super().__init__()
+        self.config: LSTMGMMConfig = config
+        self.layout = StateLayout(layout)
+        sizes = [self.layout.obs_feature_dim, *[config.hidden] * (config.layers - 1)]
+        with weights_from(generator):
+            self.lstm = nn.ModuleList(nn.LSTM(size, config.hidden, batch_first=True) for size in sizes)
+        self.head = linear(config.hidden, config.modes * (1 + 2 * layout.act_dim), generator)
+
+    def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
+        """Minus the mean log likelihood of all actions of the windows, in units of half their range."""
+        states = batch.states
+        if self.config.noise > 0:
+            states = blurred(states, self.config.noise * self.layout.increment_std, generator)
+        mixture = self._mixture(self._read(states, generator))
+        return LossParts({"nll": -mixture.log_likelihood(self.layout.to_unit(batch.actions)).mean()})
+
+    def stages(self) -> tuple[Stage, ...]:
+        """Everything at once."""
+        return (Stage(("nll",), tuple(self.parameters())),)
+
+    @torch.no_grad()
+    def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
+        """One action, drawn from the mixture at the present state."""
+        need(self, steps == 1, f"plans hold one action, asked for {steps}")
+        how = self._sampling(sampling)
+        mixture = self._mixture(self._read(states)[:, -1])
+        if how.noise == "low":
+            mixture = mixture._replace(std=torch.full_like(mixture.std, LOW_NOISE))
+        action = mixture.sample(draws.uniform(1), draws.normal(self.layout.spec.act_dim))
+        return self.layout.from_unit(action).unsqueeze(1)
+
+    def calls(self, steps: int, sampling: Sampling | None = None) -> int:
+        """One, in which the LSTM takes `history` steps, one after the other."""
+        return 1
+
+    def _read(self, states: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """What the top layer has in mind at each state, the oldest first, (rows, history, hidden)."""
+        h = self.layout.obs_features(states.flip(1))
+        masks = self._dropout_masks(h, generator)
+        for i, layer in enumerate(self.lstm):
+            h = layer(h)[0]
+            if masks is not None:
+                h = h * masks[i]
+        return h
+
+    def _mixture(self, h: Tensor) -> Mixture:
+        """The mixture over actions that (..., hidden) stands for."""
+        modes, dim = self.config.modes, self.layout.spec.act_dim
+        logits, mean, std = self.head(h).float().split([modes, modes * dim, modes * dim], dim=-1)
+        return Mixture(
+            logits,
+            mean.unflatten(-1, (modes, dim)).tanh(),
+            functional.softplus(std.unflatten(-1, (modes, dim))) + self.config.min_std,
+        )
+
+    def _dropout_masks(self, features: Tensor, generator: torch.Generator | None) -> Tensor | None:
+        """One draw for all layers, (layers, rows, history, hidden)."""
+        if not self.training or self.config.dropout == 0:
+            return None
+        if generator is None:
+            raise ConfigError("dropout in training needs a generator to draw from")
+        shape = (self.config.layers, *features.shape[:-1], self.config.hidden)
+        return dropout_mask(shape, 1 - self.config.dropout, features, generator)
+
+    def _sampling(self, sampling: Sampling | None) -> LSTMGMMSampling:
+        how = self.config.sampling if sampling is None else sampling
+        if not isinstance(how, LSTMGMMSampling):
+            raise ConfigError(f"LSTM-GMM is sampled with LSTMGMMSampling, got {type(how).__name__}")
+        return how
+
+
+PRESETS = {
+    "default": Preset(
+        LSTMGMMConfig(dropout=0.1, noise=1.0),
+        TrainConfig(steps=60_000, batch_size=256, learning_rate=3e-4),
+        chunk=1,
+    ),
+    "original": Preset(
+        LSTMGMMConfig(),
+        TrainConfig(steps=200_000, batch_size=100, learning_rate=1e-4, warmup=0.0, weight_decay=0.0, ema=0.0),
+        chunk=1,
+    ),
+    "fast": Preset(
+        LSTMGMMConfig(hidden=96, dropout=0.05, noise=1.0),
+        TrainConfig(steps=10_000, batch_size=128, learning_rate=1e-3),
+        chunk=1,
+    ),
+}
+"""`default` has the original's sizes and, against overfitting, blur, dropout, weight decay, averaged weights.
+
+`original` has Robomimic's batches, number of steps and rate, but lets the rate fall and clips the gradient.
+"""

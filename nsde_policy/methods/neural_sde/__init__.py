@@ -1,0 +1,1 @@
+"""The Neural SDE: configuration, model, learned equation and the fused solver step."""

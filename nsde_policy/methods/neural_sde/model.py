@@ -1,0 +1,253 @@
+"""The Neural SDE (section 3 and Appendix B): flow, diffusion and denoiser learned from pairs of states."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from nsde_policy.core import losses
+from nsde_policy.config import NeuralSDEConfig, Sampling, SamplingConfig
+from nsde_policy.errors import ConfigError
+from nsde_policy.core.state import LayoutSpec, StateLayout
+from nsde_policy.methods.neural_sde.fused_step import FastPaths
+from nsde_policy.methods.base import AbstractPolicyModel, Draws, LossParts, Stage
+from nsde_policy.methods.neural_sde.equation import LearnedSDE, build_mlp
+from nsde_policy.core.networks import Outputs
+from nsde_policy.core.sde import (
+    AbstractSDE,
+    Coefficients,
+    ScaledDiffusionSDE,
+    ScoreCorrectedSDE,
+    Strength,
+    cancelling_strength,
+    constant_strength,
+    euler_maruyama,
+    increment_log_prob,
+    step_sizes,
+)
+from nsde_policy.core.targets import Transitions, draw_noise, flow_target, stack_history
+
+
+class NeuralSDE(AbstractPolicyModel[Transitions]):
+    """dx = (f(x) + α d(x)) dt + g(x) ⊙ dw with learned f, g, d (Eq. 22).
+
+    States with history are (..., history·d), newest first, as `targets.stack_history` makes them. Everything
+    public is in state units.
+    """
+
+    def __init__(self, config: NeuralSDEConfig, layout: LayoutSpec, *, generator: torch.Generator) -> None:
+        super().__init__()
+        self.config: NeuralSDEConfig = config
+        self.learned = LearnedSDE(config, layout, generator)
+        self.strength = (
+            build_mlp(config, self.layout, self.dim, generator) if config.learned_strength else None
+        )
+
+    @property
+    def layout(self) -> StateLayout:
+        """What a state is made of."""
+        return self.learned.layout
+
+    @property
+    def dim(self) -> int:
+        """Dimensions of one state, d."""
+        return self.layout.dim
+
+    def loss(self, batch: Transitions, generator: torch.Generator) -> LossParts:
+        """Algorithm 1 up to its updates: interpolate, blur, and compare with what each part should answer."""
+        config, sde, d = self.config, self.learned, self.dim
+        x_next = torch.cat([batch.x_next, batch.x[:, :-d]], dim=-1)
+        target = flow_target(
+            batch.x,
+            sde.increment(batch.x, x_next),
+            batch.dt,
+            interpolation=config.interpolation,
+            noise_std=sde.noise_std.repeat(config.history),
+            unit_noise=draw_noise(
+                batch.x_next, history=config.history, kind=config.history_noise, generator=generator
+            ),
+            generator=generator,
+        )
+        features = sde.features(target.x)
+        out = sde.outputs(features, generator)
+        velocity = target.velocity[:, :d] * (config.dt / self.layout.increment_std)
+        parts = self._coefficient_losses(out, velocity, batch.dt / config.dt, batch.weight)
+        if config.denoiser:
+            noise = target.unit_noise[:, :d]
+            parts["denoiser"] = losses.denoiser_loss(out.score, noise)
+            if self.strength is not None:
+                fraction = nn.functional.softplus(self.strength(features, generator))
+                parts["strength"] = losses.strength_loss(fraction, out.score, noise)
+        return LossParts(parts)
+
+    def _coefficient_losses(
+        self, out: Outputs, velocity: Tensor, dt: Tensor, weight: Tensor
+    ) -> dict[str, Tensor]:
+        config = self.config
+        if config.objective == "joint":
+            return {"joint": losses.joint_nll(out.drift, out.log_variance, velocity, dt, weight)}
+        delta = config.delta if config.flow_loss == "log" else math.inf
+        flow = losses.flow_loss(out.drift, velocity, delta=delta, weight=weight)
+        if config.diffusion_loss == "nll":
+            diffusion = losses.diffusion_nll(out.log_variance, out.drift, velocity, dt, weight)
+        else:
+            variance = out.log_variance.exp()
+            diffusion = losses.diffusion_squared_loss(variance, out.drift, velocity, dt, weight)
+        return {"flow": flow, "diffusion": diffusion}
+
+    def stages(self) -> tuple[Stage, ...]:
+        """Everything together, or f, then d (and α), then g, each with a network of its own."""
+        config, networks = self.config, self.learned.networks
+        named = {"denoiser": config.denoiser, "strength": config.learned_strength}
+        score = tuple(name for name, wanted in named.items() if wanted)
+        if config.schedule == "together":
+            coefficients = ("joint",) if config.objective == "joint" else ("flow", "diffusion")
+            return (Stage((*coefficients, *score), tuple(self.parameters())),)
+        flow = Stage(("flow",), tuple(networks.drift.parameters()))
+        diffusion = Stage(("diffusion",), tuple(networks.log_variance.parameters()))
+        pull = [*networks.score.parameters()]
+        pull += [] if self.strength is None else [*self.strength.parameters()]
+        return (flow, Stage(score, tuple(pull)), diffusion) if score else (flow, diffusion)
+
+    def sde(self, sampling: SamplingConfig | None = None) -> AbstractSDE:
+        """The equation of states with history, (..., history·d), with the denoiser's pull as asked for."""
+        sampling = self.config.sampling if sampling is None else sampling
+        self.config.check_sampling(sampling)
+        learned = ScaledDiffusionSDE(self.learned, sampling.diffusion)
+        if sampling.denoiser == "off":
+            return learned
+        return ScoreCorrectedSDE(learned, self._strength(sampling))
+
+    def _strength(self, sampling: SamplingConfig) -> Strength:
+        """α of Eq. 22. A constant counts in full corrections σ² per control period, so that it has no unit.
+
+        Deviation: the paper leaves the unit of α open. With α = 1 a step of one period adds σ² d(x): by
+        Tweedie's formula it moves to the mean of the states that the blur could have come from.
+        """
+        if sampling.denoiser == "cancelling":
+            return cancelling_strength(sampling.alpha)
+        full = sampling.alpha * self.learned.noise_std.square().repeat(self.config.history) / self.config.dt
+        if sampling.denoiser == "constant":
+            return constant_strength(full)
+
+        def learned(x: Tensor, diffusion: Tensor) -> Tensor:
+            assert self.strength is not None
+            fraction: Tensor = nn.functional.softplus(self.strength(self.learned.features(x)))
+            return full * torch.cat([fraction] * self.config.history, dim=-1)
+
+        return learned
+
+    def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
+        """The action part of one sampled path per row."""
+        paths = self.futures(states, steps=steps, draws=draws, sampling=sampling)
+        return paths[:, 1:, self.layout.spec.obs_dim :]
+
+    def futures(
+        self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None
+    ) -> Tensor:
+        """One sampled path per row, the present state first, (rows, steps + 1, d)."""
+        sampling = self._own(sampling)
+        noise = draws.normal(steps * sampling.substeps, self.dim).transpose(0, 1)
+        x0, fast = states.flatten(-2), FastPaths.of(self.learned, self.config, sampling)
+        if fast is None:
+            return self.sample_paths(x0, steps=steps, noise=noise, sampling=sampling).transpose(0, 1)
+        self.config.check_sampling(sampling)
+        return fast.sample(x0, noise).transpose(0, 1)
+
+    def calls(self, steps: int, sampling: Sampling | None = None) -> int:
+        """One per solver step; two where the denoiser's strength is a network of its own."""
+        sampling = self._own(sampling)
+        return steps * sampling.substeps * (2 if sampling.denoiser == "learned" else 1)
+
+    def _own(self, sampling: Sampling | None) -> SamplingConfig:
+        if sampling is None:
+            return self.config.sampling
+        if not isinstance(sampling, SamplingConfig):
+            raise ConfigError(f"a Neural SDE is sampled by a SamplingConfig, got {type(sampling).__name__}")
+        return sampling
+
+    @torch.no_grad()
+    def sample_paths(
+        self,
+        x0: Tensor,
+        *,
+        steps: int,
+        generator: torch.Generator | None = None,
+        noise: Tensor | None = None,
+        dt: float | Tensor | None = None,
+        sampling: SamplingConfig | None = None,
+    ) -> Tensor:
+        """Sample one path per row of `x0` (..., history·d); (steps + 1, ..., d), the current state first.
+
+        One network call per solver step, two where the strength is learned. `noise` may be given instead of a
+        generator, (solver steps, ..., d). `dt` is the control period unless said otherwise, which only a
+        model without history can take: what it remembers is one period old.
+        """
+        sampling = self.config.sampling if sampling is None else sampling
+        dt = self._step_size(dt)
+        if noise is None:
+            if generator is None:
+                raise ConfigError(
+                    "a path needs randomness from somewhere: give a generator, or the noise itself"
+                )
+            shape = (steps * sampling.substeps, *x0.shape[:-1], self.dim)
+            noise = torch.randn(shape, generator=generator, dtype=x0.dtype, device=x0.device)
+        older = noise.new_zeros(()).expand(*noise.shape[:-1], (self.config.history - 1) * self.dim)
+        path = euler_maruyama(
+            self.sde(sampling),
+            x0,
+            dt=dt,
+            steps=steps,
+            substeps=sampling.substeps,
+            noise=torch.cat([noise, older], dim=-1),
+        )
+        return path[..., : self.dim]
+
+    def _step_size(self, dt: float | Tensor | None) -> float | Tensor:
+        if dt is None:
+            return self.config.dt
+        if self.config.history > 1 and (isinstance(dt, Tensor) or dt != self.config.dt):
+            raise ConfigError(
+                f"with a history of {self.config.history} states a step is one control period, "
+                f"{self.config.dt:g}; other steps need history = 1"
+            )
+        return dt
+
+    @torch.no_grad()
+    def step_std(self, x: Tensor, *, sampling: SamplingConfig | None = None) -> Tensor:
+        """How uncertain the next state is: g(x) √Δt over one control period, state units, (..., d).
+
+        As it is sampled, so with the sampling's factor on g.
+        """
+        return self.sde(sampling).diffusion(x)[..., : self.dim] * math.sqrt(self.config.dt)
+
+    def futures_std(self, states: Tensor, paths: Tensor, *, sampling: Sampling | None = None) -> Tensor:
+        """How uncertain each step of sampled paths (rows, steps + 1, d) was, (rows, steps, d); one call.
+
+        `states` are what they were sampled from, (rows, history, d), newest first.
+        """
+        known = torch.cat([states[:, 1:].flip(1), paths[:, :-1]], dim=1).transpose(0, 1)
+        stacked = stack_history(known, self.config.history)[self.config.history - 1 :]
+        return self.step_std(stacked, sampling=self._own(sampling)).transpose(0, 1)
+
+    @torch.no_grad()
+    def path_log_prob(
+        self, path: Tensor, *, dt: float | Tensor | None = None, sampling: SamplingConfig | None = None
+    ) -> Tensor:
+        """log p(x₁ … x_n | x₀) of paths (n + 1, ..., d) at one solver step per state (Eq. 12 to 17); (...).
+
+        The history before x₀ is taken to be x₀ itself.
+        """
+        sizes = step_sizes(self._step_size(dt), len(path) - 1, path)
+        at = self.sde(sampling).coefficients(stack_history(path[:-1], self.config.history))
+        current = Coefficients(at.drift[..., : self.dim], at.diffusion[..., : self.dim])
+        column = sizes.reshape(-1, *[1] * (path.dim() - 1))
+        return increment_log_prob(current, self.layout.increment(path[:-1], path[1:]), column).sum(0)
+
+
+def spread(paths: Tensor) -> Tensor:
+    """How far apart sampled paths (steps + 1, n, ..., d) are: standard deviation over n, (steps + 1, ..., d).
+
+    Sampled angles are not wrapped, so that it holds for them too.
+    """
+    return paths.std(dim=1)

@@ -1,0 +1,67 @@
+"""Plain regression of an action chunk: what a sceptic asks for first.
+
+The same trunk as the Neural SDE's, the square loss, one call for the whole chunk; no noise, no samples.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from nsde_policy.config import NetworkConfig, Preset, Sampling, TrainConfig, WindowConfig
+from nsde_policy.core.state import LayoutSpec, StateLayout
+from nsde_policy.methods.base import AbstractPolicyModel, Draws, LossParts, Stage
+from nsde_policy.methods.neural_sde.equation import mlp_of
+from nsde_policy.core.targets import Windows
+
+
+@dataclass(frozen=True)
+class RegressionConfig(WindowConfig):
+    """Regression of action chunks."""
+
+    horizon: int = 9
+    """Actions predicted (T_p), counted from the oldest state seen."""
+    network: NetworkConfig = field(default_factory=lambda: NetworkConfig(width=256, depth=6))
+    """Size and shape of the network."""
+
+
+class Regression(AbstractPolicyModel[Windows]):
+    """a = network(states), the mean of what was done."""
+
+    def __init__(self, config: RegressionConfig, layout: LayoutSpec, *, generator: torch.Generator) -> None:
+        super().__init__()
+        self.config: RegressionConfig = config
+        self.layout = StateLayout(layout)
+        inputs = config.history * self.layout.feature_dim
+        self.network = mlp_of(config.network, inputs, config.horizon * layout.act_dim, generator)
+
+    def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
+        """Mean square error of the actions, in units of half their range."""
+        error = self._actions(batch.states, generator) - self.layout.to_unit(batch.actions)
+        return LossParts({"square": error.square().mean()})
+
+    def stages(self) -> tuple[Stage, ...]:
+        """Everything at once."""
+        return (Stage(("square",), tuple(self.parameters())),)
+
+    @torch.no_grad()
+    def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
+        """The mean, the same whatever is drawn."""
+        present = self.config.history - 1
+        return self.layout.from_unit(self._actions(states)[:, present : present + steps])
+
+    def calls(self, steps: int, sampling: Sampling | None = None) -> int:
+        """One for the whole chunk."""
+        return 1
+
+    def _actions(self, states: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        out: Tensor = self.network(self.layout.features(states).flatten(-2), generator)
+        return out.reshape(len(states), self.config.horizon, -1)
+
+
+PRESETS = {
+    "default": Preset(RegressionConfig(), TrainConfig(steps=100_000)),
+    "fast": Preset(
+        RegressionConfig(network=NetworkConfig(width=256, depth=4)), TrainConfig(steps=30_000, batch_size=256)
+    ),
+}

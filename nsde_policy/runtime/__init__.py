@@ -1,3 +1,0 @@
-"""An exported policy on a robot: numpy and onnxruntime, no torch."""
-
-from nsde_policy.runtime.policy import RuntimePolicy as RuntimePolicy

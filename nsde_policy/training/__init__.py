@@ -1,0 +1,1 @@
+"""Training: datasets, the optimisation loop, run directories and progress output."""

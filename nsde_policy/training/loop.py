@@ -1,0 +1,164 @@
+"""Fit a model to data that lives in memory on the model's device; knows no environment and no files."""
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Generic
+
+import torch
+from torch import Tensor
+
+from nsde_policy.config import TrainConfig
+from nsde_policy.errors import CheckpointError, ConfigError, DivergedError
+from nsde_policy.methods.base import AbstractModel
+from nsde_policy.training.stage import Data, StageRun
+
+Callback = Callable[[int, Mapping[str, float]], None]
+
+
+@dataclass(frozen=True)
+class FitRecord:
+    """What happened during a fit."""
+
+    steps: list[int]
+    """Steps at which the losses were recorded."""
+    losses: Mapping[str, list[float]]
+    """Each part of the loss at those steps."""
+    seconds: float
+    """Wall-clock time."""
+
+
+def fit(
+    model: AbstractModel[Data],
+    data: Data,
+    config: TrainConfig,
+    *,
+    seed: int,
+    callback: Callback | None = None,
+) -> FitRecord:
+    """Minimise the model's loss with AdamW; the model ends with the averaged weights, in evaluation mode.
+
+    **Arguments:**
+
+    - `data`: moved once to the model's device and sampled there by index.
+    - `seed`: fixes the batches and all randomness of the losses.
+    - `callback`: called with the step and its losses at every record.
+    """
+    started = time.perf_counter()
+    training = Training(model, data, config, seed=seed)
+    steps: list[int] = []
+    history: list[Mapping[str, float]] = []
+    while training.step < config.steps:
+        losses = training.advance(1 if training.step == 0 else config.log_every)
+        steps.append(training.step - 1)
+        history.append(losses)
+        if callback is not None:
+            callback(training.step - 1, losses)
+    training.finish()
+    return FitRecord(
+        steps, {name: [h[name] for h in history] for name in history[0]}, time.perf_counter() - started
+    )
+
+
+class Training(Generic[Data]):
+    """A fit under way, which can be advanced, saved, and continued bit for bit (on a CPU).
+
+    A model without stages has nothing to train: its first advance is its last.
+
+    On CUDA the whole step (batch, losses, gradients, update, average) is captured once in a graph and then
+    replayed, so the host does nothing but launch it. Losses are read once per `advance`, not per step.
+    """
+
+    def __init__(self, model: AbstractModel[Data], data: Data, config: TrainConfig, *, seed: int) -> None:
+        self._model, self._config = model, config
+        self._device = next(itertools.chain(model.parameters(), model.buffers())).device
+        self._data = data.to(self._device)
+        self._generator = torch.Generator(self._device).manual_seed(seed)
+        self._stages = model.stages()
+        if config.steps < len(self._stages):
+            raise ConfigError(f"{len(self._stages)} stages need as many steps or more, got {config.steps}")
+        self.step = 0
+        """Steps done."""
+        self._run = self._begin(0) if self._stages else None
+
+    def advance(self, steps: int) -> Mapping[str, float]:
+        """Do some steps, at most to the end of the stage; return the losses of the last one."""
+        if self._run is None:
+            self.step = self._config.steps
+            return {}
+        first, last = self._bounds(self._stage)
+        for step in range(self.step, min(self.step + steps, last)):
+            parts = self._run.step(step - first)
+            self.step += 1
+        losses = {name: float(part) for name, part in parts.parts.items()}
+        bad = [name for name, loss in losses.items() if not math.isfinite(loss)]
+        if bad or not self._run.is_finite():
+            what = f"the {bad[0]} loss is {losses[bad[0]]}" if bad else "the weights are no longer finite"
+            raise DivergedError(
+                f"training diverged before step {self.step}: {what}; lower train.learning-rate "
+                f"({self._config.learning_rate:g}) or train.clip ({self._config.clip:g})"
+            )
+        if self.step == last and self.step < self._config.steps:
+            self._run.finish()
+            self._run = self._begin(self._stage)
+        return losses
+
+    def is_finite(self) -> bool:
+        """Whether what would be saved is made of numbers."""
+        return self._run is None or self._run.is_finite()
+
+    def finish(self) -> None:
+        """Put the averaged weights into the model, and leave it in evaluation mode."""
+        if self._run is not None:
+            self._run.finish()
+        self._model.eval()
+
+    def averaged(self) -> dict[str, Tensor]:
+        """The model's state with the averaged weights in it: what would be kept if training ended now."""
+        run = self._run
+        pairs = zip(run.parameters, run.average, strict=True) if run is not None else ()
+        average = {id(parameter): mean for parameter, mean in pairs}
+        named = dict(self._model.named_parameters())
+        return {
+            name: (average.get(id(named[name]), tensor) if name in named else tensor).detach().clone()
+            for name, tensor in self._model.state_dict().items()
+        }
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything needed to continue, as tensors."""
+        state = {f"model.{name}": tensor for name, tensor in self._model.state_dict().items()}
+        state |= self._run.state() if self._run is not None else {}
+        state["generator"] = self._generator.get_state()
+        state["step"] = torch.tensor(self.step)
+        return {name: tensor.detach().clone() for name, tensor in state.items()}
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from what `state` returned, for the same model, data and settings."""
+        try:
+            self.step = int(state["step"])
+            weights = {n.removeprefix("model."): t for n, t in state.items() if n.startswith("model.")}
+            self._model.load_state_dict(weights)
+            if self._stages:
+                self._run = self._begin(self._stage)
+                self._run.restore(state)
+            self._generator.set_state(state["generator"].cpu())
+        except (KeyError, RuntimeError, ValueError) as error:
+            raise CheckpointError(f"the saved training does not fit these settings: {error}") from error
+
+    @property
+    def _stage(self) -> int:
+        n = len(self._stages)
+        return next(i for i in range(n) if self.step < self._bounds(i)[1] or i == n - 1)
+
+    def _bounds(self, stage: int) -> tuple[int, int]:
+        """First step of a stage, and one past its last."""
+        total, n = self._config.steps, len(self._stages)
+        return total * stage // n, total * (stage + 1) // n
+
+    def _begin(self, stage: int) -> StageRun[Data]:
+        first, last = self._bounds(stage)
+        return StageRun(
+            self._model, self._stages[stage], self._config, last - first, self._data, self._generator
+        )

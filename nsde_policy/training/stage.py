@@ -1,0 +1,172 @@
+"""One stage of a fit: its optimiser, its averaged weights and, on CUDA, its captured step."""
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Generic, Protocol, Self, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from nsde_policy.config import TrainConfig
+from nsde_policy.methods.base import AbstractModel, LossParts, Stage
+
+
+class TensorData(Protocol):
+    """Rows of tensors, picked by a tensor of indices."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: Tensor) -> Self: ...
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same rows on another device."""
+
+
+Data = TypeVar("Data", bound=TensorData)
+
+
+class StageRun(Generic[Data]):
+    """One stage under way: its optimiser, its averaged weights and, on CUDA, its captured step."""
+
+    EAGER_STEPS = 3
+    """Steps before the capture, in which libraries set themselves up."""
+
+    def __init__(
+        self,
+        model: AbstractModel[Data],
+        stage: Stage,
+        config: TrainConfig,
+        steps: int,
+        data: Data,
+        generator: torch.Generator,
+    ) -> None:
+        self._model, self._stage, self._config, self._steps = model, stage, config, steps
+        self._data, self._generator = data, generator
+        self._device = generator.device
+        self._rate, self._keep = (torch.zeros((), device=self._device) for _ in range(2))
+        self._optimizer = torch.optim.AdamW(
+            stage.parameters,
+            lr=self._rate,
+            betas=config.betas,
+            weight_decay=config.weight_decay,
+            fused=True,
+            capturable=self._device.type == "cuda",
+        )
+        self.average = [parameter.detach().clone() for parameter in stage.parameters]
+        self._stream: torch.cuda.Stream | None = None
+        if self._device.type == "cuda":
+            self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._eager = 0
+        self._parts = LossParts({})
+        model.train()
+
+    @property
+    def parameters(self) -> tuple[nn.Parameter, ...]:
+        """What is trained."""
+        return self._stage.parameters
+
+    def step(self, step: int) -> LossParts:
+        """One update; returns the losses before it, tensors that the next step may overwrite."""
+        self._rate.fill_(learning_rate(step, self._steps, self._config))
+        self._keep.fill_(min(self._config.ema, (1 + step) / (10 + step)))
+        if self._device.type != "cuda":
+            self._parts = self._update()
+        elif self._graph is not None:
+            self._graph.replay()
+        elif self._eager < self.EAGER_STEPS:
+            self._eager += 1
+            with _on(self._stream), _tensor_cores():
+                self._parts = self._update()
+        else:
+            self._capture()
+        return self._parts
+
+    def _update(self) -> LossParts:
+        index = torch.randint(
+            len(self._data), (self._config.batch_size,), generator=self._generator, device=self._device
+        )
+        with self._autocast():
+            parts = self._model.loss(self._data[index], self._generator)
+        self._optimizer.zero_grad(set_to_none=True)
+        parts.total(self._stage.losses).backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(self._stage.parameters, self._config.clip)
+        self._optimizer.step()
+        with torch.no_grad():
+            # The decay is min(ema, (1 + n)/(10 + n)): the first weights, which are noise, are soon forgotten.
+            torch._foreach_mul_(self.average, self._keep)
+            torch._foreach_add_(self.average, torch._foreach_mul(list(self.parameters), 1 - self._keep))
+        return LossParts({name: part.detach() for name, part in parts.parts.items()})
+
+    def _autocast(self) -> torch.autocast:
+        """Casts are not cached: a captured step must make them anew every time it is replayed."""
+        wanted = self._device.type == "cuda" and self._config.precision == "bf16"
+        return torch.autocast(self._device.type, torch.bfloat16, enabled=wanted, cache_enabled=False)
+
+    def _capture(self) -> None:
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(self._generator)
+        self._optimizer.zero_grad(set_to_none=True)
+        with _tensor_cores(), torch.cuda.graph(graph, stream=self._stream):
+            self._parts = self._update()
+        self._graph = graph
+        graph.replay()
+
+    def is_finite(self) -> bool:
+        """Whether every averaged weight is a number."""
+        return bool(torch.stack([a.isfinite().all() for a in self.average]).all())
+
+    def finish(self) -> None:
+        """Put the averaged weights into the model, and leave it in evaluation mode."""
+        with torch.no_grad():
+            for parameter, average in zip(self.parameters, self.average, strict=True):
+                parameter.copy_(average)
+        self._model.eval()
+
+    def state(self) -> dict[str, Tensor]:
+        """Averaged weights and the optimiser's memory, by the parameter's place."""
+        state = {f"average.{i}": average for i, average in enumerate(self.average)}
+        for i, parameter in enumerate(self.parameters):
+            for name, value in self._optimizer.state[parameter].items():
+                state[f"optimizer.{i}.{name}"] = torch.as_tensor(value)
+        return state
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """The inverse of `state`."""
+        with torch.no_grad():
+            for i, average in enumerate(self.average):
+                average.copy_(state[f"average.{i}"])
+        for i, parameter in enumerate(self.parameters):
+            prefix = f"optimizer.{i}."
+            memory = {n.removeprefix(prefix): t for n, t in state.items() if n.startswith(prefix)}
+            self._optimizer.state[parameter] = {n: t.clone().to(self._device) for n, t in memory.items()}
+
+
+def learning_rate(step: int, steps: int, config: TrainConfig) -> float:
+    """Rise linearly for the warm-up, then fall to 0 along a cosine."""
+    warm = max(1, round(config.warmup * steps))
+    if step < warm:
+        return config.learning_rate * (step + 1) / warm
+    return config.learning_rate * 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
+
+
+@contextmanager
+def _on(stream: torch.cuda.Stream | None) -> Iterator[None]:
+    """Work on another stream than the current one, as a capture wants of what comes before it."""
+    assert stream is not None
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        yield
+    torch.cuda.current_stream().wait_stream(stream)
+
+
+@contextmanager
+def _tensor_cores() -> Iterator[None]:
+    """Allow TF32 in matrix products for a while."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -1,0 +1,68 @@
+"""Tests for `nsde-policy bifurcation`: a tiny run from end to end, twice, and what it leaves behind."""
+
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from nsde_policy.cli.main import main
+from nsde_policy.eval.bifurcation.experiment import METHODS
+from nsde_policy.eval.bifurcation.methods import ABLATION
+
+TINY = ["--density", "1", "--seeds", "2", "--paths", "20", "--train-steps", "20"]
+FILES = ("results.json", "results.md", "paths.npz")
+FIGURES = ("trajectories.png", "trajectories.svg", "ablation.png", "ablation.svg")
+
+
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    out = tmp_path_factory.mktemp("first")
+    assert main(["bifurcation", *TINY, "--workers", "1", "--out", str(out)]) == 0
+    return out
+
+
+def test_a_run_writes_results_and_figures(first):
+    assert {p.name for p in first.iterdir()} == {*FILES, *FIGURES}
+    results = json.loads((first / "results.json").read_text())
+    assert results["settings"]["seeds"] == [0, 1]
+    assert {row["label"] for row in results["summary"]} == {*METHODS, *ABLATION}
+    assert len(results["runs"]) == 2 * (len(METHODS) - 1 + len(ABLATION))
+    for run in results["runs"]:
+        scores = run["scores"]
+        parts = [scores[name]["value"] for name in ("upper", "lower", "off_branch")]
+        assert sum(parts) == pytest.approx(1)
+        assert all(
+            scores[name]["low"] <= scores[name]["value"] <= scores[name]["high"]
+            for name in ("upper", "lower", "off_branch", "fork_error")
+        )
+    with np.load(first / "paths.npz") as paths:
+        assert paths["Flow + Denoiser + Diffusion at density 1"].shape == (100, 20, 2)
+    assert (first / "trajectories.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_same_seed_gives_the_same_bytes_whatever_the_number_of_workers(first, tmp_path, capsys):
+    assert main(["bifurcation", *TINY, "--workers", "2", "--out", str(tmp_path), "--json"]) == 0
+    printed = capsys.readouterr().out
+    assert json.loads(printed)["settings"]["paths"] == 20
+    for name in (*FILES, *FIGURES):
+        assert (tmp_path / name).read_bytes() == (first / name).read_bytes(), name
+
+
+def test_another_seed_gives_other_paths(first):
+    runs = json.loads((first / "results.json").read_text())["runs"]
+    for label in {run["label"] for run in runs}:
+        found = [run["scores"]["energy_distance"]["value"] for run in runs if run["label"] == label]
+        assert len(set(found)) == 2, label
+
+
+@pytest.mark.parametrize("arguments", [["--paths", "1"], ["--seeds", "0"], ["--density", "3"]])
+def test_what_cannot_work_is_refused(arguments, tmp_path, capsys):
+    assert main(["bifurcation", *arguments, "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith("nsde-policy: ")
+
+
+def test_a_missing_matplotlib_is_said_before_the_work(monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert main(["bifurcation", *TINY, "--out", str(tmp_path)]) == 2
+    assert "pip install 'nsde-policy[plot]'" in capsys.readouterr().err

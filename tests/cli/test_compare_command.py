@@ -1,0 +1,277 @@
+"""Tests for `nsde-policy compare`: real runs, trained for a few steps, to tables and plots."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.helpers.comparisons import comparison, entry
+
+from nsde_policy.run_directory import RunDirectory
+from nsde_policy.cli.main import main
+from nsde_policy.config import TrainConfig
+from nsde_policy.errors import ComparisonError
+from nsde_policy.eval.compare import run as comparing
+from nsde_policy.eval.compare.run import Job, checked_records, names_of, training_seconds, with_latency
+from nsde_policy.eval.compare.result import Comparison, read_comparison
+from nsde_policy.eval.compare.entries import Latency
+from nsde_policy.eval.compare.suite import RESAMPLED, SUITES, members, preset_of
+from nsde_policy.methods.registry import METHODS
+from nsde_policy.training.run import load_model
+from nsde_policy.tasks import get_task
+
+PLAY = ["--episodes", "2", "--workers", "1", "--device", "cpu", "--latency-rounds", "3"]
+
+
+def trained(out: Path, *args: str, seed: int = 0) -> Path:
+    quick = ["--train.steps", "20", "--train.log-every", "10", "--model.network.width", "16"]
+    common = ["--device", "cpu", "--seed", str(seed), "--out", str(out)]
+    assert main(["train", *args, *quick, *common]) == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two Neural SDEs that differ in their seed, and a regression."""
+    folder = tmp_path_factory.mktemp("runs")
+    ours = [trained(folder / f"ours-{seed}", seed=seed) for seed in (0, 1)]
+    return [*ours, trained(folder / "theirs-0", "--policy", "regression")]
+
+
+@pytest.fixture(scope="module")
+def out(runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("out")
+    assert compare(runs, "--out", str(out)) == 0
+    return out
+
+
+def compare(runs: Sequence[Path], *args: str) -> int:
+    return main(["compare", *map(str, runs), *PLAY, *args])
+
+
+def test_runs_are_compared_on_the_same_starts(runs: list[Path], out: Path):
+    found = read_comparison(out / "comparison.json")
+    assert (found.task, found.reset_rule, found.seeds) == ("pusht", "benchmark", (100_000, 100_001))
+    assert [(e.name, e.train_seed) for e in found.entries] == [
+        ("neural_sde, ours", 0),
+        ("neural_sde, ours", 1),
+        ("regression, theirs", 0),
+    ]
+    for each in found.entries:
+        assert each.episodes.seed == (100_000, 100_001)
+        assert each.preset == "custom"
+        assert each.train_s is not None
+        assert each.latency_ms is not None
+    assert [e.calls_per_chunk for e in found.entries] == [8, 8, 1]
+    _, model = load_model(RunDirectory(runs[0]))
+    assert found.entries[0].parameters == sum(p.numel() for p in model.parameters())
+    text = (out / "comparison.md").read_text()
+    assert "**Neural SDE, ours**" in text
+    assert "Regression, theirs" in text
+    assert {p.name for p in out.iterdir()} >= {"scores.png", "scores.svg", "score_vs_latency.png"}
+
+
+def test_the_same_command_plays_nothing_again(
+    runs: list[Path], out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    before = read_comparison(out / "comparison.json")
+    monkeypatch.setattr(comparing, "evaluate_policy", None)
+    assert compare(runs, "--out", str(out), "--reference", "regression, theirs") == 0
+    assert "**Regression, theirs**" in capsys.readouterr().out
+    after = read_comparison(out / "comparison.json")
+    for one, other in zip(before.entries, after.entries, strict=True):
+        assert replace(one, latency_ms=None) == replace(other, latency_ms=None)
+
+
+def test_other_settings_or_other_weights_are_played_anew(runs: list[Path], out: Path, tmp_path: Path):
+    kept = len(list((out / "entries").iterdir()))
+    assert kept == 3
+    assert compare(runs[2:], "--out", str(out), "--seed-start", "5", "--latency-rounds", "0") == 0
+    assert len(list((out / "entries").iterdir())) == kept + 1
+    for file in runs[2].iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    weights = RunDirectory(tmp_path).weights()
+    RunDirectory(tmp_path).save_weights({name: 0.9 * weight for name, weight in weights.items()})
+    assert compare([tmp_path], "--out", str(out), "--seed-start", "5", "--latency-rounds", "0") == 0
+    assert len(list((out / "entries").iterdir())) == kept + 2
+
+
+def test_a_damaged_keepsake_is_played_again(runs: list[Path], tmp_path: Path):
+    args = ["--out", str(tmp_path), "--latency-rounds", "0"]
+    assert compare(runs[2:], *args) == 0
+    first = (tmp_path / "comparison.json").read_text()
+    (file,) = (tmp_path / "entries").iterdir()
+    file.write_text(file.read_text()[:100])
+    assert compare(runs[2:], *args) == 0
+    assert (tmp_path / "comparison.json").read_text() == first
+
+
+def test_earlier_comparisons_are_shown_again_without_playing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(comparing, "evaluate_policy", None)
+    a, b = comparison(entry(), entry("flow")), comparison(entry("knn"))
+    for name, each in (("a", a), ("b", b)):
+        (tmp_path / f"{name}.json").write_text(each.to_json())
+    files = [str(tmp_path / "a.json"), str(tmp_path / "b.json")]
+    args = ["compare", "--from-json", *files, "--out", str(tmp_path / "out")]
+    assert main([*args, "--json", str(tmp_path / "both.json")]) == 0
+    assert "| Nearest neighbours |" in capsys.readouterr().out
+    both = read_comparison(tmp_path / "both.json")
+    assert both.names == ["neural_sde", "flow", "knn"]
+    assert (tmp_path / "out" / "comparison.json").read_text() == both.to_json()
+    assert main([*args, "--json", "-"]) == 0
+    assert Comparison.from_json(capsys.readouterr().out) == both
+
+
+def test_latencies_come_from_a_benchmark_where_one_is_given(tmp_path: Path):
+    bare = comparison(
+        entry(latency_ms=None),
+        entry("neural_sde, 25k steps", latency_ms=None),
+        entry(chunk=2, latency_ms=None),
+    )
+    row = {
+        "method": "neural_sde", "median_ms": 6.5, "p99_ms": 7, "chunk": 8, "actions": 8,
+        "policy": "neural_sde", "preset": "default", "sampling": {}, "machine": "a slow one",
+    }  # fmt: skip
+    (tmp_path / "a.json").write_text(bare.to_json())
+    (tmp_path / "latency.json").write_text(json.dumps([row]))
+    args = ["--latency", str(tmp_path / "latency.json"), "--out", str(tmp_path / "out")]
+    assert main(["compare", "--from-json", str(tmp_path / "a.json"), *args]) == 0
+    found = read_comparison(tmp_path / "out" / "comparison.json")
+    assert [e.latency_ms for e in found.entries] == [Latency(6.5, 7), Latency(6.5, 7), None]
+    assert found.machine["latency"] == "a slow one"
+    assert with_latency(bare, [{**row, "actions": 4}]).entries == bare.entries
+
+
+@pytest.fixture
+def arm(runs: list[Path], tmp_path: Path) -> Path:
+    """A run of a robot without an environment."""
+    values = json.loads((runs[0] / "config.json").read_text()) | {"task": "none"}
+    run = tmp_path / "arm"
+    run.mkdir()
+    (run / "config.json").write_text(json.dumps(values))
+    (run / "model.safetensors").write_bytes((runs[0] / "model.safetensors").read_bytes())
+    return run
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ([], "nothing to compare"),
+        (["RUN", "RUN"], "is named twice"),
+        (["RUN", "RUN/../ours-0"], "is named twice"),
+        (["ARM"], "no environment to play in"),
+        (["/nowhere"], "no run directory"),
+        (["RUN", "--episodes", "0"], "episodes >= 1"),
+        (["RUN", "--device", "cuda:77"], "cannot be used"),
+        (["RUN", "--reset-rule", "dice"], "dice"),
+        (["RUN", "--latency-rounds", "1"], "at least 3 rounds"),
+        (["--suite", "chess"], "chess"),
+        (["--suite", "pusht", "--train-seeds", "0"], "train_seeds >= 1"),
+        (["--from-json", "/nowhere.json"], "/nowhere.json cannot be read"),
+        (["--from-json", "BAD"], "not valid JSON"),
+        (["--from-json", "GOOD", "OTHER"], "different reset rules do not mix"),
+        (["--from-json", "GOOD", "--reference", "bert"], "no row 'bert'"),
+        (["--from-json", "GOOD", "--latency", "BAD"], "cannot be read"),
+        (["--from-json", "GOOD", "--latency", "GOOD"], "no list of latencies"),
+        (["--from-json", "GOOD", "--out", "/proc/x"], "cannot be written"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(
+    runs: list[Path],
+    arm: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    args: list[str],
+    message: str,
+):
+    good = comparison(entry())
+    (tmp_path / "good.json").write_text(good.to_json())
+    (tmp_path / "other.json").write_text(replace(good, reset_rule="gym_pusht").to_json())
+    (tmp_path / "bad.json").write_text("{")
+    names = {"RUN": runs[0], "ARM": arm, "RUN/../ours-0": runs[0] / "../ours-0"}
+    names |= {key.upper(): tmp_path / f"{key}.json" for key in ("good", "other", "bad")}
+    out = [] if "--out" in args else ["--out", str(tmp_path / "out")]
+    quick = ["--episodes", "1"] if "--episodes" not in args else []
+    assert main(["compare", *(str(names.get(arg, arg)) for arg in args), *quick, *out]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.rstrip().count("\n") == 0
+
+
+def test_runs_that_cannot_be_told_apart_are_refused(runs: list[Path], tmp_path: Path):
+    twin = tmp_path / "twin"
+    twin.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        (twin / name).write_bytes((runs[0] / name).read_bytes())
+    with pytest.raises(ComparisonError, match="cannot be told apart"):
+        names_of(checked_records([Job(runs[0]), Job(twin)]))
+
+
+def test_a_run_that_stopped_early_is_refused(runs: list[Path], tmp_path: Path):
+    (tmp_path / "config.json").write_bytes((runs[0] / "config.json").read_bytes())
+    (tmp_path / "metrics.jsonl").write_text('{"step": 10, "seconds": 1.0}\n')
+    with pytest.raises(ComparisonError, match="stopped at step 10 of 20"):
+        checked_records([Job(tmp_path)])
+
+
+def test_runs_are_named_by_method_preset_and_directory(runs: list[Path]):
+    record = RunDirectory(runs[0]).record()
+    pusht = get_task("pusht")
+    configs = {
+        "a-0": pusht.preset("default"),
+        "b-0": pusht.preset("fast"),
+        "c-0": pusht.preset("default", "regression"),
+        "d_0": replace(pusht.preset("default"), chunk=4),
+        "x/d-0": replace(pusht.preset("default"), chunk=5),
+        "neural_sde-0": replace(pusht.preset("default"), chunk=6),
+        "few-0": replace(pusht.preset("default"), demos=replace(pusht.preset("default").demos, episodes=10)),
+    }
+    records = {Path(name): replace(record, config=config, seed=0) for name, config in configs.items()}
+    records[Path("few-0")] = replace(records[Path("few-0")], demos=replace(record.demos, episodes=10))
+    assert [str(name) for name in names_of(records).values()] == [
+        "neural_sde",
+        "neural_sde, fast",
+        "regression",
+        "neural_sde, d",
+        f"neural_sde, d ({Path('x/d-0')})",
+        "neural_sde, custom",
+        "neural_sde",
+    ]
+
+
+def test_training_time_is_that_of_all_sessions(tmp_path: Path):
+    run = RunDirectory(tmp_path)
+    assert training_seconds(run) is None
+    for seconds in (1.0, 2.0, 0.5, 4.0):
+        run.append_metrics({"step": 1, "seconds": seconds})
+    assert training_seconds(run) == 6.0
+
+
+def test_the_suite_holds_every_method():
+    assert {method for method, _ in SUITES["pusht"]} == set(METHODS)
+    assert members("pusht", "fast") == tuple((method, "fast") for method in METHODS)
+    assert set(RESAMPLED) <= set(SUITES["pusht"])
+
+
+def test_the_suite_trains_what_is_missing_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setitem(SUITES, "pusht", (("neural_sde", "default"), ("regression", "default")))
+    task, preset = type(get_task("pusht")), type(get_task("pusht")).preset
+    quick = TrainConfig(steps=10, batch_size=8)
+    monkeypatch.setattr(task, "preset", lambda *args: replace(preset(*args), train=quick))
+    args = ["compare", "--suite", "pusht", "--out", str(tmp_path), *PLAY, "--episodes", "1"]
+    for _ in range(2):
+        assert main(args) == 0
+    assert "no difference shown" in capsys.readouterr().out
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {
+        "neural_sde-default-0",
+        "regression-default-0",
+    }
+    assert len(list((tmp_path / "entries").iterdir())) == 2
+    found = read_comparison(tmp_path / "comparison.json")
+    assert found.names == ["neural_sde", "regression"]
+    assert preset_of(RunDirectory(tmp_path / "runs/regression-default-0").record()) == "default"

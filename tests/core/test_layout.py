@@ -1,0 +1,91 @@
+"""Tests for nsde_policy/core/state.py."""
+
+import json
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nsde_policy.errors import ConfigError, DemoError
+from nsde_policy.core.state import LayoutSpec, StateLayout
+
+SPEC = LayoutSpec(
+    obs_dim=2, act_dim=1, circular=(1,), low=(0.0, -9.0, -1.0), high=(10.0, 9.0, 1.0),
+    increment_std=(0.5, 0.1, 0.2),
+)  # fmt: skip
+
+
+def test_positions_are_mapped_to_minus_one_and_one_and_angles_to_sine_and_cosine():
+    layout = StateLayout(SPEC)
+    x = torch.tensor([[0.0, math.pi / 2, 1.0], [10.0, 0.0, -1.0]])
+    expected = torch.tensor([[-1.0, 1, 1, 0], [1, -1, 0, 1]])
+    torch.testing.assert_close(layout.features(x), expected, atol=1e-6, rtol=0)
+    assert layout.feature_dim == 4
+
+
+@given(angle=st.floats(-20, 20), turns=st.integers(-3, 3), step=st.floats(-3.1, 3.1))
+@settings(max_examples=50, deadline=None)
+def test_a_jump_of_full_turns_is_never_a_velocity(angle: float, turns: int, step: float):
+    layout = StateLayout(SPEC).double()
+    x = torch.tensor([1.0, angle, 0.0], dtype=torch.float64)
+    x_next = torch.tensor([7.0, angle + step + 2 * math.pi * turns, 0.0], dtype=torch.float64)
+    assert layout.increment(x, x_next).tolist() == pytest.approx([6.0, step, 0.0], abs=1e-9)
+    torch.testing.assert_close(layout.features(x)[..., 2:], layout.features(x + 2 * math.pi * turns)[..., 2:])
+
+
+def test_the_features_of_an_observation_leave_the_action_out():
+    layout, x = StateLayout(SPEC), torch.tensor([1.0, 2.0, 3.0])
+    seen = layout.obs_features(x)
+    assert len(seen) == layout.obs_feature_dim
+    assert torch.equal(seen, layout.obs_features(x + torch.tensor([0.0, 0.0, 1.0])))
+    angles = [c for c in SPEC.circular if c < SPEC.obs_dim]
+    assert len(seen) == SPEC.obs_dim + len(angles)
+    assert set(seen.tolist()) <= set(layout.features(x).tolist())
+
+
+def test_actions_go_to_the_unit_range_and_back():
+    layout = StateLayout(SPEC)
+    ends = torch.tensor([[SPEC.low[-1]], [SPEC.high[-1]]])
+    assert layout.to_unit(ends).flatten().tolist() == [-1.0, 1.0]
+    assert torch.allclose(layout.from_unit(layout.to_unit(ends)), ends)
+
+
+def test_layout_is_measured_from_pairs_of_states():
+    generator = torch.Generator().manual_seed(0)
+    x = torch.rand(5000, 2, generator=generator) * torch.tensor([100.0, 6.28])
+    x_next = x + torch.randn(5000, 2, generator=generator) * torch.tensor([3.0, 0.05])
+    x_next[:, 1] = x_next[:, 1].remainder(2 * math.pi)
+    spec = LayoutSpec.fit(x, x_next, act_dim=1, circular=(1,))
+    assert (spec.obs_dim, spec.act_dim, spec.circular) == (1, 1, (1,))
+    assert spec.increment_std == pytest.approx((3.0, 0.05), rel=0.05)
+    assert spec.low[0] <= x[:, 0].min()
+    assert spec.high[0] >= x_next[:, 0].max()
+
+
+def test_a_dimension_that_never_moves_is_not_blown_up():
+    x = torch.zeros(10, 1)
+    spec = LayoutSpec.fit(x, x)
+    assert StateLayout(spec).features(x).isfinite().all()
+    assert spec.increment_std[0] > 0
+
+
+def test_layout_survives_json_and_travels_with_the_weights():
+    assert LayoutSpec.from_dict(json.loads(json.dumps(SPEC.to_dict()))) == SPEC
+    assert "increment_std" in StateLayout(SPEC).state_dict()
+
+
+def test_refuses_layouts_and_data_that_make_no_sense():
+    with pytest.raises(ConfigError, match="increment_std holds 1 numbers, the state has 3"):
+        LayoutSpec(2, 1, (), (0.0,) * 3, (1.0,) * 3, (1.0,))
+    with pytest.raises(ConfigError, match="circular"):
+        LayoutSpec(1, 0, (1,), (0.0,), (1.0,), (1.0,))
+    with pytest.raises(ConfigError, match="low < high"):
+        LayoutSpec(1, 0, (), (1.0,), (1.0,), (1.0,))
+    with pytest.raises(ConfigError, match="not a state layout"):
+        LayoutSpec.from_dict({"obs_dim": 1})
+    with pytest.raises(DemoError, match="not finite"):
+        LayoutSpec.fit(torch.full((3, 1), math.nan), torch.zeros(3, 1))
+    with pytest.raises(DemoError, match="two or more pairs"):
+        LayoutSpec.fit(torch.zeros(1, 1), torch.zeros(1, 1))

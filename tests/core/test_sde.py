@@ -1,0 +1,268 @@
+"""Tests for nsde_policy/core/sde.py, against processes with known laws."""
+
+import math
+
+import pytest
+import torch
+import torchsde
+from torch import Tensor
+
+from nsde_policy.errors import ConfigError
+from nsde_policy.core.sde import (
+    AbstractScoredSDE,
+    AbstractSDE,
+    ScoreCorrectedSDE,
+    cancelling_strength,
+    constant_strength,
+    euler_maruyama,
+    trajectory_nll,
+    transition_log_prob,
+)
+
+
+class OrnsteinUhlenbeck(AbstractSDE):
+    """dx = −θ x dt + σ dw: mean x₀e^(−θt), variance σ²(1 − e^(−2θt)) / 2θ."""
+
+    theta, sigma = 1.5, 0.4
+
+    def drift(self, x: Tensor) -> Tensor:
+        return -self.theta * x
+
+    def diffusion(self, x: Tensor) -> Tensor:
+        return torch.full_like(x, self.sigma)
+
+
+class GeometricBrownianMotion(AbstractSDE):
+    """dx = μ x dt + σ x dw: x₀ exp((μ − σ²/2) t + σ w); mean x₀e^(μt), variance x₀²e^(2μt)(e^(σ²t) − 1)."""
+
+    mu, sigma = 1.0, 0.5
+
+    def drift(self, x: Tensor) -> Tensor:
+        return self.mu * x
+
+    def diffusion(self, x: Tensor) -> Tensor:
+        return self.sigma * x
+
+
+class Rescaled(AbstractSDE):
+    """f/λ and g/√λ: the same process in another unit of time (Eq. 26)."""
+
+    def __init__(self, sde: AbstractSDE, factor: float) -> None:
+        super().__init__()
+        self.sde, self.factor = sde, factor
+
+    def drift(self, x: Tensor) -> Tensor:
+        return self.sde.drift(x) / self.factor
+
+    def diffusion(self, x: Tensor) -> Tensor:
+        return self.sde.diffusion(x) / math.sqrt(self.factor)
+
+
+class StandardNormalWithNoise(AbstractScoredSDE):
+    """No drift, diffusion 0.8 √(1 + slope·x²), and the score of N(0, 1)."""
+
+    def __init__(self, slope: float = 0.0) -> None:
+        super().__init__()
+        self.slope = slope
+
+    def drift(self, x: Tensor) -> Tensor:
+        return torch.zeros_like(x)
+
+    def diffusion(self, x: Tensor) -> Tensor:
+        return 0.8 * (1 + self.slope * x.square()).sqrt()
+
+    def score(self, x: Tensor) -> Tensor:
+        return -x
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_law_of_an_ornstein_uhlenbeck_process():
+    sde, t, n = OrnsteinUhlenbeck(), 1.0, 50_000
+    x = euler_maruyama(sde, torch.ones(n, 1), dt=t / 200, steps=200, generator=seeded())[-1]
+
+    mean = math.exp(-sde.theta * t)
+    var = sde.sigma**2 * (1 - math.exp(-2 * sde.theta * t)) / (2 * sde.theta)
+    assert x.mean().item() == pytest.approx(mean, abs=4 * math.sqrt(var / n) + 2e-3)
+    assert x.var().item() == pytest.approx(var, rel=0.03)
+
+
+def test_law_of_geometric_brownian_motion():
+    sde, t, n = GeometricBrownianMotion(), 1.0, 100_000
+    x = euler_maruyama(sde, torch.ones(n, 1), dt=t / 200, steps=200, generator=seeded())[-1]
+
+    mean = math.exp(sde.mu * t)
+    var = math.exp(2 * sde.mu * t) * (math.exp(sde.sigma**2 * t) - 1)
+    assert x.mean().item() == pytest.approx(mean, rel=0.01)
+    assert x.var().item() == pytest.approx(var, rel=0.05)
+
+
+def gbm_errors(levels: list[int], n: int) -> tuple[list[float], list[float]]:
+    """Strong and weak error at t = 1 of Euler–Maruyama against the exact solution on the same Brownian paths.
+
+    The weak error is the mean of x − exact, whose expectation is the error of the mean: common random numbers
+    take out nearly all of its variance.
+    """
+    sde, finest = GeometricBrownianMotion(), max(levels)
+    dw = torch.randn(finest, n, 1, generator=seeded(), dtype=torch.float64) / math.sqrt(finest)
+    exact = torch.exp((sde.mu - sde.sigma**2 / 2) + sde.sigma * dw.sum(0))
+    strong, weak = [], []
+    for steps in levels:
+        noise = dw.reshape(steps, finest // steps, n, 1).sum(1) * math.sqrt(steps)
+        x = euler_maruyama(sde, torch.ones_like(exact), dt=1 / steps, steps=steps, noise=noise)[-1]
+        strong.append((x - exact).abs().mean().item())
+        weak.append(abs((x - exact).mean().item()))
+    return strong, weak
+
+
+def slope(levels: list[int], errors: list[float]) -> float:
+    """Order of convergence: slope of log error against log Δt."""
+    dt = torch.tensor([1 / n for n in levels], dtype=torch.float64).log()
+    error = torch.tensor(errors, dtype=torch.float64).log()
+    return (((dt - dt.mean()) * (error - error.mean())).sum() / (dt - dt.mean()).square().sum()).item()
+
+
+def test_strong_order_of_euler_maruyama_is_one_half():
+    levels = [128, 256, 512, 1024, 2048]
+    strong, _ = gbm_errors(levels, 2000)
+    assert slope(levels, strong) == pytest.approx(0.5, abs=0.05)
+
+
+def test_weak_order_of_euler_maruyama_is_one():
+    levels = [16, 32, 64, 128]
+    _, weak = gbm_errors(levels, 100_000)
+    assert slope(levels, weak) == pytest.approx(1.0, abs=0.08)
+
+
+@pytest.mark.parametrize("factor", [0.1, 3.0, 50.0])
+def test_time_unit_is_a_convention(factor: float):
+    """Eq. 25 to 31: f/λ and g/√λ over λΔt is the same chain, to rounding, given the same noise."""
+    sde, x0 = GeometricBrownianMotion(), torch.ones(100, 3, dtype=torch.float64)
+    one = euler_maruyama(sde, x0, dt=0.01, steps=50, generator=seeded())
+    other = euler_maruyama(Rescaled(sde, factor), x0, dt=0.01 * factor, steps=50, generator=seeded())
+    torch.testing.assert_close(one, other, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("sde", [OrnsteinUhlenbeck(), GeometricBrownianMotion()])
+def test_agrees_with_torchsde_on_the_same_brownian_path(sde: AbstractSDE):
+    class Oracle(torch.nn.Module):
+        noise_type, sde_type = "diagonal", "ito"
+
+        def f(self, t: Tensor, y: Tensor) -> Tensor:
+            return sde.drift(y)
+
+        def g(self, t: Tensor, y: Tensor) -> Tensor:
+            return sde.diffusion(y)
+
+    steps, x0 = 64, torch.linspace(0.5, 2, 20, dtype=torch.float64).reshape(10, 2)
+    ts = torch.linspace(0, 1, steps + 1, dtype=torch.float64)
+    bm = torchsde.BrownianInterval(0.0, 1.0, size=(10, 2), dtype=torch.float64, entropy=7)
+    theirs = torchsde.sdeint(Oracle(), x0, ts, bm=bm, method="euler", dt=1 / steps)
+    dw = torch.stack([bm(ts[k], ts[k + 1]) for k in range(steps)])
+    ours = euler_maruyama(sde, x0, dt=1 / steps, steps=steps, noise=dw * math.sqrt(steps))
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+
+
+def test_substeps_are_the_finer_path_seen_at_whole_steps():
+    sde, x0 = GeometricBrownianMotion(), torch.ones(5, 2)
+    fine = euler_maruyama(sde, x0, dt=0.025, steps=40, generator=seeded())
+    coarse = euler_maruyama(sde, x0, dt=0.1, steps=10, substeps=4, generator=seeded())
+    torch.testing.assert_close(coarse, fine[::4])
+
+
+def test_irregular_steps_join_like_separate_runs():
+    sde, x0 = OrnsteinUhlenbeck(), torch.ones(4, 2)
+    dt = torch.tensor([0.1, 0.3, 0.05])
+    noise = torch.randn(3, 4, 2, generator=seeded())
+    whole = euler_maruyama(sde, x0, dt=dt, steps=3, noise=noise)
+    x = x0
+    for k in range(3):
+        x = euler_maruyama(sde, x, dt=dt[k].item(), steps=1, noise=noise[k : k + 1])[-1]
+        torch.testing.assert_close(whole[k + 1], x)
+
+
+def test_any_batch_shape_gives_the_same_paths():
+    sde, noise = OrnsteinUhlenbeck(), torch.randn(7, 6, 2, generator=seeded())
+    flat = euler_maruyama(sde, torch.ones(6, 2), dt=0.1, steps=7, noise=noise)
+    deep = euler_maruyama(sde, torch.ones(2, 3, 2), dt=0.1, steps=7, noise=noise.reshape(7, 2, 3, 2))
+    torch.testing.assert_close(deep.reshape(8, 6, 2), flat)
+
+
+def test_sampling_leaves_the_global_random_state_alone():
+    before = torch.random.get_rng_state()
+    euler_maruyama(OrnsteinUhlenbeck(), torch.ones(3, 1), dt=0.1, steps=2, generator=seeded())
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_paths_carry_gradients_to_the_starting_point():
+    x0 = torch.ones(3, 1, requires_grad=True)
+    euler_maruyama(OrnsteinUhlenbeck(), x0, dt=0.1, steps=5, generator=seeded())[-1].sum().backward()
+    torch.testing.assert_close(x0.grad, torch.full((3, 1), (1 - 0.15) ** 5))
+
+
+def test_transition_density_is_the_gaussian_of_one_step():
+    sde, x, dt = GeometricBrownianMotion(), torch.tensor([[1.0, 2.0]]), 0.1
+    x_next = torch.tensor([[1.2, 1.9]])
+    normal = torch.distributions.Normal(x + sde.drift(x) * dt, sde.diffusion(x) * math.sqrt(dt))
+    torch.testing.assert_close(transition_log_prob(sde, x, x_next, dt=dt), normal.log_prob(x_next).sum(-1))
+
+
+def test_trajectory_nll_sums_its_transitions():
+    sde, dt = OrnsteinUhlenbeck(), torch.tensor([0.1, 0.2, 0.4])
+    path = euler_maruyama(sde, torch.ones(5, 2), dt=dt, steps=3, generator=seeded())
+    each = [transition_log_prob(sde, path[k], path[k + 1], dt=dt[k]) for k in range(3)]
+    torch.testing.assert_close(trajectory_nll(sde, path, dt=dt), -torch.stack(each).sum(0))
+
+
+def test_trajectory_nll_is_least_on_average_for_the_true_process():
+    sde, n = OrnsteinUhlenbeck(), 2000
+    path = euler_maruyama(sde, torch.ones(n, 1), dt=0.1, steps=20, generator=seeded())
+    true = trajectory_nll(sde, path, dt=0.1).mean()
+    for theta, sigma in [(1.0, 0.4), (2.0, 0.4), (1.5, 0.35), (1.5, 0.45)]:
+        other = OrnsteinUhlenbeck()
+        other.theta, other.sigma = theta, sigma
+        assert trajectory_nll(other, path, dt=0.1).mean() > true
+
+
+def test_half_g_squared_times_the_score_cancels_the_spreading_of_a_constant_diffusion():
+    """Eq. 33: with α = ½ g gᵀ and the true score the density stays what it was; without, it spreads."""
+    sde, n = StandardNormalWithNoise(), 50_000
+    x0 = torch.randn(n, 1, generator=seeded(1))
+    corrected = ScoreCorrectedSDE(sde, cancelling_strength())
+    x = euler_maruyama(corrected, x0, dt=0.01, steps=200, generator=seeded())[-1]
+    free = euler_maruyama(sde, x0, dt=0.01, steps=200, generator=seeded())[-1]
+    assert x.var().item() == pytest.approx(1.0, rel=0.03)
+    assert x.pow(4).mean().item() == pytest.approx(3.0, rel=0.06)
+    assert free.var().item() == pytest.approx(1 + 0.8**2 * 2, rel=0.03)
+
+
+def test_half_g_squared_times_the_score_does_not_cancel_a_diffusion_that_varies():
+    """½ ∂(g²)/∂x is left over: dV/dt = E[2 α s x + g²] = E[g² (1 − x²)] = 0.64 (1 + c − 1 − 3c) = −1.28 c."""
+    c, t, n = 0.3, 0.05, 400_000
+    corrected = ScoreCorrectedSDE(StandardNormalWithNoise(slope=c), cancelling_strength())
+    x0 = torch.randn(n, 1, generator=seeded(1))
+    x = euler_maruyama(corrected, x0, dt=t / 10, steps=10, generator=seeded())[-1]
+    assert ((x.var() - x0.var()) / t).item() == pytest.approx(-1.28 * c, rel=0.15)
+
+
+def test_score_correction_adds_alpha_times_the_score_to_the_drift_alone():
+    sde, x = StandardNormalWithNoise(), torch.tensor([[0.5, -2.0]])
+    per_dimension = ScoreCorrectedSDE(sde, constant_strength(torch.tensor([1.0, 3.0])))
+    torch.testing.assert_close(per_dimension.drift(x), torch.tensor([[-0.5, 6.0]]))
+    torch.testing.assert_close(per_dimension.diffusion(x), sde.diffusion(x))
+    learned = ScoreCorrectedSDE(sde, lambda x, g: x.square())
+    torch.testing.assert_close(learned.drift(x), -x.pow(3))
+
+
+def test_refuses_steps_and_noise_that_make_no_sense():
+    sde, x0 = OrnsteinUhlenbeck(), torch.ones(2, 1)
+    with pytest.raises(ConfigError, match="dt must be positive, got -1"):
+        euler_maruyama(sde, x0, dt=-1, steps=2)
+    with pytest.raises(ConfigError, match=r"expected \(2,\), got \(3,\)"):
+        euler_maruyama(sde, x0, dt=torch.ones(3), steps=2)
+    with pytest.raises(ConfigError, match=r"noise must be \(4, 2, 1\)"):
+        euler_maruyama(sde, x0, dt=1, steps=2, substeps=2, noise=torch.ones(2, 2, 1))
+    with pytest.raises(ConfigError, match="at least 1, got 0"):
+        euler_maruyama(sde, x0, dt=1, steps=0)

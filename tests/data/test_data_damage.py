@@ -1,0 +1,465 @@
+"""Every kind of damage to a store gives its typed error, in one line, and trains nothing."""
+
+import json
+import os
+import pickle
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numcodecs
+import numpy as np
+import pytest
+import zarr
+from tests.helpers.demo_stores import edit_bytes, example_arrays, flip, write_store, zipped
+from zarr.codecs import BloscCodec
+
+from nsde_policy.data import load_demonstrations
+from nsde_policy.errors import (
+    AngleError,
+    DamagedStoreError,
+    DemoError,
+    EpisodeError,
+    MissingArrayError,
+    NonFiniteError,
+    NotAStoreError,
+    UnsupportedArrayError,
+)
+
+
+@dataclass(frozen=True)
+class Damage:
+    """A way to spoil a store, and the answer it deserves."""
+
+    name: str
+    make: Callable[[Path], Path]
+    """Writes a spoilt store to the path it is given, and says where."""
+    error: type[DemoError]
+    message: str
+    load: dict[str, Any] = field(default_factory=dict)
+    """Arguments of `load_demonstrations`."""
+
+
+def with_arrays(**change: Any) -> Callable[[Path], Path]:
+    return lambda path: write_store(path, {key.replace("__", "/"): value for key, value in change.items()})
+
+
+def with_file(key: str, change: Callable[[bytes], bytes] | None, **options: Any) -> Callable[[Path], Path]:
+    """A good store, then one file changed, or deleted."""
+
+    def make(path: Path) -> Path:
+        write_store(path, **options)
+        if change is None:
+            (path / key).unlink()
+        else:
+            edit_bytes(path / key, change)
+        return path
+
+    return make
+
+
+def with_metadata(key: str, zarr_format: int = 2, **change: Any) -> Callable[[Path], Path]:
+    def edit(content: bytes) -> bytes:
+        return json.dumps({**json.loads(content), **change}).encode()
+
+    return with_file(key, edit, zarr_format=zarr_format)
+
+
+def sharded(spoil: Callable[[Path], None], **packing: Any) -> Callable[[Path], Path]:
+    """A store whose state is in shards of 20 frames, four chunks each; the second is spoilt."""
+
+    def make(path: Path) -> Path:
+        write_store(path, zarr_format=3)
+        array = zarr.open_group(path)["data"].create_array(
+            "state", shape=(40, 5), chunks=(5, 5), shards=(20, 5), dtype="f4", overwrite=True, **packing
+        )
+        array[:] = example_arrays()["data/state"]
+        spoil(path / "data/state/c/1/0")
+        return path
+
+    return make
+
+
+def shard_without_a_chunk(path: Path) -> Path:
+    write_store(path, zarr_format=3)
+    array = zarr.open_group(path)["data"].create_array(
+        "state", shape=(40, 5), chunks=(5, 5), shards=(20, 5), dtype="f4", overwrite=True
+    )
+    array[:35] = example_arrays()["data/state"][:35]
+    return path
+
+
+def some_file(path: Path) -> Path:
+    path.write_text("not a store")
+    return path
+
+
+def empty_directory(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+def other_directory(path: Path) -> Path:
+    (path / "holiday").mkdir(parents=True)
+    return path
+
+
+def empty_group(path: Path) -> Path:
+    zarr.open_group(path, mode="w", zarr_format=2)
+    return path
+
+
+def truncated_zip(path: Path) -> Path:
+    archive = zipped(write_store(path))
+    edit_bytes(archive, half)
+    return archive
+
+
+def zip_with_a_flipped_bit(path: Path) -> Path:
+    archive = zipped(write_store(path, compressors=None))
+    with zipfile.ZipFile(archive) as file:
+        name = "data/state/1.0"
+        content = file.read(name)
+    edit_bytes(archive, lambda data: data.replace(content[:64], flip(content[:64], 40)))
+    if zipfile.ZipFile(archive).testzip() is None:
+        raise AssertionError("the zip was not spoilt")
+    return archive
+
+
+def stored_zip(path: Path) -> Path:
+    """A zip of something else."""
+    archive = path.with_suffix(".zip")
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("readme.txt", "hello")
+    return archive
+
+
+def pickled_objects(path: Path) -> Path:
+    write_store(path)
+    metadata = {**json.loads((path / "data/state/.zarray").read_bytes()), "dtype": "|O", "fill_value": None}
+    metadata.update(filters=[{"id": "pickle", "protocol": 5}], compressor=None)
+    return with_payload(path, metadata)
+
+
+def pickled_floats(path: Path) -> Path:
+    """Numbers, it says, but unpacked by unpickling."""
+    write_store(path)
+    metadata = {**json.loads((path / "data/state/.zarray").read_bytes()), "compressor": {"id": "pickle"}}
+    return with_payload(path, metadata)
+
+
+class Payload:
+    """Leaves a mark where it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.mark),)
+
+
+def with_payload(path: Path, metadata: dict[str, Any]) -> Path:
+    (path / "data/state/.zarray").write_text(json.dumps(metadata))
+    for row in range(4):
+        (path / f"data/state/{row}.0").write_bytes(pickle.dumps(Payload(path.parent / "executed")))
+    return path
+
+
+def with_attribute(key: str, value: Any) -> Callable[[Path], Path]:
+    def make(path: Path) -> Path:
+        write_store(path)
+        zarr.open_group(path)["data/state"].attrs[key] = value
+        return path
+
+    return make
+
+
+def half(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+def state_with(value: float, frame: int, column: int, dtype: str = "f4") -> np.ndarray:
+    state = example_arrays()["data/state"].astype(dtype)
+    state[frame, column] = value
+    return state
+
+
+CHUNK, V3_CHUNK = "data/state/1.0", "data/state/c/1/0"
+ZSTD = {"compressors": {"id": "zstd", "level": 1}}
+BLOSC = {"compressors": numcodecs.Blosc()}
+STATE_META, ENDS_META = "data/state/.zarray", "meta/episode_ends/.zarray"
+FOO = {"id": "foo"}
+
+DAMAGES = [
+    # the path
+    Damage("missing path", lambda path: path, NotAStoreError, "does not exist"),
+    Damage("some file", some_file, NotAStoreError, "is no zarr store"),
+    Damage("empty directory", empty_directory, NotAStoreError, "is empty"),
+    Damage("other directory", other_directory, NotAStoreError, "neither .zgroup nor zarr.json"),
+    Damage("other zip", stored_zip, NotAStoreError, "neither .zgroup nor zarr.json"),
+    Damage("truncated zip", truncated_zip, DamagedStoreError, "damaged zip"),
+    Damage("bit flip in a zip", zip_with_a_flipped_bit, DamagedStoreError, r"frames 10 to 20 .*CRC"),
+    # groups, arrays, metadata
+    Damage("empty group", empty_group, MissingArrayError, "it holds: none"),
+    Damage(
+        "no state", with_arrays(data__state=None), MissingArrayError, "'data/state'.*data/action, data/img"
+    ),
+    Damage("no ends", with_arrays(meta__episode_ends=None), MissingArrayError, "'meta/episode_ends'"),
+    Damage("no such key", write_store, MissingArrayError, "'data/joints'", {"obs_keys": ("joints",)}),
+    Damage("v2 metadata cut off", with_file(STATE_META, half), DamagedStoreError, ".zarray is no valid JSON"),
+    Damage(
+        "v3 metadata cut off",
+        with_file("data/state/zarr.json", half, zarr_format=3),
+        DamagedStoreError,
+        "zarr.json is no valid JSON",
+    ),
+    Damage("metadata is a list", with_file(STATE_META, lambda _: b"[]"), DamagedStoreError, "holds a list"),
+    Damage(
+        "binary metadata", with_file(STATE_META, lambda _: b"\xff\xfe\0"), DamagedStoreError, "no valid JSON"
+    ),
+    Damage("negative shape", with_metadata(STATE_META, shape=[-4, 5]), DamagedStoreError, "makes no sense"),
+    Damage("no shape", with_file(STATE_META, lambda _: b'{"dtype": "<f4"}'), DamagedStoreError, "no sense"),
+    Damage("no dtype", with_file(STATE_META, lambda _: b"{}"), DamagedStoreError, "does not say"),
+    Damage(
+        "huge shape", with_metadata(STATE_META, shape=[10**15, 5]), EpisodeError, "differ in their number"
+    ),
+    Damage("zero chunks", with_metadata(STATE_META, chunks=[0, 5]), UnsupportedArrayError, "expected"),
+    Damage(
+        "unknown v2 codec", with_metadata(STATE_META, compressor=FOO), UnsupportedArrayError, "codec.*foo"
+    ),
+    Damage(
+        "unknown v3 codec",
+        with_metadata("data/state/zarr.json", 3, codecs=[{"name": "foo"}]),
+        UnsupportedArrayError,
+        "codec.*foo",
+    ),
+    Damage(
+        "root attributes cut off", with_file(".zattrs", lambda _: b"{"), DamagedStoreError, ".zattrs is no"
+    ),
+    # chunks
+    Damage(
+        "missing v2 chunk", with_file(CHUNK, None), DamagedStoreError, "data/state/1.0 is missing.*read 0"
+    ),
+    Damage(
+        "missing v3 chunk", with_file(V3_CHUNK, None, zarr_format=3), DamagedStoreError, "c/1/0 is missing"
+    ),
+    Damage(
+        "missing ends chunk", with_file("meta/episode_ends/0", None), DamagedStoreError, "ends/0 is missing"
+    ),
+    Damage("empty chunk", with_file(CHUNK, lambda _: b""), DamagedStoreError, r"is empty \(0 bytes\)"),
+    Damage(
+        "truncated Zstandard",
+        with_file(CHUNK, half, **ZSTD),
+        DamagedStoreError,
+        "frames 10 to 20 cannot be decoded",
+    ),
+    Damage("truncated Blosc", with_file(CHUNK, half, **BLOSC), DamagedStoreError, "its Blosc header says"),
+    Damage(
+        "stub of Blosc", with_file(CHUNK, lambda b: b[:9], **BLOSC), DamagedStoreError, "9 bytes, less than"
+    ),
+    Damage("padded Blosc", with_file(CHUNK, lambda b: b + b"0", **BLOSC), DamagedStoreError, "header says"),
+    Damage("flipped Blosc size", with_file(CHUNK, lambda b: flip(b, 13), **BLOSC), DamagedStoreError, "says"),
+    Damage(
+        "truncated plain chunk",
+        with_file(CHUNK, half, compressors=None),
+        DamagedStoreError,
+        "frames 10 to 20",
+    ),
+    Damage(
+        "truncated v3 Blosc",
+        with_file(V3_CHUNK, half, zarr_format=3, compressors=BloscCodec()),
+        DamagedStoreError,
+        "its Blosc header says",
+    ),
+    Damage(
+        "bit flip under a checksum",
+        with_file(CHUNK, lambda b: flip(b, -20), compressors={"id": "zstd", "level": 1, "checksum": True}),
+        DamagedStoreError,
+        "frames 10 to 20 cannot be decoded",
+    ),
+    Damage("missing shard", sharded(Path.unlink), DamagedStoreError, "c/1/0 is missing"),
+    Damage("empty shard", sharded(lambda p: p.write_bytes(b"") and None), DamagedStoreError, "0 bytes"),
+    Damage("stub of a shard", sharded(lambda p: edit_bytes(p, lambda b: b[:20])), DamagedStoreError, "index"),
+    Damage("truncated shard", sharded(lambda p: edit_bytes(p, half)), DamagedStoreError, "truncated|decoded"),
+    Damage(
+        "shard lacking a chunk", shard_without_a_chunk, DamagedStoreError, r"lacks its inner chunk \(3, 0\)"
+    ),
+    Damage(
+        "bit flip in a sharded Blosc header",
+        sharded(lambda p: edit_bytes(p, lambda b: flip(b, 13)), compressors=BloscCodec()),
+        DamagedStoreError,
+        "its Blosc header says",
+    ),
+    # what the arrays hold
+    Damage("pickled objects", pickled_objects, UnsupportedArrayError, "pickles"),
+    Damage("pickled floats", pickled_floats, UnsupportedArrayError, "pickles"),
+    Damage("text", with_metadata(STATE_META, dtype="<U4"), UnsupportedArrayError, "holds '<U4'"),
+    Damage(
+        "v3 text", with_metadata("data/state/zarr.json", 3, data_type="string"), UnsupportedArrayError, "str"
+    ),
+    Damage("dates", with_metadata(STATE_META, dtype="<M8[s]"), UnsupportedArrayError, "M8"),
+    Damage(
+        "records", with_metadata(STATE_META, dtype=[["x", "<f4"]]), UnsupportedArrayError, "expected real"
+    ),
+    Damage("complex", with_arrays(data__state=np.ones((40, 2), "c8")), UnsupportedArrayError, "'<c8'"),
+    Damage(
+        "NaN",
+        with_arrays(data__state=state_with(np.nan, 17, 3)),
+        NonFiniteError,
+        r"nan in state\[3\] at frame 17 \(episode 1, step 2\)",
+    ),
+    Damage(
+        "infinity",
+        with_arrays(data__action=np.full((40, 2), -np.inf)),
+        NonFiniteError,
+        r"-inf in action\[0\] at frame 0",
+    ),
+    Damage(
+        "too large",
+        with_arrays(data__state=state_with(1e39, 7, 0, "f8")),
+        NonFiniteError,
+        "frame 7 is too large",
+    ),
+    Damage(
+        "no columns", with_arrays(data__state=np.ones((40, 0), "f4")), UnsupportedArrayError, "at least one"
+    ),
+    # frames and episodes
+    Damage("unequal lengths", with_arrays(data__action=np.ones((39, 2))), EpisodeError, "data/action 39"),
+    Damage(
+        "no frames",
+        with_arrays(data__state=np.ones((0, 5)), data__action=np.ones((0, 2))),
+        EpisodeError,
+        "overruns the 0",
+    ),
+    Damage("no episodes", with_arrays(meta__episode_ends=np.zeros(0, int)), EpisodeError, "is empty"),
+    Damage(
+        "ends in a table", with_arrays(meta__episode_ends=np.array([[15, 40]])), EpisodeError, r"\(1, 2\)"
+    ),
+    Damage("fractional ends", with_arrays(meta__episode_ends=np.array([15.5, 40])), EpisodeError, "float64"),
+    Damage(
+        "ends not increasing",
+        with_arrays(meta__episode_ends=np.array([25, 15, 40])),
+        EpisodeError,
+        "15 after 25",
+    ),
+    Damage(
+        "a repeated end", with_arrays(meta__episode_ends=np.array([15, 15, 40])), EpisodeError, "15 after 15"
+    ),
+    Damage("a negative end", with_arrays(meta__episode_ends=np.array([-5, 40])), EpisodeError, "-5 after 0"),
+    Damage("an end of zero", with_arrays(meta__episode_ends=np.array([0, 40])), EpisodeError, "0 after 0"),
+    Damage(
+        "an overrun",
+        with_arrays(meta__episode_ends=np.array([15, 41])),
+        EpisodeError,
+        "episode 1 ends at frame 41",
+    ),
+    Damage(
+        "uncovered frames",
+        with_arrays(meta__episode_ends=np.array([15, 39])),
+        EpisodeError,
+        "ends at 39 of 40",
+    ),
+    Damage(
+        "an episode too short",
+        with_arrays(meta__episode_ends=np.array([15, 16, 40])),
+        EpisodeError,
+        "episode 1 is too short",
+    ),
+    # angles and rates
+    Damage("angle out of range", write_store, AngleError, "columns 0 to 4", {"angles": (5,)}),
+    Damage("negative angle column", write_store, AngleError, "columns 0 to 4", {"angles": (-1,)}),
+    Damage("angle given twice", write_store, AngleError, "twice", {"angles": (4, 4)}),
+    Damage("declared angles are no list", with_attribute("angles", "four"), AngleError, '"four"'),
+    Damage("declared angle out of range", with_attribute("angles", [9]), AngleError, "columns 0 to 4"),
+    Damage("a rate of zero", write_store, DemoError, "rate_hz", {"rate_hz": 0.0}),
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.name)
+def test_damage_is_refused(tmp_path: Path, damage: Damage) -> None:
+    path = damage.make(tmp_path / "demos.zarr")
+    with pytest.raises(damage.error, match=damage.message) as caught:
+        load_demonstrations(path, **damage.load)
+    assert type(caught.value) is damage.error
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "executed").exists(), "a pickle was run"
+
+
+def test_the_payload_of_the_pickle_tests_does_run(tmp_path: Path) -> None:
+    pickle.loads(pickle.dumps(Payload(tmp_path / "executed")))
+    assert (tmp_path / "executed").exists()
+
+
+def test_images_are_not_loaded_as_observations(tmp_path: Path) -> None:
+    path = write_store(tmp_path / "demos.zarr", {"data/img": np.ones((40, 64, 64, 3), np.uint8)})
+    with pytest.raises(UnsupportedArrayError, match=r"12288 numbers a frame.*open_images"):
+        load_demonstrations(path, obs_keys=("img",))
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(NotAStoreError, match="neither a file nor a folder"):
+        load_demonstrations(tmp_path / "pipe")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+@pytest.mark.parametrize("key", [".", "data", "data/state/.zarray", "data/state/1.0"])
+def test_permission_denied_is_said(tmp_path: Path, key: str) -> None:
+    path = write_store(tmp_path / "demos.zarr")
+    (path / key).chmod(0)
+    try:
+        with pytest.raises(DemoError, match=r"cannot be .*Permission denied"):
+            load_demonstrations(path)
+    finally:
+        (path / key).chmod(0o700)
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [("iterdir", NotAStoreError), ("open", DamagedStoreError), ("is_file", DamagedStoreError)],
+)
+def test_whatever_call_is_denied_the_error_is_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, error: type[DemoError]
+) -> None:
+    path = write_store(tmp_path / "demos.zarr")
+
+    def denied(*args: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, call, denied)
+    with pytest.raises(error, match="cannot be read: Permission denied"):
+        load_demonstrations(path)
+
+
+def test_a_garbled_zip_never_escapes_as_another_error(tmp_path: Path) -> None:
+    archive = zipped(write_store(tmp_path / "demos.zarr"))
+    whole = np.frombuffer(archive.read_bytes(), np.uint8)
+    rng = np.random.default_rng(0)
+    refused = 0
+    for _ in range(60):
+        garbled = whole.copy()
+        garbled[rng.integers(len(whole), size=8)] = rng.integers(256, size=8)
+        archive.write_bytes(garbled.tobytes())
+        try:
+            load_demonstrations(archive)
+        except DemoError:
+            refused += 1
+    assert refused > 10
+
+
+@pytest.mark.parametrize("packing", [BLOSC, {"compressors": None}, ZSTD], ids=["blosc", "plain", "zstd"])
+def test_garbled_chunks_never_crash(tmp_path: Path, packing: dict[str, Any]) -> None:
+    path = write_store(tmp_path / "demos.zarr", **packing)
+    whole = (path / CHUNK).read_bytes()
+    rng = np.random.default_rng(0)
+    for _ in range(40):
+        garbled = np.frombuffer(whole, np.uint8).copy()
+        garbled[rng.integers(len(garbled), size=3)] = rng.integers(256, size=3)
+        (path / CHUNK).write_bytes(garbled.tobytes())
+        try:
+            demos = load_demonstrations(path)
+        except DemoError:
+            continue
+        assert np.isfinite(demos.obs).all()

@@ -1,0 +1,101 @@
+"""Tests for data/types.py."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nsde_policy.data import Demonstrations, Episode
+from nsde_policy.errors import AngleError, DemoError, EpisodeError, NonFiniteError, UnsupportedArrayError
+
+
+def some(**change: Any) -> Demonstrations:
+    fields: dict[str, Any] = {
+        "obs": np.arange(24, dtype=np.float32).reshape(8, 3),
+        "act": np.arange(16, dtype=np.float32).reshape(8, 2),
+        "episode_ends": np.array([3, 8]),
+    }
+    return Demonstrations(**{**fields, **change})
+
+
+def test_episodes_are_views_that_cannot_be_written() -> None:
+    demos = some()
+    assert [len(e) for e in demos] == [3, 5]
+    assert np.shares_memory(demos[1].obs, demos.obs)
+    np.testing.assert_array_equal(demos[-1].act, demos.act[3:])
+    for array in (demos.obs, demos.act, demos.episode_ends, demos[0].obs):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1
+    with pytest.raises(IndexError):
+        demos[2]
+
+
+def test_the_callers_own_array_stays_writable() -> None:
+    obs = np.zeros((4, 1), np.float32)
+    Episode(obs=obs, act=obs)
+    obs[0] = 1
+
+
+def test_laying_episodes_end_to_end_gives_them_back() -> None:
+    demos = some()
+    again = Demonstrations.from_episodes(demos, angles=(2,), rate_hz=10)
+    np.testing.assert_array_equal(again.obs, demos.obs)
+    np.testing.assert_array_equal(again.lengths, [3, 5])
+    assert (again.angles, again.rate_hz) == ((2,), 10)
+
+
+def test_the_fingerprint_sees_numbers_cuts_and_angles_but_not_names() -> None:
+    first = some()
+    assert first.fingerprint == some(obs_names=("a", "b", "c"), source="elsewhere").fingerprint
+    changed = first.obs.copy()
+    changed[7, 2] += 1
+    others = [some(obs=changed), some(episode_ends=np.array([4, 8])), some(angles=(2,))]
+    assert len({first.fingerprint, *(o.fingerprint for o in others)}) == 4
+
+
+def with_nan(frame: int, column: int) -> np.ndarray:
+    obs = some().obs.copy()
+    obs[frame, column] = np.nan
+    return obs
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"act": np.zeros((7, 2))}, EpisodeError, "obs 8, act 7"),
+        ({"obs": np.zeros((8, 0))}, EpisodeError, r"shape \(8, 0\)"),
+        ({"obs": np.zeros((8, 3), complex)}, UnsupportedArrayError, "complex128"),
+        ({"obs": np.full((8, 3), 1e39)}, NonFiniteError, "1e\\+39 at frame 0 is too large"),
+        ({"obs": with_nan(4, 2)}, NonFiniteError, r"nan in obs\[2\] at frame 4 \(episode 1, step 1\)"),
+        ({"episode_ends": np.array([[3, 8]])}, EpisodeError, "shape"),
+        ({"episode_ends": np.array([], int)}, EpisodeError, "empty"),
+        ({"episode_ends": np.array([3.0, 8.0])}, EpisodeError, "float64"),
+        ({"episode_ends": np.array([3, 3, 8])}, EpisodeError, "got 3 after 3 at episode 1"),
+        ({"episode_ends": np.array([-3, 8])}, EpisodeError, "got -3 after 0 at episode 0"),
+        ({"episode_ends": np.array([3, 9])}, EpisodeError, "overruns the 8 frames"),
+        ({"episode_ends": np.array([3, 7])}, EpisodeError, "ends at 7 of 8"),
+        ({"episode_ends": np.array([7, 8])}, EpisodeError, "episode 1 is too short"),
+        ({"angles": (3,)}, AngleError, "columns 0 to 2"),
+        ({"angles": (-1,)}, AngleError, "columns 0 to 2"),
+        ({"angles": (1, 1)}, AngleError, "twice"),
+        ({"act_angles": (2,)}, AngleError, "act has columns 0 to 1"),
+        ({"rate_hz": 0}, DemoError, "rate_hz"),
+        ({"rate_hz": "fast"}, DemoError, "rate_hz"),
+        ({"obs_names": ("x",)}, DemoError, "1 names"),
+    ],
+)
+def test_refused(change: dict[str, Any], error: type[DemoError], message: str) -> None:
+    with pytest.raises(error, match=message) as caught:
+        some(**change)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_episode_refuses_what_the_set_refuses() -> None:
+    with pytest.raises(EpisodeError, match="too short"):
+        Episode(obs=np.zeros((1, 2)), act=np.zeros((1, 2)))
+    with pytest.raises(NonFiniteError, match=r"inf in act\[0\] at frame 1"):
+        Episode(obs=np.zeros((2, 2)), act=np.array([[0], [np.inf]]))
+    with pytest.raises(EpisodeError, match="obs 3, act 2"):
+        Episode(obs=np.zeros((3, 2)), act=np.zeros((2, 2)))
+    with pytest.raises(EpisodeError, match="share one"):
+        Demonstrations.from_episodes([])

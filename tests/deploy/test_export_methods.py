@@ -1,0 +1,77 @@
+"""Each method as a graph: what goes in is its noise, what comes out is its plan."""
+
+import io
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from tests.helpers.exported_policies import DDIM, SMALL, fresh, neural_sde, some_states
+
+from nsde_policy.run_directory import fingerprint
+from nsde_policy.deploy.export import export_policy
+from nsde_policy.deploy.export.plan_module import GivenDraws
+from nsde_policy.deploy.export.torch_export import RECORD_FILE
+from nsde_policy.methods.bet.model import BehaviourTransformerConfig
+from nsde_policy.methods.flow import StreamingFlowConfig, StreamingFlowSampling
+from nsde_policy.methods.ibc import ImplicitBCConfig, ImplicitBCSampling
+from nsde_policy.methods.knn import NearestNeighboursConfig, NearestNeighboursSampling
+from nsde_policy.methods.lstm_gmm import LSTMGMMConfig
+from nsde_policy.methods.mip import MIPConfig
+from nsde_policy.methods.regression import RegressionConfig
+from nsde_policy.deploy.runtime.metadata import GraphRecord
+
+METHODS = {
+    "neural_sde": (neural_sde(), 2),
+    "regression": (RegressionConfig(network=SMALL), 4),
+    "mip": (MIPConfig(network=SMALL), 4),
+    "flow": (StreamingFlowConfig(network=SMALL, sampling=StreamingFlowSampling(start=1.0)), 2),
+    "diffusion": (DDIM, 4),
+    "knn": (NearestNeighboursConfig(sampling=NearestNeighboursSampling(k=3, weights="inverse")), 4),
+    "lstm_gmm": (LSTMGMMConfig(hidden=16), 1),
+    "bet": (BehaviourTransformerConfig(width=12, depth=1, heads=2, bins=5), 1),
+    "ibc": (ImplicitBCConfig(width=16, depth=2, sampling=ImplicitBCSampling(samples=32, iterations=2)), 1),
+}
+
+
+def noise_for(record: GraphRecord, seed: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [
+        rng.standard_normal(given.shape, np.float32)
+        if given.kind == "normal"
+        else rng.random(given.shape, np.float32)
+        for given in record.inputs[1:]
+    ]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_onnx_answers_as_the_method_plans(method, tmp_path):
+    config, chunk = METHODS[method]
+    policy = fresh(config, chunk=chunk)
+    exported = export_policy(policy, tmp_path / "policy.onnx", cases=5)
+    record = exported[0].record
+    session = onnxruntime.InferenceSession(tmp_path / "policy.onnx")
+    for seed in range(5):
+        states, noise = some_states(config.history, seed=seed), noise_for(record, seed)
+        names = [given.name for given in record.inputs]
+        answer = session.run(["actions"], dict(zip(names, [states, *noise], strict=True)))[0]
+        draws = GivenDraws([torch.from_numpy(values) for values in noise])
+        expected = policy.model.plan(torch.from_numpy(states)[None], steps=chunk, draws=draws)[0]
+        np.testing.assert_allclose(answer, expected, rtol=0, atol=1e-4)
+    assert record.spec.method == method
+    assert record.fingerprint == fingerprint(policy.model.state_dict())
+
+
+@pytest.mark.parametrize("method", ["neural_sde", "diffusion", "lstm_gmm"])
+def test_a_pt2_archive_answers_as_the_method_plans_and_holds_its_record(method, tmp_path):
+    config, chunk = METHODS[method]
+    policy = fresh(config, chunk=chunk)
+    export_policy(policy, tmp_path / "policy.pt2", format="pt2", cases=5)
+    files = {RECORD_FILE: ""}
+    program = torch.export.load(io.BytesIO((tmp_path / "policy.pt2").read_bytes()), extra_files=files)
+    record = GraphRecord.from_json(files[RECORD_FILE])
+    states, noise = torch.from_numpy(some_states(config.history)), noise_for(record, 0)
+    given = [torch.from_numpy(values) for values in noise]
+    answer = program.module()(states, *given)[0]
+    expected = policy.model.plan(states[None], steps=chunk, draws=GivenDraws(given))[0]
+    assert torch.allclose(answer, expected, rtol=0, atol=1e-4)

@@ -1,0 +1,165 @@
+"""Tests for `nsde-policy serve` as a command: its answers, its end, its refusals."""
+
+import json
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nsde_policy.assets import SHIPPED_POLICY
+from nsde_policy.cli.main import main
+from nsde_policy.errors import RemoteLateError
+from nsde_policy.inference.policy import NSDEPolicy
+from nsde_policy.deploy.client import RemotePolicy
+
+ROOT = Path(__file__).parents[2]
+TOKEN = "correct-horse-battery"
+
+
+def start(*args: str, **env: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "nsde_policy.cli.main", "serve", *args]
+    return subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **env},
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_command_answers_as_the_policy_here_and_ends_when_told(tmp_path: Path, number: int):
+    token = tmp_path / "token"
+    token.write_text(TOKEN + "\n")
+    process = start("--port", "0", "--json", "--token-file", str(token))
+    try:
+        assert process.stdout is not None
+        facts = json.loads(process.stdout.readline())
+        local = NSDEPolicy.from_pretrained()
+        memory = local.spec.memory()
+        memory.see([235.0, 124.0, 299.6, 145.2, 5.378])
+        memory.did([200.0, 100.0])
+        memory.see([230.0, 120.0, 299.6, 145.2, 5.378])
+        remote = RemotePolicy.connect(facts["url"], token=TOKEN, deadline_s=5, timeout_s=20)
+        assert remote.spec == local.spec
+        assert remote.calibration == local.calibration
+        assert remote.calibration.rate_hz == 10
+        assert facts["spec"] == json.loads(local.spec.to_json())
+        for seed in (0, 1, 2**63 - 1):
+            for states in (memory.states(), memory.states().astype(np.float64)):
+                here = local.plan_from(states, steps=8, seed=seed)
+                there = remote.plan_from(states, steps=8, seed=seed)
+                assert here.states is not None
+                assert there.states is not None
+                assert there.actions.tobytes() == here.actions.tobytes()
+                assert there.states.tobytes() == here.states.tobytes()
+                assert here.std is not None
+                assert there.std is not None
+                assert there.std.tobytes() == here.std.tobytes()
+    finally:
+        process.send_signal(number)
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == 0
+    events = [json.loads(line) for line in said.splitlines()]
+    assert [event["event"] for event in events][:2] == ["serving", "connected"]
+    assert events[-1]["event"] == "stopped"
+    assert events[-1]["planned"] == 6
+    assert TOKEN not in said
+
+
+SLOW = """
+import sys, time
+from nsde_policy.cli.main import main
+from nsde_policy.inference.policy import NSDEPolicy
+quick = NSDEPolicy.plan_from
+def plan_from(self, states, *, steps, seed):
+    time.sleep(seed)
+    return quick(self, states, steps=steps, seed=seed)
+NSDEPolicy.plan_from = plan_from
+sys.exit(main(["serve", "--port", "0", "--json", *sys.argv[1:]]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("seed", "patience", "rc", "last"),
+    [(0, "60", 0, ["stopped"]), (1000, "0.2", 1, ["hangs", "stopped"])],
+)
+def test_a_late_plan_is_waited_for_at_the_end_and_one_that_hangs_is_left(
+    seed: int, patience: str, rc: int, last: list[str]
+):
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW, "--patience-s", patience],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        url = json.loads(process.stdout.readline())["url"]
+        remote = RemotePolicy.connect(url, deadline_s=0.002, timeout_s=20)
+        memory = remote.spec.memory()
+        memory.see([235.0, 124.0, 299.6, 145.2, 5.378])
+        with pytest.raises(RemoteLateError):
+            remote.plan_from(memory.states(), steps=128, seed=seed)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == rc, said
+    assert [json.loads(line)["event"] for line in said.splitlines()][-len(last) :] == last
+
+
+@pytest.mark.parametrize(
+    ("args", "env", "message"),
+    [
+        (("--host", "0.0.0.0"), {}, "serve there with a token"),
+        (("--host", "0.0.0.0"), {"NSDE_POLICY_TOKEN": "1234"}, "at least 16"),
+        (("--token-file", "/nowhere/token"), {}, "/nowhere/token: No such file"),
+        (("/nowhere/run",), {}, "/nowhere/run is no run directory"),
+        (("--threads", "0"), {}, "need --threads >= 1"),
+    ],
+)
+def test_the_command_refuses_in_one_line(
+    args: tuple[str, ...], env: dict[str, str], message: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("NSDE_POLICY_TOKEN", raising=False)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    assert main(["serve", *args]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+
+
+class Payload:
+    """Unpickling it creates a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self._path,)
+
+
+def test_a_pickle_in_disguise_is_not_served_and_not_executed(tmp_path: Path, capsys: Any):
+    run = tmp_path / "run"
+    shutil.copytree(SHIPPED_POLICY, run)
+    (run / "model.safetensors").write_bytes(pickle.dumps(Payload(tmp_path / "executed")))
+    assert main(["serve", str(run)]) == 2
+    assert "model.safetensors cannot be read" in capsys.readouterr().err
+    assert not (tmp_path / "executed").exists()
+
+
+def test_the_missing_extra_is_named(capsys: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delitem(sys.modules, "nsde_policy.deploy.server.server", raising=False)
+    monkeypatch.setitem(sys.modules, "websockets.asyncio.server", None)
+    assert main(["serve"]) == 2
+    assert "pip install 'nsde-policy[serve]'" in capsys.readouterr().err

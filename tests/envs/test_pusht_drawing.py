@@ -1,0 +1,99 @@
+"""Tests for envs/pusht/drawing.py."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from nsde_policy.envs import PUSHT_ID
+from nsde_policy.envs.pusht import drawing, geometry
+from nsde_policy.errors import EnvInputError
+
+
+def psnr(a, b):
+    return 10 * np.log10(255**2 / max(np.mean((a.astype(float) - b) ** 2), 1e-9))
+
+
+def is_colour(picture, point, colour):
+    """Whether a flat place of the picture has the colour, to the rounding of the scaling."""
+    x, y = point
+    return np.abs(picture[round(y), round(x)].astype(int) - colour).max() <= 4
+
+
+def test_the_recorded_frames_are_drawn_to_35_db(human_demos):
+    import zarr
+
+    data = zarr.open_group(str(human_demos), mode="r")["data"]
+    chunk = data["img"].chunks[0]
+    starts = np.linspace(0, data["img"].shape[0] - chunk, 10).astype(int) // chunk * chunk
+    scores, same = [], []
+    for start in starts:  # whole chunks, since one chunk is what a read costs
+        frames, states = data["img"][start : start + chunk], data["state"][start : start + chunk]
+        for i in range(0, chunk, 3)[:50]:
+            drawn = drawing.benchmark_frame(states[i, :2].tolist(), states[i, 2:].tolist())
+            scores.append(psnr(drawn, frames[i]))
+            same.append((drawn == frames[i]).all(-1).mean())
+    assert len(scores) == 500
+    assert np.mean(scores) > 40
+    assert np.min(scores) > 35
+    assert np.mean(same) > 0.99
+
+
+@pytest.mark.parametrize("size", [16, 96, 333, 1024])
+def test_a_frame_for_people_comes_in_any_size(size):
+    picture = drawing.frame((100, 100), (300, 300, 1.0), size=size, target=(120, 120))
+    assert picture.shape == (size, size, 3)
+    assert picture.dtype == np.uint8
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"size": 0}, "1 to 8192 pixels wide, got 0"),
+        ({"size": 10**6}, "1 to 8192 pixels wide"),
+        ({"paths": np.zeros((3, 2))}, r"shape \(n_points, 2\), got \(2,\)"),
+        ({"paths": np.zeros((1, 3, 3))}, r"shape \(n_points, 2\), got \(3, 3\)"),
+    ],
+)
+def test_a_picture_that_cannot_be_drawn_is_refused(asked, message):
+    with pytest.raises(EnvInputError, match=message):
+        drawing.frame((100, 100), (300, 300, 1.0), **asked)
+
+
+def test_everything_asked_for_is_in_the_frame():
+    agent, block = (100.0, 100.0), (300.0, 300.0, 1.0)
+    palette = drawing.Palette()
+    path = np.array([[[100.0, 100.0], [200.0, 100.0], [300.0, 120.0]]])
+    picture = drawing.frame(agent, block, target=(60.0, 60.0), paths=path)
+    (stem_tip,) = geometry.to_world([(0.0, 110.0)], block)
+    (goal_tip,) = geometry.to_world([(0.0, 110.0)], geometry.GOAL_POSE)
+
+    assert is_colour(picture, agent, palette.agent)
+    assert is_colour(picture, stem_tip, palette.block)
+    assert is_colour(picture, goal_tip, palette.goal)
+    assert is_colour(picture, (60, 60), palette.target)
+    assert is_colour(picture, (480, 480), palette.table)
+    assert not is_colour(picture, (150, 100), palette.table)  # the path
+    assert is_colour(drawing.frame(agent, block), (150, 100), palette.table)
+
+
+def test_rgb_array_shows_the_target_of_the_last_action():
+    env = gym.make(PUSHT_ID, render_mode="rgb_array", render_size=512)
+    env.reset(seed=100000)
+    target = drawing.Palette().target
+    assert not is_colour(env.render(), (60, 450), target)
+    env.step(np.array([60.0, 450.0]))
+    assert is_colour(env.render(), (60, 450), target)
+
+
+def test_a_window_works_without_a_screen_when_asked_to():
+    code = (
+        "import gymnasium, numpy, nsde_policy.envs\n"
+        "e = gymnasium.make('nsde_policy/PushT-v0', render_mode='human', render_size=128)\n"
+        "e.reset(seed=0); e.step(numpy.array([9.0, 9.0])); e.close()\n"
+    )
+    env = {"SDL_VIDEODRIVER": "dummy", "PATH": "/usr/bin:/bin"}
+    subprocess.run([sys.executable, "-c", code], env=env, cwd=Path(__file__).parents[2], check=True)

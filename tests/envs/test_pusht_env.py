@@ -1,0 +1,266 @@
+"""Tests for envs/pusht/env.py and envs/__init__.py."""
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium.utils.env_checker import check_env
+
+from nsde_policy.envs import PUSHT_ID
+from nsde_policy.envs.pusht import geometry
+from nsde_policy.envs.pusht.env import PushTEnv
+from nsde_policy.errors import EnvInputError
+
+OBS_TYPES = ["state", "keypoints", "pixels", "pixels_agent"]
+IDS = [env_id for env_id in gym.registry if env_id.startswith("nsde_policy/")]
+
+# The first observations that gym-pusht 0.1.8 gives for these seeds.
+GYM_PUSHT_STARTS = {
+    0: [390.0, 304.0, 241.54255640895335, 268.5169735431818, 3.3990368971690628],
+    7: [427.0, 300.0, 349.41523429665847, 421.2309724361895, 1.7321842783482628],
+    100000: [113.0, 100.0, 219.69849511224464, 329.9945786131859, 3.1260699166107457],
+    123456: [89.0, 304.0, 330.782935680075, 303.01522068713547, 3.4397010283927663],
+}
+
+
+def make(**kwargs):
+    return gym.make(PUSHT_ID, **kwargs)
+
+
+def start_of(seed, **kwargs):
+    return make(**kwargs).reset(seed=seed)[0]
+
+
+@pytest.mark.filterwarnings("ignore:.*recommend using a symmetric and normalized space")
+@pytest.mark.parametrize("obs_type", OBS_TYPES)
+@pytest.mark.parametrize("env_id", IDS)
+def test_gymnasium_finds_nothing_wrong(env_id, obs_type):
+    check_env(gym.make(env_id, obs_type=obs_type).unwrapped)
+
+
+def test_push_t_is_registered():
+    assert PUSHT_ID in IDS
+
+
+@pytest.mark.parametrize("obs_type", OBS_TYPES)
+@pytest.mark.parametrize("rule", ["benchmark", "gym_pusht"])
+def test_observations_stay_inside_the_declared_space(obs_type, rule):
+    env = make(obs_type=obs_type, reset_rule=rule)
+    rng = np.random.default_rng(0)
+    obs, _ = env.reset(seed=100000)
+    for _ in range(50 if "pixels" in obs_type else 300):
+        assert env.observation_space.contains(obs)
+        obs, *_ = env.step(rng.uniform(0, 512, 2))
+
+
+@pytest.mark.parametrize("k", [0, 1, 57, 107, 205])
+def test_demonstration_k_starts_where_benchmark_seed_k_does(human_states, k):
+    states, ends = human_states
+    first = states[ends[k - 1] if k else 0]
+    assert start_of(k, reset_rule="benchmark") == pytest.approx(first, abs=2e-5)
+
+
+@pytest.mark.parametrize("seed", GYM_PUSHT_STARTS)
+def test_the_gym_pusht_rule_starts_where_gym_pusht_does(seed):
+    assert start_of(seed, reset_rule="gym_pusht") == pytest.approx(GYM_PUSHT_STARTS[seed], abs=1e-9)
+
+
+def test_the_two_rules_draw_different_states_from_one_seed():
+    assert not np.allclose(start_of(100000), start_of(100000, reset_rule="gym_pusht"))
+
+
+def test_without_a_seed_every_episode_starts_elsewhere_and_the_sequence_repeats():
+    def three(env):
+        env.reset(seed=5)
+        return np.array([env.reset()[0] for _ in range(3)])
+
+    first, again = three(make()), three(make())
+    assert np.array_equal(first, again)
+    assert len(np.unique(first[:, 0])) == 3
+
+
+def test_a_given_state_is_restored_exactly():
+    rng = np.random.default_rng(3)
+    env = make()
+    for _ in range(50):
+        state = np.concatenate([rng.uniform(60, 450, 4), rng.uniform(0, 2 * math.pi, 1)])
+        obs, _ = env.reset(options={"state": state})
+        assert obs == pytest.approx(state, abs=1e-9)
+
+
+def test_a_state_that_touches_the_block_is_restored_exactly_too():
+    state = [256.0, 250.0, 256.0, 256.0, 0.0]  # the agent stands in the bar
+    obs, _ = make().reset(options={"state": state})
+    assert obs == pytest.approx(state, abs=1e-9)
+
+
+def test_an_episode_repeats_itself_after_a_reset():
+    rng = np.random.default_rng(0)
+    actions = rng.uniform(100, 400, (80, 2))
+    env = make()
+
+    def run():
+        env.reset(seed=100003)
+        return np.array([env.step(a)[0] for a in actions])
+
+    assert np.array_equal(run(), run())
+
+
+def test_reward_is_coverage_over_95_percent_and_success_ends_the_episode():
+    env = make()
+    x, y, angle = geometry.GOAL_POSE
+    for offset in np.linspace(0, 12, 25):
+        env.reset(options={"state": [20.0, 20.0, x + offset, y, angle]})
+        _, reward, terminated, truncated, info = env.step(np.array([20.0, 20.0]))
+        assert info["coverage"] == pytest.approx(geometry.coverage((x + offset, y, angle)))
+        assert reward == pytest.approx(min(info["coverage"] / 0.95, 1.0))
+        assert terminated == info["success"] == (info["coverage"] > 0.95)
+        assert not truncated
+    assert info["coverage"] < 0.95
+
+
+def test_an_episode_is_truncated_after_300_periods():
+    env = make()
+    env.reset(seed=100000)
+    ended = [env.step(np.array([30.0, 30.0]))[3] for _ in range(300)]
+    assert ended.index(True) == 299
+
+
+def test_targets_off_the_table_are_clipped_to_it():
+    far, edge = make(), make()
+    for env in (far, edge):
+        env.reset(seed=100001)
+    for _ in range(10):
+        a, *_ = far.step(np.array([9000.0, -50.0]))
+        b, *_ = edge.step(np.array([512.0, 0.0]))
+        assert np.array_equal(a, b)
+
+
+def test_keypoints_are_those_of_the_demonstrations(human_demos):
+    import zarr
+
+    data = zarr.open_group(str(human_demos), mode="r")["data"]
+    states, recorded = data["state"][:2000], data["keypoint"][:2000]
+    env = make(obs_type="keypoints")
+    off = [
+        np.abs(env.reset(options={"state": s})[0] - np.concatenate([k.ravel(), s[:2]])).max()
+        for s, k in zip(states, recorded, strict=True)
+    ]
+    # While the block moves, the recorded keypoints lag its recorded pose a little.
+    assert np.median(off) < 1e-4
+    assert np.quantile(off, 0.99) < 0.1
+
+
+def test_state_rollouts_never_import_pygame():
+    code = (
+        "import sys, gymnasium, nsde_policy.envs\n"
+        "from nsde_policy.envs.vector import EpisodeVectorEnv\n"
+        "e = EpisodeVectorEnv('nsde_policy/PushT-v0', 2, obs_type='keypoints'); e.reset(seed=1)\n"
+        "e = gymnasium.make('nsde_policy/PushT-v0'); e.reset(seed=0); e.step([9.0, 9.0])\n"
+        "assert 'pygame' not in sys.modules and 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=True)
+
+
+BAD_ACTIONS = {
+    "nan": ([np.nan, 1.0], "finite"),
+    "infinite": ([np.inf, 1.0], "finite"),
+    "too long": ([1.0, 2.0, 3.0], r"shape \(2,\), got \(3,\)"),
+    "too short": ([1.0], r"shape \(2,\), got \(1,\)"),
+    "a batch": ([[1.0, 2.0]], r"shape \(2,\), got \(1, 2\)"),
+    "a number": (3.0, r"shape \(2,\), got \(\)"),
+    "text": ("left", "must be 2 numbers, got str 'left'"),
+    "nothing": (None, "action must"),
+    "ragged": ([[1.0], 2.0], "must be 2 numbers"),
+    "a dict": ({"x": 1.0}, "must be 2 numbers, got dict"),
+    "complex": ([1j, 2.0], "must be 2 numbers"),
+    "numbers in quotes": (["1", "2"], "must be 2 numbers"),
+    "dates": (np.array([1, 2], dtype="datetime64[s]"), "must be 2 numbers"),
+    "a tensor with its gradient": (torch.ones(2, requires_grad=True), "must be 2 numbers, got Tensor"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_ACTIONS)
+def test_a_bad_action_is_refused_and_changes_nothing(name):
+    action, message = BAD_ACTIONS[name]
+    env = make()
+    before, _ = env.reset(seed=100000)
+    with pytest.raises(EnvInputError, match=message):
+        env.step(action)
+    after, *_ = env.step(before[:2])
+    assert after == pytest.approx(before, abs=1e-9)
+
+
+BAD_OPTIONS = {
+    "unknown key": ({"stat": [0] * 5}, "unknown reset option 'stat'"),
+    "wrong length": ({"state": [1.0, 2.0, 3.0, 4.0]}, r"shape \(5,\), got \(4,\)"),
+    "nan": ({"state": [1.0, 2.0, 3.0, 4.0, np.nan]}, "finite"),
+    "agent off the table": (
+        {"state": [600.0, 2.0, 3.0, 4.0, 0.0]},
+        r"agent x must lie in \[0, 512\], got 600",
+    ),
+    "block far away": ({"state": [1.0, 2.0, 3.0, -4e3, 0.0]}, "block y must lie in"),
+    "text": ({"state": "home"}, "must be 5 numbers"),
+    "numbers in quotes": ({"state": ["1", "2", "3", "4", "5"]}, "must be 5 numbers"),
+    "no dict": (5, "must be a dict"),
+    "keys of two types": ({1: 2, "state": [0] * 5}, "unknown reset option 1"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_OPTIONS)
+def test_bad_reset_options_are_refused(name):
+    options, message = BAD_OPTIONS[name]
+    with pytest.raises(EnvInputError, match=message):
+        make().reset(options=options)
+
+
+BAD_SETTINGS = {
+    "obs_type": ({"obs_type": "image"}, "obs_type must be one of 'state', 'keypoints'"),
+    "reset_rule": ({"reset_rule": "mine"}, "reset_rule must be one of 'benchmark', 'gym_pusht'; got 'mine'"),
+    "render_size": ({"render_size": 3}, "render_size must be a whole number from 16"),
+    "render_mode": ({"render_mode": "ansi"}, "render_mode must be one of"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_SETTINGS)
+def test_bad_settings_are_refused(name):
+    settings, message = BAD_SETTINGS[name]
+    with pytest.raises(EnvInputError, match=message):
+        PushTEnv(**settings)
+
+
+def test_a_seed_the_benchmark_cannot_mean_is_refused():
+    with pytest.raises(EnvInputError, match=r"below 2\*\*32"):
+        make().reset(seed=2**32)
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, "7", True, [7]])
+def test_a_seed_that_is_no_whole_number_is_refused(seed):
+    with pytest.raises(EnvInputError, match="a seed must be a whole number from 0 on"):
+        make().reset(seed=seed)
+
+
+def test_a_seed_of_numpys_is_the_same_seed():
+    assert np.array_equal(start_of(np.int64(100000)), start_of(100000))
+
+
+def test_the_id_can_name_the_module_that_registers_it():
+    code = "import gymnasium; gymnasium.make('nsde_policy.envs:nsde_policy/PushT-v0').reset(seed=0)"
+    subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=True)
+
+
+def test_stepping_before_a_reset_is_refused():
+    with pytest.raises(EnvInputError, match=r"call reset\(\) first"):
+        PushTEnv().step(np.zeros(2))
+
+
+def test_rendering_without_a_mode_says_which_there_are():
+    env = PushTEnv()
+    env.reset(seed=0)
+    with pytest.raises(EnvInputError, match="rgb_array"):
+        env.render()

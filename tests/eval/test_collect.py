@@ -1,0 +1,256 @@
+"""Tests for `nsde-policy collect`: what a policy plays becomes a store that survives, goes on, and trains."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.helpers.demo_stores import write_store
+
+from nsde_policy.cli.main import main
+from nsde_policy.data import DemoWriter, Episode, load_demonstrations
+from nsde_policy.data.zarr_store.check import check_store
+from nsde_policy.errors import DamagedStoreError, EpisodeError
+from nsde_policy.eval import generate as generating
+from nsde_policy.data.collection import Collection, Kept, Provenance
+
+ROOT = Path(__file__).parents[2]
+HAND = Provenance("teleoperation", {"env": "a table"}, {"person": "ada"})
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A policy that was hardly trained: it fails, fast to compute."""
+    path = tmp_path_factory.mktemp("runs") / "hardly"
+    quick = ["--train.steps", "20", "--train.log-every", "10", "--model.network.width", "16"]
+    assert main(["train", *quick, "--device", "cpu", "--out", str(path)]) == 0
+    return path
+
+
+def command(run: Path | str, out: Path, *args: str) -> list[str]:
+    return ["collect", "--out", str(out), "--policy", str(run), "--workers", "1", *args]
+
+
+def content(store: Path) -> dict[str, bytes]:
+    """Every file but the one that holds dates."""
+    files = {p.relative_to(store).as_posix(): p for p in store.rglob("*") if p.is_file()}
+    return {name: path.read_bytes() for name, path in files.items() if name != ".zattrs"}
+
+
+def recorded(steps: int = 5, value: float = 1.0) -> Episode:
+    return Episode(np.full((steps, 5), value, np.float32), np.full((steps, 2), value, np.float32))
+
+
+@pytest.fixture(scope="module")
+def store(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four episodes, collected in one go."""
+    out = tmp_path_factory.mktemp("stores") / "demos.zarr"
+    assert main(command(run, out, "--episodes", "4", "--seed-start", "7")) == 0
+    return out
+
+
+def test_what_was_collected_is_what_was_played_and_where_it_comes_from(run: Path, store: Path):
+    demos = load_demonstrations(store)
+    assert (len(demos), demos.angles, demos.rate_hz) == (4, (4,), 10)
+    assert check_store(store) == []
+    attributes = json.loads((store / ".zattrs").read_text())
+    made, (session,) = attributes["made_with"], attributes["sessions"]
+    assert (made["by"], made["method"], made["seed_start"]) == ("policy", "neural_sde", 7)
+    assert (made["reset_rule"], made["only_success"], made["chunk"]) == ("benchmark", False, 8)
+    assert made["sampling"]["diffusion"] == 0.5
+    assert len(made["policy"]) == 64
+    assert (session["run"], session["first_episode"]) == (str(run), 0)
+    assert {"torch", "pymunk", "nsde_policy"} <= session["versions"].keys()
+    import gymnasium
+
+    from nsde_policy.envs import PUSHT_ID
+
+    env = gymnasium.make(PUSHT_ID)
+    for seed, episode in zip(range(7, 11), demos, strict=True):
+        obs, _ = env.reset(seed=seed)
+        for seen, action in zip(episode.obs, episode.act, strict=True):
+            np.testing.assert_allclose(obs, seen, atol=1e-3)
+            obs, *_ = env.step(action)
+
+
+def test_the_number_of_processes_changes_nothing(run: Path, store: Path, tmp_path: Path):
+    out = tmp_path / "demos.zarr"
+    args = command(run, out, "--episodes", "4", "--seed-start", "7")
+    args[args.index("--workers") + 1] = "2"
+    assert main(args) == 0
+    assert content(out) == content(store)
+
+
+def test_collecting_in_two_goes_gives_the_same_store(run: Path, store: Path, tmp_path: Path):
+    out = tmp_path / "demos.zarr"
+    for episodes in ("1", "4", "4", "2"):
+        assert main(command(run, out, "--episodes", episodes, "--seed-start", "7")) == 0
+    assert content(out) == content(store)
+
+
+def test_killed_at_any_moment_it_goes_on_to_the_same_store(run: Path, store: Path, tmp_path: Path):
+    out = tmp_path / "demos.zarr"
+    args = command(run, out, "--episodes", "4", "--seed-start", "7")
+    for held in (0, 1):
+        process = subprocess.Popen([sys.executable, "-m", "nsde_policy.cli.main", *args], cwd=ROOT)
+        while process.poll() is None and _episodes(out) <= held:
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert check_store(out) == []
+        assert len(load_demonstrations(out)) > held
+    assert main(args) == 0
+    assert content(out) == content(store)
+
+
+def _episodes(store: Path) -> int:
+    """How many a store says it has, without opening it."""
+    count = store / "meta/episode_ends/.zarray"
+    return json.loads(count.read_text())["shape"][0] if count.exists() else 0
+
+
+def test_only_successes_are_kept_where_asked(tmp_path: Path):
+    out = tmp_path / "won.zarr"
+    args = ["--episodes", "3", "--only-success", "--seed-start", "100000"]
+    assert main(command("shipped", out, *args)) == 0
+    with Collection.open(tmp_path / "new.zarr", HAND) as empty:
+        assert empty.episodes == ()
+    about = json.loads((out / ".zattrs").read_text())
+    assert about["sessions"][0]["run"] == "shipped"
+    demos = load_demonstrations(out)
+    assert len(demos) == 3
+    assert all(len(episode) < 300 for episode in demos), "an episode ends when it succeeds"
+
+
+def test_a_policy_that_never_succeeds_is_given_up(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(generating, "PATIENCE", 2)
+    out = tmp_path / "won.zarr"
+    assert main(command(run, out, "--episodes", "1", "--only-success", "--seed-start", "7")) == 2
+    assert "2 episodes in a row failed, up to seed 8" in capsys.readouterr().err
+
+
+def test_what_was_collected_trains_at_once(store: Path, tmp_path: Path):
+    quick = ["--train.steps", "20", "--model.network.width", "16", "--device", "cpu"]
+    assert main(["train", "--demos", str(store), *quick, "--out", str(tmp_path / "run")]) == 0
+    assert main(["eval", str(tmp_path / "run"), "--episodes", "1", "--workers", "1"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--seed-start", "8"], "was made with seed_start 7, not 8"),
+        (["--only-success"], "was made with only_success false, not true"),
+        (["--reset-rule", "gym_pusht"], 'was made with reset_rule "benchmark"'),
+        (["--sampling", "diffusion=1"], "was made with sampling"),
+        (["--chunk", "4"], "was made with chunk 8, not 4"),
+        (["--policy", "shipped"], "was made with policy"),
+    ],
+)
+def test_a_store_of_other_settings_is_refused_and_not_touched(
+    run: Path, store: Path, args: list[str], message: str, capsys: pytest.CaptureFixture[str]
+):
+    before = {p: p.stat().st_mtime_ns for p in store.rglob("*")}
+    assert main([*command(run, store, "--episodes", "5", "--seed-start", "7"), *args]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.rstrip().count("\n") == 0
+    assert {p: p.stat().st_mtime_ns for p in store.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--out", "FOREIGN", "--policy", "RUN"], "no recording of this package"),
+        (["--out", "FILE", "--policy", "RUN"], "cannot become a recording"),
+        (["--out", "NEW", "--policy", "/nowhere"], "no run directory"),
+        (["--out", "NEW", "--policy", "RUN", "--episodes", "0"], "episodes >= 1"),
+        (["--out", "NEW", "--policy", "RUN", "--seed-start", "-1"], "seed_start >= 0"),
+        (["--out", "NEW", "--policy", "RUN", "--seed-start", "4294967296"], "seeds end at 4294967295"),
+        (["--out", "NEW", "--policy", "RUN", "--seed-start", "4294967295", "--episodes", "2"], "seeds end"),
+        (["--out", "NEW", "--policy", "RUN", "--sampling", "mood=good"], "no sampling setting"),
+        (["--out", "NEW", "--policy", "RUN", "--chunk", "0"], "chunk must be at least 1"),
+        (["--out", "NEW", "--policy", "RUN", "--workers", "-1"], "workers must not be negative"),
+        (["--policy", "RUN"], "--out"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(
+    run: Path, tmp_path: Path, args: list[str], message: str, capsys: pytest.CaptureFixture[str]
+):
+    foreign = write_store(tmp_path / "foreign.zarr")
+    (tmp_path / "file").write_text("")
+    names = {"RUN": run, "FOREIGN": foreign, "FILE": tmp_path / "file", "NEW": tmp_path / "new.zarr"}
+    before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")}
+    assert main(["collect", *(str(names.get(arg, arg)) for arg in args)]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.rstrip().count("\n") == 0
+    assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")} == before
+
+
+def test_a_store_that_lost_what_is_known_of_its_episodes_is_not_continued(tmp_path: Path):
+    path = tmp_path / "demos.zarr"
+    with Collection.open(path, HAND) as collection:
+        collection.add(recorded(), Kept(1, True, 1.0))
+        collection.add(recorded(), Kept(2, True, 1.0))
+    count = path / "meta/episode_seed/.zarray"
+    whole = count.read_text()
+    count.write_text(json.dumps({**json.loads(whole), "shape": [1]}))
+    with pytest.raises(DamagedStoreError, match="has 1 rows of 2"):
+        Collection.open(path, HAND)
+    shutil.rmtree(path / "meta/episode_seed")
+    with pytest.raises(DamagedStoreError, match="lost the notes"):
+        Collection.open(path, HAND)
+    assert len(load_demonstrations(path)) == 2
+
+
+def test_an_empty_store_is_taken_over_whatever_it_was_meant_for(tmp_path: Path):
+    path, machine = tmp_path / "demos.zarr", Provenance("policy", {"env": "a table"}, {})
+    for provenance in (HAND, machine, HAND):
+        with Collection.open(path, provenance) as collection:
+            collection.add(recorded(), Kept(1, True, 1.0))
+            collection.undo()
+    with Collection.open(path, HAND) as collection:
+        collection.add(recorded(), Kept(1, True, 1.0))
+    assert json.loads((path / ".zattrs").read_text())["made_with"]["by"] == "teleoperation"
+    shutil.rmtree(path / "data/state")
+    shutil.rmtree(path / "data/action")
+    with pytest.raises(EpisodeError, match="not by policy"):
+        Collection.open(path, machine)
+
+
+def test_a_recording_that_does_not_say_how_it_was_made_is_told_so_in_words(tmp_path: Path):
+    with DemoWriter(tmp_path / "demos.zarr", rate_hz=10, angles=(4,)) as writer:
+        writer.append(recorded())
+    with pytest.raises(EpisodeError, match="does not say how its episodes were made"):
+        Collection.open(tmp_path / "demos.zarr", HAND)
+
+
+def test_a_collection_knows_its_episodes_and_takes_the_last_one_back(tmp_path: Path):
+    path = tmp_path / "demos.zarr"
+    kept = [Kept(seed, seed > 1, seed / 4) for seed in range(3)]
+    with Collection.open(path, HAND) as collection:
+        for each in kept:
+            collection.add(recorded(3 + each.seed), each)
+        assert collection.undo() == kept[2]
+        assert len(load_demonstrations(path)) == 2
+    with Collection.open(path, HAND) as collection:
+        assert collection.episodes == tuple(kept[:2])
+        collection.add(recorded(), kept[2])
+    with Collection.open(path, HAND) as collection:
+        assert collection.episodes == tuple(kept)
+        for _ in kept:
+            collection.undo()
+        with pytest.raises(EpisodeError, match="no episode to drop"):
+            collection.undo()
+        collection.add(recorded(), kept[1])
+    with Collection.open(path, HAND) as collection:
+        assert collection.episodes == (kept[1],)
+    with pytest.raises(EpisodeError, match="was made by teleoperation, not by policy"):
+        Collection.open(path, Provenance("policy", {"env": "a table"}, {}))

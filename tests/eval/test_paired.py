@@ -1,0 +1,130 @@
+"""Tests for eval/paired.py: against brute force, closed forms and simulated experiments."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsde_policy.errors import ComparisonError
+from nsde_policy.eval.statistics import Estimate
+from nsde_policy.eval.paired import NO_DIFFERENCE, mcnemar, paired_difference, verdict
+
+
+def outcomes(only_a: int, only_b: int, both: int = 2, neither: int = 3) -> tuple[list[bool], list[bool]]:
+    a = [True] * only_a + [False] * only_b + [True] * both + [False] * neither
+    b = [False] * only_a + [True] * only_b + [True] * both + [False] * neither
+    return a, b
+
+
+@pytest.mark.parametrize(("only_a", "only_b"), [(0, 0), (1, 0), (0, 5), (3, 3), (7, 2), (1, 9)])
+def test_mcnemar_is_what_counting_every_way_the_coins_may_fall_gives(only_a: int, only_b: int):
+    n, gap = only_a + only_b, abs(only_a - only_b)
+    falls = [abs(2 * sum(coins) - n) for coins in itertools.product((0, 1), repeat=n)]
+    expected = sum(fall >= gap for fall in falls) / 2**n
+    found = mcnemar(*outcomes(only_a, only_b))
+    assert found == (only_a, only_b, pytest.approx(expected))
+
+
+def test_mcnemar_of_published_tables():
+    """R's mcnemar.exact, binom.test(5, 20): p = 0.04139; binom.test(1, 10): p = 0.02148."""
+    assert mcnemar(*outcomes(5, 15)).p == pytest.approx(0.04139, abs=5e-6)
+    assert mcnemar(*outcomes(9, 1)).p == pytest.approx(0.02148, abs=5e-6)
+
+
+def test_mcnemar_of_thousands_of_pairs_is_finite():
+    assert mcnemar(*outcomes(3000, 1000)).p == pytest.approx(0, abs=1e-200)
+    assert mcnemar(*outcomes(1500, 1500)).p == 1
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=60))
+def test_mcnemar_does_not_care_who_is_named_first_nor_for_pairs_that_agree(pairs):
+    a, b = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    there, back = mcnemar(a, b), mcnemar(b, a)
+    assert there.p == back.p
+    assert (there.only_a, there.only_b) == (back.only_b, back.only_a)
+    assert mcnemar([*a, True, False], [*b, True, False]) == there
+    assert 0 < there.p <= 1
+
+
+def test_the_test_errs_no_more_often_than_it_says():
+    """Two equal policies, 100 starts: p < 0.05 in at most 5 % of experiments."""
+    rng = np.random.default_rng(0)
+    alarms = [mcnemar(rng.random(100) < 0.8, rng.random(100) < 0.8).p < 0.05 for _ in range(1000)]
+    assert np.mean(alarms) < 0.06
+
+
+def test_the_interval_covers_the_true_difference_about_95_times_in_100():
+    """Successes with a share of common luck: P(A) = 0.85, P(B) = 0.75 on 200 starts."""
+    rng = np.random.default_rng(0)
+    covered = []
+    for experiment in range(400):
+        start = rng.random(200)
+        a = (0.7 * start + 0.3 * rng.random(200)) < quantile(0.85)
+        b = (0.7 * start + 0.3 * rng.random(200)) < quantile(0.75)
+        found = paired_difference(a, b, resamples=1000, seed=experiment)
+        covered.append(found.low <= 0.1 <= found.high)
+    assert 0.92 <= np.mean(covered) <= 0.98
+
+
+def quantile(p: float) -> float:
+    """Of 0.7 U + 0.3 V with uniform U, V, for p beyond its corner at (1 − 0.15/0.7)."""
+    assert p > 0.15 / 0.7
+    if p <= 1 - 0.15 / 0.7:
+        return 0.7 * p + 0.15
+    return 1 - math.sqrt(2 * 0.21 * (1 - p))
+
+
+def test_what_two_policies_share_cancels():
+    rng = np.random.default_rng(1)
+    hard = rng.normal(size=300)
+    found = paired_difference(hard + 0.1, hard)
+    assert (found.low, found.value, found.high) == pytest.approx((0.1, 0.1, 0.1))
+
+
+def test_the_interval_of_a_mean_is_that_of_a_normal_law_where_there_are_many():
+    rng = np.random.default_rng(2)
+    a, b = rng.normal(0.3, 1.0, 2000), rng.normal(0.0, 2.0, 2000)
+    found = paired_difference(a, b, resamples=4000)
+    half = 1.96 * (a - b).std() / math.sqrt(2000)
+    assert found.value == pytest.approx((a - b).mean())
+    assert (found.low, found.high) == pytest.approx((found.value - half, found.value + half), abs=0.1 * half)
+
+
+def test_one_seed_one_interval():
+    a, b = [0.0, 1.0, 0.5, 0.2, 0.9], [0.1, 0.3, 0.5, 0.1, 0.2]
+    assert paired_difference(a, b) == paired_difference(a, b)
+    assert paired_difference(a, b, seed=1, resamples=50) != paired_difference(a, b, seed=2, resamples=50)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "p", "expected"),
+    [
+        (0.01, 0.2, None, "ours ahead"),
+        (-0.2, -0.01, 0.001, "theirs ahead"),
+        (-0.1, 0.1, 0.001, NO_DIFFERENCE),
+        (0.0, 0.1, None, NO_DIFFERENCE),
+        (0.01, 0.2, 0.05, NO_DIFFERENCE),
+    ],
+)
+def test_ahead_needs_an_interval_without_zero_and_no_test_against_it(low, high, p, expected):
+    difference = Estimate((low + high) / 2, low, high, 100)
+    assert verdict(difference, a="ours", b="theirs", p=p) == expected
+
+
+def test_four_pairs_that_differ_are_too_few_whatever_the_bootstrap_says():
+    a, b = outcomes(4, 0, both=40, neither=6)
+    difference = paired_difference(a, b)
+    assert difference.low > 0
+    assert verdict(difference, a="A", b="B", p=mcnemar(a, b).p) == NO_DIFFERENCE
+
+
+def test_values_that_are_no_pairs_are_refused():
+    with pytest.raises(ComparisonError, match="one value per start"):
+        paired_difference([1.0, 2.0], [1.0])
+    with pytest.raises(ComparisonError, match="one value per start"):
+        paired_difference([], [])
+    with pytest.raises(ComparisonError, match="one outcome on either side"):
+        mcnemar([True], [True, False])

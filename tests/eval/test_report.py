@@ -1,0 +1,269 @@
+"""Tests for `nsde-policy report`: what the page says is what was played, and it asks nobody for anything."""
+
+import base64
+import hashlib
+import json
+import re
+import zlib
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.helpers.comparisons import comparison, entry
+
+from nsde_policy.run_directory import RunDirectory
+from nsde_policy.cli.main import main
+from nsde_policy.errors import ComparisonError
+from nsde_policy.eval.compare import run as comparing
+from nsde_policy.eval.compare.result import Comparison, read_comparison
+from nsde_policy.eval.compare.entries import Latency
+from nsde_policy.eval.report.collect import CURVE_POINTS, Report, Seen, curves_of, thinned, together
+from nsde_policy.eval.report.page import page
+from nsde_policy.eval.report.replays import SCALES, Replays, quantised
+from nsde_policy.eval.rollout import Trace
+
+
+class Page(HTMLParser):
+    """A page taken apart: elements with their attributes, and the texts of scripts, styles and cells."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[tuple[str, str]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        tag, attributes = self.elements[-1] if self.elements else ("", {})
+        self.texts.append((attributes.get("id") or tag, data))
+
+    def data(self) -> dict[str, Any]:
+        return json.loads(next(text for where, text in self.texts if where == "data"))
+
+
+def outcomes(held: Comparison, **options: Any) -> str:
+    """The page of a comparison whose runs are elsewhere."""
+    return page(Report(held, tuple(Seen(each) for each in held.entries)), **options)
+
+
+def trace(steps: int, seed: int = 0) -> Trace:
+    """A walk within what Push-T allows."""
+    rng = np.random.default_rng(seed)
+    low, high = [0, 0, -256, -256, 0], [512, 512, 768, 768, 2 * np.pi]
+    obs = list(rng.uniform(low, high, (steps + 1, 5)))
+    return Trace(obs=obs, coverage=rng.uniform(0, 1, steps + 1).tolist())
+
+
+def test_recorded_episodes_come_back_to_a_fraction_of_a_pixel():
+    traces = [trace(steps, steps) for steps in (3, 1, 300)]
+    replays = Replays.of([quantised(each) for each in traces])
+    assert replays.lengths == (4, 2, 301)
+    for number, each in enumerate(traces):
+        true = np.column_stack([each.obs, each.coverage])
+        assert np.all(np.abs(replays.episode(number) - true) <= 0.5001 / np.array(SCALES))
+    again = Replays.from_bytes(replays.to_bytes())
+    assert again.lengths == replays.lengths
+    np.testing.assert_array_equal(again.frames, replays.frames)
+
+
+def test_what_a_page_unpacks_is_what_was_packed():
+    replays = Replays.of([quantised(trace(50)), quantised(trace(7, 1))])
+    raw = zlib.decompress(base64.b64decode(replays.packed()), -zlib.MAX_WBITS)
+    columns = np.frombuffer(raw, "<i2").reshape(len(SCALES), -1)
+    np.testing.assert_array_equal(np.cumsum(columns, axis=1, dtype=np.int16).T, replays.frames)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"{}"])
+def test_damaged_recordings_are_refused(content: bytes):
+    with pytest.raises(ComparisonError, match="no recorded episodes"):
+        Replays.from_bytes(content)
+    whole = Replays.of([quantised(trace(3))])
+    with pytest.raises(ComparisonError, match="frames of shape"):
+        Replays((3,), whole.frames)
+
+
+def test_every_score_of_the_table_is_in_the_page_with_its_interval():
+    held = comparison(entry(), entry("knn"), entry("knn", train_seed=1))
+    text = outcomes(held)
+    for row in held.main_rows():
+        for score in (row.success, row.reward):
+            assert f"<b>{score.value:.3f}</b>" in text
+            assert f"[{score.low:.3f}, {score.high:.3f}]" in text
+    assert "by training seed" in text
+    assert "behind Neural SDE" in text
+    data = Page(text).data()
+    labels = ["Neural SDE", "Nearest neighbours, seed 0", "Nearest neighbours, seed 1"]
+    assert [run["label"] for run in data["runs"]] == labels
+    assert data["runs"][0]["success"] == [int(won) for won in held.entries[0].episodes.success]
+    assert data["starts"] == list(range(100_000, 100_060))
+
+
+def test_where_nothing_sets_two_policies_apart_the_page_says_so():
+    twin = replace(entry("regression"), episodes=entry().episodes)
+    assert outcomes(comparison(entry(), twin)).count("no difference shown") >= 2
+    alone = outcomes(comparison(entry()))
+    assert "no difference shown" not in alone
+    assert "nothing to compare it with" in alone
+
+
+def test_another_reference_is_compared_with():
+    text = outcomes(comparison(entry(), entry("knn")), reference="knn")
+    assert "ahead of Nearest neighbours" in text
+    assert "behind Nearest neighbours" not in text
+
+
+def test_names_cannot_break_out_of_the_page():
+    evil = '</script><img src=x onerror="alert(1)">'
+    held = comparison(entry(f"neural_sde, {evil}"))
+    found = Page(outcomes(held, title=evil))
+    assert "img" not in {tag for tag, _ in found.elements}
+    assert not [name for _, attributes in found.elements for name in attributes if name.startswith("on")]
+    assert evil in found.data()["runs"][0]["label"]
+
+
+def test_the_page_allows_its_own_style_and_script_alone():
+    found = Page(outcomes(comparison(entry())))
+    metas = [attributes for tag, attributes in found.elements if tag == "meta"]
+    (policy,) = [m["content"] for m in metas if m.get("http-equiv") == "Content-Security-Policy"]
+    assert policy is not None
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe" not in policy
+    for tag in ("style", "script"):
+        allowed = re.search(rf"{tag}-src 'sha256-([^']+)'", policy)
+        texts = [text for where, text in found.texts if where == tag]
+        digests = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts]
+        assert allowed is not None
+        assert allowed[1] in digests
+    named = [a.get(key) or "" for _, a in found.elements for key in ("src", "href", "srcset", "action")]
+    assert all(value.startswith(("#", "data:")) for value in named if value)
+
+
+def test_costs_known_to_either_comparison_are_kept_and_outcomes_must_agree():
+    played = comparison(entry(latency_ms=None, train_s=None))
+    both = together([played, comparison(entry(latency_ms=Latency(1.0, 2.0)), entry("knn"))])
+    assert [each.name for each in both.entries] == ["neural_sde", "knn"]
+    assert both.entries[0].latency_ms == Latency(1.0, 2.0)
+    assert both.entries[0].train_s == entry().train_s
+    with pytest.raises(ComparisonError, match="two different results"):
+        together([played, comparison(entry(skill=0.1))])
+    with pytest.raises(ComparisonError, match="do not mix"):
+        together([played, replace(played, reset_rule="gym_pusht")])
+
+
+def test_curves_are_thinned_to_means_and_hold_what_is_finite(tmp_path: Path):
+    points = [(float(step), float(step % 2)) for step in range(4 * CURVE_POINTS)]
+    few = thinned(points)
+    assert len(few) == CURVE_POINTS
+    assert {value for _, value in few} == {0.5}
+    assert few[-1][0] == points[-1][0]
+    run = RunDirectory(tmp_path)
+    run.append_metrics({"step": 1, "seconds": 0.1, "flow": 2.0, "note": "text"})
+    run.append_metrics({"step": 2, "seconds": 0.2, "flow": float("nan")})
+    assert curves_of(run) == {"flow": [(1.0, 2.0)]}
+    assert curves_of(RunDirectory(tmp_path / "none")) == {}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """A Neural SDE and a regression that were hardly trained."""
+    folder = tmp_path_factory.mktemp("runs")
+    quick = ["--train.steps", "20", "--train.log-every", "10", "--model.network.width", "16"]
+    for name, args in {"ours": [], "theirs": ["--policy", "regression"]}.items():
+        assert main(["train", *args, *quick, "--device", "cpu", "--out", str(folder / name)]) == 0
+    return [folder / "ours", folder / "theirs"]
+
+
+PLAY = ["--episodes", "2", "--workers", "1", "--latency-rounds", "0", "--videos", "0"]
+
+
+def report(*args: str | Path) -> int:
+    return main(["report", *map(str, args), *PLAY])
+
+
+def test_the_page_holds_what_was_played_logged_and_configured(runs: list[Path], tmp_path: Path):
+    out, kept = tmp_path / "report.html", tmp_path / "kept"
+    assert report(*runs, "--out", out, "--kept", kept) == 0
+    text = out.read_text()
+    data = Page(text).data()
+    assert [run["lengths"] for run in data["runs"]] == [[301, 301], [301, 301]]
+    assert all(set(run["curves"]) for run in data["runs"])
+    for words in ("demos.final_action_weight", "&quot;width&quot;: 16", "pymunk", str(runs[0]), "regression"):
+        assert words in text
+    from nsde_policy.eval.rollout import Player, RolloutConfig
+
+    trace = Trace()
+    Player(runs[0], RolloutConfig()).play(100_001, trace)
+    (file,) = kept.glob("neural_sde*.npz")
+    np.testing.assert_array_equal(Replays.from_bytes(file.read_bytes()).frames[301:], quantised(trace))
+
+
+def test_what_was_played_is_not_played_again(
+    runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    kept = tmp_path / "kept"
+    assert report(*runs, "--out", tmp_path / "a.html", "--kept", kept) == 0
+    (damaged,) = kept.glob("regression*.npz")
+    whole = damaged.read_bytes()
+    damaged.write_bytes(whole[:100])
+    assert report(*runs, "--out", tmp_path / "b.html", "--kept", kept) == 0
+    assert damaged.read_bytes() == whole
+    monkeypatch.setattr(comparing, "evaluate_policy", None)
+    assert report(*runs, "--out", tmp_path / "c.html", "--kept", kept) == 0
+    pages = [Page((tmp_path / f"{name}.html").read_text()).data() for name in "abc"]
+    assert pages[0] == pages[1] == pages[2]
+
+
+def test_a_comparison_adds_its_outcomes(runs: list[Path], tmp_path: Path):
+    file = tmp_path / "comparison.json"
+    play = ["--episodes", "2", "--workers", "1", "--device", "cpu", "--latency-rounds", "3"]
+    assert main(["compare", *map(str, runs), *play, "--out", str(tmp_path), "--json", str(file)]) == 0
+    out = tmp_path / "report.html"
+    assert report(runs[0], "--from-json", file, "--out", out, "--kept", tmp_path / "kept") == 0
+    shown = {run["label"]: run for run in Page(out.read_text()).data()["runs"]}
+    assert shown["Neural SDE, ours"]["lengths"] == [301, 301]
+    assert shown["Regression, theirs"]["lengths"] is None
+    assert [e.name for e in read_comparison(file).entries] == ["neural_sde, ours", "regression, theirs"]
+    alone = tmp_path / "alone.html"
+    assert main(["report", "--from-json", str(file), "--out", str(alone)]) == 0
+    assert len(Page(alone.read_text()).data()["runs"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ([], "nothing to report on"),
+        (["RUN", "RUN"], "is named twice"),
+        (["shipped", "shipped"], "is named twice"),
+        (["/nowhere"], "no run directory"),
+        (["RUN", "--episodes", "0"], "episodes >= 1"),
+        (["RUN", "--videos", "-1"], "videos must be at least 0"),
+        (["RUN", "--out", "/proc/x/report.html"], "cannot be written"),
+        (["RUN", "--out", "FOLDER"], "it is a folder"),
+        (["RUN", "--device", "cuda:77"], "cannot be used"),
+        (["--from-json", "BAD"], "not valid JSON"),
+        (["--from-json", "GOOD", "--reference", "bert"], "no row 'bert'"),
+        (["--from-json", "GOOD", "OTHER"], "do not mix"),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(
+    runs: list[Path], tmp_path: Path, args: list[str], message: str, capsys: pytest.CaptureFixture[str]
+):
+    good = comparison(entry())
+    (tmp_path / "good.json").write_text(good.to_json())
+    (tmp_path / "other.json").write_text(replace(good, reset_rule="gym_pusht").to_json())
+    (tmp_path / "bad.json").write_text("{")
+    names: dict[str, Path] = {"RUN": runs[0], "FOLDER": tmp_path}
+    names |= {key.upper(): tmp_path / f"{key}.json" for key in ("good", "other", "bad")}
+    fixed = ["--kept", str(tmp_path / "kept")]
+    fixed += [] if "--out" in args else ["--out", str(tmp_path / "report.html")]
+    quick = [] if "--episodes" in args else ["--episodes", "1"]
+    assert main(["report", *(str(names.get(arg, arg)) for arg in args), *fixed, *quick]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.rstrip().count("\n") == 0
+    assert not (tmp_path / "report.html").exists()

@@ -1,0 +1,179 @@
+"""The report in a real browser: it opens from a file, plays what was recorded, and asks nobody outside."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from tests.helpers.browser import DESKTOP, PHONE, Watched, chromium, until, watched
+
+from nsde_policy.cli.main import main
+from nsde_policy.eval.report.replays import Replays
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+EPISODES = 3
+LABELS = ["Neural SDE", "Regression, theirs"]
+
+
+@pytest.fixture(scope="module")
+def browser() -> "Iterator[Browser]":
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def folder(browser: "Browser", tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report on the shipped policy and one that was hardly trained, and what was kept of its making."""
+    folder = tmp_path_factory.mktemp("report")
+    theirs = folder / "theirs"
+    quick = ["--train.steps", "40", "--train.log-every", "10", "--model.network.width", "16"]
+    assert main(["train", "--policy", "regression", *quick, "--device", "cpu", "--out", str(theirs)]) == 0
+    play = ["--episodes", str(EPISODES), "--workers", "1", "--latency-rounds", "3"]
+    files = ["--out", str(folder / "report.html"), "--kept", str(folder / "kept")]
+    assert main(["report", "shipped", str(theirs), *play, *files]) == 0
+    return folder
+
+
+def opened(browser: "Browser", folder: Path, **options: Any) -> Watched:
+    context = browser.new_context(**{"viewport": DESKTOP, "reduced_motion": "reduce", **options})
+    seen = watched(context)
+    seen.page.goto((folder / "report.html").as_uri())
+    until(seen.page, "document.querySelectorAll('.scenes canvas').length === 2")
+    until(seen.page, "state.episodes.length === 2")
+    return seen
+
+
+def assert_well_behaved(seen: Watched, folder: Path) -> None:
+    assert seen.errors == []
+    assert set(seen.requests) == {(folder / "report.html").as_uri()}, "it asked for something outside itself"
+
+
+@pytest.mark.parametrize("options", [{}, {"viewport": PHONE}, {"color_scheme": "dark"}])
+def test_it_opens_without_errors_or_requests_at_any_width(
+    browser: "Browser", folder: Path, options: dict[str, Any]
+):
+    seen = opened(browser, folder, **options)
+    page = seen.page
+    page.locator("#sheets").scroll_into_view_if_needed()
+    until(page, "document.querySelector('.sheet').hasAttribute('aria-label')")
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, (
+        "it must not run off the side"
+    )
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    dark = sum(map(int, background[4:-1].split(","))) < 200
+    assert dark == (options.get("color_scheme") == "dark")
+    assert_well_behaved(seen, folder)
+    page.context.close()
+
+
+def test_clicking_a_start_shows_every_run_and_how_it_did(browser: "Browser", folder: Path):
+    seen = opened(browser, folder)
+    page = seen.page
+    for k in range(EPISODES):
+        page.locator(".starts button").nth(k).click()
+        until(page, f"document.querySelector('#start-title').textContent === 'Start {100_000 + k}'")
+        captions = page.locator(".scenes figcaption").all_inner_texts()
+        for label, caption, run in zip(LABELS, captions, page.evaluate("DATA.runs"), strict=True):
+            assert label in caption
+            assert ("success" if run["success"][k] else "failure") in caption
+            assert str(run["steps"][k]) in caption or not run["success"][k]
+    assert page.locator(".starts button[aria-pressed=true]").count() == 1
+    assert_well_behaved(seen, folder)
+    page.context.close()
+
+
+def test_what_the_page_plays_is_what_was_recorded(browser: "Browser", folder: Path):
+    seen = opened(browser, folder)
+    for number, method in enumerate(("neural_sde", "regression")):
+        (file,) = (folder / "kept").glob(f"{method}*.npz")
+        recorded = Replays.from_bytes(file.read_bytes())
+        for k in range(EPISODES):
+            shown = seen.page.evaluate(f"episodeOf({number}, {k})")
+            np.testing.assert_allclose(shown, recorded.episode(k))
+    seen.page.context.close()
+
+
+def test_episodes_play_pause_and_scrub(browser: "Browser", folder: Path):
+    seen = opened(browser, folder)
+    page = seen.page
+    picture = "document.querySelector('.scenes canvas').toDataURL()"
+    end = page.evaluate(picture)
+    page.locator("#time").evaluate(
+        "(slider) => { slider.value = 3; slider.dispatchEvent(new Event('input')); }"
+    )
+    assert page.locator("#clock").inner_text() == "0.3 s"
+    assert page.evaluate(picture) != end, "another moment looks otherwise"
+    page.locator("#play").click()
+    until(page, "state.moment > 8")
+    assert "Pause" in page.locator("#play").inner_text()
+    page.locator("#play").click()
+    assert page.evaluate("state.playing") is False
+    page.locator("#speed").select_option("8")
+    page.locator("#play").click()
+    until(page, "state.moment === state.last && !state.playing")
+    assert_well_behaved(seen, folder)
+    page.context.close()
+
+
+def test_it_can_be_used_with_the_keyboard_alone(browser: "Browser", folder: Path):
+    seen = opened(browser, folder)
+    page = seen.page
+    page.locator(".starts button[tabindex='0']").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    chosen = page.evaluate("state.start")
+    assert page.evaluate("document.activeElement.dataset.start") == str(chosen)
+    page.keyboard.press("n")
+    until(page, f"state.start === {(chosen + 1) % EPISODES}")
+    page.keyboard.press("p")
+    until(page, f"state.start === {chosen}")
+    page.evaluate("document.activeElement.blur()")
+    until(page, "state.moment === state.last")
+    page.keyboard.press("ArrowLeft")
+    assert page.evaluate("state.moment === state.last - 1")
+    page.keyboard.press("Space")
+    assert page.evaluate("state.playing") is True
+    assert_well_behaved(seen, folder)
+    page.context.close()
+
+
+def test_filters_and_contact_sheets_lead_to_episodes(browser: "Browser", folder: Path):
+    seen = opened(browser, folder)
+    page = seen.page
+    for button in page.locator("#explorer .filters button:not([disabled])").all():
+        button.click()
+        count = int(button.inner_text().split()[-1])
+        assert page.locator(".starts button").count() == count
+    page.locator("#sheets .tabs button").nth(1).click()
+    until(page, "document.querySelector('.sheet').getAttribute('aria-label').startsWith('Regression')")
+    until(page, "document.querySelector('.sheet').height > 100")
+    tile = page.evaluate("sheet.tile + sheet.gap")
+    page.locator(".sheet").click(position={"x": 2.5 * tile, "y": 0.5 * tile})
+    until(page, "state.start === 2")
+    assert_well_behaved(seen, folder)
+    page.context.close()
+
+
+def test_videos_and_training_curves_are_there(browser: "Browser", folder: Path):
+    seen = opened(browser, folder)
+    page = seen.page
+    wanted = sum(len({*run["success"]}) for run in page.evaluate("DATA.runs"))  # one of each outcome
+    assert page.locator("video").count() == wanted
+    until(page, "[...document.querySelectorAll('video')].every((v) => v.readyState >= 1)")
+    for length in page.evaluate("[...document.querySelectorAll('video')].map((v) => v.duration)"):
+        assert 1 < length < 32
+    assert page.locator("#training .chart path.line").count() == 1
+    assert_well_behaved(seen, folder)
+    page.context.close()
+
+
+def test_even_a_script_in_the_page_cannot_reach_outside(browser: "Browser", folder: Path):
+    seen = opened(browser, folder)
+    fetched = "fetch('http://127.0.0.1:9/').then(() => 'reached', (error) => String(error))"
+    assert "Failed to fetch" in seen.page.evaluate(fetched)
+    assert any("Content Security Policy" in error for error in seen.errors)
+    assert set(seen.requests) == {(folder / "report.html").as_uri()}
+    seen.page.context.close()

@@ -1,0 +1,197 @@
+"""Tests for eval/rollout.py and eval/scores.py."""
+
+import json
+from dataclasses import replace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from nsde_policy.cli.main import main
+from nsde_policy.envs import PUSHT_ID
+from nsde_policy.errors import ConfigError
+from nsde_policy.eval.disturbances import Condition, Disturbances
+from nsde_policy.eval.pool import evaluate
+from nsde_policy.eval.statistics import mean, proportion
+from nsde_policy.eval.rollout import EpisodeResult, RolloutConfig, Trace, play
+from nsde_policy.eval.scores import score
+from nsde_policy.inference.policy import NSDEPolicy
+
+SEEDS = [200003, 200001, 200002]
+CONFIG = RolloutConfig()
+
+
+def timeless(results):
+    return [replace(result, planning_s=0.0) for result in results]
+
+
+@pytest.fixture(scope="module")
+def alone():
+    return timeless(evaluate(None, SEEDS, CONFIG))
+
+
+def test_the_result_of_a_seed_does_not_depend_on_workers_order_or_other_seeds(alone):
+    assert timeless(evaluate(None, SEEDS, CONFIG, workers=2)) == alone
+    assert timeless(evaluate(None, SEEDS[::-1], CONFIG))[::-1] == alone
+    assert timeless(evaluate(None, SEEDS[1:2], CONFIG)) == alone[1:2]
+
+
+def test_results_come_in_the_order_of_the_seeds(alone):
+    assert [result.seed for result in alone] == SEEDS
+
+
+def test_the_shipped_policy_moves_the_block_well_onto_the_goal(alone):
+    assert np.mean([result.max_reward for result in alone]) > 0.9
+
+
+def test_a_trace_is_the_episode(alone):
+    trace = Trace()
+    result = play(NSDEPolicy.from_pretrained(), gym.make(PUSHT_ID), SEEDS[0], CONFIG, trace)
+    assert timeless([result]) == alone[:1]
+    assert len(trace.actions) == result.steps == len(trace.obs) - 1 == len(trace.coverage) - 1
+    assert max(trace.coverage) / 0.95 >= result.max_reward
+    assert len(trace.memories) == result.plans
+    assert result.network_calls == 8 * result.plans
+
+
+def test_the_chunk_is_how_often_it_plans():
+    (result,) = evaluate(None, SEEDS[:1], replace(CONFIG, chunk=2))
+    assert result.plans == -(-result.steps // 2)
+
+
+def test_episodes_played_side_by_side_start_and_end_alike(alone):
+    together = timeless(evaluate(None, SEEDS, CONFIG, batch=3))
+    assert [result.seed for result in together] == SEEDS
+    assert [r.max_reward for r in together] == pytest.approx([r.max_reward for r in alone], abs=0.1)
+
+
+def traced(condition: Condition, chunk: int = 8) -> Trace:
+    trace, config = Trace(), RolloutConfig(condition=condition, chunk=chunk)
+    play(NSDEPolicy.from_pretrained(), gym.make(PUSHT_ID), SEEDS[0], config, trace)
+    return trace
+
+
+def test_a_late_plan_drops_the_actions_whose_moment_has_passed():
+    policy, late = NSDEPolicy.from_pretrained(), 3
+    trace = traced(Condition(latency_steps=late))
+    start, memory = trace.memories[0]
+    generator = torch.Generator().manual_seed(SEEDS[0])
+    planned = policy.plan(memory, generator=generator, chunk=8 + late).actions
+    assert start == 0
+    assert np.array_equal(trace.actions[:late], [trace.obs[0][:2]] * late)  # the agent holds its place
+    assert np.allclose(trace.actions[late : late + 8], np.clip(planned[late:], 0, 512))
+    assert [step for step, _ in trace.memories][:3] == [0, 8, 16]
+
+
+def test_a_plan_too_short_for_the_latency_is_executed_late_rather_than_not_at_all(tmp_path):
+    args = ["train", "--policy", "regression", "--preset", "fast", "--train.steps", "1"]
+    assert main([*args, "--out", str(tmp_path / "run")]) == 0
+    policy = NSDEPolicy.from_pretrained(tmp_path / "run")
+    trace, config = Trace(), RolloutConfig(condition=Condition(latency_steps=5))
+    play(policy, gym.make(PUSHT_ID), SEEDS[0], config, trace)
+    planned = policy.plan(trace.memories[0][1], generator=torch.Generator()).actions
+    assert len(planned) == 8
+    assert np.allclose(trace.actions[5:13], np.clip(planned, 0, 512))
+
+
+def test_noise_and_pushes_depend_on_the_seed_alone():
+    condition = Condition(obs_noise=0.5, push=80.0)
+    one, two = (Disturbances(condition, 7, np.array([2.0, 0.0])) for _ in range(2))
+    seen = [one.seen(np.zeros(2)) for _ in range(2000)]
+    assert np.array_equal(seen, [two.seen(np.zeros(2)) for _ in range(2000)])
+    assert np.std(seen, axis=0) == pytest.approx([1.0, 0.0], abs=0.05)
+    pushes = [period for period in range(300) if one.push_at(period)]
+    assert pushes == [period for period in range(300) if two.push_at(period)]
+    assert len(pushes) == 1
+
+
+def test_a_push_moves_the_block_once_and_the_policy_is_told_of_it():
+    moved = np.linalg.norm(np.diff(np.array(traced(Condition(push=80.0)).obs)[:, 2:4], axis=0), axis=1)
+    calm = np.linalg.norm(np.diff(np.array(traced(Condition()).obs)[:, 2:4], axis=0), axis=1)
+    assert calm.max() < 50 < moved.max()
+    assert (moved > 50).sum() == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"latency_steps": -1}, "latency_steps"), ({"obs_noise": -0.1}, "obs_noise"), ({"push": -1.0}, "push")],
+)
+def test_impossible_conditions_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        Condition(**settings)
+
+
+@pytest.mark.parametrize(
+    "call", [lambda: RolloutConfig(chunk=0), lambda: list(evaluate(None, [1], CONFIG, workers=0))]
+)
+def test_impossible_numbers_are_refused(call):
+    with pytest.raises(ConfigError, match="at least 1"):
+        call()
+
+
+def test_wilsons_interval_is_that_of_the_textbook():
+    estimate = proportion(10, 10)
+    assert estimate.value == 1.0
+    assert (estimate.low, estimate.high) == pytest.approx((0.7225, 1.0), abs=1e-4)
+    half = proportion(50, 100)
+    assert (half.low, half.high) == pytest.approx((0.4038, 0.5962), abs=1e-4)
+
+
+def test_the_bootstrap_interval_covers_the_truth_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    hits = 0
+    for _ in range(200):
+        estimate = mean(rng.exponential(1.0, 100), resamples=500)
+        hits += estimate.low <= 1.0 <= estimate.high
+    assert 0.88 < hits / 200 < 0.99
+
+
+def test_scores_sum_up_episodes():
+    def episode(seed, reward, success):
+        return EpisodeResult(seed, reward, success, 0.95 * reward, 100 + seed, 10, 80, 80, 0.8)
+
+    scores = score([episode(0, 1.0, True), episode(1, 0.5, False), episode(2, 1.0, True)])
+    assert scores.mean_max_reward.value == pytest.approx(2.5 / 3)
+    assert scores.success_rate.value == pytest.approx(2 / 3)
+    assert scores.success_rate.n == 3
+    assert scores.mean_steps_to_success == 101
+    assert scores.ms_per_action == pytest.approx(10.0)
+    assert scores.network_calls_per_chunk == 8
+
+
+def test_the_command_writes_what_it_found(tmp_path, capsys):
+    out = tmp_path / "scores.json"
+    assert (
+        main(["eval", "--episodes", "2", "--seed-start", "200005", "--workers", "1", "--json", str(out)]) == 0
+    )
+    found = json.loads(out.read_text())
+    for key in ("mean_max_reward", "success_rate", "final_coverage"):
+        assert set(found[key]) == {"value", "low", "high", "n"}
+    assert [episode["seed"] for episode in found["episodes"]] == [200005, 200006]
+    assert found["reset_rule"] == "benchmark"
+    assert "success rate" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--episodes", "0"], "episodes >= 1"),
+        (["--chunk", "0"], "chunk must be at least 1"),
+        (["--workers", "-1"], "workers"),
+        (["/nowhere/run"], "/nowhere/run is no run directory"),
+        (["--alpha", "-1"], "alpha >= 0"),
+        (
+            ["--sampling", "steps=10"],
+            "'steps=10' is no sampling setting of this policy; those it has: denoiser=",
+        ),
+        (["--latency-steps", "-1"], "need 0 <= --latency-steps"),
+        (["--json", "/proc/x/y.json"], "/proc/x/y.json cannot be written"),
+        (["--seed-start", "-5"], "seed_start >= 0"),
+    ],
+)
+def test_bad_evaluations_are_refused_in_one_line(args, message, capsys):
+    assert main(["eval", *args]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1

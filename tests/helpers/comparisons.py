@@ -1,0 +1,84 @@
+"""Comparisons with invented numbers, for tests of tables and plots only."""
+
+from typing import Any
+
+import numpy as np
+
+from nsde_policy.eval.compare.result import Comparison
+from nsde_policy.eval.disturbances import Condition
+from nsde_policy.eval.compare.entries import Entry, Episodes, Latency
+from nsde_policy.methods.registry import METHODS
+
+STARTS = range(100_000, 100_060)
+MADE_UP: dict[str, tuple[float, float, float, int]] = {
+    "neural_sde": (0.88, 8, 6.0, 346_000),
+    "diffusion, DDPM-100": (0.74, 100, 3800.0, 65_000_000),
+    "diffusion, DDIM-10": (0.72, 10, 390.0, 65_000_000),
+    "lstm_gmm": (0.35, 8, 31.0, 18_000_000),
+    "ibc": (0.55, 24, 160.0, 3_000_000),
+    "bet": (0.42, 8, 95.0, 400_000),
+    "regression": (0.66, 1, 0.9, 340_000),
+    "flow": (0.70, 9, 44.0, 340_000),
+    "mip": (0.73, 2, 33.0, 20_000_000),
+    "knn": (0.18, 1, 2.1, 0),
+}
+"""Name: chance of success, network calls, milliseconds, parameters. None of it was measured."""
+
+
+def episodes(skill: float, seed: int, starts: range = STARTS) -> Episodes:
+    """Success where skill exceeds the difficulty of a start and some luck."""
+    hard, luck = np.random.default_rng(99).random(len(starts)), np.random.default_rng(seed)
+    won = 0.6 * hard + 0.4 * luck.random(len(starts)) < 0.2 + 0.6 * skill
+    reward = np.where(won, 1.0, np.clip(1 - 0.5 * luck.random(len(starts)), 0, 1))
+    return Episodes(
+        seed=tuple(starts),
+        max_reward=tuple(round(float(r), 5) for r in reward),
+        success=tuple(bool(w) for w in won),
+        final_coverage=tuple(round(float(0.95 * r), 5) for r in reward),
+        steps=tuple(150 if w else 300 for w in won),
+    )
+
+
+def entry(name: str = "neural_sde", *, skill: float | None = None, **changes: Any) -> Entry:
+    """An entry of that name; skill is lowered by hand where a setting should be harder."""
+    chance, calls, milliseconds, parameters = MADE_UP.get(name, (0.5, 8, 10.0, 1000))
+    method = name.split(",")[0]
+    seed = changes.get("train_seed", 0)
+    order = [*MADE_UP].index(name) if name in MADE_UP else 50
+    values: dict[str, Any] = {
+        "name": name,
+        "title": METHODS[method].title if method in METHODS else name,
+        "method": method,
+        "preset": "default",
+        "train_seed": seed,
+        "demos": 206,
+        "chunk": 8,
+        "sampling": {"steps": 10} if "DDIM" in name else {},
+        "condition": Condition(),
+        "parameters": parameters,
+        "train_steps": 100_000,
+        "train_s": 60.5 + seed,
+        "calls_per_chunk": float(calls),
+        "latency_ms": Latency(milliseconds, round(1.3 * milliseconds, 5)),
+        "episodes": episodes(chance if skill is None else skill, 1000 * order + seed),
+    }
+    return Entry(**values | changes)
+
+
+def comparison(*entries: Entry) -> Comparison:
+    """Some entries on the made-up starts."""
+    machine = {"train": "an abacus", "play": "a table", "torch": "0.0"}
+    return Comparison("pusht", "benchmark", (STARTS[0], STARTS[-1]), machine, entries)
+
+
+def everything() -> Comparison:
+    """Every method, two trainings each, and every variation of some."""
+    varied = {name: MADE_UP[name][0] for name in ("neural_sde", "diffusion, DDPM-100", "regression")}
+    entries = [entry(name, train_seed=seed) for name in MADE_UP for seed in (0, 1)]
+    for name, skill in varied.items():
+        entries += [entry(name, skill=skill - 0.04 * abs(np.log2(c / 4)), chunk=c) for c in (1, 2, 4)]
+        entries += [entry(name, skill=skill * (0.2 + 0.8 * d / 206), demos=d) for d in (10, 25, 50, 100)]
+        entries += [entry(name, skill=skill - 0.08 * k, condition=Condition(k)) for k in (1, 2, 4, 8)]
+        entries += [entry(name, skill=skill - 0.2 * s, condition=Condition(0, s)) for s in (0.5, 1.0, 2.0)]
+        entries += [entry(name, skill=skill - 0.002 * p, condition=Condition(0, 0, p)) for p in (25.0, 50.0)]
+    return comparison(*entries)

@@ -1,0 +1,72 @@
+"""Small policies with fresh weights, and their exports, shared by tests of the exporter and the runtime."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from nsde_policy.run_directory import DemoRecord, RunRecord
+from nsde_policy.config import ModelConfig, NetworkConfig, NeuralSDEConfig
+from nsde_policy.core.state import LayoutSpec
+from nsde_policy.methods.diffusion.model import DiffusionConfig, DiffusionSampling, UNetConfig
+from nsde_policy.methods.knn import NearestNeighbours
+from nsde_policy.inference.policy import NSDEPolicy
+from nsde_policy.run_config import RunConfig
+from nsde_policy.training.run import build_model
+from nsde_policy.core.targets import Windows
+
+LAYOUT = LayoutSpec(
+    obs_dim=3,
+    act_dim=2,
+    circular=(1, 4),
+    low=(0.0, -4.0, 100.0, -5.0, -3.2),
+    high=(1.0, 4.0, 600.0, 5.0, 3.2),
+    increment_std=(0.02, 0.1, 9.0, 0.3, 0.1),
+)
+"""An observation of three numbers and a command of two, an angle in each."""
+STRAIGHT = LayoutSpec(obs_dim=1, act_dim=1, circular=(), low=(0, 0), high=(1, 9), increment_std=(0.1, 1.0))
+"""No angles."""
+SMALL = NetworkConfig(width=16, depth=2, dropout=0.0)
+
+DDIM = DiffusionConfig(
+    unet=UNetConfig(channels=(8,), kernel=3, groups=4, step_embedding=8),
+    sampling=DiffusionSampling("ddim", 2),
+)
+"""A Diffusion Policy of two calls."""
+
+
+def neural_sde(**changes: Any) -> NeuralSDEConfig:
+    return NeuralSDEConfig(**{"network": SMALL, **changes})
+
+
+def fresh(config: ModelConfig, *, chunk: int = 4, seed: int = 0, layout: LayoutSpec = LAYOUT) -> NSDEPolicy:
+    """A policy of these settings that has learned nothing; neighbours are made up."""
+    demos = DemoRecord("made up", "", 1, 2)
+    record = RunRecord(RunConfig(model=config, chunk=chunk), layout, "none", seed, demos, {})
+    model = build_model(record)
+    if isinstance(model, NearestNeighbours):
+        model.prepare(_windows(model.config, layout))
+    return NSDEPolicy(record, model.eval())
+
+
+def _windows(config: Any, layout: LayoutSpec) -> Windows:
+    generator = torch.Generator().manual_seed(0)
+    low, high = torch.tensor(layout.low), torch.tensor(layout.high)
+    states = low + (high - low) * torch.rand(200, config.history, layout.dim, generator=generator)
+    span = torch.rand(200, config.horizon, layout.act_dim, generator=generator)
+    return Windows(states, low[layout.obs_dim :] + (high - low)[layout.obs_dim :] * span)
+
+
+def some_states(history: int, layout: LayoutSpec = LAYOUT, seed: int = 0) -> np.ndarray:
+    """States within the range, (history, d) float32."""
+    rng, low, high = np.random.default_rng(seed), np.array(layout.low), np.array(layout.high)
+    return (low + (high - low) * rng.random((history, layout.dim))).astype(np.float32)
+
+
+def export_small(folder: Path, **changes: Any) -> Path:
+    """A small Neural SDE as ONNX."""
+    from nsde_policy.deploy.export import export_policy
+
+    export_policy(fresh(neural_sde(**changes)), folder / "policy.onnx", cases=8)
+    return folder / "policy.onnx"

@@ -1,0 +1,80 @@
+"""Tests for calibration.py, and for the calibration that comes with the shipped policy."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.helpers.numpy_planner import CALIBRATION, SPEC
+
+from nsde_policy.assets import SHIPPED_POLICY
+from nsde_policy.inference.calibration import FALLBACK_STEPS, FILE, Calibration, Familiarity
+from nsde_policy.run_directory import RunDirectory
+from nsde_policy.errors import CheckpointError
+from nsde_policy.training.run import calibrate, load_for, spec_of
+
+
+def measured(seed=0, n=4000):
+    rng = np.random.default_rng(seed)
+    actions = 50 + np.cumsum(rng.normal(0, 1, (n, 2)), axis=0) % 20
+    before = np.concatenate([actions[:1], actions[:-1]])
+    states = np.concatenate([before + rng.normal(0, 1, (n, 2)), rng.uniform(0, 6, (n, 1)), before], axis=1)
+    return Calibration.measure(SPEC, states, actions, [n // 2, n], rate_hz=10.0), states
+
+
+def test_one_demonstrated_state_in_a_thousand_is_unfamiliar_and_a_strange_one_is():
+    calibration, states = measured()
+    familiarity = Familiarity(calibration, SPEC)
+    strange = [familiarity.is_strange(familiarity.distance(state)) for state in states]
+    assert sum(strange) == pytest.approx(4, abs=1)
+    torn = states[0].copy()
+    torn[3:] += 30  # a command far from where the robot is
+    assert familiarity.is_strange(familiarity.distance(torn))
+
+
+def test_angles_are_familiar_whatever_their_turn():
+    calibration, states = measured()
+    familiarity, turned = Familiarity(calibration, SPEC), states[5].copy()
+    turned[2] += 2 * np.pi
+    assert familiarity.distance(turned) == pytest.approx(familiarity.distance(states[5]))
+
+
+def test_steps_do_not_span_two_episodes():
+    actions = np.concatenate([np.zeros((50, 2)), np.full((50, 2), 90.0)])
+    states = np.concatenate([actions, np.zeros((100, 1)), actions], axis=1)
+    found = Calibration.measure(SPEC, states, actions, [50, 100], rate_hz=0.0)
+    assert found.step == found.acceleration == SPEC.increment_std[3:]
+
+
+def test_a_run_without_calibration_is_limited_by_its_own_steps(tmp_path):
+    found = Calibration.read(tmp_path, SPEC)
+    assert found.step == tuple(FALLBACK_STEPS * std for std in SPEC.increment_std[3:])
+    assert not Familiarity(found, SPEC).is_strange(1e9)
+
+
+def test_it_survives_the_disk_and_refuses_what_is_damaged_or_of_another_run(tmp_path):
+    calibration, _ = measured()
+    (tmp_path / FILE).write_text(calibration.to_json())
+    assert Calibration.read(tmp_path, SPEC) == calibration
+    other = replace(SPEC, act_dim=1, obs_dim=4)
+    with pytest.raises(CheckpointError, match="another run"):
+        Calibration.read(tmp_path, other)
+    for text in ("{", "[]", '{"step": "far"}', calibration.to_json().replace("10.0", "-1.0"), "{}", "\x00"):
+        (tmp_path / FILE).write_text(text)
+        with pytest.raises(CheckpointError, match="cannot be used"):
+            Calibration.read(tmp_path, SPEC)
+    (tmp_path / FILE).write_bytes(b"\xff\xfe")
+    with pytest.raises(CheckpointError, match="cannot be used"):
+        Calibration.read(tmp_path, SPEC)
+    assert CALIBRATION.check(SPEC) is CALIBRATION
+
+
+def test_the_shipped_calibration_is_that_of_the_human_demonstrations(human_demos):
+    record = RunDirectory(SHIPPED_POLICY).record()
+    demos = load_for(record.config.demos, human_demos)
+    assert demos.fingerprint == record.demos.fingerprint
+    shipped = Calibration.read(SHIPPED_POLICY, spec_of(record))
+    found = calibrate(demos, record)
+    assert shipped.rate_hz == found.rate_hz == 10
+    assert (shipped.step, shipped.acceleration) == (found.step, found.acceleration)
+    assert np.allclose(shipped.precision, found.precision, rtol=1e-4)
+    assert shipped.threshold == pytest.approx(found.threshold, rel=1e-5)

@@ -1,0 +1,103 @@
+"""Tests for observation.py, and for what a policy makes of observations in every form."""
+
+import numpy as np
+import pytest
+import torch
+from tests.helpers.numpy_planner import SPEC
+
+from nsde_policy.errors import PolicyInputError
+from nsde_policy.inference.observation import as_observation, implausible
+from nsde_policy.inference.policy import NSDEPolicy
+
+START = np.array([235.0, 124.0, 299.6, 145.2, 5.378])
+
+
+@pytest.fixture(scope="module")
+def policy() -> NSDEPolicy:
+    return NSDEPolicy.from_pretrained()
+
+
+def forms(obs):
+    yield obs
+    yield obs.tolist()
+    yield torch.from_numpy(obs)
+    yield torch.from_numpy(obs).requires_grad_()
+    yield {"observation.state": torch.from_numpy(obs)}
+    yield {"observation.state": obs[:2], "observation.environment_state": obs[2:], "task": "push"}
+
+
+def test_an_observation_means_the_same_in_every_form(policy):
+    actions, chunks = [], []
+    for obs in forms(START):
+        policy.reset(seed=3)
+        actions.append(policy.select_action(obs))
+        chunks.append(policy.predict_action_chunk(obs, generator=torch.Generator().manual_seed(0)))
+    assert all(np.array_equal(action, actions[0]) for action in actions)
+    assert all(np.array_equal(chunk, chunks[0]) for chunk in chunks)
+
+
+def test_a_batch_of_observations_gives_a_batch_of_chunks(policy):
+    many = np.stack([START, START + 3, START - 3])
+    chunks = policy.predict_action_chunk(many, generator=torch.Generator().manual_seed(0))
+    assert chunks.shape == (3, 8, 2)
+    one = policy.predict_action_chunk(START, generator=torch.Generator().manual_seed(0))
+    assert np.allclose(chunks[0], one, atol=1e-3)
+    halves = {
+        "observation.state": many[:, :2],
+        "observation.environment_state": torch.from_numpy(many[:, 2:]),
+    }
+    assert np.array_equal(
+        policy.predict_action_chunk(halves, generator=torch.Generator().manual_seed(0)), chunks
+    )
+
+
+@pytest.mark.parametrize(
+    ("obs", "message"),
+    [
+        ({"state": START}, "needs 'observation.state', it holds 'state'"),
+        ({}, "it holds nothing"),
+        ({"observation.state": START[:2]}, r"got \(2,\) from observation.state \(2,\)"),
+        ({"observation.state": START[None], "observation.environment_state": START}, "do not fit"),
+        (np.zeros((2, 2, 5)), r"\(5,\) or \(B, 5\)"),
+        (np.zeros((0, 5)), r"\(B, 5\), got \(0, 5\)"),
+        ("five numbers", "holds numbers, got str"),
+        (None, "holds numbers|shape"),
+        (np.array([START, START * np.nan]), "must be finite"),
+    ],
+)
+def test_what_is_no_observation_is_refused_in_one_line(policy, obs, message):
+    with pytest.raises(PolicyInputError, match=message) as refused:
+        policy.predict_action_chunk(obs)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_number_a_little_outside_the_demonstrations_can_be_right():
+    assert implausible(np.array([-20.0, 130.0, -3.0]), SPEC) is None
+    assert "lay in [0, 100]" in implausible(np.array([-101.0, 50.0, 0.0]), SPEC)
+    assert "radians" in implausible(np.array([50.0, 50.0, 90.0]), SPEC)
+
+
+def test_a_half_precision_of_networks_is_read_as_the_numbers_it_holds():
+    half = torch.tensor([1.5, -2.25, 3.0], dtype=torch.bfloat16)
+    assert as_observation(half, SPEC).tolist() == [1.5, -2.25, 3.0]
+
+
+@pytest.mark.parametrize(
+    "obs",
+    [
+        np.full(3, 1 + 2j),
+        [1.0, 2.0, 3j],
+        torch.full((3,), 1 + 2j),
+        {"observation.state": torch.full((3,), 1 + 2j)},
+        np.array([["a", "b"], ["c", "d"]] * 9),
+    ],
+)
+def test_what_is_no_real_number_is_refused_in_one_line(obs):
+    with pytest.raises(PolicyInputError, match="an observation holds numbers, got") as refused:
+        as_observation(obs, SPEC)
+    assert "\n" not in str(refused.value)
+
+
+def test_one_observation_is_not_a_batch():
+    with pytest.raises(PolicyInputError, match=r"shape \(3,\), got \(1, 3\)"):
+        as_observation(np.zeros((1, 3)), SPEC)

@@ -1,0 +1,226 @@
+"""Tests for nsde_policy/methods/ibc.py."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from tests.helpers.toy_problems import LINE, draws, ramps, robot_states, seeded, states_of, trained_and_loaded, two_ways
+
+from nsde_policy.config import Sampling, TrainConfig
+from nsde_policy.errors import ConfigError
+from nsde_policy.methods.ibc import (
+    ImplicitBC,
+    ImplicitBCConfig,
+    ImplicitBCSampling,
+    derivative_free,
+    info_nce,
+    langevin,
+    resample,
+)
+from nsde_policy.core.targets import Windows
+from nsde_policy.training.loop import fit
+
+SMALL: dict[str, Any] = {"width": 32, "depth": 3, "negatives": 32, "dropout": 0.0}
+SEARCH = ImplicitBCSampling(samples=256)
+
+
+def build(**changes: Any) -> ImplicitBC:
+    return ImplicitBC(ImplicitBCConfig(**{**SMALL, "sampling": SEARCH, **changes}), LINE, generator=seeded())
+
+
+@pytest.mark.parametrize("n", [1, 7, 255])
+def test_energies_that_know_nothing_cost_the_log_of_the_number_of_candidates(n: int):
+    energy = torch.randn(5, 1, generator=seeded()).expand(-1, n + 1)
+    assert info_nce(energy).item() == pytest.approx(math.log(n + 1), rel=1e-5)
+
+
+def test_an_energy_that_knows_costs_nothing():
+    energy = torch.full((4, 9), 100.0)
+    energy[:, 0] = -100.0
+    assert info_nce(energy).item() == pytest.approx(0, abs=1e-6)
+
+
+def test_info_nce_is_the_softmax_of_the_demonstrated_action_by_hand():
+    energy = torch.tensor([[1.0, 0.0, 2.0], [0.0, 0.0, math.log(2.0)]])
+    first = -math.log(math.exp(-1) / (math.exp(-1) + 1 + math.exp(-2)))
+    second = -math.log(1 / 2.5)
+    assert info_nce(energy).item() == pytest.approx((first + second) / 2, rel=1e-5)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.floats(-4, 4), min_size=2, max_size=6), st.integers(0, 1000))
+def test_candidates_are_resampled_in_proportion_to_their_weight(energies: list[float], seed: int):
+    energy = torch.tensor([energies])
+    index = resample(energy, torch.rand(1, 20_000, generator=seeded(seed)))
+    share = torch.bincount(index[0], minlength=len(energies)) / 20_000
+    torch.testing.assert_close(share, torch.softmax(-energy[0], dim=-1), atol=0.02, rtol=0)
+
+
+def test_a_candidate_of_no_weight_is_never_chosen():
+    energy = torch.tensor([[1e4, 0.0, 1e4]])
+    uniform = torch.tensor([[0.0, 0.5, 1 - 2**-24]])
+    assert resample(energy, uniform).tolist() == [[1, 1, 1]]
+
+
+def found(energy: Any, *, n: int = 512, iterations: int = 5, rows: int = 3, size: int = 2) -> Tensor:
+    candidates = 2 * torch.rand(rows, n, size, generator=seeded()) - 1
+    noise = torch.randn(rows, iterations, n, size, generator=seeded(1))
+    uniform = torch.rand(rows, iterations, n, generator=seeded(2))
+    return derivative_free(energy, candidates, noise, uniform, spread=0.1, shrink=0.5)
+
+
+def test_derivative_free_search_finds_the_minimum_of_a_bowl():
+    centre = torch.tensor([[[0.3, -0.6]], [[-0.9, 0.2]], [[0.0, 0.0]]])
+    last = found(lambda a: (a - centre).square().sum(-1) / (2 * 0.05**2))
+    torch.testing.assert_close(last.mean(1), centre[:, 0], atol=0.02, rtol=0)
+    assert last.std(1).max().item() < 0.06
+    assert last.abs().max().item() <= 1
+
+
+def test_derivative_free_search_keeps_both_of_two_minima_and_nothing_between():
+    def energy(a: Tensor) -> Tensor:
+        return (a[..., 0].abs() - 0.5).square() / (2 * 0.05**2)
+
+    last = found(energy, size=1)[..., 0]
+    right = (last > 0).float().mean(1)
+    assert bool(((right > 0.2) & (right < 0.8)).all())
+    assert last.abs().min().item() > 0.25
+
+
+def test_langevin_dynamics_samples_a_gaussian_energy():
+    """With step η on the energy a²/2s², the recursion is stationary at variance s² / (1 − η/4s²)."""
+    s, size, n, steps = 0.15, 0.01, 4000, 60
+    noise = torch.randn(1, steps, n, 1, generator=seeded())
+    start = 0.5 * (2 * torch.rand(1, n, 1, generator=seeded(1)) - 1)
+    last = langevin(lambda a: a.square().sum(-1) / (2 * s**2), start, noise, [size] * steps)
+    expected = s**2 / (1 - size / (4 * s**2))
+    assert last.mean().item() == pytest.approx(0, abs=4 * s / math.sqrt(n))
+    assert last.var().item() == pytest.approx(expected, rel=0.08)
+
+
+class Known(nn.Module):
+    """The energy of actions that are N(0, s²) in half ranges, times a factor."""
+
+    def __init__(self, s: float, factor: float) -> None:
+        super().__init__()
+        self.s, self.factor = s, factor
+
+    def forward(self, seen: Tensor, actions: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        return self.factor * actions.square().sum(-1) / (2 * self.s**2)
+
+
+def test_both_losses_are_lowest_where_the_energy_is_minus_the_log_density():
+    model, s, n = build(negatives=16, local_negatives=16, local_noise=0.2), 0.2, 100_000
+    actions = 20 * s * torch.randn(n, 2, 1, generator=seeded(3))
+    data = Windows(states_of(torch.zeros(n), 2), actions)
+    losses = []
+    for factor in (0.7, 1.0, 1.4):
+        model.network = Known(s, factor)  # type: ignore[assignment]
+        losses.append(model.loss(data, seeded()).parts)
+    for name in ("info_nce", "local"):
+        low, right, high = (parts[name].item() for parts in losses)
+        assert right < min(low, high)
+
+
+FIT = TrainConfig(steps=800, batch_size=128, learning_rate=3e-3, ema=0.98)
+
+
+@pytest.fixture(scope="module")
+def forked() -> ImplicitBC:
+    model = build()
+    fit(model, two_ways(4000, model.config), FIT, seed=0)
+    return model
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [SEARCH, ImplicitBCSampling(inference="langevin", samples=256, iterations=60, step=0.02)],
+    ids=["derivative_free", "langevin"],
+)
+def test_where_two_ways_were_shown_both_are_taken_and_never_the_middle(
+    forked: ImplicitBC, sampling: ImplicitBCSampling
+):
+    plan = forked.plan(states_of(torch.zeros(60), 2), steps=1, draws=draws(60), sampling=sampling)[:, 0, 0]
+    assert 10 < int((plan > 0).sum()) < 50
+    assert bool(((plan.abs() - 10).abs() < 4).all())
+
+
+@pytest.mark.parametrize("local", [0, 16])
+def test_it_learns_a_linear_law(local: int):
+    model = build(local_negatives=local)
+    fit(model, ramps(4000, model.config, slope=12.0), FIT, seed=0)
+    obs = torch.linspace(-0.8, 0.8, 9)
+    sampling = ImplicitBCSampling(samples=256, answer="best")
+    plan = model.plan(states_of(obs, 2), steps=1, draws=draws(9), sampling=sampling)
+    error = (plan[:, 0, 0] - 12 * obs).abs()
+    assert error.max().item() < 2.5
+    assert error.mean().item() < 1.0
+
+
+def test_past_actions_are_not_seen():
+    model = build()
+    states = states_of(torch.linspace(-1, 1, 4), 2)
+    other = states.clone()
+    other[..., 1] = 7.0
+    one, two = (model.plan(s, steps=1, draws=draws(4)) for s in (states, other))
+    assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize("inference", ["derivative_free", "langevin"])
+def test_a_plan_calls_the_network_as_often_as_it_says(inference: Any):
+    model, calls = build(), []
+    model.network.register_forward_hook(lambda *_: calls.append(1))
+    for iterations in (1, 4):
+        sampling = ImplicitBCSampling(inference=inference, samples=8, iterations=iterations)
+        calls.clear()
+        model.plan(states_of(torch.zeros(2), 2), steps=1, draws=draws(2), sampling=sampling)
+        assert len(calls) == model.calls(1, sampling) == iterations
+
+
+@pytest.mark.parametrize("local", [0, 4])
+def test_the_loss_never_waits_for_its_data_and_draws_from_its_generator_alone(local: int):
+    model = build(dropout=0.2, local_negatives=local)
+    names = model.stages()[0].losses
+    before = torch.random.get_rng_state()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        assert model.loss(two_ways(8, model.config), seeded()).total(names).shape == ()
+    one, two = (model.loss(two_ways(8, model.config), seeded()) for _ in range(2))
+    assert set(one.parts) == set(names)
+    assert torch.equal(one.total(names), two.total(names))
+    one.total(names).backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_a_run_saves_loads_and_answers_each_row_for_itself(tmp_path: Path):
+    config = ImplicitBCConfig(**{**SMALL, "dropout": 0.1, "horizon": 3, "sampling": SEARCH})
+    _, model = trained_and_loaded(config, tmp_path, chunk=1)
+    states = robot_states(5, 2)
+    whole = model.plan(states, steps=2, draws=draws(5))
+    parts = [model.plan(states[i : i + 1], steps=2, draws=draws(1, seed=i)) for i in range(5)]
+    assert whole.shape == (5, 2, 3)
+    torch.testing.assert_close(whole, torch.cat(parts))
+    assert torch.equal(whole, model.plan(states, steps=2, draws=draws(5)))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"negatives": 0}, {"local_negatives": -1}, {"local_noise": 0.0}, {"dropout": 1.0}, {"blur": -1.0}],
+)
+def test_settings_that_cannot_work_are_refused(changes: dict[str, Any]):
+    with pytest.raises(ConfigError):
+        ImplicitBCConfig(**changes)
+
+
+@pytest.mark.parametrize("changes", [{"samples": 0}, {"iterations": 0}, {"noise": 0.0}, {"step": -1.0}])
+def test_sampling_that_cannot_work_is_refused(changes: dict[str, Any]):
+    with pytest.raises(ConfigError):
+        ImplicitBCSampling(**changes)
+    with pytest.raises(ConfigError, match="cannot be sampled by Sampling"):
+        build().plan(states_of(torch.zeros(1), 2), steps=1, draws=draws(1), sampling=Sampling())

@@ -1,0 +1,282 @@
+"""Each option of the model does what it says, checked against the piece it stands for."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from nsde_policy.core import losses
+from nsde_policy.config import NetworkConfig, NeuralSDEConfig, SamplingConfig
+from nsde_policy.errors import ConfigError
+from nsde_policy.core.state import LayoutSpec
+from nsde_policy.methods.neural_sde.model import NeuralSDE
+from nsde_policy.core.networks import MLP
+from nsde_policy.core.sde import euler_maruyama
+from nsde_policy.core.targets import Transitions, stack_history, transitions
+
+SPREAD = (0.5, 0.1, 0.2)
+LAYOUT = LayoutSpec(
+    obs_dim=2, act_dim=1, circular=(1,), low=(0.0, -9.0, -1.0), high=(10.0, 9.0, 1.0), increment_std=SPREAD
+)
+STILL = SamplingConfig(denoiser="off", diffusion=0.0)
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def build(**changes: Any) -> NeuralSDE:
+    """A model without dropout, so that its losses can be computed again by hand."""
+    network = NetworkConfig(width=16, depth=2, dropout=0.0, kind="separate")
+    config = NeuralSDEConfig(**{"history": 1, "network": network, **changes})
+    return NeuralSDE(config, LAYOUT, generator=seeded()).eval()
+
+
+def path(steps: int = 6, n: int = 20) -> Tensor:
+    walk = torch.randn(steps + 1, n, 3, generator=seeded(1)) * torch.tensor(SPREAD)
+    return walk.cumsum(0) + torch.tensor([5.0, 3.0, 0.0])
+
+
+def quiet(**changes: Any) -> dict[str, Any]:
+    """Settings without blur: what the networks see is what was observed."""
+    return {"noise": 0.0, "denoiser": False, "sampling": STILL, **changes}
+
+
+def by_hand(model: NeuralSDE, data: Transitions) -> dict[str, Tensor]:
+    """Drift, variance and velocity in network units, and dt in periods."""
+    out = model.learned.outputs(model.learned.features(data.x))
+    step = model.layout.increment(data.x[:, :3], data.x_next)
+    periods = data.dt / model.config.dt
+    return {
+        "drift": out.drift,
+        "log_variance": out.log_variance,
+        "velocity": step / periods / torch.tensor(SPREAD),
+        "dt": periods,
+    }
+
+
+@pytest.mark.parametrize("dt", [1.0, 0.25])
+@pytest.mark.parametrize(
+    ("options", "part"),
+    [
+        ({}, "flow"),
+        ({"flow_loss": "log", "delta": 0.3}, "flow"),
+        ({}, "diffusion"),
+        ({"diffusion_loss": "squared"}, "diffusion"),
+        ({"objective": "joint"}, "joint"),
+    ],
+)
+def test_each_objective_is_the_loss_it_is_called_after(options: dict[str, Any], part: str, dt: float):
+    model, data = build(**quiet(**options)), transitions(path(), dt=dt)
+    at = by_hand(model, data)
+    log = options.get("flow_loss") == "log"
+    expected = {
+        "flow": lambda: losses.flow_loss(at["drift"], at["velocity"], delta=0.3 if log else math.inf),
+        "joint": lambda: losses.joint_nll(at["drift"], at["log_variance"], at["velocity"], at["dt"]),
+        "diffusion": lambda: (
+            losses.diffusion_squared_loss(at["log_variance"].exp(), at["drift"], at["velocity"], at["dt"])
+            if options
+            else losses.diffusion_nll(at["log_variance"], at["drift"], at["velocity"], at["dt"])
+        ),
+    }[part]()
+    torch.testing.assert_close(model.loss(data, seeded()).parts[part], expected)
+
+
+def test_irregular_steps_in_one_batch_count_as_they_do_alone():
+    model = build(**quiet())
+    short, long = transitions(path(), dt=0.5), transitions(path(), dt=2.0)
+    both = model.loss(Transitions.cat([short, long]), seeded()).parts
+    alone = [model.loss(data, seeded()).parts for data in (short, long)]
+    for name in both:
+        torch.testing.assert_close(both[name], (alone[0][name] + alone[1][name]) / 2)
+    assert not torch.allclose(alone[0]["flow"], alone[1]["flow"])
+
+
+@pytest.mark.parametrize("objective", ["decoupled", "joint"])
+def test_what_weighs_nothing_teaches_nothing(objective: Any):
+    model, data = build(**quiet(objective=objective)), transitions(path())
+    weight = data.weight.clone()
+    weight[:, 0] = 0.0
+    changed = replace(data, weight=weight, x_next=data.x_next + torch.tensor([99.0, 0.0, 0.0]))
+    plain = replace(data, weight=weight)
+    one, two = (model.loss(d, seeded()).parts for d in (plain, changed))
+    for name in one:
+        torch.testing.assert_close(one[name], two[name])
+    heavy = model.loss(replace(data, weight=3 * data.weight), seeded()).parts
+    for name, loss in model.loss(data, seeded()).parts.items():
+        torch.testing.assert_close(heavy[name], 3 * loss)
+
+
+def test_interpolation_moves_the_point_along_the_short_way_round():
+    """Across ±π a point between two states lies between them, not on the far side of the circle."""
+    near_pi = torch.tensor([[[5.0, math.pi - 0.02, 0.0]], [[5.0, -math.pi + 0.02, 0.0]]]).expand(2, 400, 3)
+    model, seen = build(**quiet(interpolation="uniform")), []
+    hook = model.learned.networks.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    model.loss(transitions(near_pi), seeded())
+    hook.remove()
+    sine, cosine = seen[0][:, -2], seen[0][:, -1]
+    assert float(cosine.max()) < -0.999
+    assert float(sine.min()) < -0.01 < 0.01 < float(sine.max())  # points on both sides of π
+    assert build(**quiet()).loss(transitions(near_pi), seeded()).parts["flow"].isfinite()
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("relative", [0.35, 0.07, 0.14]), ("absolute", [0.7] * 3)])
+def test_the_blur_has_the_size_that_was_asked_for(kind: Any, expected: list[float]):
+    assert build(noise=0.7, noise_kind=kind).learned.noise_std.tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("kind", ["independent", "shared", "none"])
+def test_older_states_are_blurred_as_asked(kind: Any):
+    model, seen = build(history=2, history_noise=kind, noise=0.5), []
+    still = torch.zeros(2, 4000, 3) + torch.tensor([5.0, 0.0, 0.0])
+    hook = model.learned.networks.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    model.loss(transitions(still, history=2), seeded())
+    hook.remove()
+    now, before = seen[0][:, 0], seen[0][:, 4]  # the first dimension of both states, scaled by 2/10
+    assert now.std().item() == pytest.approx(0.5 * 0.5 * 0.2, rel=0.05)
+    if kind == "none":
+        assert before.std().item() < 1e-6
+    else:
+        together = torch.corrcoef(torch.stack([now, before]))[0, 1].item()
+        assert together == pytest.approx(1.0 if kind == "shared" else 0.0, abs=0.05)
+
+
+def pull_of(model: NeuralSDE, sampling: SamplingConfig, x: Tensor) -> Tensor:
+    """What the denoiser adds to a noise-free step of one period."""
+    noise = torch.zeros(1, len(x), 3)
+    with_pull, without = (
+        model.sample_paths(x, steps=1, noise=noise, sampling=s)[1]
+        for s in (sampling, replace(sampling, denoiser="off"))
+    )
+    return with_pull - without
+
+
+def test_every_strength_pulls_as_its_formula_says():
+    model, x = build(learned_strength=True, noise=0.7), path()[0]
+    out = model.learned.outputs(model.learned.features(x))
+    sigma, spread = model.learned.noise_std, torch.tensor(SPREAD)
+    score = out.score / sigma
+    g_squared = out.log_variance.exp() * spread.square()
+    assert model.strength is not None
+    learned = nn.functional.softplus(model.strength(model.learned.features(x)))
+    expected = {
+        "constant": 0.3 * sigma.square() * score,
+        "cancelling": 0.3 * 0.5 * g_squared * score,
+        "learned": 0.3 * learned * sigma.square() * score,
+    }
+    for kind, pull in expected.items():
+        found = pull_of(model, SamplingConfig(denoiser=kind, alpha=0.3), x)  # type: ignore[arg-type]
+        torch.testing.assert_close(found, pull.detach(), rtol=1e-3, atol=1e-5)
+        assert float(found.abs().max()) > 1e-4
+
+
+def test_sampling_steps_have_the_length_they_are_given():
+    model, x = build(), path()[0]
+    sizes, noise = torch.tensor([0.5, 2.0, 1.0]), torch.randn(3, len(x), 3, generator=seeded(2))
+    sampled = model.sample_paths(x, steps=3, noise=noise, dt=sizes)
+    torch.testing.assert_close(
+        sampled, euler_maruyama(model.sde(), x, dt=sizes, steps=3, noise=noise).detach()
+    )
+    assert not torch.allclose(sampled, model.sample_paths(x, steps=3, noise=noise))
+
+
+@pytest.mark.parametrize("dt", [2.0, torch.tensor([1.0, 2.0])])
+def test_a_history_is_one_period_old_so_other_steps_are_refused(dt: Any):
+    model = build(history=2)
+    with pytest.raises(ConfigError, match="with a history of 2 states a step is one control period"):
+        model.sample_paths(stack_history(path(), 2)[0], steps=2, generator=seeded(), dt=dt)
+    with pytest.raises(ConfigError, match="other steps need history = 1"):
+        model.path_log_prob(path(2), dt=dt)
+
+
+@pytest.mark.parametrize("history", [1, 2])
+def test_path_likelihood_is_that_of_a_loop_by_hand_with_history_and_wrapped_angles(history: int):
+    model, walk = build(history=history), path()
+    wrapped = walk.clone()
+    wrapped[..., 1] = torch.remainder(walk[..., 1], 2 * math.pi)
+    sde, total = model.sde(), torch.zeros(walk.shape[1])
+    for k in range(len(walk) - 1):
+        x = torch.cat([walk[k], walk[max(k - 1, 0)]], dim=-1) if history == 2 else walk[k]
+        drift, g = (part[..., :3].detach() for part in sde.coefficients(x))
+        normal = torch.distributions.Normal(walk[k] + drift, g)
+        total += normal.log_prob(walk[k + 1]).sum(-1)
+    torch.testing.assert_close(model.path_log_prob(wrapped), total, rtol=1e-3, atol=1e-2)
+
+
+def test_path_likelihood_knows_irregular_steps():
+    model, walk, sizes = build(), path(2), torch.tensor([0.5, 2.0])
+    drift, g = (part.detach() for part in model.sde().coefficients(walk[:-1]))
+    dt = sizes[:, None, None]
+    expected = (
+        torch.distributions.Normal(walk[:-1] + drift * dt, g * dt.sqrt()).log_prob(walk[1:]).sum((0, 2))
+    )
+    torch.testing.assert_close(model.path_log_prob(walk, dt=sizes), expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.5])
+def test_step_std_is_the_spread_that_is_sampled(factor: float):
+    model, x = build(), path()[0, :1]
+    sampling = SamplingConfig(diffusion=factor)
+    next_states = model.sample_paths(x.expand(20_000, -1), steps=1, generator=seeded(), sampling=sampling)[1]
+    torch.testing.assert_close(
+        next_states.std(0), model.step_std(x, sampling=sampling)[0], rtol=0.03, atol=0.0
+    )
+
+
+def test_the_variance_never_falls_below_its_floor():
+    model = build(variance_floor=0.04)
+    with torch.no_grad():
+        model.learned.networks.log_variance.output.bias.fill_(-50.0)
+    lowest = model.learned.diffusion(path()[0]) / torch.tensor(SPREAD)
+    assert lowest.min().item() == pytest.approx(0.2, rel=1e-3)
+
+
+def test_a_residual_network_adds_its_layers_to_the_first():
+    net = MLP(4, None, width=8, depth=3, residual=True, generator=seeded())
+    first = MLP(4, None, width=8, depth=1, generator=seeded())
+    with torch.no_grad():
+        for layer in net.layers[1:]:
+            layer.weight.zero_()
+            layer.bias.zero_()
+    x = torch.randn(5, 4, generator=seeded(1))
+    torch.testing.assert_close(net.eval()(x), first.eval()(x))
+
+
+def test_nothing_is_drawn_from_thin_air():
+    model, x = build(network=NetworkConfig(width=8, depth=1, dropout=0.5)), path()[0]
+    with pytest.raises(ConfigError, match="give a generator, or the noise itself"):
+        model.sample_paths(x, steps=1)
+    with pytest.raises(ConfigError, match="give a generator, or the noise itself"):
+        euler_maruyama(model.sde(), x, dt=1.0, steps=1)
+    with pytest.raises(ConfigError, match="dropout in training needs a generator"):
+        model.train().learned.networks(model.learned.features(x))
+
+
+@pytest.mark.parametrize(
+    "device",
+    [
+        "cpu",
+        "meta",
+        pytest.param(
+            "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+        ),
+    ],
+)
+def test_everything_stays_on_the_device_it_is_on(device: str):
+    model, walk = build(history=2).to(device), path().to(device)
+    x0 = stack_history(walk, 2)[0]
+    noise = torch.zeros(3, *walk.shape[1:], device=device)
+    assert model.sample_paths(x0, steps=3, noise=noise).device.type == device
+    assert model.path_log_prob(walk).device.type == device
+    assert model.step_std(x0).device.type == device
+
+
+def test_a_dimension_that_moves_at_an_even_pace_is_scaled_by_its_pace():
+    clock = torch.arange(50.0)[:, None].repeat(1, 2)
+    clock[:, 1] = torch.randn(50, generator=seeded()).cumsum(0)
+    spec = LayoutSpec.fit(clock[:-1], clock[1:])
+    assert spec.increment_std[0] == pytest.approx(1.0)
+    assert spec.increment_std[1] == pytest.approx(float(clock[1:, 1].sub(clock[:-1, 1]).std()), rel=1e-4)

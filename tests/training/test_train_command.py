@@ -1,0 +1,119 @@
+"""Tests for `nsde-policy train`: as a user runs it, also with a robot of their own."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nsde_policy.assets import EMBEDDED_DEMOS
+from nsde_policy.run_directory import RunDirectory
+from nsde_policy.cli.main import main
+from nsde_policy.data import DemoWriter, Episode, load_demonstrations
+from nsde_policy.inference.policy import NSDEPolicy
+from nsde_policy.tasks import get_task
+
+QUICK = ["--train.steps", "40", "--train.log-every", "10", "--model.network.width", "16", "--device", "cpu"]
+
+
+@pytest.fixture
+def arm(tmp_path: Path) -> Path:
+    """A robot that is not Push-T: 6-D observations, of which one an angle that wraps; 3-D actions."""
+    rng = np.random.default_rng(0)
+    with DemoWriter(tmp_path / "arm.zarr", rate_hz=20, angles=(1,)) as writer:
+        for _ in range(4):
+            obs = np.cumsum(rng.normal(size=(30, 6)), axis=0).astype(np.float32)
+            obs[:, 1] %= 2 * math.pi
+            writer.append(Episode(obs, rng.normal(size=(30, 3)).astype(np.float32)))
+    return tmp_path / "arm.zarr"
+
+
+def test_a_robot_of_ones_own_trains_and_acts(arm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    out = tmp_path / "run"
+    assert main(["train", "--demos", str(arm), "--task", "none", "--out", str(out), *QUICK]) == 0
+    assert f"trained {out}" in capsys.readouterr().out
+    policy = NSDEPolicy.from_pretrained(out)
+    assert (policy.obs_dim, policy.act_dim) == (6, 3)
+    assert policy.record.layout.circular == (1,)  # the store says so
+    assert np.isfinite(policy.select_action(np.zeros(6))).all()
+    assert (out / "training.png").stat().st_size > 5000
+
+
+def test_without_demos_it_trains_on_the_embedded_ones_and_evaluates_on_the_way(tmp_path: Path):
+    out = tmp_path / "run"
+    assert main(["train", "--preset", "fast", "--out", str(out), "--eval-every", "30", *QUICK]) == 0
+    record = RunDirectory(out).record()
+    assert record.demos.episodes >= 200
+    assert record.config.model.network.depth == get_task("pusht").preset("fast").model.network.depth
+    scored = [r for r in RunDirectory(out).read_metrics() if "success" in r]
+    assert [r["step"] for r in scored] == [30]
+    assert 0 <= scored[0]["reward"] <= 1
+
+
+def test_neighbours_are_kept_and_there_is_no_loss_to_tell(
+    arm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    out = tmp_path / "run"
+    args = ["--demos", str(arm), "--task", "none", "--out", str(out), "--device", "cpu"]
+    assert main(["train", "--policy", "knn", *args]) == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("step 1/1, ")
+    assert line.endswith(": nothing to fit")
+
+
+def test_the_embedded_demonstrations_are_what_they_say():
+    demos = load_demonstrations(EMBEDDED_DEMOS)
+    assert EMBEDDED_DEMOS.stat().st_size < 3e6
+    assert len(demos) >= 200
+    assert demos.angles == (4,)
+    assert demos.rate_hz == 10
+
+
+def test_every_preset_is_a_valid_start_for_every_task():
+    for task in ("pusht", "none"):
+        for preset in ("default", "paper", "fast"):
+            config = get_task(task).preset(preset)
+            assert type(config).from_json(config.to_json()) == config
+
+
+def test_a_flag_overrides_the_preset(arm: Path, tmp_path: Path):
+    out = tmp_path / "run"
+    args = ["--demos", str(arm), "--task", "none", "--preset=paper", "--chunk", "3", "--out", str(out)]
+    assert main(["train", *args, *QUICK]) == 0
+    config = json.loads((out / "config.json").read_text())["config"]
+    assert config["chunk"] == 3
+    assert config["model"]["network"]["kind"] == "separate"
+    assert config["model"]["flow_loss"] == "log"
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--demos", "ARM"], "6-D and 3-D"),
+        (["--demos", "/nowhere.zarr"], "/nowhere.zarr"),
+        (["--demos", "ARM", "--task", "none", "--demos.obs-keys", "pose"], "no array 'data/pose'"),
+        (["--demos", "ARM", "--task", "none", "--demos.mirror"], "no mirror symmetry"),
+        (["--demos", "ARM", "--task", "none", "--eval-every", "5"], "no environment to evaluate in"),
+        (["--demos", "ARM", "--task", "none", "--device", "cuda:77"], "device 'cuda:77' cannot be used"),
+        (["--demos", "ARM", "--task", "none", "--train.steps", "0"], "steps >= 1"),
+        (["--demos", "ARM", "--task", "none", "--model.network.dropout", "1.5"], "dropout"),
+        (["--demos", "ARM", "--task", "none", "--out", "/proc/x"], "/proc/x/config.json cannot be written"),
+        (["--preset", "fsat"], "fsat"),
+        (["--task", "psht"], "psht"),
+        (["--train.stps", "5"], "perhaps you meant --train.steps"),
+        (
+            ["--demos", "ARM", "--task", "none", "--demos.first-action-from", "9", "1", "2"],
+            "observation columns",
+        ),
+    ],
+)
+def test_bad_input_is_refused_in_one_line(
+    arm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], args: list[str], message: str
+):
+    args = [str(arm) if arg == "ARM" else arg for arg in args]
+    assert main(["train", "--out", str(tmp_path / "run"), *args]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.rstrip().count("\n") == 0
+    assert not (tmp_path / "run" / "model.safetensors").exists()
