@@ -30,17 +30,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from nsde_policy.inference.base import ActingPolicy
-from nsde_policy.eval.statistics import mean, proportion
-from nsde_policy.eval.latency import device_name
-from nsde_policy.envs.pusht.robot import SimulatedPushT
-from nsde_policy.control.simulation import DelayedPlanner, SimulatedWorker
-from nsde_policy.deploy.export import export_policy
-from nsde_policy.inference.spec import Planner
-from nsde_policy.inference.policy import NSDEPolicy
-from nsde_policy.deploy.runtime import RuntimePolicy
 from nsde_policy.control import Session
 from nsde_policy.control.config import SessionConfig
+from nsde_policy.control.simulation import DelayedPlanner, SimulatedWorker
+from nsde_policy.deploy.export import export_policy
+from nsde_policy.deploy.runtime import RuntimePolicy
+from nsde_policy.envs.pusht.robot import SimulatedPushT
+from nsde_policy.eval.latency import device_name
+from nsde_policy.eval.statistics import mean, proportion
+from nsde_policy.inference.base import BasePolicy
+from nsde_policy.inference.policy import Policy
+from nsde_policy.inference.spec import Planner
 
 PERIOD = 0.1
 
@@ -117,7 +117,7 @@ class Chore:
             self._size = round(self._size * min(max(ratio, 0.5), 2.0)) + 1
 
 
-def in_real_time(policy: ActingPolicy, rate_hz: float, seconds: float) -> RealTime:
+def in_real_time(policy: BasePolicy, rate_hz: float, seconds: float) -> RealTime:
     robot, step, chore, world = SimulatedPushT(), Stopwatch(), Chore(), Stopwatch()
     with policy.session(rate_hz, plan_ahead=True, deadline_s=PERIOD / 2) as session:
         began = episode = time.monotonic()
@@ -166,14 +166,14 @@ def in_real_time(policy: ActingPolicy, rate_hz: float, seconds: float) -> RealTi
     )
 
 
-def as_graph(policy: NSDEPolicy) -> RuntimePolicy:
+def as_graph(policy: Policy) -> RuntimePolicy:
     """The same policy in onnxruntime, which plans without holding up Python."""
     with tempfile.TemporaryDirectory() as folder:
         export_policy(policy, Path(folder) / "policy.onnx", steps=policy.chunk + 4, cases=16)
         return RuntimePolicy.load(Path(folder) / "policy.onnx")
 
 
-def play(policy: NSDEPolicy, seed: int, *, rate_hz: float, delay_s: float, ahead: bool) -> SimulatedPushT:
+def play(policy: Policy, seed: int, *, rate_hz: float, delay_s: float, ahead: bool) -> SimulatedPushT:
     """One benchmark episode in simulated time; planning takes `delay_s` and nothing else does."""
     robot = SimulatedPushT()
     robot.reset(seed=seed)
@@ -193,7 +193,7 @@ def play(policy: NSDEPolicy, seed: int, *, rate_hz: float, delay_s: float, ahead
     return robot
 
 
-def row(policy: NSDEPolicy, seeds: range, **how: Any) -> dict[str, Any]:
+def row(policy: Policy, seeds: range, **how: Any) -> dict[str, Any]:
     played = [play(policy, seed, **how) for seed in seeds]
     reward, success = (
         mean([r.max_reward for r in played]),
@@ -228,7 +228,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=None)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    policy = NSDEPolicy.from_pretrained(args.run)
+    policy = Policy.from_pretrained(args.run)
     rows: list[dict[str, Any]] = []
     if args.what == "realtime":
         planner = as_graph(policy) if args.planner == "onnx" else policy

@@ -38,7 +38,7 @@ THEIRS = """
 sys.path.append(packages)
 import gymnasium, gym_pusht, torch
 from nsde_policy.eval.rollout import RolloutConfig, play
-from nsde_policy.inference.policy import NSDEPolicy
+from nsde_policy.inference.policy import Policy
 
 class Success(gymnasium.Wrapper):
     def step(self, action):
@@ -46,7 +46,7 @@ class Success(gymnasium.Wrapper):
         return *rest, {**info, "success": bool(info["is_success"])}
 
 torch.set_num_threads(1)
-policy, env = NSDEPolicy.from_pretrained(), Success(gymnasium.make("gym_pusht/PushT-v0"))
+policy, env = Policy.from_pretrained(), Success(gymnasium.make("gym_pusht/PushT-v0"))
 played = (play(policy, env, seed, RolloutConfig()) for seed in seeds)
 """
 HEAD = """

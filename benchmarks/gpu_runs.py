@@ -16,11 +16,12 @@ from typing import Any
 
 import torch
 
-from nsde_policy.run_directory import DemoRecord, RunDirectory, RunRecord, versions
 from nsde_policy.eval.latency import device_name
 from nsde_policy.files import replace_file
+from nsde_policy.inference.loading import build_model
 from nsde_policy.run_config import RunConfig
-from nsde_policy.training.run import build_model, fit_layout, load_for, training_data
+from nsde_policy.run_directory import DemoRecord, RunDirectory, RunRecord, versions
+from nsde_policy.training.dataset import build_training_data, load_for, measure_demonstrations
 from nsde_policy.training.loop import Training
 
 EPISODES = "episodes"
@@ -63,10 +64,10 @@ class Run:
     def prepare(self) -> None:
         """Load, build, take the first steps, which capture the step on CUDA, time some: one at a time."""
         demos = load_for(self.config.demos, self._demos)
-        data = training_data(demos, self.config, task="pusht")
+        data = build_training_data(demos, self.config, task="pusht")
         record = RunRecord(
             self.config,
-            fit_layout(demos, self.config, task="pusht"),
+            measure_demonstrations(demos, self.config, task="pusht"),
             "pusht",
             self.seed,
             DemoRecord(self._demos.name, demos.fingerprint, len(demos), len(demos.obs)),

@@ -20,15 +20,16 @@ from typing import Any
 import torch
 from gpu_runs import EPISODES, Run, trained, wait_asleep
 
-from nsde_policy.config import SamplingConfig
 from nsde_policy.eval.pool import evaluate
-from nsde_policy.eval.statistics import mean, proportion
 from nsde_policy.eval.rollout import EpisodeResult, RolloutConfig
+from nsde_policy.eval.statistics import mean, proportion
 from nsde_policy.files import replace_file
+from nsde_policy.methods.neural_sde.config import SamplingConfig
 from nsde_policy.run_config import RunConfig
-from nsde_policy.tasks.pusht import DEFAULT, FAST, PAPER, replaced
+from nsde_policy.tasks import get_task
 
-SHORT = replaced(DEFAULT, train={"steps": 25_000})
+DEFAULT, PAPER, FAST = (get_task("pusht").preset(name) for name in ("default", "paper", "fast"))
+SHORT = DEFAULT.replace_parts(train={"steps": 25_000})
 ALPHA, DIFFUSION = DEFAULT.model.sampling.alpha, DEFAULT.model.sampling.diffusion
 NO_DENOISER = SamplingConfig(denoiser="off", diffusion=DIFFUSION)
 
@@ -41,8 +42,8 @@ def _ablations(name: str, base: RunConfig) -> dict[str, RunConfig]:
 
     return {
         name: base,
-        f"{name} − mirror images": replaced(base, demos={"mirror": False}),
-        f"{name} − final actions": replaced(base, demos={"final_action_weight": 0.0}),
+        f"{name} − mirror images": base.replace_parts(demos={"mirror": False}),
+        f"{name} − final actions": base.replace_parts(demos={"final_action_weight": 0.0}),
         f"{name} − denoiser": model(denoiser=False, sampling=NO_DENOISER),
         f"{name} − noise and denoiser": model(noise=0.0, denoiser=False, sampling=NO_DENOISER),
         f"{name} − history": model(history=1),
@@ -74,7 +75,7 @@ KEPT = ("max_reward", "success", "final_coverage", "steps")
 def run_of(variant: str, seed: int, *, out: Path, demos: Path, device: str, steps: int) -> Run:
     """One variant, one seed."""
     config = VARIANTS[variant]
-    config = replaced(config, train={"steps": steps or config.train.steps})
+    config = config.replace_parts(train={"steps": steps or config.train.steps})
     path = out / f"{variant.replace(' ', '_').replace('−', 'no')}-{seed}"
     return Run(path, config, seed=seed, demos=demos, device=device)
 

@@ -24,19 +24,18 @@ from pathlib import Path
 import torch
 from gpu_runs import Run, finished, prepared, wait_asleep
 
+from nsde_policy.eval.compare.entries import Entry, Episodes
 from nsde_policy.eval.compare.result import ACTIONS, Comparison
 from nsde_policy.eval.disturbances import Condition
-from nsde_policy.eval.pool import evaluate
-from nsde_policy.eval.compare.entries import Entry, Episodes
 from nsde_policy.eval.evaluate import changed_sampling
 from nsde_policy.eval.latency import device_name
+from nsde_policy.eval.pool import evaluate
 from nsde_policy.eval.rollout import RolloutConfig
 from nsde_policy.files import replace_file
+from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.registry import METHODS
-from nsde_policy.inference.policy import NSDEPolicy
 from nsde_policy.run_config import RunConfig
 from nsde_policy.tasks import get_task
-from nsde_policy.tasks.pusht import replaced
 
 
 @dataclass(frozen=True)
@@ -61,8 +60,8 @@ class Trained:
     @property
     def config(self) -> RunConfig:
         config = get_task("pusht").preset(self.preset, self.method)
-        config = replaced(config, demos={"episodes": self.demos})
-        return replaced(config, train={"steps": self.steps}) if self.steps else config
+        config = config.replace_parts(demos={"episodes": self.demos})
+        return config.replace_parts(train={"steps": self.steps}) if self.steps else config
 
 
 @dataclass(frozen=True)
@@ -148,7 +147,7 @@ def perform(run: Run, play: Played, seeds: range, device: str, kept: Path) -> No
     """Play, and keep the entry of comparison.json."""
     torch.set_num_threads(1)
     torch.set_float32_matmul_precision("high")
-    policy = NSDEPolicy.from_pretrained(run.files.path)
+    policy = Policy.from_pretrained(run.files.path)
     config, chunk = policy.record.config, play.chunk or policy.chunk
     sampling = changed_sampling(config.model.sampling, play.sampling)
     rollout = RolloutConfig(sampling=sampling, chunk=chunk, condition=play.condition)
@@ -156,7 +155,7 @@ def perform(run: Run, play: Played, seeds: range, device: str, kept: Path) -> No
     results = list(evaluate(run.files.path, seeds, rollout, device=device, batch=batch))
     found = Entry(
         name=play.name,
-        title=METHODS[config.method].title,
+        title=METHODS.get(config.method).title,
         method=config.method,
         preset=play.trained.preset,
         train_seed=play.trained.seed,
@@ -167,7 +166,7 @@ def perform(run: Run, play: Played, seeds: range, device: str, kept: Path) -> No
         parameters=run.note.parameters,
         train_steps=config.train.steps,
         train_s=run.note.step_s * config.train.steps,
-        calls_per_chunk=policy.model.calls(policy.chunk, sampling) * ACTIONS / policy.chunk,
+        calls_per_chunk=policy.model.network_calls(policy.chunk, sampling) * ACTIONS / policy.chunk,
         latency_ms=None,
         episodes=Episodes.of(results),
     )

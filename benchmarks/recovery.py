@@ -18,11 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nsde_policy.config import NetworkConfig, NeuralSDEConfig, SamplingConfig, TrainConfig
-from nsde_policy.core.state import LayoutSpec
-from nsde_policy.methods.neural_sde.model import NeuralSDE
+from nsde_policy.config import NetworkConfig, TrainConfig
 from nsde_policy.core.sde import AbstractSDE, euler_maruyama
+from nsde_policy.core.state import measure_state
 from nsde_policy.core.targets import Transitions, transitions
+from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
+from nsde_policy.methods.neural_sde.model import NeuralSDE
 from nsde_policy.training.loop import fit
 
 DT = 0.2
@@ -92,7 +93,7 @@ def recover(sde: AbstractSDE, data: Transitions, seed: int, steps: int = 1500, *
     )
     train = TrainConfig(steps=steps, batch_size=4096, learning_rate=1e-2, weight_decay=0.0, ema=0.99)
     generator = torch.Generator().manual_seed(seed)
-    model = NeuralSDE(config, LayoutSpec.fit(data.x, data.x_next), generator=generator)
+    model = NeuralSDE(config, measure_state(data.x, data.x_next), generator=generator)
     fit(model, data, train, seed=seed)
     x = central(data.x)
     with torch.no_grad():

@@ -29,16 +29,16 @@ import numpy as np
 import torch
 
 from nsde_policy.assets import SHIPPED_POLICY
-from nsde_policy.run_directory import RunDirectory
-from nsde_policy.eval.latency import device_name
 from nsde_policy.deploy.export import export_policy, torch_export
-from nsde_policy.deploy.export.plan_module import Chunk
 from nsde_policy.deploy.export.folded import FoldedSDE
-from nsde_policy.methods.base import Draws
-from nsde_policy.inference.policy import NSDEPolicy
-from nsde_policy.training.run import build_model
+from nsde_policy.deploy.export.plan_module import Chunk
 from nsde_policy.deploy.runtime import RuntimePolicy
 from nsde_policy.deploy.runtime.graph import Graph
+from nsde_policy.eval.latency import device_name
+from nsde_policy.inference.loading import build_model
+from nsde_policy.inference.policy import Policy
+from nsde_policy.methods.base import Draws
+from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import get_task
 
 OBS = np.array([235.0, 124.0, 299.6, 145.2, 5.378])
@@ -98,22 +98,22 @@ def baseline() -> Job:
     record = replace(
         RunDirectory(SHIPPED_POLICY).record(), config=get_task("pusht").preset("default", "diffusion")
     )
-    policy = NSDEPolicy(record, build_model(record).eval())
-    memory = policy.spec.memory()
-    memory.see(OBS)
+    policy = Policy(record, build_model(record).eval())
+    memory = policy.spec.new_history()
+    memory.add_observation(OBS)
     states = torch.from_numpy(memory.states())[None]
     draws = Draws([torch.Generator().manual_seed(0)])
     return lambda: policy.model.plan(states, steps=ACTIONS, draws=draws)
 
 
 def contenders(folder: Path) -> tuple[dict[str, Job], RuntimePolicy, np.ndarray]:
-    policy = NSDEPolicy.from_pretrained()
+    policy = Policy.from_pretrained()
     export_policy(policy, folder / "policy.onnx", steps=ACTIONS, cases=64)
     export_policy(policy, folder / "policy.pt2", format="pt2", steps=ACTIONS, cases=64)
     archive = torch_export.answerer((folder / "policy.pt2").read_bytes())
     runtime = RuntimePolicy.load(folder / "policy.onnx")
-    memory = runtime.spec.memory()
-    memory.see(OBS)
+    memory = runtime.spec.new_history()
+    memory.add_observation(OBS)
     states = memory.states()
     chunk, first = (Graph.load(folder / name) for name in ("policy.onnx", "policy.first.onnx"))
     for graph in (chunk, first):

@@ -19,10 +19,10 @@ from pathlib import Path
 
 import numpy as np
 
-from nsde_policy.errors import NsdePolicyError
-from nsde_policy.inference.spec import Plan
-from nsde_policy.inference.policy import NSDEPolicy
 from nsde_policy.deploy.client import RemotePolicy
+from nsde_policy.errors import NsdePolicyError
+from nsde_policy.inference.policy import Policy
+from nsde_policy.inference.spec import Plan
 
 QUESTIONS = 64
 MARKS = 100
@@ -36,15 +36,15 @@ def resident_mb(pid: int) -> float:
     raise RuntimeError(f"process {pid} has no resident memory")
 
 
-def questions(policy: NSDEPolicy) -> list[tuple[np.ndarray, int, bytes]]:
+def questions(policy: Policy) -> list[tuple[np.ndarray, int, bytes]]:
     """States in the range of the demonstrations, a seed, and the local policy's answer."""
     rng, spec = np.random.default_rng(0), policy.spec
     asked = []
     for seed in range(QUESTIONS):
-        memory = spec.memory()
+        memory = spec.new_history()
         for _ in range(spec.history):
-            memory.see(rng.uniform(spec.low, spec.high)[: spec.obs_dim])
-            memory.did(rng.uniform(spec.low, spec.high)[spec.obs_dim :])
+            memory.add_observation(rng.uniform(spec.low, spec.high)[: spec.obs_dim])
+            memory.add_action(rng.uniform(spec.low, spec.high)[spec.obs_dim :])
         states = memory.states()
         asked.append((states, seed, as_bytes(policy.plan_from(states, steps=spec.chunk, seed=seed))))
     return asked
@@ -94,8 +94,18 @@ def soak(requests: int, clients: int, run: Path | None) -> dict[str, object]:
     import torch
 
     torch.set_num_threads(1)
-    asked = questions(NSDEPolicy.from_pretrained(run))
-    command = [sys.executable, "-m", "nsde_policy.cli.main", "serve", "--port", "0", "--json", "--deadline-s", "5"]
+    asked = questions(Policy.from_pretrained(run))
+    command = [
+        sys.executable,
+        "-m",
+        "nsde_policy.cli.main",
+        "serve",
+        "--port",
+        "0",
+        "--json",
+        "--deadline-s",
+        "5",
+    ]
     command += ["--max-clients", str(max(clients, 32))]
     command += [] if run is None else [str(run)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:

@@ -59,9 +59,9 @@ def serve() -> None:
 
     from nsde_policy.assets import SHIPPED_POLICY
     from nsde_policy.viewer.http import ViewerSettings
+    from nsde_policy.viewer.launch import performers
     from nsde_policy.viewer.play_app import Play
     from nsde_policy.viewer.server import ViewerServer
-    from nsde_policy.viewer.launch import performers
 
     torch.set_num_threads(1)
     server = ViewerServer(

@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nsde_policy.assets import SHIPPED_POLICY
-from nsde_policy.training.progress import train
 from nsde_policy.tasks import get_task
+from nsde_policy.training.progress import train
 from nsde_policy.viewer.http import ViewerSettings
+from nsde_policy.viewer.launch import performers
 from nsde_policy.viewer.play_app import Play
 from nsde_policy.viewer.server import ViewerServer
-from nsde_policy.viewer.launch import performers
 
 SEED = 100_003
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from nsde_policy.run_directory import versions
 from nsde_policy.data import PUSHT_ANGLES, DemoWriter, Episode
 from nsde_policy.envs.pusht.dynamics import CONTROL_HZ
 from nsde_policy.errors import DamagedStoreError
+from nsde_policy.run_directory import versions
 
 ABOUT = ("seed", "success", "max_reward")
 """What is noted about each episode, in `meta/episode_…`."""

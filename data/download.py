@@ -16,9 +16,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from nsde_policy.data.zarr_store.lock import lock_directory
 from nsde_policy.data.fetch import Progress, fetch, no_progress
-from nsde_policy.data.zarr_store.store import PUSHT_ANGLES, load_demonstrations
+from nsde_policy.data.zarr_store.lock import lock_directory
+from nsde_policy.data.readers import load_demonstrations
+from nsde_policy.data.zarr_store.store import PUSHT_ANGLES
 from nsde_policy.data.zarr_store.unpack import unpack_store
 from nsde_policy.errors import ArchiveError, DemoError, DownloadError, NotAStoreError, StoreBusyError
 from nsde_policy.files import PARTIAL

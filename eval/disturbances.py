@@ -4,14 +4,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nsde_policy.config import Jsonable, need
+from nsde_policy.config import BaseConfig, require
 
 PUSH_PERIODS = (10, 60)
 """Control periods between which a push comes, the second excluded."""
 
 
 @dataclass(frozen=True)
-class Condition(Jsonable):
+class Condition(BaseConfig):
     """What an episode has to cope with; by default nothing."""
 
     latency_steps: int = 0
@@ -22,11 +22,11 @@ class Condition(Jsonable):
     """How far the block is moved at a random moment, in units of the task."""
 
     def __post_init__(self) -> None:
-        need(
+        require(
             self, 0 <= self.latency_steps <= 100, f"need 0 <= latency_steps <= 100, got {self.latency_steps}"
         )
-        need(self, 0 <= self.obs_noise < 100, f"need 0 <= obs_noise < 100, got {self.obs_noise}")
-        need(self, 0 <= self.push < 1e6, f"need push >= 0, got {self.push}")
+        require(self, 0 <= self.obs_noise < 100, f"need 0 <= obs_noise < 100, got {self.obs_noise}")
+        require(self, 0 <= self.push < 1e6, f"need push >= 0, got {self.push}")
 
 
 class Disturbances:

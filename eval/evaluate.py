@@ -15,11 +15,16 @@ from nsde_policy.eval.disturbances import Condition
 from nsde_policy.eval.pool import evaluate, record
 from nsde_policy.eval.rollout import EpisodeResult, RolloutConfig, Trace
 from nsde_policy.eval.scores import Scores, score
-from nsde_policy.inference.policy import NSDEPolicy
-from nsde_policy.tasks import get_task
+from nsde_policy.inference.policy import Policy
+from nsde_policy.run_directory import RunDirectory
+from nsde_policy.tasks import get_task, get_task_of_run
 
 BATCH = 200
 """Most episodes played side by side on a device that is no CPU."""
+
+
+QUICK_SEEDS = range(200_000, 200_020)
+"""Starts of the quick evaluations during training; never those that are reported."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +58,7 @@ def evaluate_policy(
     """
     if episodes < 1 or seed_start < 0:
         raise ConfigError(f"need episodes >= 1 and seed_start >= 0, got {episodes} and {seed_start}")
-    policy = NSDEPolicy.from_pretrained(path)
+    policy = Policy.from_pretrained(path)
     env_id = get_task(policy.record.task).env_id
     if env_id is None:
         raise ConfigError(f"{path} was trained without a task, so there is no environment to play in")
@@ -81,6 +86,14 @@ def evaluate_policy(
         "trained_with": dict(policy.record.versions),
     }
     return Evaluation(score(results), config, context)
+
+
+def evaluate_quickly(path: Path) -> dict[str, float]:
+    """Score a run on a few starts that are never reported, for `train --eval-every`."""
+    env_id = get_task_of_run(RunDirectory(path).record()).env_id
+    assert env_id is not None
+    scores = score(list(evaluate(path, QUICK_SEEDS, RolloutConfig(env_id))))
+    return {"reward": scores.mean_max_reward.value, "success": scores.success_rate.value}
 
 
 def _watched(

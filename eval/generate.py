@@ -10,15 +10,15 @@ import numpy as np
 from tqdm import tqdm
 
 from nsde_policy.assets import SHIPPED, SHIPPED_POLICY
-from nsde_policy.run_directory import RunDirectory, fingerprint
 from nsde_policy.data import Episode
+from nsde_policy.data.collection import Collection, Kept, Provenance
 from nsde_policy.data.types import MIN_STEPS
 from nsde_policy.errors import ConfigError
-from nsde_policy.data.collection import Collection, Kept, Provenance
-from nsde_policy.eval.pool import record
 from nsde_policy.eval.evaluate import changed_sampling
+from nsde_policy.eval.pool import record
 from nsde_policy.eval.rollout import RolloutConfig
-from nsde_policy.inference.policy import NSDEPolicy
+from nsde_policy.inference.policy import Policy
+from nsde_policy.run_directory import RunDirectory, fingerprint
 from nsde_policy.tasks import get_task
 
 PATIENCE = 100
@@ -63,7 +63,7 @@ def generate(run: Path, out: Path, wanted: Wanted, *, workers: int = 0) -> Seque
     """
     if workers < 0:
         raise ConfigError(f"workers must not be negative, got {workers}; 0 takes one per core")
-    policy = NSDEPolicy.from_pretrained(run)
+    policy = Policy.from_pretrained(run)
     config = _config(policy, run, wanted)
     policy.check_chunk(wanted.chunk or policy.chunk)
     with Collection.open(out, _provenance(policy, run, config, wanted)) as collection:
@@ -104,7 +104,7 @@ def _collect(collection: Collection, run: Path, config: RolloutConfig, wanted: W
                 return
 
 
-def _config(policy: NSDEPolicy, run: Path, wanted: Wanted) -> RolloutConfig:
+def _config(policy: Policy, run: Path, wanted: Wanted) -> RolloutConfig:
     env_id = get_task(policy.record.task).env_id
     if env_id is None:
         raise ConfigError(f"{run} was trained without a task, so there is no environment to play in")
@@ -112,7 +112,7 @@ def _config(policy: NSDEPolicy, run: Path, wanted: Wanted) -> RolloutConfig:
     return RolloutConfig(env_id, wanted.reset_rule, wanted.chunk, sampling)
 
 
-def _provenance(policy: NSDEPolicy, run: Path, config: RolloutConfig, wanted: Wanted) -> Provenance:
+def _provenance(policy: Policy, run: Path, config: RolloutConfig, wanted: Wanted) -> Provenance:
     assert config.sampling is not None
     return Provenance(
         by="policy",

@@ -18,17 +18,18 @@ import torch
 from torch import Tensor
 
 from nsde_policy.assets import EMBEDDED_DEMOS, SHIPPED_POLICY
-from nsde_policy.run_directory import RunDirectory, RunRecord
 from nsde_policy.config import Sampling
 from nsde_policy.envs import register_envs
 from nsde_policy.errors import ConfigError
 from nsde_policy.eval.compare.result import ACTIONS
-from nsde_policy.eval.rollout import one_thread
 from nsde_policy.eval.compare.suite import preset_of
-from nsde_policy.methods.registry import DEFAULT_METHOD, METHODS
-from nsde_policy.methods.base import AbstractPolicyModel, Draws
-from nsde_policy.training.run import build_model, load_for, load_model, spec_of, training_data
+from nsde_policy.eval.rollout import one_thread
+from nsde_policy.inference.loading import build_model, build_policy_spec, load_model
+from nsde_policy.methods.base import Draws, PolicyModel
+from nsde_policy.methods.registry import get_method
+from nsde_policy.run_directory import RunDirectory, RunRecord
 from nsde_policy.tasks import get_task
+from nsde_policy.training.dataset import build_training_data, load_for
 
 START = 100_000
 """Seed of the Push-T start that is planned from."""
@@ -50,7 +51,7 @@ class Contender:
     name: str
     method: str
     preset: str
-    model: AbstractPolicyModel[Any] = field(repr=False)
+    model: PolicyModel[Any] = field(repr=False)
     sampling: Sampling
     chunk: int
     """Actions it executes before it plans again (T_a), and so plans at a time."""
@@ -62,7 +63,7 @@ class Contender:
         cls,
         name: str,
         record: RunRecord,
-        model: AbstractPolicyModel[Any],
+        model: PolicyModel[Any],
         sampling: Sampling,
         *,
         device: str = "cpu",
@@ -83,9 +84,9 @@ class Contender:
         whole, rest = divmod(actions, longest)
         return [longest] * whole + [rest] * (rest > 0)
 
-    def calls(self, actions: int) -> int:
+    def network_calls(self, actions: int) -> int:
         """Network calls, one after the other, for so many actions."""
-        return sum(self.model.calls(size, self.sampling) for size in self.plan_sizes(actions))
+        return sum(self.model.network_calls(size, self.sampling) for size in self.plan_sizes(actions))
 
     def seconds(self, actions: int, draws: Draws) -> float:
         """Time from states to so many actions, in the memory of the CPU."""
@@ -132,7 +133,7 @@ def fresh_contenders(methods: Sequence[str], *, device: str = "cpu") -> Iterator
         record = replace(shipped, config=get_task("pusht").preset("default", method))
         model = build_model(record)
         demos = load_for(record.config.demos, EMBEDDED_DEMOS)
-        model.prepare(training_data(demos, record.config, task="pusht"))
+        model.prepare(build_training_data(demos, record.config, task="pusht"))
         yield from _variants(method, record, model, device)
 
 
@@ -143,9 +144,7 @@ def run_contenders(runs: Sequence[Path], *, device: str = "cpu") -> Iterator[Con
         yield from _variants(str(path), record, model, device)
 
 
-def _variants(
-    name: str, record: RunRecord, model: AbstractPolicyModel[Any], device: str
-) -> Iterator[Contender]:
+def _variants(name: str, record: RunRecord, model: PolicyModel[Any], device: str) -> Iterator[Contender]:
     own = model.config.sampling
     for detail, changes in VARIANTS.get(record.config.method, {"": {}}).items():
         sampling = type(own).from_dict({**own.to_dict(), **changes})
@@ -161,8 +160,8 @@ def _states(record: RunRecord) -> Tensor:
         env = gym.make(env_id)
         obs, _ = env.reset(seed=START)
         env.close()
-    memory = spec_of(record).memory()
-    memory.see(obs)
+    memory = build_policy_spec(record).memory()
+    memory.add_observation(obs)
     return torch.from_numpy(memory.states())[None]
 
 
@@ -203,7 +202,7 @@ def time_in_turns(
 
 def ratios(timings: Sequence[Timing]) -> list[float | None]:
     """How many times the Neural SDE's median each one's is; None where there is no Neural SDE."""
-    ours = next((t.median_ms for t in timings if t.contender.method == DEFAULT_METHOD), None)
+    ours = next((t.median_ms for t in timings if t.contender.method == "neural_sde"), None)
     return [None if ours is None else timing.median_ms / ours for timing in timings]
 
 
@@ -214,7 +213,7 @@ def as_rows(timings: Sequence[Timing]) -> list[dict[str, Any]]:
             "method": timing.contender.name,
             "median_ms": _short(timing.median_ms),
             "p99_ms": _short(timing.p99_ms),
-            "calls_per_chunk": timing.contender.calls(timing.actions),
+            "calls_per_chunk": timing.contender.network_calls(timing.actions),
             "first_action_ms": _short(timing.first_action_ms),
             "parameters": timing.contender.parameters,
             "ratio": None if ratio is None else _short(ratio),
@@ -259,8 +258,8 @@ def _times(ratio: float | None) -> str:
 
 
 def _ours(timings: Sequence[Timing]) -> str:
-    names = [timing.contender.name for timing in timings if timing.contender.method == DEFAULT_METHOD]
-    return METHODS[DEFAULT_METHOD].title if names else "–"
+    names = [timing.contender.name for timing in timings if timing.contender.method == "neural_sde"]
+    return get_method("neural_sde").title if names else "–"
 
 
 def _short(value: float) -> float:

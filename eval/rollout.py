@@ -20,8 +20,8 @@ from nsde_policy.config import Sampling
 from nsde_policy.envs import register_envs
 from nsde_policy.errors import ConfigError
 from nsde_policy.eval.disturbances import Condition, Disturbances
-from nsde_policy.inference.history import Memory
-from nsde_policy.inference.policy import NSDEPolicy
+from nsde_policy.inference.history import History
+from nsde_policy.inference.policy import Policy
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Trace:
     actions: list[np.ndarray] = field(default_factory=list)
     coverage: list[float] = field(default_factory=list)
     """After each reset or action."""
-    memories: list[tuple[int, Memory]] = field(default_factory=list)
+    memories: list[tuple[int, History]] = field(default_factory=list)
     """Control period of each plan, and what the policy knew then."""
 
 
@@ -106,13 +106,13 @@ class Episode:
 
     def __init__(
         self,
-        policy: NSDEPolicy,
+        policy: Policy,
         env: gym.Env[Any, Any],
         seed: int,
         config: RolloutConfig,
         trace: Trace | None = None,
     ) -> None:
-        self.seed, self.generator, self.memory = seed, noise_generator(seed), policy.spec.memory()
+        self.seed, self.generator, self.memory = seed, noise_generator(seed), policy.spec.new_history()
         self._env, self._trace, self._push = env, trace, config.condition.push
         self._low, self._high = env.action_space.low, env.action_space.high  # type: ignore[attr-defined]
         std = np.array(policy.record.layout.increment_std[: policy.obs_dim])
@@ -141,12 +141,12 @@ class Episode:
     def _step(self) -> None:
         if self._coming and self._coming[0][0] == self.steps:
             self._actions = list(self._coming.pop(0)[1])
-        planned = self._actions.pop(0) if self._actions else self.memory.in_force
+        planned = self._actions.pop(0) if self._actions else self.memory.last_action
         if (rng := self._troubles.push_at(self.steps)) is not None:
             self._env.unwrapped.push(self._push, rng)  # type: ignore[attr-defined]
         action = np.clip(planned, self._low, self._high)
         obs, reward, terminated, truncated, self._info = self._env.step(action)
-        self.memory.did(action)
+        self.memory.add_action(action)
         self.steps += 1
         self._rewards.append(float(reward))
         if self._trace is not None:
@@ -155,7 +155,7 @@ class Episode:
         self.ended = terminated or truncated
 
     def _see(self, obs: np.ndarray) -> None:
-        self.memory.see(self._troubles.seen(obs))
+        self.memory.add_observation(self._troubles.seen(obs))
         if self._trace is not None:
             self._trace.obs.append(obs)
             self._trace.coverage.append(self._info["coverage"])
@@ -176,7 +176,7 @@ class Episode:
 
 
 def play(
-    policy: NSDEPolicy, env: gym.Env[Any, Any], seed: int, config: RolloutConfig, trace: Trace | None = None
+    policy: Policy, env: gym.Env[Any, Any], seed: int, config: RolloutConfig, trace: Trace | None = None
 ) -> EpisodeResult:
     """Play one episode to its end."""
     (result,) = play_together(policy, [env], [seed], config, [trace])
@@ -184,7 +184,7 @@ def play(
 
 
 def play_together(
-    policy: NSDEPolicy,
+    policy: Policy,
     envs: Sequence[gym.Env[Any, Any]],
     seeds: Sequence[int],
     config: RolloutConfig,
@@ -211,7 +211,7 @@ def play_together(
         for episode, plan in zip(running, plans, strict=True):
             planning[episode.seed] += share
             episode.run(plan.actions)
-    calls = policy.model.calls(steps, config.sampling)
+    calls = policy.model.network_calls(steps, config.sampling)
     return [
         episode.result(planned=steps, calls=calls, planning_s=planning[episode.seed]) for episode in episodes
     ]
@@ -228,7 +228,7 @@ class Player:
         self, path: Path | None, config: RolloutConfig, *, device: str = "cpu", batch: int = 1
     ) -> None:
         register_envs()
-        self.policy = NSDEPolicy.from_pretrained(path).to(device)
+        self.policy = Policy.from_pretrained(path).to(device)
         self.config = config
         self._envs = [gym.make(config.env_id, reset_rule=config.reset_rule) for _ in range(batch)]
         if config.condition.push and not hasattr(self._envs[0].unwrapped, "push"):

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from nsde_policy.eval.statistics import Estimate, mean, proportion
 from nsde_policy.eval.rollout import EpisodeResult
+from nsde_policy.eval.statistics import Estimate, mean, proportion
 
 
 @dataclass(frozen=True)

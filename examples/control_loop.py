@@ -11,14 +11,14 @@ import time
 
 import torch
 
-from nsde_policy.errors import NsdePolicyError
 from nsde_policy.envs.pusht.robot import SimulatedPushT
-from nsde_policy.inference.policy import NSDEPolicy
+from nsde_policy.errors import NsdePolicyError
+from nsde_policy.inference.policy import Policy
 
 
 def control(rate_hz: float, seconds: float, seed: int) -> None:
     """Run the loop until the goal is covered or the time is up, and say how it went."""
-    policy = NSDEPolicy.from_pretrained()
+    policy = Policy.from_pretrained()
     robot = SimulatedPushT()
     robot.reset(seed=seed)
     started = time.monotonic()

@@ -12,10 +12,10 @@ it is yours.
 import argparse
 import time
 
-from nsde_policy.errors import NsdePolicyError
-from nsde_policy.envs.pusht.robot import SimulatedPushT
-from nsde_policy.deploy.runtime import RuntimePolicy
 from nsde_policy.control import Report, Session, SessionConfig
+from nsde_policy.deploy.runtime import RuntimePolicy
+from nsde_policy.envs.pusht.robot import SimulatedPushT
+from nsde_policy.errors import NsdePolicyError
 
 
 def play(

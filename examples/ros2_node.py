@@ -22,13 +22,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from nsde_policy.control import Session, SessionConfig
 from nsde_policy.errors import (
     MissingDependencyError,
     NsdePolicyError,
     PolicyInputError,
     SessionStoppedError,
 )
-from nsde_policy.control import Session, SessionConfig
 
 
 class NumbersMessage(Protocol):
@@ -72,10 +72,10 @@ def open_session(run: Path | None, url: str | None, config: SessionConfig) -> Se
         return Session(remote, config, calibration=remote.calibration)
     import torch
 
-    from nsde_policy.inference.policy import NSDEPolicy
+    from nsde_policy.inference.policy import Policy
 
     torch.set_num_threads(1)
-    policy = NSDEPolicy.from_pretrained(run)
+    policy = Policy.from_pretrained(run)
     return Session(policy, config, calibration=policy.calibration)
 
 

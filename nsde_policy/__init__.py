@@ -1,15 +1,50 @@
 """Neural SDE policies: imitation learning with one small network call per action.
 
-Importing this package costs nothing: torch, gymnasium and pygame are imported by the modules
-that need them.
+    from nsde_policy import Policy, Session, load_demonstrations
+
+Importing this package is cheap: torch, gymnasium, zarr and pygame are imported on first use.
 """
 
+import importlib
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
-# pyproject.toml installs envs/, data/ and eval/ as sub-packages of this one; in a
-# checkout they stand beside this folder, so let the checkout find them there.
+# pyproject.toml installs envs/, data/ and eval/ as sub-packages of this one; in a checkout they stand beside
+# this folder, so let the checkout find them there.
 _here = Path(__file__).parent
 if __name__ == "nsde_policy" and not (_here / "envs").is_dir():
     __path__.append(str(_here.parent))
+
+if TYPE_CHECKING:
+    from nsde_policy.control import Session as Session
+    from nsde_policy.data import load_demonstrations as load_demonstrations
+    from nsde_policy.data.readers import register_reader as register_reader
+    from nsde_policy.encoders import register_encoder as register_encoder
+    from nsde_policy.inference.policy import Policy as Policy
+    from nsde_policy.methods.registry import register_method as register_method
+    from nsde_policy.tasks import register_task as register_task
+
+_PUBLIC = {
+    "Policy": "inference.policy",
+    "Session": "control",
+    "load_demonstrations": "data",
+    "register_encoder": "encoders",
+    "register_method": "methods.registry",
+    "register_reader": "data.readers",
+    "register_task": "tasks",
+}
+__all__ = ["__version__", *_PUBLIC]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on first use."""
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"nsde_policy.{_PUBLIC[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """List the public names."""
+    return sorted(__all__)

@@ -6,36 +6,41 @@ The text below a field is its help on the command line.
 import dataclasses
 import difflib
 import json
-import math
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
+
+import msgspec
 
 from nsde_policy.errors import ConfigError
 
 
-class Jsonable:
-    """To and from JSON, for a frozen dataclass of numbers, strings, truth values and its like."""
+class BaseConfig:
+    """JSON conversion for frozen dataclasses of numbers, strings, booleans, tuples and nested configs."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain dicts and numbers."""
+        """Convert to plain dicts and numbers."""
         return dataclasses.asdict(self)  # type: ignore[call-overload, no-any-return]
 
     def to_json(self) -> str:
-        """Indented, in the order of the fields."""
+        """Convert to indented JSON, in the order of the fields."""
         return json.dumps(self.to_dict(), indent=2, allow_nan=False)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """The inverse of `to_dict`; missing fields take their defaults, unknown ones are refused."""
+        """Read what `to_dict` returned; missing fields take their defaults.
+
+        Raises:
+            ConfigError: If a field is unknown, or its value has the wrong type.
+        """
         hints = typing.get_type_hints(cls)
-        check_names(cls, values, hints)
-        return cls(**{key: _read(cls, key, hints[key], value) for key, value in values.items()})
+        check_names(cls, values, [f.name for f in dataclasses.fields(cls)])  # type: ignore[arg-type]
+        return cls(**{key: _convert(cls, key, hints[key], value) for key, value in values.items()})
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The inverse of `to_json`."""
+        """Read what `to_json` returned."""
         try:
             values = json.loads(text)
         except json.JSONDecodeError as error:
@@ -46,47 +51,49 @@ class Jsonable:
 
 
 def check_names(owner: type, given: Iterable[object], known: Iterable[str], *, what: str = "setting") -> None:
-    """Refuse names that there are none of; the message names the nearest one there is."""
+    """Raise `ConfigError` for unknown names and suggest the closest match."""
     known = list(known)
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.0)
-            instead = f"the nearest is {near[0]!r} of {', '.join(known)}" if near else "it has none"
+            instead = f"the closest is {near[0]!r} of {', '.join(known)}" if near else "it has none"
             raise ConfigError(f"{owner.__name__} has no {what} {name!r}; {instead}")
 
 
-def _read(owner: type, key: str, hint: Any, value: Any) -> Any:
-    """One field's value, checked against its annotation."""
-    if isinstance(hint, type) and issubclass(hint, Jsonable) and isinstance(value, dict):
+def _convert(owner: type, key: str, hint: Any, value: Any) -> Any:
+    """Convert the value of one field to its annotated type."""
+    if isinstance(value, BaseConfig):
+        return value
+    if isinstance(hint, type) and issubclass(hint, BaseConfig) and isinstance(value, dict):
         return hint.from_dict(value)
-    if hint is float and type(value) is int:
-        return float(value)
-    if typing.get_origin(hint) is tuple and isinstance(value, list | tuple):
-        return tuple(_read(owner, key, typing.get_args(hint)[0], item) for item in value)
-    if typing.get_origin(hint) is Literal:
-        if value in typing.get_args(hint):
-            return value
-        raise ConfigError(f"{owner.__name__}.{key} must be one of {typing.get_args(hint)}, got {value!r}")
-    if type(value) is not hint:
-        wanted = getattr(hint, "__name__", hint)
-        raise ConfigError(f"{owner.__name__}.{key} must be {wanted}, got {value!r}")
-    return value
+    try:
+        return msgspec.convert(value, hint)
+    except msgspec.ValidationError as error:
+        wanted = (
+            getattr(hint, "__name__", str(hint))
+            if isinstance(hint, type)
+            else str(hint).replace("typing.", "")
+        )
+        raise ConfigError(f"{owner.__name__}.{key} must be {wanted}, got {value!r}") from error
 
 
-def need(owner: object, condition: bool, rule: str) -> None:
-    """Refuse settings that break a rule; for use in `__post_init__`."""
+def require(owner: object, condition: bool, rule: str) -> None:
+    """Raise `ConfigError` if settings break a rule; call it in `__post_init__`."""
     if not condition:
         raise ConfigError(f"{type(owner).__name__}: {rule}")
 
 
 @dataclass(frozen=True)
-class Sampling(Jsonable):
+class Sampling(BaseConfig):
     """How actions are drawn from a trained model: what a method lets be chosen then, it adds."""
 
 
 @dataclass(frozen=True)
-class ModelConfig(Jsonable):
+class ModelConfig(BaseConfig):
     """What the settings of every method say; each method adds its own."""
+
+    method: ClassVar[str] = ""
+    """Name of the method, set when the method is registered."""
 
     history: int = 2
     """States the method sees, the present one included."""
@@ -104,7 +111,7 @@ class ModelConfig(Jsonable):
         return False
 
     def __post_init__(self) -> None:
-        need(self, self.history >= 1, f"need history >= 1, got {self.history}")
+        require(self, self.history >= 1, f"need history >= 1, got {self.history}")
 
 
 @dataclass(frozen=True)
@@ -121,7 +128,7 @@ class WindowConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        need(
+        require(
             self,
             self.horizon >= self.history,
             f"horizon counts from the oldest of the {self.history} states seen, got {self.horizon}",
@@ -129,7 +136,7 @@ class WindowConfig(ModelConfig):
 
 
 @dataclass(frozen=True)
-class NetworkConfig(Jsonable):
+class NetworkConfig(BaseConfig):
     """Size and shape of the networks."""
 
     kind: Literal["shared", "separate"] = "shared"
@@ -148,109 +155,16 @@ class NetworkConfig(Jsonable):
     """Nonlinearity of the hidden layers."""
 
     def __post_init__(self) -> None:
-        need(
+        require(
             self,
             self.width >= 1 and self.depth >= 1,
             f"need width, depth >= 1, got {self.width}, {self.depth}",
         )
-        need(self, 0 <= self.dropout < 1, f"need 0 <= dropout < 1, got {self.dropout}")
+        require(self, 0 <= self.dropout < 1, f"need 0 <= dropout < 1, got {self.dropout}")
 
 
 @dataclass(frozen=True)
-class SamplingConfig(Sampling):
-    """How paths are drawn from a trained model; nothing here needs training again."""
-
-    denoiser: Literal["constant", "cancelling", "learned", "off"] = "constant"
-    """What sets the denoiser's strength: a constant, ½ g gᵀ, a learned function; or no denoiser."""
-    alpha: float = 0.5
-    """Factor on that strength. Constant: fraction of the blur undone per control period."""
-    diffusion: float = 1.0
-    """Factor on g; 0 follows the flow alone."""
-    substeps: int = 1
-    """Solver steps per control period."""
-
-    def __post_init__(self) -> None:
-        need(self, 0 <= self.alpha < math.inf, f"need alpha >= 0, got {self.alpha}")
-        need(self, 0 <= self.diffusion < math.inf, f"need diffusion >= 0, got {self.diffusion}")
-        need(self, self.substeps >= 1, f"need substeps >= 1, got {self.substeps}")
-
-
-@dataclass(frozen=True)
-class NeuralSDEConfig(ModelConfig):
-    """A Neural SDE: what it sees, what it is trained on, how it is sampled."""
-
-    history: int = 2
-    """States the network sees: 1 is the paper's Markov state, 2 adds the one before."""
-    dt: float = 1.0
-    """Δt of one control period; a convention, which changes no sampled path."""
-    objective: Literal["decoupled", "joint"] = "decoupled"
-    """Flow and diffusion by losses of their own, or by one likelihood."""
-    flow_loss: Literal["square", "log"] = "square"
-    """Square loss, or the paper's log(r² + δ)."""
-    delta: float = 0.1
-    """δ of the log loss, in squared standard deviations of the increments."""
-    diffusion_loss: Literal["nll", "squared"] = "nll"
-    """Gaussian likelihood of the flow's residual, or the paper's squared form."""
-    interpolation: Literal["none", "uniform"] = "none"
-    """Train at the observed states, or at uniform points between them."""
-    noise: float = 0.7
-    """Blur of the training states; 0 for none."""
-    noise_kind: Literal["relative", "absolute"] = "relative"
-    """Unit of the blur: each dimension's typical increment, or state units."""
-    history_noise: Literal["independent", "shared", "none"] = "independent"
-    """Blur of the older states: independent of the newest, moved alike, or none."""
-    denoiser: bool = True
-    """Train the denoiser."""
-    learned_strength: bool = False
-    """Train a network for the denoiser's strength."""
-    schedule: Literal["together", "sequential"] = "together"
-    """Train all parts at once, or the flow, then the denoiser, then the diffusion."""
-    variance_floor: float = 1e-6
-    """Smallest variance of a step, in squared standard deviations of the increments."""
-    network: NetworkConfig = field(default_factory=NetworkConfig)
-    """Size and shape of the networks."""
-    sampling: SamplingConfig = field(default_factory=SamplingConfig)
-    """How paths are drawn, unless said otherwise when they are."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        need(self, 0 < self.dt < math.inf, f"need dt > 0, got {self.dt}")
-        need(self, 1e-12 <= self.delta < math.inf, f"need delta >= 1e-12, got {self.delta}")
-        need(self, 0 <= self.noise < math.inf, f"need noise >= 0, got {self.noise}")
-        need(self, 0 < self.variance_floor < 1, f"need 0 < variance_floor < 1, got {self.variance_floor}")
-        need(self, self.noise > 0 or not self.denoiser, "a denoiser needs noise > 0: it has no blur to undo")
-        need(self, self.denoiser or not self.learned_strength, "learned_strength needs the denoiser")
-        joint_in_turn = self.objective == "joint" and self.schedule == "sequential"
-        need(self, not joint_in_turn, "the joint objective trains flow and diffusion together")
-        starved = self.schedule == "sequential" and self.network.kind == "shared"
-        need(
-            self,
-            not starved,
-            "training in sequence needs network.kind = 'separate': no part may own the trunk",
-        )
-        self.check_sampling(self.sampling)
-
-    @property
-    def gains_from_threads(self) -> bool:
-        """Networks up to a width of 512 train faster on one thread."""
-        return self.network.width > 512
-
-    def check_sampling(self, sampling: SamplingConfig) -> None:
-        """Refuse to sample with a part that is not trained."""
-        need(
-            self,
-            self.denoiser or sampling.denoiser == "off",
-            "no denoiser is trained; sample with sampling.denoiser = 'off'",
-        )
-        need(
-            self,
-            self.learned_strength or sampling.denoiser != "learned",
-            "sampling.denoiser = 'learned' needs learned_strength",
-        )
-
-
-@dataclass(frozen=True)
-class TrainConfig(Jsonable):
+class TrainConfig(BaseConfig):
     """How a model is fitted."""
 
     steps: int = 30_000
@@ -276,20 +190,22 @@ class TrainConfig(Jsonable):
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "log_every"):
-            need(self, getattr(self, name) >= 1, f"need {name} >= 1, got {getattr(self, name)}")
-        need(self, self.learning_rate > 0, f"need learning_rate > 0, got {self.learning_rate}")
-        need(self, 0 <= self.warmup <= 1, f"need 0 <= warmup <= 1, got {self.warmup}")
-        need(self, self.weight_decay >= 0, f"need weight_decay >= 0, got {self.weight_decay}")
-        need(self, all(0 <= beta < 1 for beta in self.betas), f"need 0 <= betas < 1, got {self.betas}")
-        need(self, self.clip > 0, f"need clip > 0, got {self.clip}")
-        need(self, 0 <= self.ema < 1, f"need 0 <= ema < 1, got {self.ema}")
+            require(self, getattr(self, name) >= 1, f"need {name} >= 1, got {getattr(self, name)}")
+        require(self, self.learning_rate > 0, f"need learning_rate > 0, got {self.learning_rate}")
+        require(self, 0 <= self.warmup <= 1, f"need 0 <= warmup <= 1, got {self.warmup}")
+        require(self, self.weight_decay >= 0, f"need weight_decay >= 0, got {self.weight_decay}")
+        require(self, all(0 <= beta < 1 for beta in self.betas), f"need 0 <= betas < 1, got {self.betas}")
+        require(self, self.clip > 0, f"need clip > 0, got {self.clip}")
+        require(self, 0 <= self.ema < 1, f"need 0 <= ema < 1, got {self.ema}")
 
 
 @dataclass(frozen=True)
 class Preset:
-    """Settings of a method that work, whatever the task."""
+    """Settings of a method; a task adds what it knows of the demonstrations."""
 
     model: ModelConfig
     train: TrainConfig
     chunk: int = 8
     """Actions executed before planning again (T_a)."""
+    demos: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of `DemoConfig` that the method sets itself."""

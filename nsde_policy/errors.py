@@ -13,6 +13,10 @@ class ConfigError(NsdePolicyError, ValueError):
     """A setting, or a combination of settings, that cannot work."""
 
 
+class PluginError(ConfigError):
+    """No method, task, reader or encoder of this name is installed."""
+
+
 class DemoError(NsdePolicyError, ValueError):
     """The demonstrations do not have the form the package reads, or are damaged."""
 

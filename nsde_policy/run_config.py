@@ -1,31 +1,33 @@
-"""The settings of a whole run: which demonstrations, which model, how it is trained and executed."""
+"""Settings of a whole training run: demonstrations, method, optimisation and execution."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from nsde_policy.config import Jsonable, ModelConfig, NeuralSDEConfig, TrainConfig
+from nsde_policy.config import BaseConfig, ModelConfig, Preset, TrainConfig
 from nsde_policy.errors import ConfigError
-from nsde_policy.methods.registry import DEFAULT_METHOD, get_method, method_of
+from nsde_policy.methods.registry import find_method_name, get_method
 
 
 @dataclass(frozen=True)
-class DemoConfig(Jsonable):
+class DemoConfig(BaseConfig):
     """What is taken from the demonstrations, and what a state is made of."""
 
     obs_keys: tuple[str, ...] = ("state",)
     """Arrays below data/ that make up an observation, side by side."""
     act_key: str = "action"
     """Array below data/ that holds the actions."""
+    encoder: str = "identity"
+    """Encoder that turns named observations into one vector."""
     episodes: int = 0
-    """Learn from so many demonstrations only, the first ones of the store; 0 for all."""
+    """Number of demonstrations to learn from, the first ones of the store; 0 for all."""
     angles: tuple[int, ...] = ()
-    """Columns of the observation that are angles, radians; empty takes what the store says."""
+    """Columns of the observation that are angles, radians; empty uses what the store says."""
     first_action_from: tuple[int, ...] = ()
-    """Columns of the first observation that stand for the action before it; empty for zeros."""
+    """Columns of the first observation that replace the action before it; empty for zeros."""
     final_action_weight: float = 1.0
-    """How much the last action of a demonstration counts, whose outcome was not recorded; 0 leaves it out."""
+    """Weight of the last action of a demonstration, whose outcome was not recorded; 0 leaves it out."""
     mirror: bool = False
-    """Learn from mirror images too, where the task is symmetric."""
+    """Learn from mirror images too, if the task is symmetric."""
 
     def __post_init__(self) -> None:
         if self.final_action_weight < 0:
@@ -36,16 +38,16 @@ class DemoConfig(Jsonable):
             raise ConfigError("obs_keys must name at least one array")
 
 
-@dataclass(frozen=True)
-class RunConfig(Jsonable):
-    """Everything that decides what a training run does, but for its seed and its data."""
+@dataclass(frozen=True, kw_only=True)
+class RunConfig(BaseConfig):
+    """Everything that decides what a training run does, except its seed and its data."""
 
     demos: DemoConfig = field(default_factory=DemoConfig)
     """What is taken from the demonstrations."""
-    model: ModelConfig = field(default_factory=NeuralSDEConfig)
+    model: ModelConfig
     """The method's own settings."""
     train: TrainConfig = field(default_factory=TrainConfig)
-    """How it is fitted."""
+    """Optimisation settings."""
     chunk: int = 8
     """Actions executed before planning again (T_a)."""
 
@@ -54,22 +56,37 @@ class RunConfig(Jsonable):
             raise ConfigError(f"chunk must be at least 1, got {self.chunk}")
         longest = self.model.longest_chunk
         if longest is not None and self.chunk > longest:
-            raise ConfigError(f"a plan of this model holds {longest} actions, chunk asks for {self.chunk}")
+            raise ConfigError(f"a plan of this model holds {longest} actions, got chunk {self.chunk}")
 
     @property
     def method(self) -> str:
-        """The name of the method."""
-        return method_of(self.model)
+        """Name of the method."""
+        return find_method_name(self.model)
+
+    @classmethod
+    def from_preset(cls, preset: Preset, demos: DemoConfig) -> Self:
+        """Combine a method's preset with what a task knows of its demonstrations."""
+        changed = DemoConfig(**{**vars(demos), **preset.demos})
+        return cls(demos=changed, model=preset.model, train=preset.train, chunk=preset.chunk)
+
+    def replace_parts(self, **parts: dict[str, Any]) -> Self:
+        """Copy with some fields of some parts changed: `config.replace_parts(train={"steps": 5})`."""
+        return replace(self, **{name: replace(getattr(self, name), **new) for name, new in parts.items()})
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain dicts and numbers; `method` says whose settings `model` are."""
+        """Convert to plain dicts and numbers; `method` says whose settings `model` are."""
         return {"method": self.method, **super().to_dict()}
 
     @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> Self:
-        """The inverse of `to_dict`."""
+    def from_dict(cls, values: dict[str, Any], *, package: str | None = None) -> Self:
+        """Read what `to_dict` returned.
+
+        Args:
+            values: Plain dicts and numbers.
+            package: Distribution that provides the method, named in the error if it is not installed.
+        """
         if not isinstance(values, dict) or not isinstance(values.get("model", {}), dict):
             raise ConfigError(f"settings must be JSON objects, got {values!r:.60}")
-        rest = {key: value for key, value in values.items() if key not in ("method", "model")}
-        method, model = get_method(values.get("method", DEFAULT_METHOD)), values.get("model", {})
-        return replace(super().from_dict(rest), model=method.config_class().from_dict(model))
+        method = get_method(values.get("method", "neural_sde"), package=package)
+        rest = {key: value for key, value in values.items() if key != "method"}
+        return super().from_dict({**rest, "model": method.config.from_dict(values.get("model", {}))})

@@ -15,7 +15,7 @@ import json
 import platform
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,10 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from nsde_policy import __version__
-from nsde_policy.config import Jsonable
-from nsde_policy.errors import CheckpointError
+from nsde_policy.config import BaseConfig
+from nsde_policy.core.spec import StateSpec
+from nsde_policy.errors import CheckpointError, PluginError
 from nsde_policy.files import replace_file
-from nsde_policy.core.state import LayoutSpec
 from nsde_policy.run_config import RunConfig
 
 FORMAT = 1
@@ -39,7 +39,7 @@ LARGEST_CONFIG, LARGEST_TENSORS = 2**24, 2**33
 
 
 @dataclass(frozen=True)
-class DemoRecord(Jsonable):
+class DemoRecord(BaseConfig):
     """Which demonstrations a run was trained on."""
 
     source: str
@@ -54,11 +54,13 @@ class RunRecord:
     """What config.json holds."""
 
     config: RunConfig
-    layout: LayoutSpec
+    layout: StateSpec
     task: str
     seed: int
     demos: DemoRecord
     versions: Mapping[str, str]
+    plugins: Mapping[str, str] = field(default_factory=dict)
+    """Distributions that provide the method and the task, `name==version`, if they are not built in."""
 
     def to_json(self) -> str:
         """Indented JSON."""
@@ -68,6 +70,7 @@ class RunRecord:
             "seed": self.seed,
             "demos": self.demos.to_dict(),
             "versions": dict(self.versions),
+            **({"plugins": dict(self.plugins)} if self.plugins else {}),
             "config": self.config.to_dict(),
             "layout": self.layout.to_dict(),
         }
@@ -80,16 +83,18 @@ class RunRecord:
             values = json.loads(text)
             if values["format"] != FORMAT:
                 raise CheckpointError(f"run format {values['format']}, this version reads {FORMAT}")
+            plugins = dict(values.get("plugins", {}))
             return cls(
-                config=RunConfig.from_dict(values["config"]),
-                layout=LayoutSpec.from_dict(values["layout"]),
+                config=RunConfig.from_dict(values["config"], package=plugins.get("method")),
+                layout=StateSpec.from_dict(values["layout"]),
                 task=str(values["task"]),
                 seed=int(values["seed"]),
                 demos=DemoRecord.from_dict(values["demos"]),
                 versions=dict(values["versions"]),
+                plugins=plugins,
             )
         except (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
-            if isinstance(error, CheckpointError):
+            if isinstance(error, CheckpointError | PluginError):
                 raise
             raise CheckpointError(
                 f"config.json is not that of a run: {type(error).__name__} {error}"
@@ -135,8 +140,8 @@ class RunDirectory:
             raise CheckpointError(
                 f"{self.path} is no run directory: {self._why(error)}; expected config.json and its weights"
             ) from None
-        except CheckpointError as error:
-            raise CheckpointError(f"{self.path}: {error}") from None
+        except (CheckpointError, PluginError) as error:
+            raise type(error)(f"{self.path}: {error}") from None
 
     def weights(self) -> dict[str, Tensor]:
         """The averaged weights, finite."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nsde_policy.data import load_demonstrations
 from nsde_policy.deploy.export import export_policy
-from nsde_policy.inference.policy import NSDEPolicy
+from nsde_policy.inference.policy import Policy
 
 ROOT = Path(__file__).parents[1]
 
@@ -30,7 +30,7 @@ def test_recorded_demonstrations_load_and_a_second_recording_goes_on(tmp_path: P
 
 
 def test_an_exported_policy_drives_push_t_where_importing_torch_fails(tmp_path: Path):
-    export_policy(NSDEPolicy.from_pretrained(), tmp_path / "policy.onnx", cases=16)
+    export_policy(Policy.from_pretrained(), tmp_path / "policy.onnx", cases=16)
     code = (
         "import runpy, sys\n"
         "sys.modules['torch'] = sys.modules['pygame'] = sys.modules['zarr'] = None\n"

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.helpers.policy_servers import SPEC, LinearPlanner, served
 
-from nsde_policy.errors import RemoteLateError
-from nsde_policy.inference.spec import Plan
-from nsde_policy.inference.policy import NSDEPolicy
-from nsde_policy.deploy.client import RemotePolicy
 from nsde_policy.control import Session, SessionConfig
+from nsde_policy.deploy.client import RemotePolicy
+from nsde_policy.errors import RemoteLateError
+from nsde_policy.inference.policy import Policy
+from nsde_policy.inference.spec import Plan
+from tests.helpers.policy_servers import SPEC, LinearPlanner, served
 
 PATH = Path(__file__).parents[1] / "examples" / "ros2_node.py"
 LOW, HIGH = np.array(SPEC.low)[3:], np.array(SPEC.high)[3:]
@@ -133,7 +133,7 @@ def test_a_policy_that_fails_is_said_and_asked_again(fault: Any):
 
 
 def test_the_loop_over_a_server_sends_what_the_loop_on_the_policy_itself_sends():
-    policy = NSDEPolicy.from_pretrained()
+    policy = Policy.from_pretrained()
     seen = [message(235.0 + k, 124.0, 299.6, 145.2, 5.378) for k in range(10)]
     with served(policy) as house, RemotePolicy.connect(house.url, deadline_s=5, timeout_s=10) as remote:
         here, there = Clock(), Clock()

@@ -9,17 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from nsde_policy.data.zarr_store.arrays import StoredArray, array_names, open_array, read_json
 from nsde_policy.data.types import (
-    Demonstrations,
     Floats,
     Ints,
     as_float32,
     check_angles,
     check_ends,
     check_lengths,
-    column_names,
 )
+from nsde_policy.data.zarr_store.arrays import StoredArray, array_names, open_array, read_json
 from nsde_policy.data.zarr_store.files import open_files
 from nsde_policy.errors import (
     AngleError,
@@ -114,53 +112,6 @@ class Store:
         return as_float32(array.read(0, frames).reshape(frames, width), array.name)
 
 
-def load_demonstrations(
-    path: Path | str,
-    *,
-    obs_keys: Sequence[str] = ("state",),
-    act_key: str = "action",
-    episode_ends: str = "episode_ends",
-    angles: Sequence[int] | None = None,
-    act_angles: Sequence[int] | None = None,
-    rate_hz: float | None = None,
-    accept_omitted_chunks: bool = False,
-) -> Demonstrations:
-    """Load the low-dimensional part of a store, or say in one `DemoError` what is wrong with it.
-
-    Args:
-        path: a zarr directory or a zip of one, format 2 or 3.
-        obs_keys: arrays below `data/` that make up an observation, side by side; those with more
-            axes, such as (frames, 9, 2) keypoints, are flattened.
-        act_key: the array below `data/` that holds the actions.
-        episode_ends: the array below `meta/` that holds one past the last frame of each episode.
-        angles: columns of the observation that are angles in radians, `PUSHT_ANGLES` for Push-T; None
-            to take the `angles` attribute of each array, or no column where there is none.
-        act_angles: the same for the action.
-        rate_hz: frames per second; None to take the store's `rate_hz` attribute, if it has one.
-        accept_omitted_chunks: believe the fill value where a chunk is not there. Some writers leave out
-            chunks that hold nothing else, zarr 3 by default; a lost chunk looks the same.
-    """
-    path = Path(path)
-    if not obs_keys:
-        raise MissingArrayError("no observation array was named; give at least one, such as 'state'")
-    with Store(path, episode_ends=episode_ends, accept_omitted_chunks=accept_omitted_chunks) as store:
-        ends, arrays = store.episodes([f"data/{key}" for key in (*obs_keys, act_key)])
-        *obs, act = (store.columns(array, int(ends[-1])) for array in arrays)
-        return Demonstrations(
-            obs=np.concatenate(obs, axis=1) if len(obs) > 1 else obs[0],
-            act=act,
-            episode_ends=ends,
-            angles=tuple(_angles_side_by_side(arrays[:-1]) if angles is None else angles),
-            act_angles=tuple(declared_angles(arrays[-1]) if act_angles is None else act_angles),
-            rate_hz=store.attributes.get("rate_hz") if rate_hz is None else rate_hz,
-            obs_names=tuple(
-                n for key, o in zip(obs_keys, obs, strict=True) for n in column_names(key, o.shape[1])
-            ),
-            act_names=column_names(act_key, act.shape[1]),
-            source=str(path),
-        )
-
-
 def declared_angles(array: StoredArray) -> tuple[int, ...]:
     """Columns that the array's own `angles` attribute calls angles."""
     angles = array.attributes.get("angles", [])
@@ -171,7 +122,7 @@ def declared_angles(array: StoredArray) -> tuple[int, ...]:
     return check_angles(angles, math.prod(array.shape[1:]), array.name)
 
 
-def _angles_side_by_side(arrays: Sequence[StoredArray]) -> list[int]:
+def find_angles(arrays: Sequence[StoredArray]) -> list[int]:
     """Angle columns of arrays laid side by side."""
     widths = [math.prod(array.shape[1:]) for array in arrays]
     offsets = np.cumsum([0, *widths[:-1]]).tolist()

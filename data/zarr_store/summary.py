@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from nsde_policy.data.angles import TURN
-from nsde_policy.data.zarr_store.arrays import StoredArray
 from nsde_policy.data.types import Floats, Ints, check_finite, check_rate, column_names
+from nsde_policy.data.zarr_store.arrays import StoredArray
 from nsde_policy.data.zarr_store.store import MAX_COLUMNS, Store, declared_angles
 
 SHOWN_COLUMNS = 8

@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nsde_policy.data.zarr_store.arrays import read_json
-from nsde_policy.data.zarr_store.lock import lock_directory
 from nsde_policy.data.types import Episode, Ints, check_angles, check_rate
+from nsde_policy.data.zarr_store.arrays import read_json
 from nsde_policy.data.zarr_store.files import DirectoryFiles
 from nsde_policy.data.zarr_store.growing_array import GrowingArray
+from nsde_policy.data.zarr_store.lock import lock_directory
 from nsde_policy.data.zarr_store.store import MADE_WITH, RECORDING, Store
 from nsde_policy.errors import DamagedStoreError, DemoError, EpisodeError, NonFiniteError, NotAStoreError
 from nsde_policy.files import PARTIAL, replace_file

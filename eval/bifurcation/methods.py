@@ -8,12 +8,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from nsde_policy.config import NetworkConfig, NeuralSDEConfig, SamplingConfig, TrainConfig
+from nsde_policy.config import NetworkConfig, TrainConfig
+from nsde_policy.core.state import StateLayout, measure_state
+from nsde_policy.core.targets import transitions
 from nsde_policy.eval.bifurcation.data import Bifurcation
 from nsde_policy.eval.bifurcation.samplers import DDIM, ConditionalSampler, Pairs, RectifiedFlow
-from nsde_policy.core.state import LayoutSpec, StateLayout
+from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
 from nsde_policy.methods.neural_sde.model import NeuralSDE
-from nsde_policy.core.targets import transitions
 from nsde_policy.training.loop import fit
 
 NETWORK = NetworkConfig(kind="separate", width=64, depth=3, dropout=0.0, activation="silu")
@@ -111,7 +112,7 @@ def train_neural_sde(task: Bifurcation, budget: Budget, **changes: Any) -> Neura
         "network": NETWORK,
     }
     config = NeuralSDEConfig(**{**settings, **changes})
-    model = NeuralSDE(config, LayoutSpec.fit(pairs.x, pairs.x_next), generator=budget.generator())
+    model = NeuralSDE(config, measure_state(pairs.x, pairs.x_next), generator=budget.generator())
     fit(model, pairs, budget.training, seed=budget.seed)
     return model
 
@@ -201,7 +202,7 @@ def whole_path(task: Bifurcation, budget: Budget) -> Generated:
 def _layout(task: Bifurcation) -> StateLayout:
     """Ranges of the states, by which they are scaled for the samplers."""
     pairs = transitions(task.trajectories(), dt=task.dt)
-    return StateLayout(LayoutSpec.fit(pairs.x, pairs.x_next))
+    return StateLayout(measure_state(pairs.x, pairs.x_next))
 
 
 def _from_unit(unit: Tensor, layout: StateLayout) -> Tensor:

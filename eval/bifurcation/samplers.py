@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from nsde_policy.config import NetworkConfig
-from nsde_policy.methods.base import AbstractModel, LossParts, Stage
+from nsde_policy.methods.base import LossParts, Stage, TrainableModel
 from nsde_policy.methods.neural_sde.equation import mlp_of
 
 OCTAVES = 4
@@ -40,7 +40,7 @@ class Pairs:
         return Pairs(self.condition.to(device), self.target.to(device))
 
 
-class ConditionalSampler(AbstractModel[Pairs]):
+class ConditionalSampler(TrainableModel[Pairs]):
     """A law of z given c, held by one network."""
 
     def __init__(

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from nsde_policy.eval.compare.result import ACTIONS, CONDITIONS, Comparison, Row
-from nsde_policy.eval.statistics import Estimate
 from nsde_policy.eval.render.plotting import STYLE, pyplot, save_figure
+from nsde_policy.eval.statistics import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -14,11 +14,19 @@ from typing import Any
 import numpy as np
 
 from nsde_policy.errors import ComparisonError
+from nsde_policy.eval.compare.entries import (
+    Entry,
+    Latency,
+    Setting,
+    check_keys,
+    column_of,
+    located,
+    need,
+    typed,
+)
 from nsde_policy.eval.disturbances import Condition
-from nsde_policy.eval.compare.entries import Entry, Latency, Setting, check_keys, column_of, located, need, typed
-from nsde_policy.eval.statistics import Estimate, mean, proportion
 from nsde_policy.eval.paired import McNemar, mcnemar, paired_difference
-from nsde_policy.methods.registry import DEFAULT_METHOD
+from nsde_policy.eval.statistics import Estimate, mean, proportion
 
 FORMAT = 1
 """Version of comparison.json; another one is refused."""
@@ -76,7 +84,7 @@ class Row:
         return {entry.train_seed: float(np.mean(entry.episodes.success)) for entry in self.entries}
 
     @property
-    def calls(self) -> float:
+    def network_calls(self) -> float:
         """Network calls for eight actions."""
         return self.entries[0].calls_per_chunk
 
@@ -233,8 +241,8 @@ class Comparison:
         if name is not None:
             need(name in rows, f"no row {name!r} to refer to; there are: {', '.join(map(repr, rows))}")
             return rows[name]
-        ours = [n for n in self.names if n in rows and rows[n].entries[0].method == DEFAULT_METHOD]
-        candidates = [DEFAULT_METHOD, *ours, *(n for n in self.names if n in rows)]
+        ours = [n for n in self.names if n in rows and rows[n].entries[0].method == "neural_sde"]
+        candidates = ["neural_sde", *ours, *(n for n in self.names if n in rows)]
         return rows[next(candidate for candidate in candidates if candidate in rows)]
 
     def to_json(self) -> str:

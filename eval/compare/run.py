@@ -10,18 +10,18 @@ from typing import Any
 
 import torch
 
-from nsde_policy.run_directory import RunDirectory, RunRecord, fingerprint
 from nsde_policy.errors import ComparisonError, ConfigError
-from nsde_policy.eval.compare.result import ACTIONS, Comparison, merged, read_comparison
-from nsde_policy.eval.disturbances import Condition
 from nsde_policy.eval.compare.entries import Entry, Episodes, Latency
+from nsde_policy.eval.compare.result import ACTIONS, Comparison, merged, read_comparison
+from nsde_policy.eval.compare.suite import less_demonstrations, preset_of
+from nsde_policy.eval.disturbances import Condition
 from nsde_policy.eval.evaluate import changed_sampling, evaluate_policy
 from nsde_policy.eval.latency import FEWEST, Contender, as_rows, device_name, time_in_turns
 from nsde_policy.eval.rollout import EpisodeResult, Trace
-from nsde_policy.eval.compare.suite import less_demonstrations, preset_of
 from nsde_policy.files import replace_file
+from nsde_policy.inference.loading import load_model
 from nsde_policy.methods.registry import get_method
-from nsde_policy.training.run import load_model
+from nsde_policy.run_directory import RunDirectory, RunRecord, fingerprint
 from nsde_policy.tasks import get_task
 
 Watcher = Callable[[EpisodeResult, Trace], None]
@@ -203,7 +203,7 @@ def _played(job: Job, games: Games, *, workers: int, device: str, watch: Watcher
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         train_steps=config.train.steps,
         train_s=training_seconds(RunDirectory(job.run)),
-        calls_per_chunk=model.calls(config.chunk, sampling) * ACTIONS / config.chunk,
+        calls_per_chunk=model.network_calls(config.chunk, sampling) * ACTIONS / config.chunk,
         latency_ms=None,
         episodes=Episodes.of(found.scores.episodes),
     )

@@ -4,15 +4,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from nsde_policy.run_directory import RunRecord
 from nsde_policy.errors import ConfigError
-from nsde_policy.training.progress import train
-from nsde_policy.methods.registry import DEFAULT_METHOD, METHODS, get_method
+from nsde_policy.methods.registry import METHODS
 from nsde_policy.run_config import RunConfig
+from nsde_policy.run_directory import RunRecord
 from nsde_policy.tasks import get_task
+from nsde_policy.training.progress import train
 
 SUITES: dict[str, tuple[tuple[str, str], ...]] = {
-    "pusht": (*((method, "default") for method in METHODS), ("diffusion", "transformer_pusht"))
+    "pusht": (*((method, "default") for method in METHODS.names()), ("diffusion", "transformer_pusht"))
 }
 """Methods and presets by task."""
 RESAMPLED: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {
@@ -53,7 +53,7 @@ def train_suite(
 def preset_of(record: RunRecord) -> str:
     """The preset a run was trained with, on however many demonstrations; empty for settings of its own."""
     task, method = get_task(record.task), record.config.method
-    names = task.presets if method == DEFAULT_METHOD else get_method(method).presets()
+    names = task.presets(method)
     settings = less_demonstrations(record.config)
     return next((name for name in names if task.preset(name, method) == settings), "")
 

@@ -5,12 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from nsde_policy.config import SamplingConfig
-from nsde_policy.errors import ConfigError
 from nsde_policy.eval.rollout import RolloutConfig, Trace
-from nsde_policy.inference.history import Memory
-from nsde_policy.methods.neural_sde.model import NeuralSDE
-from nsde_policy.inference.policy import NSDEPolicy
+from nsde_policy.inference.history import History
+from nsde_policy.inference.policy import Policy
 
 HORIZON = 24
 """Control periods a forecast looks ahead; a policy that plans farther is followed to the end of its plan."""
@@ -39,13 +36,11 @@ class Forecast:
 
     @classmethod
     def of(
-        cls, policy: NSDEPolicy, memory: Memory, config: RolloutConfig, generator: torch.Generator
+        cls, policy: Policy, memory: History, config: RolloutConfig, generator: torch.Generator
     ) -> "Forecast":
         """Sample futures from what a policy knew when it planned, drawn as its plans are."""
-        if not isinstance(policy.model, NeuralSDE):
+        if not policy.model.foresees_states:
             return cls._of_plans(policy, memory, config, generator)
-        if not isinstance(config.sampling, SamplingConfig | None):
-            raise ConfigError(f"a Neural SDE is not sampled by {type(config.sampling).__name__}")
         states = policy.sample(
             memory,
             n=SAMPLES,
@@ -58,7 +53,7 @@ class Forecast:
 
     @classmethod
     def _of_plans(
-        cls, policy: NSDEPolicy, memory: Memory, config: RolloutConfig, generator: torch.Generator
+        cls, policy: Policy, memory: History, config: RolloutConfig, generator: torch.Generator
     ) -> "Forecast":
         """Futures of a policy that plans actions alone: where it would send the agent."""
         steps = config.chunk or policy.chunk
@@ -105,7 +100,7 @@ def _in_between(values: np.ndarray) -> np.ndarray:
 
 
 def forecasts(
-    policy: NSDEPolicy, trace: Trace, config: RolloutConfig, generator: torch.Generator
+    policy: Policy, trace: Trace, config: RolloutConfig, generator: torch.Generator
 ) -> list[Forecast]:
     """For every control period of an episode but its end, what is ahead by the plan then in force."""
     found: list[Forecast] = []

@@ -17,7 +17,7 @@ from nsde_policy.eval.evaluate import Evaluation
 from nsde_policy.eval.render.frames import Film, best_coverage, summary_tile
 from nsde_policy.eval.render.pictures import caption_height, check_png, contact_sheet, save_png
 from nsde_policy.eval.rollout import EpisodeResult, Player, Trace, one_thread
-from nsde_policy.inference.policy import NSDEPolicy
+from nsde_policy.inference.policy import Policy
 
 SIZE = 512
 """Side of the scene in windows and videos, pixels."""
@@ -40,7 +40,7 @@ class Renderer:
     def __init__(self, path: Path | None, out: Path | None = None, *, videos: int = 3) -> None:
         if videos < 0:
             raise ConfigError(f"videos must be at least 0, got {videos}")
-        NSDEPolicy.from_pretrained(path)  # so that no folder is made in what is no run
+        Policy.from_pretrained(path)  # so that no folder is made in what is no run
         self._path, self._videos = path, videos
         self._out = out or (Path("out") if path is None else path) / "eval"
         self._in_window = out is None and has_display()

@@ -10,16 +10,16 @@ from typing import Any
 from tqdm import tqdm
 
 from nsde_policy.assets import SHIPPED, SHIPPED_POLICY
-from nsde_policy.run_directory import RunDirectory, RunRecord
 from nsde_policy.errors import ComparisonError
-from nsde_policy.eval.compare.run import Games, Job, checked_records, compare, kept_file, play_and_keep
-from nsde_policy.eval.compare.result import Comparison, read_comparison
 from nsde_policy.eval.compare.entries import Entry
+from nsde_policy.eval.compare.result import Comparison, read_comparison
+from nsde_policy.eval.compare.run import Games, Job, checked_records, compare, kept_file, play_and_keep
 from nsde_policy.eval.render.frames import Film
 from nsde_policy.eval.render.video import write_video
 from nsde_policy.eval.report.replays import Frames, Replays, quantised
 from nsde_policy.eval.rollout import EpisodeResult, Player, RolloutConfig, Trace, one_thread
 from nsde_policy.files import replace_file
+from nsde_policy.run_directory import RunDirectory, RunRecord
 from nsde_policy.tasks import get_task
 
 CURVE_POINTS = 240

@@ -11,7 +11,6 @@ from string import Template
 from typing import Any
 
 from nsde_policy import __version__
-from nsde_policy.run_directory import versions
 from nsde_policy.envs.pusht import geometry
 from nsde_policy.envs.pusht.dynamics import CONTROL_HZ
 from nsde_policy.eval.compare.result import Row
@@ -27,6 +26,7 @@ from nsde_policy.eval.report.tables import (
     settings_table,
     standing,
 )
+from nsde_policy.run_directory import versions
 
 SCRIPTS = ("scene.js", "charts.js", "replays.js", "explorer.js")
 DIGITS = 5

@@ -13,9 +13,9 @@ from nsde_policy.eval.compare.table import (
     as_p_value,
     as_signed,
 )
-from nsde_policy.eval.statistics import Estimate
 from nsde_policy.eval.paired import NO_DIFFERENCE, verdict
 from nsde_policy.eval.report.collect import Seen, settings_of
+from nsde_policy.eval.statistics import Estimate
 
 MARKS = ("●", "■", "◆", "▲", "▼", "★", "✚", "◇", "○")
 """One for each row, beside its colour: told apart without colours, and by both where colours come again."""

@@ -10,6 +10,6 @@ EMBEDDED_DEMOS = Path(__file__).parent / "pusht_demos.zarr.zip"
 """Successful episodes of the shipped policy; provenance is in the store's attributes."""
 
 
-def named_run(name: Path) -> Path:
+def resolve_run(name: Path) -> Path:
     """The run directory that a command line names: a path, or the word for the shipped policy."""
     return SHIPPED_POLICY if name == Path(SHIPPED) and not name.exists() else name

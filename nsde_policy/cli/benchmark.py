@@ -41,10 +41,10 @@ class Benchmark:
             run_contenders,
             time_in_turns,
         )
-        from nsde_policy.training.progress import pick_device
         from nsde_policy.files import check_writable, replace_file
+        from nsde_policy.training.progress import pick_device
 
-        methods = self.methods or (() if self.runs else tuple(METHODS))
+        methods = self.methods or (() if self.runs else tuple(METHODS.names()))
         for name in methods:
             get_method(name)
         if len(set(methods)) < len(methods) or len(set(self.runs)) < len(self.runs):

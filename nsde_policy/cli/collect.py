@@ -53,8 +53,8 @@ class Collect:
 
     def _by_hand(self) -> None:
         from nsde_policy.data.collection import Collection
-        from nsde_policy.viewer.messages import MAX_SEED
         from nsde_policy.viewer.launch import settings, show
+        from nsde_policy.viewer.messages import MAX_SEED
         from nsde_policy.viewer.record_app import Teleop, by_hand
 
         generating = {"chunk": None, "sampling": (), "only_success": False, "workers": 0}
@@ -71,12 +71,12 @@ class Collect:
             print(f"{self.out} holds {len(collection.episodes)} episodes")
 
     def _generated(self, policy: Path) -> None:
-        from nsde_policy.assets import named_run
+        from nsde_policy.assets import resolve_run
         from nsde_policy.eval.generate import Wanted, generate
 
         wanted = Wanted(
             self.episodes, self.seed_start, self.reset_rule, self.only_success, self.chunk, self.sampling
         )
-        kept = generate(named_run(policy), self.out, wanted, workers=self.workers)
+        kept = generate(resolve_run(policy), self.out, wanted, workers=self.workers)
         won, tried = sum(each.success for each in kept), kept[-1].seed + 1 - self.seed_start
         print(f"{self.out} holds {len(kept)} episodes of {tried} tried, {won} successful")

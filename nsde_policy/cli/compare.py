@@ -10,8 +10,8 @@ import tyro
 from nsde_policy.errors import ConfigError
 
 if TYPE_CHECKING:
-    from nsde_policy.eval.compare.run import Job
     from nsde_policy.eval.compare.result import Comparison
+    from nsde_policy.eval.compare.run import Job
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ class Compare:
 
     def run(self) -> None:
         """Compare, write, print the table."""
-        from nsde_policy.eval.compare.run import read_latency, with_latency
-        from nsde_policy.eval.compare.result import merged, read_comparison
         from nsde_policy.eval.compare.plots import draw_all
+        from nsde_policy.eval.compare.result import merged, read_comparison
+        from nsde_policy.eval.compare.run import read_latency, with_latency
         from nsde_policy.eval.compare.table import table
         from nsde_policy.eval.render.plotting import pyplot
         from nsde_policy.files import check_writable, replace_file

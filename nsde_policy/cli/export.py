@@ -32,12 +32,12 @@ class Export:
 
     def run(self) -> None:
         """Export, print one line per file."""
+        from nsde_policy.deploy.export import export_policy
         from nsde_policy.eval.evaluate import changed_sampling
         from nsde_policy.eval.rollout import one_thread
-        from nsde_policy.deploy.export import export_policy
-        from nsde_policy.inference.policy import NSDEPolicy
+        from nsde_policy.inference.policy import Policy
 
-        policy = NSDEPolicy.from_pretrained(self.run_dir)
+        policy = Policy.from_pretrained(self.run_dir)
         with one_thread():
             written = export_policy(
                 policy,

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Protocol, cast, get_args
 import tyro
 
 from nsde_policy import __version__
+from nsde_policy.cli.benchmark import Benchmark
 from nsde_policy.cli.bifurcation import BifurcationCommand
 from nsde_policy.cli.collect import Collect
 from nsde_policy.cli.compare import Compare
@@ -22,7 +23,6 @@ from nsde_policy.cli.data import DataCheck, DataDownload, DataInfo, DataReplay
 from nsde_policy.cli.doctor import Doctor
 from nsde_policy.cli.evaluate import Evaluate
 from nsde_policy.cli.export import Export
-from nsde_policy.cli.benchmark import Benchmark
 from nsde_policy.cli.play import Play
 from nsde_policy.cli.report import ReportCommand
 from nsde_policy.cli.serve import Serve

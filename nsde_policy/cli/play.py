@@ -41,10 +41,10 @@ class Play:
         """Load, show, stop."""
         import torch
 
-        from nsde_policy.assets import named_run
+        from nsde_policy.assets import resolve_run
+        from nsde_policy.viewer.launch import performers, settings, show
         from nsde_policy.viewer.messages import MAX_SEED
         from nsde_policy.viewer.play_app import Play as PlayStage
-        from nsde_policy.viewer.launch import performers, settings, show
 
         if not 0 <= self.seed <= MAX_SEED:
             raise ConfigError(f"need --seed from 0 to {MAX_SEED}, got {self.seed}")
@@ -52,7 +52,7 @@ class Play:
             raise ConfigError("nobody to play: name a run, or the word shipped")
         where = settings(self.host, self.port, read_token(self.token_file))
         torch.set_num_threads(1)
-        stage = PlayStage(performers([named_run(run) for run in self.runs]), seed=self.seed)
+        stage = PlayStage(performers([resolve_run(run) for run in self.runs]), seed=self.seed)
         try:
             show(stage, where, what="playing", browser=self.open, as_json=self.json)
         finally:

@@ -46,14 +46,14 @@ class ReportCommand:
 
     def run(self) -> None:
         """Play, film, write the page."""
-        from nsde_policy.assets import named_run
-        from nsde_policy.eval.compare.run import Games
+        from nsde_policy.assets import resolve_run
         from nsde_policy.eval.compare.result import read_comparison
+        from nsde_policy.eval.compare.run import Games
         from nsde_policy.eval.render.video import video_writers
         from nsde_policy.eval.report.collect import gather
         from nsde_policy.eval.report.page import page
-        from nsde_policy.training.progress import pick_device
         from nsde_policy.files import check_writable, replace_file
+        from nsde_policy.training.progress import pick_device
 
         if not self.runs and not self.from_json:
             raise ConfigError("nothing to report on: give run directories, or --from-json FILE")
@@ -64,7 +64,7 @@ class ReportCommand:
         check_writable(self.out)
         earlier = [read_comparison(path) for path in self.from_json]
         report = gather(
-            [named_run(path) for path in self.runs],
+            [resolve_run(path) for path in self.runs],
             Games(self.episodes, self.seed_start, self.reset_rule),
             kept=self.kept,
             earlier=earlier,

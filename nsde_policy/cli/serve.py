@@ -54,14 +54,14 @@ class Serve:
         import torch
 
         from nsde_policy import __version__
+        from nsde_policy.inference.policy import Policy
         from nsde_policy.training.progress import pick_device
-        from nsde_policy.inference.policy import NSDEPolicy
 
         try:
-            from nsde_policy.deploy.server.auth import json_log
             from nsde_policy.deploy.protocol import PROTOCOL
-            from nsde_policy.deploy.server.server import PolicyServer
+            from nsde_policy.deploy.server.auth import json_log
             from nsde_policy.deploy.server.config import ServeSettings
+            from nsde_policy.deploy.server.server import PolicyServer
         except ImportError as error:
             raise MissingDependencyError.extra(error.name or "websockets", "serve") from None
 
@@ -79,7 +79,7 @@ class Serve:
             patience_s=self.patience_s,
         )
         torch.set_num_threads(self.threads)
-        policy = NSDEPolicy.from_pretrained(self.run_dir).to(pick_device(self.device))
+        policy = Policy.from_pretrained(self.run_dir).to(pick_device(self.device))
         server = PolicyServer(policy, settings, json_log(sys.stderr), calibration=policy.calibration)
 
         def ready(port: int) -> None:

@@ -9,12 +9,12 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from nsde_policy.inference.calibration import Calibration
-from nsde_policy.config import check_names, need
-from nsde_policy.errors import ConfigError
-from nsde_policy.inference.spec import PolicySpec
+from nsde_policy.config import check_names, require
 from nsde_policy.control.faults import FaultKind, OnFault
 from nsde_policy.control.limits import Limits
+from nsde_policy.errors import ConfigError
+from nsde_policy.inference.calibration import Calibration
+from nsde_policy.inference.spec import PolicySpec
 
 AGE_IN_PERIODS = 1.5
 GAP_IN_PERIODS = 3.0
@@ -65,22 +65,22 @@ class SessionConfig:
         for name in ("rate_hz", "deadline_s", "policy_hz", "max_age_s", "max_gap_s"):
             value = getattr(self, name)
             is_open = value is None and name not in ("rate_hz", "deadline_s")
-            need(self, is_open or 0 < _number(value) < math.inf, f"need {name} > 0, got {value!r}")
-        need(self, 0 <= _number(self.blend) < math.inf, f"need blend >= 0, got {self.blend!r}")
+            require(self, is_open or 0 < _number(value) < math.inf, f"need {name} > 0, got {value!r}")
+        require(self, 0 <= _number(self.blend) < math.inf, f"need blend >= 0, got {self.blend!r}")
         for name, least in (("chunk", 1), ("seed", 0)):
             value = getattr(self, name)
             is_open = value is None and name == "chunk"
             is_whole = isinstance(value, Integral) and int(value) >= least
-            need(self, is_open or is_whole, f"need a whole {name} >= {least}, got {value!r}")
+            require(self, is_open or is_whole, f"need a whole {name} >= {least}, got {value!r}")
         known = self.limits == "from_demos" or isinstance(self.limits, Limits)
-        need(self, known, f"limits are 'from_demos' or Limits, got {self.limits!r}")
+        require(self, known, f"limits are 'from_demos' or Limits, got {self.limits!r}")
         known = self.log is None or isinstance(self.log, Path | str)
-        need(self, known, f"log is the path of a file, got {self.log!r:.60}")
+        require(self, known, f"log is the path of a file, got {self.log!r:.60}")
         by_kind = self.on_fault if isinstance(self.on_fault, Mapping) else {}
         check_names(type(self), by_kind, [kind.value for kind in FaultKind], what="fault")
         for reaction in by_kind.values() if isinstance(self.on_fault, Mapping) else [self.on_fault]:
             known = reaction in ("hold", "stop") or callable(reaction)
-            need(self, known, f"on_fault is 'hold', 'stop' or a callback, got {reaction!r}")
+            require(self, known, f"on_fault is 'hold', 'stop' or a callback, got {reaction!r}")
 
     def filled_in(self, spec: PolicySpec, calibration: Calibration) -> "Settled":
         """Every None replaced."""

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
+from nsde_policy.control.faults import Fault, FaultKind
 from nsde_policy.errors import NonFiniteObservationError, PolicyInputError
 from nsde_policy.inference.observation import as_observation, implausible
 from nsde_policy.inference.spec import PolicySpec
-from nsde_policy.control.faults import Fault, FaultKind
 
 TOLERANCE = 1e-9
 """Rounding of time stamps, seconds."""

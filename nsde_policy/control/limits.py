@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nsde_policy.inference.calibration import Calibration
 from nsde_policy.errors import ConfigError
+from nsde_policy.inference.calibration import Calibration
 from nsde_policy.inference.spec import PolicySpec
 
 MARGIN = 0.05

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from nsde_policy.errors import PlanError
-from nsde_policy.inference.history import Memory
-from nsde_policy.inference.spec import Planner
-from nsde_policy.control.worker import Answer, Question, Worker, answer_to
 from nsde_policy.control.faults import Fault, FaultKind, one_line
-from nsde_policy.control.timed_plan import TimedPlan, foreseen
 from nsde_policy.control.report import Recorder
+from nsde_policy.control.timed_plan import TimedPlan, foreseen
+from nsde_policy.control.worker import Answer, Question, Worker, answer_to
+from nsde_policy.errors import PlanError
+from nsde_policy.inference.history import History
+from nsde_policy.inference.spec import Planner
 
 SPARE = 1
 """Commands planned beyond those to be executed: where the next plan is a little late, and to draw the line to
@@ -72,7 +72,7 @@ class Planning:
         self._void = self.asked
         self._waiting_since, self._overdue = self._clock(), False
 
-    def observed(self, memory: Memory, period: int, *, anew: bool) -> list[Fault]:
+    def observed(self, memory: History, period: int, *, anew: bool) -> list[Fault]:
         """Plan, or ask for a plan, where it is time for it; `anew` where the plan in force is not trusted."""
         faults = self.collect(period)
         due = self.current is None or anew
@@ -137,13 +137,13 @@ class Planning:
         longest = max(self._latencies, default=0.0) * self._policy_hz
         return min(max(math.ceil(longest - 1e-6), 1), self._chunk)
 
-    def _from_now(self, memory: Memory, period: int, lead: int) -> Question:
+    def _from_now(self, memory: History, period: int, lead: int) -> Question:
         longest = self._spec.longest_chunk or self._chunk + lead + SPARE
         steps = min(self._chunk + lead + SPARE, longest)
         use = min(self._chunk + lead, steps)
-        return self._question(memory.states(), period, memory.in_force, steps=steps, use=use, ahead=False)
+        return self._question(memory.states(), period, memory.last_action, steps=steps, use=use, ahead=False)
 
-    def _from_then(self, memory: Memory, period: int, start: int) -> Question | None:
+    def _from_then(self, memory: History, period: int, start: int) -> Question | None:
         if self.current is None:
             return None
         states = foreseen(self.current, memory.states(), period, start, self._spec)

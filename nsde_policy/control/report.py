@@ -9,9 +9,9 @@ from typing import IO, Any
 
 import numpy as np
 
+from nsde_policy.control.faults import Fault, FaultKind
 from nsde_policy.errors import OutputError
 from nsde_policy.files import check_writable
-from nsde_policy.control.faults import Fault, FaultKind
 
 KEPT = 100_000
 """Latencies and jerks that are kept for quantiles, the newest."""

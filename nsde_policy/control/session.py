@@ -15,20 +15,20 @@ from typing import Any, Self
 
 import numpy as np
 
-from nsde_policy.inference.calibration import Calibration, Familiarity
-from nsde_policy.errors import ConfigError, PolicyInputError, SessionClosedError, SessionStoppedError
-from nsde_policy.inference.spec import Planner
-from nsde_policy.control.worker import ThreadWorker, Worker
 from nsde_policy.control.clock import Grid, ticks
 from nsde_policy.control.config import SessionConfig
 from nsde_policy.control.faults import Fault, FaultKind, reaction_to
-from nsde_policy.control.interpolation import Follower
 from nsde_policy.control.gc import older_objects
+from nsde_policy.control.inputs import Watch, seconds
+from nsde_policy.control.interpolation import Follower
 from nsde_policy.control.limits import Limiter
 from nsde_policy.control.planning import Planning
 from nsde_policy.control.reaction import react
 from nsde_policy.control.report import Recorder, Report, Sent
-from nsde_policy.control.inputs import Watch, seconds
+from nsde_policy.control.worker import ThreadWorker, Worker
+from nsde_policy.errors import ConfigError, PolicyInputError, SessionClosedError, SessionStoppedError
+from nsde_policy.inference.calibration import Calibration, Familiarity
+from nsde_policy.inference.spec import Planner
 
 
 class Session:
@@ -180,10 +180,10 @@ class Session:
 
     def _start_memory(self, action: np.ndarray | None) -> None:
         """Remember nothing but the command in force."""
-        self._memory = self.spec.memory()
+        self._memory = self.spec.new_history()
         self._period_command = self.config.in_force if action is None else action
         if self._period_command is not None:
-            self._memory.did(self._period_command)
+            self._memory.add_action(self._period_command)
 
     def _new_period(self, period: int) -> list[Fault]:
         """Note that periods of the policy have begun; those without any observation are faults."""
@@ -209,12 +209,12 @@ class Session:
         if self._observed >= 0 and period > self._observed + 1:
             self._start_memory(self._period_command)
         elif self._period_command is not None:
-            self._memory.did(self._period_command)
-        self._memory.see(obs)
+            self._memory.add_action(self._period_command)
+        self._memory.add_observation(obs)
         self._watch.use()
         self._observed = period
         if self._limiter is None:
-            self._limiter = Limiter(self._settled.limits, self._memory.in_force)
+            self._limiter = Limiter(self._settled.limits, self._memory.last_action)
         self._ood = self._familiarity.distance(self._memory.states()[0])
         faults = self._planning.observed(self._memory, period, anew=self._recovering)
         if self.config.fault_when_ood and self._familiarity.is_strange(self._ood):

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from nsde_policy.inference.spec import Plan, Planner, PolicySpec
 from nsde_policy.control.worker import Answer, Question, answer_to
+from nsde_policy.inference.spec import Plan, Planner, PolicySpec
 
 
 class SimulatedWorker:

@@ -5,13 +5,12 @@ radians: the network sees their sine and cosine, and their increments are taken 
 """
 
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from nsde_policy.errors import ConfigError, DemoError
+from nsde_policy.core.spec import StateSpec
+from nsde_policy.errors import DemoError
 
 NEVER_MOVES = 1e-6
 """Smallest spread of an increment, in ranges of its dimension, so that what stands still is not blown up."""
@@ -21,87 +20,33 @@ EVEN_PACE = 1e-3
 their size instead of their spread, which is next to nothing."""
 
 
-@dataclass(frozen=True)
-class LayoutSpec:
-    """Everything a layout is built from, as plain numbers that fit in a JSON file."""
-
-    obs_dim: int
-    """Dimensions of the observation, which come first."""
-    act_dim: int
-    """Dimensions of the action, which come last."""
-    circular: tuple[int, ...]
-    """Indices of the dimensions that are angles, radians."""
-    low: tuple[float, ...]
-    """Smallest value of each dimension, mapped to -1; unused where circular."""
-    high: tuple[float, ...]
-    """Largest value of each dimension, mapped to 1; unused where circular."""
-    increment_std: tuple[float, ...]
-    """Standard deviation of each dimension's increment over one control period, state units."""
-
-    def __post_init__(self) -> None:
-        size = self.obs_dim + self.act_dim
-        if self.obs_dim < 0 or self.act_dim < 0 or size < 1:
-            raise ConfigError(f"a state needs a dimension: obs_dim {self.obs_dim}, act_dim {self.act_dim}")
-        for name in ("low", "high", "increment_std"):
-            if len(getattr(self, name)) != size:
-                raise ConfigError(f"{name} holds {len(getattr(self, name))} numbers, the state has {size}")
-        if len(set(self.circular)) < len(self.circular) or not set(self.circular) <= set(range(size)):
-            raise ConfigError(
-                f"circular must name each dimension once, in 0..{size - 1}, got {self.circular}"
-            )
-        if not all(0 < std < math.inf for std in self.increment_std):
-            raise ConfigError(f"increment_std must be positive and finite, got {self.increment_std}")
-        if not all(low < high for low, high in zip(self.low, self.high, strict=True)):
-            raise ConfigError("every dimension needs low < high")
-
-    @property
-    def dim(self) -> int:
-        """Dimensions of the state, d."""
-        return self.obs_dim + self.act_dim
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain lists and numbers, for JSON."""
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "LayoutSpec":
-        """The inverse of `to_dict`."""
-        arguments: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-        try:
-            return cls(**arguments)
-        except TypeError as error:
-            raise ConfigError(f"not a state layout: {error}") from error
-
-    @classmethod
-    def fit(
-        cls, x: Tensor, x_next: Tensor, *, act_dim: int = 0, circular: tuple[int, ...] = ()
-    ) -> "LayoutSpec":
-        """Measure ranges and increments from observed pairs of states, both (n, d)."""
-        if x.dim() != 2 or x.shape != x_next.shape or len(x) < 2:
-            raise DemoError(
-                f"need two or more pairs of states, got {tuple(x.shape)} and {tuple(x_next.shape)}"
-            )
-        both = torch.cat([x, x_next]).double()
-        if not bool(both.isfinite().all()):
-            raise DemoError("the states hold numbers that are not finite; remove those rows first")
-        low, high = both.amin(0), both.amax(0)
-        high = torch.where(high > low, high, low + 1.0)
-        increment = _increment(x.double(), x_next.double(), _mask(x.shape[1], circular))
-        std, size = increment.std(0), increment.square().mean(0).sqrt()
-        std = torch.where(std < EVEN_PACE * size, size, std)
-        std = torch.maximum(std, NEVER_MOVES * (high - low))
-        return cls(
-            obs_dim=x.shape[1] - act_dim,
-            act_dim=act_dim,
-            circular=tuple(circular),
-            low=tuple(low.tolist()),
-            high=tuple(high.tolist()),
-            increment_std=tuple(std.tolist()),
-        )
+def measure_state(
+    x: Tensor, x_next: Tensor, *, act_dim: int = 0, circular: tuple[int, ...] = ()
+) -> StateSpec:
+    """Measure ranges and increments from observed pairs of states, both (n, d)."""
+    if x.dim() != 2 or x.shape != x_next.shape or len(x) < 2:
+        raise DemoError(f"need two or more pairs of states, got {tuple(x.shape)} and {tuple(x_next.shape)}")
+    both = torch.cat([x, x_next]).double()
+    if not bool(both.isfinite().all()):
+        raise DemoError("the states hold numbers that are not finite; remove those rows first")
+    low, high = both.amin(0), both.amax(0)
+    high = torch.where(high > low, high, low + 1.0)
+    increment = _increment(x.double(), x_next.double(), _mask(x.shape[1], circular))
+    std, size = increment.std(0), increment.square().mean(0).sqrt()
+    std = torch.where(std < EVEN_PACE * size, size, std)
+    std = torch.maximum(std, NEVER_MOVES * (high - low))
+    return StateSpec(
+        obs_dim=x.shape[1] - act_dim,
+        act_dim=act_dim,
+        circular=tuple(circular),
+        low=tuple(low.tolist()),
+        high=tuple(high.tolist()),
+        increment_std=tuple(std.tolist()),
+    )
 
 
 class StateLayout(nn.Module):
-    """A `LayoutSpec` as tensors that travel with the model they belong to."""
+    """A `StateSpec` as tensors that travel with the model they belong to."""
 
     low: Tensor
     high: Tensor
@@ -110,7 +55,7 @@ class StateLayout(nn.Module):
     linear_index: Tensor
     circular_index: Tensor
 
-    def __init__(self, spec: LayoutSpec) -> None:
+    def __init__(self, spec: StateSpec) -> None:
         super().__init__()
         self.spec = spec
         mask = _mask(spec.dim, spec.circular)

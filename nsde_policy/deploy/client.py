@@ -13,21 +13,6 @@ from websockets.exceptions import InvalidStatus, InvalidURI
 from websockets.sync.client import ClientConnection, connect
 
 from nsde_policy import __version__
-from nsde_policy.inference.base import NumpyPolicy, whole, whole_seed
-from nsde_policy.errors import (
-    CheckpointError,
-    ConfigError,
-    NsdePolicyError,
-    PolicyInputError,
-    ProtocolError,
-    RemoteClosedError,
-    RemoteFailedError,
-    RemoteLateError,
-    RemoteLostError,
-    RemoteRefusedError,
-)
-from nsde_policy.inference.history import Memory
-from nsde_policy.inference.spec import Plan
 from nsde_policy.deploy.protocol import (
     MAX_SEED,
     PROTOCOL,
@@ -40,6 +25,21 @@ from nsde_policy.deploy.protocol import (
     decode_answer,
     encode,
 )
+from nsde_policy.errors import (
+    CheckpointError,
+    ConfigError,
+    NsdePolicyError,
+    PolicyInputError,
+    ProtocolError,
+    RemoteClosedError,
+    RemoteFailedError,
+    RemoteLateError,
+    RemoteLostError,
+    RemoteRefusedError,
+)
+from nsde_policy.inference.base import NumpyPolicy, require_int, require_seed
+from nsde_policy.inference.history import History
+from nsde_policy.inference.spec import Plan
 
 M = TypeVar("M", Welcome, PlanReply)
 _LOGGER = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ class RemotePolicy(NumpyPolicy):
         """
         return cls(url, token=token, deadline_s=deadline_s, timeout_s=timeout_s, max_message=max_message)
 
-    def _drawn(self, memory: Memory, rng: np.random.Generator) -> np.ndarray:
+    def _drawn(self, memory: History, rng: np.random.Generator) -> np.ndarray:
         seed = int(rng.integers(MAX_SEED))
         return self.plan_from(memory.states(), steps=self.spec.chunk, seed=seed).actions
 
@@ -139,9 +139,9 @@ class RemotePolicy(NumpyPolicy):
 
     def _request(self, states: np.ndarray, steps: int, seed: int) -> PlanRequest:
         array = self._checked_states(states)
-        if (steps := whole(steps, "steps")) < 1:
+        if (steps := require_int(steps, "steps")) < 1:
             raise PolicyInputError(f"need steps >= 1, got {steps}")
-        seed = whole_seed(seed)
+        seed = require_seed(seed)
         self._asked += 1
         return PlanRequest(self._asked, array, steps, seed, self._deadline_s)
 

@@ -10,25 +10,24 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 
-from nsde_policy.inference.calibration import Calibration
+from nsde_policy.control import Session, SessionConfig
+from nsde_policy.control.faults import OnFault
+from nsde_policy.control.limits import Limits
+from nsde_policy.encoders.identity import describe_value, to_floats
 from nsde_policy.errors import PolicyInputError
-from nsde_policy.inference.history import Memory
+from nsde_policy.inference.calibration import Calibration
+from nsde_policy.inference.history import History
 from nsde_policy.inference.observation import (
     as_lone_observation,
     as_observations,
     check_plausible,
-    real_numbers,
-    shown,
 )
 from nsde_policy.inference.spec import Plan, PolicySpec
-from nsde_policy.control import Session, SessionConfig
-from nsde_policy.control.faults import OnFault
-from nsde_policy.control.limits import Limits
 
 G = TypeVar("G")
 
 
-class ActingPolicy(abc.ABC):
+class BasePolicy(abc.ABC):
     """A `Planner` that is asked for one action per control period.
 
     It plans `chunk` actions at once, and plans again when they are used up:
@@ -46,14 +45,14 @@ class ActingPolicy(abc.ABC):
         self.calibration: Calibration = (calibration or Calibration.of_spec(spec)).check(spec)
         """What a control loop takes from the demonstrations."""
         self._queue: deque[np.ndarray] = deque()
-        self._memory = spec.memory()
+        self._memory = spec.new_history()
 
     @abc.abstractmethod
     def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
         """Plan from states (history, obs_dim + act_dim), newest first; the same seed gives the same plan."""
 
     @abc.abstractmethod
-    def _next_actions(self, memory: Memory) -> np.ndarray:
+    def _next_actions(self, memory: History) -> np.ndarray:
         """A chunk planned from `memory` with the policy's own noise, (chunk, act_dim)."""
 
     @abc.abstractmethod
@@ -78,7 +77,7 @@ class ActingPolicy(abc.ABC):
     def reset(self, *, seed: int | None = None) -> None:
         """Forget the episode: call it whenever the world jumps. A seed makes what follows repeat itself."""
         self._queue.clear()
-        self._memory = self._spec.memory()
+        self._memory = self._spec.new_history()
         if seed is not None:
             self._seed(seed)
 
@@ -89,11 +88,11 @@ class ActingPolicy(abc.ABC):
         against the demonstrations, is refused with `PolicyInputError`.
         """
         one, in_batch = as_lone_observation(obs, self._spec)
-        self._memory.see(check_plausible(one, self._spec))
+        self._memory.add_observation(check_plausible(one, self._spec))
         if not self._queue:
             self._queue.extend(self._next_actions(self._memory))
         action = self._queue.popleft()
-        self._memory.did(action)
+        self._memory.add_action(action)
         return action[None] if in_batch else action
 
     def session(
@@ -118,37 +117,39 @@ class ActingPolicy(abc.ABC):
         wanted = (self._spec.history, self._spec.obs_dim + self._spec.act_dim)
         try:
             with np.errstate(over="ignore"):  # what float32 cannot hold is not finite, and refused as such
-                finite = np.isfinite(real_numbers(states).astype(np.float32)).all()
+                finite = np.isfinite(to_floats(states).astype(np.float32)).all()
                 array: np.ndarray = np.asarray(states)
         except (TypeError, ValueError, OverflowError):
-            raise PolicyInputError(f"states are numbers of shape {wanted}, got {shown(states)}") from None
+            raise PolicyInputError(
+                f"states are numbers of shape {wanted}, got {describe_value(states)}"
+            ) from None
         if array.shape != wanted:
             raise PolicyInputError(f"states of this policy have shape {wanted}, got {array.shape}")
         if not finite:
             raise PolicyInputError(f"states must be finite, got {array.tolist()!s:.200}")
         return array
 
-    def _first_looks(self, obs: np.ndarray) -> list[Memory]:
+    def _first_looks(self, obs: np.ndarray) -> list[History]:
         """The memories of episodes that begin with `obs`, (obs_dim,) or (B, obs_dim)."""
         memories = []
         for row in np.atleast_2d(obs):
-            memory = self._spec.memory()
-            memory.see(check_plausible(row, self._spec))
+            memory = self._spec.new_history()
+            memory.add_observation(check_plausible(row, self._spec))
             memories.append(memory)
         return memories
 
 
-class NumpyPolicy(ActingPolicy):
+class NumpyPolicy(BasePolicy):
     """One whose noise comes from numpy's generators, because there is no torch where it runs."""
 
     @abc.abstractmethod
-    def _drawn(self, memory: Memory, rng: np.random.Generator) -> np.ndarray:
+    def _drawn(self, memory: History, rng: np.random.Generator) -> np.ndarray:
         """A chunk planned from `memory` with noise from `rng`, (chunk, act_dim)."""
 
     def _seed(self, seed: int) -> None:
-        self._rng = np.random.default_rng(whole_seed(seed))
+        self._rng = np.random.default_rng(require_seed(seed))
 
-    def _next_actions(self, memory: Memory) -> np.ndarray:
+    def _next_actions(self, memory: History) -> np.ndarray:
         return self._drawn(memory, self._rng)
 
     def predict_action_chunk(
@@ -168,7 +169,7 @@ class NumpyPolicy(ActingPolicy):
             rng = self._rng if generator is None else checked_generator(generator, np.random.Generator)
             chunks = [self._drawn(memory, rng) for memory in memories]
         else:
-            seeds = range(whole_seed(seed), whole_seed(seed) + len(memories))
+            seeds = range(require_seed(seed), require_seed(seed) + len(memories))
             asked = zip(memories, seeds, strict=True)
             chunks = [self.plan_from(m.states(), steps=self._spec.chunk, seed=s).actions for m, s in asked]
         return np.stack(chunks) if given.ndim == 2 else chunks[0]
@@ -178,11 +179,13 @@ def checked_generator(given: Any, kind: type[G]) -> G:
     """`given` itself, where it is a generator of the library that noise is drawn with."""
     if not isinstance(given, kind):
         library = kind.__module__.partition(".")[0]
-        raise PolicyInputError(f"noise comes from {library}'s {kind.__name__} here, got {shown(given)}")
+        raise PolicyInputError(
+            f"noise comes from {library}'s {kind.__name__} here, got {describe_value(given)}"
+        )
     return given
 
 
-def whole(value: Any, name: str) -> int:
+def require_int(value: Any, name: str) -> int:
     """A whole number as an int; `PolicyInputError` for anything else, so that nothing is cut off unseen."""
     try:
         if not isinstance(value, bool | np.bool_):
@@ -192,9 +195,9 @@ def whole(value: Any, name: str) -> int:
     raise PolicyInputError(f"{name} must be a whole number, got {' '.join(repr(value).split()):.60}")
 
 
-def whole_seed(value: Any) -> int:
+def require_seed(value: Any) -> int:
     """A seed as an int from 0 to 2**63 - 1, which every policy takes."""
-    seed = whole(value, "seed")
+    seed = require_int(value, "seed")
     if not 0 <= seed < 2**63:
         raise PolicyInputError(f"a seed lies between 0 and 2**63 - 1, got {seed}")
     return seed

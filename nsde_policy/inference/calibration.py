@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nsde_policy.config import Jsonable, need
+from nsde_policy.config import BaseConfig, require
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.inference.spec import PolicySpec
 
@@ -24,7 +24,7 @@ RIDGE = 1e-4
 
 
 @dataclass(frozen=True)
-class Calibration(Jsonable):
+class Calibration(BaseConfig):
     """Statistics of the demonstrations, per control period of theirs."""
 
     rate_hz: float
@@ -41,15 +41,15 @@ class Calibration(Jsonable):
     """Distance of a state from the mean that the demonstrations exceed once in a thousand."""
 
     def __post_init__(self) -> None:
-        need(self, 0 <= self.rate_hz < math.inf, f"need rate_hz >= 0, got {self.rate_hz}")
+        require(self, 0 <= self.rate_hz < math.inf, f"need rate_hz >= 0, got {self.rate_hz}")
         for name in ("step", "acceleration"):
             values = getattr(self, name)
-            need(self, all(0 < v < math.inf for v in values), f"need {name} > 0, got {values}")
-        need(self, len(self.step) == len(self.acceleration), "need as many steps as accelerations")
+            require(self, all(0 < v < math.inf for v in values), f"need {name} > 0, got {values}")
+        require(self, len(self.step) == len(self.acceleration), "need as many steps as accelerations")
         square = all(len(row) == len(self.mean) for row in self.precision)
-        need(self, square and len(self.precision) == len(self.mean), "precision must be square")
+        require(self, square and len(self.precision) == len(self.mean), "precision must be square")
         numbers = [*self.mean, *(value for row in self.precision for value in row), self.threshold]
-        need(self, all(map(math.isfinite, numbers)), "every number must be finite")
+        require(self, all(map(math.isfinite, numbers)), "every number must be finite")
 
     @classmethod
     def measure(

@@ -12,7 +12,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 """Beyond it, numbers are infinite to a network."""
 
 
-class Memory:
+class History:
     """The last observations, and the actions before them.
 
     A state is x = (observation, the action before it). `first_action_from` are the columns of the first
@@ -27,13 +27,13 @@ class Memory:
         self._last_action: np.ndarray | None = None
         self._states: deque[np.ndarray] = deque(maxlen=history)
 
-    def copy(self) -> "Memory":
+    def copy(self) -> "History":
         """The same memory, which later events do not change."""
         twin = copy.copy(self)
         twin._states = self._states.copy()
         return twin
 
-    def see(self, obs: np.ndarray | Sequence[float]) -> None:
+    def add_observation(self, obs: np.ndarray | Sequence[float]) -> None:
         """Take in the observation of a new control period, (obs_dim,)."""
         now = _finite(obs, self._obs_dim, "an observation")
         if self._last_action is None:
@@ -42,13 +42,13 @@ class Memory:
         self._states.appendleft(np.concatenate([now, self._last_action]))
 
     @property
-    def in_force(self) -> np.ndarray:
+    def last_action(self) -> np.ndarray:
         """The command in force: the last action, or what stands for it before the first."""
         if self._last_action is None:
             raise PolicyInputError("nothing has been observed yet: show the policy an observation first")
         return self._last_action
 
-    def did(self, action: np.ndarray | Sequence[float]) -> None:
+    def add_action(self, action: np.ndarray | Sequence[float]) -> None:
         """Note the action that was sent, which may differ from the one that was planned, (act_dim,)."""
         self._last_action = _finite(action, self._act_dim, "an action")
 

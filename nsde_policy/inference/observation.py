@@ -1,7 +1,7 @@
 """Observations as they come from robots, turned into what a policy takes; numpy alone.
 
-An array or a tensor, a list of numbers, or a dict with LeRobot's names: `observation.state` and, where there
-is one, `observation.environment_state`, which follows it.
+An array or a tensor, a list of numbers, or a dict of named observations, which the policy's encoder turns into
+one vector (`encoders/`).
 """
 
 import math
@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from nsde_policy.encoders import get_encoder
+from nsde_policy.encoders.identity import to_floats
 from nsde_policy.errors import NonFiniteObservationError, PolicyInputError
 from nsde_policy.inference.spec import PolicySpec
 
-STATE_KEY = "observation.state"
-ENVIRONMENT_KEY = "observation.environment_state"
 LARGEST_ANGLE = 4 * math.pi
 """An angle beyond two turns is no angle in radians, or stands in the wrong column."""
 FAR_OUTSIDE = 1.0
@@ -26,28 +26,28 @@ TINY = 0.02
 
 def as_observation(given: Any, spec: PolicySpec) -> np.ndarray:
     """One finite observation, (obs_dim,); raises `PolicyInputError` for anything else."""
-    array = _numbers(given)
+    array = _numbers(given, spec)
     if array.shape != (spec.obs_dim,):
         raise PolicyInputError(
-            f"an observation of this policy has shape ({spec.obs_dim},), got {_shape(given, array)}"
+            f"an observation of this policy has shape ({spec.obs_dim},), got {array.shape}"
         )
     return _finite(array)
 
 
 def as_lone_observation(given: Any, spec: PolicySpec) -> tuple[np.ndarray, bool]:
     """One finite observation, (obs_dim,), and whether it came in a batch of one, as in LeRobot."""
-    array = _numbers(given)
+    array = _numbers(given, spec)
     in_batch = array.shape == (1, spec.obs_dim)
     return as_observation(array[0] if in_batch else given, spec), in_batch
 
 
 def as_observations(given: Any, spec: PolicySpec) -> np.ndarray:
     """One observation or a batch of them, (obs_dim,) or (B, obs_dim), finite."""
-    array = _numbers(given)
+    array = _numbers(given, spec)
     if array.ndim not in (1, 2) or array.shape[-1] != spec.obs_dim or not len(array):
         raise PolicyInputError(
             f"observations of this policy have shape ({spec.obs_dim},) or (B, {spec.obs_dim}), "
-            f"got {_shape(given, array)}"
+            f"got {array.shape}"
         )
     return _finite(array)
 
@@ -87,48 +87,8 @@ def check_plausible(obs: np.ndarray, spec: PolicySpec) -> np.ndarray:
     return obs
 
 
-def _numbers(given: Any) -> np.ndarray:
-    if isinstance(given, Mapping):
-        return _joined(given)
-    try:
-        return real_numbers(given)
-    except (TypeError, ValueError, OverflowError):
-        raise PolicyInputError(f"an observation holds numbers, got {shown(given)}") from None
-
-
-def real_numbers(given: Any) -> np.ndarray:
-    """An array, a tensor or a list as float64; raises what numpy raises, `TypeError` for complex numbers."""
-    detach = getattr(given, "detach", None)  # a tensor, of a library that need not be installed
-    if callable(detach):
-        given = detach().cpu()
-        given = given if given.is_complex() else given.double()  # numpy knows no bfloat16
-    if np.iscomplexobj(given):
-        raise TypeError("complex numbers")
-    return np.asarray(given, dtype=np.float64)
-
-
-def shown(given: Any) -> str:
-    """A value and its type for an error message, on one line."""
-    return f"{type(given).__name__} {' '.join(repr(given).split()):.60}"
-
-
-def _joined(given: Mapping[Any, Any]) -> np.ndarray:
-    if STATE_KEY not in given:
-        found = ", ".join(repr(key) for key in given) or "nothing"
-        raise PolicyInputError(f"a dict of observations needs {STATE_KEY!r}, it holds {found:.120}")
-    parts = [_numbers(given[key]) for key in (STATE_KEY, ENVIRONMENT_KEY) if key in given]
-    try:
-        return np.concatenate(parts, axis=-1)
-    except ValueError:
-        shapes = " and ".join(str(part.shape) for part in parts)
-        raise PolicyInputError(f"{STATE_KEY} and {ENVIRONMENT_KEY} do not fit: {shapes}") from None
-
-
-def _shape(given: Any, array: np.ndarray) -> str:
-    if not isinstance(given, Mapping):
-        return str(array.shape)
-    parts = [f"{key} {_numbers(given[key]).shape}" for key in (STATE_KEY, ENVIRONMENT_KEY) if key in given]
-    return f"{array.shape} from {' and '.join(parts)}"
+def _numbers(given: Any, spec: PolicySpec) -> np.ndarray:
+    return get_encoder(spec.encoder).encode(given) if isinstance(given, Mapping) else to_floats(given)
 
 
 def _finite(array: np.ndarray) -> np.ndarray:

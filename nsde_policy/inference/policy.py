@@ -8,37 +8,36 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nsde_policy.inference.base import ActingPolicy, checked_generator, whole, whole_seed
 from nsde_policy.assets import SHIPPED_POLICY
-from nsde_policy.inference.calibration import Calibration
-from nsde_policy.run_directory import RunDirectory, RunRecord
-from nsde_policy.config import Sampling, SamplingConfig
+from nsde_policy.config import Sampling
 from nsde_policy.errors import ConfigError
-from nsde_policy.inference.history import Memory
-from nsde_policy.methods.base import AbstractPolicyModel, Draws
-from nsde_policy.methods.neural_sde.model import NeuralSDE
+from nsde_policy.inference.base import BasePolicy, checked_generator, require_int, require_seed
+from nsde_policy.inference.calibration import Calibration
+from nsde_policy.inference.history import History
+from nsde_policy.inference.loading import build_policy_spec, load_model
 from nsde_policy.inference.observation import as_observations
 from nsde_policy.inference.spec import Plan
-from nsde_policy.training.run import load_model, spec_of
+from nsde_policy.methods.base import Draws, PolicyModel
+from nsde_policy.run_directory import RunDirectory, RunRecord
 
 Observed = np.ndarray | Tensor | Sequence[float] | Mapping[str, Any]
 """An observation as a robot may give it: see `observation.py`."""
 
 
-class NSDEPolicy(ActingPolicy):
+class Policy(BasePolicy):
     """A trained method, asked for actions.
 
-        policy = NSDEPolicy.from_pretrained("runs/pusht")
+        policy = Policy.from_pretrained("runs/pusht")
         policy.reset()
         action = policy.select_action(obs)        # once per control period
 
-    `ActingPolicy` says how it goes on from plan to plan; noise comes from torch's generators.
+    `BasePolicy` says how it goes on from plan to plan; noise comes from torch's generators.
     """
 
     def __init__(
-        self, record: RunRecord, model: AbstractPolicyModel[Any], calibration: Calibration | None = None
+        self, record: RunRecord, model: PolicyModel[Any], calibration: Calibration | None = None
     ) -> None:
-        super().__init__(spec_of(record), calibration)
+        super().__init__(build_policy_spec(record), calibration)
         self.record, self.model = record, model
         self.chunk = record.config.chunk
         self._device = "cpu"
@@ -49,7 +48,7 @@ class NSDEPolicy(ActingPolicy):
         """Load a run directory, strictly; without one, the policy shipped in the package."""
         run = RunDirectory(SHIPPED_POLICY if path is None else Path(path))
         record, model = load_model(run)
-        return cls(record, model, Calibration.read(run.path, spec_of(record)))
+        return cls(record, model, Calibration.read(run.path, build_policy_spec(record)))
 
     def to(self, device: str) -> Self:
         """Plan on another device; observations and actions stay numpy arrays."""
@@ -58,9 +57,9 @@ class NSDEPolicy(ActingPolicy):
         return self
 
     def _seed(self, seed: int) -> None:
-        self._generator = torch.Generator().manual_seed(whole_seed(seed))
+        self._generator = torch.Generator().manual_seed(require_seed(seed))
 
-    def _next_actions(self, memory: Memory) -> np.ndarray:
+    def _next_actions(self, memory: History) -> np.ndarray:
         return self.plan(memory, generator=self._generator).actions
 
     def predict_action_chunk(self, obs: Observed, *, generator: torch.Generator | None = None) -> np.ndarray:
@@ -75,7 +74,7 @@ class NSDEPolicy(ActingPolicy):
 
     def plan(
         self,
-        memory: Memory,
+        memory: History,
         *,
         generator: torch.Generator,
         chunk: int | None = None,
@@ -87,7 +86,7 @@ class NSDEPolicy(ActingPolicy):
 
     def plans(
         self,
-        memories: Sequence[Memory],
+        memories: Sequence[History],
         *,
         generators: Sequence[torch.Generator],
         chunk: int | None = None,
@@ -104,9 +103,9 @@ class NSDEPolicy(ActingPolicy):
         A Neural SDE also says how unsure its commands are, for one network call more.
         """
         states = self._checked_states(states)
-        draws = Draws([torch.Generator().manual_seed(whole_seed(seed))], self._device)
+        draws = Draws([torch.Generator().manual_seed(require_seed(seed))], self._device)
         (plan,) = self._plans(states[None], draws, self.check_chunk(steps))
-        if not isinstance(self.model, NeuralSDE) or plan.states is None:
+        if not self.model.reports_std or plan.states is None:
             return plan
         past, path = (
             torch.from_numpy(x[None]).to(self._device, torch.float32) for x in (states, plan.states)
@@ -118,8 +117,8 @@ class NSDEPolicy(ActingPolicy):
         self, given: np.ndarray, draws: Draws, steps: int, sampling: Sampling | None = None
     ) -> list[Plan]:
         states = torch.from_numpy(given).to(self._device, torch.float32)
-        if isinstance(self.model, NeuralSDE):
-            futures = self.model.futures(states, steps=steps, draws=draws, sampling=sampling)
+        if self.model.foresees_states:
+            futures = self.model.sample_futures(states, steps=steps, draws=draws, sampling=sampling)
             paths = futures.double().cpu().numpy()
             return [Plan(actions=path[1:, self.obs_dim :], states=path) for path in paths]
         actions = self.model.plan(states, steps=steps, draws=draws, sampling=sampling)
@@ -127,7 +126,7 @@ class NSDEPolicy(ActingPolicy):
 
     def check_chunk(self, chunk: int) -> int:
         """`chunk` itself, where one plan can hold so many actions."""
-        longest, chunk = self.model.config.longest_chunk, whole(chunk, "steps")
+        longest, chunk = self.model.config.longest_chunk, require_int(chunk, "steps")
         if chunk < 1 or (longest is not None and chunk > longest):
             held = "at least 1" if longest is None else f"from 1 to {longest}"
             raise ConfigError(f"a plan of this policy holds {held} actions, {chunk} were asked for")
@@ -135,25 +134,28 @@ class NSDEPolicy(ActingPolicy):
 
     def sample(
         self,
-        memory: Memory,
+        memory: History,
         *,
         n: int,
         steps: int,
         generator: torch.Generator,
-        sampling: SamplingConfig | None = None,
+        sampling: Sampling | None = None,
     ) -> Tensor:
-        """Sample n futures, (steps + 1, n, obs_dim + act_dim), the present state first."""
-        x0 = torch.from_numpy(memory.states()).flatten().expand(n, -1)
-        return self._sde.sample_paths(x0, steps=steps, generator=generator, sampling=sampling)
+        """Sample n futures, (steps + 1, n, obs_dim + act_dim), the present state first.
 
-    def step_std(self, memory: Memory) -> np.ndarray:
-        """How unsure the next state is: σ of each of its numbers in their own units, (obs_dim + act_dim,)."""
-        std: np.ndarray = self._sde.step_std(torch.from_numpy(memory.states()).flatten()).double().numpy()
-        return std
+        Raises:
+            ConfigError: If the method does not predict states.
+        """
+        states = torch.from_numpy(memory.states()).expand(n, -1, -1)
+        draws = Draws([generator] * n)
+        return self.model.sample_futures(states, steps=steps, draws=draws, sampling=sampling).transpose(0, 1)
 
-    @property
-    def _sde(self) -> NeuralSDE:
-        if not isinstance(self.model, NeuralSDE):
-            method = self.record.config.method
-            raise ConfigError(f"{method} plans actions; only a Neural SDE foresees states and their spread")
-        return self.model
+    def step_std(self, memory: History) -> np.ndarray:
+        """Return σ of each number of the next state, in its own unit, (obs_dim + act_dim,).
+
+        Raises:
+            ConfigError: If the method does not report a standard deviation.
+        """
+        states = torch.from_numpy(memory.states())[None]
+        std = self.model.futures_std(states, states[:, :1].expand(-1, 2, -1))[0, 0]
+        return np.asarray(std.double())

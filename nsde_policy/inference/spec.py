@@ -8,8 +8,9 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from nsde_policy.config import Jsonable
-from nsde_policy.inference.history import Memory
+from nsde_policy.core.spec import LARGEST_SIZE, StateSpec
+from nsde_policy.errors import ConfigError
+from nsde_policy.inference.history import History
 
 
 class Plan(NamedTuple):
@@ -25,33 +26,38 @@ class Plan(NamedTuple):
     that do not say."""
 
 
-@dataclass(frozen=True)
-class PolicySpec(Jsonable):
+@dataclass(frozen=True, kw_only=True)
+class PolicySpec(StateSpec):
     """The sizes of a policy, as plain numbers that fit in a JSON file."""
 
-    obs_dim: int
-    act_dim: int
     history: int
-    """States it is shown, the present one included."""
+    """States it is given, the present one included."""
     chunk: int
     """Actions executed before planning again (T_a), as it was trained to be used."""
     longest_chunk: int
-    """Most actions of one plan; 0 where it can be continued at will."""
+    """Most actions of one plan; 0 if a plan can be of any length."""
     first_action_from: tuple[int, ...]
-    """Columns of the first observation that stand for the action before it; empty for zeros."""
-    circular: tuple[int, ...]
-    """Numbers of a state that are angles, radians."""
-    low: tuple[float, ...]
-    """Smallest value of each number of a state in the demonstrations."""
-    high: tuple[float, ...]
-    """Largest value of each number of a state in the demonstrations."""
-    increment_std: tuple[float, ...]
-    """Standard deviation of each number's change over one control period."""
+    """Columns of the first observation that replace the action before it; empty for zeros."""
     method: str = "neural_sde"
+    encoder: str = "identity"
+    """Encoder of named observations."""
 
-    def memory(self) -> Memory:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        sizes = (self.obs_dim, self.act_dim, self.history, self.chunk)
+        if min(sizes) < 1 or max(sizes) > LARGEST_SIZE or self.longest_chunk < 0:
+            raise ConfigError(
+                f"a policy needs obs_dim, act_dim, history and chunk of at least 1, got {sizes}"
+            )
+        columns = self.first_action_from
+        if len(columns) not in (0, self.act_dim) or not set(columns) <= set(range(self.obs_dim)):
+            raise ConfigError(
+                f"first_action_from must name {self.act_dim} columns of the observation, got {columns!s:.80}"
+            )
+
+    def new_history(self) -> History:
         """An empty memory for one episode."""
-        return Memory(
+        return History(
             obs_dim=self.obs_dim,
             act_dim=self.act_dim,
             history=self.history,
@@ -67,7 +73,7 @@ class Planner(Protocol):
         """Its sizes."""
 
     def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
-        """Plan from states (history, obs_dim + act_dim), newest first, as `Memory.states` returns them.
+        """Plan from states (history, obs_dim + act_dim), newest first, as `History.states` returns them.
 
         The same states and seed give the same plan.
         """

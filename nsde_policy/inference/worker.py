@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from nsde_policy.deploy.protocol import check_plan
+from nsde_policy.deploy.server.auth import describe
 from nsde_policy.errors import RemoteFailedError
 from nsde_policy.inference.spec import Plan, Planner
-from nsde_policy.deploy.server.auth import describe
-from nsde_policy.deploy.protocol import check_plan
 
 
 class _Job(NamedTuple):

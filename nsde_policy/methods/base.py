@@ -3,14 +3,17 @@
 import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import ClassVar, Generic, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from nsde_policy.config import ModelConfig, Sampling
+from nsde_policy.errors import ConfigError
 
 Batch = TypeVar("Batch", contravariant=True)
+S = TypeVar("S", bound=Sampling)
+TrainingView = Literal["transitions", "windows"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class Stage:
     """What learns from them."""
 
 
-class AbstractModel(nn.Module, abc.ABC, Generic[Batch]):
+class TrainableModel(nn.Module, abc.ABC, Generic[Batch]):
     """What can be trained."""
 
     @abc.abstractmethod
@@ -69,29 +72,80 @@ class Draws:
         return torch.stack(rows).to(self._device)
 
 
-class AbstractPolicyModel(AbstractModel[Batch]):
-    """A method that can be asked for actions. One file per method; `methods.py` names it.
+class PolicyModel(TrainableModel[Batch]):
+    """A method that plans actions; register it with `methods.registry.register_method`.
 
-    It is shown states x = (observation, the action before it) in their own units, the newest first: the
-    state it is asked in, then those before. Its constructor is `(config, layout, *, generator)`.
+    It is given states x = (observation, previous action) in their own units, newest first. Its constructor is
+    `(config, layout, *, generator)`.
     """
 
     config: ModelConfig
+    training_view: ClassVar[TrainingView] = "windows"
+    """What it is trained on: `transitions` (pairs of successive states) or `windows` (states and action chunks)."""
+    foresees_states: ClassVar[bool] = False
+    """Whether `sample_futures` predicts states as well as actions."""
+    reports_std: ClassVar[bool] = False
+    """Whether `futures_std` and `step_std` report the standard deviation of its predictions."""
 
     @abc.abstractmethod
     def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
-        """The next actions, in their own units, (rows, steps, act_dim), for states (rows, history, d).
+        """Plan the next actions.
 
-        A row's answer depends on that row alone, its randomness on that row's draws. `sampling` stands in
-        for `config.sampling`.
+        Args:
+            states: (rows, history, d), newest first.
+            steps: Number of actions.
+            draws: Random numbers; a row's plan depends on that row and its own draws alone.
+            sampling: Replaces `config.sampling`.
+
+        Returns:
+            Actions in their own units, (rows, steps, act_dim).
         """
 
     @abc.abstractmethod
-    def calls(self, steps: int, sampling: Sampling | None = None) -> int:
-        """Network calls, one after the other, that `plan` makes for so many actions."""
+    def network_calls(self, steps: int, sampling: Sampling | None = None) -> int:
+        """Count the sequential network calls that `plan` makes for a number of actions."""
+
+    def sample_futures(
+        self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None
+    ) -> Tensor:
+        """Sample one path of states per row, the present state first, (rows, steps + 1, d)."""
+        raise self._lacks("predict states", "foresees_states")
+
+    def futures_std(self, states: Tensor, paths: Tensor, *, sampling: Sampling | None = None) -> Tensor:
+        """Return the standard deviation of each step of sampled paths, (rows, steps, d).
+
+        Args:
+            states: What the paths were sampled from, (rows, history, d), newest first.
+            paths: As `sample_futures` returns them, (rows, steps + 1, d).
+            sampling: Replaces `config.sampling`.
+        """
+        raise self._lacks("report a standard deviation", "reports_std")
+
+    def drift_step(self, states: Tensor, *, sampling: Sampling | None = None) -> Tensor | None:
+        """Return the expected change of states (rows, history, d) over one control period, (rows, d).
+
+        None from methods that are no differential equation.
+        """
+        return None
 
     def prepare(self, data: Batch) -> None:
-        """Look at all the training data once, before the first step, such as to place bins."""
+        """Look at all the training data once before the first step, for example to place bins."""
 
-    def make_room(self, weights: Mapping[str, Tensor]) -> None:
-        """Make room for weights whose sizes depend on the training data, before they are loaded."""
+    def allocate_for(self, weights: Mapping[str, Tensor]) -> None:
+        """Allocate buffers whose sizes depend on the training data, before `weights` are loaded."""
+
+    def _lacks(self, ability: str, capability: str) -> ConfigError:
+        return ConfigError(f"{type(self).__name__} does not {ability} (it does not declare `{capability}`)")
+
+
+def choose_sampling(own: S, given: Sampling | None) -> S:
+    """Return the sampling settings to use: `given`, or a model's own if None.
+
+    Raises:
+        ConfigError: If the given settings belong to another method.
+    """
+    if given is None:
+        return own
+    if not isinstance(given, type(own)):
+        raise ConfigError(f"this model is sampled with {type(own).__name__}, got {type(given).__name__}")
+    return given

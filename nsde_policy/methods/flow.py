@@ -15,12 +15,13 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from nsde_policy.config import NetworkConfig, Preset, Sampling, TrainConfig, WindowConfig, need
-from nsde_policy.errors import ConfigError
-from nsde_policy.core.state import LayoutSpec, StateLayout
-from nsde_policy.methods.base import AbstractPolicyModel, Draws, LossParts, Stage
-from nsde_policy.methods.neural_sde.equation import mlp_of
+from nsde_policy.config import NetworkConfig, Preset, Sampling, TrainConfig, WindowConfig, require
+from nsde_policy.core.spec import StateSpec
+from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
+from nsde_policy.methods.base import Draws, LossParts, PolicyModel, Stage, choose_sampling
+from nsde_policy.methods.neural_sde.equation import mlp_of
+from nsde_policy.methods.registry import register_method
 
 OCTAVES = 4
 """Waves of time the network is shown, each twice as fast as the one before."""
@@ -38,8 +39,8 @@ class StreamingFlowSampling(Sampling):
     """Spread of the first point around the command in force, in units of noise."""
 
     def __post_init__(self) -> None:
-        need(self, self.substeps >= 1, f"need substeps >= 1, got {self.substeps}")
-        need(self, 0 <= self.start < math.inf, f"need start >= 0, got {self.start}")
+        require(self, self.substeps >= 1, f"need substeps >= 1, got {self.substeps}")
+        require(self, 0 <= self.start < math.inf, f"need start >= 0, got {self.start}")
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,8 @@ class StreamingFlowConfig(WindowConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        need(self, 0 < self.noise < math.inf, f"need noise > 0, got {self.noise}")
-        need(self, 0 <= self.gain < math.inf, f"need gain >= 0, got {self.gain}")
+        require(self, 0 < self.noise < math.inf, f"need noise > 0, got {self.noise}")
+        require(self, 0 <= self.gain < math.inf, f"need gain >= 0, got {self.gain}")
 
 
 class FlowPoint(NamedTuple):
@@ -85,14 +86,23 @@ def stabilised_velocity(at: FlowPoint, action: Tensor, gain: float) -> Tensor:
     return at.velocity - gain * (action - at.position)
 
 
-class StreamingFlow(AbstractPolicyModel[Windows]):
+PRESETS = {
+    "default": Preset(StreamingFlowConfig(), TrainConfig(steps=100_000)),
+    "short": Preset(StreamingFlowConfig(horizon=9), TrainConfig(steps=100_000)),
+    "fast": Preset(
+        StreamingFlowConfig(horizon=9, network=NetworkConfig(width=256, depth=4)),
+        TrainConfig(steps=30_000, batch_size=256),
+    ),
+}
+
+
+@register_method("flow", title="Streaming flow", config=StreamingFlowConfig, presets=PRESETS)
+class StreamingFlow(PolicyModel[Windows]):
     """da/dt = v(a, t | states), followed from the command in force."""
 
     waves: Tensor
 
-    def __init__(
-        self, config: StreamingFlowConfig, layout: LayoutSpec, *, generator: torch.Generator
-    ) -> None:
+    def __init__(self, config: StreamingFlowConfig, layout: StateSpec, *, generator: torch.Generator) -> None:
         super().__init__()
         self.config: StreamingFlowConfig = config
         self.layout = StateLayout(layout)
@@ -128,7 +138,7 @@ class StreamingFlow(AbstractPolicyModel[Windows]):
         point is the command in force itself, as in the authors' Push-T code; `start` = 1 draws it as in the
         paper.
         """
-        chosen = self._sampling(sampling)
+        chosen = choose_sampling(self.config.sampling, sampling)
         seen = self._seen(states)
         action = self.layout.to_unit(self._in_force(states))[:, 0]
         action = action + chosen.start * self.config.noise * draws.normal(action.shape[-1])
@@ -142,9 +152,9 @@ class StreamingFlow(AbstractPolicyModel[Windows]):
             path.append(action)
         return self.layout.from_unit(torch.stack(path[chosen.substeps - 1 :: chosen.substeps], dim=1))
 
-    def calls(self, steps: int, sampling: Sampling | None = None) -> int:
+    def network_calls(self, steps: int, sampling: Sampling | None = None) -> int:
         """One per solver step; the first action is ready after `substeps`."""
-        return steps * self._sampling(sampling).substeps
+        return steps * choose_sampling(self.config.sampling, sampling).substeps
 
     def _in_force(self, states: Tensor) -> Tensor:
         """The command before the present one, ξ(0), (n, 1, a)."""
@@ -160,20 +170,3 @@ class StreamingFlow(AbstractPolicyModel[Windows]):
         inputs = torch.cat([seen, action, 2 * time - 1, phase.sin(), phase.cos()], dim=-1)
         velocity: Tensor = self.network(inputs, generator)
         return velocity
-
-    def _sampling(self, sampling: Sampling | None) -> StreamingFlowSampling:
-        if sampling is None:
-            return self.config.sampling
-        if not isinstance(sampling, StreamingFlowSampling):
-            raise ConfigError(f"a streaming flow cannot be sampled by {type(sampling).__name__}")
-        return sampling
-
-
-PRESETS = {
-    "default": Preset(StreamingFlowConfig(), TrainConfig(steps=100_000)),
-    "short": Preset(StreamingFlowConfig(horizon=9), TrainConfig(steps=100_000)),
-    "fast": Preset(
-        StreamingFlowConfig(horizon=9, network=NetworkConfig(width=256, depth=4)),
-        TrainConfig(steps=30_000, batch_size=256),
-    ),
-}

@@ -13,12 +13,14 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig, need
-from nsde_policy.errors import ConfigError
-from nsde_policy.core.state import LayoutSpec, StateLayout
-from nsde_policy.methods.base import AbstractPolicyModel, Draws, LossParts, Stage
+from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig, require
 from nsde_policy.core.networks import dropout_mask, linear
+from nsde_policy.core.spec import StateSpec
+from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
+from nsde_policy.errors import ConfigError
+from nsde_policy.methods.base import Draws, LossParts, PolicyModel, Stage, choose_sampling
+from nsde_policy.methods.registry import register_method
 
 Energy = Callable[[Tensor], Tensor]
 """Energies (rows, n) of candidate actions (rows, n, a)."""
@@ -45,9 +47,9 @@ class ImplicitBCSampling(Sampling):
 
     def __post_init__(self) -> None:
         for name in ("samples", "iterations"):
-            need(self, getattr(self, name) >= 1, f"need {name} >= 1, got {getattr(self, name)}")
+            require(self, getattr(self, name) >= 1, f"need {name} >= 1, got {getattr(self, name)}")
         for name in ("noise", "shrink", "step"):
-            need(self, 0 < getattr(self, name) < math.inf, f"need {name} > 0, got {getattr(self, name)}")
+            require(self, 0 < getattr(self, name) < math.inf, f"need {name} > 0, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)
@@ -76,11 +78,11 @@ class ImplicitBCConfig(WindowConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("negatives", "width", "depth"):
-            need(self, getattr(self, name) >= 1, f"need {name} >= 1, got {getattr(self, name)}")
-        need(self, self.local_negatives >= 0, f"need local_negatives >= 0, got {self.local_negatives}")
-        need(self, 0 < self.local_noise < math.inf, f"need local_noise > 0, got {self.local_noise}")
-        need(self, 0 <= self.blur < math.inf, f"need blur >= 0, got {self.blur}")
-        need(self, 0 <= self.dropout < 1, f"need 0 <= dropout < 1, got {self.dropout}")
+            require(self, getattr(self, name) >= 1, f"need {name} >= 1, got {getattr(self, name)}")
+        require(self, self.local_negatives >= 0, f"need local_negatives >= 0, got {self.local_negatives}")
+        require(self, 0 < self.local_noise < math.inf, f"need local_noise > 0, got {self.local_noise}")
+        require(self, 0 <= self.blur < math.inf, f"need blur >= 0, got {self.blur}")
+        require(self, 0 <= self.dropout < 1, f"need 0 <= dropout < 1, got {self.dropout}")
 
 
 class EnergyNetwork(nn.Module):
@@ -174,10 +176,32 @@ def _pick(candidates: Tensor, index: Tensor) -> Tensor:
     return candidates.gather(1, index[..., None].expand(-1, -1, candidates.shape[-1]))
 
 
-class ImplicitBC(AbstractPolicyModel[Windows]):
+_TRAIN = TrainConfig(
+    steps=40_000,
+    batch_size=256,
+    learning_rate=3e-4,
+    warmup=0.01,
+    weight_decay=1e-6,
+    betas=(0.95, 0.999),
+    precision="bf16",
+)
+
+PRESETS = {
+    "default": Preset(ImplicitBCConfig(), _TRAIN, chunk=1),
+    "local": Preset(ImplicitBCConfig(negatives=192, local_negatives=64), _TRAIN, chunk=1),
+    "fast": Preset(
+        ImplicitBCConfig(negatives=64, width=128, sampling=ImplicitBCSampling(samples=512)),
+        TrainConfig(steps=10_000, batch_size=64),
+        chunk=1,
+    ),
+}
+
+
+@register_method("ibc", title="Implicit BC", config=ImplicitBCConfig, presets=PRESETS)
+class ImplicitBC(PolicyModel[Windows]):
     """argmin of E(o, a) over a, or a sample of e^(−E); o is the observations seen, without past actions."""
 
-    def __init__(self, config: ImplicitBCConfig, layout: LayoutSpec, *, generator: torch.Generator) -> None:
+    def __init__(self, config: ImplicitBCConfig, layout: StateSpec, *, generator: torch.Generator) -> None:
         super().__init__()
         self.config: ImplicitBCConfig = config
         self.layout = StateLayout(layout)
@@ -215,7 +239,7 @@ class ImplicitBC(AbstractPolicyModel[Windows]):
     @torch.no_grad()
     def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
         """Candidates from everywhere, drawn to low energies; then one of them."""
-        chosen, seen = self._sampling(sampling), self._seen(states)
+        chosen, seen = choose_sampling(self.config.sampling, sampling), self._seen(states)
         act_dim, n = self.layout.spec.act_dim, chosen.samples
         size, moves = self.config.longest_chunk * act_dim, chosen.iterations - 1
         uniform = draws.uniform(n * (size + moves) + 1)
@@ -240,37 +264,9 @@ class ImplicitBC(AbstractPolicyModel[Windows]):
         actions = _pick(candidates, index).reshape(len(states), -1, act_dim)
         return self.layout.from_unit(actions[:, :steps])
 
-    def calls(self, steps: int, sampling: Sampling | None = None) -> int:
+    def network_calls(self, steps: int, sampling: Sampling | None = None) -> int:
         """One per iteration, each for all candidates; Langevin's also go backwards, which is not counted."""
-        return self._sampling(sampling).iterations
+        return choose_sampling(self.config.sampling, sampling).iterations
 
     def _seen(self, states: Tensor) -> Tensor:
         return self.layout.obs_features(states).flatten(-2)
-
-    def _sampling(self, sampling: Sampling | None) -> ImplicitBCSampling:
-        if sampling is None:
-            return self.config.sampling
-        if not isinstance(sampling, ImplicitBCSampling):
-            raise ConfigError(f"implicit behavioural cloning cannot be sampled by {type(sampling).__name__}")
-        return sampling
-
-
-_TRAIN = TrainConfig(
-    steps=40_000,
-    batch_size=256,
-    learning_rate=3e-4,
-    warmup=0.01,
-    weight_decay=1e-6,
-    betas=(0.95, 0.999),
-    precision="bf16",
-)
-
-PRESETS = {
-    "default": Preset(ImplicitBCConfig(), _TRAIN, chunk=1),
-    "local": Preset(ImplicitBCConfig(negatives=192, local_negatives=64), _TRAIN, chunk=1),
-    "fast": Preset(
-        ImplicitBCConfig(negatives=64, width=128, sampling=ImplicitBCSampling(samples=512)),
-        TrainConfig(steps=10_000, batch_size=64),
-        chunk=1,
-    ),
-}

@@ -11,11 +11,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig, need
-from nsde_policy.errors import ConfigError
-from nsde_policy.core.state import LayoutSpec, StateLayout
-from nsde_policy.methods.base import AbstractPolicyModel, Draws, LossParts, Stage
+from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig, require
+from nsde_policy.core.spec import StateSpec
+from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
+from nsde_policy.errors import ConfigError
+from nsde_policy.methods.base import Draws, LossParts, PolicyModel, Stage, choose_sampling
+from nsde_policy.methods.registry import register_method
 
 SAME_PLACE = 1e-6
 """Added to distances before they are inverted, in units of half a dimension's range."""
@@ -33,7 +35,7 @@ class NearestNeighboursSampling(Sampling):
     """Repeat the recorded commands, or move them by how far the last command is from the one recorded."""
 
     def __post_init__(self) -> None:
-        need(self, self.k >= 1, f"need k >= 1, got {self.k}")
+        require(self, self.k >= 1, f"need k >= 1, got {self.k}")
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,17 @@ class NearestNeighboursConfig(WindowConfig):
     """How neighbours are turned into actions, unless said otherwise when they are."""
 
 
-class NearestNeighbours(AbstractPolicyModel[Windows]):
+PRESETS = {
+    "default": Preset(NearestNeighboursConfig(), TrainConfig(steps=1)),
+    "relative": Preset(
+        NearestNeighboursConfig(sampling=NearestNeighboursSampling(actions="relative")), TrainConfig(steps=1)
+    ),
+    "fast": Preset(NearestNeighboursConfig(), TrainConfig(steps=1)),
+}
+
+
+@register_method("knn", title="Nearest neighbours", config=NearestNeighboursConfig, presets=PRESETS)
+class NearestNeighbours(PolicyModel[Windows]):
     """Distances are Euclidean over all states seen, positions in [-1, 1], angles as sine and cosine."""
 
     features: Tensor
@@ -54,7 +66,7 @@ class NearestNeighbours(AbstractPolicyModel[Windows]):
     actions: Tensor
 
     def __init__(
-        self, config: NearestNeighboursConfig, layout: LayoutSpec, *, generator: torch.Generator
+        self, config: NearestNeighboursConfig, layout: StateSpec, *, generator: torch.Generator
     ) -> None:
         super().__init__()
         self.config: NearestNeighboursConfig = config
@@ -69,7 +81,7 @@ class NearestNeighbours(AbstractPolicyModel[Windows]):
         self.previous = data.states[:, 0, self.layout.spec.obs_dim :].clone()
         self.actions = data.actions[:, self.config.history - 1 :].clone()
 
-    def make_room(self, weights: Mapping[str, Tensor]) -> None:
+    def allocate_for(self, weights: Mapping[str, Tensor]) -> None:
         """As many windows as the saved memory holds."""
         for name in ("features", "previous", "actions"):
             buffer = getattr(self, name)
@@ -87,7 +99,7 @@ class NearestNeighbours(AbstractPolicyModel[Windows]):
     @torch.no_grad()
     def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
         """The actions of the nearest recorded state, or the mean of several's; nothing is drawn."""
-        chosen = self._sampling(sampling)
+        chosen = choose_sampling(self.config.sampling, sampling)
         if chosen.k > len(self.features):
             raise ConfigError(f"k = {chosen.k} neighbours, but {len(self.features)} windows are remembered")
         query = self.layout.features(states).flatten(-2)
@@ -100,7 +112,7 @@ class NearestNeighbours(AbstractPolicyModel[Windows]):
         weight = 1 / (distance + SAME_PLACE) if chosen.weights == "inverse" else torch.ones_like(distance)
         return self._mean(actions, weight / weight.sum(-1, keepdim=True))
 
-    def calls(self, steps: int, sampling: Sampling | None = None) -> int:
+    def network_calls(self, steps: int, sampling: Sampling | None = None) -> int:
         """There is no network to call."""
         return 0
 
@@ -113,19 +125,3 @@ class NearestNeighbours(AbstractPolicyModel[Windows]):
         shorter = torch.remainder(way + math.pi, 2 * math.pi) - math.pi
         way = torch.where(self.layout.is_circular[self.layout.spec.obs_dim :], shorter, way)
         return actions[:, 0] + (weight[..., None, None] * way).sum(1)
-
-    def _sampling(self, sampling: Sampling | None) -> NearestNeighboursSampling:
-        if sampling is None:
-            return self.config.sampling
-        if not isinstance(sampling, NearestNeighboursSampling):
-            raise ConfigError(f"nearest neighbours cannot be sampled by {type(sampling).__name__}")
-        return sampling
-
-
-PRESETS = {
-    "default": Preset(NearestNeighboursConfig(), TrainConfig(steps=1)),
-    "relative": Preset(
-        NearestNeighboursConfig(sampling=NearestNeighboursSampling(actions="relative")), TrainConfig(steps=1)
-    ),
-    "fast": Preset(NearestNeighboursConfig(), TrainConfig(steps=1)),
-}

@@ -13,12 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig, need
-from nsde_policy.errors import ConfigError
-from nsde_policy.core.state import LayoutSpec, StateLayout
-from nsde_policy.methods.base import AbstractPolicyModel, Draws, LossParts, Stage
+from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig, require
 from nsde_policy.core.networks import dropout_mask, linear, weights_from
+from nsde_policy.core.spec import StateSpec
+from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows, blurred
+from nsde_policy.errors import ConfigError
+from nsde_policy.methods.base import Draws, LossParts, PolicyModel, Stage, choose_sampling
+from nsde_policy.methods.registry import register_method
 
 LOW_NOISE = 1e-4
 """Standard deviation of every component when sampled with low noise, in half ranges of the action."""
@@ -32,7 +34,7 @@ class LSTMGMMSampling(Sampling):
     """Draw a component and stay at its mean, to within 1e-4; or draw from it as it was learned."""
 
     def __post_init__(self) -> None:
-        need(self, self.noise in ("low", "full"), f"noise is 'low' or 'full', got {self.noise!r}")
+        require(self, self.noise in ("low", "full"), f"noise is 'low' or 'full', got {self.noise!r}")
 
 
 @dataclass(frozen=True)
@@ -61,12 +63,12 @@ class LSTMGMMConfig(WindowConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         same = self.horizon == self.history
-        need(self, same, f"one action for each state read: horizon {self.horizon}, history {self.history}")
+        require(self, same, f"one action for each state read: horizon {self.horizon}, history {self.history}")
         for name in ("hidden", "layers", "modes"):
-            need(self, getattr(self, name) >= 1, f"need {name} >= 1, got {getattr(self, name)}")
-        need(self, 0 < self.min_std < math.inf, f"need min_std > 0, got {self.min_std}")
-        need(self, 0 <= self.dropout < 1, f"need 0 <= dropout < 1, got {self.dropout}")
-        need(self, 0 <= self.noise < math.inf, f"need noise >= 0, got {self.noise}")
+            require(self, getattr(self, name) >= 1, f"need {name} >= 1, got {getattr(self, name)}")
+        require(self, 0 < self.min_std < math.inf, f"need min_std > 0, got {self.min_std}")
+        require(self, 0 <= self.dropout < 1, f"need 0 <= dropout < 1, got {self.dropout}")
+        require(self, 0 <= self.noise < math.inf, f"need noise >= 0, got {self.noise}")
 
 
 class Mixture(NamedTuple):
@@ -93,7 +95,31 @@ class Mixture(NamedTuple):
         return mean + std * normal
 
 
-class LSTMGMM(AbstractPolicyModel[Windows]):
+PRESETS = {
+    "default": Preset(
+        LSTMGMMConfig(dropout=0.1, noise=1.0),
+        TrainConfig(steps=60_000, batch_size=256, learning_rate=3e-4),
+        chunk=1,
+    ),
+    "original": Preset(
+        LSTMGMMConfig(),
+        TrainConfig(steps=200_000, batch_size=100, learning_rate=1e-4, warmup=0.0, weight_decay=0.0, ema=0.0),
+        chunk=1,
+    ),
+    "fast": Preset(
+        LSTMGMMConfig(hidden=96, dropout=0.05, noise=1.0),
+        TrainConfig(steps=10_000, batch_size=128, learning_rate=1e-3),
+        chunk=1,
+    ),
+}
+"""`default` has the original's sizes and, against overfitting, blur, dropout, weight decay, averaged weights.
+
+`original` has Robomimic's batches, number of steps and rate, but lets the rate fall and clips the gradient.
+"""
+
+
+@register_method("lstm_gmm", title="LSTM-GMM", config=LSTMGMMConfig, presets=PRESETS)
+class LSTMGMM(PolicyModel[Windows]):
     """p(aₜ | the observations of the window up to t), for every t of the window.
 
     Deviation: the original carries the LSTM's memory from one control period to the next and clears it every
@@ -101,7 +127,7 @@ class LSTMGMM(AbstractPolicyModel[Windows]):
     always knows as much as at the end of a training window.
     """
 
-    def __init__(self, config: LSTMGMMConfig, layout: LayoutSpec, *, generator: torch.Generator) -> None:
+    def __init__(self, config: LSTMGMMConfig, layout: StateSpec, *, generator: torch.Generator) -> None:
         super().__init__()
         self.config: LSTMGMMConfig = config
         self.layout = StateLayout(layout)
@@ -125,15 +151,15 @@ class LSTMGMM(AbstractPolicyModel[Windows]):
     @torch.no_grad()
     def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
         """One action, drawn from the mixture at the present state."""
-        need(self, steps == 1, f"plans hold one action, asked for {steps}")
-        how = self._sampling(sampling)
+        require(self, steps == 1, f"plans hold one action, asked for {steps}")
+        how = choose_sampling(self.config.sampling, sampling)
         mixture = self._mixture(self._read(states)[:, -1])
         if how.noise == "low":
             mixture = mixture._replace(std=torch.full_like(mixture.std, LOW_NOISE))
         action = mixture.sample(draws.uniform(1), draws.normal(self.layout.spec.act_dim))
         return self.layout.from_unit(action).unsqueeze(1)
 
-    def calls(self, steps: int, sampling: Sampling | None = None) -> int:
+    def network_calls(self, steps: int, sampling: Sampling | None = None) -> int:
         """One, in which the LSTM takes `history` steps, one after the other."""
         return 1
 
@@ -165,32 +191,3 @@ class LSTMGMM(AbstractPolicyModel[Windows]):
             raise ConfigError("dropout in training needs a generator to draw from")
         shape = (self.config.layers, *features.shape[:-1], self.config.hidden)
         return dropout_mask(shape, 1 - self.config.dropout, features, generator)
-
-    def _sampling(self, sampling: Sampling | None) -> LSTMGMMSampling:
-        how = self.config.sampling if sampling is None else sampling
-        if not isinstance(how, LSTMGMMSampling):
-            raise ConfigError(f"LSTM-GMM is sampled with LSTMGMMSampling, got {type(how).__name__}")
-        return how
-
-
-PRESETS = {
-    "default": Preset(
-        LSTMGMMConfig(dropout=0.1, noise=1.0),
-        TrainConfig(steps=60_000, batch_size=256, learning_rate=3e-4),
-        chunk=1,
-    ),
-    "original": Preset(
-        LSTMGMMConfig(),
-        TrainConfig(steps=200_000, batch_size=100, learning_rate=1e-4, warmup=0.0, weight_decay=0.0, ema=0.0),
-        chunk=1,
-    ),
-    "fast": Preset(
-        LSTMGMMConfig(hidden=96, dropout=0.05, noise=1.0),
-        TrainConfig(steps=10_000, batch_size=128, learning_rate=1e-3),
-        chunk=1,
-    ),
-}
-"""`default` has the original's sizes and, against overfitting, blur, dropout, weight decay, averaged weights.
-
-`original` has Robomimic's batches, number of steps and rate, but lets the rate fall and clips the gradient.
-"""

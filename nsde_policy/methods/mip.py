@@ -11,11 +11,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from nsde_policy.config import NetworkConfig, Preset, Sampling, TrainConfig, WindowConfig, need
-from nsde_policy.core.state import LayoutSpec, StateLayout
-from nsde_policy.methods.base import AbstractPolicyModel, Draws, LossParts, Stage
-from nsde_policy.methods.neural_sde.equation import mlp_of
+from nsde_policy.config import NetworkConfig, Preset, Sampling, TrainConfig, WindowConfig, require
+from nsde_policy.core.spec import StateSpec
+from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
+from nsde_policy.methods.base import Draws, LossParts, PolicyModel, Stage
+from nsde_policy.methods.neural_sde.equation import mlp_of
+from nsde_policy.methods.registry import register_method
 
 
 @dataclass(frozen=True)
@@ -33,13 +35,22 @@ class MIPConfig(WindowConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        need(self, 0 < self.time < 1, f"need 0 < time < 1, got {self.time}")
+        require(self, 0 < self.time < 1, f"need 0 < time < 1, got {self.time}")
 
 
-class MIP(AbstractPolicyModel[Windows]):
+PRESETS = {
+    "default": Preset(MIPConfig(), TrainConfig(steps=100_000)),
+    "fast": Preset(
+        MIPConfig(network=NetworkConfig(width=256, depth=4)), TrainConfig(steps=30_000, batch_size=256)
+    ),
+}
+
+
+@register_method("mip", title="Two-step MIP", config=MIPConfig, presets=PRESETS)
+class MIP(PolicyModel[Windows]):
     """â₀ = π(o, 0, 0), then a = π(o, t* â₀, t*): both regress the actions themselves."""
 
-    def __init__(self, config: MIPConfig, layout: LayoutSpec, *, generator: torch.Generator) -> None:
+    def __init__(self, config: MIPConfig, layout: StateSpec, *, generator: torch.Generator) -> None:
         super().__init__()
         self.config: MIPConfig = config
         self.layout = StateLayout(layout)
@@ -77,14 +88,6 @@ class MIP(AbstractPolicyModel[Windows]):
         actions = guess.reshape(len(states), self.config.horizon, -1)
         return self.layout.from_unit(actions[:, present : present + steps])
 
-    def calls(self, steps: int, sampling: Sampling | None = None) -> int:
+    def network_calls(self, steps: int, sampling: Sampling | None = None) -> int:
         """Two for the whole chunk."""
         return 2
-
-
-PRESETS = {
-    "default": Preset(MIPConfig(), TrainConfig(steps=100_000)),
-    "fast": Preset(
-        MIPConfig(network=NetworkConfig(width=256, depth=4)), TrainConfig(steps=30_000, batch_size=256)
-    ),
-}

@@ -1,85 +1,85 @@
-"""The methods by name: a new one is one new file in `models/` and one line here.
+"""Methods by name: a new one is one new file in this folder, or a package with an entry point.
 
-Nothing is imported before it is asked for: settings of the Neural SDE come without torch, so that help and
-typing errors are instant.
+    @register_method("my_method", title="My method", config=MyConfig, presets=PRESETS)
+    class MyMethod(PolicyModel[Windows]): ...
+
+Entry points of other packages belong to the group `nsde_policy.methods`.
 """
 
 import importlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nsde_policy.config import ModelConfig, Preset
 from nsde_policy.errors import ConfigError
+from nsde_policy.registry import Registry
 
 if TYPE_CHECKING:
-    from nsde_policy.methods.base import AbstractPolicyModel
+    from nsde_policy.methods.base import PolicyModel
 
-DEFAULT_METHOD = "neural_sde"
+Model = TypeVar("Model", bound="type[PolicyModel[Any]]")
 
 
 @dataclass(frozen=True)
 class Method:
-    """Where a method is to be found."""
+    """One imitation-learning method."""
 
+    name: str
     title: str
-    """For people."""
-    config: str
-    """module:class of its settings."""
-    model: str
-    """module:class of its model."""
+    """Name in tables and plots."""
+    config: type[ModelConfig]
+    """Class of its settings."""
+    presets: Mapping[str, Preset]
+    """Settings by name; `default` and `fast` at least."""
+    model: "type[PolicyModel[Any]] | str"
+    """Class of its model, or `module:class` to import it on first use."""
 
-    def config_class(self) -> type[ModelConfig]:
-        """The class of its settings."""
-        found: type[ModelConfig] = _at(self.config)
-        return found
-
-    def model_class(self) -> "type[AbstractPolicyModel[Any]]":
-        """The class of its model."""
-        found: type[AbstractPolicyModel[Any]] = _at(self.model)
-        return found
-
-    def presets(self) -> dict[str, Preset]:
-        """Its settings by name, `PRESETS` in the model's file; those of the Neural SDE belong to the task."""
-        found: dict[str, Preset] = getattr(importlib.import_module(self.model.split(":")[0]), "PRESETS", {})
-        return found
+    def model_class(self) -> "type[PolicyModel[Any]]":
+        """Return the class of its model, importing its module if necessary."""
+        if isinstance(self.model, str):
+            module, _, name = self.model.partition(":")
+            found: type[PolicyModel[Any]] = getattr(importlib.import_module(module), name)
+            return found
+        return self.model
 
 
-def _one_file(title: str, module: str, stem: str) -> Method:
-    path = f"nsde_policy.methods.{module}"
-    return Method(title, f"{path}:{stem}Config", f"{path}:{stem}")
+METHODS: Registry[Method] = Registry("method", "nsde_policy.methods")
 
 
-METHODS: dict[str, Method] = {
-    DEFAULT_METHOD: Method(
-        "Neural SDE", "nsde_policy.config:NeuralSDEConfig", "nsde_policy.methods.neural_sde.model:NeuralSDE"
-    ),
-    "diffusion": _one_file("Diffusion Policy", "diffusion.model", "Diffusion"),
-    "lstm_gmm": _one_file("LSTM-GMM", "lstm_gmm", "LSTMGMM"),
-    "ibc": _one_file("Implicit BC", "ibc", "ImplicitBC"),
-    "bet": _one_file("Behaviour Transformer", "bet.model", "BehaviourTransformer"),
-    "regression": _one_file("Regression", "regression", "Regression"),
-    "flow": _one_file("Streaming flow", "flow", "StreamingFlow"),
-    "mip": _one_file("Two-step MIP", "mip", "MIP"),
-    "knn": _one_file("Nearest neighbours", "knn", "NearestNeighbours"),
-}
+def register_method(
+    name: str, *, title: str, config: type[ModelConfig], presets: Mapping[str, Preset]
+) -> Callable[[Model], Model]:
+    """Register a method; decorates the class of its model.
+
+    Args:
+        name: Name on the command line and in run directories.
+        title: Name in tables and plots.
+        config: Class of its settings, a `ModelConfig`.
+        presets: Settings by name; `default` is what `train` uses.
+    """
+
+    def register(model: Model) -> Model:
+        add_method(Method(name, title, config, presets, model))
+        return model
+
+    return register
 
 
-def get_method(name: str) -> Method:
-    """The method of that name."""
-    if name not in METHODS:
-        raise ConfigError(f"no policy {name!r}; there are: {', '.join(METHODS)}")
-    return METHODS[name]
+def add_method(method: Method) -> None:
+    """Register a method whose model is imported on first use."""
+    method.config.method = method.name
+    METHODS.add(method.name, method)
 
 
-def method_of(config: ModelConfig) -> str:
-    """The name of the method that settings belong to."""
-    path = f"{type(config).__module__}:{type(config).__qualname__}"
-    for name, method in METHODS.items():
-        if method.config == path:
-            return name
-    raise ConfigError(f"{type(config).__name__} belongs to no method; name it in nsde_policy/methods/registry.py")
+def get_method(name: str, *, package: str | None = None) -> Method:
+    """Return a method by name; `package` is named in the error if it is not installed."""
+    return METHODS.get(name, package=package)
 
 
-def _at(path: str) -> Any:
-    module, _, name = path.partition(":")
-    return getattr(importlib.import_module(module), name)
+def find_method_name(config: ModelConfig) -> str:
+    """Return the name of the method that settings belong to."""
+    name = type(config).method
+    if not name:
+        raise ConfigError(f"{type(config).__name__} belongs to no registered method: use @register_method")
+    return name

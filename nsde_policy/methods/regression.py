@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from nsde_policy.config import NetworkConfig, Preset, Sampling, TrainConfig, WindowConfig
-from nsde_policy.core.state import LayoutSpec, StateLayout
-from nsde_policy.methods.base import AbstractPolicyModel, Draws, LossParts, Stage
-from nsde_policy.methods.neural_sde.equation import mlp_of
+from nsde_policy.core.spec import StateSpec
+from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
+from nsde_policy.methods.base import Draws, LossParts, PolicyModel, Stage
+from nsde_policy.methods.neural_sde.equation import mlp_of
+from nsde_policy.methods.registry import register_method
 
 
 @dataclass(frozen=True)
@@ -25,10 +27,19 @@ class RegressionConfig(WindowConfig):
     """Size and shape of the network."""
 
 
-class Regression(AbstractPolicyModel[Windows]):
+PRESETS = {
+    "default": Preset(RegressionConfig(), TrainConfig(steps=100_000)),
+    "fast": Preset(
+        RegressionConfig(network=NetworkConfig(width=256, depth=4)), TrainConfig(steps=30_000, batch_size=256)
+    ),
+}
+
+
+@register_method("regression", title="Regression", config=RegressionConfig, presets=PRESETS)
+class Regression(PolicyModel[Windows]):
     """a = network(states), the mean of what was done."""
 
-    def __init__(self, config: RegressionConfig, layout: LayoutSpec, *, generator: torch.Generator) -> None:
+    def __init__(self, config: RegressionConfig, layout: StateSpec, *, generator: torch.Generator) -> None:
         super().__init__()
         self.config: RegressionConfig = config
         self.layout = StateLayout(layout)
@@ -50,18 +61,10 @@ class Regression(AbstractPolicyModel[Windows]):
         present = self.config.history - 1
         return self.layout.from_unit(self._actions(states)[:, present : present + steps])
 
-    def calls(self, steps: int, sampling: Sampling | None = None) -> int:
+    def network_calls(self, steps: int, sampling: Sampling | None = None) -> int:
         """One for the whole chunk."""
         return 1
 
     def _actions(self, states: Tensor, generator: torch.Generator | None = None) -> Tensor:
         out: Tensor = self.network(self.layout.features(states).flatten(-2), generator)
         return out.reshape(len(states), self.config.horizon, -1)
-
-
-PRESETS = {
-    "default": Preset(RegressionConfig(), TrainConfig(steps=100_000)),
-    "fast": Preset(
-        RegressionConfig(network=NetworkConfig(width=256, depth=4)), TrainConfig(steps=30_000, batch_size=256)
-    ),
-}

@@ -1,78 +1,37 @@
-"""Push-T: its layout, its mirror symmetry, and the settings that were tuned for it (seeds 200000 and up)."""
+"""Push-T: its state, its mirror symmetry, its outcome and its presets (tuned on seeds 200000 and up)."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from nsde_policy.config import NetworkConfig, NeuralSDEConfig, SamplingConfig, TrainConfig
-from nsde_policy.run_config import DemoConfig, RunConfig
-from nsde_policy.tasks import AbstractTask
+from nsde_policy.config import Preset
+from nsde_policy.run_config import DemoConfig
+from nsde_policy.tasks.base import Outcome, Task
+from nsde_policy.tasks.registry import register_task
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from nsde_policy.data import Mirror
-
-_MODEL = NeuralSDEConfig(
-    history=2,
-    noise=0.7,
-    network=NetworkConfig(kind="shared", width=256, depth=6, dropout=0.1),
-    sampling=SamplingConfig(alpha=1.0, diffusion=0.5),
-)
-
-DEFAULT = RunConfig(
-    demos=DemoConfig(angles=(4,), first_action_from=(0, 1), final_action_weight=10.0, mirror=True),
-    model=_MODEL,
-    train=TrainConfig(steps=100_000, batch_size=1024),
-)
-"""Our best."""
-
-PAPER = RunConfig(
-    demos=DemoConfig(angles=(4,), first_action_from=(0, 1), final_action_weight=0.0),
-    model=NeuralSDEConfig(
-        history=1,
-        flow_loss="log",
-        diffusion_loss="squared",
-        interpolation="uniform",
-        network=NetworkConfig(
-            kind="separate", width=1024, depth=2, dropout=0.0, layer_norm=False, activation="relu"
-        ),
-        sampling=SamplingConfig(alpha=1.0, diffusion=1.0),
-    ),
-    train=TrainConfig(steps=30_000, batch_size=1024),
-)
-"""The paper's own design, as far as it says: a Markov state of observation and action, separate two-layer
-networks, the log loss, interpolation, noise, a denoiser.
-
-Deviation: "the current action" is what the policy is asked for, so the state holds the command in force, the
-previous one. The blur is relative to each dimension's increments, not one σ for all, and δ is 0.1 in their
-squared units: the paper states neither σ nor δ for this task."""
-
-FAST = replace(
-    DEFAULT,
-    model=replace(_MODEL, network=NetworkConfig(kind="shared", width=256, depth=4, dropout=0.1)),
-    train=TrainConfig(steps=30_000, batch_size=256),
-)
-"""The best a two-core CPU reaches in five minutes."""
 
 _SIDE = 512.0
 
 
-def replaced(config: RunConfig, **parts: dict[str, Any]) -> RunConfig:
-    """The same settings with some fields of some parts changed: `replaced(config, train={"steps": 5})`."""
-    return replace(config, **{name: replace(getattr(config, name), **new) for name, new in parts.items()})
-
-
-class PushTTask(AbstractTask):
+@register_task
+class PushTTask(Task):
     """Push a T-shaped block onto its outline."""
 
     name = "pusht"
     env_id = "nsde_policy/PushT-v0"
     rate_hz = 10.0
+    score_title = "mean max reward"
+    demos = DemoConfig(angles=(4,), first_action_from=(0, 1), mirror=True)
 
-    @property
-    def presets(self) -> Mapping[str, RunConfig]:
-        """`default`, `paper`, `fast`."""
-        return {"default": DEFAULT, "paper": PAPER, "fast": FAST}
+    def outcome(self, rewards: Sequence[float], infos: Sequence[Mapping[str, Any]]) -> Outcome:
+        """Score by the largest reward, clip(coverage / 0.95, 0, 1); success is coverage above 0.95."""
+        last = infos[-1]
+        return Outcome(bool(last["success"]), max(0.0, *rewards), {"final_coverage": last["coverage"]})
 
     @property
     def mirror(self) -> "Mirror":
@@ -85,3 +44,28 @@ class PushTTask(AbstractTask):
         swap = ((1, -1.0, _SIDE), (0, -1.0, _SIDE))
         block = ((3, -1.0, _SIDE), (2, -1.0, _SIDE), (4, -1.0, math.pi / 2))
         return Mirror(obs=swap + block, act=swap)
+
+    def progress(self, info: Mapping[str, Any]) -> float:
+        """Return the covered share of the goal."""
+        return float(info["coverage"])
+
+    def draw(self, obs: "np.ndarray", *, size: int) -> "np.ndarray":
+        """Draw agent and block on the table."""
+        from nsde_policy.envs.pusht import drawing
+
+        state = obs.tolist()
+        return drawing.frame(state[:2], state[2:], size=size)
+
+    def presets(self, method: str) -> Mapping[str, Preset]:
+        """Add the settings that Diffusion Policy's authors use for their transformer on this task."""
+        presets = super().presets(method)
+        if method != "diffusion":
+            return presets
+        given = presets["transformer"]
+        model: Any = given.model
+        own = replace(
+            given,
+            model=replace(model, transformer=replace(model.transformer, dropout=0.01)),
+            train=replace(given.train, steps=30_000, warmup=0.033, weight_decay=0.1),
+        )
+        return {**presets, "transformer_pusht": own}

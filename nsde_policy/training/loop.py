@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nsde_policy.config import TrainConfig
 from nsde_policy.errors import CheckpointError, ConfigError, DivergedError
-from nsde_policy.methods.base import AbstractModel
+from nsde_policy.methods.base import TrainableModel
 from nsde_policy.training.stage import Data, StageRun
 
 Callback = Callable[[int, Mapping[str, float]], None]
@@ -31,7 +31,7 @@ class FitRecord:
 
 
 def fit(
-    model: AbstractModel[Data],
+    model: TrainableModel[Data],
     data: Data,
     config: TrainConfig,
     *,
@@ -71,7 +71,7 @@ class Training(Generic[Data]):
     replayed, so the host does nothing but launch it. Losses are read once per `advance`, not per step.
     """
 
-    def __init__(self, model: AbstractModel[Data], data: Data, config: TrainConfig, *, seed: int) -> None:
+    def __init__(self, model: TrainableModel[Data], data: Data, config: TrainConfig, *, seed: int) -> None:
         self._model, self._config = model, config
         self._device = next(itertools.chain(model.parameters(), model.buffers())).device
         self._data = data.to(self._device)

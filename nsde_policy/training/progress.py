@@ -1,7 +1,7 @@
 """Training as a user sees it: a progress bar, quick evaluations, a plot at the end."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -10,17 +10,14 @@ import torch
 from tqdm import tqdm
 
 from nsde_policy.assets import EMBEDDED_DEMOS
-from nsde_policy.run_directory import RunDirectory
 from nsde_policy.errors import ConfigError, MissingDependencyError
-from nsde_policy.eval.pool import evaluate
-from nsde_policy.eval.rollout import RolloutConfig
-from nsde_policy.eval.scores import score
 from nsde_policy.run_config import RunConfig
-from nsde_policy.training.run import Progress, load_for, train_run
-from nsde_policy.tasks import get_task
+from nsde_policy.run_directory import RunDirectory
+from nsde_policy.training.dataset import load_for
+from nsde_policy.training.run import Progress, train_run
 
-QUICK_SEEDS = range(200_000, 200_020)
-"""Starts of the quick evaluations; never those that are reported."""
+Evaluate = Callable[[Path], Mapping[str, float]]
+"""Scores of the policy in a run directory, by name."""
 
 
 def train(
@@ -31,21 +28,33 @@ def train(
     task: str,
     seed: int,
     device: str,
-    resume: bool,
-    eval_every: int,
-    tensorboard: bool,
+    resume: bool = False,
+    eval_every: int = 0,
+    evaluate: Evaluate | None = None,
+    tensorboard: bool = False,
 ) -> RunDirectory:
-    """Train on a store, or on the embedded demonstrations, into a run directory."""
-    env_id = get_task(task).env_id
-    if eval_every and env_id is None:
-        raise ConfigError(f"the task {task!r} has no environment to evaluate in; leave out --eval-every")
+    """Train on a store, or on the embedded demonstrations, into a run directory, with a progress bar.
+
+    Args:
+        demos: Store of demonstrations; None for those embedded in the package.
+        config: Settings of the run.
+        path: Run directory.
+        task: Name of the task.
+        seed: Fixes weights, batches and noise.
+        device: Device name of torch, or "auto".
+        resume: Continue the run where it was saved last.
+        eval_every: Steps between calls of `evaluate`; 0 for none.
+        evaluate: Scores the run so far; its figures are logged beside the losses.
+        tensorboard: Write the losses for TensorBoard too.
+    """
     episodes = load_for(config.demos, demos or EMBEDDED_DEMOS)
     where = pick_device(device)
     if where == "cpu" and not config.model.gains_from_threads:
         torch.set_num_threads(1)
-    with Watch(RunDirectory(path), config.train.steps, env_id, eval_every, tensorboard) as watch:
+    quick = evaluate if eval_every else None
+    with ProgressMonitor(RunDirectory(path), config.train.steps, eval_every, quick, tensorboard) as monitor:
         return train_run(
-            episodes, config, path, task=task, seed=seed, device=where, resume=resume, watch=watch
+            episodes, config, path, task=task, seed=seed, device=where, resume=resume, monitor=monitor
         )
 
 
@@ -61,13 +70,13 @@ def pick_device(name: str) -> str:
     return name
 
 
-class Watch:
-    """Looks on while a run trains."""
+class ProgressMonitor:
+    """Progress bar, quick evaluations and TensorBoard output of a training run."""
 
     def __init__(
-        self, run: RunDirectory, steps: int, env_id: str | None, eval_every: int, tensorboard: bool
+        self, run: RunDirectory, steps: int, eval_every: int, evaluate: Evaluate | None, tensorboard: bool
     ) -> None:
-        self._run, self._steps, self._env_id, self._eval_every = run, steps, env_id, eval_every
+        self._run, self._steps, self._evaluate, self._eval_every = run, steps, evaluate, eval_every
         self._board = _summary_writer(run.path) if tensorboard else None
         self._bar: tqdm[None] | None = None
         self._evaluated = self._logged = 0
@@ -87,9 +96,12 @@ class Watch:
         """Move the bar; now and then, play a few episodes."""
         self._show(progress)
         extra: dict[str, float] = {}
-        if self._eval_every and progress.step - self._evaluated >= self._eval_every:
+        if self._evaluate is not None and progress.step - self._evaluated >= self._eval_every:
             self._evaluated = progress.step
-            extra = self._quick_evaluation(progress)
+            self._run.save_weights(progress.training.averaged())
+            extra = dict(self._evaluate(self._run.path))
+            figures = ", ".join(f"{name} {value:.3f}" for name, value in extra.items())
+            tqdm.write(f"step {progress.step}: {figures}", file=sys.stderr)
         if self._board is not None:
             for name, value in {**progress.losses, **extra}.items():
                 self._board.add_scalar(name, value, progress.step)
@@ -109,15 +121,6 @@ class Watch:
             self._logged = progress.step
             parts = ", ".join(f"{name} {loss}" for name, loss in losses.items()) or "nothing to fit"
             print(f"step {progress.step}/{self._steps}, {progress.seconds:.0f} s: {parts}", file=sys.stderr)
-
-    def _quick_evaluation(self, progress: Progress) -> dict[str, float]:
-        assert self._env_id is not None
-        self._run.save_weights(progress.training.averaged())
-        scores = score(list(evaluate(self._run.path, QUICK_SEEDS, RolloutConfig(self._env_id))))
-        found = {"reward": scores.mean_max_reward.value, "success": scores.success_rate.value}
-        line = f"reward {found['reward']:.3f}, success {found['success']:.2f}, {len(QUICK_SEEDS)} episodes"
-        tqdm.write(f"step {progress.step}: {line}", file=sys.stderr)
-        return found
 
 
 def _summary_writer(path: Path) -> Any:
@@ -152,7 +155,7 @@ def plot_training(run: RunDirectory) -> Path | None:
                 [r["step"] for r in scored], [r[name] for r in scored], "o-", color=colour, label=name
             )
         axes[1].set_ylim(0, 1.02)
-        axes[1].set_ylabel(f"{len(QUICK_SEEDS)} episodes")
+        axes[1].set_ylabel("quick evaluation")
         axes[1].legend(frameon=False, ncols=2)
     axes[-1].set_xlabel("step")
     for axis in axes:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nsde_policy.config import TrainConfig
-from nsde_policy.methods.base import AbstractModel, LossParts, Stage
+from nsde_policy.methods.base import LossParts, Stage, TrainableModel
 
 
 class TensorData(Protocol):
@@ -34,7 +34,7 @@ class StageRun(Generic[Data]):
 
     def __init__(
         self,
-        model: AbstractModel[Data],
+        model: TrainableModel[Data],
         stage: Stage,
         config: TrainConfig,
         steps: int,

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from nsde_policy.config import Jsonable, Sampling, SamplingConfig
+from nsde_policy.config import BaseConfig, Sampling
 from nsde_policy.errors import ProtocolError
-from nsde_policy.inference.policy import NSDEPolicy
+from nsde_policy.inference.policy import Policy
+from nsde_policy.methods.neural_sde.config import SamplingConfig
 
 
 class Range(NamedTuple):
@@ -31,7 +32,7 @@ RANGES: Mapping[str, Range] = {
 
 
 @dataclass(frozen=True)
-class Controls(Jsonable):
+class Controls(BaseConfig):
     """How the policies are run, and what is drawn of them."""
 
     alpha: float = 0.5
@@ -52,7 +53,7 @@ class Controls(Jsonable):
     """Whether the next seed follows a success."""
 
     @classmethod
-    def of(cls, policy: NSDEPolicy) -> "Controls":
+    def of(cls, policy: Policy) -> "Controls":
         """As a policy was trained to be used."""
         sampling = policy.model.config.sampling
         if not isinstance(sampling, SamplingConfig):
@@ -67,13 +68,13 @@ class Controls(Jsonable):
         kind = type(getattr(Controls, name))
         return dataclasses.replace(self, **{name: kind(value)})
 
-    def sampling(self, policy: NSDEPolicy) -> Sampling:
+    def sampling(self, policy: Policy) -> Sampling:
         """How this policy draws its actions under these controls; only a Neural SDE's can be turned."""
         own = policy.model.config.sampling
         if not isinstance(own, SamplingConfig):
             return own
         return dataclasses.replace(own, alpha=self.alpha, diffusion=self.diffusion)
 
-    def chunk_of(self, policy: NSDEPolicy) -> int:
+    def chunk_of(self, policy: Policy) -> int:
         """Actions of one plan of this policy."""
         return min(self.chunk, policy.model.config.longest_chunk or self.chunk)

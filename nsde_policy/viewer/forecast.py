@@ -6,11 +6,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from nsde_policy.config import Sampling, SamplingConfig
-from nsde_policy.inference.history import Memory
+from nsde_policy.config import Sampling
+from nsde_policy.inference.history import History
+from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.base import Draws
-from nsde_policy.methods.neural_sde.model import NeuralSDE
-from nsde_policy.inference.policy import NSDEPolicy
 
 HORIZON = 16
 """Control periods a fan looks ahead."""
@@ -34,15 +33,15 @@ class Fan:
     """Where the block may be at the end, (≤ GHOSTS, 3)."""
 
     @classmethod
-    def of(cls, policy: NSDEPolicy, memory: Memory, sampling: Sampling, n: int) -> "Fan | None":
+    def of(cls, policy: Policy, memory: History, sampling: Sampling, n: int) -> "Fan | None":
         """Sample n futures; None from methods that foresee no states, and where they run off to infinity."""
         model = policy.model
-        if not isinstance(model, NeuralSDE) or n < 1:
+        if not model.foresees_states or n < 1:
             return None
         past = torch.from_numpy(memory.states()).expand(n, -1, -1)
         draws = Draws([torch.Generator().manual_seed(_NOISE + row) for row in range(n)])
         with torch.inference_mode():
-            paths = model.futures(past, steps=HORIZON, draws=draws, sampling=sampling)
+            paths = model.sample_futures(past, steps=HORIZON, draws=draws, sampling=sampling)
             sigma = model.futures_std(past, paths, sampling=sampling)[:, :, :2]
         if not bool(paths.isfinite().all() & sigma.isfinite().all()):
             return None
@@ -61,23 +60,22 @@ class Fan:
         }
 
 
-def drift_field(policy: NSDEPolicy, memory: Memory, sampling: Sampling) -> list[list[float]] | None:
+def drift_field(policy: Policy, memory: History, sampling: Sampling) -> list[list[float]] | None:
     """Where the flow f + αd would take the agent in one control period, were it elsewhere.
 
     Rows of x, y, dx, dy in pixels. The agent is moved together with its command and its past, the block
     stays. None from methods that have no drift.
     """
-    model = policy.model
-    if not isinstance(model, NeuralSDE) or not isinstance(sampling, SamplingConfig):
-        return None
     axis = np.linspace(-REACH, REACH, GRID)
     offsets = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
     states = np.repeat(memory.states()[None], len(offsets), axis=0)
     for columns in (slice(0, 2), slice(policy.obs_dim, policy.obs_dim + 2)):
         states[:, :, columns] += offsets[:, None]
     with torch.inference_mode():
-        x = torch.from_numpy(states.reshape(len(offsets), -1).astype(np.float32))
-        drift = model.sde(sampling).drift(x)[:, :2].numpy() * model.config.dt
+        step = policy.model.drift_step(torch.from_numpy(states), sampling=sampling)
+    if step is None:
+        return None
+    drift = step[:, :2].numpy()
     inside = ((states[:, 0, :2] > 5) & (states[:, 0, :2] < 507)).all(axis=1)
     inside &= np.isfinite(drift).all(axis=1)
     return _rounded(np.hstack([states[:, 0, :2], drift])[inside], 1)

@@ -31,9 +31,9 @@ from urllib.parse import parse_qs, quote, urlsplit
 from websockets.datastructures import Headers
 from websockets.http11 import Request
 
-from nsde_policy.config import need
-from nsde_policy.errors import ConfigError
+from nsde_policy.config import require
 from nsde_policy.deploy.server.auth import check_token, is_loopback, same_token
+from nsde_policy.errors import ConfigError
 from nsde_policy.viewer.messages import MAX_MESSAGE
 
 SOCKET = "/live"
@@ -63,12 +63,12 @@ class ViewerSettings:
     """Longest a page may take to greet, to answer a ping or to read a frame, seconds."""
 
     def __post_init__(self) -> None:
-        need(self, bool(self.host), "need a host to listen at, such as 127.0.0.1 or 0.0.0.0, got none")
-        need(self, 0 <= self.port <= 65535, f"need a port from 0 to 65535, got {self.port}")
-        need(self, self.max_clients >= 1, f"need max_clients >= 1, got {self.max_clients}")
+        require(self, bool(self.host), "need a host to listen at, such as 127.0.0.1 or 0.0.0.0, got none")
+        require(self, 0 <= self.port <= 65535, f"need a port from 0 to 65535, got {self.port}")
+        require(self, self.max_clients >= 1, f"need max_clients >= 1, got {self.max_clients}")
         for name in ("max_rate", "patience_s"):
             value = getattr(self, name)
-            need(self, 0 < value < math.inf, f"need {name} > 0, got {value}")
+            require(self, 0 < value < math.inf, f"need {name} > 0, got {value}")
         if self.token is not None:
             check_token(self.token)
         elif not is_loopback(self.host):

@@ -11,19 +11,19 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from nsde_policy.assets import SHIPPED, SHIPPED_POLICY
-from nsde_policy.errors import ConfigError
-from nsde_policy.methods.registry import get_method
-from nsde_policy.inference.policy import NSDEPolicy
 from nsde_policy.deploy.server.auth import is_loopback, json_log
+from nsde_policy.errors import ConfigError
+from nsde_policy.inference.policy import Policy
+from nsde_policy.methods.registry import get_method
+from nsde_policy.viewer.app import Stage
 from nsde_policy.viewer.http import ViewerSettings
 from nsde_policy.viewer.policy_runner import Performer
 from nsde_policy.viewer.server import ViewerServer
-from nsde_policy.viewer.app import Stage
 
 
 def performers(runs: Sequence[Path]) -> list[Performer]:
     """Load runs, each under a name of its own."""
-    policies = [NSDEPolicy.from_pretrained(run) for run in runs]
+    policies = [Policy.from_pretrained(run) for run in runs]
     titles = [get_method(policy.spec.method).title for policy in policies]
     return [
         Performer.of(name, f"{title}, {name}" if titles.count(title) > 1 else title, policy)

@@ -8,8 +8,8 @@ from statistics import median
 from typing import Any, Literal
 
 from nsde_policy.errors import NsdePolicyError
-from nsde_policy.viewer.messages import Command, encode, notice
 from nsde_policy.viewer.app import Stage
+from nsde_policy.viewer.messages import Command, encode, notice
 
 Kind = Literal["state", "frame", "notice"]
 Publish = Callable[[Kind, str], None]

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
-from nsde_policy.config import Jsonable
+from nsde_policy.config import BaseConfig
 from nsde_policy.errors import ProtocolError
 from nsde_policy.viewer.controls import RANGES
 
@@ -25,7 +25,7 @@ def following(seed: int) -> int:
     return seed + 1 if seed < MAX_SEED else 0
 
 
-class Command(Jsonable):
+class Command(BaseConfig):
     """Something a page asks for."""
 
     @property

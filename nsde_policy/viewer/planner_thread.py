@@ -10,9 +10,9 @@ from typing import NamedTuple
 import torch
 
 from nsde_policy.config import Sampling
-from nsde_policy.inference.history import Memory
+from nsde_policy.inference.history import History
+from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.spec import Plan
-from nsde_policy.inference.policy import NSDEPolicy
 
 
 class Thought(NamedTuple):
@@ -28,7 +28,7 @@ class Thought(NamedTuple):
 class _Wish:
     """A plan that is wanted."""
 
-    memory: Memory
+    memory: History
     noise: torch.Tensor
     chunk: int
     sampling: Sampling
@@ -42,7 +42,7 @@ class Desk:
     So however often somebody changes their mind, there is one plan being made, and one wanted by each lane.
     """
 
-    def __init__(self, policy: NSDEPolicy) -> None:
+    def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self._wishes: list[_Wish] = []
         self._news = threading.Condition()
@@ -105,7 +105,7 @@ class Thinker:
         """Whether a plan has been begun and not been taken."""
         return self._wish is not None
 
-    def begin(self, memory: Memory, noise: torch.Tensor, chunk: int, sampling: Sampling) -> None:
+    def begin(self, memory: History, noise: torch.Tensor, chunk: int, sampling: Sampling) -> None:
         """Begin a plan for what has been seen, with noise from that state of a generator on."""
         self.give_up()
         self._wish = _Wish(memory.copy(), noise, chunk, sampling)

@@ -4,11 +4,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from nsde_policy.config import SamplingConfig
 from nsde_policy.envs.pusht.dynamics import CONTROL_HZ
 from nsde_policy.errors import ConfigError, EnvInputError, ProtocolError
+from nsde_policy.methods.neural_sde.config import SamplingConfig
+from nsde_policy.viewer.app import table
 from nsde_policy.viewer.controls import RANGES, Controls
-from nsde_policy.viewer.policy_runner import Lane, Performer
 from nsde_policy.viewer.messages import (
     Choose,
     Command,
@@ -22,7 +22,7 @@ from nsde_policy.viewer.messages import (
     Step,
     following,
 )
-from nsde_policy.viewer.app import table
+from nsde_policy.viewer.policy_runner import Lane, Performer
 
 REST = 2 * CONTROL_HZ
 """Control periods that a success is shown before the next seed follows, where that is wanted."""

@@ -11,9 +11,9 @@ import torch
 from nsde_policy.envs.pusht.geometry import SIDE
 from nsde_policy.errors import PlanError
 from nsde_policy.eval.rollout import noise_generator
-from nsde_policy.inference.history import Memory
+from nsde_policy.inference.history import History
+from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.spec import Plan
-from nsde_policy.inference.policy import NSDEPolicy
 from nsde_policy.viewer.controls import Controls
 from nsde_policy.viewer.forecast import Fan, drift_field
 from nsde_policy.viewer.messages import Hold
@@ -27,14 +27,14 @@ class Performer:
 
     name: str
     title: str
-    policy: NSDEPolicy
+    policy: Policy
     plan_s: deque[float]
     """How long its last plans took, with the controls as they are."""
     desk: Desk
     """Where its plans are made, on however many tables it plays."""
 
     @classmethod
-    def of(cls, name: str, title: str, policy: NSDEPolicy) -> "Performer":
+    def of(cls, name: str, title: str, policy: Policy) -> "Performer":
         """One that has not planned yet."""
         return cls(name, title, policy, deque(maxlen=50), Desk(policy))
 
@@ -43,7 +43,7 @@ class Performer:
         if not self.plan_s:
             return None
         chunk = controls.chunk_of(self.policy)
-        calls = self.policy.model.calls(chunk, controls.sampling(self.policy))
+        calls = self.policy.model.network_calls(chunk, controls.sampling(self.policy))
         return {"ms": round(1e3 * median(self.plan_s), 2), "actions": chunk, "calls": calls}
 
 
@@ -51,7 +51,7 @@ class Performer:
 class _Mind:
     """What the policy knew at a moment."""
 
-    memory: Memory
+    memory: History
     plan: Plan | None
     used: int
     """Actions of the plan that have been executed."""
@@ -123,8 +123,8 @@ class Lane:
             target = self._target(hand, acts and not self.solved)
             carried = (hand.x, hand.y, hand.angle) if hand and hand.what == "block" else None
             self.world.advance(Deed(target, carried))
-            self._memory.did(target)
-            self._memory.see(self.world.now.obs)
+            self._memory.add_action(target)
+            self._memory.add_observation(self.world.now.obs)
         self._minds[self.world.last] = self._mind()
         for gone in range(min(self._minds), self.world.first):
             del self._minds[gone]
@@ -150,7 +150,7 @@ class Lane:
         field = controls.field and drift_field(self.policy, mind.memory, sampling)
         return {
             "trail": [[round(v, 2) for v in row[:4]] + [round(row[4], 4)] for row in trail],
-            "target": [round(float(v), 1) for v in mind.memory.in_force],
+            "target": [round(float(v), 1) for v in mind.memory.last_action],
             "coverage": round(moment.coverage, 4),
             "solved": moment.solved,
             "solved_s": solved_s,
@@ -174,8 +174,8 @@ class Lane:
     def _forget(self) -> None:
         self._thinker.give_up()
         self._plan, self._used = None, 0
-        self._memory = self.policy.spec.memory()
-        self._memory.see(self.world.now.obs)
+        self._memory = self.policy.spec.new_history()
+        self._memory.add_observation(self.world.now.obs)
 
     def _mind(self) -> _Mind:
         return _Mind(self._memory.copy(), self._plan, self._used, self._noise)

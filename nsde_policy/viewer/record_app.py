@@ -5,13 +5,14 @@ from typing import Any, Literal
 import numpy as np
 
 from nsde_policy.data import Episode
+from nsde_policy.data.collection import Collection, Kept, Provenance
 from nsde_policy.data.types import MIN_STEPS
 from nsde_policy.envs import PUSHT_ID
 from nsde_policy.envs.pusht.dynamics import CONTROL_HZ
 from nsde_policy.envs.pusht.env import ResetRule
 from nsde_policy.envs.pusht.geometry import SIDE, SUCCESS_COVERAGE
 from nsde_policy.errors import EpisodeError, ProtocolError
-from nsde_policy.data.collection import Collection, Kept, Provenance
+from nsde_policy.viewer.app import table
 from nsde_policy.viewer.messages import (
     Aim,
     Command,
@@ -24,7 +25,6 @@ from nsde_policy.viewer.messages import (
     Undo,
     following,
 )
-from nsde_policy.viewer.app import table
 from nsde_policy.viewer.simulation import Deed, World
 
 Phase = Literal["ready", "recording", "paused", "done"]

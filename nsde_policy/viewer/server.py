@@ -15,14 +15,14 @@ from websockets.http11 import Request, Response
 from websockets.protocol import State
 
 from nsde_policy import __version__
-from nsde_policy.errors import ConfigError, NsdePolicyError, ProtocolError
 from nsde_policy.deploy.server.auth import Log, Pace, describe
 from nsde_policy.deploy.server.connection import Sockets, listen
-from nsde_policy.viewer.loop import Clockwork, Kind
-from nsde_policy.viewer.http import FULL, NO_TOKEN, SOCKET, Page, ViewerSettings
-from nsde_policy.viewer.clients import Hub, Outbox
-from nsde_policy.viewer.messages import Aim, Greet, Hold, Release, encode, notice, parse
+from nsde_policy.errors import ConfigError, NsdePolicyError, ProtocolError
 from nsde_policy.viewer.app import Stage
+from nsde_policy.viewer.clients import Hub, Outbox
+from nsde_policy.viewer.http import FULL, NO_TOKEN, SOCKET, Page, ViewerSettings
+from nsde_policy.viewer.loop import Clockwork, Kind
+from nsde_policy.viewer.messages import Aim, Greet, Hold, Release, encode, notice, parse
 
 MALFORMED = 10
 """Messages a page may send that make no sense, before it has to go."""

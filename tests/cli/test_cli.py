@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.helpers.demo_stores import write_store
 
 from nsde_policy import __version__
 from nsde_policy.cli.main import main
+from tests.helpers.demo_stores import write_store
 
 ROOT = Path(__file__).parents[2]
 

@@ -6,20 +6,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.helpers.comparisons import comparison, entry
 
-from nsde_policy.run_directory import RunDirectory
 from nsde_policy.cli.main import main
 from nsde_policy.config import TrainConfig
 from nsde_policy.errors import ComparisonError
 from nsde_policy.eval.compare import run as comparing
-from nsde_policy.eval.compare.run import Job, checked_records, names_of, training_seconds, with_latency
-from nsde_policy.eval.compare.result import Comparison, read_comparison
 from nsde_policy.eval.compare.entries import Latency
+from nsde_policy.eval.compare.result import Comparison, read_comparison
+from nsde_policy.eval.compare.run import Job, checked_records, names_of, training_seconds, with_latency
 from nsde_policy.eval.compare.suite import RESAMPLED, SUITES, members, preset_of
+from nsde_policy.inference.loading import load_model
 from nsde_policy.methods.registry import METHODS
-from nsde_policy.training.run import load_model
+from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import get_task
+from tests.helpers.comparisons import comparison, entry
 
 PLAY = ["--episodes", "2", "--workers", "1", "--device", "cpu", "--latency-rounds", "3"]
 
@@ -251,8 +251,8 @@ def test_training_time_is_that_of_all_sessions(tmp_path: Path):
 
 
 def test_the_suite_holds_every_method():
-    assert {method for method, _ in SUITES["pusht"]} == set(METHODS)
-    assert members("pusht", "fast") == tuple((method, "fast") for method in METHODS)
+    assert {method for method, _ in SUITES["pusht"]} == set(METHODS.names())
+    assert members("pusht", "fast") == tuple((method, "fast") for method in METHODS.names())
     assert set(RESAMPLED) <= set(SUITES["pusht"])
 
 

@@ -15,8 +15,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.helpers.numpy_planner import CALIBRATION, SPEC, FailingWalker, Sim, Walker
 
+from nsde_policy.control import Session
+from nsde_policy.control.clock import Grid, ticks
+from nsde_policy.control.config import SessionConfig
+from nsde_policy.control.faults import FaultKind
+from nsde_policy.control.limits import Limiter, Limits
+from nsde_policy.control.simulation import DelayedPlanner, SimulatedWorker
+from nsde_policy.control.timed_plan import TimedPlan, foreseen
 from nsde_policy.errors import (
     ConfigError,
     PlanError,
@@ -24,15 +30,9 @@ from nsde_policy.errors import (
     SessionClosedError,
     SessionStoppedError,
 )
-from nsde_policy.control.simulation import DelayedPlanner, SimulatedWorker
+from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.spec import Plan
-from nsde_policy.inference.policy import NSDEPolicy
-from nsde_policy.control import Session
-from nsde_policy.control.clock import Grid, ticks
-from nsde_policy.control.config import SessionConfig
-from nsde_policy.control.faults import FaultKind
-from nsde_policy.control.limits import Limiter, Limits
-from nsde_policy.control.timed_plan import TimedPlan, foreseen
+from tests.helpers.numpy_planner import CALIBRATION, SPEC, FailingWalker, Sim, Walker
 
 OBS = np.array([50.0, 40.0, 1.0])
 PERIOD = 0.1
@@ -67,7 +67,7 @@ def test_at_the_policys_own_rate_the_commands_are_the_planned_ones():
     sim, planner = Sim(), Walker()
     commands = drive(session(sim, planner, limits=FREE), sim, 4, follow=False)
     memory = SPEC.memory()
-    memory.see(OBS)
+    memory.add_observation(OBS)
     seed = int(np.random.SeedSequence([0, 0]).generate_state(1)[0])
     planned = planner.plan_from(memory.states(), steps=5, seed=seed)
     assert np.allclose(commands, planned.actions[:4], atol=1e-9)
@@ -572,7 +572,7 @@ def test_joins_are_as_smooth_as_the_rest_for_a_plan_that_starts_at_the_command_i
 
 @pytest.fixture(scope="module")
 def policy():
-    return NSDEPolicy.from_pretrained()
+    return Policy.from_pretrained()
 
 
 START = np.array([235.0, 124.0, 299.6, 145.2, 5.378])

@@ -6,13 +6,13 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from tests.helpers.numpy_planner import CALIBRATION, SPEC, FailingWalker, Sim
 
-from nsde_policy.errors import PolicyInputError, SessionStoppedError
-from nsde_policy.control.simulation import SimulatedWorker
 from nsde_policy.control import Session
 from nsde_policy.control.config import SessionConfig
 from nsde_policy.control.faults import FaultKind
+from nsde_policy.control.simulation import SimulatedWorker
+from nsde_policy.errors import PolicyInputError, SessionStoppedError
+from tests.helpers.numpy_planner import CALIBRATION, SPEC, FailingWalker, Sim
 
 SEQUENCES, TICKS = 10_000, 12
 PERIOD = 1 / CALIBRATION.rate_hz

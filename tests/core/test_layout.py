@@ -8,10 +8,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nsde_policy.core.spec import StateSpec
+from nsde_policy.core.state import StateLayout, measure_state
 from nsde_policy.errors import ConfigError, DemoError
-from nsde_policy.core.state import LayoutSpec, StateLayout
 
-SPEC = LayoutSpec(
+SPEC = StateSpec(
     obs_dim=2, act_dim=1, circular=(1,), low=(0.0, -9.0, -1.0), high=(10.0, 9.0, 1.0),
     increment_std=(0.5, 0.1, 0.2),
 )  # fmt: skip
@@ -57,7 +58,7 @@ def test_layout_is_measured_from_pairs_of_states():
     x = torch.rand(5000, 2, generator=generator) * torch.tensor([100.0, 6.28])
     x_next = x + torch.randn(5000, 2, generator=generator) * torch.tensor([3.0, 0.05])
     x_next[:, 1] = x_next[:, 1].remainder(2 * math.pi)
-    spec = LayoutSpec.fit(x, x_next, act_dim=1, circular=(1,))
+    spec = measure_state(x, x_next, act_dim=1, circular=(1,))
     assert (spec.obs_dim, spec.act_dim, spec.circular) == (1, 1, (1,))
     assert spec.increment_std == pytest.approx((3.0, 0.05), rel=0.05)
     assert spec.low[0] <= x[:, 0].min()
@@ -66,26 +67,26 @@ def test_layout_is_measured_from_pairs_of_states():
 
 def test_a_dimension_that_never_moves_is_not_blown_up():
     x = torch.zeros(10, 1)
-    spec = LayoutSpec.fit(x, x)
+    spec = measure_state(x, x)
     assert StateLayout(spec).features(x).isfinite().all()
     assert spec.increment_std[0] > 0
 
 
 def test_layout_survives_json_and_travels_with_the_weights():
-    assert LayoutSpec.from_dict(json.loads(json.dumps(SPEC.to_dict()))) == SPEC
+    assert StateSpec.from_dict(json.loads(json.dumps(SPEC.to_dict()))) == SPEC
     assert "increment_std" in StateLayout(SPEC).state_dict()
 
 
 def test_refuses_layouts_and_data_that_make_no_sense():
     with pytest.raises(ConfigError, match="increment_std holds 1 numbers, the state has 3"):
-        LayoutSpec(2, 1, (), (0.0,) * 3, (1.0,) * 3, (1.0,))
+        StateSpec(2, 1, (), (0.0,) * 3, (1.0,) * 3, (1.0,))
     with pytest.raises(ConfigError, match="circular"):
-        LayoutSpec(1, 0, (1,), (0.0,), (1.0,), (1.0,))
+        StateSpec(1, 0, (1,), (0.0,), (1.0,), (1.0,))
     with pytest.raises(ConfigError, match="low < high"):
-        LayoutSpec(1, 0, (), (1.0,), (1.0,), (1.0,))
+        StateSpec(1, 0, (), (1.0,), (1.0,), (1.0,))
     with pytest.raises(ConfigError, match="not a state layout"):
-        LayoutSpec.from_dict({"obs_dim": 1})
+        StateSpec.from_dict({"obs_dim": 1})
     with pytest.raises(DemoError, match="not finite"):
-        LayoutSpec.fit(torch.full((3, 1), math.nan), torch.zeros(3, 1))
+        measure_state(torch.full((3, 1), math.nan), torch.zeros(3, 1))
     with pytest.raises(DemoError, match="two or more pairs"):
-        LayoutSpec.fit(torch.zeros(1, 1), torch.zeros(1, 1))
+        measure_state(torch.zeros(1, 1), torch.zeros(1, 1))

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from nsde_policy.errors import ConfigError
 from nsde_policy.core.networks import MLP, AbstractNetworks, SeparateNetworks, SharedTrunk, weights_from
+from nsde_policy.errors import ConfigError
 
 
 def seeded(seed: int = 0) -> torch.Generator:

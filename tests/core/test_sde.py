@@ -7,7 +7,6 @@ import torch
 import torchsde
 from torch import Tensor
 
-from nsde_policy.errors import ConfigError
 from nsde_policy.core.sde import (
     AbstractScoredSDE,
     AbstractSDE,
@@ -18,6 +17,7 @@ from nsde_policy.core.sde import (
     trajectory_nll,
     transition_log_prob,
 )
+from nsde_policy.errors import ConfigError
 
 
 class OrnsteinUhlenbeck(AbstractSDE):

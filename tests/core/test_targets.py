@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from nsde_policy.errors import DemoError
 from nsde_policy.core.targets import (
     Interpolation,
     Transitions,
@@ -15,6 +14,7 @@ from nsde_policy.core.targets import (
     stack_history,
     transitions,
 )
+from nsde_policy.errors import DemoError
 
 
 def seeded(seed: int = 0) -> torch.Generator:

@@ -13,7 +13,6 @@ import numcodecs
 import numpy as np
 import pytest
 import zarr
-from tests.helpers.demo_stores import edit_bytes, example_arrays, flip, write_store, zipped
 from zarr.codecs import BloscCodec
 
 from nsde_policy.data import load_demonstrations
@@ -27,6 +26,7 @@ from nsde_policy.errors import (
     NotAStoreError,
     UnsupportedArrayError,
 )
+from tests.helpers.demo_stores import edit_bytes, example_arrays, flip, write_store, zipped
 
 
 @dataclass(frozen=True)

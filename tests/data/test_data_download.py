@@ -13,8 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.helpers.demo_stores import files_of, packed, write_store
-from tests.helpers.download_server import Site, serving
 
 from nsde_policy.cli.main import main
 from nsde_policy.data import PUSHT_ANGLES, load_demonstrations
@@ -22,6 +20,8 @@ from nsde_policy.data import download as download_module
 from nsde_policy.data.download import PUSHT, Source, download
 from nsde_policy.data.zarr_store.lock import lock_directory
 from nsde_policy.errors import ArchiveError, DownloadError
+from tests.helpers.demo_stores import files_of, packed, write_store
+from tests.helpers.download_server import Site, serving
 
 CUT = 10_000
 

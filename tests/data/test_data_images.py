@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.helpers.demo_stores import example_arrays, write_store, zipped
 
 from nsde_policy.data import open_images
 from nsde_policy.errors import DamagedStoreError, EpisodeError, NonFiniteError, UnsupportedArrayError
+from tests.helpers.demo_stores import example_arrays, write_store, zipped
 
 
 @pytest.mark.parametrize("in_a_zip", [False, True])

@@ -8,11 +8,11 @@ from typing import Any
 import numcodecs
 import numpy as np
 import pytest
-from tests.helpers.demo_stores import ENDS, example_arrays, write_store, zipped
 from zarr.codecs import BloscCodec, GzipCodec
 
 from nsde_policy.data import PUSHT_ANGLES, load_demonstrations
 from nsde_policy.errors import DamagedStoreError, DemoError
+from tests.helpers.demo_stores import ENDS, example_arrays, write_store, zipped
 
 PACKINGS: list[tuple[int, dict[str, Any]]] = [
     (2, {}),

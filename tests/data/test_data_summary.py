@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.helpers.demo_stores import edit_bytes, write_store, zipped
 
 from nsde_policy.cli.data import DataCheck, DataInfo
 from nsde_policy.data.zarr_store.check import check_store
 from nsde_policy.data.zarr_store.summary import summarize, wrapped_columns
 from nsde_policy.errors import DemoError, NonFiniteError, NotAStoreError
+from tests.helpers.demo_stores import edit_bytes, write_store, zipped
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ import stat
 import zipfile
 
 import pytest
-from tests.helpers.demo_stores import INSIDE, files_of, packed, write_store
 
 from nsde_policy.data.zarr_store.unpack import unpack_store
 from nsde_policy.errors import ArchiveError
+from tests.helpers.demo_stores import INSIDE, files_of, packed, write_store
 
 LIMIT = 2**20
 

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from tests.helpers.demo_stores import flip, write_store
 
 import nsde_policy.data.zarr_store.writer as writer_module
 from nsde_policy.data import DemoWriter, Episode, load_demonstrations, open_images
@@ -30,6 +29,7 @@ from nsde_policy.errors import (
     StoreBusyError,
 )
 from nsde_policy.files import PARTIAL
+from tests.helpers.demo_stores import flip, write_store
 
 
 def episode(number: int, steps: int = 7) -> Episode:
@@ -93,7 +93,9 @@ def test_a_recording_is_continued(tmp_path: Path) -> None:
 
 
 def test_chunks_are_finished_and_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nsde_policy.data.zarr_store.growing_array.CHUNK_BYTES", 60)  # five frames of state, one end
+    monkeypatch.setattr(
+        "nsde_policy.data.zarr_store.growing_array.CHUNK_BYTES", 60
+    )  # five frames of state, one end
     path = tmp_path / "demos.zarr"
     with DemoWriter(path) as writer:
         for number in range(6):

@@ -14,10 +14,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.helpers.policy_servers import CALIBRATION, SPEC, STATES, LinearPlanner, Served, served
 from websockets.sync.server import ServerConnection
 from websockets.sync.server import serve as serve_in_threads
 
+from nsde_policy.deploy.client import RemotePolicy
+from nsde_policy.deploy.protocol import PROTOCOL, PlanReply, PlanRequest, Refusal, Welcome, decode, encode
+from nsde_policy.deploy.server.config import ServeSettings
+from nsde_policy.deploy.server.server import PolicyServer
 from nsde_policy.errors import (
     ConfigError,
     PolicyInputError,
@@ -28,10 +31,7 @@ from nsde_policy.errors import (
     RemoteRefusedError,
 )
 from nsde_policy.inference.spec import Planner
-from nsde_policy.deploy.client import RemotePolicy
-from nsde_policy.deploy.protocol import PROTOCOL, PlanReply, PlanRequest, Refusal, Welcome, decode, encode
-from nsde_policy.deploy.server.server import PolicyServer
-from nsde_policy.deploy.server.config import ServeSettings
+from tests.helpers.policy_servers import CALIBRATION, SPEC, STATES, LinearPlanner, Served, served
 
 ROOT = Path(__file__).parents[2]
 OBS = np.array([0.1, 0.2, 0.3])
@@ -77,17 +77,17 @@ def test_a_chunk_is_executed_before_it_plans_again_from_what_was_seen_and_done()
         actions = np.array([policy.select_action(OBS + 0.1 * k) for k in range(5)])
         memory, here = SPEC.memory(), LinearPlanner()
         for k in range(5):
-            memory.see(OBS + 0.1 * k)
+            memory.add_observation(OBS + 0.1 * k)
             if k in (0, 4):
                 plan = here.plan_from(memory.states(), steps=4, seed=planner.seeds[k // 4]).actions
             assert np.array_equal(actions[k], plan[k % 4])
-            memory.did(actions[k])
+            memory.add_action(actions[k])
     assert len(planner.seeds) == 2
 
 
 def test_a_chunk_from_one_observation_repeats_itself_with_its_seed(policy: RemotePolicy):
     memory = SPEC.memory()
-    memory.see(OBS)
+    memory.add_observation(OBS)
     wanted = LinearPlanner().plan_from(memory.states(), steps=4, seed=8).actions
     assert np.array_equal(policy.predict_action_chunk(OBS, seed=8), wanted)
     assert policy.predict_action_chunk(OBS).shape == (4, 2)

@@ -5,19 +5,20 @@ from pathlib import Path
 import onnx
 import pytest
 import torch
-from tests.helpers.exported_policies import DDIM, LAYOUT, SMALL, STRAIGHT, fresh, neural_sde
 
-from nsde_policy.run_directory import RunDirectory
 from nsde_policy.cli.main import main
-from nsde_policy.config import NetworkConfig, SamplingConfig
-from nsde_policy.errors import ConfigError, ExportError, GraphError, OutputError
+from nsde_policy.config import NetworkConfig
 from nsde_policy.deploy.export import export_policy
-from nsde_policy.deploy.export.plan_module import Chunk
 from nsde_policy.deploy.export.folded import FoldedSDE
 from nsde_policy.deploy.export.parity import measure
+from nsde_policy.deploy.export.plan_module import Chunk
+from nsde_policy.errors import ConfigError, ExportError, GraphError, OutputError
 from nsde_policy.methods.diffusion.model import DiffusionConfig
 from nsde_policy.methods.ibc import ImplicitBCConfig, ImplicitBCSampling
+from nsde_policy.methods.neural_sde.config import SamplingConfig
 from nsde_policy.methods.regression import RegressionConfig
+from nsde_policy.run_directory import RunDirectory
+from tests.helpers.exported_policies import DDIM, LAYOUT, SMALL, STRAIGHT, fresh, neural_sde
 
 
 @pytest.mark.parametrize(

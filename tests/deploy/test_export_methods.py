@@ -6,12 +6,11 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from tests.helpers.exported_policies import DDIM, SMALL, fresh, neural_sde, some_states
 
-from nsde_policy.run_directory import fingerprint
 from nsde_policy.deploy.export import export_policy
 from nsde_policy.deploy.export.plan_module import GivenDraws
 from nsde_policy.deploy.export.torch_export import RECORD_FILE
+from nsde_policy.deploy.runtime.metadata import GraphRecord
 from nsde_policy.methods.bet.model import BehaviourTransformerConfig
 from nsde_policy.methods.flow import StreamingFlowConfig, StreamingFlowSampling
 from nsde_policy.methods.ibc import ImplicitBCConfig, ImplicitBCSampling
@@ -19,7 +18,8 @@ from nsde_policy.methods.knn import NearestNeighboursConfig, NearestNeighboursSa
 from nsde_policy.methods.lstm_gmm import LSTMGMMConfig
 from nsde_policy.methods.mip import MIPConfig
 from nsde_policy.methods.regression import RegressionConfig
-from nsde_policy.deploy.runtime.metadata import GraphRecord
+from nsde_policy.run_directory import fingerprint
+from tests.helpers.exported_policies import DDIM, SMALL, fresh, neural_sde, some_states
 
 METHODS = {
     "neural_sde": (neural_sde(), 2),

@@ -13,9 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from nsde_policy.inference.calibration import Calibration
-from nsde_policy.errors import ProtocolError
-from nsde_policy.inference.spec import Plan, PolicySpec
 from nsde_policy.deploy.protocol import (
     MAX_MESSAGE,
     MAX_SEED,
@@ -29,6 +26,9 @@ from nsde_policy.deploy.protocol import (
     decode_answer,
     encode,
 )
+from nsde_policy.errors import ProtocolError
+from nsde_policy.inference.calibration import Calibration
+from nsde_policy.inference.spec import Plan, PolicySpec
 
 SPEC = PolicySpec(
     obs_dim=2,

@@ -17,16 +17,16 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from tests.helpers.exported_policies import export_small, fresh, neural_sde, some_states
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from nsde_policy.errors import ConfigError, GraphError, PolicyInputError
 from nsde_policy.deploy.runtime import RuntimePolicy
 from nsde_policy.deploy.runtime.graph import Graph
-from nsde_policy.deploy.runtime.onnx_file import checked_record, graph_sha256, with_metadata
 from nsde_policy.deploy.runtime.metadata import KEY
+from nsde_policy.deploy.runtime.onnx_file import checked_record, graph_sha256, with_metadata
+from nsde_policy.errors import ConfigError, GraphError, PolicyInputError
+from tests.helpers.exported_policies import export_small, fresh, neural_sde, some_states
 
 ROOT = Path(__file__).parents[2]
 OBS = np.array([0.4, 1.0, 300.0])
@@ -55,7 +55,7 @@ def test_it_runs_where_importing_torch_fails(exported):
         "policy.reset()\n"
         "print([policy.select_action(obs).tolist() for _ in range(6)])\n"
         "print(policy.predict_action_chunk(obs, seed=1).shape)\n"
-        "memory = policy.spec.memory()\nmemory.see(obs)\n"
+        "memory = policy.spec.new_history()\nmemory.add_observation(obs)\n"
         "print(policy.plan_from(memory.states(), steps=2, seed=0).states.shape)\n"
         "with policy.session(rate_hz=10, policy_hz=10, plan_ahead=True, deadline_s=10) as session:\n"
         "    print(session.step(obs).shape, session.last.source)\n"

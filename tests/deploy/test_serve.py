@@ -8,6 +8,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+from websockets.exceptions import ConnectionClosed
+
+from nsde_policy import __version__
+from nsde_policy.deploy.client import RemotePolicy
+from nsde_policy.deploy.protocol import (
+    PROTOCOL,
+    Hello,
+    PlanReply,
+    Refusal,
+    Welcome,
+    decode,
+    encode,
+)
+from nsde_policy.deploy.server.auth import Pace
+from nsde_policy.deploy.server.config import ServeSettings
+from nsde_policy.deploy.server.server import PolicyServer
+from nsde_policy.errors import ConfigError, RemoteFailedError, RemoteLateError
+from nsde_policy.inference.spec import Plan
 from tests.helpers.policy_servers import (
     CALIBRATION,
     SPEC,
@@ -21,24 +39,6 @@ from tests.helpers.policy_servers import (
     served,
     until,
 )
-from websockets.exceptions import ConnectionClosed
-
-from nsde_policy import __version__
-from nsde_policy.errors import ConfigError, RemoteFailedError, RemoteLateError
-from nsde_policy.inference.spec import Plan
-from nsde_policy.deploy.client import RemotePolicy
-from nsde_policy.deploy.server.auth import Pace
-from nsde_policy.deploy.protocol import (
-    PROTOCOL,
-    Hello,
-    PlanReply,
-    Refusal,
-    Welcome,
-    decode,
-    encode,
-)
-from nsde_policy.deploy.server.server import PolicyServer
-from nsde_policy.deploy.server.config import ServeSettings
 
 TOKEN = "correct-horse-battery"
 

@@ -15,9 +15,9 @@ import pytest
 
 from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.cli.main import main
-from nsde_policy.errors import RemoteLateError
-from nsde_policy.inference.policy import NSDEPolicy
 from nsde_policy.deploy.client import RemotePolicy
+from nsde_policy.errors import RemoteLateError
+from nsde_policy.inference.policy import Policy
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "correct-horse-battery"
@@ -43,11 +43,11 @@ def test_the_command_answers_as_the_policy_here_and_ends_when_told(tmp_path: Pat
     try:
         assert process.stdout is not None
         facts = json.loads(process.stdout.readline())
-        local = NSDEPolicy.from_pretrained()
-        memory = local.spec.memory()
-        memory.see([235.0, 124.0, 299.6, 145.2, 5.378])
-        memory.did([200.0, 100.0])
-        memory.see([230.0, 120.0, 299.6, 145.2, 5.378])
+        local = Policy.from_pretrained()
+        memory = local.spec.new_history()
+        memory.add_observation([235.0, 124.0, 299.6, 145.2, 5.378])
+        memory.add_action([200.0, 100.0])
+        memory.add_observation([230.0, 120.0, 299.6, 145.2, 5.378])
         remote = RemotePolicy.connect(facts["url"], token=TOKEN, deadline_s=5, timeout_s=20)
         assert remote.spec == local.spec
         assert remote.calibration == local.calibration
@@ -78,12 +78,12 @@ def test_the_command_answers_as_the_policy_here_and_ends_when_told(tmp_path: Pat
 SLOW = """
 import sys, time
 from nsde_policy.cli.main import main
-from nsde_policy.inference.policy import NSDEPolicy
-quick = NSDEPolicy.plan_from
+from nsde_policy.inference.policy import Policy
+quick = Policy.plan_from
 def plan_from(self, states, *, steps, seed):
     time.sleep(seed)
     return quick(self, states, steps=steps, seed=seed)
-NSDEPolicy.plan_from = plan_from
+Policy.plan_from = plan_from
 sys.exit(main(["serve", "--port", "0", "--json", *sys.argv[1:]]))
 """
 
@@ -106,8 +106,8 @@ def test_a_late_plan_is_waited_for_at_the_end_and_one_that_hangs_is_left(
         assert process.stdout is not None
         url = json.loads(process.stdout.readline())["url"]
         remote = RemotePolicy.connect(url, deadline_s=0.002, timeout_s=20)
-        memory = remote.spec.memory()
-        memory.see([235.0, 124.0, 299.6, 145.2, 5.378])
+        memory = remote.spec.new_history()
+        memory.add_observation([235.0, 124.0, 299.6, 145.2, 5.378])
         with pytest.raises(RemoteLateError):
             remote.plan_from(memory.states(), steps=128, seed=seed)
     finally:

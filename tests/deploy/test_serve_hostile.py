@@ -14,6 +14,16 @@ from typing import Any
 import msgpack
 import numpy as np
 import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.frames import Frame, Opcode
+
+from nsde_policy.deploy.protocol import (
+    PROTOCOL,
+    Hello,
+    PlanReply,
+    Refusal,
+    encode,
+)
 from tests.helpers.policy_servers import (
     UPGRADE,
     LinearPlanner,
@@ -24,16 +34,6 @@ from tests.helpers.policy_servers import (
     request,
     served,
     until,
-)
-from websockets.exceptions import ConnectionClosed, InvalidStatus
-from websockets.frames import Frame, Opcode
-
-from nsde_policy.deploy.protocol import (
-    PROTOCOL,
-    Hello,
-    PlanReply,
-    Refusal,
-    encode,
 )
 
 TOKEN = "correct-horse-battery"

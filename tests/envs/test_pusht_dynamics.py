@@ -22,7 +22,9 @@ def test_every_human_demonstration_replays_as_it_was_recorded(human_demos, pymun
         if not OLD_PYMUNK.is_dir():
             pytest.skip(f"no pymunk {pymunk} in {OLD_PYMUNK}; `make test` puts it there")
         env["PYTHONPATH"] = os.pathsep.join([str(OLD_PYMUNK), env.get("PYTHONPATH", "")])
-    code = "import pymunk, sys; from nsde_policy.cli.main import main; print(pymunk.version); sys.exit(main())"
+    code = (
+        "import pymunk, sys; from nsde_policy.cli.main import main; print(pymunk.version); sys.exit(main())"
+    )
     command = [sys.executable, "-c", code, "data", "replay", str(human_demos), "--start", "seed", "--json"]
     run = subprocess.run(command, env=env, cwd=Path(__file__).parents[2], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr

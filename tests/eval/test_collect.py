@@ -10,14 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.helpers.demo_stores import write_store
 
 from nsde_policy.cli.main import main
 from nsde_policy.data import DemoWriter, Episode, load_demonstrations
+from nsde_policy.data.collection import Collection, Kept, Provenance
 from nsde_policy.data.zarr_store.check import check_store
 from nsde_policy.errors import DamagedStoreError, EpisodeError
 from nsde_policy.eval import generate as generating
-from nsde_policy.data.collection import Collection, Kept, Provenance
+from tests.helpers.demo_stores import write_store
 
 ROOT = Path(__file__).parents[2]
 HAND = Provenance("teleoperation", {"env": "a table"}, {"person": "ada"})

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.helpers.comparisons import STARTS, comparison, entry, episodes, everything
 
 from nsde_policy.errors import ComparisonError
+from nsde_policy.eval.compare.entries import Entry, Episodes
 from nsde_policy.eval.compare.result import Comparison, merged, read_comparison
 from nsde_policy.eval.compare.table import table
 from nsde_policy.eval.disturbances import Condition
-from nsde_policy.eval.compare.entries import Entry, Episodes
-from nsde_policy.eval.statistics import mean, proportion
 from nsde_policy.eval.paired import NO_DIFFERENCE, mcnemar, paired_difference
 from nsde_policy.eval.rollout import EpisodeResult
+from nsde_policy.eval.statistics import mean, proportion
+from tests.helpers.comparisons import STARTS, comparison, entry, episodes, everything
 
 ALL = everything()
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.helpers.comparisons import MADE_UP, comparison, entry, everything
 
 from nsde_policy.errors import MissingDependencyError
 from nsde_policy.eval.compare.plots import _apart, _looks, draw_all, draw_costs
 from nsde_policy.eval.disturbances import Condition
+from tests.helpers.comparisons import MADE_UP, comparison, entry, everything
 
 FIGURES = {"scores", "score_vs_calls", "score_vs_latency", "chunk", "demos", "robustness"}
 

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from nsde_policy.assets import SHIPPED_POLICY
-from nsde_policy.run_directory import RunDirectory
 from nsde_policy.cli.main import main
 from nsde_policy.config import Sampling
 from nsde_policy.errors import ConfigError
 from nsde_policy.eval.latency import Contender, as_markdown, as_rows, fresh_contenders, time_in_turns
+from nsde_policy.inference.loading import build_model, load_model
 from nsde_policy.methods.base import Draws
 from nsde_policy.methods.regression import Regression, RegressionConfig
-from nsde_policy.training.run import build_model, load_model
+from nsde_policy.run_directory import RunDirectory
 
 
 class Counting(Regression):
@@ -55,7 +55,7 @@ def test_who_plans_one_action_at_a_time_plans_eight_times():
     log: list[tuple[int, int]] = []
     contenders = [counting(1, log, horizon=2, chunk=1), counting(2, log, chunk=3), counting(3, log)]
     assert [contender.plan_sizes(8) for contender in contenders] == [[1] * 8, [3, 3, 2], [8]]
-    assert [contender.calls(8) for contender in contenders] == [8, 3, 1]
+    assert [contender.network_calls(8) for contender in contenders] == [8, 3, 1]
     time_in_turns(contenders[:1], rounds=3)
     assert len(log) == 8 * 4 + 2 + 3
 
@@ -97,7 +97,7 @@ def test_fresh_models_are_the_default_presets_asked_at_a_start_of_push_t():
     shipped, regression = fresh_contenders(["neural_sde", "regression"])
     record = RunDirectory(SHIPPED_POLICY).record()
     assert shipped.parameters == sum(p.numel() for p in build_model(record).parameters())
-    assert (shipped.preset, shipped.calls(8), regression.calls(8)) == ("default", 8, 1)
+    assert (shipped.preset, shipped.network_calls(8), regression.network_calls(8)) == ("default", 8, 1)
     assert shipped.states.shape == (1, 2, 7)
     assert torch.equal(shipped.states[0, 0], shipped.states[0, 1])
     assert torch.equal(shipped.states[0, 0, :2], shipped.states[0, 0, 5:])

@@ -14,11 +14,11 @@ from nsde_policy.cli.main import main
 from nsde_policy.envs.pusht import drawing
 from nsde_policy.envs.pusht.env import PushTEnv
 from nsde_policy.errors import CheckpointError, ConfigError, MissingDependencyError, OutputError
-from nsde_policy.eval.render import video as rendering
-from nsde_policy.eval.pool import evaluate
 from nsde_policy.eval.evaluate import Evaluation
-from nsde_policy.eval.render.frames import Film
+from nsde_policy.eval.pool import evaluate
+from nsde_policy.eval.render import video as rendering
 from nsde_policy.eval.render.forecast import HORIZON, SAMPLES
+from nsde_policy.eval.render.frames import Film
 from nsde_policy.eval.render.pictures import caption_height
 from nsde_policy.eval.rollout import EpisodeResult, Player, RolloutConfig
 from nsde_policy.eval.scores import score

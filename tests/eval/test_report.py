@@ -12,18 +12,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.helpers.comparisons import comparison, entry
 
-from nsde_policy.run_directory import RunDirectory
 from nsde_policy.cli.main import main
 from nsde_policy.errors import ComparisonError
 from nsde_policy.eval.compare import run as comparing
-from nsde_policy.eval.compare.result import Comparison, read_comparison
 from nsde_policy.eval.compare.entries import Latency
+from nsde_policy.eval.compare.result import Comparison, read_comparison
 from nsde_policy.eval.report.collect import CURVE_POINTS, Report, Seen, curves_of, thinned, together
 from nsde_policy.eval.report.page import page
 from nsde_policy.eval.report.replays import SCALES, Replays, quantised
 from nsde_policy.eval.rollout import Trace
+from nsde_policy.run_directory import RunDirectory
+from tests.helpers.comparisons import comparison, entry
 
 
 class Page(HTMLParser):

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from tests.helpers.browser import DESKTOP, PHONE, Watched, chromium, until, watched
 
 from nsde_policy.cli.main import main
 from nsde_policy.eval.report.replays import Replays
+from tests.helpers.browser import DESKTOP, PHONE, Watched, chromium, until, watched
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

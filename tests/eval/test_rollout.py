@@ -13,10 +13,10 @@ from nsde_policy.envs import PUSHT_ID
 from nsde_policy.errors import ConfigError
 from nsde_policy.eval.disturbances import Condition, Disturbances
 from nsde_policy.eval.pool import evaluate
-from nsde_policy.eval.statistics import mean, proportion
 from nsde_policy.eval.rollout import EpisodeResult, RolloutConfig, Trace, play
 from nsde_policy.eval.scores import score
-from nsde_policy.inference.policy import NSDEPolicy
+from nsde_policy.eval.statistics import mean, proportion
+from nsde_policy.inference.policy import Policy
 
 SEEDS = [200003, 200001, 200002]
 CONFIG = RolloutConfig()
@@ -47,7 +47,7 @@ def test_the_shipped_policy_moves_the_block_well_onto_the_goal(alone):
 
 def test_a_trace_is_the_episode(alone):
     trace = Trace()
-    result = play(NSDEPolicy.from_pretrained(), gym.make(PUSHT_ID), SEEDS[0], CONFIG, trace)
+    result = play(Policy.from_pretrained(), gym.make(PUSHT_ID), SEEDS[0], CONFIG, trace)
     assert timeless([result]) == alone[:1]
     assert len(trace.actions) == result.steps == len(trace.obs) - 1 == len(trace.coverage) - 1
     assert max(trace.coverage) / 0.95 >= result.max_reward
@@ -68,12 +68,12 @@ def test_episodes_played_side_by_side_start_and_end_alike(alone):
 
 def traced(condition: Condition, chunk: int = 8) -> Trace:
     trace, config = Trace(), RolloutConfig(condition=condition, chunk=chunk)
-    play(NSDEPolicy.from_pretrained(), gym.make(PUSHT_ID), SEEDS[0], config, trace)
+    play(Policy.from_pretrained(), gym.make(PUSHT_ID), SEEDS[0], config, trace)
     return trace
 
 
 def test_a_late_plan_drops_the_actions_whose_moment_has_passed():
-    policy, late = NSDEPolicy.from_pretrained(), 3
+    policy, late = Policy.from_pretrained(), 3
     trace = traced(Condition(latency_steps=late))
     start, memory = trace.memories[0]
     generator = torch.Generator().manual_seed(SEEDS[0])
@@ -87,7 +87,7 @@ def test_a_late_plan_drops_the_actions_whose_moment_has_passed():
 def test_a_plan_too_short_for_the_latency_is_executed_late_rather_than_not_at_all(tmp_path):
     args = ["train", "--policy", "regression", "--preset", "fast", "--train.steps", "1"]
     assert main([*args, "--out", str(tmp_path / "run")]) == 0
-    policy = NSDEPolicy.from_pretrained(tmp_path / "run")
+    policy = Policy.from_pretrained(tmp_path / "run")
     trace, config = Trace(), RolloutConfig(condition=Condition(latency_steps=5))
     play(policy, gym.make(PUSHT_ID), SEEDS[0], config, trace)
     planned = policy.plan(trace.memories[0][1], generator=torch.Generator()).actions

@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
+from nsde_policy.eval.compare.entries import Entry, Episodes, Latency
 from nsde_policy.eval.compare.result import Comparison
 from nsde_policy.eval.disturbances import Condition
-from nsde_policy.eval.compare.entries import Entry, Episodes, Latency
 from nsde_policy.methods.registry import METHODS
 
 STARTS = range(100_000, 100_060)
@@ -47,7 +47,7 @@ def entry(name: str = "neural_sde", *, skill: float | None = None, **changes: An
     order = [*MADE_UP].index(name) if name in MADE_UP else 50
     values: dict[str, Any] = {
         "name": name,
-        "title": METHODS[method].title if method in METHODS else name,
+        "title": METHODS.get(method).title if method in METHODS.names() else name,
         "method": method,
         "preset": "default",
         "train_seed": seed,

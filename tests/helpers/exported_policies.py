@@ -6,17 +6,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from nsde_policy.run_directory import DemoRecord, RunRecord
-from nsde_policy.config import ModelConfig, NetworkConfig, NeuralSDEConfig
-from nsde_policy.core.state import LayoutSpec
+from nsde_policy.config import ModelConfig, NetworkConfig
+from nsde_policy.core.spec import StateSpec
+from nsde_policy.core.targets import Windows
+from nsde_policy.inference.loading import build_model
+from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.diffusion.model import DiffusionConfig, DiffusionSampling, UNetConfig
 from nsde_policy.methods.knn import NearestNeighbours
-from nsde_policy.inference.policy import NSDEPolicy
+from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.run_config import RunConfig
-from nsde_policy.training.run import build_model
-from nsde_policy.core.targets import Windows
+from nsde_policy.run_directory import DemoRecord, RunRecord
 
-LAYOUT = LayoutSpec(
+LAYOUT = StateSpec(
     obs_dim=3,
     act_dim=2,
     circular=(1, 4),
@@ -25,7 +26,7 @@ LAYOUT = LayoutSpec(
     increment_std=(0.02, 0.1, 9.0, 0.3, 0.1),
 )
 """An observation of three numbers and a command of two, an angle in each."""
-STRAIGHT = LayoutSpec(obs_dim=1, act_dim=1, circular=(), low=(0, 0), high=(1, 9), increment_std=(0.1, 1.0))
+STRAIGHT = StateSpec(obs_dim=1, act_dim=1, circular=(), low=(0, 0), high=(1, 9), increment_std=(0.1, 1.0))
 """No angles."""
 SMALL = NetworkConfig(width=16, depth=2, dropout=0.0)
 
@@ -40,17 +41,17 @@ def neural_sde(**changes: Any) -> NeuralSDEConfig:
     return NeuralSDEConfig(**{"network": SMALL, **changes})
 
 
-def fresh(config: ModelConfig, *, chunk: int = 4, seed: int = 0, layout: LayoutSpec = LAYOUT) -> NSDEPolicy:
+def fresh(config: ModelConfig, *, chunk: int = 4, seed: int = 0, layout: StateSpec = LAYOUT) -> Policy:
     """A policy of these settings that has learned nothing; neighbours are made up."""
     demos = DemoRecord("made up", "", 1, 2)
     record = RunRecord(RunConfig(model=config, chunk=chunk), layout, "none", seed, demos, {})
     model = build_model(record)
     if isinstance(model, NearestNeighbours):
         model.prepare(_windows(model.config, layout))
-    return NSDEPolicy(record, model.eval())
+    return Policy(record, model.eval())
 
 
-def _windows(config: Any, layout: LayoutSpec) -> Windows:
+def _windows(config: Any, layout: StateSpec) -> Windows:
     generator = torch.Generator().manual_seed(0)
     low, high = torch.tensor(layout.low), torch.tensor(layout.high)
     states = low + (high - low) * torch.rand(200, config.history, layout.dim, generator=generator)
@@ -58,7 +59,7 @@ def _windows(config: Any, layout: LayoutSpec) -> Windows:
     return Windows(states, low[layout.obs_dim :] + (high - low)[layout.obs_dim :] * span)
 
 
-def some_states(history: int, layout: LayoutSpec = LAYOUT, seed: int = 0) -> np.ndarray:
+def some_states(history: int, layout: StateSpec = LAYOUT, seed: int = 0) -> np.ndarray:
     """States within the range, (history, d) float32."""
     rng, low, high = np.random.default_rng(seed), np.array(layout.low), np.array(layout.high)
     return (low + (high - low) * rng.random((history, layout.dim))).astype(np.float32)

@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 from websockets.sync.client import ClientConnection, connect
 
-from nsde_policy.inference.calibration import Calibration
-from nsde_policy.inference.spec import Plan, Planner, PolicySpec
 from nsde_policy.deploy.client import RemotePolicy
 from nsde_policy.deploy.protocol import (
     PROTOCOL,
@@ -25,8 +23,10 @@ from nsde_policy.deploy.protocol import (
     decode_answer,
     encode,
 )
-from nsde_policy.deploy.server.server import PolicyServer
 from nsde_policy.deploy.server.config import ServeSettings
+from nsde_policy.deploy.server.server import PolicyServer
+from nsde_policy.inference.calibration import Calibration
+from nsde_policy.inference.spec import Plan, Planner, PolicySpec
 from tests.helpers.server_threads import running
 
 SPEC = PolicySpec(

@@ -8,16 +8,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from nsde_policy.run_directory import RunDirectory, fingerprint
 from nsde_policy.config import TrainConfig, WindowConfig
-from nsde_policy.data import Demonstrations
-from nsde_policy.core.state import LayoutSpec
-from nsde_policy.methods.base import AbstractPolicyModel, Draws
-from nsde_policy.run_config import RunConfig
-from nsde_policy.training.run import load_model, train_run
+from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.targets import Windows
+from nsde_policy.data import Demonstrations
+from nsde_policy.inference.loading import load_model
+from nsde_policy.methods.base import Draws, PolicyModel
+from nsde_policy.run_config import RunConfig
+from nsde_policy.run_directory import RunDirectory, fingerprint
+from nsde_policy.training.run import train_run
 
-LINE = LayoutSpec(
+LINE = StateSpec(
     obs_dim=1, act_dim=1, circular=(), low=(-1.0, -20.0), high=(1.0, 20.0), increment_std=(0.1, 1.0)
 )
 """An observation in [-1, 1], an action in [-20, 20]."""
@@ -72,7 +73,7 @@ def robot() -> Demonstrations:
 
 def trained_and_loaded(
     config: WindowConfig, path: Path, *, chunk: int, **train: Any
-) -> tuple[RunDirectory, AbstractPolicyModel[Any]]:
+) -> tuple[RunDirectory, PolicyModel[Any]]:
     """A short run on the robot's demonstrations, and the model loaded from it; stopped half way, it resumes.
 
     Checks that what was saved is what is loaded, and that a run in two parts ends as one in one part.
@@ -86,7 +87,7 @@ def trained_and_loaded(
             raise KeyboardInterrupt
 
     with contextlib.suppress(KeyboardInterrupt):
-        train_run(robot(), run_config, path / "parts", task="none", seed=3, watch=stop)
+        train_run(robot(), run_config, path / "parts", task="none", seed=3, monitor=stop)
     parts = train_run(robot(), run_config, path / "parts", task="none", seed=3, resume=True)
     assert fingerprint(parts.weights()) == fingerprint(whole.weights())
     record, model = load_model(whole)

@@ -10,14 +10,14 @@ from typing import Any
 from websockets.sync.client import ClientConnection, connect
 
 from nsde_policy.assets import SHIPPED_POLICY
-from nsde_policy.training.progress import train
 from nsde_policy.tasks import get_task
-from nsde_policy.viewer.http import ViewerSettings
-from nsde_policy.viewer.policy_runner import Performer
-from nsde_policy.viewer.messages import Command
-from nsde_policy.viewer.server import ViewerServer
-from nsde_policy.viewer.launch import performers
+from nsde_policy.training.progress import train
 from nsde_policy.viewer.app import Stage
+from nsde_policy.viewer.http import ViewerSettings
+from nsde_policy.viewer.launch import performers
+from nsde_policy.viewer.messages import Command
+from nsde_policy.viewer.policy_runner import Performer
+from nsde_policy.viewer.server import ViewerServer
 from tests.helpers.policy_servers import until
 from tests.helpers.server_threads import running
 

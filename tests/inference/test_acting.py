@@ -7,16 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
+from nsde_policy.control import Session, SessionConfig
+from nsde_policy.deploy.client import RemotePolicy
+from nsde_policy.deploy.export import export_policy
+from nsde_policy.deploy.runtime import RuntimePolicy
+from nsde_policy.errors import ConfigError, PolicyInputError
+from nsde_policy.inference.base import BasePolicy
+from nsde_policy.inference.policy import Policy
 from tests.helpers.numpy_planner import Sim
 from tests.helpers.policy_servers import served
-
-from nsde_policy.inference.base import ActingPolicy
-from nsde_policy.errors import ConfigError, PolicyInputError
-from nsde_policy.deploy.export import export_policy
-from nsde_policy.inference.policy import NSDEPolicy
-from nsde_policy.deploy.client import RemotePolicy
-from nsde_policy.deploy.runtime import RuntimePolicy
-from nsde_policy.control import Session, SessionConfig
 
 START = np.array([235.0, 124.0, 299.6, 145.2, 5.378])
 STRANGE = np.array([510.0, 20.0, 30.0, 480.0, 1.0])
@@ -24,9 +24,9 @@ KINDS = ["here", "graph", "remote"]
 
 
 @pytest.fixture(scope="module")
-def policies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, ActingPolicy]]:
+def policies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, BasePolicy]]:
     """The shipped policy in three places."""
-    here = NSDEPolicy.from_pretrained()
+    here = Policy.from_pretrained()
     file: Path = tmp_path_factory.mktemp("exported") / "policy.onnx"
     export_policy(here, file, steps=9, cases=4)
     with (
@@ -36,7 +36,7 @@ def policies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Act
         yield {"here": here, "graph": RuntimePolicy.load(file), "remote": remote}
 
 
-def in_a_loop(policy: ActingPolicy, n: int, **settings) -> tuple[Session, list[np.ndarray]]:
+def in_a_loop(policy: BasePolicy, n: int, **settings) -> tuple[Session, list[np.ndarray]]:
     sim = Sim()
     session = Session(policy, SessionConfig(**settings), calibration=policy.calibration, clock=sim.clock)
     sigmas = []
@@ -77,8 +77,8 @@ def test_it_says_how_unsure_its_commands_are(policies, kind):
 
 
 def test_the_policy_there_says_bit_for_bit_what_it_says_here(policies):
-    memory = policies["here"].spec.memory()
-    memory.see(START)
+    memory = policies["here"].spec.new_history()
+    memory.add_observation(START)
     ours, theirs = (policies[k].plan_from(memory.states(), steps=9, seed=3) for k in ("here", "remote"))
     for here, there in zip(ours, theirs, strict=True):
         assert here.tobytes() == there.tobytes()
@@ -87,9 +87,9 @@ def test_the_policy_there_says_bit_for_bit_what_it_says_here(policies):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_calls_open_a_session_and_the_same_mistakes_are_refused(policies, kind):
     policy = policies[kind]
-    assert inspect.signature(type(policy).session) == inspect.signature(ActingPolicy.session)
-    memory = policy.spec.memory()
-    memory.see(START)
+    assert inspect.signature(type(policy).session) == inspect.signature(BasePolicy.session)
+    memory = policy.spec.new_history()
+    memory.add_observation(START)
     states = memory.states()
     for mistake, match in (
         ({"steps": 2.5}, "steps must be a whole number, got 2.5"),
@@ -158,7 +158,7 @@ def test_each_row_of_a_batch_has_the_noise_of_the_next_seed(policies, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_whole_numbers_of_numpy_are_whole_numbers(policies, kind):
-    memory = policies[kind].spec.memory()
-    memory.see(START)
+    memory = policies[kind].spec.new_history()
+    memory.add_observation(START)
     plan = policies[kind].plan_from(memory.states(), steps=np.int64(3), seed=np.uint32(7))
     assert plan.actions.shape == (3, 2)

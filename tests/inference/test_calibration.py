@@ -4,13 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.helpers.numpy_planner import CALIBRATION, SPEC
 
 from nsde_policy.assets import SHIPPED_POLICY
-from nsde_policy.inference.calibration import FALLBACK_STEPS, FILE, Calibration, Familiarity
-from nsde_policy.run_directory import RunDirectory
 from nsde_policy.errors import CheckpointError
-from nsde_policy.training.run import calibrate, load_for, spec_of
+from nsde_policy.inference.calibration import FALLBACK_STEPS, FILE, Calibration, Familiarity
+from nsde_policy.inference.loading import build_policy_spec
+from nsde_policy.run_directory import RunDirectory
+from nsde_policy.training.dataset import load_for
+from nsde_policy.training.run import calibrate
+from tests.helpers.numpy_planner import CALIBRATION, SPEC
 
 
 def measured(seed=0, n=4000):
@@ -72,7 +74,7 @@ def test_the_shipped_calibration_is_that_of_the_human_demonstrations(human_demos
     record = RunDirectory(SHIPPED_POLICY).record()
     demos = load_for(record.config.demos, human_demos)
     assert demos.fingerprint == record.demos.fingerprint
-    shipped = Calibration.read(SHIPPED_POLICY, spec_of(record))
+    shipped = Calibration.read(SHIPPED_POLICY, build_policy_spec(record))
     found = calibrate(demos, record)
     assert shipped.rate_hz == found.rate_hz == 10
     assert (shipped.step, shipped.acceleration) == (found.step, found.acceleration)

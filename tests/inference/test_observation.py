@@ -3,18 +3,18 @@
 import numpy as np
 import pytest
 import torch
-from tests.helpers.numpy_planner import SPEC
 
 from nsde_policy.errors import PolicyInputError
 from nsde_policy.inference.observation import as_observation, implausible
-from nsde_policy.inference.policy import NSDEPolicy
+from nsde_policy.inference.policy import Policy
+from tests.helpers.numpy_planner import SPEC
 
 START = np.array([235.0, 124.0, 299.6, 145.2, 5.378])
 
 
 @pytest.fixture(scope="module")
-def policy() -> NSDEPolicy:
-    return NSDEPolicy.from_pretrained()
+def policy() -> Policy:
+    return Policy.from_pretrained()
 
 
 def forms(obs):

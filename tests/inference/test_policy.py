@@ -5,15 +5,15 @@ import pytest
 import torch
 
 from nsde_policy.errors import PolicyInputError
+from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.neural_sde.fused_step import FastPaths
-from nsde_policy.inference.policy import NSDEPolicy
 
 START = np.array([235.0, 124.0, 299.6, 145.2, 5.378])
 
 
 @pytest.fixture(scope="module")
-def policy() -> NSDEPolicy:
-    return NSDEPolicy.from_pretrained()
+def policy() -> Policy:
+    return Policy.from_pretrained()
 
 
 def test_the_shipped_policy_is_small_and_knows_its_sizes(policy):
@@ -45,10 +45,10 @@ def test_a_chunk_costs_one_network_call_per_action_and_the_first_action_one(poli
         return counted
 
     monkeypatch.setattr(FastPaths, "_network", counting)
-    memory = policy.spec.memory()
-    memory.see(START)
+    memory = policy.spec.new_history()
+    memory.add_observation(START)
     policy.plan(memory, generator=torch.Generator().manual_seed(0))
-    assert calls == policy.chunk == policy.model.calls(policy.chunk)
+    assert calls == policy.chunk == policy.model.network_calls(policy.chunk)
     calls = 0
     first = policy.plan(memory, generator=torch.Generator().manual_seed(0), chunk=1)
     assert calls == 1
@@ -63,8 +63,8 @@ def test_a_chunk_is_executed_before_it_plans_again(policy):
 
 
 def test_planned_states_start_at_the_present_and_hold_the_actions(policy):
-    memory = policy.spec.memory()
-    memory.see(START)
+    memory = policy.spec.new_history()
+    memory.add_observation(START)
     plan = policy.plan(memory, generator=torch.Generator().manual_seed(0))
     assert plan.states.shape == (9, 7)
     assert plan.states[0] == pytest.approx([*START, *START[:2]], abs=1e-4)
@@ -72,8 +72,8 @@ def test_planned_states_start_at_the_present_and_hold_the_actions(policy):
 
 
 def test_sampled_futures_differ_and_each_has_a_likelihood(policy):
-    memory = policy.spec.memory()
-    memory.see(START)
+    memory = policy.spec.new_history()
+    memory.add_observation(START)
     paths = policy.sample(memory, n=32, steps=8, generator=torch.Generator().manual_seed(0))
     assert paths.shape == (9, 32, 7)
     assert bool((paths[-1].std(dim=0) > 0).all())
@@ -83,18 +83,18 @@ def test_sampled_futures_differ_and_each_has_a_likelihood(policy):
 
 
 def test_the_next_state_is_as_unsure_as_it_says(policy):
-    memory = policy.spec.memory()
-    memory.see(START)
+    memory = policy.spec.new_history()
+    memory.add_observation(START)
     sampled = policy.sample(memory, n=4000, steps=1, generator=torch.Generator().manual_seed(0))[1]
     assert sampled.std(dim=0).numpy() == pytest.approx(policy.step_std(memory), rel=0.05)
 
 
 def test_memory_repeats_the_first_state_and_keeps_the_newest_first(policy):
-    memory = policy.spec.memory()
-    memory.see(START)
+    memory = policy.spec.new_history()
+    memory.add_observation(START)
     assert np.array_equal(memory.states()[0], memory.states()[1])
-    memory.did([1.0, 2.0])
-    memory.see(START + 1)
+    memory.add_action([1.0, 2.0])
+    memory.add_observation(START + 1)
     now, before = memory.states()
     assert now.tolist() == pytest.approx([*(START + 1), 1.0, 2.0], abs=1e-4)
     assert before.tolist() == pytest.approx([*START, *START[:2]], abs=1e-4)
@@ -117,4 +117,4 @@ def test_an_observation_that_cannot_be_right_is_refused(policy, obs, message):
 
 def test_a_policy_that_has_seen_nothing_does_not_plan(policy):
     with pytest.raises(PolicyInputError, match="nothing has been observed"):
-        policy.plan(policy.spec.memory(), generator=torch.Generator())
+        policy.plan(policy.spec.new_history(), generator=torch.Generator())

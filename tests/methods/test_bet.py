@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
-from tests.helpers.toy_problems import small_robot
 
-from nsde_policy.run_directory import fingerprint
 from nsde_policy.config import Sampling, TrainConfig
+from nsde_policy.core.spec import StateSpec
+from nsde_policy.core.targets import Windows
 from nsde_policy.errors import ConfigError
-from nsde_policy.core.state import LayoutSpec
+from nsde_policy.inference.loading import load_model
+from nsde_policy.methods.base import Draws
 from nsde_policy.methods.bet.model import (
     PRESETS,
     BehaviourTransformer,
@@ -27,13 +28,13 @@ from nsde_policy.methods.bet.model import (
     offset_error,
 )
 from nsde_policy.methods.bet.network import BlockMasks, CausalTransformer
-from nsde_policy.methods.base import Draws
 from nsde_policy.run_config import RunConfig
-from nsde_policy.training.run import load_model, train_run
-from nsde_policy.core.targets import Windows
+from nsde_policy.run_directory import fingerprint
 from nsde_policy.training.loop import fit
+from nsde_policy.training.run import train_run
+from tests.helpers.toy_problems import small_robot
 
-LAYOUT = LayoutSpec(
+LAYOUT = StateSpec(
     obs_dim=2, act_dim=2, circular=(1,), low=(0.0, -9.0, -2.0, 0.0), high=(10.0, 9.0, 2.0, 512.0),
     increment_std=(0.5, 0.1, 0.2, 3.0),
 )  # fmt: skip
@@ -297,7 +298,7 @@ def two_ways(n: int) -> Windows:
 
 
 def test_learns_that_there_are_two_ways_with_offsets_finer_than_the_bins():
-    layout = LayoutSpec(1, 1, (), (0.0, -1.0), (1.0, 1.0), (0.1, 0.1))
+    layout = StateSpec(1, 1, (), (0.0, -1.0), (1.0, 1.0), (0.1, 0.1))
     config = BehaviourTransformerConfig(history=2, horizon=2, bins=4, width=24, depth=2, heads=2, dropout=0.0)
     model, data = BehaviourTransformer(config, layout, generator=seeded()), two_ways(4000)
     model.prepare(data)
@@ -359,4 +360,4 @@ def test_presets_plan_one_action():
     for preset in PRESETS.values():
         RunConfig(model=preset.model, train=preset.train, chunk=preset.chunk)
         assert preset.model.longest_chunk == preset.chunk == 1
-    assert build().calls(1) == 1
+    assert build().network_calls(1) == 1

@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from nsde_policy.run_directory import RunDirectory
 from nsde_policy.config import Sampling, TrainConfig
+from nsde_policy.core.spec import StateSpec
+from nsde_policy.core.targets import Windows
 from nsde_policy.data import Demonstrations
 from nsde_policy.errors import ConfigError
-from nsde_policy.core.state import LayoutSpec
-from nsde_policy.methods.registry import get_method
+from nsde_policy.inference.loading import load_model
+from nsde_policy.methods.base import Draws
 from nsde_policy.methods.diffusion.model import (
     LEVELS,
     PRESETS,
@@ -34,13 +35,13 @@ from nsde_policy.methods.diffusion.model import (
     denoiser_of,
     schedule,
 )
-from nsde_policy.methods.base import Draws
+from nsde_policy.methods.registry import get_method
 from nsde_policy.run_config import RunConfig
-from nsde_policy.training.run import load_model, train_run
-from nsde_policy.core.targets import Windows
+from nsde_policy.run_directory import RunDirectory
 from nsde_policy.training.loop import fit
+from nsde_policy.training.run import train_run
 
-LAYOUT = LayoutSpec(
+LAYOUT = StateSpec(
     obs_dim=3, act_dim=2, circular=(2,), low=(0.0, 0.0, -9.0, 0.0, -1.0), high=(10.0, 10.0, 9.0, 10.0, 1.0),
     increment_std=(0.5, 0.5, 0.1, 0.2, 0.2),
 )  # fmt: skip
@@ -221,8 +222,8 @@ def test_the_network_is_called_as_often_as_is_said(config: DiffusionConfig, samp
     model, calls = build(config), []
     model.network.register_forward_hook(lambda *_: calls.append(1))
     model.plan(batch(config).states, steps=4, draws=draws(5), sampling=sampling)
-    assert len(calls) == model.calls(4, sampling) == sampling.steps
-    assert model.calls(4) == LEVELS
+    assert len(calls) == model.network_calls(4, sampling) == sampling.steps
+    assert model.network_calls(4) == LEVELS
 
 
 @BOTH
@@ -361,7 +362,7 @@ def test_presets_have_the_sizes_of_the_original_or_the_small_ones_they_promise(
 
 
 def test_presets_are_complete_runs_that_travel_through_json():
-    for preset in get_method("diffusion").presets().values():
+    for preset in get_method("diffusion").presets.values():
         config = RunConfig(model=preset.model, train=preset.train, chunk=preset.chunk)
         assert RunConfig.from_json(config.to_json()) == config
         assert (config.method, config.chunk) == ("diffusion", 8)
@@ -401,10 +402,10 @@ def test_sampling_of_another_method_is_refused():
     with pytest.raises(ConfigError, match="got Sampling"):
         model.plan(batch(UNET).states, steps=2, draws=draws(5), sampling=Sampling())
     with pytest.raises(ConfigError, match="got Sampling"):
-        model.calls(2, Sampling())
+        model.network_calls(2, Sampling())
 
 
-FORK = LayoutSpec(
+FORK = StateSpec(
     obs_dim=1, act_dim=1, circular=(), low=(-1.0,) * 2, high=(1.0,) * 2, increment_std=(1.0,) * 2
 )
 

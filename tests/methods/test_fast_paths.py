@@ -5,13 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from nsde_policy.config import NetworkConfig, NeuralSDEConfig, SamplingConfig
-from nsde_policy.core.state import LayoutSpec
+from nsde_policy.config import NetworkConfig
+from nsde_policy.core.spec import StateSpec
 from nsde_policy.methods.base import Draws
-from nsde_policy.methods.neural_sde.model import NeuralSDE
+from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
 from nsde_policy.methods.neural_sde.fused_step import FastPaths
+from nsde_policy.methods.neural_sde.model import NeuralSDE
 
-SPEC = LayoutSpec(
+SPEC = StateSpec(
     obs_dim=3, act_dim=1, circular=(1,), low=(0.0, 0.0, -5.0, -1.0), high=(9.0, 6.3, 5.0, 1.0),
     increment_std=(0.5, 0.1, 0.2, 0.3),
 )  # fmt: skip
@@ -23,7 +24,7 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def build(layout: LayoutSpec = SPEC, **changes: object) -> NeuralSDE:
+def build(layout: StateSpec = SPEC, **changes: object) -> NeuralSDE:
     network = NetworkConfig(width=24, depth=3, dropout=0.1)
     config = NeuralSDEConfig(**{"network": network, **changes})  # type: ignore[arg-type]
     return NeuralSDE(config, layout, generator=seeded()).eval()
@@ -79,7 +80,7 @@ def test_futures_are_the_same_either_way(monkeypatch: pytest.MonkeyPatch):
     model, x = build(), states(2, 2).reshape(2, 2, 4)
 
     def futures() -> torch.Tensor:
-        return model.futures(x, steps=4, draws=Draws([seeded(5), seeded(6)]))
+        return model.sample_futures(x, steps=4, draws=Draws([seeded(5), seeded(6)]))
 
     fast = futures()
     monkeypatch.setattr(FastPaths, "of", classmethod(lambda *_: None))

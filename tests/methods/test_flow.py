@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from tests.helpers.toy_problems import LINE, draws, ramps, robot_states, seeded, states_of, trained_and_loaded, two_ways
 
 from nsde_policy.config import NetworkConfig, Sampling, TrainConfig
 from nsde_policy.errors import ConfigError
@@ -23,6 +22,16 @@ from nsde_policy.methods.flow import (
     trajectory_at,
 )
 from nsde_policy.training.loop import fit
+from tests.helpers.toy_problems import (
+    LINE,
+    draws,
+    ramps,
+    robot_states,
+    seeded,
+    states_of,
+    trained_and_loaded,
+    two_ways,
+)
 
 NETWORK = NetworkConfig(width=64, depth=2, dropout=0.0)
 
@@ -96,7 +105,7 @@ def test_a_plan_starts_from_the_command_in_force_and_takes_as_many_calls_as_it_s
     plan = model.plan(states, steps=3, draws=draws(2), sampling=sampling)
     period = 0.5 * 20 / 5
     torch.testing.assert_close(plan[0, :, 0], 4.0 + period * torch.arange(1.0, 4.0))
-    assert len(asked.shown) == model.calls(3, sampling) == 3 * substeps
+    assert len(asked.shown) == model.network_calls(3, sampling) == 3 * substeps
 
 
 class Exact(nn.Module):

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from tests.helpers.toy_problems import LINE, draws, ramps, robot_states, seeded, states_of, trained_and_loaded, two_ways
 
 from nsde_policy.config import Sampling, TrainConfig
+from nsde_policy.core.targets import Windows
 from nsde_policy.errors import ConfigError
 from nsde_policy.methods.ibc import (
     ImplicitBC,
@@ -23,8 +23,17 @@ from nsde_policy.methods.ibc import (
     langevin,
     resample,
 )
-from nsde_policy.core.targets import Windows
 from nsde_policy.training.loop import fit
+from tests.helpers.toy_problems import (
+    LINE,
+    draws,
+    ramps,
+    robot_states,
+    seeded,
+    states_of,
+    trained_and_loaded,
+    two_ways,
+)
 
 SMALL: dict[str, Any] = {"width": 32, "depth": 3, "negatives": 32, "dropout": 0.0}
 SEARCH = ImplicitBCSampling(samples=256)
@@ -180,7 +189,7 @@ def test_a_plan_calls_the_network_as_often_as_it_says(inference: Any):
         sampling = ImplicitBCSampling(inference=inference, samples=8, iterations=iterations)
         calls.clear()
         model.plan(states_of(torch.zeros(2), 2), steps=1, draws=draws(2), sampling=sampling)
-        assert len(calls) == model.calls(1, sampling) == iterations
+        assert len(calls) == model.network_calls(1, sampling) == iterations
 
 
 @pytest.mark.parametrize("local", [0, 4])

@@ -11,19 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from nsde_policy.run_directory import RunDirectory, fingerprint
 from nsde_policy.config import Sampling, TrainConfig
+from nsde_policy.core.spec import StateSpec
+from nsde_policy.core.targets import Windows
 from nsde_policy.data import Demonstrations
 from nsde_policy.errors import CheckpointError, ConfigError
-from nsde_policy.training.progress import plot_training
-from nsde_policy.core.state import LayoutSpec
+from nsde_policy.inference.loading import load_model
 from nsde_policy.methods.base import Draws
 from nsde_policy.methods.knn import NearestNeighbours, NearestNeighboursConfig, NearestNeighboursSampling
 from nsde_policy.run_config import DemoConfig, RunConfig
-from nsde_policy.training.run import load_model, train_run
-from nsde_policy.core.targets import Windows
+from nsde_policy.run_directory import RunDirectory, fingerprint
+from nsde_policy.training.progress import plot_training
+from nsde_policy.training.run import train_run
 
-LAYOUT = LayoutSpec(
+LAYOUT = StateSpec(
     obs_dim=2, act_dim=2, circular=(1, 3), low=(0.0, -9.0, -1.0, -9.0), high=(10.0, 9.0, 3.0, 9.0),
     increment_std=(0.5, 0.1, 0.2, 0.1),
 )  # fmt: skip
@@ -114,7 +115,7 @@ def test_a_row_depends_on_that_row_alone_and_nothing_is_drawn():
     whole = model.plan(query, steps=2, draws=draws(6))
     parts = [model.plan(row[None], steps=2, draws=draws(1)) for row in query]
     assert torch.equal(whole, torch.cat(parts))
-    assert model.calls(2) == 0
+    assert model.network_calls(2) == 0
 
 
 def robot() -> Demonstrations:
@@ -133,7 +134,7 @@ def run(path: Path, **options: Any) -> RunDirectory:
 
 def test_a_run_without_training_is_done_at_once_saved_whole_and_resumes_to_itself(tmp_path: Path):
     seen = []
-    made = run(tmp_path / "run", watch=lambda progress: seen.append((progress.step, dict(progress.losses))))
+    made = run(tmp_path / "run", monitor=lambda progress: seen.append((progress.step, dict(progress.losses))))
     assert seen == [(7, {})]
     assert [record["step"] for record in made.read_metrics()] == [7]
     before = fingerprint(made.weights())

@@ -10,20 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, distributions
 from torch._subclasses.fake_tensor import FakeTensorMode
-from tests.helpers.toy_problems import small_robot
 
-from nsde_policy.run_directory import fingerprint
 from nsde_policy.config import Sampling, TrainConfig
+from nsde_policy.core.spec import StateSpec
+from nsde_policy.core.targets import Windows
 from nsde_policy.errors import ConfigError
-from nsde_policy.core.state import LayoutSpec
+from nsde_policy.inference.loading import load_model
 from nsde_policy.methods.base import Draws
 from nsde_policy.methods.lstm_gmm import LOW_NOISE, LSTMGMM, PRESETS, LSTMGMMConfig, LSTMGMMSampling, Mixture
 from nsde_policy.run_config import RunConfig
-from nsde_policy.training.run import load_model, train_run
-from nsde_policy.core.targets import Windows
+from nsde_policy.run_directory import fingerprint
 from nsde_policy.training.loop import fit
+from nsde_policy.training.run import train_run
+from tests.helpers.toy_problems import small_robot
 
-LAYOUT = LayoutSpec(
+LAYOUT = StateSpec(
     obs_dim=2, act_dim=2, circular=(1,), low=(0.0, -9.0, -2.0, 0.0), high=(10.0, 9.0, 2.0, 512.0),
     increment_std=(0.5, 0.1, 0.2, 3.0),
 )  # fmt: skip
@@ -34,7 +35,7 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def build(layout: LayoutSpec = LAYOUT, **changes: Any) -> LSTMGMM:
+def build(layout: StateSpec = LAYOUT, **changes: Any) -> LSTMGMM:
     return LSTMGMM(LSTMGMMConfig(**{**SMALL, **changes}), layout, generator=seeded()).eval()
 
 
@@ -200,7 +201,7 @@ def two_ways(n: int, history: int) -> Windows:
 
 
 def test_learns_that_there_are_two_ways():
-    layout = LayoutSpec(1, 1, (), (0.0, -1.0), (1.0, 1.0), (0.1, 0.1))
+    layout = StateSpec(1, 1, (), (0.0, -1.0), (1.0, 1.0), (0.1, 0.1))
     model = LSTMGMM(LSTMGMMConfig(history=2, horizon=2, hidden=24), layout, generator=seeded())
     fit(model, two_ways(4000, 2), TrainConfig(steps=500, batch_size=128, learning_rate=5e-3), seed=0)
     states = two_ways(500, 2).states
@@ -257,7 +258,7 @@ def test_presets_plan_one_action_and_the_default_has_the_sizes_of_the_original()
     for preset in PRESETS.values():
         RunConfig(model=preset.model, train=preset.train, chunk=preset.chunk)
         assert preset.model.longest_chunk == preset.chunk == 1
-    pusht = LayoutSpec(5, 2, (4,), (0.0,) * 7, (512.0,) * 7, (1.0,) * 7)
+    pusht = StateSpec(5, 2, (4,), (0.0,) * 7, (512.0,) * 7, (1.0,) * 7)
     model = LSTMGMM(LSTMGMMConfig(), pusht, generator=seeded())
-    assert model.calls(1) == 1
+    assert model.network_calls(1) == 1
     assert sum(p.numel() for p in model.parameters()) == 4 * 400 * (6 + 3 * 400 + 4) + 401 * 25

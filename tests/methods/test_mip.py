@@ -7,12 +7,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from tests.helpers.toy_problems import LINE, draws, ramps, robot_states, seeded, states_of, trained_and_loaded, two_ways
 
 from nsde_policy.config import NetworkConfig, TrainConfig
 from nsde_policy.errors import ConfigError
 from nsde_policy.methods.mip import MIP, MIPConfig
 from nsde_policy.training.loop import fit
+from tests.helpers.toy_problems import (
+    LINE,
+    draws,
+    ramps,
+    robot_states,
+    seeded,
+    states_of,
+    trained_and_loaded,
+    two_ways,
+)
 
 NETWORK = NetworkConfig(width=32, depth=2, dropout=0.0)
 SHORT = TrainConfig(steps=600, batch_size=256, learning_rate=3e-3, ema=0.98)
@@ -64,7 +73,7 @@ def test_a_plan_is_two_calls_the_second_of_which_sees_the_first_one_s_answer():
     model = build()
     model.network = asked = Asked(4)  # type: ignore[assignment]
     plan = model.plan(states_of(torch.zeros(3), 2), steps=2, draws=draws(3))
-    assert len(asked.shown) == model.calls(2) == 2
+    assert len(asked.shown) == model.network_calls(2) == 2
     assert bool((asked.shown[0][:, 4:] == 0).all())
     torch.testing.assert_close(asked.shown[1][:, 4:], torch.tensor([0.45] * 4 + [0.9]).expand(3, -1))
     torch.testing.assert_close(plan, torch.full((3, 2, 1), 10.0))

@@ -9,15 +9,16 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from nsde_policy.config import NetworkConfig, NeuralSDEConfig, SamplingConfig
-from nsde_policy.errors import ConfigError
-from nsde_policy.core.state import LayoutSpec
-from nsde_policy.methods.neural_sde.model import NeuralSDE, spread
+from nsde_policy.config import NetworkConfig
 from nsde_policy.core.sde import euler_maruyama, trajectory_nll
+from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.targets import Transitions, stack_history, transitions
+from nsde_policy.errors import ConfigError
+from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
+from nsde_policy.methods.neural_sde.model import NeuralSDE, spread
 
 NETWORK = NetworkConfig(width=16, depth=2)
-LAYOUT = LayoutSpec(
+LAYOUT = StateSpec(
     obs_dim=2, act_dim=1, circular=(1,), low=(0.0, -9.0, -1.0), high=(10.0, 9.0, 1.0),
     increment_std=(0.5, 0.1, 0.2),
 )  # fmt: skip
@@ -28,7 +29,7 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def build(layout: LayoutSpec = LAYOUT, **changes: Any) -> NeuralSDE:
+def build(layout: StateSpec = LAYOUT, **changes: Any) -> NeuralSDE:
     config = NeuralSDEConfig(**{"network": NETWORK, **changes})
     return NeuralSDE(config, layout, generator=seeded()).eval()
 

@@ -8,17 +8,19 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from nsde_policy.config import NetworkConfig
 from nsde_policy.core import losses
-from nsde_policy.config import NetworkConfig, NeuralSDEConfig, SamplingConfig
-from nsde_policy.errors import ConfigError
-from nsde_policy.core.state import LayoutSpec
-from nsde_policy.methods.neural_sde.model import NeuralSDE
 from nsde_policy.core.networks import MLP
 from nsde_policy.core.sde import euler_maruyama
+from nsde_policy.core.spec import StateSpec
+from nsde_policy.core.state import measure_state
 from nsde_policy.core.targets import Transitions, stack_history, transitions
+from nsde_policy.errors import ConfigError
+from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
+from nsde_policy.methods.neural_sde.model import NeuralSDE
 
 SPREAD = (0.5, 0.1, 0.2)
-LAYOUT = LayoutSpec(
+LAYOUT = StateSpec(
     obs_dim=2, act_dim=1, circular=(1,), low=(0.0, -9.0, -1.0), high=(10.0, 9.0, 1.0), increment_std=SPREAD
 )
 STILL = SamplingConfig(denoiser="off", diffusion=0.0)
@@ -277,6 +279,6 @@ def test_everything_stays_on_the_device_it_is_on(device: str):
 def test_a_dimension_that_moves_at_an_even_pace_is_scaled_by_its_pace():
     clock = torch.arange(50.0)[:, None].repeat(1, 2)
     clock[:, 1] = torch.randn(50, generator=seeded()).cumsum(0)
-    spec = LayoutSpec.fit(clock[:-1], clock[1:])
+    spec = measure_state(clock[:-1], clock[1:])
     assert spec.increment_std[0] == pytest.approx(1.0)
     assert spec.increment_std[1] == pytest.approx(float(clock[1:, 1].sub(clock[:-1, 1]).std()), rel=1e-4)

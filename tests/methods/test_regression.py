@@ -6,13 +6,22 @@ from typing import Any
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from tests.helpers.toy_problems import LINE, draws, ramps, robot_states, seeded, states_of, trained_and_loaded, two_ways
 
 from nsde_policy.config import NetworkConfig, TrainConfig
+from nsde_policy.core.targets import Windows
 from nsde_policy.errors import ConfigError
 from nsde_policy.methods.regression import Regression, RegressionConfig
-from nsde_policy.core.targets import Windows
 from nsde_policy.training.loop import fit
+from tests.helpers.toy_problems import (
+    LINE,
+    draws,
+    ramps,
+    robot_states,
+    seeded,
+    states_of,
+    trained_and_loaded,
+    two_ways,
+)
 
 NETWORK = NetworkConfig(width=32, depth=2, dropout=0.0)
 FIT = TrainConfig(steps=600, batch_size=256, learning_rate=3e-3, ema=0.98)
@@ -58,7 +67,7 @@ def test_a_plan_is_one_call_from_the_present_on():
     model.network.register_forward_hook(lambda *_: calls.append(1))
     states = states_of(torch.linspace(-1, 1, 5), 2)
     plan = model.plan(states, steps=3, draws=draws(5))
-    assert len(calls) == model.calls(3) == 1
+    assert len(calls) == model.network_calls(3) == 1
     whole = model.network(model.layout.features(states).flatten(-2))
     torch.testing.assert_close(plan[..., 0], 20 * whole[:, 1:4])
 

@@ -5,8 +5,9 @@ import math
 
 import pytest
 
-from nsde_policy.config import NetworkConfig, NeuralSDEConfig, SamplingConfig, TrainConfig, WindowConfig
+from nsde_policy.config import NetworkConfig, TrainConfig, WindowConfig
 from nsde_policy.errors import ConfigError
+from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
 
 
 def test_settings_survive_json():

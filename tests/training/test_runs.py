@@ -16,13 +16,16 @@ import numpy as np
 import pytest
 import torch
 
-from nsde_policy.run_directory import RunDirectory, fingerprint
-from nsde_policy.config import NetworkConfig, NeuralSDEConfig, SamplingConfig, TrainConfig
+from nsde_policy.config import NetworkConfig, TrainConfig
 from nsde_policy.data import Demonstrations
 from nsde_policy.errors import CheckpointError, ConfigError, DivergedError
-from nsde_policy.inference.policy import NSDEPolicy
+from nsde_policy.inference.loading import load_model
+from nsde_policy.inference.policy import Policy
+from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
 from nsde_policy.run_config import DemoConfig, RunConfig
-from nsde_policy.training.run import fit_layout, load_model, train_run, training_data
+from nsde_policy.run_directory import RunDirectory, fingerprint
+from nsde_policy.training.dataset import build_training_data, measure_demonstrations
+from nsde_policy.training.run import train_run
 
 TINY = RunConfig(
     demos=DemoConfig(final_action_weight=3.0),
@@ -61,7 +64,7 @@ def test_a_run_holds_all_it_was_made_with_and_loads(finished: RunDirectory):
     records = list(finished.read_metrics())
     assert [r["step"] for r in records] == [*range(7, 300, 7), 300]
     assert {"flow", "diffusion", "denoiser", "seconds"} <= set(records[0])
-    policy = NSDEPolicy.from_pretrained(finished.path)
+    policy = Policy.from_pretrained(finished.path)
     assert policy.select_action(np.zeros(4)).shape == (3,)
     assert len(policy.calibration.mean) == 4 + 3 + 1  # an angle has two features
     with policy.session(rate_hz=40, policy_hz=20) as session:
@@ -108,7 +111,7 @@ def test_stopping_and_resuming_at_every_save_changes_nothing(finished: RunDirect
 
     for step in (7, 100, 290):
         with pytest.raises(StopError):
-            run(tmp_path / "run", resume=True, save_every_s=1e9, watch=stop_at(step))
+            run(tmp_path / "run", resume=True, save_every_s=1e9, monitor=stop_at(step))
     assert fingerprint(run(tmp_path / "run", resume=True).weights()) == fingerprint(finished.weights())
 
 
@@ -126,7 +129,7 @@ def test_ctrl_c_in_the_middle_of_a_step_saves_what_can_be_continued_bit_for_bit(
     before = signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
     try:
         with pytest.raises(KeyboardInterrupt, match=r"interrupted at step \d+; --resume goes on"):
-            run(tmp_path / "run", save_every_s=1e9, watch=strike)
+            run(tmp_path / "run", save_every_s=1e9, monitor=strike)
     finally:
         signal.signal(signal.SIGALRM, before)
     assert struck
@@ -150,7 +153,7 @@ def test_sequential_training_resumes_in_the_middle_of_a_stage(tmp_path: Path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "parts", config, save_every_s=1e9, watch=stop)
+        run(tmp_path / "parts", config, save_every_s=1e9, monitor=stop)
     parts = run(tmp_path / "parts", config, resume=True)
     assert fingerprint(parts.weights()) == fingerprint(whole.weights())
 
@@ -296,7 +299,7 @@ def test_a_damaged_run_is_refused(finished: RunDirectory, tmp_path: Path, name: 
         (tmp_path / file.name).write_bytes(file.read_bytes())
     damage(RunDirectory(tmp_path))
     with pytest.raises(CheckpointError, match=message) as refused:
-        NSDEPolicy.from_pretrained(tmp_path)
+        Policy.from_pretrained(tmp_path)
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "executed").exists()
 
@@ -316,20 +319,26 @@ def test_a_training_file_that_does_not_fit_is_refused(finished: RunDirectory, tm
 
 
 def test_final_actions_count_as_configured_and_unknown_observations_not_at_all():
-    data = training_data(robot(), TINY, task="none")
+    data = build_training_data(robot(), TINY, task="none")
     final = (data.weight[:, :4] == 0).all(dim=1)
     assert int(final.sum()) == 10
     assert bool((data.weight[final, 4:] == 3.0).all())
     assert bool((data.weight[~final] == 1.0).all())
     assert (
-        len(training_data(robot(), replace(TINY, demos=DemoConfig(final_action_weight=0.0)), task="none"))
+        len(
+            build_training_data(
+                robot(), replace(TINY, demos=DemoConfig(final_action_weight=0.0)), task="none"
+            )
+        )
         == 190
     )
 
 
 def test_the_layout_is_measured_on_recorded_successors_only():
-    layout = fit_layout(robot(), TINY, task="none")
-    pairs = training_data(robot(), replace(TINY, demos=DemoConfig(final_action_weight=0.0)), task="none")
+    layout = measure_demonstrations(robot(), TINY, task="none")
+    pairs = build_training_data(
+        robot(), replace(TINY, demos=DemoConfig(final_action_weight=0.0)), task="none"
+    )
     d = pairs.x_next.shape[1]
     assert layout.low == tuple(torch.cat([pairs.x[:, :d], pairs.x_next]).amin(0).tolist())
     assert layout.circular == (2,)
@@ -337,7 +346,7 @@ def test_the_layout_is_measured_on_recorded_successors_only():
 
 def test_a_mirror_needs_a_task_that_has_one():
     with pytest.raises(ConfigError, match="no mirror symmetry"):
-        training_data(robot(), replace(TINY, demos=DemoConfig(mirror=True)), task="none")
+        build_training_data(robot(), replace(TINY, demos=DemoConfig(mirror=True)), task="none")
 
 
 def test_a_policy_without_a_denoiser_loads_and_acts(tmp_path: Path):
@@ -348,4 +357,4 @@ def test_a_policy_without_a_denoiser_loads_and_acts(tmp_path: Path):
         sampling=SamplingConfig(denoiser="off"),
     )
     path = run(tmp_path / "run", replace(TINY, model=model, train=TrainConfig(steps=3, batch_size=8))).path
-    assert np.isfinite(NSDEPolicy.from_pretrained(path).select_action(np.zeros(4))).all()
+    assert np.isfinite(Policy.from_pretrained(path).select_action(np.zeros(4))).all()

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from nsde_policy.assets import EMBEDDED_DEMOS
-from nsde_policy.run_directory import RunDirectory
 from nsde_policy.cli.main import main
 from nsde_policy.data import DemoWriter, Episode, load_demonstrations
-from nsde_policy.inference.policy import NSDEPolicy
+from nsde_policy.inference.policy import Policy
+from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import get_task
 
 QUICK = ["--train.steps", "40", "--train.log-every", "10", "--model.network.width", "16", "--device", "cpu"]
@@ -33,7 +33,7 @@ def test_a_robot_of_ones_own_trains_and_acts(arm: Path, tmp_path: Path, capsys: 
     out = tmp_path / "run"
     assert main(["train", "--demos", str(arm), "--task", "none", "--out", str(out), *QUICK]) == 0
     assert f"trained {out}" in capsys.readouterr().out
-    policy = NSDEPolicy.from_pretrained(out)
+    policy = Policy.from_pretrained(out)
     assert (policy.obs_dim, policy.act_dim) == (6, 3)
     assert policy.record.layout.circular == (1,)  # the store says so
     assert np.isfinite(policy.select_action(np.zeros(6))).all()

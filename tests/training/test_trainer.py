@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 import torch
 
-from nsde_policy.config import NetworkConfig, NeuralSDEConfig, SamplingConfig, TrainConfig
-from nsde_policy.errors import ConfigError
-from nsde_policy.core.state import LayoutSpec
-from nsde_policy.methods.base import AbstractModel, LossParts, Stage
-from nsde_policy.methods.neural_sde.model import NeuralSDE
-from nsde_policy.training.stage import learning_rate
+from nsde_policy.config import NetworkConfig, TrainConfig
+from nsde_policy.core.state import measure_state
 from nsde_policy.core.targets import Transitions, transitions
+from nsde_policy.errors import ConfigError
+from nsde_policy.methods.base import LossParts, Stage, TrainableModel
+from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
+from nsde_policy.methods.neural_sde.model import NeuralSDE
 from nsde_policy.training.loop import Training, fit
+from nsde_policy.training.stage import learning_rate
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -33,7 +34,7 @@ def build(**changes: Any) -> NeuralSDE:
     data = line()
     network = NetworkConfig(width=32, depth=2, dropout=0.0)
     config = NeuralSDEConfig(**{"history": 1, "noise": 2.0, "network": network, **changes})
-    return NeuralSDE(config, LayoutSpec.fit(data.x, data.x_next), generator=seeded())
+    return NeuralSDE(config, measure_state(data.x, data.x_next), generator=seeded())
 
 
 SHORT = TrainConfig(steps=600, batch_size=256, learning_rate=3e-3, ema=0.98, log_every=50)
@@ -117,7 +118,7 @@ def test_the_fitted_uncertainty_is_calibrated_on_data_it_has_not_seen():
     network = NetworkConfig(width=32, depth=2, dropout=0.0)
     off = SamplingConfig(denoiser="off")
     config = NeuralSDEConfig(history=1, noise=0.0, denoiser=False, network=network, sampling=off)
-    model = NeuralSDE(config, LayoutSpec.fit(data.x, data.x_next), generator=seeded())
+    model = NeuralSDE(config, measure_state(data.x, data.x_next), generator=seeded())
     fit(model, data, TrainConfig(steps=800, batch_size=512, learning_rate=3e-3, ema=0.98), seed=0)
     with torch.no_grad():
         residual = fresh.x_next - fresh.x - model.learned.drift(fresh.x)
@@ -134,7 +135,7 @@ def test_fewer_steps_than_stages_are_refused():
         fit(model, line(), TrainConfig(steps=2, batch_size=8), seed=0)
 
 
-class Memory(AbstractModel[Transitions]):
+class History(TrainableModel[Transitions]):
     """A model that only remembers: a buffer, no stages."""
 
     def __init__(self) -> None:
@@ -149,7 +150,7 @@ class Memory(AbstractModel[Transitions]):
 
 
 def test_a_model_without_stages_is_done_at_once():
-    model = Memory().train()
+    model = History().train()
     record = fit(model, line(), TrainConfig(steps=25), seed=0)
     assert record.steps == [24]
     assert record.losses == {}
@@ -157,7 +158,7 @@ def test_a_model_without_stages_is_done_at_once():
 
 
 def test_a_training_without_stages_saves_and_restores():
-    one, other = (Training(Memory(), line(), TrainConfig(steps=25), seed=0) for _ in range(2))
+    one, other = (Training(History(), line(), TrainConfig(steps=25), seed=0) for _ in range(2))
     assert one.step == 0
     assert one.advance(10) == {}
     other.restore(one.state())

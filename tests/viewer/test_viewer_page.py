@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from nsde_policy.data.collection import Collection
-from nsde_policy.viewer.policy_runner import Performer
 from nsde_policy.viewer.play_app import Play
+from nsde_policy.viewer.policy_runner import Performer
 from nsde_policy.viewer.record_app import Teleop, by_hand
 from tests.helpers.browser import DESKTOP, PHONE, Watched, chromium, watched
 from tests.helpers.viewer_servers import SEED, Shown, shown, two_methods

@@ -14,8 +14,8 @@ import torch
 from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.errors import EnvInputError, PlanError, ProtocolError
 from nsde_policy.eval.rollout import Player, RolloutConfig, Trace
-from nsde_policy.inference.policy import NSDEPolicy
-from nsde_policy.viewer.policy_runner import Performer
+from nsde_policy.inference.policy import Policy
+from nsde_policy.viewer.launch import names, performers
 from nsde_policy.viewer.messages import (
     Aim,
     Choose,
@@ -30,7 +30,7 @@ from nsde_policy.viewer.messages import (
     encode,
 )
 from nsde_policy.viewer.play_app import REST, Play
-from nsde_policy.viewer.launch import names, performers
+from nsde_policy.viewer.policy_runner import Performer
 from tests.helpers.viewer_servers import SEED, act, two_methods
 
 
@@ -190,7 +190,7 @@ def test_what_cannot_be_done_is_said_and_changes_nothing(stage: Play, command: C
 
 
 @contextmanager
-def held(policy: NSDEPolicy) -> Iterator[threading.Event]:
+def held(policy: Policy) -> Iterator[threading.Event]:
     """A policy that plans when it is let go, and not before."""
     go, plan = threading.Event(), policy.plan
 

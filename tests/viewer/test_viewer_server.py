@@ -17,13 +17,13 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection
 
 from nsde_policy.cli.main import main
-from nsde_policy.errors import ConfigError, DemoError
 from nsde_policy.deploy.server.connection import HALF_OPEN
+from nsde_policy.errors import ConfigError, DemoError
+from nsde_policy.viewer.app import table
 from nsde_policy.viewer.http import ViewerSettings
+from nsde_policy.viewer.launch import performers, settings
 from nsde_policy.viewer.messages import Command, Set
 from nsde_policy.viewer.play_app import Play
-from nsde_policy.viewer.launch import performers, settings
-from nsde_policy.viewer.app import table
 from tests.helpers.policy_servers import until
 from tests.helpers.viewer_servers import SEED, SHIPPED_POLICY, Shown, ask, heard, shown
 
@@ -396,14 +396,14 @@ def test_a_bug_ends_the_server_instead_of_leaving_a_dead_page():
 LONG_PLANS = """
 import itertools, sys, torch
 from nsde_policy.cli.main import main
-from nsde_policy.inference.policy import NSDEPolicy
-plan = NSDEPolicy.plan
+from nsde_policy.inference.policy import Policy
+plan = Policy.plan
 def long(self, memory, **options):
     print("planning", flush=True)
     for _ in CHUNKS:
         plan(self, memory, **(options | {"chunk": 1000}))
     return plan(self, memory, **options)
-NSDEPolicy.plan = long
+Policy.plan = long
 sys.exit(main(["play", "--port", "0", "--json"]))
 """
 

@@ -16,17 +16,17 @@ from websockets.sync.client import connect
 from examples.record_demonstrations import pusher
 from nsde_policy.cli.main import main
 from nsde_policy.data import load_demonstrations
+from nsde_policy.data.collection import Collection
 from nsde_policy.data.zarr_store.store import Store
 from nsde_policy.envs.pusht.env import PushTEnv
 from nsde_policy.errors import DemoError, EpisodeError, ProtocolError
-from nsde_policy.data.collection import Collection
-from nsde_policy.inference.policy import NSDEPolicy
+from nsde_policy.inference.policy import Policy
 from nsde_policy.viewer import record_app as teleop
 from nsde_policy.viewer.messages import Aim, Command, Discard, Keep, Pause, Release, Reset, Take, Undo, encode
 from nsde_policy.viewer.record_app import Teleop, by_hand
 from tests.helpers.browser import DESKTOP, chromium, watched
-from tests.viewer.test_viewer_page import on_screen, until
 from tests.helpers.viewer_servers import act, ask, heard, shown
+from tests.viewer.test_viewer_page import on_screen, until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -248,5 +248,5 @@ def test_a_person_with_a_mouse_records_a_store_that_trains_at_once(tmp_path: Pat
     run_dir = tmp_path / "run"
     short = ["--preset", "fast", "--train.steps", "20", "--train.batch-size", "32", "--device", "cpu"]
     assert main(["train", "--demos", str(store), "--out", str(run_dir), *short]) == 0
-    action = NSDEPolicy.from_pretrained(run_dir).select_action(demos.obs[0])
+    action = Policy.from_pretrained(run_dir).select_action(demos.obs[0])
     assert np.isfinite(action).all()

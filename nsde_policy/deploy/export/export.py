@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Literal
 
 from nsde_policy import __version__
-from nsde_policy.run_directory import fingerprint
 from nsde_policy.config import Sampling
-from nsde_policy.errors import ConfigError
 from nsde_policy.deploy.export import onnx_format, parity, torch_export
 from nsde_policy.deploy.export.plan_module import Chunk
-from nsde_policy.files import check_writable, replace_file
-from nsde_policy.inference.policy import NSDEPolicy
-from nsde_policy.deploy.runtime.policy import first_action_file
 from nsde_policy.deploy.runtime.metadata import FORMAT, GraphRecord
+from nsde_policy.deploy.runtime.policy import first_action_file
+from nsde_policy.errors import ConfigError
+from nsde_policy.files import check_writable, replace_file
+from nsde_policy.inference.policy import Policy
+from nsde_policy.run_directory import fingerprint
 
 Format = Literal["onnx", "pt2"]
 
@@ -37,7 +37,7 @@ class Exported:
 
 
 def export_policy(
-    policy: NSDEPolicy,
+    policy: Policy,
     out: Path,
     *,
     format: Format = "onnx",
@@ -64,7 +64,7 @@ def export_policy(
     whole = Chunk(policy, policy.chunk if steps is None else steps, sampling)
     wanted = {out: whole}
     chosen = whole.reference.sampling
-    if policy.model.calls(1, chosen) < policy.model.calls(whole.steps, chosen):
+    if policy.model.network_calls(1, chosen) < policy.model.network_calls(whole.steps, chosen):
         wanted[first_action_file(out)] = Chunk(policy, 1, sampling)
     made = {path: _made(policy, chunk, format, opset, cases, seed) for path, chunk in wanted.items()}
     first_action_file(out).unlink(missing_ok=True)  # one of another policy must not stay beside this one
@@ -74,7 +74,7 @@ def export_policy(
 
 
 def _made(
-    policy: NSDEPolicy, chunk: Chunk, format: Format, opset: int, cases: int, seed: int
+    policy: Policy, chunk: Chunk, format: Format, opset: int, cases: int, seed: int
 ) -> tuple[bytes, GraphRecord, parity.Parity]:
     """A file's content, checked."""
     if format == "onnx":
@@ -89,7 +89,7 @@ def _made(
     return content, record, parity.measure(chunk, answer, n=cases, seed=seed)
 
 
-def _record(policy: NSDEPolicy, chunk: Chunk, digest: str, also: tuple[str, ...]) -> GraphRecord:
+def _record(policy: Policy, chunk: Chunk, digest: str, also: tuple[str, ...]) -> GraphRecord:
     packages = ("torch", "numpy", *(name for name in also if " " not in name))
     versions = [f"nsde_policy {__version__}", *(f"{name} {metadata.version(name)}" for name in packages)]
     return GraphRecord(

@@ -17,10 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from nsde_policy.config import Sampling, SamplingConfig
-from nsde_policy.core.state import StateLayout
-from nsde_policy.methods.neural_sde.model import NeuralSDE
+from nsde_policy.config import Sampling
 from nsde_policy.core.networks import MLP, SharedTrunk
+from nsde_policy.core.state import StateLayout
+from nsde_policy.methods.neural_sde.config import SamplingConfig
+from nsde_policy.methods.neural_sde.model import NeuralSDE
 
 
 def can_fold(model: NeuralSDE, sampling: Sampling) -> bool:

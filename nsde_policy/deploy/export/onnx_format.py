@@ -9,13 +9,13 @@ from contextlib import contextmanager, redirect_stdout
 import numpy as np
 import torch
 
-from nsde_policy.errors import ExportError, MissingDependencyError
-from nsde_policy.deploy.export.plan_module import Chunk
 from nsde_policy.deploy.export.onnx_operators import translations
 from nsde_policy.deploy.export.parity import Answer, Answerer
+from nsde_policy.deploy.export.plan_module import Chunk
 from nsde_policy.deploy.runtime.graph import Graph
-from nsde_policy.deploy.runtime.onnx_file import graph_sha256, with_metadata
 from nsde_policy.deploy.runtime.metadata import ACTIONS, PATH, STD, GraphRecord
+from nsde_policy.deploy.runtime.onnx_file import graph_sha256, with_metadata
+from nsde_policy.errors import ExportError, MissingDependencyError
 
 OPSETS = range(18, 24)
 """Versions of ONNX's operators that can be asked for; Gelu is one operator from 20 on."""

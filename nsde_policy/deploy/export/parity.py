@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from nsde_policy.errors import ExportError
 from nsde_policy.deploy.export.plan_module import Chunk
 from nsde_policy.deploy.runtime.metadata import ACTIONS, PATH, STD
+from nsde_policy.errors import ExportError
 
 TOLERANCE = 1e-5
 """Largest difference, in ranges of the demonstrations: float32 itself holds seven digits of a pixel."""

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from nsde_policy.config import Sampling
-from nsde_policy.errors import ExportError
 from nsde_policy.deploy.export.folded import FoldedSDE, can_fold
-from nsde_policy.methods.base import AbstractPolicyModel, Draws
-from nsde_policy.methods.neural_sde.model import NeuralSDE
-from nsde_policy.inference.spec import PolicySpec
-from nsde_policy.inference.policy import NSDEPolicy
 from nsde_policy.deploy.runtime.metadata import GraphInput
+from nsde_policy.errors import ExportError
+from nsde_policy.inference.policy import Policy
+from nsde_policy.inference.spec import PolicySpec
+from nsde_policy.methods.base import Draws, PolicyModel
+from nsde_policy.methods.neural_sde.model import NeuralSDE
 
 MOST_CALLS = 64
 """Most network calls that are written out one after the other; a DDPM chain of 100 is refused."""
@@ -57,7 +57,7 @@ class NotedDraws(Draws):
 class Planned(nn.Module):
     """A method's own `plan`, or what a Neural SDE foresees, for one row and given noise."""
 
-    def __init__(self, model: AbstractPolicyModel[Any], steps: int, sampling: Sampling) -> None:
+    def __init__(self, model: PolicyModel[Any], steps: int, sampling: Sampling) -> None:
         super().__init__()
         self.model, self.steps, self.sampling = model, steps, sampling
 
@@ -66,8 +66,10 @@ class Planned(nn.Module):
         """States (history, d) and noise → actions (steps, act_dim); foreseen also states (steps + 1, d) and
         σ of each action (steps, act_dim)."""
         draws = GivenDraws(noise)
-        if isinstance(self.model, NeuralSDE):
-            (path,) = self.model.futures(states[None], steps=self.steps, draws=draws, sampling=self.sampling)
+        if self.model.foresees_states:
+            (path,) = self.model.sample_futures(
+                states[None], steps=self.steps, draws=draws, sampling=self.sampling
+            )
             (std,) = self.model.futures_std(states[None], path[None], sampling=self.sampling)
             commands = self.model.layout.spec.obs_dim
             return path[1:, commands:], path, std[:, commands:]
@@ -77,10 +79,10 @@ class Planned(nn.Module):
 class Chunk:
     """The plan of a policy for a fixed number of actions, ready to be traced."""
 
-    def __init__(self, policy: NSDEPolicy, steps: int, sampling: Sampling | None = None) -> None:
+    def __init__(self, policy: Policy, steps: int, sampling: Sampling | None = None) -> None:
         model = policy.model.eval().requires_grad_(False)
         chosen = model.config.sampling if sampling is None else sampling
-        calls = model.calls(policy.check_chunk(steps), chosen)
+        calls = model.network_calls(policy.check_chunk(steps), chosen)
         if calls > MOST_CALLS:
             raise ExportError(
                 f"{steps} actions take {calls} network calls, which a graph would hold one after the other; "
@@ -88,7 +90,7 @@ class Chunk:
             )
         self.steps = steps
         self.reference = Planned(model, steps, chosen)
-        self.foresees = isinstance(model, NeuralSDE)
+        self.foresees = model.foresees_states
         self.inputs = self._inputs(policy.spec)
         self.spec = replace(policy.spec, longest_chunk=steps, chunk=min(policy.chunk, steps))
         self.fast: nn.Module = self.reference

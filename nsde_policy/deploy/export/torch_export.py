@@ -6,10 +6,10 @@ import warnings
 import numpy as np
 import torch
 
-from nsde_policy.errors import ExportError
-from nsde_policy.deploy.export.plan_module import Chunk
 from nsde_policy.deploy.export.parity import Answer, Answerer
+from nsde_policy.deploy.export.plan_module import Chunk
 from nsde_policy.deploy.runtime.metadata import ACTIONS, KEY, PATH, STD, GraphRecord
+from nsde_policy.errors import ExportError
 
 RECORD_FILE = f"{KEY}.json"
 """Name of the record within the archive."""

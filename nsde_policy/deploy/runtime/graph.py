@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from nsde_policy.errors import GraphError, MissingDependencyError
-from nsde_policy.deploy.runtime.onnx_file import LARGEST_BYTES, checked_record, read_file
 from nsde_policy.deploy.runtime.metadata import GraphRecord
+from nsde_policy.deploy.runtime.onnx_file import LARGEST_BYTES, checked_record, read_file
+from nsde_policy.errors import GraphError, MissingDependencyError
 
 Buffers = dict[str, np.ndarray]
 

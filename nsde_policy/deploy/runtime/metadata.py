@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from nsde_policy.config import BaseConfig, require
 from nsde_policy.inference.calibration import Calibration
-from nsde_policy.config import Jsonable, need
 from nsde_policy.inference.spec import PolicySpec
 
 FORMAT = 2
@@ -20,7 +20,7 @@ MOST_NUMBERS = 1 << 24
 
 
 @dataclass(frozen=True)
-class GraphInput(Jsonable):
+class GraphInput(BaseConfig):
     """One input of the graph, float32."""
 
     name: str
@@ -30,11 +30,11 @@ class GraphInput(Jsonable):
 
     def __post_init__(self) -> None:
         small = all(size >= 0 for size in self.shape) and math.prod(self.shape) <= MOST_NUMBERS
-        need(self, small, f"{self.name!r} cannot have the shape {self.shape}")
+        require(self, small, f"{self.name!r} cannot have the shape {self.shape}")
 
 
 @dataclass(frozen=True)
-class GraphRecord(Jsonable):
+class GraphRecord(BaseConfig):
     """A policy as one graph: states and noise in, a chunk of actions out."""
 
     format: int
@@ -56,21 +56,22 @@ class GraphRecord(Jsonable):
     """Packages and versions."""
 
     def __post_init__(self) -> None:
-        need(
+        require(
             self, self.format == FORMAT, f"format {self.format}, this version reads {FORMAT}; export it again"
         )
-        _check_spec(self.spec)
         self.calibration.check(self.spec)
         d = self.spec.obs_dim + self.spec.act_dim
         states = GraphInput("states", "states", (self.spec.history, d))
-        need(self, self.inputs[:1] == (states,), f"the first input must be {states}, got {self.inputs[:1]}")
+        require(
+            self, self.inputs[:1] == (states,), f"the first input must be {states}, got {self.inputs[:1]}"
+        )
         kinds = [given.kind for given in self.inputs[1:]]
-        need(self, "states" not in kinds, "only the first input may be states")
+        require(self, "states" not in kinds, "only the first input may be states")
         names = [given.name for given in self.inputs]
-        need(self, len(set(names)) == len(names), f"two inputs share a name: {names}")
-        need(self, 1 <= self.steps <= 10_000, f"need 1 <= steps <= 10000, got {self.steps}")
+        require(self, len(set(names)) == len(names), f"two inputs share a name: {names}")
+        require(self, 1 <= self.steps <= 10_000, f"need 1 <= steps <= 10000, got {self.steps}")
         held = self.spec.longest_chunk == self.steps and 1 <= self.spec.chunk <= self.steps
-        need(self, held, f"a graph of {self.steps} actions cannot have the chunk sizes of its spec")
+        require(self, held, f"a graph of {self.steps} actions cannot have the chunk sizes of its spec")
 
     @property
     def outputs(self) -> dict[str, tuple[int, ...]]:
@@ -80,20 +81,3 @@ class GraphRecord(Jsonable):
             shapes[PATH] = (self.steps + 1, self.spec.obs_dim + self.spec.act_dim)
             shapes[STD] = (self.steps, self.spec.act_dim)
         return shapes
-
-
-def _check_spec(spec: PolicySpec) -> None:
-    sizes = (spec.obs_dim, spec.act_dim, spec.history)
-    need(spec, all(1 <= size <= 100_000 for size in sizes), f"sizes {sizes} cannot be those of a policy")
-    d = spec.obs_dim + spec.act_dim
-    for name in ("low", "high", "increment_std"):
-        values = getattr(spec, name)
-        whole = len(values) == d and all(math.isfinite(value) for value in values)
-        need(spec, whole, f"{name} must hold {d} finite numbers, got {values!s:.80}")
-    ordered = all(low < high for low, high in zip(spec.low, spec.high, strict=True))
-    need(spec, ordered, "every number of a state needs low < high")
-    need(spec, min(spec.increment_std) > 0, "every number of a state needs increment_std > 0")
-    need(spec, set(spec.circular) <= set(range(d)), f"circular must name numbers of a state: {spec.circular}")
-    columns = spec.first_action_from
-    fits = len(columns) in (0, spec.act_dim) and set(columns) <= set(range(spec.obs_dim))
-    need(spec, fits, f"first_action_from must name {spec.act_dim} columns of an observation, got {columns}")

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from nsde_policy.errors import ConfigError, GraphError
 from nsde_policy.deploy.runtime import protobuf as wire
 from nsde_policy.deploy.runtime.metadata import KEY, GraphRecord
+from nsde_policy.errors import ConfigError, GraphError
 
 LARGEST_BYTES = 512 << 20
 """Largest file that is read unless said otherwise."""

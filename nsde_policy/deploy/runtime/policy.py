@@ -1,4 +1,4 @@
-"""An exported policy, asked for actions: the verbs of `NSDEPolicy` on numpy and onnxruntime."""
+"""An exported policy, asked for actions: the verbs of `Policy` on numpy and onnxruntime."""
 
 import threading
 from pathlib import Path
@@ -6,13 +6,13 @@ from typing import Self
 
 import numpy as np
 
-from nsde_policy.inference.base import NumpyPolicy, whole, whole_seed
-from nsde_policy.errors import ConfigError, GraphError
-from nsde_policy.inference.history import Memory
-from nsde_policy.inference.spec import Plan
 from nsde_policy.deploy.runtime.graph import Graph
-from nsde_policy.deploy.runtime.onnx_file import LARGEST_BYTES
 from nsde_policy.deploy.runtime.metadata import ACTIONS, PATH, STD, GraphRecord
+from nsde_policy.deploy.runtime.onnx_file import LARGEST_BYTES
+from nsde_policy.errors import ConfigError, GraphError
+from nsde_policy.inference.base import NumpyPolicy, require_int, require_seed
+from nsde_policy.inference.history import History
+from nsde_policy.inference.spec import Plan
 
 
 def first_action_file(path: Path) -> Path:
@@ -53,12 +53,12 @@ class RuntimePolicy(NumpyPolicy):
             raise GraphError(f"{beside} is refused: it does not belong to {path.name}; export both again")
         return cls(chunk, first, seed=seed)
 
-    def _drawn(self, memory: Memory, rng: np.random.Generator) -> np.ndarray:
+    def _drawn(self, memory: History, rng: np.random.Generator) -> np.ndarray:
         return self._plan(memory.states(), self.spec.chunk, rng).actions
 
     def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
         """Plan from states (history, obs_dim + act_dim), newest first; the same seed gives the same plan."""
-        return self._plan(states, self._check_steps(steps), np.random.default_rng(whole_seed(seed)))
+        return self._plan(states, self._check_steps(steps), np.random.default_rng(require_seed(seed)))
 
     def first_action(self, states: np.ndarray, *, seed: int) -> np.ndarray:
         """The first action of `plan_from` alone, (act_dim,); quick where it has a graph of its own."""
@@ -82,7 +82,7 @@ class RuntimePolicy(NumpyPolicy):
         return Plan(actions=actions, states=path, std=std)
 
     def _check_steps(self, steps: int) -> int:
-        steps = whole(steps, "steps")
+        steps = require_int(steps, "steps")
         if not 1 <= steps <= self.record.steps:
             raise ConfigError(
                 f"a plan of this graph holds from 1 to {self.record.steps} actions, {steps} were asked for; "

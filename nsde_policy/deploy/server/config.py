@@ -3,11 +3,11 @@
 import math
 from dataclasses import dataclass, field
 
-from nsde_policy.config import need
+from nsde_policy.config import require
+from nsde_policy.deploy.protocol import ENVELOPE, MAX_MESSAGE
+from nsde_policy.deploy.server.auth import check_token, is_loopback, same_token
 from nsde_policy.errors import ConfigError
 from nsde_policy.inference.spec import PolicySpec
-from nsde_policy.deploy.server.auth import check_token, is_loopback, same_token
-from nsde_policy.deploy.protocol import ENVELOPE, MAX_MESSAGE
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,13 @@ class ServeSettings:
     when the server stops, seconds."""
 
     def __post_init__(self) -> None:
-        need(self, 0 <= self.port <= 65535, f"need a port from 0 to 65535, got {self.port}")
-        need(self, self.max_message > ENVELOPE, f"need max_message > {ENVELOPE}, got {self.max_message}")
+        require(self, 0 <= self.port <= 65535, f"need a port from 0 to 65535, got {self.port}")
+        require(self, self.max_message > ENVELOPE, f"need max_message > {ENVELOPE}, got {self.max_message}")
         for name in ("max_clients", "max_steps"):
-            need(self, getattr(self, name) >= 1, f"need {name} >= 1, got {getattr(self, name)}")
+            require(self, getattr(self, name) >= 1, f"need {name} >= 1, got {getattr(self, name)}")
         for name in ("max_rate", "deadline_s", "patience_s"):
             value = getattr(self, name)
-            need(self, 0 < value < math.inf, f"need {name} > 0, got {value}")
+            require(self, 0 < value < math.inf, f"need {name} > 0, got {value}")
         if self.token is None and not is_loopback(self.host):
             raise ConfigError(
                 f"{self.host} can be reached from other machines: serve there with a token "
@@ -60,7 +60,7 @@ class ServeSettings:
         steps = min(spec.longest_chunk or self.max_steps, self.max_steps)
         request, answer, spec_as_text = spec.history * d, 2 * steps * spec.act_dim + (steps + 1) * d, 9 * d
         needed = ENVELOPE + 8 * max(request, answer, spec_as_text)
-        need(
+        require(
             self,
             self.max_message >= needed,
             f"plans of {steps} actions of this policy need max_message >= {needed}, got {self.max_message}",

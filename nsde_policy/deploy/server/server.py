@@ -12,12 +12,6 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from nsde_policy import __version__
-from nsde_policy.inference.calibration import Calibration
-from nsde_policy.errors import ConfigError, ProtocolError
-from nsde_policy.inference.spec import Planner
-from nsde_policy.deploy.server.auth import Log, Pace, describe
-from nsde_policy.deploy.server.connection import Sockets, listen
-from nsde_policy.inference.worker import PlanThread
 from nsde_policy.deploy.protocol import (
     PROTOCOL,
     Hello,
@@ -28,7 +22,13 @@ from nsde_policy.deploy.protocol import (
     decode,
     encode,
 )
+from nsde_policy.deploy.server.auth import Log, Pace, describe
 from nsde_policy.deploy.server.config import ServeSettings
+from nsde_policy.deploy.server.connection import Sockets, listen
+from nsde_policy.errors import ConfigError, ProtocolError
+from nsde_policy.inference.calibration import Calibration
+from nsde_policy.inference.spec import Planner
+from nsde_policy.inference.worker import PlanThread
 
 STALLED = 10
 """A plan that takes so many deadlines means that the planner hangs: /healthz says so."""

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig, need
-from nsde_policy.errors import ConfigError
-from nsde_policy.core.state import LayoutSpec, StateLayout
-from nsde_policy.methods.bet.network import CausalTransformer
-from nsde_policy.methods.base import AbstractPolicyModel, Draws, LossParts, Stage
+from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig, require
+from nsde_policy.core.spec import StateSpec
+from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows, blurred
+from nsde_policy.methods.base import Draws, LossParts, PolicyModel, Stage, choose_sampling
+from nsde_policy.methods.bet.network import CausalTransformer
+from nsde_policy.methods.registry import register_method
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class BehaviourTransformerSampling(Sampling):
     """Bins are drawn in proportion to p^(1/temperature); 0 takes the likeliest."""
 
     def __post_init__(self) -> None:
-        need(self, 0 <= self.temperature < math.inf, f"need temperature >= 0, got {self.temperature}")
+        require(self, 0 <= self.temperature < math.inf, f"need temperature >= 0, got {self.temperature}")
 
 
 @dataclass(frozen=True)
@@ -59,18 +60,43 @@ class BehaviourTransformerConfig(WindowConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         same = self.horizon == self.history
-        need(self, same, f"one action for each state read: horizon {self.horizon}, history {self.history}")
+        require(self, same, f"one action for each state read: horizon {self.horizon}, history {self.history}")
         for name in ("bins", "width", "depth", "heads"):
-            need(self, getattr(self, name) >= 1, f"need {name} >= 1, got {getattr(self, name)}")
-        need(self, self.width % self.heads == 0, f"{self.heads} heads cannot share a width of {self.width}")
-        need(self, 0 <= self.dropout < 1, f"need 0 <= dropout < 1, got {self.dropout}")
-        need(self, 0 <= self.noise < math.inf, f"need noise >= 0, got {self.noise}")
+            require(self, getattr(self, name) >= 1, f"need {name} >= 1, got {getattr(self, name)}")
+        require(
+            self, self.width % self.heads == 0, f"{self.heads} heads cannot share a width of {self.width}"
+        )
+        require(self, 0 <= self.dropout < 1, f"need 0 <= dropout < 1, got {self.dropout}")
+        require(self, 0 <= self.noise < math.inf, f"need noise >= 0, got {self.noise}")
         smooth = self.focal_gamma == 0 or 1 <= self.focal_gamma < math.inf
-        need(self, smooth, f"need focal_gamma = 0 or >= 1, got {self.focal_gamma}")
-        need(self, 0 < self.offset_scale < math.inf, f"need offset_scale > 0, got {self.offset_scale}")
+        require(self, smooth, f"need focal_gamma = 0 or >= 1, got {self.focal_gamma}")
+        require(self, 0 < self.offset_scale < math.inf, f"need offset_scale > 0, got {self.offset_scale}")
 
 
-class BehaviourTransformer(AbstractPolicyModel[Windows]):
+PRESETS = {
+    "default": Preset(
+        BehaviourTransformerConfig(),
+        TrainConfig(steps=60_000, batch_size=512, learning_rate=3e-4, weight_decay=0.1, betas=(0.9, 0.95)),
+        chunk=1,
+    ),
+    "small": Preset(
+        BehaviourTransformerConfig(bins=24, width=72, depth=4, heads=4),
+        TrainConfig(steps=80_000, batch_size=256, learning_rate=3e-4, weight_decay=0.1, betas=(0.9, 0.95)),
+        chunk=1,
+    ),
+    "fast": Preset(
+        BehaviourTransformerConfig(bins=24, width=72, depth=2, heads=4),
+        TrainConfig(steps=10_000, batch_size=128, learning_rate=1e-3, weight_decay=0.01, betas=(0.9, 0.95)),
+        chunk=1,
+    ),
+}
+"""`default` has the sizes of the paper's kitchen task, `small` those of its block pushing. Windows, betas and
+weight decay are Diffusion Policy's, which trains for longer at a lower rate.
+"""
+
+
+@register_method("bet", title="Behaviour Transformer", config=BehaviourTransformerConfig, presets=PRESETS)
+class BehaviourTransformer(PolicyModel[Windows]):
     """p(bin | observations up to now), and one offset per bin; actions in units of half their range.
 
     Deviations: Diffusion Policy's code starts k-means at random actions, here it starts with k-means++; it
@@ -80,7 +106,7 @@ class BehaviourTransformer(AbstractPolicyModel[Windows]):
     centres: Tensor
 
     def __init__(
-        self, config: BehaviourTransformerConfig, layout: LayoutSpec, *, generator: torch.Generator
+        self, config: BehaviourTransformerConfig, layout: StateSpec, *, generator: torch.Generator
     ) -> None:
         super().__init__()
         self.config: BehaviourTransformerConfig = config
@@ -128,13 +154,13 @@ class BehaviourTransformer(AbstractPolicyModel[Windows]):
     @torch.no_grad()
     def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
         """One action: a bin drawn at the present state, and its offset."""
-        need(self, steps == 1, f"plans hold one action, asked for {steps}")
-        temperature = self._sampling(sampling).temperature
+        require(self, steps == 1, f"plans hold one action, asked for {steps}")
+        temperature = choose_sampling(self.config.sampling, sampling).temperature
         logits, offsets = (answer[:, -1] for answer in self._answer(states))
         chosen = draw_bins(logits, draws.uniform(1), temperature=temperature)
         return self.layout.from_unit(self.centres[chosen] + at_bin(offsets, chosen)).unsqueeze(1)
 
-    def calls(self, steps: int, sampling: Sampling | None = None) -> int:
+    def network_calls(self, steps: int, sampling: Sampling | None = None) -> int:
         """One."""
         return 1
 
@@ -144,12 +170,6 @@ class BehaviourTransformer(AbstractPolicyModel[Windows]):
         out = self.transformer(features, generator).float()
         bins = self.config.bins
         return out[..., :bins], out[..., bins:].unflatten(-1, (bins, -1))
-
-    def _sampling(self, sampling: Sampling | None) -> BehaviourTransformerSampling:
-        how = self.config.sampling if sampling is None else sampling
-        if not isinstance(how, BehaviourTransformerSampling):
-            raise ConfigError(f"bins are drawn with BehaviourTransformerSampling, got {type(how).__name__}")
-        return how
 
 
 def k_means(points: Tensor, bins: int, *, generator: torch.Generator, rounds: int = 100) -> Tensor:
@@ -215,25 +235,3 @@ def draw_bins(logits: Tensor, uniform: Tensor, *, temperature: float = 1.0) -> T
         return logits.argmax(-1)
     below = (logits / temperature).softmax(-1).cumsum(-1)[..., :-1]
     return (uniform >= below).sum(-1)
-
-
-PRESETS = {
-    "default": Preset(
-        BehaviourTransformerConfig(),
-        TrainConfig(steps=60_000, batch_size=512, learning_rate=3e-4, weight_decay=0.1, betas=(0.9, 0.95)),
-        chunk=1,
-    ),
-    "small": Preset(
-        BehaviourTransformerConfig(bins=24, width=72, depth=4, heads=4),
-        TrainConfig(steps=80_000, batch_size=256, learning_rate=3e-4, weight_decay=0.1, betas=(0.9, 0.95)),
-        chunk=1,
-    ),
-    "fast": Preset(
-        BehaviourTransformerConfig(bins=24, width=72, depth=2, heads=4),
-        TrainConfig(steps=10_000, batch_size=128, learning_rate=1e-3, weight_decay=0.01, betas=(0.9, 0.95)),
-        chunk=1,
-    ),
-}
-"""`default` has the sizes of the paper's kitchen task, `small` those of its block pushing. Windows, betas and
-weight decay are Diffusion Policy's, which trains for longer at a lower rate.
-"""

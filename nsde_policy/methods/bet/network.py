@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from nsde_policy.errors import ConfigError
 from nsde_policy.core.networks import dropout_mask, weights_from
+from nsde_policy.errors import ConfigError
 
 INITIAL_STD = 0.02
 """Standard deviation of the first weights; biases and places start at zero."""

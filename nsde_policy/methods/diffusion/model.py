@@ -15,20 +15,21 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from nsde_policy.config import Jsonable, Preset, Sampling, TrainConfig, WindowConfig, need
-from nsde_policy.errors import ConfigError
-from nsde_policy.core.state import LayoutSpec, StateLayout
-from nsde_policy.methods.diffusion.networks import AbstractDenoiser, ConditionalUNet, DenoisingTransformer
-from nsde_policy.methods.base import AbstractPolicyModel, Draws, LossParts, Stage
+from nsde_policy.config import BaseConfig, Preset, Sampling, TrainConfig, WindowConfig, require
 from nsde_policy.core.networks import weights_from
+from nsde_policy.core.spec import StateSpec
+from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
+from nsde_policy.methods.base import Draws, LossParts, PolicyModel, Stage, choose_sampling
+from nsde_policy.methods.diffusion.networks import AbstractDenoiser, ConditionalUNet, DenoisingTransformer
+from nsde_policy.methods.registry import register_method
 
 LEVELS = 100
 """Levels of noise the network is trained on, T."""
 
 
 @dataclass(frozen=True)
-class UNetConfig(Jsonable):
+class UNetConfig(BaseConfig):
     """Size of the U-Net."""
 
     channels: tuple[int, ...] = (256, 512, 1024)
@@ -41,16 +42,20 @@ class UNetConfig(Jsonable):
     """Numbers that stand for the step of the chain."""
 
     def __post_init__(self) -> None:
-        need(self, len(self.channels) >= 1 and min(self.channels) >= 1, "channels must name positive sizes")
-        need(self, self.kernel >= 1 and self.kernel % 2 == 1, f"need an odd kernel >= 1, got {self.kernel}")
+        require(
+            self, len(self.channels) >= 1 and min(self.channels) >= 1, "channels must name positive sizes"
+        )
+        require(
+            self, self.kernel >= 1 and self.kernel % 2 == 1, f"need an odd kernel >= 1, got {self.kernel}"
+        )
         whole = self.groups >= 1 and all(c % self.groups == 0 for c in self.channels)
-        need(self, whole, f"channels {self.channels} must be multiples of groups, {self.groups}")
+        require(self, whole, f"channels {self.channels} must be multiples of groups, {self.groups}")
         even = self.step_embedding >= 4 and self.step_embedding % 2 == 0
-        need(self, even, f"need an even step_embedding >= 4, got {self.step_embedding}")
+        require(self, even, f"need an even step_embedding >= 4, got {self.step_embedding}")
 
 
 @dataclass(frozen=True)
-class TransformerConfig(Jsonable):
+class TransformerConfig(BaseConfig):
     """Size of the transformer."""
 
     layers: int = 8
@@ -63,14 +68,14 @@ class TransformerConfig(Jsonable):
     """Fraction left out in training, of attention weights and of what is added to a token."""
 
     def __post_init__(self) -> None:
-        need(
+        require(
             self,
             self.layers >= 1 and self.heads >= 1,
             f"need layers, heads >= 1: {self.layers}, {self.heads}",
         )
         fits = self.embedding >= 4 and self.embedding % 2 == 0 and self.embedding % self.heads == 0
-        need(self, fits, f"embedding must be even, >= 4 and a multiple of heads, got {self.embedding}")
-        need(self, 0 <= self.dropout < 1, f"need 0 <= dropout < 1, got {self.dropout}")
+        require(self, fits, f"embedding must be even, >= 4 and a multiple of heads, got {self.embedding}")
+        require(self, 0 <= self.dropout < 1, f"need 0 <= dropout < 1, got {self.dropout}")
 
 
 @dataclass(frozen=True)
@@ -83,9 +88,9 @@ class DiffusionSampling(Sampling):
     """Network calls of a plan: 100 for DDPM, 1 to 100 for DDIM; below ten the samples are poor."""
 
     def __post_init__(self) -> None:
-        need(self, 1 <= self.steps <= LEVELS, f"need 1 <= steps <= {LEVELS}, got {self.steps}")
+        require(self, 1 <= self.steps <= LEVELS, f"need 1 <= steps <= {LEVELS}, got {self.steps}")
         whole = self.scheduler == "ddim" or self.steps == LEVELS
-        need(self, whole, f"DDPM takes all {LEVELS} steps, got {self.steps}; DDIM takes fewer")
+        require(self, whole, f"DDPM takes all {LEVELS} steps, got {self.steps}; DDIM takes fewer")
 
 
 @dataclass(frozen=True)
@@ -110,19 +115,59 @@ class DiffusionConfig(WindowConfig):
         super().__post_init__()
         fold = 2 ** (len(self.unet.channels) - 1)
         levels, halves = len(self.unet.channels), self.network != "unet" or self.horizon % fold == 0
-        need(
+        require(
             self,
             halves,
             f"a U-Net of {levels} levels needs a horizon that is a multiple of {fold}, got {self.horizon}",
         )
 
 
-class Diffusion(AbstractPolicyModel[Windows]):
+_UNET_RECIPE = TrainConfig(
+    steps=50_000,
+    batch_size=256,
+    learning_rate=1e-4,
+    warmup=0.01,
+    weight_decay=1e-6,
+    betas=(0.95, 0.999),
+    clip=1e6,
+    ema=0.9999,
+    precision="bf16",
+)
+"""The original's: 500 steps of warm-up, and no gradient is clipped.
+
+Deviation: the original trains for 5000 epochs, about 210 000 steps on the 90 demonstrations of Push-T that
+it takes, in float32, and the decay of its average of the weights is 1 − n^(−¾).
+"""
+
+_TRANSFORMER_RECIPE = replace(_UNET_RECIPE, warmup=0.02, weight_decay=1e-3, betas=(0.9, 0.95))
+"""The original's: 1000 steps of warm-up.
+
+Deviation: the original decays no bias, norm or position, and trains for 5000 epochs (Push-T: 8000).
+"""
+
+PRESETS = {
+    "default": Preset(DiffusionConfig(), _UNET_RECIPE),
+    "transformer": Preset(DiffusionConfig(network="transformer"), _TRANSFORMER_RECIPE),
+    "small": Preset(
+        DiffusionConfig(unet=UNetConfig(channels=(64, 128, 256))), replace(_UNET_RECIPE, learning_rate=3e-4)
+    ),
+    "fast": Preset(
+        DiffusionConfig(
+            unet=UNetConfig(channels=(32, 64, 128), kernel=3, step_embedding=64),
+            sampling=DiffusionSampling("ddim", 10),
+        ),
+        replace(_UNET_RECIPE, steps=10_000, batch_size=64, learning_rate=1e-3, warmup=0.03, ema=0.999),
+    ),
+}
+
+
+@register_method("diffusion", title="Diffusion Policy", config=DiffusionConfig, presets=PRESETS)
+class Diffusion(PolicyModel[Windows]):
     """ε̂(x_t, t, observations), and the chain that undoes it. Actions are scaled to [-1, 1]."""
 
     alphas_cumprod: Tensor
 
-    def __init__(self, config: DiffusionConfig, layout: LayoutSpec, *, generator: torch.Generator) -> None:
+    def __init__(self, config: DiffusionConfig, layout: StateSpec, *, generator: torch.Generator) -> None:
         super().__init__()
         self.config: DiffusionConfig = config
         self.layout = StateLayout(layout)
@@ -151,7 +196,7 @@ class Diffusion(AbstractPolicyModel[Windows]):
     @torch.no_grad()
     def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
         """One chunk per row, from noise down the chain."""
-        chain = chain_of(self._sampling(sampling))
+        chain = chain_of(choose_sampling(self.config.sampling, sampling))
         fresh = sum(step.fresh > 0 for step in chain)
         noise = draws.normal(1 + fresh, self.config.horizon, self.layout.spec.act_dim).transpose(0, 1)
         x, left = noise[0], iter(noise[1:])
@@ -162,19 +207,13 @@ class Diffusion(AbstractPolicyModel[Windows]):
         present = self.config.history - 1
         return self.layout.from_unit(x[:, present : present + steps])
 
-    def calls(self, steps: int, sampling: Sampling | None = None) -> int:
+    def network_calls(self, steps: int, sampling: Sampling | None = None) -> int:
         """One per step of the chain, however many actions are used."""
-        return self._sampling(sampling).steps
+        return choose_sampling(self.config.sampling, sampling).steps
 
     def _observations(self, states: Tensor) -> Tensor:
         """What the network sees, oldest first, (n, history, features)."""
         return self.layout.obs_features(states.flip(1))
-
-    def _sampling(self, sampling: Sampling | None) -> DiffusionSampling:
-        chosen = self.config.sampling if sampling is None else sampling
-        if not isinstance(chosen, DiffusionSampling):
-            raise ConfigError(f"Diffusion Policy samples by DiffusionSampling, got {type(chosen).__name__}")
-        return chosen
 
 
 def denoiser_of(config: DiffusionConfig, act_dim: int, obs_features: int) -> AbstractDenoiser:
@@ -269,47 +308,3 @@ def _ddim(t: int, kept: float, kept_after: float) -> ChainStep:
     return ChainStep(
         t, kept, clean=math.sqrt(kept_after), same=0.0, found=math.sqrt(1 - kept_after), fresh=0.0
     )
-
-
-_UNET_RECIPE = TrainConfig(
-    steps=50_000,
-    batch_size=256,
-    learning_rate=1e-4,
-    warmup=0.01,
-    weight_decay=1e-6,
-    betas=(0.95, 0.999),
-    clip=1e6,
-    ema=0.9999,
-    precision="bf16",
-)
-"""The original's: 500 steps of warm-up, and no gradient is clipped.
-
-Deviation: the original trains for 5000 epochs, about 210 000 steps on the 90 demonstrations of Push-T that
-it takes, in float32, and the decay of its average of the weights is 1 − n^(−¾).
-"""
-
-_TRANSFORMER_RECIPE = replace(_UNET_RECIPE, warmup=0.02, weight_decay=1e-3, betas=(0.9, 0.95))
-"""The original's: 1000 steps of warm-up.
-
-Deviation: the original decays no bias, norm or position, and trains for 5000 epochs (Push-T: 8000).
-"""
-
-PRESETS = {
-    "default": Preset(DiffusionConfig(), _UNET_RECIPE),
-    # The original's settings for most tasks; then those for Push-T, which drop less and decay more.
-    "transformer": Preset(DiffusionConfig(network="transformer"), _TRANSFORMER_RECIPE),
-    "transformer_pusht": Preset(
-        DiffusionConfig(network="transformer", transformer=TransformerConfig(dropout=0.01)),
-        replace(_TRANSFORMER_RECIPE, steps=30_000, warmup=0.033, weight_decay=0.1),
-    ),
-    "small": Preset(
-        DiffusionConfig(unet=UNetConfig(channels=(64, 128, 256))), replace(_UNET_RECIPE, learning_rate=3e-4)
-    ),
-    "fast": Preset(
-        DiffusionConfig(
-            unet=UNetConfig(channels=(32, 64, 128), kernel=3, step_embedding=64),
-            sampling=DiffusionSampling("ddim", 10),
-        ),
-        replace(_UNET_RECIPE, steps=10_000, batch_size=64, learning_rate=1e-3, warmup=0.03, ema=0.999),
-    ),
-}

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from nsde_policy.errors import ConfigError
 from nsde_policy.core.networks import dropout_mask
+from nsde_policy.errors import ConfigError
 
 
 class AbstractDenoiser(nn.Module, abc.ABC):

@@ -1,1 +1,10 @@
 """The Neural SDE: configuration, model, learned equation and the fused solver step."""
+
+from nsde_policy.methods.neural_sde.config import PRESETS, NeuralSDEConfig
+from nsde_policy.methods.registry import Method, add_method
+
+add_method(
+    Method(
+        "neural_sde", "Neural SDE", NeuralSDEConfig, PRESETS, "nsde_policy.methods.neural_sde.model:NeuralSDE"
+    )
+)

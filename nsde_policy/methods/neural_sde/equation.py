@@ -13,11 +13,13 @@ import math
 import torch
 from torch import Tensor, nn
 
-from nsde_policy.config import NetworkConfig, NeuralSDEConfig
-from nsde_policy.core.state import LayoutSpec, StateLayout
+from nsde_policy.config import NetworkConfig
 from nsde_policy.core.networks import MLP, AbstractNetworks, Outputs, SeparateNetworks, SharedTrunk
 from nsde_policy.core.sde import AbstractScoredSDE, Coefficients, Terms
+from nsde_policy.core.spec import StateSpec
+from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import noise_scale
+from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 
 
 class LearnedSDE(AbstractScoredSDE):
@@ -25,7 +27,7 @@ class LearnedSDE(AbstractScoredSDE):
 
     noise_std: Tensor
 
-    def __init__(self, config: NeuralSDEConfig, layout: LayoutSpec, generator: torch.Generator) -> None:
+    def __init__(self, config: NeuralSDEConfig, layout: StateSpec, generator: torch.Generator) -> None:
         super().__init__()
         self.period, self.history, self.variance_floor = config.dt, config.history, config.variance_floor
         self.layout = StateLayout(layout)

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from nsde_policy.config import NeuralSDEConfig, SamplingConfig
-from nsde_policy.methods.neural_sde.equation import LearnedSDE
 from nsde_policy.core.networks import SharedTrunk
+from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
+from nsde_policy.methods.neural_sde.equation import LearnedSDE
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,

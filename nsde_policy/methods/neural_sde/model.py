@@ -5,13 +5,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from nsde_policy.config import Sampling
 from nsde_policy.core import losses
-from nsde_policy.config import NeuralSDEConfig, Sampling, SamplingConfig
-from nsde_policy.errors import ConfigError
-from nsde_policy.core.state import LayoutSpec, StateLayout
-from nsde_policy.methods.neural_sde.fused_step import FastPaths
-from nsde_policy.methods.base import AbstractPolicyModel, Draws, LossParts, Stage
-from nsde_policy.methods.neural_sde.equation import LearnedSDE, build_mlp
 from nsde_policy.core.networks import Outputs
 from nsde_policy.core.sde import (
     AbstractSDE,
@@ -25,17 +20,28 @@ from nsde_policy.core.sde import (
     increment_log_prob,
     step_sizes,
 )
+from nsde_policy.core.spec import StateSpec
+from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Transitions, draw_noise, flow_target, stack_history
+from nsde_policy.errors import ConfigError
+from nsde_policy.methods.base import Draws, LossParts, PolicyModel, Stage, choose_sampling
+from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
+from nsde_policy.methods.neural_sde.equation import LearnedSDE, build_mlp
+from nsde_policy.methods.neural_sde.fused_step import FastPaths
 
 
-class NeuralSDE(AbstractPolicyModel[Transitions]):
+class NeuralSDE(PolicyModel[Transitions]):
     """dx = (f(x) + α d(x)) dt + g(x) ⊙ dw with learned f, g, d (Eq. 22).
 
     States with history are (..., history·d), newest first, as `targets.stack_history` makes them. Everything
     public is in state units.
     """
 
-    def __init__(self, config: NeuralSDEConfig, layout: LayoutSpec, *, generator: torch.Generator) -> None:
+    training_view = "transitions"
+    foresees_states = True
+    reports_std = True
+
+    def __init__(self, config: NeuralSDEConfig, layout: StateSpec, *, generator: torch.Generator) -> None:
         super().__init__()
         self.config: NeuralSDEConfig = config
         self.learned = LearnedSDE(config, layout, generator)
@@ -139,14 +145,14 @@ class NeuralSDE(AbstractPolicyModel[Transitions]):
 
     def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
         """The action part of one sampled path per row."""
-        paths = self.futures(states, steps=steps, draws=draws, sampling=sampling)
+        paths = self.sample_futures(states, steps=steps, draws=draws, sampling=sampling)
         return paths[:, 1:, self.layout.spec.obs_dim :]
 
-    def futures(
+    def sample_futures(
         self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None
     ) -> Tensor:
         """One sampled path per row, the present state first, (rows, steps + 1, d)."""
-        sampling = self._own(sampling)
+        sampling = choose_sampling(self.config.sampling, sampling)
         noise = draws.normal(steps * sampling.substeps, self.dim).transpose(0, 1)
         x0, fast = states.flatten(-2), FastPaths.of(self.learned, self.config, sampling)
         if fast is None:
@@ -154,17 +160,10 @@ class NeuralSDE(AbstractPolicyModel[Transitions]):
         self.config.check_sampling(sampling)
         return fast.sample(x0, noise).transpose(0, 1)
 
-    def calls(self, steps: int, sampling: Sampling | None = None) -> int:
+    def network_calls(self, steps: int, sampling: Sampling | None = None) -> int:
         """One per solver step; two where the denoiser's strength is a network of its own."""
-        sampling = self._own(sampling)
+        sampling = choose_sampling(self.config.sampling, sampling)
         return steps * sampling.substeps * (2 if sampling.denoiser == "learned" else 1)
-
-    def _own(self, sampling: Sampling | None) -> SamplingConfig:
-        if sampling is None:
-            return self.config.sampling
-        if not isinstance(sampling, SamplingConfig):
-            raise ConfigError(f"a Neural SDE is sampled by a SamplingConfig, got {type(sampling).__name__}")
-        return sampling
 
     @torch.no_grad()
     def sample_paths(
@@ -228,7 +227,15 @@ class NeuralSDE(AbstractPolicyModel[Transitions]):
         """
         known = torch.cat([states[:, 1:].flip(1), paths[:, :-1]], dim=1).transpose(0, 1)
         stacked = stack_history(known, self.config.history)[self.config.history - 1 :]
-        return self.step_std(stacked, sampling=self._own(sampling)).transpose(0, 1)
+        return self.step_std(stacked, sampling=choose_sampling(self.config.sampling, sampling)).transpose(
+            0, 1
+        )
+
+    @torch.no_grad()
+    def drift_step(self, states: Tensor, *, sampling: Sampling | None = None) -> Tensor:
+        """Return (f + αd) Δt, the expected change over one control period, (rows, d)."""
+        equation = self.sde(choose_sampling(self.config.sampling, sampling))
+        return equation.drift(states.flatten(-2))[..., : self.dim] * self.config.dt
 
     @torch.no_grad()
     def path_log_prob(

@@ -1,0 +1,63 @@
+"""Readers by name: a new one is one new file in this folder, or a package with an entry point.
+
+    @register_reader
+    class MyReader(Reader):
+        name = "my_format"
+
+Entry points of other packages belong to the group `nsde_policy.readers`.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from nsde_policy.data.readers.base import Reader
+from nsde_policy.data.types import Demonstrations
+from nsde_policy.registry import Registry
+
+READERS: Registry[Reader] = Registry("reader", "nsde_policy.data.readers")
+FALLBACK = "zarr"
+"""Reader of paths that no other reader recognises; its errors say what is wrong with them."""
+
+
+def register_reader(cls: type[Reader]) -> type[Reader]:
+    """Register a reader under its `name`; decorates the class."""
+    READERS.add(cls.name, cls())
+    return cls
+
+
+def find_reader(path: Path) -> Reader:
+    """Return the first reader that recognises a path."""
+    for name in READERS.names():
+        if name != FALLBACK and (reader := READERS.get(name)).probe(path):
+            return reader
+    return READERS.get(FALLBACK)
+
+
+def load_demonstrations(
+    path: Path | str,
+    *,
+    obs_keys: Sequence[str] = ("state",),
+    act_key: str = "action",
+    angles: Sequence[int] | None = None,
+    act_angles: Sequence[int] | None = None,
+    rate_hz: float | None = None,
+    **options: Any,
+) -> Demonstrations:
+    """Load demonstrations with the reader that recognises their format.
+
+    Args:
+        path: File or folder; zarr directories and zips of them are built in.
+        obs_keys: Arrays that make up an observation, side by side; those with more axes, such as
+            (frames, 9, 2) keypoints, are flattened.
+        act_key: Array that holds the actions.
+        angles: Columns of the observation that are angles in radians; None to use what the store says.
+        act_angles: The same for the action.
+        rate_hz: Frames per second; None to use what the store says.
+        **options: Passed to the reader, such as `episode_ends` and `accept_omitted_chunks` of zarr stores.
+
+    Raises:
+        DemoError: If the demonstrations are damaged or do not have the expected form.
+    """
+    given = {"obs_keys": obs_keys, "act_key": act_key, "angles": angles, "act_angles": act_angles}
+    return find_reader(Path(path)).load(Path(path), **given, rate_hz=rate_hz, **options)  # type: ignore[arg-type]

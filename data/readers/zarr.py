@@ -1,0 +1,66 @@
+"""Replay-buffer zarr stores, format 2 or 3, a directory or a zip."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from nsde_policy.data.readers.base import Reader
+from nsde_policy.data.readers.registry import register_reader
+from nsde_policy.data.types import Demonstrations, column_names
+from nsde_policy.data.zarr_store.store import Store, declared_angles, find_angles
+from nsde_policy.errors import MissingArrayError
+
+
+@register_reader
+class ZarrReader(Reader):
+    """Reads `data/<arrays>` and `meta/episode_ends`."""
+
+    name = "zarr"
+
+    def probe(self, path: Path) -> bool:
+        """Recognise zarr directories and zip files."""
+        return path.suffix == ".zip" or any((path / key).exists() for key in (".zgroup", "zarr.json"))
+
+    def load(
+        self,
+        path: Path,
+        *,
+        obs_keys: Sequence[str],
+        act_key: str,
+        angles: Sequence[int] | None = None,
+        act_angles: Sequence[int] | None = None,
+        rate_hz: float | None = None,
+        episode_ends: str = "episode_ends",
+        accept_omitted_chunks: bool = False,
+    ) -> Demonstrations:
+        """Load the low-dimensional arrays.
+
+        Args:
+            path: Zarr directory or a zip of one.
+            obs_keys: Arrays below `data/` that make up an observation.
+            act_key: Array below `data/` that holds the actions.
+            angles: Angle columns of the observation; None to use the `angles` attribute of each array.
+            act_angles: The same for the action.
+            rate_hz: Frames per second; None to use the store's `rate_hz` attribute.
+            episode_ends: Array below `meta/` that holds one past the last frame of each episode.
+            accept_omitted_chunks: Use the fill value for chunks that do not exist. Some writers leave out
+                chunks that hold nothing else, zarr 3 by default; a lost chunk looks the same.
+        """
+        if not obs_keys:
+            raise MissingArrayError("no observation array was named; give at least one, such as 'state'")
+        with Store(path, episode_ends=episode_ends, accept_omitted_chunks=accept_omitted_chunks) as store:
+            ends, arrays = store.episodes([f"data/{key}" for key in (*obs_keys, act_key)])
+            *obs, act = (store.columns(array, int(ends[-1])) for array in arrays)
+            names = [column_names(key, o.shape[1]) for key, o in zip(obs_keys, obs, strict=True)]
+            return Demonstrations(
+                obs=np.concatenate(obs, axis=1) if len(obs) > 1 else obs[0],
+                act=act,
+                episode_ends=ends,
+                angles=tuple(find_angles(arrays[:-1]) if angles is None else angles),
+                act_angles=tuple(declared_angles(arrays[-1]) if act_angles is None else act_angles),
+                rate_hz=store.attributes.get("rate_hz") if rate_hz is None else rate_hz,
+                obs_names=tuple(name for group in names for name in group),
+                act_names=column_names(act_key, act.shape[1]),
+                source=str(path),
+            )

@@ -1,0 +1,52 @@
+"""Sizes and ranges of a state, as plain numbers: the one description that models, graphs and servers share."""
+
+import math
+from dataclasses import dataclass
+
+from nsde_policy.config import BaseConfig
+from nsde_policy.errors import ConfigError
+
+LARGEST_SIZE = 100_000
+"""Most dimensions of a state; larger numbers can only come from a damaged file."""
+
+
+@dataclass(frozen=True)
+class StateSpec(BaseConfig):
+    """A state x = (observation, action): its sizes, its angles and the ranges of its dimensions."""
+
+    obs_dim: int
+    """Dimensions of the observation, which come first."""
+    act_dim: int
+    """Dimensions of the action, which come last."""
+    circular: tuple[int, ...]
+    """Indices of the dimensions that are angles, radians."""
+    low: tuple[float, ...]
+    """Smallest value of each dimension in the demonstrations, mapped to -1; unused for angles."""
+    high: tuple[float, ...]
+    """Largest value of each dimension in the demonstrations, mapped to 1; unused for angles."""
+    increment_std: tuple[float, ...]
+    """Standard deviation of each dimension's increment over one control period, state units."""
+
+    def __post_init__(self) -> None:
+        size = self.obs_dim + self.act_dim
+        if self.obs_dim < 0 or self.act_dim < 0 or not 1 <= size <= LARGEST_SIZE:
+            raise ConfigError(
+                f"a state needs 1 to {LARGEST_SIZE} dimensions, got {self.obs_dim} + {self.act_dim}"
+            )
+        for name in ("low", "high", "increment_std"):
+            values = getattr(self, name)
+            if len(values) != size or not all(map(math.isfinite, values)):
+                raise ConfigError(f"{name} must hold {size} finite numbers, got {values!s:.80}")
+        if len(set(self.circular)) < len(self.circular) or not set(self.circular) <= set(range(size)):
+            raise ConfigError(
+                f"circular must name each dimension once, in 0..{size - 1}, got {self.circular!s:.80}"
+            )
+        if min(self.increment_std) <= 0:
+            raise ConfigError(f"increment_std must be positive, got {self.increment_std!s:.80}")
+        if not all(low < high for low, high in zip(self.low, self.high, strict=True)):
+            raise ConfigError("every dimension needs low < high")
+
+    @property
+    def dim(self) -> int:
+        """Dimensions of the state, d."""
+        return self.obs_dim + self.act_dim

@@ -1,0 +1,57 @@
+"""Low-dimensional observations as they are, side by side, by LeRobot's names."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from nsde_policy.encoders.base import Encoder
+from nsde_policy.encoders.registry import register_encoder
+from nsde_policy.errors import PolicyInputError
+
+STATE_KEY = "observation.state"
+ENVIRONMENT_KEY = "observation.environment_state"
+
+
+@register_encoder
+class IdentityEncoder(Encoder):
+    """`observation.state` followed by `observation.environment_state`, if there is one."""
+
+    name = "identity"
+
+    def encode(self, observations: Mapping[str, Any]) -> np.ndarray:
+        """Concatenate the two."""
+        if STATE_KEY not in observations:
+            found = ", ".join(repr(key) for key in observations) or "nothing"
+            raise PolicyInputError(f"a dict of observations needs {STATE_KEY!r}, it holds {found:.120}")
+        parts = {
+            key: to_floats(observations[key]) for key in (STATE_KEY, ENVIRONMENT_KEY) if key in observations
+        }
+        try:
+            return np.concatenate(list(parts.values()), axis=-1)
+        except ValueError:
+            shapes = " and ".join(f"{key} {part.shape}" for key, part in parts.items())
+            raise PolicyInputError(f"these observations cannot be concatenated: {shapes}") from None
+
+
+def to_floats(given: Any) -> np.ndarray:
+    """Convert an array, a tensor or a list to float64.
+
+    Raises:
+        PolicyInputError: If it does not hold real numbers.
+    """
+    try:
+        detach = getattr(given, "detach", None)  # a tensor, of a library that need not be installed
+        if callable(detach):
+            given = detach().cpu()
+            given = given if given.is_complex() else given.double()  # numpy has no bfloat16
+        if np.iscomplexobj(given):
+            raise TypeError("complex numbers")
+        return np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        raise PolicyInputError(f"an observation holds numbers, got {describe_value(given)}") from None
+
+
+def describe_value(given: Any) -> str:
+    """Format a value and its type for an error message, on one line."""
+    return f"{type(given).__name__} {' '.join(repr(given).split()):.60}"

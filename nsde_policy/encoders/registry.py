@@ -1,0 +1,24 @@
+"""Encoders by name: a new one is one new file in this folder, or a package with an entry point.
+
+    @register_encoder
+    class MyEncoder(Encoder):
+        name = "my_encoder"
+
+Entry points of other packages belong to the group `nsde_policy.encoders`.
+"""
+
+from nsde_policy.encoders.base import Encoder
+from nsde_policy.registry import Registry
+
+ENCODERS: Registry[Encoder] = Registry("encoder", "nsde_policy.encoders")
+
+
+def register_encoder(cls: type[Encoder]) -> type[Encoder]:
+    """Register an encoder under its `name`; decorates the class."""
+    ENCODERS.add(cls.name, cls())
+    return cls
+
+
+def get_encoder(name: str) -> Encoder:
+    """Return an encoder by name."""
+    return ENCODERS.get(name)

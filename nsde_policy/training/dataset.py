@@ -1,0 +1,186 @@
+"""Training data: demonstrations as tensors, either transitions or windows.
+
+A state is x_t = (obs_t, act_{t−1}): known in full when the policy is asked for act_t.
+
+Deviation: the paper's state holds the current action, which a policy does not know yet. With the previous one,
+the action part of the *next* state is the command to send now.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from nsde_policy.config import WindowConfig
+from nsde_policy.core.spec import StateSpec
+from nsde_policy.core.state import measure_state
+from nsde_policy.core.targets import Transitions, Windows
+from nsde_policy.data import Demonstrations, load_demonstrations, unwrap_angles, with_mirror_images
+from nsde_policy.encoders import get_encoder
+from nsde_policy.errors import ConfigError
+from nsde_policy.methods.registry import get_method
+from nsde_policy.run_config import DemoConfig, RunConfig
+from nsde_policy.tasks import get_task
+
+Samples = Transitions | Windows
+
+
+def load_for(config: DemoConfig, path: Path) -> Demonstrations:
+    """Load demonstrations, all or the first ones, as the settings say."""
+    demos = load_demonstrations(
+        path, obs_keys=config.obs_keys, act_key=config.act_key, angles=config.angles or None
+    )
+    demos = get_encoder(config.encoder).encode_demonstrations(demos)
+    return demos.first(config.episodes) if config.episodes else demos
+
+
+def augment(demos: Demonstrations, config: RunConfig, *, task: str) -> Demonstrations:
+    """Add mirror images if the settings ask for them."""
+    if not config.demos.mirror:
+        return demos
+    mirror = get_task(task).mirror
+    if mirror is None:
+        raise ConfigError(f"the task {task!r} has no mirror symmetry; set demos.mirror to False")
+    return with_mirror_images(demos, mirror)
+
+
+def build_training_data(demos: Demonstrations, config: RunConfig, *, task: str) -> Samples:
+    """Build what the method is trained on, with mirror images as configured."""
+    demos, model, settings = augment(demos, config, task=task), config.model, config.demos
+    first = settings.first_action_from
+    if get_method(config.method).model_class().training_view == "transitions":
+        return build_transitions(
+            demos,
+            first_action_from=first,
+            history=model.history,
+            dt=getattr(model, "dt", 1.0),
+            final_action_weight=settings.final_action_weight,
+        )
+    if not isinstance(model, WindowConfig):
+        raise ConfigError(f"{type(model).__name__} must be a WindowConfig to be trained on windows")
+    return build_windows(
+        demos,
+        first_action_from=first,
+        horizon=model.horizon,
+        history=model.history,
+        n_action_steps=config.chunk,
+    )
+
+
+def measure_demonstrations(demos: Demonstrations, config: RunConfig, *, task: str) -> StateSpec:
+    """Measure ranges and increments on recorded pairs of states, with mirror images as in training."""
+    demos = augment(demos, config, task=task)
+    pairs = build_transitions(demos, first_action_from=config.demos.first_action_from)
+    return measure_state(
+        pairs.x, pairs.x_next, act_dim=demos.act.shape[1], circular=_find_state_angles(demos)
+    )
+
+
+def build_states(demos: Demonstrations, first_action_from: Sequence[int]) -> np.ndarray:
+    """Concatenate each observation with the action before it, (frames, obs_dim + act_dim).
+
+    Args:
+        demos: The demonstrations.
+        first_action_from: Observation columns that replace the action before an episode's first (for a
+            position-controlled robot, its own position); empty for zeros.
+    """
+    columns, (obs_dim, act_dim) = list(first_action_from), (demos.obs.shape[1], demos.act.shape[1])
+    if columns and (len(columns) != act_dim or not all(0 <= column < obs_dim for column in columns)):
+        raise ConfigError(
+            f"first_action_from must name {act_dim} observation columns from 0 to {obs_dim - 1}, got {columns}"
+        )
+    previous = np.roll(demos.act, 1, axis=0)
+    previous[demos.starts] = demos.obs[demos.starts][:, columns] if columns else 0
+    return np.concatenate([demos.obs, previous], axis=1)
+
+
+def build_transitions(
+    demos: Demonstrations,
+    *,
+    first_action_from: Sequence[int],
+    history: int = 1,
+    dt: float = 1.0,
+    final_action_weight: float = 0.0,
+) -> Transitions:
+    """Pair every state with its successor; no pair, and no history, spans two episodes.
+
+    Angles continue those of the present state, so that no difference holds a 2π jump. Before the beginning of
+    an episode, its first state is repeated.
+
+    Args:
+        demos: The demonstrations; an episode of T frames gives T − 1 pairs.
+        first_action_from: See `build_states`.
+        history: States that a model is given, the present one included.
+        dt: Duration of one control period.
+        final_action_weight: If positive, add one pair per episode for its last frame, with this weight. What
+            came after it was not recorded, but the last action was: often the one that finished the task.
+    """
+    if history < 1:
+        raise ConfigError(f"history counts the present state, so it is at least 1, got {history}")
+    states = build_states(demos, first_action_from)
+    obs_dim, now = demos.obs.shape[1], np.arange(len(states))
+    if final_action_weight <= 0:
+        now = np.delete(now, demos.episode_ends - 1)
+    episode = np.searchsorted(demos.episode_ends, now, side="right")
+    seen = np.maximum(now[:, None] - np.arange(history), demos.starts[episode][:, None])
+    successor = np.minimum(now + 1, demos.episode_ends[episode] - 1)
+    path = states[np.column_stack([seen[:, ::-1], successor])]
+    final = now == successor
+    path[final, -1, obs_dim:] = demos.act[now[final]]
+    path = unwrap_angles(path, _find_state_angles(demos), anchor=history - 1)
+    weight = np.ones(path[:, -1].shape, np.float32)
+    weight[final] = final_action_weight
+    weight[final, :obs_dim] = 0.0  # the observation after a final action was not recorded
+    return Transitions(
+        x=torch.from_numpy(path[:, -2::-1].reshape(len(path), -1)),
+        x_next=torch.from_numpy(path[:, -1].copy()),
+        dt=torch.full((len(path), 1), dt),
+        weight=torch.from_numpy(weight),
+    )
+
+
+def build_windows(
+    demos: Demonstrations,
+    *,
+    first_action_from: Sequence[int],
+    horizon: int,
+    history: int,
+    n_action_steps: int,
+) -> Windows:
+    """Cut every window that holds `n_action_steps` recorded actions from the present on.
+
+    As in Diffusion Policy; with horizon 6, history 2, n_action_steps 3:
+
+        frame        t-1  t   t+1  t+2  t+3  t+4
+        observed      x   x
+        predicted     x   x   x    x    x    x
+        executed          x   x    x
+
+    Windows that reach past either end of their episode repeat its first or last frame; none spans two
+    episodes. Angles of states lead up to the present one, those of actions start from it: no window holds a
+    2π jump.
+
+    Deviation: an episode too short to hold `n_action_steps` actions gives one padded window; Diffusion Policy
+    drops it.
+    """
+    if min(horizon, history, n_action_steps) < 1 or history - 1 + n_action_steps > horizon:
+        raise ConfigError(
+            "need history - 1 + n_action_steps <= horizon, all at least 1, "
+            f"got {history}, {n_action_steps}, {horizon}"
+        )
+    states = build_states(demos, first_action_from)
+    counts = np.maximum(demos.lengths - horizon + history + n_action_steps - 1, 1)
+    episode = np.repeat(np.arange(len(demos)), counts)
+    nth = np.arange(len(episode)) - np.repeat(np.cumsum(counts) - counts, counts)
+    steps = (nth - (history - 1))[:, None] + np.arange(horizon)
+    frames = demos.starts[episode][:, None] + np.clip(steps, 0, demos.lengths[episode][:, None] - 1)
+    seen = unwrap_angles(states[frames[:, :history]], _find_state_angles(demos), anchor=-1)
+    actions = unwrap_angles(demos.act[frames], demos.act_angles, anchor=history - 1)
+    return Windows(states=torch.from_numpy(seen[:, ::-1].copy()), actions=torch.from_numpy(actions.copy()))
+
+
+def _find_state_angles(demos: Demonstrations) -> tuple[int, ...]:
+    """List the columns of a state that are angles."""
+    obs_dim = demos.obs.shape[1]
+    return demos.angles + tuple(obs_dim + column for column in demos.act_angles)
