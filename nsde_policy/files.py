@@ -1,12 +1,59 @@
-"""Files that are whole or absent, whatever happens."""
+"""Read JSON files without trusting them, and write files atomically."""
 
+import json
 import os
 from pathlib import Path
+from typing import Any
 
-from nsde_policy.errors import OutputError
+from nsde_policy.errors import NsdePolicyError, OutputError
 
 PARTIAL = ".partial"
-"""Ending of files that are not whole yet."""
+"""Suffix of files that are still being written."""
+MAX_JSON_BYTES = 64 * 2**20
+"""Largest JSON file that `read_json` loads, unless the caller gives another limit."""
+
+
+def read_json(path: Path, *, error: type[NsdePolicyError], max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
+    """Read a JSON object from a file that may be missing, damaged or hostile.
+
+    Args:
+        path: A regular file; pipes and devices are rejected, so that reading never blocks.
+        error: Exception class to raise; its message names the file and what is wrong with it.
+        max_bytes: Size limit of the file.
+
+    Raises:
+        error: If the file cannot be read, is too large or does not hold a JSON object.
+    """
+    try:
+        if path.exists() and not path.is_file():
+            raise error(f"{path} is not a regular file; expected a JSON file")
+        with path.open("rb") as file:
+            content = file.read(max_bytes + 1)
+    except OSError as problem:
+        raise error(f"{path} cannot be read: {problem.strerror or problem}") from problem
+    if len(content) > max_bytes:
+        raise error(f"{path} is larger than {max_bytes} bytes, too large for what it should hold")
+    return parse_json(content, name=str(path), error=error)
+
+
+def parse_json(content: str | bytes, *, name: str, error: type[NsdePolicyError]) -> dict[str, Any]:
+    """Parse a JSON object that may be damaged or hostile.
+
+    Args:
+        content: Text, or UTF-8 bytes.
+        name: What the message of an error calls the content, such as its file name.
+        error: Exception class to raise.
+
+    Raises:
+        error: If the content is not a JSON object.
+    """
+    try:
+        values = json.loads(content)
+    except (ValueError, RecursionError) as problem:
+        raise error(f"{name} is not valid JSON: {problem}") from problem
+    if not isinstance(values, dict):
+        raise error(f"{name} holds a JSON {type(values).__name__}, expected a JSON object")
+    return values
 
 
 def replace_file(target: Path, content: bytes) -> None:

@@ -1,6 +1,5 @@
 """One array of a store: opened with care, checked chunk by chunk, read in slices of frames."""
 
-import json
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,10 @@ import numpy.typing as npt
 from nsde_policy.data.zarr_store.chunks import chunk_faults, codec_names
 from nsde_policy.data.zarr_store.files import Files
 from nsde_policy.errors import DamagedStoreError, UnsupportedArrayError
+from nsde_policy.files import parse_json
 
+MAX_METADATA_BYTES = 16 * 2**20
+"""Largest metadata file that is parsed."""
 _NUMBERS = re.compile(r"[<>|=]?[biuf]\d+|bool|u?int\d+|float\d+")
 
 
@@ -112,20 +114,14 @@ def array_names(files: Files, folder: str) -> list[str]:
     return found
 
 
-def read_json(files: Files, key: str) -> dict[str, Any]:
-    """A JSON object of the store; empty where the key is absent."""
-    if files.size(key) is None:
+def read_metadata(files: Files, key: str) -> dict[str, Any]:
+    """Read a JSON object of the store; empty if the key does not exist."""
+    size = files.size(key)
+    if size is None:
         return {}
-    text = files.read(key)
-    try:
-        content = json.loads(text)
-    except ValueError as error:
-        raise DamagedStoreError(
-            f"{key} is no valid JSON ({_brief(error)}); restore it from the original"
-        ) from error
-    if not isinstance(content, dict):
-        raise DamagedStoreError(f"{key} holds a {type(content).__name__}, expected a JSON object")
-    return content
+    if size > MAX_METADATA_BYTES:
+        raise DamagedStoreError(f"{key} has {size} bytes, expected at most {MAX_METADATA_BYTES}")
+    return parse_json(files.read(key), name=key, error=DamagedStoreError)
 
 
 def _is_array(files: Files, name: str) -> bool:
@@ -138,10 +134,10 @@ def _is_array(files: Files, name: str) -> bool:
 
 def _metadata(files: Files, name: str) -> dict[str, Any] | None:
     if files.size(f"{name}/.zarray") is not None:
-        return read_json(files, f"{name}/.zarray")
+        return read_metadata(files, f"{name}/.zarray")
     if files.size(f"{name}/zarr.json") is None:
         return None
-    metadata = read_json(files, f"{name}/zarr.json")
+    metadata = read_metadata(files, f"{name}/zarr.json")
     return metadata if metadata.get("node_type") == "array" else None
 
 

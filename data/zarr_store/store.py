@@ -17,7 +17,7 @@ from nsde_policy.data.types import (
     check_ends,
     check_lengths,
 )
-from nsde_policy.data.zarr_store.arrays import StoredArray, array_names, open_array, read_json
+from nsde_policy.data.zarr_store.arrays import StoredArray, array_names, open_array, read_metadata
 from nsde_policy.data.zarr_store.files import open_files
 from nsde_policy.errors import (
     AngleError,
@@ -60,8 +60,8 @@ class Store:
     def attributes(self) -> dict[str, Any]:
         """What the recording says about itself."""
         if self.zarr_format == 2:
-            return read_json(self.files, ".zattrs")
-        attributes = read_json(self.files, "zarr.json").get("attributes", {})
+            return read_metadata(self.files, ".zattrs")
+        attributes = read_metadata(self.files, "zarr.json").get("attributes", {})
         if not isinstance(attributes, dict):
             raise DamagedStoreError(f"the attributes in zarr.json are {attributes!r}, expected a JSON object")
         return attributes

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nsde_policy.data.types import Episode, Ints, check_angles, check_rate
-from nsde_policy.data.zarr_store.arrays import read_json
+from nsde_policy.data.zarr_store.arrays import read_metadata
 from nsde_policy.data.zarr_store.files import DirectoryFiles
 from nsde_policy.data.zarr_store.growing_array import GrowingArray
 from nsde_policy.data.zarr_store.lock import lock_directory
@@ -155,7 +155,7 @@ class DemoWriter:
         if attributes is None:  # nobody has recorded anything here
             made = {MADE_WITH: made_with} if made_with else {}
             self._write({".zattrs": json.dumps({**settings, **made}).encode()})
-            attributes = read_json(DirectoryFiles(self.path), ".zattrs")
+            attributes = read_metadata(DirectoryFiles(self.path), ".zattrs")
         if RECORDING not in attributes:
             raise NotAStoreError(f"{self.path} is no recording of this package; choose a new path")
         found = {name: attributes.get(name) for name in settings}
@@ -171,9 +171,11 @@ class DemoWriter:
         """What the store says of itself; None where it is empty, whatever was meant to come into it."""
         if {path.name for path in self.path.iterdir()} <= {".zattrs" + PARTIAL}:
             return None
-        attributes = read_json(DirectoryFiles(self.path), ".zattrs")
+        attributes = read_metadata(DirectoryFiles(self.path), ".zattrs")
         ends = f"{ENDS}/.zarray"
-        counted = (self.path / ends).is_file() and read_json(DirectoryFiles(self.path), ends)["shape"] != [0]
+        counted = (self.path / ends).is_file() and read_metadata(DirectoryFiles(self.path), ends)[
+            "shape"
+        ] != [0]
         held = counted or any(path.is_dir() for path in (self.path / "data").glob("*"))
         return attributes if held or RECORDING not in attributes else None
 
@@ -199,7 +201,7 @@ class DemoWriter:
         """Say who records, before the first episode; sessions of which nothing is left are forgotten."""
         if self._noted is not None and self._noted <= len(self):
             return
-        attributes = read_json(DirectoryFiles(self.path), ".zattrs")
+        attributes = read_metadata(DirectoryFiles(self.path), ".zattrs")
         earlier = [s for s in attributes.get("sessions", []) if s.get("first_episode", 0) < len(self)]
         attributes["sessions"] = [*earlier, {"first_episode": len(self), **self._session}]
         self._write({".zattrs": json.dumps(attributes).encode()})

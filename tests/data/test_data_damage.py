@@ -208,16 +208,20 @@ DAMAGES = [
     ),
     Damage("no ends", with_arrays(meta__episode_ends=None), MissingArrayError, "'meta/episode_ends'"),
     Damage("no such key", write_store, MissingArrayError, "'data/joints'", {"obs_keys": ("joints",)}),
-    Damage("v2 metadata cut off", with_file(STATE_META, half), DamagedStoreError, ".zarray is no valid JSON"),
+    Damage(
+        "v2 metadata cut off", with_file(STATE_META, half), DamagedStoreError, ".zarray is not valid JSON"
+    ),
     Damage(
         "v3 metadata cut off",
         with_file("data/state/zarr.json", half, zarr_format=3),
         DamagedStoreError,
-        "zarr.json is no valid JSON",
+        "zarr.json is not valid JSON",
     ),
-    Damage("metadata is a list", with_file(STATE_META, lambda _: b"[]"), DamagedStoreError, "holds a list"),
     Damage(
-        "binary metadata", with_file(STATE_META, lambda _: b"\xff\xfe\0"), DamagedStoreError, "no valid JSON"
+        "metadata is a list", with_file(STATE_META, lambda _: b"[]"), DamagedStoreError, "holds a JSON list"
+    ),
+    Damage(
+        "binary metadata", with_file(STATE_META, lambda _: b"\xff\xfe\0"), DamagedStoreError, "not valid JSON"
     ),
     Damage("negative shape", with_metadata(STATE_META, shape=[-4, 5]), DamagedStoreError, "makes no sense"),
     Damage("no shape", with_file(STATE_META, lambda _: b'{"dtype": "<f4"}'), DamagedStoreError, "no sense"),
@@ -236,7 +240,10 @@ DAMAGES = [
         "codec.*foo",
     ),
     Damage(
-        "root attributes cut off", with_file(".zattrs", lambda _: b"{"), DamagedStoreError, ".zattrs is no"
+        "root attributes cut off",
+        with_file(".zattrs", lambda _: b"{"),
+        DamagedStoreError,
+        ".zattrs is not valid JSON",
     ),
     # chunks
     Damage(
@@ -425,8 +432,12 @@ def test_whatever_call_is_denied_the_error_is_typed(
 ) -> None:
     path = write_store(tmp_path / "demos.zarr")
 
-    def denied(*args: Any) -> None:
-        raise PermissionError(13, "Permission denied")
+    genuine = getattr(Path, call)
+
+    def denied(file: Path, *args: Any, **options: Any) -> Any:
+        if file.is_relative_to(path):
+            raise PermissionError(13, "Permission denied")
+        return genuine(file, *args, **options)
 
     monkeypatch.setattr(Path, call, denied)
     with pytest.raises(error, match="cannot be read: Permission denied"):
