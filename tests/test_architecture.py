@@ -89,6 +89,7 @@ def test_a_room_imports_only_lower_layers(path):
     [
         ("envs", {"torch", "zarr"}),
         ("data", {"torch", "gymnasium", "pymunk", "pygame"}),
+        ("nsde_policy/control", {"torch", "gymnasium", "zarr"}),
         ("nsde_policy/deploy/runtime", {"torch", "onnx", "onnxscript", "safetensors", "gymnasium", "zarr"}),
     ],
 )

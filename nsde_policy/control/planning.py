@@ -9,7 +9,7 @@ import numpy as np
 from nsde_policy.control.faults import Fault, FaultKind, one_line
 from nsde_policy.control.report import Recorder
 from nsde_policy.control.timed_plan import TimedPlan, foreseen
-from nsde_policy.control.worker import Answer, Question, Worker, answer_to
+from nsde_policy.control.worker import PlanJob, PlanResult, PlanWorker
 from nsde_policy.errors import PlanError
 from nsde_policy.inference.history import History
 from nsde_policy.inference.spec import Planner
@@ -45,7 +45,7 @@ class Planning:
         deadline_s: float,
         seed: int,
         clock: Callable[[], float],
-        worker: Worker | None,
+        worker: PlanWorker | None,
         recorder: Recorder,
     ) -> None:
         self._planner, self._spec, self._worker = planner, planner.spec, worker
@@ -55,7 +55,7 @@ class Planning:
         self.asked = 0
         """Plans asked for so far, which is the index of the next."""
         self._void = 0  # answers to questions up to this one are no longer wanted
-        self._under_way: Question | None = None
+        self._under_way: PlanJob | None = None
         self._waiting_since = 0.0  # when it was asked, or when its answer was given up
         self._overdue = False  # whether it was said that it does not come
         self.current: TimedPlan | None = None
@@ -78,15 +78,15 @@ class Planning:
         due = self.current is None or anew
         if self._worker is None:
             if due or self.current is None or period >= self.current.end:
-                faults += self._take(answer_to(self._planner, self._from_now(memory, period, 0), self._clock))
+                faults += self._take(self._from_now(memory, period, 0).run(self._planner, self._clock))
             return faults
         lead = self._lead()
         due = due or self.current is None or self.current.end - period <= lead
         if due and self._under_way is None and self.coming is None:
             question = None if anew else self._from_then(memory, period, period + lead)
             self._under_way = question or self._from_now(memory, period, lead)
-            self._waiting_since, self._overdue = self._under_way.asked, False
-            self._worker.ask(self._under_way)
+            self._waiting_since, self._overdue = self._under_way.requested_at, False
+            self._worker.submit(self._under_way)
             faults += self.collect(period, patience=self._deadline if self.current is None else 0.0)
         return faults
 
@@ -94,7 +94,7 @@ class Planning:
         """Take in an answer that has come, and let a plan take over whose time has come."""
         faults: list[Fault] = []
         if self._worker is not None and self._under_way is not None:
-            answer = self._worker.answer(patience)
+            answer = self._worker.result(patience)
             if answer is None:
                 faults = self._never_coming(self._under_way)
             else:
@@ -108,15 +108,15 @@ class Planning:
         """Let the worker go; what has gone wrong with a plan that has come meanwhile is still noted."""
         if self._worker is None:
             return
-        if self._under_way is not None and (answer := self._worker.answer(0.0)) is not None:
+        if self._under_way is not None and (answer := self._worker.result(0.0)) is not None:
             self._under_way = None
             self._note(answer)
         self._worker.close()
 
-    def _wanted(self, answer: Answer) -> bool:
-        return answer.question.index >= self._void
+    def _wanted(self, answer: PlanResult) -> bool:
+        return answer.job.index >= self._void
 
-    def _never_coming(self, question: Question) -> list[Fault]:
+    def _never_coming(self, question: PlanJob) -> list[Fault]:
         """Say once of a plan that it has not come for as long as it would have lasted."""
         now = self._clock()
         if self._overdue or now - self._waiting_since <= question.steps / self._policy_hz:
@@ -125,7 +125,7 @@ class Planning:
         detail = f"the worker has been planning for {now - self._waiting_since:.4g} s without an answer"
         return [Fault(FaultKind.LATE_PLAN, now, detail)]
 
-    def _note(self, answer: Answer) -> list[Fault]:
+    def _note(self, answer: PlanResult) -> list[Fault]:
         """Count what is wrong with a plan that nobody wants any more; it is no reason to hold."""
         found = self._laid_out(answer)
         if isinstance(found, Fault):
@@ -137,13 +137,13 @@ class Planning:
         longest = max(self._latencies, default=0.0) * self._policy_hz
         return min(max(math.ceil(longest - 1e-6), 1), self._chunk)
 
-    def _from_now(self, memory: History, period: int, lead: int) -> Question:
+    def _from_now(self, memory: History, period: int, lead: int) -> PlanJob:
         longest = self._spec.longest_chunk or self._chunk + lead + SPARE
         steps = min(self._chunk + lead + SPARE, longest)
         use = min(self._chunk + lead, steps)
         return self._question(memory.states(), period, memory.last_action, steps=steps, use=use, ahead=False)
 
-    def _from_then(self, memory: History, period: int, start: int) -> Question | None:
+    def _from_then(self, memory: History, period: int, start: int) -> PlanJob | None:
         if self.current is None:
             return None
         states = foreseen(self.current, memory.states(), period, start, self._spec)
@@ -155,23 +155,23 @@ class Planning:
 
     def _question(
         self, states: np.ndarray, start: int, in_force: np.ndarray, *, steps: int, use: int, ahead: bool
-    ) -> Question:
+    ) -> PlanJob:
         self.asked += 1
-        return Question(
+        return PlanJob(
             index=self.asked - 1,
             states=states,
             steps=steps,
-            randomness=self._seed,
+            base_seed=self._seed,
             start=start,
-            in_force=in_force,
+            previous_action=in_force,
             use=use,
             ahead=ahead,
-            asked=self._clock(),
+            requested_at=self._clock(),
         )
 
-    def _take(self, answer: Answer, period: int | None = None) -> list[Fault]:
+    def _take(self, answer: PlanResult, period: int | None = None) -> list[Fault]:
         """Lay out the answer as a plan; what is wrong with it comes back as faults."""
-        question, now = answer.question, self._clock()
+        question, now = answer.job, self._clock()
         if question.ahead:
             missed = period is not None and period > question.start
         else:
@@ -194,9 +194,9 @@ class Planning:
             self.current, self.coming = plan, None
         return faults
 
-    def _laid_out(self, answer: Answer) -> TimedPlan | Fault:
+    def _laid_out(self, answer: PlanResult) -> TimedPlan | Fault:
         """The plan in time, or what is wrong with it."""
-        question = answer.question
+        question = answer.job
         if answer.plan is None:
             return Fault(FaultKind.PLANNER_ERROR, self._clock(), one_line(answer.error))
         try:
@@ -205,7 +205,7 @@ class Planning:
                 self._spec,
                 index=question.index,
                 start=question.start,
-                in_force=question.in_force,
+                in_force=question.previous_action,
                 use=question.use,
             )
         except PlanError as error:

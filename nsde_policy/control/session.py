@@ -25,7 +25,7 @@ from nsde_policy.control.limits import Limiter
 from nsde_policy.control.planning import Planning
 from nsde_policy.control.reaction import react
 from nsde_policy.control.report import Recorder, Report, Sent
-from nsde_policy.control.worker import ThreadWorker, Worker
+from nsde_policy.control.worker import PlanWorker, ThreadWorker
 from nsde_policy.errors import ConfigError, PolicyInputError, SessionClosedError, SessionStoppedError
 from nsde_policy.inference.calibration import Calibration, Familiarity
 from nsde_policy.inference.spec import Planner
@@ -42,7 +42,7 @@ class Session:
         calibration: Calibration | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
-        worker: Worker | None = None,
+        worker: PlanWorker | None = None,
     ) -> None:
         self.config = config = config or SessionConfig()
         self.spec = spec = planner.spec

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from nsde_policy.control.worker import Answer, Question, answer_to
+from nsde_policy.control.worker import PlanJob, PlanResult
 from nsde_policy.inference.spec import Plan, Planner, PolicySpec
 
 
@@ -14,17 +14,17 @@ class SimulatedWorker:
 
     def __init__(self, planner: Planner, clock: Callable[[], float], *, delay_s: float) -> None:
         self._planner, self._clock, self._delay = planner, clock, delay_s
-        self._coming: Answer | None = None
+        self._coming: PlanResult | None = None
 
-    def ask(self, question: Question) -> None:
+    def submit(self, job: PlanJob) -> None:
         """Plan at once, and keep the answer until its time."""
-        found = answer_to(self._planner, question, self._clock)
-        self._coming = Answer(question, found.plan, found.error, self._delay)
+        found = job.run(self._planner, self._clock)
+        self._coming = PlanResult(job, found.plan, found.error, self._delay)
 
-    def answer(self, patience: float) -> Answer | None:
+    def result(self, timeout_s: float) -> PlanResult | None:
         """The answer, where its time has come; simulated time does not wait."""
         coming = self._coming
-        if coming is None or self._clock() + 1e-9 < coming.question.asked + self._delay:
+        if coming is None or self._clock() + 1e-9 < coming.job.requested_at + self._delay:
             return None
         self._coming = None
         return coming

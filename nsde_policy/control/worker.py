@@ -1,117 +1,105 @@
-"""Planning aside: a worker plans while the loop goes on, so that a slow machine never stalls it."""
+"""Plan jobs of a control session, and the worker thread that runs them while the loop goes on."""
 
-import queue
-import threading
-import weakref
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from nsde_policy.inference.spec import Plan, Planner
-
-LEAVE_S = 5.0
-"""Longest that the end of a program waits for a plan under way, seconds."""
+from nsde_policy.inference.worker import PlannerThread
 
 
 @dataclass(frozen=True, eq=False)
-class Question:
-    """What is to be planned."""
+class PlanJob:
+    """A plan to make: from which states, for which periods."""
 
     index: int
-    """How many plans were asked for before."""
+    """How many plans were requested before."""
     states: np.ndarray
-    """What the policy is shown, newest first, (history, d)."""
+    """States that the policy plans from, newest first, (history, d)."""
     steps: int
-    randomness: int
-    """What the randomness of all plans is drawn from."""
+    base_seed: int
+    """Seed of the session, from which the seed of each plan is derived."""
     start: int
     """Policy period of the plan's first command."""
-    in_force: np.ndarray
-    """The command of the period before it, (act_dim,)."""
+    previous_action: np.ndarray
+    """The command of the period before `start`, (act_dim,)."""
     use: int
     """Commands to execute before the next plan takes over."""
     ahead: bool
-    """Whether `start` was still to come when it was asked."""
-    asked: float
-    """When, on the session's clock, seconds."""
+    """Whether `start` was still in the future at the time of the request."""
+    requested_at: float
+    """Time of the request on the session's clock, seconds."""
 
     @property
     def seed(self) -> int:
-        """Of this plan; worked out where the planning is done."""
-        return int(np.random.SeedSequence([self.randomness, self.index]).generate_state(1)[0])
+        """Seed of this plan; computed in the worker, because `SeedSequence` is slow."""
+        return int(np.random.SeedSequence([self.base_seed, self.index]).generate_state(1)[0])
+
+    def run(self, planner: Planner, clock: Callable[[], float]) -> "PlanResult":
+        """Plan now; an exception of the planner becomes part of the result."""
+        try:
+            plan = planner.plan_from(self.states, steps=self.steps, seed=self.seed)
+        except Exception as error:  # any kind: networks, graphs and connections raise their own
+            return PlanResult(self, None, error, clock() - self.requested_at)
+        return PlanResult(self, plan, None, clock() - self.requested_at)
 
 
 @dataclass(frozen=True, eq=False)
-class Answer:
-    """What came of it."""
+class PlanResult:
+    """The plan of a job, or the exception that the planner raised."""
 
-    question: Question
+    job: PlanJob
     plan: Plan | None
     error: BaseException | None
     latency: float
-    """From question to answer, seconds."""
+    """From request to result, seconds."""
 
 
-def answer_to(planner: Planner, question: Question, clock: Callable[[], float]) -> Answer:
-    """Plan now; an exception becomes part of the answer."""
-    try:
-        plan = planner.plan_from(question.states, steps=question.steps, seed=question.seed)
-    except Exception as error:  # whatever a network, a graph or a connection may raise
-        return Answer(question, None, error, clock() - question.asked)
-    return Answer(question, plan, None, clock() - question.asked)
+class PlanWorker(Protocol):
+    """Runs one plan job at a time beside the control loop."""
 
+    def submit(self, job: PlanJob) -> None:
+        """Start a job; the session submits the next one only after it has the result."""
 
-class Worker(Protocol):
-    """Answers questions aside, one at a time."""
-
-    def ask(self, question: Question) -> None:
-        """Begin to plan; the session asks nothing else before it has the answer."""
-
-    def answer(self, patience: float) -> Answer | None:
-        """The answer, if it is there within `patience` seconds."""
+    def result(self, timeout_s: float) -> PlanResult | None:
+        """Return the result, or None if it is not there within the timeout."""
 
     def close(self) -> None:
-        """Let go; a plan under way is not waited for."""
+        """Release the worker without waiting for a running job."""
 
 
 class ThreadWorker:
-    """A thread that plans in real time."""
+    """A `PlanWorker` in real time, on a `PlannerThread`."""
 
     def __init__(self, planner: Planner, clock: Callable[[], float]) -> None:
         self._planner, self._clock = planner, clock
-        self._questions: queue.SimpleQueue[Question | None] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="nsde-policy planner", daemon=True)
-        self._thread.start()
-        weakref.finalize(self, _end, self._questions, self._thread)
+        self._thread = PlannerThread()
+        self._future: Future[PlanResult] | None = None
 
-    def ask(self, question: Question) -> None:
-        """Hand over a question."""
-        self._questions.put(question)
+    def submit(self, job: PlanJob) -> None:
+        """Queue a job in the thread."""
+        self._future = self._thread.submit(lambda: self._run(job))
 
-    def answer(self, patience: float) -> Answer | None:
-        """The answer, waiting for at most `patience` seconds."""
-        try:
-            return self._answers.get(timeout=patience) if patience > 0 else self._answers.get_nowait()
-        except queue.Empty:
+    def result(self, timeout_s: float) -> PlanResult | None:
+        """Return the result, or None if it is not there within the timeout."""
+        if self._future is None:
             return None
+        try:
+            result = self._future.result(timeout_s)
+        except TimeoutError:
+            return None
+        self._future = None
+        return result
 
     def close(self) -> None:
-        """End the thread after the plan it is busy with."""
-        self._questions.put(None)
+        """End the thread after the running job, without waiting for it."""
+        self._thread.close()
 
-    def _work(self) -> None:
-        while (question := self._questions.get()) is not None:
-            try:
-                found = answer_to(self._planner, question, self._clock)
-            except BaseException as error:  # even SystemExit: a planner does not end this thread unheard
-                found = Answer(question, None, error, self._clock() - question.asked)
-            self._answers.put(found)
-
-
-def _end(questions: queue.SimpleQueue[Question | None], thread: threading.Thread) -> None:
-    """Let the thread end before Python does, which would abort beside one that is inside torch."""
-    questions.put(None)
-    thread.join(LEAVE_S)
+    def _run(self, job: PlanJob) -> PlanResult:
+        try:
+            return job.run(self._planner, self._clock)
+        except BaseException as error:  # SystemExit must not reach the control loop either
+            return PlanResult(job, None, error, self._clock() - job.requested_at)

@@ -157,9 +157,11 @@ class Play:
 
     def close(self, patience_s: float) -> bool:
         """Make no more plans; whether those being made have ended within so many seconds."""
+        for lane in self._lanes:
+            lane.leave()
         ends = time.monotonic() + patience_s
-        desks = [performer.desk for performer in self._performers.values()]
-        ended = [desk.close(max(0.0, ends - time.monotonic())) for desk in desks]  # every one of them
+        threads = [performer.thread for performer in self._performers.values()]
+        ended = [thread.close(max(0.0, ends - time.monotonic())) for thread in threads]  # every one of them
         return all(ended)
 
     def _step(self) -> None:

@@ -14,10 +14,11 @@ from nsde_policy.eval.rollout import noise_generator
 from nsde_policy.inference.history import History
 from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.spec import Plan
+from nsde_policy.inference.worker import PlannerThread
+from nsde_policy.viewer.async_planner import AsyncPlanner
 from nsde_policy.viewer.controls import Controls
 from nsde_policy.viewer.forecast import Fan, drift_field
 from nsde_policy.viewer.messages import Hold
-from nsde_policy.viewer.planner_thread import Desk, Thinker
 from nsde_policy.viewer.simulation import Deed, World
 
 
@@ -30,13 +31,13 @@ class Performer:
     policy: Policy
     plan_s: deque[float]
     """How long its last plans took, with the controls as they are."""
-    desk: Desk
-    """Where its plans are made, on however many tables it plays."""
+    thread: PlannerThread
+    """Makes its plans, shared by all lanes that it plays in."""
 
     @classmethod
     def of(cls, name: str, title: str, policy: Policy) -> "Performer":
         """One that has not planned yet."""
-        return cls(name, title, policy, deque(maxlen=50), Desk(policy))
+        return cls(name, title, policy, deque(maxlen=50), PlannerThread())
 
     def latency(self, controls: Controls) -> dict[str, float] | None:
         """Median time of a plan, and network calls; None before the first with these controls."""
@@ -66,7 +67,7 @@ class Lane:
 
     def __init__(self, performer: Performer, seed: int) -> None:
         self.performer, self.policy = performer, performer.policy
-        self._thinker = Thinker(performer.desk)
+        self._planner = AsyncPlanner(performer.policy, performer.thread)
         self.world = World(seed)
         self.reset(seed)
 
@@ -84,13 +85,13 @@ class Lane:
 
     def forget_plan(self) -> None:
         """Plan anew at the next period, as after a change of the controls."""
-        self._thinker.give_up()
+        self._planner.cancel()
         self._plan, self._used = None, 0
         self._minds[self.world.last] = self._mind()
 
     def leave(self) -> None:
         """Want no more plans."""
-        self._thinker.give_up()
+        self._planner.cancel()
 
     def let_go(self) -> None:
         """A hand has changed the world: what was seen before it says nothing of what comes next."""
@@ -101,12 +102,12 @@ class Lane:
         """Whether its next command takes longer than that to plan; the plan is begun where it is due."""
         if self.solved or (self._plan is not None and self._used < len(self._plan.actions)):
             return False
-        if not self._thinker.busy:
+        if not self._planner.busy:
             sampling = controls.sampling(self.policy)
-            self._thinker.begin(self._memory, self._noise, controls.chunk_of(self.policy), sampling)
+            self._planner.request(self._memory, self._noise, controls.chunk_of(self.policy), sampling)
         else:
             patience_s = 0.0  # it has been waited for already
-        thought = self._thinker.take(patience_s)
+        thought = self._planner.result(patience_s)
         if thought is None:
             return True
         if not np.isfinite(thought.plan.actions).all():
@@ -131,7 +132,7 @@ class Lane:
 
     def restore(self, period: int) -> None:
         """Make a moment of the past the present: the table, the memory, the plan and the noise to come."""
-        self._thinker.give_up()
+        self._planner.cancel()
         self.world.restore(period)
         mind = self._minds[period]
         self._minds = {k: m for k, m in self._minds.items() if k <= period}
@@ -157,7 +158,7 @@ class Lane:
             "plan": _ahead(mind),
             "fan": fan and fan.to_json(),
             "field": field or None,
-            "thinking": self._thinker.busy,
+            "thinking": self._planner.busy,
             "latency": self.performer.latency(controls),
         }
 
@@ -172,7 +173,7 @@ class Lane:
         return min(max(float(x), 0.0), SIDE), min(max(float(y), 0.0), SIDE)
 
     def _forget(self) -> None:
-        self._thinker.give_up()
+        self._planner.cancel()
         self._plan, self._used = None, 0
         self._memory = self.policy.spec.new_history()
         self._memory.add_observation(self.world.now.obs)

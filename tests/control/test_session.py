@@ -66,7 +66,7 @@ def drive(control, sim, n, *, rate=10.0, follow=True):
 def test_at_the_policys_own_rate_the_commands_are_the_planned_ones():
     sim, planner = Sim(), Walker()
     commands = drive(session(sim, planner, limits=FREE), sim, 4, follow=False)
-    memory = SPEC.memory()
+    memory = SPEC.new_history()
     memory.add_observation(OBS)
     seed = int(np.random.SeedSequence([0, 0]).generate_state(1)[0])
     planned = planner.plan_from(memory.states(), steps=5, seed=seed)
@@ -177,8 +177,8 @@ def test_more_commands_than_a_plan_holds_are_refused():
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
-        ({"rate": 10}, "no setting 'rate'; the nearest is 'rate_hz' of rate_hz, deadline_s, limits"),
-        ({"plan_ahed": True}, "the nearest is 'plan_ahead'"),
+        ({"rate": 10}, "no setting 'rate'; the closest is 'rate_hz' of rate_hz, deadline_s, limits"),
+        ({"plan_ahed": True}, "the closest is 'plan_ahead'"),
         ({"rate_hz": "fast"}, "need rate_hz > 0, got 'fast'"),
         ({"rate_hz": None}, "need rate_hz > 0"),
         ({"deadline_s": float("nan")}, "need deadline_s > 0"),
@@ -190,9 +190,9 @@ def test_more_commands_than_a_plan_holds_are_refused():
         ({"log": ["a"]}, "log is the path of a file"),
         (
             {"on_fault": {"clock_jmp": "stop"}},
-            "no fault 'clock_jmp'; the nearest is 'clock_jump' of non",
+            "no fault 'clock_jmp'; the closest is 'clock_jump' of non",
         ),
-        ({"on_fault": {3: "stop"}}, "no fault 3; the nearest"),
+        ({"on_fault": {3: "stop"}}, "no fault 3; the closest"),
         ({"on_fault": MappingProxyType({"late_plan": "panic"})}, "'stop' or a callback, got 'panic'"),
     ],
 )

@@ -239,6 +239,7 @@ def test_a_hand_is_obeyed_while_a_method_thinks(methods: list[Performer]):
 def test_however_often_a_slow_method_is_chosen_one_plan_is_being_made_and_one_is_wanted(
     monkeypatch: pytest.MonkeyPatch,
 ):
+    before = threading.active_count()
     (slow,) = performers([SHIPPED_POLICY])
     begun, go, plan = threading.Semaphore(0), threading.Semaphore(0), slow.policy.plan
 
@@ -248,7 +249,7 @@ def test_however_often_a_slow_method_is_chosen_one_plan_is_being_made_and_one_is
         return plan(*args, **options)
 
     monkeypatch.setattr(slow.policy, "plan", waiting)
-    stage, before = Play([slow], seed=SEED, patience_s=0), threading.active_count()
+    stage = Play([slow], seed=SEED, patience_s=0)
     for chosen in (("shipped",), ("shipped", "shipped")) * 20:
         run(stage, Choose(chosen), 2)
     assert begun.acquire(timeout=30)

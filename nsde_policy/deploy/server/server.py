@@ -19,16 +19,17 @@ from nsde_policy.deploy.protocol import (
     PlanRequest,
     Refusal,
     Welcome,
+    check_plan,
     decode,
     encode,
 )
 from nsde_policy.deploy.server.auth import Log, Pace, describe
 from nsde_policy.deploy.server.config import ServeSettings
 from nsde_policy.deploy.server.connection import Sockets, listen
-from nsde_policy.errors import ConfigError, ProtocolError
+from nsde_policy.errors import ConfigError, ProtocolError, RemoteFailedError
 from nsde_policy.inference.calibration import Calibration
-from nsde_policy.inference.spec import Planner
-from nsde_policy.inference.worker import PlanThread
+from nsde_policy.inference.spec import Plan, Planner
+from nsde_policy.inference.worker import PlannerThread
 
 STALLED = 10
 """A plan that takes so many deadlines means that the planner hangs: /healthz says so."""
@@ -54,7 +55,7 @@ class PolicyServer:
             max_steps=settings.longest_plan(planner.spec),
             deadline_s=settings.deadline_s,
         )
-        self._thread = PlanThread(planner)
+        self._planner, self._thread = planner, PlannerThread()
         self._sockets = Sockets(settings.max_clients, buffer=2**20 + 2 * settings.max_message)
         self._clients = self._in_flight = self._connected = 0
         self._answers = dict.fromkeys(("planned", "refused", "late", "failed"), 0)
@@ -79,7 +80,7 @@ class PolicyServer:
             self._stopping = True
             self._log("stopping", clients=self._clients, in_flight=self._in_flight)
             await self._settled()
-        self.hangs = not self._thread.stop(self._settings.patience_s)
+        self.hangs = not self._thread.close(self._settings.patience_s)
         if self.hangs:
             self._log("hangs", busy_s=round(self._thread.busy_s, 3))
         self._log("stopped", **self._answers)
@@ -205,10 +206,10 @@ class PolicyServer:
 
     async def _planned(self, request: PlanRequest, received: float, client: int) -> PlanReply | Refusal:
         deadline_s = min(request.deadline_s, self._settings.deadline_s)
-        coming = self._thread.submit(request.states, steps=request.steps, seed=request.seed)
+        future = self._thread.submit(lambda: self._plan(request))
         try:
             async with asyncio.timeout_at(received + deadline_s) as deadline:
-                plan = await asyncio.wrap_future(coming)
+                plan = await asyncio.wrap_future(future)
         except Exception as error:
             if deadline.expired():
                 self._answers["late"] += 1
@@ -219,6 +220,14 @@ class PolicyServer:
             return Refusal(request.id, "failed", "the policy failed; the server's log says why")
         self._answers["planned"] += 1
         return PlanReply(request.id, plan.actions, plan.states, plan.std)
+
+    def _plan(self, request: PlanRequest) -> Plan:
+        """Plan and check the result, in the planner thread; any error becomes a `RemoteFailedError`."""
+        try:
+            plan = self._planner.plan_from(request.states, steps=request.steps, seed=request.seed)
+            return check_plan(plan, self._spec, request.steps)
+        except BaseException as error:  # even SystemExit: a planner must not end the server
+            raise RemoteFailedError(describe(error)) from None
 
     async def _tell(self, connection: ServerConnection, message: Welcome | PlanReply | Refusal) -> None:
         async with asyncio.timeout(self._settings.patience_s):

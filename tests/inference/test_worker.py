@@ -1,0 +1,148 @@
+"""Tests for inference/worker.py: the planner thread of session, server and viewer."""
+
+import asyncio
+import gc
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from pathlib import Path
+
+import pytest
+
+from nsde_policy.inference.worker import PlannerThread
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def thread():
+    thread = PlannerThread()
+    yield thread
+    assert thread.close(30)
+
+
+def blocked(thread):
+    """Occupy the thread; returns the event that frees it and the future of the job."""
+    started, go = threading.Event(), threading.Event()
+
+    def job():
+        started.set()
+        assert go.wait(30)
+        return "freed"
+
+    future = thread.submit(job)
+    assert started.wait(30)
+    return go, future
+
+
+def test_jobs_run_in_order_in_one_other_thread(thread):
+    ran = []
+    futures = [thread.submit(lambda k=k: ran.append((k, threading.get_ident())) or k) for k in range(20)]
+    assert [future.result(30) for future in futures] == list(range(20))
+    assert [k for k, _ in ran] == list(range(20))
+    assert len({ident for _, ident in ran} | {threading.get_ident()}) == 2
+
+
+def test_a_result_can_be_polled_without_blocking(thread):
+    go, future = blocked(thread)
+    assert not future.done()
+    with pytest.raises(TimeoutError):
+        future.result(0)
+    go.set()
+    assert future.result(30) == "freed"
+
+
+def test_a_waiting_job_can_be_cancelled_and_a_running_one_cannot(thread):
+    go, running = blocked(thread)
+    ran = []
+    waiting = thread.submit(lambda: ran.append(1))
+    assert waiting.cancel()
+    assert not running.cancel()
+    go.set()
+    assert thread.submit(lambda: "next").result(30) == "next"
+    assert ran == []
+    assert running.result() == "freed"
+
+
+@pytest.mark.parametrize("error", [RuntimeError("broken"), SystemExit(3), KeyboardInterrupt()])
+def test_any_exception_of_a_job_is_in_its_future_and_the_next_job_runs(thread, error):
+    def fail():
+        raise error
+
+    assert thread.submit(fail).exception(30) is error
+    assert thread.submit(lambda: 1).result(30) == 1
+
+
+def test_a_future_can_be_awaited(thread):
+    async def plan():
+        return await asyncio.wait_for(asyncio.wrap_future(thread.submit(lambda: 7)), 30)
+
+    assert asyncio.run(plan()) == 7
+
+
+def test_busy_time_counts_the_running_job_only(thread):
+    assert thread.busy_s == 0.0
+    go, future = blocked(thread)
+    before = thread.busy_s
+    time.sleep(0.02)
+    assert thread.busy_s >= before + 0.02
+    go.set()
+    future.result(30)
+    deadline = time.monotonic() + 30
+    while thread.busy_s > 0 and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert thread.busy_s == 0.0
+
+
+def test_closing_runs_what_is_queued_and_then_refuses_jobs():
+    thread = PlannerThread()
+    go, _ = blocked(thread)
+    queued = thread.submit(lambda: "queued")
+    assert not thread.close()
+    with pytest.raises(RuntimeError, match="closed and takes no jobs"):
+        thread.submit(lambda: None)
+    go.set()
+    assert thread.close(30)
+    assert queued.result(0) == "queued"
+
+
+def test_a_closed_thread_is_released_together_with_the_results_it_made():
+    class Result:
+        pass
+
+    thread = PlannerThread()
+    result = thread.submit(Result).result(30)
+    released = weakref.ref(result), weakref.ref(thread)
+    assert thread.close(30)
+    del result, thread
+    gc.collect()
+    assert [ref() for ref in released] == [None, None]
+
+
+AT_EXIT = """
+import threading, time
+from nsde_policy.inference import worker
+worker.EXIT_TIMEOUT_S = {timeout}
+started = threading.Event()
+def job():
+    started.set()
+    time.sleep({job})
+    print("finished", flush=True)
+thread = worker.PlannerThread()
+thread.submit(job)
+started.wait(30)
+"""
+
+
+@pytest.mark.parametrize(("timeout", "job", "printed"), [(60, 0.3, "finished\n"), (0.1, 600, "")])
+def test_the_program_exits_after_the_running_job_but_does_not_wait_for_one_that_hangs(timeout, job, printed):
+    code = AT_EXIT.format(timeout=timeout, job=job)
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, printed, "")
+
+
+def test_the_module_imports_no_torch():
+    code = "import sys, nsde_policy.inference.worker; assert not {'torch', 'websockets'} & {*sys.modules}"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
