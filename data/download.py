@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nsde_policy.data.fetch import Progress, fetch, no_progress
-from nsde_policy.data.zarr_store.lock import lock_directory
 from nsde_policy.data.readers import load_demonstrations
+from nsde_policy.data.zarr_store.lock import lock_directory
 from nsde_policy.data.zarr_store.store import PUSHT_ANGLES
 from nsde_policy.data.zarr_store.unpack import unpack_store
-from nsde_policy.errors import ArchiveError, DemoError, DownloadError, NotAStoreError, StoreBusyError
+from nsde_policy.errors import ArchiveError, DemoError, DownloadError, NotAStoreError, StoreLockedError
 from nsde_policy.files import PARTIAL
 
 SPARE_BYTES = 16 * 2**20
@@ -151,7 +151,7 @@ def _difference(source: Source, store: Path) -> str | None:
 def _lock(work: Path) -> int:
     try:
         return lock_directory(work)
-    except StoreBusyError as error:
+    except StoreLockedError as error:
         raise DownloadError(f"another process is downloading to {work}; wait for it") from error
     except NotAStoreError as error:
         why = getattr(error.__cause__, "strerror", None) or error

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from nsde_policy.data.zarr_store.arrays import StoredArray
 from nsde_policy.data.zarr_store.store import Store
-from nsde_policy.errors import NonFiniteError, UnsupportedArrayError
+from nsde_policy.errors import ArrayError, EpisodeError
 
 
 class LazyFrames:
@@ -45,7 +45,7 @@ class LazyFrames:
         outside = ~((rounded >= 0) & (rounded <= 255))
         if outside.any():
             at = np.unravel_index(int(np.argmax(outside)), values.shape)
-            raise NonFiniteError(
+            raise EpisodeError(
                 f"{self._array.name}: {values[at]} at frame {start + at[0]} is no brightness from 0 to 255"
             )
         return rounded.astype(np.uint8)
@@ -62,8 +62,6 @@ def open_images(
     store = Store(Path(path), episode_ends=episode_ends, accept_omitted_chunks=accept_omitted_chunks)
     ends, (array,) = store.episodes([f"data/{key}"])
     if len(array.shape) < 3:
-        raise UnsupportedArrayError(
-            f"{array.name} has shape {array.shape}, expected images (frames, height, width, …)"
-        )
+        raise ArrayError(f"{array.name} has shape {array.shape}, expected images (frames, height, width, …)")
     array.verify(int(ends[-1]), accept_omitted=accept_omitted_chunks)
     return LazyFrames(array, int(ends[-1]))

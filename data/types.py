@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nsde_policy.errors import AngleError, DemoError, EpisodeError, NonFiniteError, UnsupportedArrayError
+from nsde_policy.errors import ArrayError, DemoError, EpisodeError
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
@@ -164,13 +164,13 @@ def column_names(array: str, width: int) -> tuple[str, ...]:
 def as_float32(values: npt.NDArray[Any], name: str) -> Floats:
     """The same numbers as float32; refuses what is no real number and what float32 cannot hold."""
     if values.dtype.kind not in "biuf":
-        raise UnsupportedArrayError(f"{name} holds {values.dtype}, expected real numbers")
+        raise ArrayError(f"{name} holds {values.dtype}, expected real numbers")
     with np.errstate(over="ignore"):
         converted = values.astype(np.float32, copy=False)
     overflow = np.isinf(converted) & np.isfinite(values)
     if overflow.any():
         at = np.unravel_index(int(np.argmax(overflow)), values.shape)
-        raise NonFiniteError(f"{name}: {values[at]:g} at frame {at[0]} is too large for float32; rescale it")
+        raise EpisodeError(f"{name}: {values[at]:g} at frame {at[0]} is too large for float32; rescale it")
     return converted
 
 
@@ -226,9 +226,11 @@ def check_angles(angles: Sequence[int], width: int, name: str) -> tuple[int, ...
     """Angle columns as a sorted tuple, after refusing any that `name` does not have."""
     for column in angles:
         if isinstance(column, bool) or not isinstance(column, int | np.integer) or not 0 <= column < width:
-            raise AngleError(f"{name} has columns 0 to {width - 1}, so {column!r} cannot be an angle column")
+            raise EpisodeError(
+                f"{name} has columns 0 to {width - 1}, so {column!r} cannot be an angle column"
+            )
     if len(set(angles)) != len(angles):
-        raise AngleError(f"an angle column of {name} is given twice: {list(angles)}")
+        raise EpisodeError(f"an angle column of {name} is given twice: {list(angles)}")
     return tuple(sorted(int(column) for column in angles))
 
 
@@ -248,7 +250,7 @@ def check_finite(values: Floats, names: Sequence[str], ends: Ints) -> None:
     frame, column = divmod(int(np.argmax(bad)), bad.shape[1])
     episode = int(np.searchsorted(ends, frame, side="right"))
     step = frame - (ends[episode - 1] if episode else 0)
-    raise NonFiniteError(
+    raise EpisodeError(
         f"{values[frame, column]} in {names[column]} at frame {frame} (episode {episode}, step {step}), "
         f"{bad.sum()} such in all; repair or drop the episode"
     )

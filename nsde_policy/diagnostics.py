@@ -19,10 +19,6 @@ PACKAGES = ("torch", "numpy", "gymnasium", "pymunk", "pygame", "zarr", "diffuser
 OPTIONAL_PACKAGES = ("matplotlib", "imageio", "imageio-ffmpeg")
 
 
-class DoctorError(NsdePolicyError):
-    """A self-check failed."""
-
-
 @dataclass(frozen=True)
 class Check:
     """One thing that was tried."""
@@ -63,7 +59,7 @@ class Findings:
         """Raise when a check failed, naming it."""
         failed = [check for check in self.checks if not check.ok]
         if failed:
-            raise DoctorError(f"{len(failed)} of {len(self.checks)} checks failed, first: {failed[0].name}")
+            raise NsdePolicyError(f"{failed[0].name} and {len(failed) - 1} other checks failed")
 
 
 def examine() -> Findings:

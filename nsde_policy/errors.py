@@ -1,76 +1,24 @@
-"""Every error this package raises on purpose.
+"""Errors that this package raises on purpose.
 
-A message says what was found, what was expected, and what to do; it fits on one line, because
-the command line prints it as one line and exits with 2.
+A message says what was found, what was expected and what to do, on one line: the command line prints it and
+exits with code 2.
 """
 
 
 class NsdePolicyError(Exception):
-    """Base of every error raised on purpose; anything else that escapes is a bug."""
+    """Base class of all errors raised on purpose; any other exception is a bug."""
 
 
 class ConfigError(NsdePolicyError, ValueError):
-    """A setting, or a combination of settings, that cannot work."""
+    """Invalid setting, flag or combination of settings."""
 
 
 class PluginError(ConfigError):
     """No method, task, reader or encoder of this name is installed."""
 
 
-class DemoError(NsdePolicyError, ValueError):
-    """The demonstrations do not have the form the package reads, or are damaged."""
-
-
-class NotAStoreError(DemoError):
-    """The path holds no zarr group that can be opened: absent, empty, unreadable, or something else."""
-
-
-class DamagedStoreError(DemoError):
-    """Part of the store is gone or garbled: metadata, a chunk, a zip file's directory."""
-
-
-class MissingArrayError(DemoError):
-    """The store lacks an array that was asked for."""
-
-
-class UnsupportedArrayError(DemoError):
-    """An array holds something other than numbers, or is packed in a way that is not read."""
-
-
-class NonFiniteError(DemoError):
-    """A number is NaN, infinite, or too large for float32."""
-
-
-class EpisodeError(DemoError):
-    """Frames and episodes do not fit together."""
-
-
-class AngleError(DemoError):
-    """A dimension declared to be an angle cannot be one."""
-
-
-class StoreBusyError(DemoError):
-    """Another process is recording to the same store."""
-
-
-class DownloadError(NsdePolicyError):
-    """A file cannot be fetched, or is not what it should be."""
-
-
-class ArchiveError(DownloadError):
-    """A downloaded archive is damaged, or holds what it must not."""
-
-
-class EnvInputError(NsdePolicyError, ValueError):
-    """An environment was given an action, a state or an option it cannot take."""
-
-
-class OutputError(NsdePolicyError):
-    """A result cannot be written where it was asked for."""
-
-
 class MissingDependencyError(NsdePolicyError, ImportError):
-    """An optional package is needed for what was asked and is not installed."""
+    """An optional package is required but not installed."""
 
     @classmethod
     def extra(cls, package: str, extra: str) -> "MissingDependencyError":
@@ -78,73 +26,105 @@ class MissingDependencyError(NsdePolicyError, ImportError):
         return cls(f"this needs {package}, which is not installed: pip install 'nsde-policy[{extra}]'")
 
 
-class UsageError(NsdePolicyError):
-    """The command line cannot be understood."""
+class OutputError(NsdePolicyError):
+    """A result file cannot be written."""
+
+
+class DemoError(NsdePolicyError, ValueError):
+    """Demonstrations that cannot be read or used."""
+
+
+class NotAStoreError(DemoError):
+    """The path is missing, empty, unreadable or not a zarr group."""
+
+
+class DamagedStoreError(DemoError):
+    """Metadata, a chunk or a zip directory of a store is missing or corrupt."""
+
+
+class StoreLockedError(DemoError):
+    """Another process is writing to the same store."""
+
+
+class ArrayError(DemoError):
+    """An array is missing, not numeric, or stored with an unsupported codec."""
+
+
+class EpisodeError(DemoError):
+    """Episode boundaries, shapes, values or angle columns are invalid."""
+
+
+class DownloadError(NsdePolicyError):
+    """A download failed or has unexpected content."""
+
+
+class ArchiveError(DownloadError):
+    """A downloaded archive is damaged or has unsafe content."""
+
+
+class EnvInputError(NsdePolicyError, ValueError):
+    """Invalid action, state or option of an environment."""
 
 
 class CheckpointError(NsdePolicyError, ValueError):
-    """A run directory, or a file in it, is missing, damaged, or does not fit."""
+    """A run directory, or a file in it, is missing, damaged or inconsistent."""
 
 
 class DivergedError(NsdePolicyError):
-    """Training produced numbers that are not finite."""
+    """Training produced NaN or infinity."""
 
 
 class ComparisonError(NsdePolicyError, ValueError):
-    """Results cannot be compared, or a file of them is damaged."""
+    """Results cannot be compared, or a results file is damaged."""
 
 
 class PolicyInputError(NsdePolicyError, ValueError):
-    """A policy was given an observation or an action it cannot take."""
+    """Invalid observation, action or option of a policy."""
 
 
 class NonFiniteObservationError(PolicyInputError):
-    """A policy was given an observation with NaN or infinity in it."""
+    """An observation contains NaN or infinity."""
 
 
 class PlanError(NsdePolicyError, ValueError):
-    """A planner answered with something that cannot be sent to a robot."""
+    """A plan has the wrong shape or is not finite."""
 
 
 class SessionStoppedError(NsdePolicyError):
-    """A control session stopped after a fault and waits for `reset`."""
+    """The control session stopped after a fault; call `reset` to continue."""
 
 
 class SessionClosedError(NsdePolicyError):
-    """A control session was asked for a step after its end."""
+    """The control session was closed."""
 
 
 class ProtocolError(NsdePolicyError, ValueError):
-    """What came over the wire is not a message of this version."""
+    """A message does not follow the protocol."""
 
 
 class RemoteError(NsdePolicyError):
-    """A policy behind a server gave no plan."""
+    """Base class of errors of `RemotePolicy`: the server returned no plan."""
 
 
 class RemoteRefusedError(RemoteError):
-    """The server will not plan: no token, too many clients, another version, a request it cannot take."""
+    """The server refused: wrong token, too many clients, other version or invalid request."""
 
 
-class RemoteLateError(RemoteError):
-    """No plan came in time; one that comes later is not used."""
+class RemoteTimeoutError(RemoteError):
+    """No plan arrived before the deadline; a late one is discarded."""
 
 
-class RemoteFailedError(RemoteError):
-    """The policy behind the server failed; the server's log says why."""
+class RemotePlanningError(RemoteError):
+    """The policy failed on the server; see the server's log."""
 
 
-class RemoteLostError(RemoteError):
-    """There is no connection to the server, and connecting again did not help."""
-
-
-class RemoteClosedError(RemoteError):
-    """The connection was closed on this side, on purpose."""
+class RemoteConnectionError(RemoteError):
+    """The connection is closed, or was lost and reconnecting failed."""
 
 
 class ExportError(NsdePolicyError):
-    """A policy cannot be written as one graph, or the graph does not answer as the policy does."""
+    """A policy cannot be exported, or the exported graph disagrees with it."""
 
 
 class GraphError(NsdePolicyError, ValueError):
-    """A file of an exported policy is missing, damaged, hostile, or not what it says it is."""
+    """An exported file is missing, damaged, unsafe or inconsistent."""

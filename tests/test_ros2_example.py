@@ -12,7 +12,7 @@ import pytest
 
 from nsde_policy.control import Session, SessionConfig
 from nsde_policy.deploy.client import RemotePolicy
-from nsde_policy.errors import RemoteLateError
+from nsde_policy.errors import RemoteTimeoutError
 from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.spec import Plan
 from tests.helpers.policy_servers import SPEC, LinearPlanner, served
@@ -110,7 +110,7 @@ def test_an_observation_that_cannot_be_right_is_said_and_planned_anew_after(bad:
 
 
 @pytest.mark.parametrize(
-    "fault", [RemoteLateError("late"), ZeroDivisionError("bug"), Plan(np.full((5, 2), np.nan))]
+    "fault", [RemoteTimeoutError("late"), ZeroDivisionError("bug"), Plan(np.full((5, 2), np.nan))]
 )
 def test_a_policy_that_fails_is_said_and_asked_again(fault: Any):
     faults: list[Any] = [None, fault, None]

@@ -9,7 +9,7 @@ from nsde_policy.data.readers.base import Reader
 from nsde_policy.data.readers.registry import register_reader
 from nsde_policy.data.types import Demonstrations, column_names
 from nsde_policy.data.zarr_store.store import Store, declared_angles, find_angles
-from nsde_policy.errors import MissingArrayError
+from nsde_policy.errors import ArrayError
 
 
 @register_reader
@@ -48,7 +48,7 @@ class ZarrReader(Reader):
                 chunks that hold nothing else, zarr 3 by default; a lost chunk looks the same.
         """
         if not obs_keys:
-            raise MissingArrayError("no observation array was named; give at least one, such as 'state'")
+            raise ArrayError("no observation array was named; give at least one, such as 'state'")
         with Store(path, episode_ends=episode_ends, accept_omitted_chunks=accept_omitted_chunks) as store:
             ends, arrays = store.episodes([f"data/{key}" for key in (*obs_keys, act_key)])
             *obs, act = (store.columns(array, int(ends[-1])) for array in arrays)

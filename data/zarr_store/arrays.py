@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from nsde_policy.data.zarr_store.chunks import chunk_faults, codec_names
 from nsde_policy.data.zarr_store.files import Files
-from nsde_policy.errors import DamagedStoreError, UnsupportedArrayError
+from nsde_policy.errors import ArrayError, DamagedStoreError
 from nsde_policy.files import parse_json
 
 MAX_METADATA_BYTES = 16 * 2**20
@@ -87,14 +87,10 @@ def open_array(files: Files, name: str) -> StoredArray | None:
         attributes = dict(zarray.attrs)
     except Exception as error:
         if _lacks_codec(error, metadata):
-            raise UnsupportedArrayError(
-                f"{name} is packed by a codec that is not installed: {_brief(error)}"
-            ) from error
+            raise ArrayError(f"{name} is packed by a codec that is not installed: {_brief(error)}") from error
         raise DamagedStoreError(f"the metadata of {name} makes no sense ({_brief(error)})") from error
     if zarray.ndim == 0 or 0 in zarray.shape[1:] or 0 in zarray.chunks:
-        raise UnsupportedArrayError(
-            f"{name} has shape {zarray.shape}, expected (frames, at least one column)"
-        )
+        raise ArrayError(f"{name} has shape {zarray.shape}, expected (frames, at least one column)")
     return StoredArray(name, attributes, zarray, metadata, files)
 
 
@@ -148,12 +144,12 @@ def _refuse_non_numbers(name: str, metadata: dict[str, Any]) -> None:
     except (AttributeError, TypeError) as error:
         raise DamagedStoreError(f"the metadata of {name} makes no sense ({_brief(error)})") from error
     if any("pickle" in codec for codec in codecs):
-        raise UnsupportedArrayError(f"{name} is stored as pickles, which can run code; they are never opened")
+        raise ArrayError(f"{name} is stored as pickles, which can run code; they are never opened")
     dtype = metadata.get("dtype", metadata.get("data_type"))
     if dtype is None:
         raise DamagedStoreError(f"the metadata of {name} does not say what it holds")
     if not (isinstance(dtype, str) and _NUMBERS.fullmatch(dtype)):
-        raise UnsupportedArrayError(f"{name} holds {dtype!r}, expected real numbers")
+        raise ArrayError(f"{name} holds {dtype!r}, expected real numbers")
 
 
 def _brief(error: Exception) -> str:

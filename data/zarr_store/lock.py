@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from nsde_policy.errors import NotAStoreError, StoreBusyError
+from nsde_policy.errors import NotAStoreError, StoreLockedError
 
 
 def lock_directory(path: Path) -> int:
@@ -19,7 +19,7 @@ def lock_directory(path: Path) -> int:
         fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(directory)
-        raise StoreBusyError(
+        raise StoreLockedError(
             f"another writer is recording to {path}; close it or choose a new path"
         ) from error
     return directory

@@ -20,11 +20,9 @@ from nsde_policy.data.types import (
 from nsde_policy.data.zarr_store.arrays import StoredArray, array_names, open_array, read_metadata
 from nsde_policy.data.zarr_store.files import open_files
 from nsde_policy.errors import (
-    AngleError,
+    ArrayError,
     DamagedStoreError,
     EpisodeError,
-    MissingArrayError,
-    UnsupportedArrayError,
 )
 
 PUSHT_ANGLES = (4,)
@@ -80,7 +78,7 @@ class Store:
         array = open_array(self.files, name)
         if array is None:
             held = ", ".join(self.names("data") + self.names("meta")) or "none"
-            raise MissingArrayError(f"no array {name!r} in {self.path}; it holds: {held}")
+            raise ArrayError(f"no array {name!r} in {self.path}; it holds: {held}")
         return array
 
     def episodes(self, names: Sequence[str]) -> tuple[Ints, list[StoredArray]]:
@@ -105,7 +103,7 @@ class Store:
         """The first `frames` rows of a low-dimensional array, trailing axes flattened, (frames, columns)."""
         width = math.prod(array.shape[1:])
         if width > MAX_COLUMNS:
-            raise UnsupportedArrayError(
+            raise ArrayError(
                 f"{array.name} has {width} numbers a frame, too many to load; open_images reads it lazily"
             )
         array.verify(frames, accept_omitted=self.accept_omitted_chunks)
@@ -116,7 +114,7 @@ def declared_angles(array: StoredArray) -> tuple[int, ...]:
     """Columns that the array's own `angles` attribute calls angles."""
     angles = array.attributes.get("angles", [])
     if not isinstance(angles, list):
-        raise AngleError(
+        raise EpisodeError(
             f"the attribute 'angles' of {array.name} is {json.dumps(angles)}, expected a list of columns"
         )
     return check_angles(angles, math.prod(array.shape[1:]), array.name)

@@ -26,7 +26,7 @@ from nsde_policy.data.zarr_store.files import DirectoryFiles
 from nsde_policy.data.zarr_store.growing_array import GrowingArray
 from nsde_policy.data.zarr_store.lock import lock_directory
 from nsde_policy.data.zarr_store.store import MADE_WITH, RECORDING, Store
-from nsde_policy.errors import DamagedStoreError, DemoError, EpisodeError, NonFiniteError, NotAStoreError
+from nsde_policy.errors import DamagedStoreError, DemoError, EpisodeError, NotAStoreError
 from nsde_policy.files import PARTIAL, replace_file
 
 ENDS = "meta/episode_ends"
@@ -290,7 +290,7 @@ def _checked_extra(key: str, values: npt.NDArray[Any], frames: int) -> npt.NDArr
     if values.dtype.kind not in "biuf" or values.ndim < 1 or len(values) != frames or not values.size:
         raise EpisodeError(f"{key} is {_form(values)}, expected {frames} rows of real numbers")
     if not np.isfinite(values).all():
-        raise NonFiniteError(f"{key} holds NaN or infinity; nothing of this episode was recorded")
+        raise EpisodeError(f"{key} holds NaN or infinity; nothing of this episode was recorded")
     return values
 
 

@@ -27,7 +27,7 @@ from nsde_policy.cli.play import Play
 from nsde_policy.cli.report import ReportCommand
 from nsde_policy.cli.serve import Serve
 from nsde_policy.cli.train import Train
-from nsde_policy.errors import NsdePolicyError, UsageError
+from nsde_policy.errors import ConfigError, NsdePolicyError
 
 _DESCRIPTION = """Neural SDE policies: imitation learning with one small network call per action.
 
@@ -128,7 +128,7 @@ def _parse(args: list[str]) -> Command:
         if not stop.code:
             raise  # --help
         named = " ".join(["nsde-policy", *_named(args, commands)])
-        raise UsageError(f"{_in_one_line(said.getvalue())}; see {named} --help") from None
+        raise ConfigError(f"{_in_one_line(said.getvalue())}; see {named} --help") from None
     return cast(Command, command)
 
 

@@ -31,11 +31,10 @@ from nsde_policy.errors import (
     NsdePolicyError,
     PolicyInputError,
     ProtocolError,
-    RemoteClosedError,
-    RemoteFailedError,
-    RemoteLateError,
-    RemoteLostError,
+    RemoteConnectionError,
+    RemotePlanningError,
     RemoteRefusedError,
+    RemoteTimeoutError,
 )
 from nsde_policy.inference.base import NumpyPolicy, require_int, require_seed
 from nsde_policy.inference.history import History
@@ -115,7 +114,7 @@ class RemotePolicy(NumpyPolicy):
         request = self._request(states, steps, seed)
         ends = time.monotonic() + self._timeout_s
         if not self._lock.acquire(timeout=self._timeout_s):
-            raise RemoteLateError(f"no turn within {self._timeout_s} s: another thread is asking")
+            raise RemoteTimeoutError(f"no turn within {self._timeout_s} s: another thread is asking")
         try:
             return self._ask(request, ends)
         finally:
@@ -148,11 +147,11 @@ class RemotePolicy(NumpyPolicy):
     def _ask(self, request: PlanRequest, ends: float) -> Plan:
         """Ask on the open line; where it has broken, once more on a new one."""
         if self._closed:
-            raise RemoteClosedError(f"the connection to {self._url} was closed here: connect anew")
+            raise RemoteConnectionError(f"the connection to {self._url} was closed here: connect anew")
         fresh = self._line is None
         try:
             return self._ask_once(request, ends)
-        except RemoteLostError:
+        except RemoteConnectionError:
             if fresh:
                 raise
         return self._ask_once(request, ends)
@@ -169,7 +168,7 @@ class RemotePolicy(NumpyPolicy):
             self._hang_up()  # whatever may still come on this line answers nothing that will be asked
             if isinstance(error, NsdePolicyError) or not isinstance(error, Exception):
                 raise
-            raise RemoteLostError(f"{self._url} is gone: {_words(error)}") from None
+            raise RemoteConnectionError(f"{self._url} is gone: {_words(error)}") from None
         if isinstance(answer, Refusal):
             raise _error(answer, self._url)
         return check_plan(Plan(answer.actions, answer.states, answer.std), self._spec, request.steps)
@@ -202,7 +201,7 @@ class RemotePolicy(NumpyPolicy):
             except (InvalidURI, ValueError) as error:
                 raise ConfigError(f"{self._url!r} is no address like ws://127.0.0.1:8765: {error}") from None
             except Exception as error:  # of any kind, where something other than a policy server answers
-                raise RemoteLostError(f"{self._url} cannot be reached: {_words(error)}") from None
+                raise RemoteConnectionError(f"{self._url} cannot be reached: {_words(error)}") from None
             checked = self._checked(welcome)
             return _Line(connection, closing.pop_all(), checked)
 
@@ -224,7 +223,7 @@ class RemotePolicy(NumpyPolicy):
         try:
             data = connection.recv(timeout=_left(ends))
         except TimeoutError:
-            raise RemoteLateError(f"{self._url} gave no answer within {self._timeout_s} s") from None
+            raise RemoteTimeoutError(f"{self._url} gave no answer within {self._timeout_s} s") from None
         return decode_answer(data, wanted, limit=self._max_message)
 
     def _hang_up(self) -> None:
@@ -248,9 +247,9 @@ def _error(refusal: Refusal, url: str) -> Exception:
     said = f"{url}: {refusal.message}"
     match refusal.code:
         case "late":
-            return RemoteLateError(said)
+            return RemoteTimeoutError(said)
         case "failed":
-            return RemoteFailedError(said)
+            return RemotePlanningError(said)
         case "stopping":
-            return RemoteLostError(said)
+            return RemoteConnectionError(said)
     return RemoteRefusedError(f"{said} ({refusal.code})")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nsde_policy.data import Demonstrations, Episode
-from nsde_policy.errors import AngleError, DemoError, EpisodeError, NonFiniteError, UnsupportedArrayError
+from nsde_policy.errors import ArrayError, DemoError, EpisodeError
 
 
 def some(**change: Any) -> Demonstrations:
@@ -64,9 +64,9 @@ def with_nan(frame: int, column: int) -> np.ndarray:
     [
         ({"act": np.zeros((7, 2))}, EpisodeError, "obs 8, act 7"),
         ({"obs": np.zeros((8, 0))}, EpisodeError, r"shape \(8, 0\)"),
-        ({"obs": np.zeros((8, 3), complex)}, UnsupportedArrayError, "complex128"),
-        ({"obs": np.full((8, 3), 1e39)}, NonFiniteError, "1e\\+39 at frame 0 is too large"),
-        ({"obs": with_nan(4, 2)}, NonFiniteError, r"nan in obs\[2\] at frame 4 \(episode 1, step 1\)"),
+        ({"obs": np.zeros((8, 3), complex)}, ArrayError, "complex128"),
+        ({"obs": np.full((8, 3), 1e39)}, EpisodeError, "1e\\+39 at frame 0 is too large"),
+        ({"obs": with_nan(4, 2)}, EpisodeError, r"nan in obs\[2\] at frame 4 \(episode 1, step 1\)"),
         ({"episode_ends": np.array([[3, 8]])}, EpisodeError, "shape"),
         ({"episode_ends": np.array([], int)}, EpisodeError, "empty"),
         ({"episode_ends": np.array([3.0, 8.0])}, EpisodeError, "float64"),
@@ -75,10 +75,10 @@ def with_nan(frame: int, column: int) -> np.ndarray:
         ({"episode_ends": np.array([3, 9])}, EpisodeError, "overruns the 8 frames"),
         ({"episode_ends": np.array([3, 7])}, EpisodeError, "ends at 7 of 8"),
         ({"episode_ends": np.array([7, 8])}, EpisodeError, "episode 1 is too short"),
-        ({"angles": (3,)}, AngleError, "columns 0 to 2"),
-        ({"angles": (-1,)}, AngleError, "columns 0 to 2"),
-        ({"angles": (1, 1)}, AngleError, "twice"),
-        ({"act_angles": (2,)}, AngleError, "act has columns 0 to 1"),
+        ({"angles": (3,)}, EpisodeError, "columns 0 to 2"),
+        ({"angles": (-1,)}, EpisodeError, "columns 0 to 2"),
+        ({"angles": (1, 1)}, EpisodeError, "twice"),
+        ({"act_angles": (2,)}, EpisodeError, "act has columns 0 to 1"),
         ({"rate_hz": 0}, DemoError, "rate_hz"),
         ({"rate_hz": "fast"}, DemoError, "rate_hz"),
         ({"obs_names": ("x",)}, DemoError, "1 names"),
@@ -93,7 +93,7 @@ def test_refused(change: dict[str, Any], error: type[DemoError], message: str) -
 def test_an_episode_refuses_what_the_set_refuses() -> None:
     with pytest.raises(EpisodeError, match="too short"):
         Episode(obs=np.zeros((1, 2)), act=np.zeros((1, 2)))
-    with pytest.raises(NonFiniteError, match=r"inf in act\[0\] at frame 1"):
+    with pytest.raises(EpisodeError, match=r"inf in act\[0\] at frame 1"):
         Episode(obs=np.zeros((2, 2)), act=np.array([[0], [np.inf]]))
     with pytest.raises(EpisodeError, match="obs 3, act 2"):
         Episode(obs=np.zeros((3, 2)), act=np.zeros((2, 2)))

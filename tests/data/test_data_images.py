@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from nsde_policy.data import open_images
-from nsde_policy.errors import DamagedStoreError, EpisodeError, NonFiniteError, UnsupportedArrayError
+from nsde_policy.errors import ArrayError, DamagedStoreError, EpisodeError
 from tests.helpers.demo_stores import example_arrays, write_store, zipped
 
 
@@ -40,10 +40,10 @@ def test_only_the_chunks_asked_for_are_decoded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        (np.full((40, 4, 4, 3), 256.0), NonFiniteError, r"256.0 at frame 0 is no brightness"),
-        (np.full((40, 4, 4, 3), np.nan), NonFiniteError, "nan at frame 0"),
-        (np.full((40, 4, 4, 3), -3), NonFiniteError, "-3 at frame 0"),
-        (np.ones((40, 4)), UnsupportedArrayError, "expected images"),
+        (np.full((40, 4, 4, 3), 256.0), EpisodeError, r"256.0 at frame 0 is no brightness"),
+        (np.full((40, 4, 4, 3), np.nan), EpisodeError, "nan at frame 0"),
+        (np.full((40, 4, 4, 3), -3), EpisodeError, "-3 at frame 0"),
+        (np.ones((40, 4)), ArrayError, "expected images"),
         (np.ones((39, 4, 4)), EpisodeError, "overruns the 39 frames"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from nsde_policy.cli.data import DataCheck, DataInfo
 from nsde_policy.data.zarr_store.check import check_store
 from nsde_policy.data.zarr_store.summary import summarize, wrapped_columns
-from nsde_policy.errors import DemoError, NonFiniteError, NotAStoreError
+from nsde_policy.errors import DemoError, EpisodeError, NotAStoreError
 from tests.helpers.demo_stores import edit_bytes, write_store, zipped
 
 
@@ -46,7 +46,7 @@ def test_images_are_not_read_for_info(tmp_path: Path) -> None:
 
 def test_info_refuses_what_training_refuses(tmp_path: Path) -> None:
     path = write_store(tmp_path / "demos.zarr", {"data/action": np.full((40, 2), np.nan)})
-    with pytest.raises(NonFiniteError, match=r"data/action\[0\] at frame 0"):
+    with pytest.raises(EpisodeError, match=r"data/action\[0\] at frame 0"):
         summarize(path)
 
 

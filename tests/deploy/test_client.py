@@ -25,10 +25,9 @@ from nsde_policy.errors import (
     ConfigError,
     PolicyInputError,
     ProtocolError,
-    RemoteClosedError,
-    RemoteLateError,
-    RemoteLostError,
+    RemoteConnectionError,
     RemoteRefusedError,
+    RemoteTimeoutError,
 )
 from nsde_policy.inference.spec import Planner
 from tests.helpers.policy_servers import CALIBRATION, SPEC, STATES, LinearPlanner, Served, served
@@ -149,7 +148,7 @@ def test_a_deadline_longer_than_the_timeout_is_refused():
 def test_nobody_there_is_a_lost_connection():
     with socket.create_server(("127.0.0.1", 0)) as sock:
         port = sock.getsockname()[1]
-    with pytest.raises(RemoteLostError, match="cannot be reached"):
+    with pytest.raises(RemoteConnectionError, match="cannot be reached"):
         RemotePolicy.connect(f"ws://127.0.0.1:{port}")
 
 
@@ -175,7 +174,7 @@ def test_a_server_that_comes_back_is_found_again_and_nothing_is_lost():
     actions = [policy.select_action(OBS) for _ in range(6)]
     server.stop()
     thread.join()
-    with pytest.raises(RemoteLostError):
+    with pytest.raises(RemoteConnectionError):
         policy.plan_from(STATES, steps=4, seed=0)
     server, thread, _ = serve_once(LinearPlanner(), port)
     actions += [policy.select_action(OBS) for _ in range(6)]
@@ -202,7 +201,7 @@ def test_a_policy_that_was_closed_does_not_connect_again(house: Served):
         lambda: policy.plan_from(STATES, steps=4, seed=0),
         lambda: policy.select_action(OBS),
     ):
-        with pytest.raises(RemoteClosedError, match="was closed here: connect anew"):
+        with pytest.raises(RemoteConnectionError, match="was closed here: connect anew"):
             ask()
     policy.close()  # a second time, which does no harm
     assert len(house.named("connected")) == before
@@ -267,7 +266,7 @@ def liar(reply: Reply = lambda request: None, welcome: bytes | str | None = None
 
 
 LIES: dict[str, tuple[Reply, type[Exception], str]] = {
-    "silence": (lambda r: None, RemoteLateError, "gave no answer within 0.3 s"),
+    "silence": (lambda r: None, RemoteTimeoutError, "gave no answer within 0.3 s"),
     "noise": (lambda r: b"\xc1", ProtocolError, "not msgpack"),
     "text": (lambda r: "here you are", ProtocolError, "bytes"),
     "another's plan": (lambda r: planned(r.id + 1), ProtocolError, "asked 1, was answered 2"),
@@ -277,8 +276,8 @@ LIES: dict[str, tuple[Reply, type[Exception], str]] = {
     "wrong std": (lambda r: planned(r.id, std=np.zeros((4, 5))), ProtocolError, "shape"),
     "nan": (lambda r: planned(r.id, actions=np.full((4, 2), np.nan)), ProtocolError, "finite"),
     "a welcome": (lambda r: encode(WELCOME), ProtocolError, "expected a message of kind 'planned'"),
-    "a flood": (lambda r: b"\x00" * 2_000_000, RemoteLostError, "is gone"),
-    "late": (lambda r: encode(Refusal(r.id, "late", "too slow")), RemoteLateError, "too slow"),
+    "a flood": (lambda r: b"\x00" * 2_000_000, RemoteConnectionError, "is gone"),
+    "late": (lambda r: encode(Refusal(r.id, "late", "too slow")), RemoteTimeoutError, "too slow"),
 }
 
 
@@ -334,7 +333,9 @@ def test_something_else_at_the_port_is_a_lost_connection_or_a_refusal_in_time(sa
 
         thread = threading.Thread(target=speak)
         thread.start()
-        with pytest.raises((RemoteLostError, RemoteRefusedError), match=r"cannot be reached|HTTP status 200"):
+        with pytest.raises(
+            (RemoteConnectionError, RemoteRefusedError), match=r"cannot be reached|HTTP status 200"
+        ):
             RemotePolicy.connect(url, deadline_s=0.3, timeout_s=0.3)
         thread.join()
 
@@ -347,7 +348,7 @@ def test_an_answer_that_comes_after_the_timeout_is_not_taken_for_the_next():
     with liar(slow) as url:
         policy = RemotePolicy.connect(url, deadline_s=0.2, timeout_s=10)
         policy._timeout_s = 0.2
-        with pytest.raises(RemoteLateError):
+        with pytest.raises(RemoteTimeoutError):
             policy.plan_from(STATES, steps=4, seed=99)
         time.sleep(0.4)
         policy._timeout_s = 10

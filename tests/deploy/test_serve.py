@@ -24,7 +24,7 @@ from nsde_policy.deploy.protocol import (
 from nsde_policy.deploy.server.auth import Pace
 from nsde_policy.deploy.server.config import ServeSettings
 from nsde_policy.deploy.server.server import PolicyServer
-from nsde_policy.errors import ConfigError, RemoteFailedError, RemoteLateError
+from nsde_policy.errors import ConfigError, RemotePlanningError, RemoteTimeoutError
 from nsde_policy.inference.spec import Plan
 from tests.helpers.policy_servers import (
     CALIBRATION,
@@ -91,7 +91,7 @@ def test_a_planner_that_raises_is_logged_here_and_not_explained_there(error: Bas
     with served(LinearPlanner(fail)) as house:
         with RemotePolicy.connect(house.url) as policy:
             with pytest.raises(
-                RemoteFailedError, match="the policy failed; the server's log says why"
+                RemotePlanningError, match="the policy failed; the server's log says why"
             ) as told:
                 policy.plan_from(STATES, steps=4, seed=99)
             assert policy.plan_from(STATES, steps=4, seed=1).actions.shape == (4, 2)
@@ -115,7 +115,7 @@ def test_a_planner_that_raises_is_logged_here_and_not_explained_there(error: Bas
 )
 def test_a_plan_that_no_robot_should_see_never_leaves(plan: Plan):
     with served(LinearPlanner(lambda seed: plan if seed == 99 else None)) as house:
-        with RemotePolicy.connect(house.url) as policy, pytest.raises(RemoteFailedError):
+        with RemotePolicy.connect(house.url) as policy, pytest.raises(RemotePlanningError):
             policy.plan_from(STATES, steps=4, seed=99)
         assert_serves(house)
 
@@ -124,7 +124,7 @@ def test_a_late_plan_is_answered_late_and_its_result_dropped():
     go = threading.Event()
     with served(LinearPlanner(lambda seed: go.wait(10) and None if seed == 99 else None)) as house:
         with RemotePolicy.connect(house.url, deadline_s=0.2, timeout_s=10) as policy:
-            with pytest.raises(RemoteLateError, match=r"no plan within 0\.200 s"):
+            with pytest.raises(RemoteTimeoutError, match=r"no plan within 0\.200 s"):
                 policy.plan_from(STATES, steps=4, seed=99)
             go.set()
             wanted = LinearPlanner().plan_from(STATES, steps=4, seed=5)

@@ -16,7 +16,7 @@ import pytest
 from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.cli.main import main
 from nsde_policy.deploy.client import RemotePolicy
-from nsde_policy.errors import RemoteLateError
+from nsde_policy.errors import RemoteTimeoutError
 from nsde_policy.inference.policy import Policy
 
 ROOT = Path(__file__).parents[2]
@@ -108,7 +108,7 @@ def test_a_late_plan_is_waited_for_at_the_end_and_one_that_hangs_is_left(
         remote = RemotePolicy.connect(url, deadline_s=0.002, timeout_s=20)
         memory = remote.spec.new_history()
         memory.add_observation([235.0, 124.0, 299.6, 145.2, 5.378])
-        with pytest.raises(RemoteLateError):
+        with pytest.raises(RemoteTimeoutError):
             remote.plan_from(memory.states(), steps=128, seed=seed)
     finally:
         process.send_signal(signal.SIGTERM)

@@ -26,7 +26,7 @@ from nsde_policy.deploy.protocol import (
 from nsde_policy.deploy.server.auth import Log, Pace, describe
 from nsde_policy.deploy.server.config import ServeSettings
 from nsde_policy.deploy.server.connection import Sockets, listen
-from nsde_policy.errors import ConfigError, ProtocolError, RemoteFailedError
+from nsde_policy.errors import ConfigError, ProtocolError, RemotePlanningError
 from nsde_policy.inference.calibration import Calibration
 from nsde_policy.inference.spec import Plan, Planner
 from nsde_policy.inference.worker import PlannerThread
@@ -222,12 +222,12 @@ class PolicyServer:
         return PlanReply(request.id, plan.actions, plan.states, plan.std)
 
     def _plan(self, request: PlanRequest) -> Plan:
-        """Plan and check the result, in the planner thread; any error becomes a `RemoteFailedError`."""
+        """Plan and check the result, in the planner thread; any error becomes a `RemotePlanningError`."""
         try:
             plan = self._planner.plan_from(request.states, steps=request.steps, seed=request.seed)
             return check_plan(plan, self._spec, request.steps)
         except BaseException as error:  # even SystemExit: a planner must not end the server
-            raise RemoteFailedError(describe(error)) from None
+            raise RemotePlanningError(describe(error)) from None
 
     async def _tell(self, connection: ServerConnection, message: Welcome | PlanReply | Refusal) -> None:
         async with asyncio.timeout(self._settings.patience_s):
