@@ -1,8 +1,7 @@
-"""The self-check behind `nsde-policy doctor`."""
+"""Checks of the installation, run by `nsde-policy doctor`."""
 
 import json
 import platform
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from nsde_policy import __version__
+from nsde_policy.assets import EMBEDDED_DEMOS, EMBEDDED_FIRST_SEED, SHIPPED_TASK
 from nsde_policy.errors import NsdePolicyError
 
 PACKAGES = ("torch", "numpy", "gymnasium", "pymunk", "pygame", "zarr", "diffusers", "safetensors")
@@ -20,63 +20,61 @@ OPTIONAL_PACKAGES = ("matplotlib", "imageio", "imageio-ffmpeg")
 
 
 @dataclass(frozen=True)
-class Check:
-    """One thing that was tried."""
+class CheckResult:
+    """Outcome of one check."""
 
     name: str
-    """What should work."""
     ok: bool
     detail: str
-    """What came out, or the error."""
+    """What the check measured, or the error."""
 
 
 @dataclass(frozen=True)
-class Findings:
-    """Everything the doctor looked at."""
+class Diagnosis:
+    """Versions, devices and check results."""
 
     nsde_policy: str
     python: str
     platform: str
     packages: dict[str, str | None]
-    """Installed version by package; None where it is missing."""
+    """Version by package; None if it is not installed."""
     devices: list[str]
-    """Where torch can compute."""
-    checks: list[Check]
+    """Devices that torch can use."""
+    checks: list[CheckResult]
 
-    def as_json(self) -> str:
-        """One JSON object."""
+    def to_json(self) -> str:
+        """Format as one JSON object."""
         return json.dumps(asdict(self), indent=2)
 
-    def as_text(self) -> str:
-        """For people."""
+    def to_text(self) -> str:
+        """Format as text for a terminal."""
         lines = [f"nsde-policy {self.nsde_policy}, Python {self.python}, {self.platform}", "", "packages"]
         lines += [f"  {name:<15} {version or 'not installed'}" for name, version in self.packages.items()]
         lines += ["", "devices", *(f"  {device}" for device in self.devices), "", "checks"]
         lines += [f"  {'ok    ' if c.ok else 'FAILED'} {c.name}: {c.detail}" for c in self.checks]
         return "\n".join(lines)
 
-    def raise_if_ill(self) -> None:
-        """Raise when a check failed, naming it."""
-        failed = [check for check in self.checks if not check.ok]
+    def raise_if_failed(self) -> None:
+        """Raise `NsdePolicyError` with the names of the failed checks, if any."""
+        failed = [check.name for check in self.checks if not check.ok]
         if failed:
-            raise NsdePolicyError(f"{failed[0].name} and {len(failed) - 1} other checks failed")
+            raise NsdePolicyError(f"{len(failed)} of {len(self.checks)} checks failed: {', '.join(failed)}")
 
 
-def examine() -> Findings:
-    """Look at the installation; takes a few seconds, most of them importing torch."""
-    return Findings(
+def diagnose() -> Diagnosis:
+    """Check the installation; takes a few seconds, mostly to import torch."""
+    return Diagnosis(
         nsde_policy=__version__,
         python=platform.python_version(),
         platform=f"{platform.system()} {platform.machine()}",
-        packages={name: _version(name) for name in PACKAGES + OPTIONAL_PACKAGES},
-        devices=_devices(),
-        checks=[_try(name, check) for name, check in CHECKS.items()],
+        packages={name: _find_version(name) for name in PACKAGES + OPTIONAL_PACKAGES},
+        devices=_list_devices(),
+        checks=[_run_check(name, check) for name, check in CHECKS.items()],
     )
 
 
-def _version(package: str) -> str | None:
-    names = (package, "pygame-ce") if package == "pygame" else (package,)
-    for name in names:
+def _find_version(package: str) -> str | None:
+    for name in (package, "pygame-ce") if package == "pygame" else (package,):
         try:
             return metadata.version(name)
         except metadata.PackageNotFoundError:
@@ -84,62 +82,59 @@ def _version(package: str) -> str | None:
     return None
 
 
-def _devices() -> list[str]:
+def _list_devices() -> list[str]:
     import torch
 
     devices = [f"cpu, {torch.get_num_threads()} threads"]
     devices += [f"cuda:{i}, {torch.cuda.get_device_name(i)}" for i in range(torch.cuda.device_count())]
-    if torch.backends.mps.is_available():
-        devices.append("mps")
-    return devices
+    return devices + (["mps"] if torch.backends.mps.is_available() else [])
 
 
-def _try(name: str, check: Callable[[], str]) -> Check:
+def _run_check(name: str, check: Callable[[], str]) -> CheckResult:
     try:
-        return Check(name, True, check())
+        return CheckResult(name, True, check())
     except Exception as error:
-        return Check(name, False, f"{type(error).__name__}: {error}")
+        return CheckResult(name, False, f"{type(error).__name__}: {error}")
 
 
-def _environment_steps() -> str:
-    import gymnasium as gym
+def _check_environment() -> str:
+    """Replay an embedded demonstration from its seed and compare all observations."""
+    from nsde_policy.data import load_demonstrations
+    from nsde_policy.tasks import get_task
 
-    from nsde_policy.envs import PUSHT_ID
-
-    env = gym.make(PUSHT_ID)
-    obs, _ = env.reset(seed=100000)
-    expected = [235.0, 124.0]
-    if obs[:2].tolist() != expected:
-        raise ValueError(f"seed 100000 put the agent at {obs[:2]}, expected {expected}")
-    start, steps = time.perf_counter(), 300
-    for _ in range(steps):
-        env.step(np.array([256.0, 256.0]))
-    return f"seed 100000 starts where it should; {steps / (time.perf_counter() - start):,.0f} control steps/s"
-
-
-def _frame_draws() -> str:
-    from nsde_policy.envs.pusht.drawing import benchmark_frame, frame
-
-    shapes = [
-        picture.shape
-        for picture in (benchmark_frame((99, 99), (256, 256, 0)), frame((99, 99), (256, 256, 0)))
-    ]
-    return f"{shapes[0]} for policies, {shapes[1]} for people, no display needed"
+    episode, env = load_demonstrations(EMBEDDED_DEMOS)[0], get_task(SHIPPED_TASK).make_env()
+    obs, _ = env.reset(seed=EMBEDDED_FIRST_SEED)
+    start, largest = time.perf_counter(), 0.0
+    for expected, action in zip(episode.obs, episode.act, strict=True):
+        largest = max(largest, float(np.abs(obs - expected).max()))
+        obs = env.step(action)[0]
+    if largest > 0.01:
+        raise ValueError(f"a replayed demonstration deviates by {largest:.3g}, expected at most 0.01")
+    rate = len(episode) / (time.perf_counter() - start)
+    return f"a demonstration replays within {largest:.1g}; {rate:,.0f} control steps/s"
 
 
-def _state_rollouts_skip_pygame() -> str:
-    import subprocess
+def _check_drawing() -> str:
+    from nsde_policy.data import load_demonstrations
+    from nsde_policy.tasks import get_task
 
-    code = (
-        "import sys, gymnasium, nsde_policy.envs;"
-        "e = gymnasium.make('nsde_policy/PushT-v0'); e.reset(seed=0); e.step([9.0, 9.0]);"
-        "sys.exit('pygame' in sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
-    return "pygame is imported for drawing only"
+    frame = get_task(SHIPPED_TASK).draw(load_demonstrations(EMBEDDED_DEMOS)[0].obs[0], size=96)
+    if frame is None or np.ptp(frame) == 0:
+        raise ValueError("the frame is empty")
+    return f"{frame.shape}, no display needed"
 
 
-def _demonstrations_round_trip() -> str:
+def _check_policy() -> str:
+    from nsde_policy.data import load_demonstrations
+    from nsde_policy.inference.policy import Policy
+
+    policy = Policy.from_pretrained(None)
+    policy.reset(seed=0)
+    action = policy.select_action(load_demonstrations(EMBEDDED_DEMOS)[0].obs[0])
+    return f"action {np.round(action, 1).tolist()}"
+
+
+def _check_demonstrations() -> str:
     from nsde_policy.data import DemoWriter, Episode, load_demonstrations
 
     rng = np.random.default_rng(0)
@@ -150,13 +145,13 @@ def _demonstrations_round_trip() -> str:
             writer.append(Episode(obs, act))
         episode = load_demonstrations(path)[0]
     if not (np.array_equal(episode.obs, obs) and np.array_equal(episode.act, act)):
-        raise ValueError("what was read is not what was written")
+        raise ValueError("demonstrations read back differ from those written")
     return "written, read back, equal"
 
 
 CHECKS: dict[str, Callable[[], str]] = {
-    "Push-T steps": _environment_steps,
-    "frames draw": _frame_draws,
-    "state rollouts need no pygame": _state_rollouts_skip_pygame,
-    "demonstrations round-trip": _demonstrations_round_trip,
+    "environment": _check_environment,
+    "drawing": _check_drawing,
+    "shipped policy": _check_policy,
+    "demonstration files": _check_demonstrations,
 }

@@ -1,4 +1,4 @@
-"""The subcommands of `nsde-policy`, one file each: a dataclass of flags whose `run` calls one function.
+"""Subcommands of `nsde-policy`, one file each: a dataclass of flags with a method `run`.
 
-Nothing heavy is imported at the top of these files: `nsde-policy --help` reads all of them.
+These files import nothing heavy at the top, so that `nsde-policy --help` stays fast.
 """

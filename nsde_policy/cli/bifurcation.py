@@ -1,4 +1,4 @@
-"""`nsde-policy bifurcation`: the 2-D experiment, every method, in numbers and pictures."""
+"""`nsde-policy bifurcation`: the paper's 2-D experiment with all methods."""
 
 import sys
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from nsde_policy.errors import ConfigError
 
 @dataclass(frozen=True)
 class BifurcationCommand:
-    """Generate Y-shaped trajectories with a Neural SDE and its rivals; print a table, draw two figures."""
+    """Generate Y-shaped trajectories with a Neural SDE and with baselines; print a table, draw figures."""
 
     density: Literal["1", "10", "both"] = "both"
     """Points per trajectory, in hundreds."""
@@ -19,13 +19,13 @@ class BifurcationCommand:
     seed: int = 0
     """First seed."""
     seeds: int = 3
-    """How many seeds, counted up from the first."""
+    """Number of consecutive seeds."""
     paths: int = 1000
     """Trajectories to generate per method, density and seed."""
     train_steps: int = 3000
     """Optimiser steps per method."""
     workers: int = 2
-    """Processes that work side by side; the results do not depend on it."""
+    """Worker processes. Results do not depend on it."""
     json: bool = False
     """Print results.json instead of the table."""
 
@@ -40,8 +40,8 @@ class BifurcationCommand:
         from nsde_policy.files import check_writable
 
         if self.seeds < 1 or self.workers < 1:
-            raise ConfigError(f"need seeds >= 1 and workers >= 1, got {self.seeds} and {self.workers}")
-        pyplot()  # a missing matplotlib, or a folder that cannot be written, is said now, not after the work
+            raise ConfigError(f"need --seeds and --workers >= 1, got {self.seeds} and {self.workers}")
+        pyplot()  # fail before the work starts, not after it
         check_writable(self.out / "results.json")
         settings = Settings(
             densities=(1, 10) if self.density == "both" else (int(self.density),),

@@ -1,28 +1,35 @@
-"""`nsde-policy data`: what a store of demonstrations holds, whether it is whole, and where to get one."""
+"""`nsde-policy data`: inspect, check, replay and download demonstrations."""
 
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import tyro
+
+StorePath = Annotated[
+    Path, tyro.conf.Positional, tyro.conf.arg(help="Zarr directory of demonstrations, or a zip of one.")
+]
+EpisodeEnds = Annotated[
+    str, tyro.conf.arg(help="Array below meta/ with the end of each episode (index after its last frame).")
+]
+AcceptOmittedChunks = Annotated[
+    bool, tyro.conf.arg(help="Read missing chunks as the fill value instead of reporting damage.")
+]
 
 
 @dataclass(frozen=True)
 class DataInfo:
-    """Tell what a store of demonstrations holds: episodes, shapes, ranges, rates, provenance."""
+    """Print episodes, shapes, ranges, rates and provenance of a store of demonstrations."""
 
-    path: tyro.conf.Positional[Path]
-    """Zarr directory, or a zip of one."""
+    path: StorePath
     json: bool = False
     """Print JSON instead of text."""
-    episode_ends: str = "episode_ends"
-    """Array below meta/ that holds one past the last frame of each episode."""
-    accept_omitted_chunks: bool = False
-    """Believe the fill value where a chunk is not there."""
+    episode_ends: EpisodeEnds = "episode_ends"
+    accept_omitted_chunks: AcceptOmittedChunks = False
 
     def run(self) -> None:
-        """Print the summary."""
+        """Print the summary of the store."""
         from nsde_policy.data.zarr_store.summary import summarize
 
         summary = summarize(
@@ -33,17 +40,14 @@ class DataInfo:
 
 @dataclass(frozen=True)
 class DataCheck:
-    """Read every chunk of every array, images included, and list all that is wrong."""
+    """Read every chunk of every array, images included, and list all problems."""
 
-    path: tyro.conf.Positional[Path]
-    """Zarr directory, or a zip of one."""
-    episode_ends: str = "episode_ends"
-    """Array below meta/ that holds one past the last frame of each episode."""
-    accept_omitted_chunks: bool = False
-    """Believe the fill value where a chunk is not there."""
+    path: StorePath
+    episode_ends: EpisodeEnds = "episode_ends"
+    accept_omitted_chunks: AcceptOmittedChunks = False
 
     def run(self) -> None:
-        """Print one line where all is well; list the problems and raise where not."""
+        """Print the problems; raise `DemoError` if there are any."""
         from tqdm import tqdm
 
         from nsde_policy.data.zarr_store.check import check_store
@@ -58,25 +62,24 @@ class DataCheck:
         if problems:
             print("\n".join(problems))
             raise DemoError(f"{self.path} has {len(problems)} problem(s), listed above; do not train on it")
-        print(f"OK: {self.path} is whole")
+        print(f"OK: {self.path} is complete and readable")
 
 
 @dataclass(frozen=True)
 class DataReplay:
-    """Replay Push-T demonstrations open loop in the environment and say how far they stray."""
+    """Replay Push-T demonstrations open loop in the environment and report the deviation."""
 
-    path: tyro.conf.Positional[Path]
-    """Zarr directory of Push-T demonstrations with 5-D states, or a zip of one."""
+    path: StorePath
     start: Literal["state", "seed"] = "state"
-    """Start at the recorded first state, or, for episode k, where benchmark seed k does (the human
-    demonstrations were recorded so; stored as float32, their first states are rounded)."""
+    """Start of episode k: its recorded first state, or benchmark seed k (as the human demonstrations were
+    recorded; their stored first states are rounded to float32)."""
     out: Path | None = None
-    """Write a picture of the first episodes here (PNG)."""
+    """Write a picture of the first episodes to this PNG file."""
     json: bool = False
     """Print JSON instead of text."""
 
     def run(self) -> None:
-        """Print the report, write the picture."""
+        """Print the report and write the picture."""
         from tqdm import tqdm
 
         from nsde_policy.data import PUSHT_ANGLES, load_demonstrations
@@ -99,17 +102,17 @@ class DataReplay:
 
 @dataclass(frozen=True)
 class DataDownload:
-    """Fetch a public set of demonstrations, or go on fetching it, and check it number by number."""
+    """Download a public set of demonstrations, resume a partial download, and verify the content."""
 
     name: tyro.conf.Positional[Literal["pusht"]]
     """pusht: 206 human demonstrations of Push-T, 32 MB (Chi et al., RSS 2023; MIT licence)."""
     out: Path = Path("pusht_cchi_v7_replay.zarr")
-    """Zarr directory to make; one that is there already, and whole, is kept."""
+    """Zarr directory to create; a complete one is kept."""
     url: str | None = None
-    """Fetch the zip file from this address instead of its authors'; the content must be the same."""
+    """Download the zip file from this address instead; its content must be the same."""
 
     def run(self) -> None:
-        """Download with a progress bar; say where the store is."""
+        """Download with a progress bar."""
         from tqdm import tqdm
 
         from nsde_policy.data.download import PUSHT, download
@@ -121,5 +124,5 @@ class DataDownload:
         try:
             fresh = download(PUSHT, self.out, url=self.url, progress=bar)
         except KeyboardInterrupt:
-            raise KeyboardInterrupt("interrupted; the same command goes on where this one stopped") from None
+            raise KeyboardInterrupt("interrupted; run the same command again to resume") from None
         print(f"{'OK' if fresh else 'OK, already there'}: {self.out} holds the expected demonstrations")

@@ -1,4 +1,4 @@
-"""`nsde-policy doctor`: what is installed, what it can use, and whether the pieces fit together."""
+"""`nsde-policy doctor`: check the installation."""
 
 from dataclasses import dataclass
 
@@ -11,9 +11,9 @@ class Doctor:
     """Print one JSON object instead of text."""
 
     def run(self) -> None:
-        """Print the findings; raise when a check failed."""
-        from nsde_policy.diagnostics import examine
+        """Print the diagnosis; raise `NsdePolicyError` if a check failed."""
+        from nsde_policy.diagnostics import diagnose
 
-        findings = examine()
-        print(findings.as_json() if self.json else findings.as_text())
-        findings.raise_if_ill()
+        diagnosis = diagnose()
+        print(diagnosis.to_json() if self.json else diagnosis.to_text())
+        diagnosis.raise_if_failed()

@@ -1,86 +1,66 @@
-"""`nsde-policy eval`: play episodes with a policy and score it."""
+"""`nsde-policy eval`: run episodes with a policy and score it."""
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-import tyro
+from nsde_policy.cli import options
 
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Play episodes with a policy: reward, strict success and coverage, each with a 95 % interval."""
+    """Run episodes with a policy and print its scores with 95 % intervals."""
 
-    run_dir: tyro.conf.Positional[Path | None] = None
-    """Run directory; without it, the policy shipped in the package."""
-    episodes: int = 50
-    """How many, on consecutive seeds."""
-    seed_start: int = 100_000
-    """First seed; published scores start at 100000, settings are tuned on 200000 and up."""
-    reset_rule: Literal["benchmark", "gym_pusht"] = "benchmark"
-    """Which states the seeds mean: the published benchmark's, or gym-pusht's."""
-    chunk: int | None = None
-    """Actions executed before planning again (T_a); as trained by default."""
+    run_dir: options.RunPath = None
+    episodes: options.Episodes = 50
+    seed_start: options.SeedStart = 100_000
+    reset_rule: options.ResetRule = "benchmark"
+    chunk: options.Chunk = None
     alpha: float | None = None
-    """Strength of a Neural SDE's denoiser; 0 switches it off; as trained to be used by default."""
+    """Denoiser strength of a Neural SDE; 0 disables it; by default as in training."""
     diffusion: float | None = None
-    """Factor on a Neural SDE's noise; 0 follows the flow alone."""
-    sampling: tuple[str, ...] = ()
-    """Other changes to how actions are drawn, name=value: scheduler=ddim steps=10."""
+    """Factor on the diffusion of a Neural SDE; 0 follows the drift only."""
+    sampling: options.SamplingChanges = ()
     latency_steps: int = 0
-    """Control periods from an observation to the plan made from it."""
+    """Delay between an observation and the plan made from it, in control periods."""
     obs_noise: float = 0.0
-    """Noise on observations, in standard deviations of their change over one period."""
+    """Observation noise, in standard deviations of the change over one control period."""
     push: float = 0.0
-    """Move the block at a random moment of each episode, by so many pixels."""
-    workers: int = 0
-    """Processes; 0 for one per core. The result does not depend on it."""
-    device: str = "cpu"
-    """Where plans are computed; on cuda episodes are played side by side in one process."""
+    """Disturb each episode once at a random time: move the object by this distance, in the task's unit."""
+    workers: options.Workers = 0
+    device: options.Device = "cpu"
     render: bool = False
     """Show episodes in a window; without a display, or with --out, write videos and a contact sheet."""
     out: Path | None = None
-    """Where --render writes; RUN/eval, or out/eval for the shipped policy."""
+    """Directory for --render; default RUN/eval, or out/eval for the shipped policy."""
     videos: int = 3
-    """How many failures and how many successes --render writes videos of; the contact sheet shows all."""
-    json: Path | None = None
-    """Write scores and per-episode results to this file ('-' for standard output)."""
+    """With --render: number of failures and number of successes to write as videos."""
+    json: options.JsonFile = None
 
     def run(self) -> None:
-        """Evaluate, print the scores, draw."""
+        """Evaluate, print the scores, render episodes."""
         from nsde_policy.eval.disturbances import Condition
         from nsde_policy.eval.evaluate import evaluate_policy
         from nsde_policy.eval.scores import to_json
-        from nsde_policy.files import check_writable, replace_file
 
-        if self.json not in (None, Path("-")):
-            check_writable(self.json)
-
+        options.check_json_file(self.json)
         renderer = None
         if self.render:
             from nsde_policy.eval.render.video import Renderer
 
             renderer = Renderer(self.run_dir, self.out, videos=self.videos)
+        named = {"alpha": self.alpha, "diffusion": self.diffusion}
+        changes = [f"{name}={value}" for name, value in named.items() if value is not None]
         found = evaluate_policy(
             self.run_dir,
             episodes=self.episodes,
             seed_start=self.seed_start,
             reset_rule=self.reset_rule,
             chunk=self.chunk,
-            sampling=self._sampling(),
+            sampling=[*changes, *self.sampling],
             condition=Condition(self.latency_steps, self.obs_noise, self.push),
             workers=self.workers,
             device=self.device,
         )
-        if self.json == Path("-"):
-            print(to_json(found.scores, **found.context))
-        else:
-            print(found.scores.as_text())
-        if self.json not in (None, Path("-")):
-            replace_file(self.json, to_json(found.scores, **found.context).encode())
+        options.print_results(self.json, to_json(found.scores, **found.context), found.scores.as_text())
         if renderer is not None:
             renderer.show(found)
-
-    def _sampling(self) -> list[str]:
-        named = {"alpha": self.alpha, "diffusion": self.diffusion}
-        return [f"{name}={value}" for name, value in named.items() if value is not None] + [*self.sampling]

@@ -1,37 +1,37 @@
-"""`nsde-policy export`: a policy as one file that runs without torch."""
+"""`nsde-policy export`: write a policy as a graph that runs without torch."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import tyro
+from nsde_policy.cli import options
 
 
 @dataclass(frozen=True)
 class Export:
-    """Write a policy as one graph, states and noise in, a chunk of actions out, and compare it with the
-    policy over many random states; a graph that differs is not kept. Where single actions are cheaper, a
-    second graph for the first action alone is written beside it, NAME.first.onnx."""
+    """Export a policy as one graph from states and noise to a chunk of actions.
 
-    run_dir: tyro.conf.Positional[Path | None] = None
-    """Run directory; without it, the policy shipped in the package."""
+    The graph is compared with the policy on random states and discarded if it differs. If a single action is
+    cheaper than a chunk, a second graph is written for the first action, NAME.first.onnx.
+    """
+
+    run_dir: options.RunPath = None
     format: Literal["onnx", "pt2"] = "onnx"
-    """onnx, which nsde_policy.deploy.runtime and onnxruntime run without torch; pt2, torch.export's archive."""
+    """onnx runs without torch (nsde_policy.deploy.runtime, onnxruntime); pt2 is torch.export's archive."""
     out: Path | None = None
-    """File to write; RUN/policy.onnx or .pt2 by default, in the working directory for the shipped policy."""
+    """Output file; default RUN/policy.onnx or RUN/policy.pt2, or in the working directory if shipped."""
     steps: int | None = None
-    """Actions of a plan; as the policy was trained to be used by default, 8 for the shipped one."""
-    sampling: tuple[str, ...] = ()
-    """Changes to how actions are drawn, name=value: scheduler=ddim steps=10."""
+    """Actions per plan; by default the chunk of the run."""
+    sampling: options.SamplingChanges = ()
     opset: int = 20
-    """Version of ONNX's operators, 18 to 23; from 20 on the graph is smallest and fastest."""
+    """ONNX operator set, 18 to 23; from 20 on graphs are smallest and fastest."""
     cases: int = 256
-    """Random states and noises over which the graph is compared with the policy."""
+    """Number of random states for the comparison."""
     seed: int = 0
-    """Fixes those."""
+    """Seed of the comparison."""
 
     def run(self) -> None:
-        """Export, print one line per file."""
+        """Export, and print one line per file."""
         from nsde_policy.deploy.export import export_policy
         from nsde_policy.eval.evaluate import changed_sampling
         from nsde_policy.eval.rollout import one_thread

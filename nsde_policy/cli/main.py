@@ -1,16 +1,17 @@
-"""`nsde-policy`: parse, call one function, print.
+"""`nsde-policy`: parse the command line, run one command, report errors.
 
-Heavy imports happen inside the commands, after parsing, so that help and typing errors are instant.
+Commands import heavy packages inside `run`, after parsing, so that help and usage errors are fast.
 """
 
-import contextlib
-import difflib
+import functools
 import io
+import logging
+import operator
 import re
 import sys
 import traceback
-from collections.abc import Sequence
-from typing import Annotated, Any, Protocol, cast, get_args
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Protocol, cast
 
 import tyro
 
@@ -27,65 +28,67 @@ from nsde_policy.cli.play import Play
 from nsde_policy.cli.report import ReportCommand
 from nsde_policy.cli.serve import Serve
 from nsde_policy.cli.train import Train
-from nsde_policy.errors import ConfigError, NsdePolicyError
+from nsde_policy.errors import NsdePolicyError
 
-_DESCRIPTION = """Neural SDE policies: imitation learning with one small network call per action.
-
-`--debug` anywhere shows the traceback of an error; `--version` prints the version."""
+DESCRIPTION = """Neural SDE policies: imitation learning with one small network call per action.
+--debug shows the traceback of an error; --version prints the version."""
+DATA_DESCRIPTION = "Inspect, check, replay or download demonstrations."
+COMMANDS: dict[str, Any] = {
+    "train": Train,
+    "eval": Evaluate,
+    "data": {"info": DataInfo, "check": DataCheck, "replay": DataReplay, "download": DataDownload},
+    "collect": Collect,
+    "play": Play,
+    "compare": Compare,
+    "report": ReportCommand,
+    "benchmark": Benchmark,
+    "export": Export,
+    "bifurcation": BifurcationCommand,
+    "serve": Serve,
+    "doctor": Doctor,
+}
+"""Classes of the commands by name; a group of commands is a dict."""
 
 
 class Command(Protocol):
-    """A subcommand: its fields are the flags, its class docstring the help."""
+    """A subcommand: its fields are the flags, its docstring is the help text."""
 
     def run(self) -> None:
-        """Do it; raise an `NsdePolicyError` when it cannot be done."""
+        """Run the command; raise `NsdePolicyError` if the input is invalid."""
 
 
-_Data = (
-    Annotated[DataInfo, tyro.conf.subcommand("info")]
-    | Annotated[DataCheck, tyro.conf.subcommand("check")]
-    | Annotated[DataReplay, tyro.conf.subcommand("replay")]
-    | Annotated[DataDownload, tyro.conf.subcommand("download")]
-)
+class ProgressBarHandler(logging.Handler):
+    """Log handler that prints to stderr without breaking progress bars."""
 
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one record above the progress bar."""
+        from tqdm import tqdm
 
-def _commands(args: list[str]) -> Any:
-    """Every subcommand; the defaults of `train` are those of the preset that `args` name."""
-    return (
-        Annotated[Train, tyro.conf.subcommand("train", default=Train.with_preset_of(args))]
-        | Annotated[Evaluate, tyro.conf.subcommand("eval")]
-        | Annotated[_Data, tyro.conf.subcommand("data", description="Look at demonstrations, or fetch them.")]
-        | Annotated[Collect, tyro.conf.subcommand("collect")]
-        | Annotated[Play, tyro.conf.subcommand("play")]
-        | Annotated[Compare, tyro.conf.subcommand("compare")]
-        | Annotated[ReportCommand, tyro.conf.subcommand("report")]
-        | Annotated[Benchmark, tyro.conf.subcommand("benchmark")]
-        | Annotated[Export, tyro.conf.subcommand("export")]
-        | Annotated[BifurcationCommand, tyro.conf.subcommand("bifurcation")]
-        | Annotated[Serve, tyro.conf.subcommand("serve")]
-        | Annotated[Doctor, tyro.conf.subcommand("doctor")]
-    )
+        tqdm.write(self.format(record), file=sys.stderr)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; 0 when it worked, 2 for bad input, 1 for a bug, 130 when interrupted."""
+    """Run one command and return its exit code: 0, 2 for invalid input, 1 for a bug, 130 if interrupted."""
     args = list(sys.argv[1:] if argv is None else argv)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal without … or π is no reason to fail
+        sys.stdout.reconfigure(errors="replace")  # for terminals without … or π
     debug = "--debug" in args
     args = [arg for arg in args if arg != "--debug"]
     if args == ["--version"]:
         print(f"nsde-policy {__version__}")
         return 0
+    _configure_logging()
     command: Command | None = None
     try:
         command = _parse(args)
         command.run()
+    except SystemExit as stop:  # tyro has printed the help text or the error
+        return int(stop.code or 0)
     except NsdePolicyError as error:
-        return _fail(_in_flags(str(error), command), 2, debug)
+        return _fail(_name_flags(str(error), command), 2, debug)
     except KeyboardInterrupt as stop:
         return _fail(str(stop) or "interrupted", 130, debug)
-    except BrokenPipeError:  # the reader of our output has gone, as `| head` does
+    except BrokenPipeError:  # the reader of our output has closed it, as `| head` does
         sys.stderr.close()
         return 0
     except Exception as error:
@@ -93,15 +96,53 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _in_flags(message: str, command: Command | None) -> str:
-    """What a settings class says of its values, in the words of the command line: `push` is --push there."""
-    refused = re.match(r"[A-Z]\w*: (need .*)", message)
-    if command is None or refused is None:
+def _configure_logging() -> None:
+    logger = logging.getLogger("nsde_policy")
+    if not any(isinstance(handler, ProgressBarHandler) for handler in logger.handlers):
+        logger.addHandler(ProgressBarHandler())
+        logger.setLevel(logging.INFO)
+
+
+def _parse(args: list[str]) -> Command:
+    """Parse the flags of one command; exit with tyro's own message if they are invalid."""
+    chosen, prog = COMMANDS, "nsde-policy"
+    while isinstance(chosen, dict) and args and args[0] in chosen:
+        chosen, prog, args = chosen[args[0]], f"{prog} {args[0]}", args[1:]
+    options: dict[str, Any] = {"default": Train.from_preset(args)} if chosen is Train else {}
+    if {"-h", "--help"} & {*args}:  # tyro leaves flags that are given out of the help text
+        args = ["--help"]
+    if isinstance(chosen, dict):
+        options["description"] = DESCRIPTION if chosen is COMMANDS else DATA_DESCRIPTION
+    command = tyro.cli(
+        _build_union(chosen) if isinstance(chosen, dict) else chosen,
+        args=args,
+        prog=prog,
+        config=(tyro.conf.OmitSubcommandPrefixes, tyro.conf.FlagCreatePairsOff),
+        **options,
+    )
+    return cast(Command, command)
+
+
+def _build_union(commands: Mapping[str, Any]) -> Any:
+    """Build the union of command classes from which tyro makes the list of subcommands."""
+    members = [
+        Annotated[_build_union(found), tyro.conf.subcommand(name, description=DATA_DESCRIPTION)]
+        if isinstance(found, dict)
+        else Annotated[found, tyro.conf.subcommand(name)]
+        for name, found in commands.items()
+    ]
+    return functools.reduce(operator.or_, members)
+
+
+def _name_flags(message: str, command: Command | None) -> str:
+    """Replace field names by flags in the message of a settings class: "need push >= 0" names --push."""
+    rule = re.match(r"[A-Z]\w*: (need .*)", message)
+    if command is None or rule is None:
         return message
-    said, _, got = refused[1].partition(", got ")
+    needed, comma, found = rule[1].partition(", got ")
     for flag in vars(command):
-        said = re.sub(rf"\b{flag}\b", f"--{flag.replace('_', '-')}", said)
-    return f"{said}, got {got}" if got else said
+        needed = re.sub(rf"\b{flag}\b", f"--{flag.replace('_', '-')}", needed)
+    return f"{needed}{comma}{found}"
 
 
 def _fail(message: str, code: int, debug: bool) -> int:
@@ -109,61 +150,6 @@ def _fail(message: str, code: int, debug: bool) -> int:
         traceback.print_exc()
     print(f"nsde-policy: {' '.join(message.split())}", file=sys.stderr)
     return code
-
-
-def _parse(args: list[str]) -> Command:
-    commands, said = _commands(args), io.StringIO()
-    if {"-h", "--help"} & set(args):  # of the whole command: tyro leaves out what was given before
-        args = [*_named(args, commands), "--help"]
-    try:
-        with contextlib.redirect_stderr(said):
-            command = tyro.cli(
-                commands,
-                args=args,
-                prog="nsde-policy",
-                description=_DESCRIPTION,
-                config=(tyro.conf.OmitSubcommandPrefixes, tyro.conf.FlagCreatePairsOff),
-            )
-    except SystemExit as stop:
-        if not stop.code:
-            raise  # --help
-        named = " ".join(["nsde-policy", *_named(args, commands)])
-        raise ConfigError(f"{_in_one_line(said.getvalue())}; see {named} --help") from None
-    return cast(Command, command)
-
-
-def _named(args: list[str], commands: Any) -> list[str]:
-    """The subcommand, and the one below it, that the arguments begin with."""
-    for command in get_args(commands):
-        if args and args[0] == command.__metadata__[0].name:
-            return [args[0], *_named(args[1:], command.__origin__)]
-    return []
-
-
-def _in_one_line(box: str) -> str:
-    """What tyro says in a box of sections, in one line: the problem, and the nearest flag."""
-    lines = [line.strip("│╭╮╰╯ \n") for line in box.splitlines()[1:]]
-    found = re.split(r"[─-]{3,}", " ".join(lines))  # dashes where the terminal knows ASCII only
-    sections = [" ".join(part.split()) for part in found if part.strip()]
-    nearest = re.search(r"Perhaps you meant: (\S+)", " ".join(sections))
-    # A settings class that refuses its values is named by tyro's own path to it, then by itself.
-    problem = re.sub(r"^Error parsing __tyro-dummy-inner__\.(?:config\.)?(\S+): \w+:", r"\1:", sections[0])
-    parts = [problem.rstrip(".")]
-    if meant := nearest[1].rstrip(",") if nearest else _nearest(sections):
-        parts.append(f"perhaps you meant {meant}")
-    elif len(sections) > 1 and sections[1].startswith("Available"):
-        parts.append(sections[1].lower())
-    return "; ".join(parts)
-
-
-def _nearest(sections: list[str]) -> str | None:
-    """The subcommand or general flag closest to the first word that was not understood."""
-    unknown = re.search(r"Unrecognized options: ([^\s,]+)", sections[0])
-    if not unknown:
-        return None
-    listed = re.findall(r"[\w\-]+", sections[1].partition(":")[2]) if len(sections) > 1 else []
-    close = difflib.get_close_matches(unknown[1], ["--help", "--debug", "--version", *listed], n=1)
-    return close[0] if close else None
 
 
 if __name__ == "__main__":

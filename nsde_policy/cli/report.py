@@ -1,51 +1,45 @@
-"""`nsde-policy report`: everything about some runs in one page."""
+"""`nsde-policy report`: write one HTML page about runs."""
 
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import tyro
 
+from nsde_policy.cli import options
 from nsde_policy.errors import ConfigError
 
 
 @dataclass(frozen=True)
 class ReportCommand:
-    """Write one self-contained page about runs, which opens anywhere without a network: scores with 95 %
-    intervals, differences start by start, every episode to play back, videos, training curves, settings and
-    versions. What has been played is kept: run the same command again to continue."""
+    """Write one self-contained HTML page about runs, which needs no network.
+
+    It holds scores with 95 % intervals, paired differences, a player for every episode, videos, training
+    curves, settings and versions. Finished episodes are cached: run the same command again to resume.
+    """
 
     runs: tyro.conf.Positional[tuple[Path, ...]] = ()
-    """Run directories, or the word shipped; runs that differ in their training seed alone are pooled."""
+    """Run directories, or `shipped`; runs that differ only in the training seed are pooled."""
     out: Path = Path("report.html")
-    """File to write."""
+    """Output file."""
     title: str | None = None
-    """Headline of the page; the task and the number of policies and starts by default."""
-    episodes: int = 50
-    """Episodes per run, on consecutive seeds."""
-    seed_start: int = 100_000
-    """First seed; published scores start at 100000, settings are tuned on 200000 and up."""
-    reset_rule: Literal["benchmark", "gym_pusht"] = "benchmark"
-    """Which states the seeds mean: the published benchmark's, or gym-pusht's."""
+    """Title of the page; default: task, number of policies and number of starts."""
+    episodes: options.Episodes = 50
+    seed_start: options.SeedStart = 100_000
+    reset_rule: options.ResetRule = "benchmark"
     from_json: tuple[Path, ...] = ()
-    """Files that `compare` wrote, of the same starts: what they hold beyond the runs is shown as well,
-    as outcomes without episodes to play back."""
-    reference: str | None = None
-    """Row that the others are compared with; neural_sde by default."""
+    """Files written by `compare` with the same starts; their further runs are shown without playback."""
+    reference: options.Reference = None
     videos: int = 1
-    """How many failures and how many successes of each run become videos; all can be played back anyway."""
-    workers: int = 0
-    """Processes that play; 0 for one per core. The result does not depend on it."""
-    device: str = "cpu"
-    """Where plans are computed; on cuda episodes are played side by side in one process."""
-    latency_rounds: int = 30
-    """How often each method is timed, on one CPU thread, all in turns; 0 leaves latency out."""
+    """Number of failures and number of successes per run to write as videos."""
+    workers: options.Workers = 0
+    device: options.Device = "cpu"
+    latency_rounds: options.LatencyRounds = 30
     kept: Path = Path("out/report")
-    """Folder that keeps what has been played."""
+    """Cache directory of finished episodes."""
 
     def run(self) -> None:
-        """Play, film, write the page."""
+        """Run the episodes and write the page."""
         from nsde_policy.assets import resolve_run
         from nsde_policy.eval.compare.result import read_comparison
         from nsde_policy.eval.compare.run import Games
@@ -58,9 +52,9 @@ class ReportCommand:
         if not self.runs and not self.from_json:
             raise ConfigError("nothing to report on: give run directories, or --from-json FILE")
         if self.videos < 0:
-            raise ConfigError(f"videos must be at least 0, got {self.videos}")
+            raise ConfigError(f"need --videos >= 0, got {self.videos}")
         if self.runs and self.videos:
-            video_writers()  # what is missing is said now, not after the work
+            video_writers()  # fail before the work starts, not after it
         check_writable(self.out)
         earlier = [read_comparison(path) for path in self.from_json]
         report = gather(

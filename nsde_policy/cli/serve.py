@@ -1,50 +1,42 @@
-"""`nsde-policy serve`: a policy for other processes and other machines."""
+"""`nsde-policy serve`: answer plan requests of other processes and machines."""
 
 from dataclasses import dataclass
-from pathlib import Path
 
-import tyro
-
-from nsde_policy.cli.token import read_token
+from nsde_policy.cli import options
 from nsde_policy.errors import ConfigError, MissingDependencyError
 
 
 @dataclass(frozen=True)
 class Serve:
-    """Answer plan requests over websockets, until SIGTERM or Ctrl-C; events go to stderr as JSON lines.
+    """Answer plan requests over websockets until SIGTERM or Ctrl-C; log events to stderr as JSON lines.
 
-    The client is `nsde_policy.deploy.client.RemotePolicy`. GET /healthz on the same port tells how it is."""
+    The client is `nsde_policy.deploy.client.RemotePolicy`. GET /healthz on the same port returns the status.
+    """
 
-    run_dir: tyro.conf.Positional[Path | None] = None
-    """Run directory; without it, the policy shipped in the package."""
-    host: str = "127.0.0.1"
-    """Address to listen at; anything but this machine's own needs a token."""
-    port: int = 8765
-    """0 picks a free one."""
-    token_file: Path | None = None
-    """File with the token clients must show; the variable NSDE_POLICY_TOKEN stands in for it."""
+    run_dir: options.RunPath = None
+    host: options.Host = "127.0.0.1"
+    port: options.Port = 8765
+    token_file: options.TokenFile = None
     max_message: int = 65_536
-    """Bytes of the largest message taken."""
+    """Largest accepted message, bytes."""
     max_clients: int = 32
-    """Connections at a time."""
+    """Largest number of simultaneous connections."""
     max_rate: float = 1000.0
-    """Messages per second of one client; what comes faster waits."""
+    """Messages per second and client; further messages wait."""
     max_steps: int = 128
-    """Actions of the longest plan made."""
+    """Largest number of actions per plan."""
     deadline_s: float = 1.0
-    """Longest a plan may take, waiting included; one that takes longer is answered with "late"."""
+    """Time limit of a request, queueing included, seconds; a plan that takes longer is answered "late"."""
     patience_s: float = 5.0
-    """Longest a client may take to greet, to answer a ping or to read its answer, and a late plan to end when
-    the server stops."""
-    device: str = "cpu"
-    """Where plans are computed."""
+    """Timeout for a client's greeting, ping reply and reads, and for the last plan at exit, seconds."""
+    device: options.Device = "cpu"
     threads: int = 1
-    """CPU threads of one plan; small networks are fastest with one."""
+    """CPU threads per plan; small networks are fastest with one."""
     json: bool = False
-    """Say where it listens as one line of JSON."""
+    """Print the address as one line of JSON."""
 
     def run(self) -> None:
-        """Load, listen, answer, stop."""
+        """Load the policy and serve it until a signal."""
         import asyncio
         import json
         import os
@@ -70,7 +62,7 @@ class Serve:
         settings = ServeSettings(
             host=self.host,
             port=self.port,
-            token=read_token(self.token_file),
+            token=options.read_token(self.token_file),
             max_message=self.max_message,
             max_clients=self.max_clients,
             max_rate=self.max_rate,
@@ -95,5 +87,5 @@ class Serve:
             await server.run(ready)
 
         asyncio.run(serve())
-        if server.hangs:  # Python would wait for it, or abort beside it
+        if server.hangs:  # Python would wait for the thread, or abort
             os._exit(1)

@@ -1,9 +1,9 @@
-"""Training as a user sees it: a progress bar, quick evaluations, a plot at the end."""
+"""Training with a progress bar, quick evaluations and a plot of the losses."""
 
+import logging
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -16,8 +16,12 @@ from nsde_policy.run_directory import RunDirectory
 from nsde_policy.training.dataset import load_for
 from nsde_policy.training.run import Progress, train_run
 
+logger = logging.getLogger(__name__)
+
 Evaluate = Callable[[Path], Mapping[str, float]]
-"""Scores of the policy in a run directory, by name."""
+"""Returns scores of the policy in a run directory, by name."""
+QUICK_SCORES = ("reward", "success")
+"""Scores of a quick evaluation that are plotted."""
 
 
 def train(
@@ -33,18 +37,18 @@ def train(
     evaluate: Evaluate | None = None,
     tensorboard: bool = False,
 ) -> RunDirectory:
-    """Train on a store, or on the embedded demonstrations, into a run directory, with a progress bar.
+    """Train on demonstrations into a run directory, with a progress bar.
 
     Args:
         demos: Store of demonstrations; None for those embedded in the package.
         config: Settings of the run.
         path: Run directory.
         task: Name of the task.
-        seed: Fixes weights, batches and noise.
+        seed: Seed of weights, batches and noise.
         device: Device name of torch, or "auto".
-        resume: Continue the run where it was saved last.
+        resume: Continue from the last checkpoint.
         eval_every: Steps between calls of `evaluate`; 0 for none.
-        evaluate: Scores the run so far; its figures are logged beside the losses.
+        evaluate: Scores the run so far; the scores are logged with the losses.
         tensorboard: Write the losses for TensorBoard too.
     """
     episodes = load_for(config.demos, demos or EMBEDDED_DEMOS)
@@ -59,7 +63,11 @@ def train(
 
 
 def pick_device(name: str) -> str:
-    """A device torch can use, or a clear refusal."""
+    """Return a device name that torch can use; "auto" prefers a GPU.
+
+    Raises:
+        ConfigError: If torch cannot use the device.
+    """
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -77,53 +85,52 @@ class ProgressMonitor:
         self, run: RunDirectory, steps: int, eval_every: int, evaluate: Evaluate | None, tensorboard: bool
     ) -> None:
         self._run, self._steps, self._evaluate, self._eval_every = run, steps, evaluate, eval_every
-        self._board = _summary_writer(run.path) if tensorboard else None
+        self._board = _open_tensorboard(run.path) if tensorboard else None
         self._bar: tqdm[None] | None = None
         self._evaluated = self._logged = 0
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.close()
-        if self._board is not None:
-            self._board.close()
+    def __exit__(self, *exc_info: object) -> None:
+        for output in (self._bar, self._board):
+            if output is not None:
+                output.close()
 
     def __call__(self, progress: Progress) -> Mapping[str, float]:
-        """Move the bar; now and then, play a few episodes."""
+        """Update the bar; every `eval_every` steps, evaluate and return the scores."""
         self._show(progress)
-        extra: dict[str, float] = {}
+        scores: dict[str, float] = {}
         if self._evaluate is not None and progress.step - self._evaluated >= self._eval_every:
             self._evaluated = progress.step
             self._run.save_weights(progress.training.averaged())
-            extra = dict(self._evaluate(self._run.path))
-            figures = ", ".join(f"{name} {value:.3f}" for name, value in extra.items())
-            tqdm.write(f"step {progress.step}: {figures}", file=sys.stderr)
+            scores = dict(self._evaluate(self._run.path))
+            logger.info("step %d: %s", progress.step, _format_figures(scores, ".3f"))
         if self._board is not None:
-            for name, value in {**progress.losses, **extra}.items():
+            for name, value in {**progress.losses, **scores}.items():
                 self._board.add_scalar(name, value, progress.step)
-        return extra
+        return scores
 
     def _show(self, progress: Progress) -> None:
-        """A bar on a terminal; in a log, a line now and then."""
-        losses = {name: f"{loss:.3g}" for name, loss in progress.losses.items()}
+        """Update the bar on a terminal; otherwise log about ten lines per run."""
         if sys.stderr.isatty():
-            if self._bar is None:  # only now: a resumed run has steps behind it already
+            if self._bar is None:  # created late, because a resumed run does not start at step 0
                 self._bar = tqdm(
                     total=self._steps, initial=progress.step, unit="step", desc="training", dynamic_ncols=True
                 )
-            self._bar.set_postfix(losses, refresh=False)
+            self._bar.set_postfix_str(_format_figures(progress.losses, ".3g"), refresh=False)
             self._bar.update(progress.step - self._bar.n)
         elif progress.step - self._logged >= self._steps / 10 or progress.step == self._steps:
             self._logged = progress.step
-            parts = ", ".join(f"{name} {loss}" for name, loss in losses.items()) or "nothing to fit"
-            print(f"step {progress.step}/{self._steps}, {progress.seconds:.0f} s: {parts}", file=sys.stderr)
+            losses = _format_figures(progress.losses, ".3g") or "nothing to fit"
+            logger.info("step %d/%d, %.0f s: %s", progress.step, self._steps, progress.seconds, losses)
 
 
-def _summary_writer(path: Path) -> Any:
+def _format_figures(figures: Mapping[str, float], spec: str) -> str:
+    return ", ".join(f"{name} {value:{spec}}" for name, value in figures.items())
+
+
+def _open_tensorboard(path: Path) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
@@ -132,34 +139,33 @@ def _summary_writer(path: Path) -> Any:
 
 
 def plot_training(run: RunDirectory) -> Path | None:
-    """Draw losses and quick scores over the steps; None without matplotlib, or where nothing was trained."""
+    """Draw losses and quick evaluations over the steps.
+
+    Returns:
+        The picture; None without matplotlib, or if the method has no losses.
+    """
     try:
         from matplotlib.figure import Figure
     except ImportError:
         return None
     records = list(run.read_metrics())
-    names = [name for name in records[0] if name not in ("step", "seconds", "reward", "success")]
-    if not names:
+    losses = [name for name in records[0] if name not in ("step", "seconds", *QUICK_SCORES)]
+    if not losses:
         return None
-    scored = [r for r in records if "success" in r]
-    figure = Figure(figsize=(8, 3.2 + 2.2 * bool(scored)), layout="constrained")
-    axes = figure.subplots(1 + bool(scored), 1, sharex=True, squeeze=False)[:, 0]
-    steps = [r["step"] for r in records]
-    for name, colour in zip(names, ("#0072b2", "#d55e00", "#009e73", "#cc79a7"), strict=False):
-        axes[0].plot(steps, [r[name] for r in records], lw=0.8, color=colour, label=name)
-    axes[0].set_ylabel("loss")
-    axes[0].legend(frameon=False, ncols=len(names))
-    if scored:
-        for name, colour in (("reward", "#0072b2"), ("success", "#d55e00")):
-            axes[1].plot(
-                [r["step"] for r in scored], [r[name] for r in scored], "o-", color=colour, label=name
-            )
-        axes[1].set_ylim(0, 1.02)
-        axes[1].set_ylabel("quick evaluation")
-        axes[1].legend(frameon=False, ncols=2)
-    axes[-1].set_xlabel("step")
-    for axis in axes:
+    scored = any(QUICK_SCORES[0] in record for record in records)
+    figure = Figure(figsize=(8, 3.2 + 2.2 * scored), layout="constrained")
+    axes = figure.subplots(1 + scored, 1, sharex=True, squeeze=False)[:, 0]
+    panels = ((losses, "loss", "-", 0.8), (QUICK_SCORES, "quick evaluation", "o-", 1.5))
+    for axis, (names, label, line, width) in zip(axes, panels, strict=False):
+        for name, colour in zip(names, ("#0072b2", "#d55e00", "#009e73", "#cc79a7"), strict=False):
+            points = [(record["step"], record[name]) for record in records if name in record]
+            axis.plot(*zip(*points, strict=True), line, lw=width, color=colour, label=name)
+        axis.set_ylabel(label)
+        axis.legend(frameon=False, ncols=len(names))
         axis.spines[["top", "right"]].set_visible(False)
+    axes[-1].set_xlabel("step")
+    if scored:
+        axes[1].set_ylim(0, 1.02)
     path = run.path / "training.png"
     figure.savefig(path, dpi=130)
     return path

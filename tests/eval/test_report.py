@@ -241,7 +241,7 @@ def test_a_comparison_adds_its_outcomes(runs: list[Path], tmp_path: Path):
         (["shipped", "shipped"], "is named twice"),
         (["/nowhere"], "no run directory"),
         (["RUN", "--episodes", "0"], "episodes >= 1"),
-        (["RUN", "--videos", "-1"], "videos must be at least 0"),
+        (["RUN", "--videos", "-1"], "need --videos >= 0"),
         (["RUN", "--out", "/proc/x/report.html"], "cannot be written"),
         (["RUN", "--out", "FOLDER"], "it is a folder"),
         (["RUN", "--device", "cuda:77"], "cannot be used"),
