@@ -2,10 +2,10 @@
 
     python benchmarks/eval_speed.py --gym-pusht /path/to/python
 
-`--gym-pusht` is the Python of an environment of its own, as for `env_speed.py`, of the same version as this
-one: what it lacks, torch for one, it takes from here. Both play the shipped policy from the same starts (rule
-`gym_pusht`) with the same code: what `nsde-policy eval --workers 2` does, and one process that plays one
-episode after the other. They take turns; reported are medians over the rounds, with the extremes:
+`--gym-pusht` is the Python of a separate environment, as for `env_speed.py`, of the same version as this one;
+it takes missing packages, such as torch, from this one. Both play the shipped policy from the same starts
+(rule `gym_pusht`) with the same code: `nsde-policy eval --workers 2` here, and one process that plays one
+episode after the other there. They take turns; reported are medians over the rounds, with the extremes:
 
 - whole: from the start of the process to its exit, with all imports;
 - playing: from the end of the first episode to the end of the last;
@@ -29,15 +29,16 @@ ROOT = Path(__file__).parents[1]
 FIRST = 100_000
 
 OURS = """
-from nsde_policy.eval.pool import evaluate
+from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.rollout import RolloutConfig
-played = evaluate(None, seeds, RolloutConfig(reset_rule="gym_pusht"), workers=workers)
+config = RolloutConfig(env_kwargs={"reset_rule": "gym_pusht"})
+played = RolloutPool(None, config, workers=workers).evaluate(seeds)
 """
 # Runs in the other Python, whose own packages come first.
 THEIRS = """
 sys.path.append(packages)
 import gymnasium, gym_pusht, torch
-from nsde_policy.eval.rollout import RolloutConfig, play
+from nsde_policy.eval.rollout import RolloutConfig, play_batch
 from nsde_policy.inference.policy import Policy
 
 class Success(gymnasium.Wrapper):
@@ -47,7 +48,7 @@ class Success(gymnasium.Wrapper):
 
 torch.set_num_threads(1)
 policy, env = Policy.from_pretrained(), Success(gymnasium.make("gym_pusht/PushT-v0"))
-played = (play(policy, env, seed, RolloutConfig()) for seed in seeds)
+played = (play_batch(policy, [env], [seed], RolloutConfig())[0] for seed in seeds)
 """
 HEAD = """
 import json, sys, time

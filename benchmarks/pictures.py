@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from nsde_policy.envs.pusht.dynamics import CONTROL_HZ
-from nsde_policy.eval.render.frames import Film
+from nsde_policy.eval.render.frames import RenderedEpisode
 from nsde_policy.eval.render.pictures import save_png
 from nsde_policy.eval.rollout import Player, RolloutConfig, one_thread
 
@@ -25,13 +25,13 @@ SPEED = 2
 """Times real time, for a GIF that is not watched for long."""
 
 
-def strip(film: Film, *, side: int = 400) -> np.ndarray:
+def strip(film: RenderedEpisode, *, side: int = 400) -> np.ndarray:
     """Moments of an episode at equal distances, from its start to its end, side by side."""
     steps = np.linspace(0, len(film) - 1, MOMENTS).round().astype(int)
     return np.concatenate([film.frame(int(step), side) for step in steps], axis=1)
 
 
-def side_by_side(films: Sequence[Film], *, side: int = 256) -> list[np.ndarray]:
+def side_by_side(films: Sequence[RenderedEpisode], *, side: int = 256) -> list[np.ndarray]:
     """Episodes played together, each staying at its end until all have ended."""
     films_frames = [list(film.frames(side)) for film in films]
     longest = max(map(len, films_frames))
@@ -61,7 +61,7 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     with one_thread():
         player = Player(args.run, RolloutConfig())
-        films = [Film.shoot(player, seed) for seed in SEEDS]
+        films = [RenderedEpisode.play(player, seed) for seed in SEEDS]
     save_png(strip(films[0]), args.out / "pusht.png")
     write_gif(side_by_side(films), args.out / "pusht.gif")
     for name in ("pusht.png", "pusht.gif"):

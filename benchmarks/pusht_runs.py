@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from gpu_runs import EPISODES, Run, trained, wait_asleep
 
-from nsde_policy.eval.pool import evaluate
-from nsde_policy.eval.rollout import EpisodeResult, RolloutConfig
+from nsde_policy.eval.pool import RolloutPool
+from nsde_policy.eval.rollout import RolloutConfig
 from nsde_policy.eval.statistics import mean, proportion
 from nsde_policy.files import replace_file
 from nsde_policy.methods.neural_sde.config import SamplingConfig
@@ -82,11 +82,11 @@ def run_of(variant: str, seed: int, *, out: Path, demos: Path, device: str, step
 
 def play(path: Path, name: str, seeds: range, config: RolloutConfig) -> list[dict[str, Any]]:
     """Episodes of a shard, from the file that keeps them where they have been played before."""
-    kept = path / EPISODES / f"{name} {config.reset_rule} {seeds.start}-{seeds.stop}.json"
+    kept = path / EPISODES / f"{name} {config.env_kwargs['reset_rule']} {seeds.start}-{seeds.stop}.json"
     if not kept.exists():
         torch.set_num_threads(1)
-        results: list[EpisodeResult] = list(evaluate(path, seeds, config))
-        replace_file(kept, json.dumps([{key: getattr(r, key) for key in KEPT} for r in results]).encode())
+        results = [r.to_dict("max_reward") for r in RolloutPool(path, config).evaluate(seeds)]
+        replace_file(kept, json.dumps([{key: result[key] for key in KEPT} for result in results]).encode())
     episodes: list[dict[str, Any]] = json.loads(kept.read_text())
     return episodes
 
@@ -148,7 +148,7 @@ def main() -> None:
         for run in trained(list(runs), args.parallel):
             for name, (base, sampling) in rows.items():
                 if base == runs[run]:
-                    rollout = RolloutConfig(reset_rule=args.reset_rule, sampling=sampling)
+                    rollout = RolloutConfig(env_kwargs={"reset_rule": args.reset_rule}, sampling=sampling)
                     jobs = [pool.submit(play, run.files.path, name, seeds, rollout) for seeds in shards]
                     pending[name, run.seed] = run, jobs
         outcomes = []

@@ -27,9 +27,9 @@ from gpu_runs import Run, finished, prepared, wait_asleep
 from nsde_policy.eval.compare.entries import Entry, Episodes
 from nsde_policy.eval.compare.result import ACTIONS, Comparison
 from nsde_policy.eval.disturbances import Condition
-from nsde_policy.eval.evaluate import changed_sampling
+from nsde_policy.eval.evaluate import change_sampling
 from nsde_policy.eval.latency import device_name
-from nsde_policy.eval.pool import evaluate
+from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.rollout import RolloutConfig
 from nsde_policy.files import replace_file
 from nsde_policy.inference.policy import Policy
@@ -149,10 +149,10 @@ def perform(run: Run, play: Played, seeds: range, device: str, kept: Path) -> No
     torch.set_float32_matmul_precision("high")
     policy = Policy.from_pretrained(run.files.path)
     config, chunk = policy.record.config, play.chunk or policy.chunk
-    sampling = changed_sampling(config.model.sampling, play.sampling)
+    sampling = change_sampling(config.model.sampling, play.sampling)
     rollout = RolloutConfig(sampling=sampling, chunk=chunk, condition=play.condition)
     batch = 1 if device == "cpu" else len(seeds)
-    results = list(evaluate(run.files.path, seeds, rollout, device=device, batch=batch))
+    results = list(RolloutPool(run.files.path, rollout, device=device, batch=batch).evaluate(seeds))
     found = Entry(
         name=play.name,
         title=METHODS.get(config.method).title,

@@ -32,7 +32,7 @@ class Provenance:
 
 
 @dataclass(frozen=True)
-class Kept:
+class EpisodeInfo:
     """What is known about an episode of a collection."""
 
     seed: int
@@ -47,7 +47,7 @@ class Collection:
     """A store of Push-T demonstrations being collected; whatever `add` returned from is on disk.
 
         with Collection.open(path, provenance) as collection:
-            collection.add(Episode(obs, act), Kept(seed, success=True, max_reward=1.0))
+            collection.add(Episode(obs, act), EpisodeInfo(seed, success=True, max_reward=1.0))
             collection.undo()
 
     One process at a time. The states are (agent x, y, block x, y, angle) at 10 Hz, as `train` expects them.
@@ -55,14 +55,14 @@ class Collection:
 
     def __init__(self, writer: DemoWriter) -> None:
         self._writer = writer
-        self._kept: list[Kept] = []
+        self._kept: list[EpisodeInfo] = []
         if not len(writer):
             return
         about = writer.about
         if not about.keys() >= {*ABOUT}:
             raise DamagedStoreError(f"{writer.path} has lost the notes about its episodes; begin a new store")
         for seed, success, reward in zip(*(about[name] for name in ABOUT), strict=True):
-            self._kept.append(Kept(int(seed), bool(success), float(reward)))
+            self._kept.append(EpisodeInfo(int(seed), bool(success), float(reward)))
 
     @classmethod
     def open(cls, path: Path, provenance: Provenance) -> Self:
@@ -98,17 +98,17 @@ class Collection:
         return self._writer.path
 
     @property
-    def episodes(self) -> tuple[Kept, ...]:
+    def episodes(self) -> tuple[EpisodeInfo, ...]:
         """All episodes in the store, in their order."""
         return tuple(self._kept)
 
-    def add(self, episode: Episode, kept: Kept) -> None:
+    def add(self, episode: Episode, kept: EpisodeInfo) -> None:
         """Keep an episode; when this returns, it is on disk."""
         about = {"seed": kept.seed, "success": kept.success, "max_reward": float(kept.max_reward)}
         self._writer.append(episode, about=about)
         self._kept.append(kept)
 
-    def undo(self) -> Kept:
+    def undo(self) -> EpisodeInfo:
         """Drop the last episode, in one step; says which it was."""
         self._writer.drop_last()
         return self._kept.pop()

@@ -1,4 +1,4 @@
-"""What makes an episode harder: late plans, blurred observations, a hand that moves the block."""
+"""Disturbances of an episode: late plans, noisy observations, a push."""
 
 from dataclasses import dataclass
 
@@ -7,19 +7,19 @@ import numpy as np
 from nsde_policy.config import BaseConfig, require
 
 PUSH_PERIODS = (10, 60)
-"""Control periods between which a push comes, the second excluded."""
+"""First and last control period (exclusive) at which a push may come."""
 
 
 @dataclass(frozen=True)
 class Condition(BaseConfig):
-    """What an episode has to cope with; by default nothing."""
+    """Strength of each disturbance; none by default."""
 
     latency_steps: int = 0
     """Control periods from an observation to the plan made from it."""
     obs_noise: float = 0.0
     """Noise on every observation, in standard deviations of its change over one period."""
     push: float = 0.0
-    """How far the block is moved at a random moment, in units of the task."""
+    """How far the environment's `push` moves an object at a random moment, in units of the task."""
 
     def __post_init__(self) -> None:
         require(
@@ -30,19 +30,19 @@ class Condition(BaseConfig):
 
 
 class Disturbances:
-    """The troubles of one episode, drawn from its seed and nothing else."""
+    """Random disturbances of one episode, drawn from its seed alone."""
 
     def __init__(self, condition: Condition, seed: int, increment_std: np.ndarray) -> None:
         self._noise = condition.obs_noise * increment_std
         self._noise_rng, self._push_rng = (np.random.default_rng([seed, stream]) for stream in (1, 2))
-        self._push_at = int(self._push_rng.integers(*PUSH_PERIODS)) if condition.push else None
+        self._push_period = int(self._push_rng.integers(*PUSH_PERIODS)) if condition.push else None
 
-    def seen(self, obs: np.ndarray) -> np.ndarray:
-        """An observation as it reaches the policy."""
+    def add_noise(self, obs: np.ndarray) -> np.ndarray:
+        """Return an observation as the policy sees it."""
         if not self._noise.any():
             return obs
         return obs + self._noise * self._noise_rng.standard_normal(obs.shape)
 
-    def push_at(self, period: int) -> np.random.Generator | None:
-        """Where the push of this control period is drawn from; None where there is none."""
-        return self._push_rng if period == self._push_at else None
+    def push_rng(self, period: int) -> np.random.Generator | None:
+        """Return the generator of the push in this control period, None if there is no push in it."""
+        return self._push_rng if period == self._push_period else None

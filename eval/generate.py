@@ -1,47 +1,49 @@
-"""Demonstrations that a policy generates in the environment it was trained for."""
+"""Demonstrations that a policy generates in the environment of its task."""
 
 import itertools
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
 from nsde_policy.assets import SHIPPED, SHIPPED_POLICY
 from nsde_policy.data import Episode
-from nsde_policy.data.collection import Collection, Kept, Provenance
+from nsde_policy.data.collection import Collection, EpisodeInfo, Provenance
 from nsde_policy.data.types import MIN_STEPS
 from nsde_policy.errors import ConfigError
-from nsde_policy.eval.evaluate import changed_sampling
-from nsde_policy.eval.pool import record
+from nsde_policy.eval.evaluate import change_sampling
+from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.rollout import RolloutConfig
 from nsde_policy.inference.policy import Policy
 from nsde_policy.run_directory import RunDirectory, fingerprint
-from nsde_policy.tasks import get_task
+from nsde_policy.tasks import get_task_of_run
 
-PATIENCE = 100
-"""Episodes in a row that may fail where only successes are kept."""
+MAX_FAILURES = 100
+"""Episodes in a row that may fail if only successes are kept."""
 SEEDS = 2**32
-"""Starts there are in Push-T."""
+"""Number of seeds; larger ones are used for the noise of pictures."""
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What is to be generated."""
+class GenerateConfig:
+    """What to generate."""
 
     episodes: int
-    """How many the store holds in the end."""
+    """Number of episodes in the finished store."""
     seed_start: int = 300_000
-    """First seed; they are tried one after the other."""
-    reset_rule: str = "benchmark"
+    """First seed; consecutive ones are tried."""
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the environment."""
     only_success: bool = False
     """Leave out episodes that fail."""
     chunk: int | None = None
     """Actions executed before planning again; None for the policy's own."""
     sampling: tuple[str, ...] = ()
-    """Changes to how actions are drawn, name=value."""
+    """Changes to the sampling settings, name=value."""
 
     def __post_init__(self) -> None:
         if self.episodes < 1 or self.seed_start < 0:
@@ -55,76 +57,32 @@ class Wanted:
             )
 
 
-def generate(run: Path, out: Path, wanted: Wanted, *, workers: int = 0) -> Sequence[Kept]:
-    """Play until the store `out` holds as many episodes as wanted; returns all it holds.
+def generate(run: Path, out: Path, config: GenerateConfig, *, workers: int = 0) -> Sequence[EpisodeInfo]:
+    """Play until the store `out` holds the requested number of episodes, and return all it holds.
 
-    An episode depends on its seed alone, and seeds are tried in their order: stopped and started again, by
-    whatever means, the store ends as it would have without.
+    An episode depends on its seed alone, and seeds are tried in order: an interrupted run that is started
+    again ends with the same store.
     """
     if workers < 0:
         raise ConfigError(f"workers must not be negative, got {workers}; 0 takes one per core")
     policy = Policy.from_pretrained(run)
-    config = _config(policy, run, wanted)
-    policy.check_chunk(wanted.chunk or policy.chunk)
-    with Collection.open(out, _provenance(policy, run, config, wanted)) as collection:
-        missing = wanted.episodes - len(collection.episodes)
-        if missing > 0:
-            processes = min(workers or os.cpu_count() or 1, missing)
-            try:
-                _collect(collection, run, config, wanted, processes)
-            except KeyboardInterrupt:
-                held = len(collection.episodes)
-                raise KeyboardInterrupt(
-                    f"interrupted; {out} holds {held} episodes, and the same command goes on"
-                ) from None
-        return collection.episodes
-
-
-def _collect(collection: Collection, run: Path, config: RolloutConfig, wanted: Wanted, workers: int) -> None:
-    held = collection.episodes
-    first = held[-1].seed + 1 if held else wanted.seed_start
-    failed = 0
-    with tqdm(
-        desc="collecting", total=wanted.episodes, initial=len(held), unit="episode", leave=False, disable=None
-    ) as bar:
-        for result, trace in record(run, itertools.count(first), config, workers=workers):
-            if result.steps < MIN_STEPS or (wanted.only_success and not result.success):
-                failed += 1
-                if failed >= PATIENCE:
-                    raise ConfigError(
-                        f"{failed} episodes in a row failed, up to seed {result.seed}: this policy hardly "
-                        "ever succeeds; without --only-success its failures are kept too"
-                    )
-                continue
-            failed = 0
-            episode = Episode(np.array(trace.obs[:-1], np.float32), np.array(trace.actions, np.float32))
-            collection.add(episode, Kept(result.seed, result.success, result.max_reward))
-            bar.update()
-            if len(collection.episodes) >= wanted.episodes:
-                return
-
-
-def _config(policy: Policy, run: Path, wanted: Wanted) -> RolloutConfig:
-    env_id = get_task(policy.record.task).env_id
-    if env_id is None:
-        raise ConfigError(f"{run} was trained without a task, so there is no environment to play in")
-    sampling = changed_sampling(policy.model.config.sampling, wanted.sampling)
-    return RolloutConfig(env_id, wanted.reset_rule, wanted.chunk, sampling)
-
-
-def _provenance(policy: Policy, run: Path, config: RolloutConfig, wanted: Wanted) -> Provenance:
-    assert config.sampling is not None
-    return Provenance(
+    task = get_task_of_run(policy.record)
+    sampling = change_sampling(policy.model.config.sampling, config.sampling)
+    rollout = RolloutConfig(task, config.env_kwargs, config.chunk, sampling)
+    chunk = policy.check_chunk(config.chunk or policy.chunk)
+    task.make_env(**config.env_kwargs).close()  # fail before the store is made
+    provenance = Provenance(
         by="policy",
         settings={
             "policy": fingerprint(RunDirectory(run).weights()),
             "method": policy.record.config.method,
-            "sampling": config.sampling.to_dict(),
-            "chunk": config.chunk or policy.chunk,
-            "env": config.env_id,
-            "reset_rule": config.reset_rule,
-            "seed_start": wanted.seed_start,
-            "only_success": wanted.only_success,
+            "sampling": sampling.to_dict(),
+            "chunk": chunk,
+            "env": task.env_id or task.name,
+            **task.env_kwargs,
+            **config.env_kwargs,
+            "seed_start": config.seed_start,
+            "only_success": config.only_success,
         },
         notes={
             "run": SHIPPED if run == SHIPPED_POLICY else str(run),
@@ -132,3 +90,39 @@ def _provenance(policy: Policy, run: Path, config: RolloutConfig, wanted: Wanted
             "trained_on": policy.record.demos.fingerprint,
         },
     )
+    with Collection.open(out, provenance) as collection:
+        missing = config.episodes - len(collection.episodes)
+        if missing > 0:
+            pool = RolloutPool(run, rollout, workers=min(workers or os.cpu_count() or 1, missing))
+            try:
+                _collect(collection, pool, config)
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt(
+                    f"interrupted; {out} holds {len(collection.episodes)} episodes, and the same command "
+                    "continues"
+                ) from None
+        return collection.episodes
+
+
+def _collect(collection: Collection, pool: RolloutPool, config: GenerateConfig) -> None:
+    held = collection.episodes
+    first = held[-1].seed + 1 if held else config.seed_start
+    failed = 0
+    with tqdm(
+        desc="collecting", total=config.episodes, initial=len(held), unit="episode", leave=False, disable=None
+    ) as bar:
+        for result, trace in pool.record(itertools.count(first)):
+            if result.steps < MIN_STEPS or (config.only_success and not result.success):
+                failed += 1
+                if failed >= MAX_FAILURES:
+                    raise ConfigError(
+                        f"{failed} episodes in a row failed, up to seed {result.seed}: this policy hardly "
+                        "ever succeeds; without --only-success its failures are kept too"
+                    )
+                continue
+            failed = 0
+            episode = Episode(np.array(trace.obs[:-1], np.float32), np.array(trace.actions, np.float32))
+            collection.add(episode, EpisodeInfo(result.seed, result.success, result.score))
+            bar.update()
+            if len(collection.episodes) >= config.episodes:
+                return

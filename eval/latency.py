@@ -12,14 +12,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor
 
 from nsde_policy.assets import EMBEDDED_DEMOS, SHIPPED_POLICY
 from nsde_policy.config import Sampling
-from nsde_policy.envs import register_envs
 from nsde_policy.errors import ConfigError
 from nsde_policy.eval.compare.result import ACTIONS
 from nsde_policy.eval.compare.suite import preset_of
@@ -28,11 +26,11 @@ from nsde_policy.inference.loading import build_model, build_policy_spec, load_m
 from nsde_policy.methods.base import Draws, PolicyModel
 from nsde_policy.methods.registry import get_method
 from nsde_policy.run_directory import RunDirectory, RunRecord
-from nsde_policy.tasks import get_task
+from nsde_policy.tasks import get_task_of_run
 from nsde_policy.training.dataset import build_training_data, load_for
 
-START = 100_000
-"""Seed of the Push-T start that is planned from."""
+START_SEED = 100_000
+"""Seed of the start that is planned from."""
 FEWEST = 3
 """Rounds that even the slowest method takes part in."""
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
@@ -129,11 +127,12 @@ def fresh_contenders(methods: Sequence[str], *, device: str = "cpu") -> Iterator
     What they keep of the demonstrations, such as neighbours, is taken from the embedded ones.
     """
     shipped = RunDirectory(SHIPPED_POLICY).record()
+    task = get_task_of_run(shipped)
     for method in methods:
-        record = replace(shipped, config=get_task("pusht").preset("default", method))
+        record = replace(shipped, config=task.preset("default", method))
         model = build_model(record)
         demos = load_for(record.config.demos, EMBEDDED_DEMOS)
-        model.prepare(build_training_data(demos, record.config, task="pusht"))
+        model.prepare(build_training_data(demos, record.config, task=task.name))
         yield from _variants(method, record, model, device)
 
 
@@ -154,13 +153,12 @@ def _variants(name: str, record: RunRecord, model: PolicyModel[Any], device: str
 
 def _states(record: RunRecord) -> Tensor:
     """What a policy remembers at the start of an episode, (1, history, d)."""
-    env_id, obs = get_task(record.task).env_id, np.zeros(record.layout.obs_dim)
-    if env_id is not None:
-        register_envs()
-        env = gym.make(env_id)
-        obs, _ = env.reset(seed=START)
+    task, obs = get_task_of_run(record), np.zeros(record.layout.obs_dim)
+    if task.env_id is not None:
+        env = task.make_env()
+        obs, _ = env.reset(seed=START_SEED)
         env.close()
-    memory = build_policy_spec(record).memory()
+    memory = build_policy_spec(record).new_history()
     memory.add_observation(obs)
     return torch.from_numpy(memory.states())[None]
 

@@ -1,10 +1,10 @@
-"""Many episodes, one seed each, on as many processes as asked; results come in the order of the seeds."""
+"""Many episodes, one per seed, on several processes; results come in the order of the seeds."""
 
 import itertools
 import multiprocessing
 import signal
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from multiprocessing.pool import AsyncResult
 from pathlib import Path
@@ -12,96 +12,80 @@ from pathlib import Path
 import torch
 
 from nsde_policy.errors import ConfigError
-from nsde_policy.eval.rollout import EpisodeResult, Played, Player, RolloutConfig, Trace, one_thread
+from nsde_policy.eval.rollout import EpisodeResult, Player, RolloutConfig, Trace, one_thread
 
 AHEAD = 4
-"""Shards of seeds given to each process before their results are wanted."""
-
-
-def evaluate(
-    path: Path | None,
-    seeds: Sequence[int],
-    config: RolloutConfig,
-    *,
-    workers: int = 1,
-    device: str = "cpu",
-    batch: int = 1,
-) -> Iterator[EpisodeResult]:
-    """Play one episode per seed, in their order; `path` is a run, or None for the shipped policy.
-
-    On a CPU, processes share the seeds. Elsewhere one process plays `batch` episodes side by side.
-    """
-    _check(workers, batch)
-    crew = Crew(path, config, device, min(batch, len(seeds)), traced=False)
-    for result, _ in crew.play(seeds, workers=min(workers, -(-len(seeds) // batch))):
-        yield result
-
-
-def record(
-    path: Path | None,
-    seeds: Iterable[int],
-    config: RolloutConfig,
-    *,
-    workers: int = 1,
-    device: str = "cpu",
-    batch: int = 1,
-) -> Iterator[tuple[EpisodeResult, Trace]]:
-    """The same, and all that happened in each episode; the seeds may have no end."""
-    _check(workers, batch)
-    for result, trace in Crew(path, config, device, batch, traced=True).play(seeds, workers=workers):
-        assert trace is not None
-        yield result, trace
-
-
-def _check(workers: int, batch: int) -> None:
-    if workers < 1 or batch < 1:
-        raise ConfigError(f"workers and batch must be at least 1, got {workers} and {batch}")
+"""Shards of seeds queued for each process before their results are needed."""
+_Played = list[tuple[EpisodeResult, Trace | None]]
 
 
 @dataclass(frozen=True)
-class Crew:
-    """Who plays, and what: everything a process needs to know."""
+class RolloutPool:
+    """Processes that play episodes; on another device than the CPU, one process plays them side by side."""
 
     path: Path | None
+    """Run directory; None for the policy shipped in the package."""
     config: RolloutConfig
-    device: str
-    batch: int
-    traced: bool
+    workers: int = 1
+    device: str = "cpu"
+    batch: int = 1
+    """Episodes that a process plays side by side."""
 
-    def play(self, seeds: Iterable[int], *, workers: int) -> Iterator[Played]:
-        """Play seeds in their order, here or in processes, never far ahead of who takes the results."""
+    def __post_init__(self) -> None:
+        if self.workers < 1 or self.batch < 1:
+            raise ConfigError(f"workers and batch must be at least 1, got {self.workers} and {self.batch}")
+
+    def evaluate(self, seeds: Iterable[int]) -> Iterator[EpisodeResult]:
+        """Play one episode per seed; the seeds may be endless."""
+        return (result for result, _ in self._play(seeds, traced=False))
+
+    def record(self, seeds: Iterable[int]) -> Iterator[tuple[EpisodeResult, Trace]]:
+        """Play one episode per seed and trace it; the seeds may be endless."""
+        for result, trace in self._play(seeds, traced=True):
+            assert trace is not None
+            yield result, trace
+
+    def make_player(self) -> Player:
+        """Load the policy and make its environments."""
+        return Player(self.path, self.config, device=self.device, batch=self.batch)
+
+    def _play(self, seeds: Iterable[int], *, traced: bool) -> Iterator[tuple[EpisodeResult, Trace | None]]:
+        shards_left = -(-len(seeds) // self.batch) if isinstance(seeds, Sized) else self.workers
+        workers = min(self.workers, max(shards_left, 1))
         rest = iter(seeds)
         shards = iter(lambda: list(itertools.islice(rest, self.batch)), [])
         if workers == 1:
-            player = Player(self.path, self.config, device=self.device, batch=self.batch)
+            player = self.make_player()
             for shard in shards:
                 with one_thread():
-                    played = player.play_all(shard, traced=self.traced)
+                    played = player.play_all(shard, traced=traced)
                 yield from played
             return
         context = multiprocessing.get_context("spawn")
         with context.Pool(workers, _start_worker, (self,)) as pool:
-            under_way: deque[AsyncResult[list[Played]]] = deque()
+            queue: deque[AsyncResult[_Played]] = deque()
             for shard in shards:
-                under_way.append(pool.apply_async(_play_in_worker, (shard,)))
-                if len(under_way) > AHEAD * workers:
-                    yield from under_way.popleft().get()
-            while under_way:
-                yield from under_way.popleft().get()
+                queue.append(pool.apply_async(_play_in_worker, (shard, traced)))
+                if len(queue) > AHEAD * workers:
+                    yield from queue.popleft().get()
+            while queue:
+                yield from queue.popleft().get()
 
 
-_crew: Crew | None = None
+_pool: RolloutPool | None = None
 _player: Player | None = None
 
 
-def _start_worker(crew: Crew) -> None:
-    global _crew, _player
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for whoever asked for the work
+def _start_worker(pool: RolloutPool) -> None:
+    global _pool
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
     torch.set_num_threads(1)
-    _crew, _player = crew, Player(crew.path, crew.config, device=crew.device, batch=crew.batch)
+    _pool = pool
 
 
-def _play_in_worker(seeds: Sequence[int]) -> list[Played]:
-    assert _crew is not None
-    assert _player is not None
-    return _player.play_all(seeds, traced=_crew.traced)
+def _play_in_worker(seeds: Sequence[int], traced: bool) -> _Played:
+    global _player
+    if _player is None:  # not in `_start_worker`, whose errors would restart the process for ever
+        assert _pool is not None
+        _player = _pool.make_player()
+    return _player.play_all(seeds, traced=traced)

@@ -1,7 +1,7 @@
-"""Replay Push-T demonstrations open loop: the recorded actions, nothing else, from the recorded start.
+"""Replay demonstrations open loop: the recorded actions from the recorded start, without a policy.
 
-The strictest test of an environment there is: contacts amplify every difference, so a demonstration
-that comes out as it was recorded was recorded in the same world.
+The strictest test of an environment: contacts amplify every difference, so a demonstration that comes out
+as recorded was recorded with the same physics.
 """
 
 import json
@@ -9,120 +9,129 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
 
 from nsde_policy.data import Demonstrations, Episode
-from nsde_policy.envs import PUSHT_ID
-from nsde_policy.envs.pusht.geometry import SUCCESS_COVERAGE
 from nsde_policy.errors import DemoError
+from nsde_policy.tasks import Task
 
 Start = Literal["state", "seed"]
-"""Where a replay starts: at the recorded first state, or, for episode k, where benchmark seed k does.
-
-The human demonstrations were recorded from seeds 0, 1, 2, …, but stored as float32; the seed gives
-the first state in full."""
-
-
-FAITHFUL = 0.01
-"""Largest error, in pixels, of a replay that came out as it was recorded."""
+"""Start of a replay: the recorded first state, passed as `options["state"]` to the environment's reset, or
+seed k for episode k. Stores hold float32; a seed gives the first state in full precision."""
+EXACT_ERROR = 0.01
+"""Largest error of a replay that counts as exact, in units of the observation."""
 
 
 @dataclass(frozen=True)
 class Replay:
-    """One demonstration, as it was recorded and as it came out."""
+    """Differences between one demonstration and its replay."""
 
     episode: int
     states: np.ndarray
-    """What the replay went through, (T, 5)."""
+    """Observations of the replay, (T, obs_dim)."""
     position_error: float
-    """Largest distance of agent or block from the recording along one axis, pixels."""
+    """Largest difference of an observation that is not an angle."""
     angle_error: float
-    """Largest difference of the block's angle, radians."""
-    max_coverage: float
-    """Largest covered share of the goal, the last recorded action included."""
+    """Largest difference of an angle, radians."""
+    max_progress: float
+    """Largest progress in the task, after the last recorded action included."""
 
 
 @dataclass(frozen=True)
 class ReplayReport:
-    """All episodes of a store, replayed."""
+    """Replays of all episodes of a store."""
 
+    task: Task
     replays: list[Replay]
 
     def as_json(self) -> str:
-        """The errors of every episode."""
-        fields = ("episode", "position_error", "angle_error", "max_coverage")
-        return json.dumps({"episodes": [{f: getattr(r, f) for f in fields} for r in self.replays]}, indent=2)
+        """Return the errors of every episode."""
+        episodes = [
+            {
+                "episode": r.episode,
+                "position_error": r.position_error,
+                "angle_error": r.angle_error,
+                f"max_{self.task.progress_name}": r.max_progress,
+            }
+            for r in self.replays
+        ]
+        return json.dumps({"episodes": episodes}, indent=2)
 
     def as_text(self) -> str:
-        """For people: the typical episode and the worst ones."""
+        """Return a summary for a terminal: the median and the worst episode."""
         errors = np.array([r.position_error for r in self.replays])
         worst = max(self.replays, key=lambda r: r.position_error)
-        reached = sum(r.max_coverage > SUCCESS_COVERAGE for r in self.replays)
+        goal = 1.0 if self.task.success_progress is None else self.task.success_progress
+        reached = sum(r.max_progress > goal for r in self.replays)
         return (
-            f"{len(errors)} episodes replayed open loop, {reached} reach the goal (coverage above 0.95)\n"
-            f"largest error  median {np.median(errors):.2g} px, worst {errors.max():.2g} px and "
+            f"{len(errors)} episodes replayed open loop, {reached} reach the goal "
+            f"({self.task.progress_name} above {goal:g})\n"
+            f"largest error  median {np.median(errors):.2g}, worst {errors.max():.2g} and "
             f"{worst.angle_error:.2g} rad (episode {worst.episode}); "
-            f"{(errors < FAITHFUL).sum()} episodes stay within {FAITHFUL} px"
+            f"{(errors < EXACT_ERROR).sum()} episodes stay within {EXACT_ERROR}"
         )
 
+    def save_picture(self, path: Path, *, columns: int = 6, rows: int = 3) -> None:
+        """Write a contact sheet of replayed episodes: the last frame of each, with its trail."""
+        from nsde_policy.eval.render.pictures import Tile, draw_contact_sheet, save_png
 
-def replay_pusht(demos: Demonstrations, *, start: Start = "state") -> Iterator[Replay]:
-    """Replay every episode of a Push-T store with 5-D states and 2-D actions."""
-    if (demos.obs.shape[1], demos.act.shape[1]) != (5, 2):
+        count = min(columns * rows, len(self.replays))
+        shown = [self.replays[i] for i in np.linspace(0, len(self.replays) - 1, count).round().astype(int)]
+        name = self.task.progress_name
+        tiles = [
+            Tile(
+                picture=self.task.draw(r.states[-1], size=256, past=r.states),
+                caption=f"{r.episode}: {len(r.states)} steps, {name} {r.max_progress:.2f}",
+                good=r.position_error < EXACT_ERROR,
+            )
+            for r in shown
+        ]
+        exact = sum(r.position_error < EXACT_ERROR for r in self.replays)
+        title = (
+            f"{exact} of {len(self.replays)} demonstrations replay open loop within {EXACT_ERROR}; "
+            f"{len(tiles)} at their last frame"
+        )
+        save_png(draw_contact_sheet(tiles, columns=columns, title=title), path)
+
+
+def replay_demonstrations(demos: Demonstrations, task: Task, *, start: Start = "state") -> Iterator[Replay]:
+    """Replay every episode of a store in the environment of a task."""
+    env = task.make_env(max_episode_steps=-1)
+    held, needed = (
+        (demos.obs.shape[1:], demos.act.shape[1:]),
+        (env.observation_space.shape, env.action_space.shape),
+    )
+    if held != needed:
         raise DemoError(
-            f"{demos.source} holds {demos.obs.shape[1]}-D observations and {demos.act.shape[1]}-D actions; "
-            "a Push-T replay needs the 5-D state and the 2-D target"
+            f"{demos.source} holds observations and actions of shapes {held[0]} and {held[1]}; the "
+            f"environment of {task.name!r} has {needed[0]} and {needed[1]}"
         )
-    env = gym.make(PUSHT_ID, max_episode_steps=-1)
     for k, episode in enumerate(demos):
-        yield _replay(env, k, episode, start)
+        yield _replay(env, task, k, episode, start, list(demos.angles))
 
 
-def _replay(env: gym.Env[np.ndarray, np.ndarray], k: int, episode: Episode, start: Start) -> Replay:
+def _replay(
+    env: gym.Env[Any, Any], task: Task, k: int, episode: Episode, start: Start, angles: Sequence[int]
+) -> Replay:
     if start == "seed":
         state, info = env.reset(seed=k)
     else:
         state, info = env.reset(options={"state": episode.obs[0]})
-    states, covered = [state], [info["coverage"]]
+    states, infos = [state], [info]
     for action in episode.act:
         state, _, _, _, info = env.step(action)
         states.append(state)
-        covered.append(info["coverage"])
+        infos.append(info)
     out = np.array(states[: len(episode)])
     off = np.abs(out - episode.obs)
-    turn = np.minimum(off[:, 4], 2 * math.pi - off[:, 4])
+    turn = np.minimum(off[:, angles], 2 * math.pi - off[:, angles])
     return Replay(
         episode=k,
         states=out,
-        position_error=float(off[:, :4].max()),
-        angle_error=float(turn.max()),
-        max_coverage=max(covered),
+        position_error=float(np.delete(off, angles, axis=1).max()),
+        angle_error=float(turn.max(initial=0.0)),
+        max_progress=max(task.progress(info) or 0.0 for info in infos),
     )
-
-
-def picture_of(replays: Sequence[Replay], path: Path, *, columns: int = 6, rows: int = 3) -> None:
-    """Write a sheet of replayed episodes: where each ended, and the way its agent took."""
-    from nsde_policy.envs.pusht import drawing
-    from nsde_policy.eval.render.pictures import Tile, contact_sheet, save_png
-
-    count = min(columns * rows, len(replays))
-    shown = [replays[i] for i in np.linspace(0, len(replays) - 1, count).round().astype(int)]
-    tiles = [
-        Tile(
-            picture=drawing.frame(
-                r.states[-1, :2], r.states[-1, 2:], size=256, paths=r.states[None, ::-1, :2]
-            ),
-            caption=f"{r.episode}: {len(r.states)} steps, coverage {r.max_coverage:.2f}",
-            good=r.position_error < FAITHFUL,
-        )
-        for r in shown
-    ]
-    faithful = sum(r.position_error < FAITHFUL for r in replays)
-    title = (
-        f"{faithful} of {len(replays)} demonstrations replay open loop within {FAITHFUL} px; "
-        f"{len(tiles)} at their last frame"
-    )
-    save_png(contact_sheet(tiles, columns=columns, title=title), path)

@@ -1,12 +1,12 @@
-"""Play episodes with a policy: receding-horizon chunks, one seed one result.
+"""Play episodes with a policy: receding-horizon chunks of actions, one seed per episode.
 
-The result of a seed depends on that seed alone: its start, its noise, its troubles and its plans are computed
-row by row, so not on the order, the number of processes or the other seeds. Played side by side in one batch
-(on a GPU), matrix products round differently with the number of rows; nothing else changes.
+The result of a seed depends on that seed alone: its start, noise, disturbances and plans are computed row by
+row, so not on the order, the number of processes or the other seeds. Only on a GPU, where episodes share one
+batch, matrix products round differently with the number of rows.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,25 +17,27 @@ import numpy as np
 import torch
 
 from nsde_policy.config import Sampling
-from nsde_policy.envs import register_envs
 from nsde_policy.errors import ConfigError
 from nsde_policy.eval.disturbances import Condition, Disturbances
 from nsde_policy.inference.history import History
 from nsde_policy.inference.policy import Policy
+from nsde_policy.tasks import Task, get_task_of_run
 
 
 @dataclass(frozen=True)
 class RolloutConfig:
     """How episodes are played."""
 
-    env_id: str = "nsde_policy/PushT-v0"
-    reset_rule: str = "benchmark"
+    task: Task | None = None
+    """What is played; None for the task that the policy was trained for."""
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the environment, which override those of the task."""
     chunk: int | None = None
     """Actions executed before planning again; None for the policy's own."""
     sampling: Sampling | None = None
-    """How actions are drawn; None for the policy's own."""
+    """How actions are sampled; None for the policy's own."""
     condition: Condition = field(default_factory=Condition)
-    """What episodes have to cope with."""
+    """Disturbances of the episodes."""
 
     def __post_init__(self) -> None:
         if self.chunk is not None and self.chunk < 1:
@@ -44,45 +46,60 @@ class RolloutConfig:
 
 @dataclass(frozen=True)
 class EpisodeResult:
-    """How one episode went."""
+    """Outcome and costs of one episode."""
 
     seed: int
-    max_reward: float
-    """Largest clip(coverage / 0.95, 0, 1) along the way."""
     success: bool
-    """Coverage above 0.95 at some moment."""
-    final_coverage: float
+    score: float
+    """See `Task.outcome`; `Task.score_name` names it."""
+    metrics: Mapping[str, float]
+    """Further figures of the outcome."""
+    max_progress: float | None
+    """Largest progress at any moment; None if the task defines no progress."""
     steps: int
     plans: int
-    """How often it planned."""
     planned: int
-    """Actions it planned; the last few may not have been needed."""
+    """Number of planned actions; the last few may not have been executed."""
     network_calls: int
     planning_s: float
-    """Time spent planning."""
+    """Time spent planning, seconds."""
+
+    def to_dict(self, score_name: str) -> dict[str, Any]:
+        """Return plain values for JSON, with the score under its name in the task."""
+        return {
+            "seed": self.seed,
+            score_name: self.score,
+            "success": self.success,
+            **self.metrics,
+            "steps": self.steps,
+            "plans": self.plans,
+            "planned": self.planned,
+            "network_calls": self.network_calls,
+            "planning_s": self.planning_s,
+        }
 
 
 @dataclass(frozen=True)
 class Trace:
-    """What happened in an episode, frame by frame, for pictures and recordings."""
+    """Observations, actions and plans of one episode, for pictures and recordings."""
 
     obs: list[np.ndarray] = field(default_factory=list)
     """Observation before each action, and the last one."""
     actions: list[np.ndarray] = field(default_factory=list)
-    coverage: list[float] = field(default_factory=list)
-    """After each reset or action."""
-    memories: list[tuple[int, History]] = field(default_factory=list)
-    """Control period of each plan, and what the policy knew then."""
+    progress: list[float | None] = field(default_factory=list)
+    """Progress after the reset and after each action; None if the task defines none."""
+    histories: list[tuple[int, History]] = field(default_factory=list)
+    """Control period of each plan, and the history it was made from."""
 
 
-def noise_generator(seed: int) -> torch.Generator:
-    """Where the noise of an episode comes from: its own seed, nothing else."""
+def make_generator(seed: int) -> torch.Generator:
+    """Make the generator of an episode's noise from the episode's seed."""
     return torch.Generator().manual_seed(seed)
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let torch use one thread for a while: on one row, more only get in each other's way."""
+    """Limit torch to one thread for a while: more are slower on a single row."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -91,15 +108,15 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-class Episode:
-    """One episode under way.
+class EpisodeRunner:
+    """One episode in progress.
 
-    A plan is asked for every `chunk` control periods. Where it comes late, the command in force stands until
-    the first one is there; later ones are asked for in time to follow on the one before. Actions whose moment
-    has passed when a plan arrives are dropped, as far as the plan is long enough; with 2 periods of latency:
+    A plan is requested every `chunk` control periods. Until the first plan arrives, the last command is
+    repeated; later plans are requested early enough to follow the one before. Actions whose period has passed
+    when a plan arrives are dropped, as far as the plan is long enough; with a latency of 2 periods:
 
         period      0 1 2 3 4 5 6 7 8 9 …
-        asked       x               x
+        requested   x               x
         planned     - - x x x x x x x x
         executed    hold x x x x x x x x …
     """
@@ -112,61 +129,72 @@ class Episode:
         config: RolloutConfig,
         trace: Trace | None = None,
     ) -> None:
-        self.seed, self.generator, self.memory = seed, noise_generator(seed), policy.spec.new_history()
+        self.seed, self.generator, self.history = seed, make_generator(seed), policy.spec.new_history()
+        self.steps = self.plans = 0
+        self.ended = False
+        self._task = config.task or get_task_of_run(policy.record)
         self._env, self._trace, self._push = env, trace, config.condition.push
         self._low, self._high = env.action_space.low, env.action_space.high  # type: ignore[attr-defined]
         std = np.array(policy.record.layout.increment_std[: policy.obs_dim])
-        self._troubles = Disturbances(config.condition, seed, std)
-        self._late, self._chunk = config.condition.latency_steps, config.chunk or policy.chunk
-        self.steps = self.plans = 0
-        self.ended = False
-        self._coming: list[tuple[int, np.ndarray]] = []
+        self._disturbances = Disturbances(config.condition, seed, std)
+        self._latency, self._chunk = config.condition.latency_steps, config.chunk or policy.chunk
+        self._pending: list[tuple[int, np.ndarray]] = []
         self._actions: list[np.ndarray] = []
-        self._rewards = [0.0]
-        obs, self._info = env.reset(seed=seed)
-        self._see(obs)
+        self._rewards: list[float] = []
+        self._infos: list[Mapping[str, Any]] = []
+        self._observe(*env.reset(seed=seed))
 
     def run(self, planned: np.ndarray) -> None:
-        """Take the plan asked for now, and go on until the next one is due, or to the end."""
+        """Take the requested plan and step until the next plan is due or the episode ends."""
         if self._trace is not None:
-            self._trace.memories.append((self.steps, self.memory.copy()))
+            self._trace.histories.append((self.steps, self.history.copy()))
         self.plans += 1
-        passed = min(self._late, len(planned) - min(self._chunk, len(planned)))
-        self._coming.append((self.steps + self._late, planned[passed:]))
+        passed = min(self._latency, len(planned) - min(self._chunk, len(planned)))
+        self._pending.append((self.steps + self._latency, planned[passed:]))
         for _ in range(self._chunk):
             self._step()
             if self.ended:
                 break
 
     def _step(self) -> None:
-        if self._coming and self._coming[0][0] == self.steps:
-            self._actions = list(self._coming.pop(0)[1])
-        planned = self._actions.pop(0) if self._actions else self.memory.last_action
-        if (rng := self._troubles.push_at(self.steps)) is not None:
+        if self._pending and self._pending[0][0] == self.steps:
+            self._actions = list(self._pending.pop(0)[1])
+        planned = self._actions.pop(0) if self._actions else self.history.last_action
+        if (rng := self._disturbances.push_rng(self.steps)) is not None:
             self._env.unwrapped.push(self._push, rng)  # type: ignore[attr-defined]
         action = np.clip(planned, self._low, self._high)
-        obs, reward, terminated, truncated, self._info = self._env.step(action)
-        self.memory.add_action(action)
+        obs, reward, terminated, truncated, info = self._env.step(action)
+        self.history.add_action(action)
         self.steps += 1
         self._rewards.append(float(reward))
         if self._trace is not None:
             self._trace.actions.append(action)
-        self._see(obs)
+        self._observe(obs, info)
         self.ended = terminated or truncated
 
-    def _see(self, obs: np.ndarray) -> None:
-        self.memory.add_observation(self._troubles.seen(obs))
+    def _observe(self, obs: np.ndarray, info: Mapping[str, Any]) -> None:
+        self.history.add_observation(self._disturbances.add_noise(obs))
+        self._infos.append(info)
         if self._trace is not None:
             self._trace.obs.append(obs)
-            self._trace.coverage.append(self._info["coverage"])
+            self._trace.progress.append(self._task.progress(info))
 
     def result(self, *, planned: int, calls: int, planning_s: float) -> EpisodeResult:
-        """How it went; the rest is of one plan: its actions, its network calls, the time of all plans."""
+        """Return the result.
+
+        Args:
+            planned: Actions of one plan.
+            calls: Network calls of one plan.
+            planning_s: Time of all plans.
+        """
+        outcome = self._task.outcome(self._rewards, self._infos)
+        progress = [value for info in self._infos if (value := self._task.progress(info)) is not None]
         return EpisodeResult(
             seed=self.seed,
-            max_reward=max(self._rewards),
-            success=bool(self._info["success"]),
-            final_coverage=self._info["coverage"],
+            success=outcome.success,
+            score=outcome.score,
+            metrics=outcome.metrics,
+            max_progress=max(progress, default=None),
             steps=self.steps,
             plans=self.plans,
             planned=self.plans * planned,
@@ -175,34 +203,25 @@ class Episode:
         )
 
 
-def play(
-    policy: Policy, env: gym.Env[Any, Any], seed: int, config: RolloutConfig, trace: Trace | None = None
-) -> EpisodeResult:
-    """Play one episode to its end."""
-    (result,) = play_together(policy, [env], [seed], config, [trace])
-    return result
-
-
-def play_together(
+def play_batch(
     policy: Policy,
     envs: Sequence[gym.Env[Any, Any]],
     seeds: Sequence[int],
     config: RolloutConfig,
     traces: Sequence[Trace | None] | None = None,
 ) -> list[EpisodeResult]:
-    """Play episodes side by side, each to its end, planning for all of them in one batch."""
+    """Play one episode per environment, each to its end, and plan for all of them in one batch."""
     wanted = policy.check_chunk(config.chunk or policy.chunk) + config.condition.latency_steps
     steps = min(wanted, policy.model.config.longest_chunk or wanted)
-    traces = traces or [None] * len(seeds)
     episodes = [
-        Episode(policy, env, seed, config, trace)
-        for env, seed, trace in zip(envs, seeds, traces, strict=True)
+        EpisodeRunner(policy, env, seed, config, trace)
+        for env, seed, trace in zip(envs, seeds, traces or [None] * len(seeds), strict=True)
     ]
     planning = dict.fromkeys(seeds, 0.0)
     while running := [episode for episode in episodes if not episode.ended]:
         started = time.perf_counter()
         plans = policy.plans(
-            [episode.memory for episode in running],
+            [episode.history for episode in running],
             generators=[episode.generator for episode in running],
             chunk=steps,
             sampling=config.sampling,
@@ -217,29 +236,47 @@ def play_together(
     ]
 
 
-Played = tuple[EpisodeResult, Trace | None]
-"""How an episode went, and what happened in it where that was asked for."""
-
-
 class Player:
-    """A policy and its environments, ready to play."""
+    """A policy and the environments of its task.
+
+    Args:
+        path: Run directory; None for the policy shipped in the package.
+        config: How episodes are played.
+        device: Where plans are computed.
+        batch: Number of environments.
+    """
 
     def __init__(
         self, path: Path | None, config: RolloutConfig, *, device: str = "cpu", batch: int = 1
     ) -> None:
-        register_envs()
         self.policy = Policy.from_pretrained(path).to(device)
         self.config = config
-        self._envs = [gym.make(config.env_id, reset_rule=config.reset_rule) for _ in range(batch)]
-        if config.condition.push and not hasattr(self._envs[0].unwrapped, "push"):
-            raise ConfigError(f"nothing can be pushed in {config.env_id}: leave out --push")
+        self.task = config.task or get_task_of_run(self.policy.record)
+        self._envs = [self.task.make_env(**config.env_kwargs) for _ in range(batch)]
+        _check_env(self._envs[0], self.policy, self.task, config.condition)
 
     def play(self, seed: int, trace: Trace | None = None) -> EpisodeResult:
-        """Play one episode to its end."""
-        return play(self.policy, self._envs[0], seed, self.config, trace)
+        """Play one episode to its end and fill its trace."""
+        (result,) = play_batch(self.policy, self._envs[:1], [seed], self.config, [trace])
+        return result
 
-    def play_all(self, seeds: Sequence[int], *, traced: bool = False) -> list[Played]:
-        """Play at most `batch` episodes side by side."""
+    def play_all(self, seeds: Sequence[int], *, traced: bool) -> list[tuple[EpisodeResult, Trace | None]]:
+        """Play at most `batch` episodes side by side; without `traced`, the traces are None."""
         traces = [Trace() if traced else None for _ in seeds]
-        results = play_together(self.policy, self._envs[: len(seeds)], seeds, self.config, traces)
+        results = play_batch(self.policy, self._envs[: len(seeds)], seeds, self.config, traces)
         return list(zip(results, traces, strict=True))
+
+
+def _check_env(env: gym.Env[Any, Any], policy: Policy, task: Task, condition: Condition) -> None:
+    """Raise `ConfigError` if the environment does not fit the policy or the condition."""
+    for what, space, dim in (
+        ("observation", env.observation_space, policy.obs_dim),
+        ("action", env.action_space, policy.act_dim),
+    ):
+        if not isinstance(space, gym.spaces.Box) or space.shape != (dim,):
+            raise ConfigError(
+                f"the environment of the task {task.name!r} has the {what} space {space}, but the policy "
+                f"needs a Box of shape ({dim},): wrap the environment in make_env"
+            )
+    if condition.push and not hasattr(env.unwrapped, "push"):
+        raise ConfigError(f"nothing can be pushed in the environment of {task.name!r}: leave out --push")

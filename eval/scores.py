@@ -1,7 +1,7 @@
-"""What an evaluation found, summed up."""
+"""Scores of an evaluation: means over episodes with 95 % intervals."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -9,58 +9,64 @@ import numpy as np
 
 from nsde_policy.eval.rollout import EpisodeResult
 from nsde_policy.eval.statistics import Estimate, mean, proportion
+from nsde_policy.tasks import Task
 
 
 @dataclass(frozen=True)
-class Scores:
-    """What an evaluation found."""
+class EvaluationScores:
+    """Figures over all episodes of an evaluation."""
 
-    mean_max_reward: Estimate
-    """The paper's and the benchmark's column: mean of max clip(coverage / 0.95, 0, 1)."""
+    score_name: str
+    """What the task calls its score, such as "max_reward"."""
+    mean_score: Estimate
     success_rate: Estimate
-    """Share of episodes with coverage above 0.95 within 300 steps."""
-    final_coverage: Estimate
+    metrics: Mapping[str, Estimate]
+    """Means of the task's further figures."""
     mean_steps_to_success: float | None
     ms_per_action: float
-    """Planning time per planned action, in milliseconds, median over episodes; this machine's."""
+    """Planning time per planned action on this machine, milliseconds, median over episodes."""
     network_calls_per_chunk: float
     episodes: list[EpisodeResult]
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return asdict(self)
+    def to_json(self, **context: Any) -> str:
+        """Return the scores and the context they were made in as one JSON object."""
+        values = {
+            f"mean_{self.score_name}": asdict(self.mean_score),
+            "success_rate": asdict(self.success_rate),
+            **{name: asdict(estimate) for name, estimate in self.metrics.items()},
+            "mean_steps_to_success": self.mean_steps_to_success,
+            "ms_per_action": self.ms_per_action,
+            "network_calls_per_chunk": self.network_calls_per_chunk,
+            "episodes": [episode.to_dict(self.score_name) for episode in self.episodes],
+        }
+        return json.dumps({**context, **values}, indent=2)
 
     def as_text(self) -> str:
-        """For people."""
+        """Return a table for a terminal, one line per figure."""
         steps = f"{self.mean_steps_to_success:.0f}" if self.mean_steps_to_success is not None else "–"
-        return "\n".join(
-            [
-                f"episodes         {self.success_rate.n}",
-                f"mean max reward  {self.mean_max_reward}",
-                f"success rate     {self.success_rate}",
-                f"final coverage   {self.final_coverage}",
-                f"steps to success {steps}",
-                f"network calls    {self.network_calls_per_chunk:g} per chunk",
-                f"planning         {self.ms_per_action:.2f} ms per action",
-            ]
-        )
+        rows = {
+            "episodes": self.success_rate.n,
+            f"mean {self.score_name}": self.mean_score,
+            "success rate": self.success_rate,
+            **self.metrics,
+            "steps to success": steps,
+            "network calls": f"{self.network_calls_per_chunk:g} per chunk",
+            "planning": f"{self.ms_per_action:.2f} ms per action",
+        }
+        width = max(map(len, rows))
+        return "\n".join(f"{name.replace('_', ' '):<{width}} {value}" for name, value in rows.items())
 
 
-def score(results: Sequence[EpisodeResult]) -> Scores:
-    """Sum up episodes."""
+def score_episodes(results: Sequence[EpisodeResult], task: Task) -> EvaluationScores:
+    """Average the outcomes of episodes of a task."""
     won = [r for r in results if r.success]
-    chunk = [r.network_calls / r.plans for r in results]
-    return Scores(
-        mean_max_reward=mean([r.max_reward for r in results]),
+    return EvaluationScores(
+        score_name=task.score_name,
+        mean_score=mean([r.score for r in results]),
         success_rate=proportion(len(won), len(results)),
-        final_coverage=mean([r.final_coverage for r in results]),
+        metrics={name: mean([r.metrics[name] for r in results]) for name in results[0].metrics},
         mean_steps_to_success=float(np.mean([r.steps for r in won])) if won else None,
         ms_per_action=float(np.median([1e3 * r.planning_s / r.planned for r in results])),
-        network_calls_per_chunk=float(np.mean(chunk)),
+        network_calls_per_chunk=float(np.mean([r.network_calls / r.plans for r in results])),
         episodes=list(results),
     )
-
-
-def to_json(scores: Scores, **context: Any) -> str:
-    """The scores and what they were made with, as one JSON object."""
-    return json.dumps({**context, **scores.as_dict()}, indent=2)

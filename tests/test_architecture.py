@@ -103,9 +103,9 @@ def test_a_control_loop_needs_no_torch():
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
-def test_in_envs_only_drawing_imports_pygame():
+def test_in_envs_only_drawing_and_window_import_pygame():
     users = {p.name for p in (ROOT / "envs").rglob("*.py") if any(n.startswith("pygame") for n in imports(p))}
-    assert users == {"drawing.py"}
+    assert users == {"drawing.py", "window.py"}
 
 
 @pytest.mark.parametrize("path", list((ROOT / "nsde_policy/cli").glob("*.py")))

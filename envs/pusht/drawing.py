@@ -1,6 +1,6 @@
-"""Pictures of Push-T: the benchmark's 96×96 frame for image policies, and a crisp one for people.
+"""Pictures of Push-T: the benchmark's 96×96 frame for image policies, and a sharp one for people.
 
-The only part of `envs` that imports pygame, and only its software surfaces: no display needed.
+Uses only pygame's software surfaces, so it needs no display.
 """
 
 import math
@@ -19,7 +19,7 @@ import pygame
 
 Colour = tuple[int, int, int]
 Paint = Colour | tuple[int, int, int, int]
-"""A colour, or one with its opacity, for layers."""
+"""A colour, with an opacity on layers."""
 Pixel = tuple[int, int]
 
 
@@ -29,15 +29,14 @@ def _pixels(surface: pygame.Surface) -> np.ndarray:
 
 
 # --- The benchmark's frame -----------------------------------------------------------------------
-# Drawn on the 512 table in whole pixels and sampled down without averaging: that is how the frames
-# of the demonstrations were made, and an image policy sees every habit of its camera.
+# Drawn on the 512 table in whole pixels and sampled down without averaging: the frames of the
+# demonstrations were made like that, and an image policy is sensitive to every artefact.
 
 _WHITE: Colour = (255, 255, 255)
-_GOAL: Colour = (144, 238, 144)
-_BLOCK: Colour = (119, 136, 153)
-_AGENT: Colour = (65, 105, 225)
+_GOAL_COLOUR: Colour = (144, 238, 144)
+_BLOCK_COLOUR: Colour = (119, 136, 153)
+_AGENT_COLOUR: Colour = (65, 105, 225)
 _WALL: Colour = (211, 211, 211)
-_WALL_CORNERS: list[Pixel] = [(5, 5), (506, 5), (506, 506), (5, 506)]
 _STROKE = 2
 """Half the width of an outline."""
 
@@ -47,16 +46,16 @@ def benchmark_frame(agent: Sequence[float], block: Sequence[float], size: int = 
     surface = pygame.Surface((int(geometry.SIDE), int(geometry.SIDE)))
     surface.fill(_WHITE)
     for part in geometry.PARTS:
-        pygame.draw.polygon(surface, _GOAL, _whole_pixels(part, geometry.GOAL_POSE))
+        pygame.draw.polygon(surface, _GOAL_COLOUR, _whole_pixels(part, geometry.GOAL_POSE))
     for part in geometry.PARTS:
         outline = _whole_pixels(part, block)
-        pygame.draw.polygon(surface, _lighter(_BLOCK), outline)
-        _outline(surface, _BLOCK, outline)
+        pygame.draw.polygon(surface, _lighter(_BLOCK_COLOUR), outline)
+        _outline(surface, _BLOCK_COLOUR, outline)
     centre = round(agent[0]), round(agent[1])
     radius = round(geometry.AGENT_RADIUS)
-    pygame.draw.circle(surface, _AGENT, centre, radius)
-    pygame.draw.circle(surface, _lighter(_AGENT), centre, radius - 2 * _STROKE)
-    _outline(surface, _WALL, _WALL_CORNERS)
+    pygame.draw.circle(surface, _AGENT_COLOUR, centre, radius)
+    pygame.draw.circle(surface, _lighter(_AGENT_COLOUR), centre, radius - 2 * _STROKE)
+    _outline(surface, _WALL, list(geometry.WALL_CORNERS))
     return _sample_down(_pixels(surface), size)
 
 
@@ -75,10 +74,10 @@ def _outline(surface: pygame.Surface, colour: Colour, corners: list[Pixel]) -> N
 
 
 def _thick_line(surface: pygame.Surface, colour: Colour, a: Pixel, b: Pixel) -> None:
-    """A line of the recorded frames: a stroke, a sliver beside it, round ends.
+    """Draw a line as in the recorded frames: a stroke, a sliver beside it, round ends.
 
     The sliver's offset ignores the sign of the slope, so falling lines come out thinner than rising
-    ones. That is no mistake here: the recorded frames have it.
+    ones, as in the recorded frames.
     """
     pygame.draw.line(surface, colour, a, b, 2 * _STROKE)
     run, rise = abs(b[0] - a[0]), abs(b[1] - a[1])
@@ -97,9 +96,9 @@ def _thick_line(surface: pygame.Surface, colour: Colour, a: Pixel, b: Pixel) -> 
 
 
 def _sample_down(image: np.ndarray, size: int) -> np.ndarray:
-    """Bilinear samples at the centres of a size × size grid, without averaging in between.
+    """Sample bilinearly at the centres of a size × size grid, without averaging in between.
 
-    In the fixed-point arithmetic of the recorded frames: weights of 11 bits, columns first.
+    Uses the fixed-point arithmetic of the recorded frames: weights of 11 bits, columns first.
     """
     at = np.clip((np.arange(size) + 0.5) * (len(image) / size) - 0.5, 0, len(image) - 1)
     low = at.astype(np.int64)
@@ -117,7 +116,7 @@ def _sample_down(image: np.ndarray, size: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Palette:
-    """Colours of the frame for people; told apart also by colour-blind readers and in grey."""
+    """Colours of the frame for people, distinct in grey and for colour-blind readers."""
 
     table: Colour = (250, 250, 248)
     wall: Colour = (206, 208, 212)
@@ -149,18 +148,17 @@ def frame(
     ghosts: Sequence[Sequence[float]] = (),
     palette: Palette = Palette(),  # noqa: B008  (frozen)
 ) -> np.ndarray:
-    """Draw a crisp frame of any size for people, (size, size, 3) uint8.
+    """Draw a sharp frame of any size for people, (size, size, 3) uint8.
 
-    Arguments:
-        agent: centre of the agent, (x, y) in pixels of the 512 table.
-        block: pose of the block, (x, y, angle).
-        size: side of the picture in its own pixels.
-        target: where the agent has been sent, drawn as a cross.
-        paths: planned paths of the agent, (n_paths, n_points, 2), drawn under it, fading towards
-            their ends.
-        regions: areas the agent may come to, convex polygons (n_corners, 2), together one translucent area.
-        ghosts: poses the block may take or has had, drawn as faint outlines.
-        palette: the colours.
+    Args:
+        agent: Centre of the agent, (x, y) in pixels of the 512 table.
+        block: Pose of the block, (x, y, angle).
+        size: Side of the picture in its own pixels.
+        target: Target of the agent, drawn as a cross.
+        paths: Planned paths of the agent, (n_paths, n_points, 2), fading towards their ends.
+        regions: Areas the agent may reach, convex polygons (n_corners, 2), together one translucent area.
+        ghosts: Poses the block may take or has had, drawn as faint outlines.
+        palette: Colours of the parts.
     """
     if not 1 <= size <= MAX_SIZE:
         raise EnvInputError(f"a picture must be 1 to {MAX_SIZE} pixels wide, got {size}")
@@ -169,7 +167,7 @@ def frame(
     for part in geometry.PARTS:
         canvas.polygon(palette.goal, geometry.to_world(geometry.corners(part), geometry.GOAL_POSE))
     canvas.loop(palette.goal_edge, geometry.to_world(geometry.OUTLINE, geometry.GOAL_POSE), width=1.5)
-    canvas.loop(palette.wall, [(float(x), float(y)) for x, y in _WALL_CORNERS], width=4)
+    canvas.loop(palette.wall, geometry.WALL_CORNERS, width=4)
     with canvas.layer():
         for pose in ghosts:
             canvas.polygon((*palette.ghost, 22), geometry.to_world(geometry.OUTLINE, pose))
@@ -180,7 +178,7 @@ def frame(
     canvas.loop(palette.block_edge, geometry.to_world(geometry.OUTLINE, block), width=2.5)
     with canvas.layer():
         for region in regions:
-            canvas.polygon((*palette.region, 230), _grown(region, 1.0))
+            canvas.polygon((*palette.region, 230), _grow(region, 1.0))
         for region in regions:
             canvas.polygon((*palette.region, 90), region)
     with canvas.layer():
@@ -195,15 +193,41 @@ def frame(
     return _pixels(pygame.transform.smoothscale(canvas.surface, (size, size)))
 
 
-def _grown(polygon: np.ndarray, by: float) -> np.ndarray:
-    """A convex polygon whose corners stand a little farther from its middle."""
+def _grow(polygon: np.ndarray, by: float) -> np.ndarray:
+    """Move the corners of a convex polygon away from its centre."""
     off = polygon - polygon.mean(axis=0)
     grown: np.ndarray = polygon + by * off / np.maximum(np.linalg.norm(off, axis=1, keepdims=True), 1e-9)
     return grown
 
 
+_ELLIPSES = 4
+"""Ellipses per control period: enough to look like a tube."""
+
+
+def spread_regions(points: np.ndarray, *, sigmas: float = 2.0) -> list[np.ndarray]:
+    """Return ellipses of `sigmas` standard deviations around sampled paths (steps, n, 2), as polygons.
+
+    Mean and covariance are interpolated between steps, so that the ellipses together look like a tube.
+    """
+    mean = points.mean(axis=1)
+    off = points - mean[:, None]
+    covariance = _interpolate(np.einsum("tni,tnj->tij", off, off) / (points.shape[1] - 1))
+    variances, axes = np.linalg.eigh(covariance)
+    reach = sigmas * np.sqrt(np.maximum(variances, 0.0))
+    angle = np.linspace(0.0, 2 * np.pi, 36, endpoint=False)
+    circle = np.stack([np.cos(angle), np.sin(angle)], axis=-1)
+    return list(_interpolate(mean)[:, None] + np.einsum("pj,tj,tij->tpi", circle, reach, axes))
+
+
+def _interpolate(values: np.ndarray) -> np.ndarray:
+    """Add linear steps between neighbours along the first axis."""
+    weights = np.arange(_ELLIPSES).reshape(-1, *[1] * values.ndim) / _ELLIPSES
+    between = values[:-1] * (1 - weights) + values[1:] * weights  # (_ELLIPSES, steps - 1, …)
+    return np.concatenate([between.swapaxes(0, 1).reshape(-1, *values.shape[1:]), values[-1:]])
+
+
 class _Canvas:
-    """A surface that is drawn on in pixels of the 512 table, whatever its own size."""
+    """A surface of any size that is drawn on in pixels of the 512 table."""
 
     def __init__(self, side: int) -> None:
         self.surface = pygame.Surface((side, side))
@@ -212,7 +236,7 @@ class _Canvas:
 
     @contextmanager
     def layer(self) -> Iterator[None]:
-        """Draw on a transparent layer, then lay it over the rest: what overlaps on it does not add up."""
+        """Draw on a transparent layer and blend it as a whole, so that overlapping shapes do not add up."""
         below, self.surface = self.surface, pygame.Surface(self.surface.get_size(), pygame.SRCALPHA)
         self._used = pygame.Rect(0, 0, 0, 0)
         yield
@@ -231,7 +255,7 @@ class _Canvas:
         self._used = self._used.union(drawn) if self._used else drawn
 
     def line(self, colour: Paint, a: Sequence[float], b: Sequence[float], *, width: float) -> None:
-        """A line of true width with round ends (pygame's own gets thin when it is oblique)."""
+        """Draw a line of true width with round ends; pygame's own oblique lines are too thin."""
         length = math.hypot(b[0] - a[0], b[1] - a[1])
         if length > 0:
             dx, dy = (a[1] - b[1]) * width / (2 * length), (b[0] - a[0]) * width / (2 * length)
@@ -250,7 +274,7 @@ class _Canvas:
             self.line(colour, a, b, width=width)
 
     def fading_line(self, colour: Colour, points: np.ndarray, *, width: float) -> None:
-        """A line that is drawn on a layer, ever more translucent towards its end."""
+        """Draw a line that gets more translucent towards its end; for layers."""
         last = max(len(points) - 1, 1)
         for i in range(len(points) - 1):
             self.line((*colour, round(230 - 130 * i / last)), points[i], points[i + 1], width=width)
@@ -259,34 +283,3 @@ class _Canvas:
         x, y = centre
         self.line(colour, (x - reach, y), (x + reach, y), width=width)
         self.line(colour, (x, y - reach), (x, y + reach), width=width)
-
-
-class Window:
-    """A window on the screen that shows frames at a steady rate, until it is closed."""
-
-    def __init__(self, size: Pixel, fps: int) -> None:
-        try:
-            pygame.display.init()
-            self._screen = pygame.display.set_mode(size)
-        except pygame.error as error:
-            raise EnvInputError(
-                f"no window can be opened here ({error}): use render_mode='rgb_array'"
-            ) from None
-        pygame.display.set_caption("Push-T")
-        self._clock = pygame.time.Clock()
-        self._fps = fps
-        self.closed = False
-        """Whether the user has closed it, or pressed Escape."""
-
-    def show(self, picture: np.ndarray) -> None:
-        """Put a frame on the screen, then wait for its turn in real time."""
-        for event in pygame.event.get():
-            escape = event.type == pygame.KEYDOWN and event.key == pygame.K_ESCAPE
-            self.closed |= event.type == pygame.QUIT or escape
-        pygame.surfarray.blit_array(self._screen, picture.swapaxes(0, 1))
-        pygame.display.flip()
-        self._clock.tick(self._fps)
-
-    def close(self) -> None:
-        """Take the window off the screen."""
-        pygame.display.quit()

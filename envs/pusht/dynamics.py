@@ -1,8 +1,8 @@
-"""The physics of Push-T: a round agent, driven by a PD law, pushes a T across a walled table.
+"""Physics of Push-T: a round agent, driven by a PD controller, pushes a T across a walled table.
 
-The numbers and quirks are the benchmark's own, so that recorded demonstrations replay exactly:
-damping 0 (the block stops the moment nobody pushes it), no friction on the shapes, an inertia of
-the stem computed from the bar's vertices, and walls thinner than a strong push.
+Numbers and quirks are the benchmark's, so that recorded demonstrations replay exactly: damping 0 (the
+block stops as soon as it is not pushed), no friction on the shapes, an inertia of the stem computed from
+the bar's vertices, and walls thinner than a strong push.
 """
 
 import math
@@ -21,22 +21,22 @@ POSITION_GAIN = 100.0
 VELOCITY_GAIN = 20.0
 """Deceleration per unit of speed, 1/s: critical damping."""
 
-_AGENT, _BLOCK = 1, 2  # collision types, so that only agent-with-block contacts are counted
+_AGENT_TYPE, _BLOCK_TYPE = 1, 2  # collision types: only contacts of agent and block are counted
 _WALL_RADIUS = 2
-# Where the bodies are put into the world before a state is set. It matters: the collision tree,
-# and with it the order in which contacts are solved, remembers where its leaves were inserted.
-_AGENT_BORN, _BLOCK_BORN = (256, 400), (256, 300)
-_WALL_CORNERS = ((5, 5), (506, 5), (506, 506), (5, 506))
+# Positions at which the bodies are added, before a state is set. They matter: the collision tree, and
+# with it the order in which contacts are solved, depends on where its leaves were inserted.
+_AGENT_ADDED, _BLOCK_ADDED = (256, 400), (256, 300)
 
 
 class PushTDynamics:
-    """One table. Build a new one for each episode: the solver remembers old contacts."""
+    """One table; build a new one for each episode, because the solver caches old contacts."""
 
     def __init__(self) -> None:
         self._space = pymunk.Space()
         self._space.gravity = 0, 0
         self._space.damping = 0.0
-        for a, b in zip(_WALL_CORNERS, (*_WALL_CORNERS[1:], _WALL_CORNERS[0]), strict=True):
+        walls = geometry.WALL_CORNERS
+        for a, b in zip(walls, (*walls[1:], walls[0]), strict=True):
             self._space.add(pymunk.Segment(self._space.static_body, a, b, _WALL_RADIUS))
         self._agent = _add_agent(self._space)
         self._block = _add_block(self._space)
@@ -63,9 +63,9 @@ class PushTDynamics:
     def place(self, state: Sequence[float], *, position_first: bool = False) -> None:
         """Put agent and block at rest at (agent x, y, block x, y, angle).
 
-        A body turns about its centre of gravity, so the angle must be set before the position of
-        the origin, or the position moves. The benchmark's resets have it the other way round
-        (`position_first`), and its published test seeds mean the states that come out of that.
+        A body turns about its centre of gravity, so the angle must be set before the position of the
+        origin, or the position moves. The benchmark's resets do it the other way round (`position_first`),
+        and its published test seeds refer to the resulting states.
         """
         agent_x, agent_y, x, y, angle = state
         self._agent.velocity = 0.0, 0.0
@@ -78,7 +78,7 @@ class PushTDynamics:
             self._block.position = x, y
 
     def move_block(self, pose: tuple[float, float, float]) -> None:
-        """Put the block elsewhere, at rest, and leave the agent as it moves."""
+        """Put the block elsewhere, at rest, without changing the agent's motion."""
         x, y, angle = pose
         self._block.velocity, self._block.angular_velocity = (0.0, 0.0), 0.0
         self._block.angle = angle
@@ -86,15 +86,15 @@ class PushTDynamics:
         self._space.reindex_shapes_for_body(self._block)
 
     def settle(self) -> None:
-        """Run one physics step at rest, as the benchmark does after its resets: contacts are found."""
+        """Run one physics step at rest to find contacts, as the benchmark does after its resets."""
         self._space.step(1 / PHYSICS_HZ)
 
     def advance(self, target_x: float, target_y: float, steps: int = STEPS_PER_PERIOD) -> None:
-        """Run one control period, or some steps of the physics, with the agent drawn towards the target."""
+        """Run one control period, or some physics steps, with the agent driven towards the target."""
         self._touches = 0
         dt = 1 / PHYSICS_HZ
         agent, step = self._agent, self._space.step
-        # Nothing pushes the agent (a kinematic body), so its motion is known without asking.
+        # Nothing pushes the agent (a kinematic body), so its motion need not be read back.
         (x, y), (vx, vy) = agent.position, agent.velocity
         for _ in range(steps):
             vx += (POSITION_GAIN * (target_x - x) - VELOCITY_GAIN * vx) * dt
@@ -111,8 +111,8 @@ class PushTDynamics:
 def _add_agent(space: pymunk.Space) -> pymunk.Body:
     body = pymunk.Body(body_type=pymunk.Body.KINEMATIC)
     circle = pymunk.Circle(body, geometry.AGENT_RADIUS)
-    circle.collision_type = _AGENT
-    body.position = _AGENT_BORN
+    circle.collision_type = _AGENT_TYPE
+    body.position = _AGENT_ADDED
     space.add(body, circle)
     return body
 
@@ -123,9 +123,9 @@ def _add_block(space: pymunk.Space) -> pymunk.Body:
     body = pymunk.Body(mass, 2 * inertia)  # the bar's, twice: see the module's docstring
     shapes = [pymunk.Poly(body, geometry.corners(part)) for part in geometry.PARTS]
     for shape in shapes:
-        shape.collision_type = _BLOCK
+        shape.collision_type = _BLOCK_TYPE
     body.center_of_gravity = geometry.CENTRE_OF_GRAVITY
-    body.position = _BLOCK_BORN
+    body.position = _BLOCK_ADDED
     space.add(body, *shapes)
     return body
 
@@ -133,6 +133,6 @@ def _add_block(space: pymunk.Space) -> pymunk.Body:
 def _count_contacts(space: Any, callback: Any) -> None:
     """Call back once per physics step for each part of the block that the agent touches."""
     if hasattr(space, "on_collision"):
-        space.on_collision(_AGENT, _BLOCK, post_solve=callback)
+        space.on_collision(_AGENT_TYPE, _BLOCK_TYPE, post_solve=callback)
     else:  # pymunk before 7
-        space.add_collision_handler(_AGENT, _BLOCK).post_solve = callback
+        space.add_collision_handler(_AGENT_TYPE, _BLOCK_TYPE).post_solve = callback

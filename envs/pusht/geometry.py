@@ -1,7 +1,7 @@
-"""The shapes of Push-T: the T, its nine keypoints, and how much of the goal it covers.
+"""Shapes of Push-T: the T, its nine keypoints, and the share of the goal that it covers.
 
-Plain floats: these functions run once per control period, where numpy would cost more than the
-arithmetic. Lengths are pixels of the 512 table, angles radians, y points down.
+Plain floats: at one call per control period, numpy's overhead exceeds the arithmetic. Lengths are pixels
+of the 512 table, angles radians, y points down.
 """
 
 import math
@@ -10,10 +10,12 @@ from collections.abc import Sequence
 SIDE = 512.0
 """Side of the square table."""
 AGENT_RADIUS = 15.0
+WALL_CORNERS = ((5, 5), (506, 5), (506, 506), (5, 506))
+"""Middle of the walls, in whole pixels."""
 GOAL_POSE = (256.0, 256.0, math.pi / 4)
-"""Where the block has to go: x, y, angle of its origin."""
+"""Goal of the block: x, y, angle of its origin."""
 SUCCESS_COVERAGE = 0.95
-"""Share of the goal's area that must be covered for success (strictly more)."""
+"""Covered share of the goal's area that a success must exceed."""
 
 Box = tuple[float, float, float, float]
 Point = tuple[float, float]
@@ -42,7 +44,7 @@ OUTLINE: tuple[Point, ...] = (
 """The eight corners of the whole T."""
 AREA = 120.0 * 30.0 + 30.0 * 90.0
 CENTRE_OF_GRAVITY: Point = (0.0, 45.0)
-"""Mean of the two parts' centres, as the benchmark has it (not weighted by area)."""
+"""Mean of the two parts' centres, not weighted by area, as in the benchmark."""
 
 
 def corners(box: Box) -> list[Point]:
@@ -52,7 +54,7 @@ def corners(box: Box) -> list[Point]:
 
 
 def to_world(points: Sequence[Point], pose: Sequence[float]) -> list[Point]:
-    """Points of the block's frame, placed on the table by `pose` (x, y, angle)."""
+    """Transform points from the block's frame to the table by `pose` (x, y, angle)."""
     x, y, angle = pose
     c, s = math.cos(angle), math.sin(angle)
     return [(x + c * u - s * v, y + s * u + c * v) for u, v in points]
@@ -74,17 +76,13 @@ KEYPOINTS: tuple[Point, ...] = (
 They were placed by hand for the benchmark, so some lie a little outside the T."""
 
 
-def _to_goal_frame() -> tuple[float, float, float, float]:
-    x, y, angle = GOAL_POSE
-    return x, y, math.cos(angle), math.sin(angle)
-
-
-_GOAL_X, _GOAL_Y, _GOAL_COS, _GOAL_SIN = _to_goal_frame()
+_GOAL_X, _GOAL_Y, _GOAL_ANGLE = GOAL_POSE
+_GOAL_COS, _GOAL_SIN = math.cos(_GOAL_ANGLE), math.sin(_GOAL_ANGLE)
 _REACH = max(math.hypot(u, v) for part in PARTS for u, v in corners(part))
 
 
 def coverage(pose: Sequence[float]) -> float:
-    """Share of the goal's area that a block at `pose` covers, in [0, 1]; exact.
+    """Return the exact share of the goal's area that a block at `pose` covers, in [0, 1].
 
     Both Ts are two boxes that share an edge, so the overlap is the sum of four box-with-box
     overlaps, computed in the goal's frame, where the goal's boxes are upright.
@@ -96,7 +94,7 @@ def coverage(pose: Sequence[float]) -> float:
     relative = (
         _GOAL_COS * dx + _GOAL_SIN * dy,
         -_GOAL_SIN * dx + _GOAL_COS * dy,
-        angle - GOAL_POSE[2],
+        angle - _GOAL_ANGLE,
     )
     overlap = 0.0
     for part in PARTS:
@@ -106,8 +104,8 @@ def coverage(pose: Sequence[float]) -> float:
     return min(overlap / AREA, 1.0)
 
 
-def kept_inside(pose: Sequence[float], low: float, high: float) -> tuple[float, float, float]:
-    """The pose, moved by no more than it takes for every corner of the T to lie in [low, high]²."""
+def move_inside(pose: Sequence[float], low: float, high: float) -> tuple[float, float, float]:
+    """Move a pose as little as needed for every corner of the T to lie in [low, high]²."""
     x, y, angle = pose
     xs, ys = zip(*to_world(OUTLINE, pose), strict=True)
     x += max(low - min(xs), 0.0) + min(high - max(xs), 0.0)
@@ -115,19 +113,19 @@ def kept_inside(pose: Sequence[float], low: float, high: float) -> tuple[float, 
     return x, y, angle
 
 
-def kept_clear(pose: Sequence[float], agent: Sequence[float]) -> tuple[float, float, float]:
-    """The pose, moved out of the agent's way where the two overlap, along the shortest way for each part."""
+def move_clear(pose: Sequence[float], agent: Sequence[float]) -> tuple[float, float, float]:
+    """Move a pose out of the agent if they overlap, by the shortest way for each part."""
     x, y, angle = pose
     for part in PARTS:
         c, s = math.cos(angle), math.sin(angle)
         dx, dy = agent[0] - x, agent[1] - y
-        u, v = _way_out((c * dx + s * dy, c * dy - s * dx), part)
+        u, v = _separation((c * dx + s * dy, c * dy - s * dx), part)
         x, y = x - (c * u - s * v), y - (s * u + c * v)
     return x, y, angle
 
 
-def _way_out(centre: Point, box: Box) -> Point:
-    """How far a disc of the agent's size must move, in the box's frame, to only touch the box."""
+def _separation(centre: Point, box: Box) -> Point:
+    """Return the shortest move, in the box's frame, after which the agent's disc only touches the box."""
     x0, y0, x1, y1 = box
     u, v = centre
     near = min(max(u, x0), x1), min(max(v, y0), y1)
@@ -145,7 +143,7 @@ def _way_out(centre: Point, box: Box) -> Point:
 
 
 def clipped_area(polygon: list[Point], box: Box) -> float:
-    """Area of a convex polygon inside an upright box."""
+    """Return the area of a convex polygon inside an upright box."""
     x0, y0, x1, y1 = box
     left, right = min(polygon)[0], max(polygon)[0]
     if left >= x1 or right <= x0:
@@ -182,7 +180,7 @@ def _cut(polygon: list[Point], axis: int, bound: float, sign: float) -> list[Poi
 
 
 def polygon_area(polygon: Sequence[Point]) -> float:
-    """Area of a simple polygon (shoelace), whichever way its corners run."""
+    """Return the area of a simple polygon by the shoelace formula, for either orientation."""
     twice = 0.0
     ax, ay = polygon[-1]
     for bx, by in polygon:

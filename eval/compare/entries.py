@@ -49,9 +49,9 @@ class Episodes:
         played = sorted(results, key=lambda result: result.seed)
         return cls(
             seed=tuple(r.seed for r in played),
-            max_reward=tuple(round(float(r.max_reward), DIGITS) for r in played),
+            max_reward=tuple(round(float(r.score), DIGITS) for r in played),
             success=tuple(bool(r.success) for r in played),
-            final_coverage=tuple(round(float(r.final_coverage), DIGITS) for r in played),
+            final_coverage=tuple(round(float(r.metrics["final_coverage"]), DIGITS) for r in played),
             steps=tuple(int(r.steps) for r in played),
         )
 

@@ -15,7 +15,7 @@ from nsde_policy.eval.compare.entries import Entry, Episodes, Latency
 from nsde_policy.eval.compare.result import ACTIONS, Comparison, merged, read_comparison
 from nsde_policy.eval.compare.suite import less_demonstrations, preset_of
 from nsde_policy.eval.disturbances import Condition
-from nsde_policy.eval.evaluate import changed_sampling, evaluate_policy
+from nsde_policy.eval.evaluate import change_sampling, evaluate_policy
 from nsde_policy.eval.latency import FEWEST, Contender, as_rows, device_name, time_in_turns
 from nsde_policy.eval.rollout import EpisodeResult, Trace
 from nsde_policy.files import replace_file
@@ -51,6 +51,10 @@ class Games:
             raise ConfigError(
                 f"need episodes >= 1 and seed_start >= 0, got {self.episodes} and {self.seed_start}"
             )
+
+    def env_kwargs(self, record: RunRecord) -> dict[str, str]:
+        """Return the keyword arguments of a run's environment: the reset rule, if its task has several."""
+        return {"reset_rule": self.reset_rule} if "reset_rule" in get_task(record.task).env_kwargs else {}
 
 
 def compare(
@@ -177,19 +181,19 @@ def play_and_keep(
 
 
 def _played(job: Job, games: Games, *, workers: int, device: str, watch: Watcher | None) -> Comparison:
+    record, model = load_model(RunDirectory(job.run))
     found = evaluate_policy(
         job.run,
         episodes=games.episodes,
         seed_start=games.seed_start,
-        reset_rule=games.reset_rule,
+        env_kwargs=games.env_kwargs(record),
         sampling=job.sampling,
         workers=workers,
         device=device,
         watch=watch,
     )
-    record, model = load_model(RunDirectory(job.run))
     config = record.config
-    sampling = changed_sampling(config.model.sampling, job.sampling)
+    sampling = change_sampling(config.model.sampling, job.sampling)
     entry = Entry(
         name=config.method,
         title=get_method(config.method).title,
@@ -231,7 +235,7 @@ def _timed(
     contenders = []
     for name, job in first.items():
         record, model = load_model(RunDirectory(job.run))
-        sampling = changed_sampling(record.config.model.sampling, job.sampling)
+        sampling = change_sampling(record.config.model.sampling, job.sampling)
         contenders.append(Contender.of(name, records[job.run], model, sampling))
     return as_rows(time_in_turns(contenders, rounds=rounds))
 

@@ -1,111 +1,71 @@
-"""What a policy expects to happen, as shapes that can be drawn over a Push-T scene."""
+"""Sample the futures that a policy expects, for drawings."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 
+from nsde_policy.config import Sampling
 from nsde_policy.eval.rollout import RolloutConfig, Trace
 from nsde_policy.inference.history import History
 from nsde_policy.inference.policy import Policy
+from nsde_policy.tasks.base import Forecast
 
-HORIZON = 24
-"""Control periods a forecast looks ahead; a policy that plans farther is followed to the end of its plan."""
-SAMPLES = 64
-"""Futures sampled for the spread."""
-PATHS, GHOSTS = 24, 4
-"""How many of them are drawn, as paths of the agent and as poses of the block."""
-SIGMAS = 2.0
-_IN_BETWEEN = 4
-"""Ellipses per control period: enough of them look like a tube."""
+FORECAST_STEPS = 24
+"""Control periods of a forecast; longer plans are shown to their end."""
+FORECAST_SAMPLES = 64
 
 
-def forecast_generator(seed: int) -> torch.Generator:
-    """Noise of the pictures of an episode: never that of a rollout, whose seeds are below 2³²."""
-    return torch.Generator().manual_seed(2**32 + seed)
+def sample_forecast(
+    policy: Policy,
+    history: History,
+    *,
+    steps: int,
+    generators: Sequence[torch.Generator],
+    sampling: Sampling | None = None,
+    std: bool = False,
+) -> Forecast:
+    """Sample one future per generator.
+
+    Args:
+        policy: Samples plans; methods that predict states give observations as well.
+        history: What the policy has seen.
+        steps: Control periods to look ahead.
+        generators: Noise of each future.
+        sampling: Replaces the policy's own settings.
+        std: Also report standard deviations, from methods that have them.
+    """
+    plans = policy.plans([history] * len(generators), generators=generators, chunk=steps, sampling=sampling)
+    actions = np.stack([plan.actions for plan in plans], axis=1)
+    paths = [plan.states for plan in plans if plan.states is not None]
+    if not paths:
+        return Forecast(actions)
+    obs = np.stack(paths, axis=1)[..., : policy.obs_dim]
+    if not (std and policy.model.reports_std):
+        return Forecast(actions, obs)
+    past = torch.from_numpy(history.states()).expand(len(paths), -1, -1)
+    futures = torch.from_numpy(np.stack(paths)).float()
+    with torch.inference_mode():
+        spread = policy.model.futures_std(past, futures, sampling=sampling)[..., : policy.obs_dim]
+    return Forecast(actions, obs, spread.double().numpy().swapaxes(0, 1))
 
 
-@dataclass(frozen=True)
-class Forecast:
-    """Sampled futures of agent and block."""
-
-    agent: np.ndarray
-    """(steps + 1, SAMPLES, 2), the present first."""
-    block: np.ndarray
-    """(steps + 1, SAMPLES, 3); no samples from a policy that does not foresee the block."""
-
-    @classmethod
-    def of(
-        cls, policy: Policy, memory: History, config: RolloutConfig, generator: torch.Generator
-    ) -> "Forecast":
-        """Sample futures from what a policy knew when it planned, drawn as its plans are."""
-        if not policy.model.foresees_states:
-            return cls._of_plans(policy, memory, config, generator)
-        states = policy.sample(
-            memory,
-            n=SAMPLES,
-            steps=max(HORIZON, config.chunk or policy.chunk),
-            generator=generator,
+def sample_episode_forecasts(
+    policy: Policy, trace: Trace, config: RolloutConfig, *, seed: int
+) -> list[Forecast]:
+    """Return the forecast of the plan in force for every control period of an episode but its end."""
+    generator = torch.Generator().manual_seed(2**32 + seed)  # never that of an episode: seeds are below 2³²
+    chunk = config.chunk or policy.chunk
+    steps = max(FORECAST_STEPS, chunk) if policy.model.foresees_states else chunk
+    found: list[Forecast] = []
+    ends = [start for start, _ in trace.histories[1:]] + [len(trace.actions)]
+    for (start, history), end in zip(trace.histories, ends, strict=True):
+        forecast = sample_forecast(
+            policy,
+            history,
+            steps=steps,
+            generators=[generator] * FORECAST_SAMPLES,
             sampling=config.sampling,
         )
-        array = states.double().numpy()
-        return cls(agent=array[:, :, :2], block=array[:, :, 2:5])
-
-    @classmethod
-    def _of_plans(
-        cls, policy: Policy, memory: History, config: RolloutConfig, generator: torch.Generator
-    ) -> "Forecast":
-        """Futures of a policy that plans actions alone: where it would send the agent."""
-        steps = config.chunk or policy.chunk
-        plans = policy.plans(
-            [memory] * SAMPLES, generators=[generator] * SAMPLES, chunk=steps, sampling=config.sampling
-        )
-        targets = np.stack([plan.actions for plan in plans], axis=1)
-        here = np.broadcast_to(memory.states()[0, :2].astype(np.float64), (1, SAMPLES, 2))
-        return cls(agent=np.concatenate([here, targets]), block=np.empty((steps + 1, 0, 3)))
-
-    def later(self, periods: int) -> "Forecast":
-        """What is still ahead after some control periods."""
-        return Forecast(self.agent[periods:], self.block[periods:])
-
-    @property
-    def paths(self) -> np.ndarray:
-        """Some of the agent's futures, (PATHS, steps + 1, 2)."""
-        return self.agent[:, :PATHS].swapaxes(0, 1)
-
-    @property
-    def regions(self) -> list[np.ndarray]:
-        """Where the agent will be within two standard deviations: ellipses along the way that make a tube."""
-        ahead = self.agent[1:]
-        mean = _in_between(ahead.mean(axis=1))
-        off = ahead - ahead.mean(axis=1, keepdims=True)
-        covariance = _in_between(np.einsum("tni,tnj->tij", off, off) / (SAMPLES - 1))
-        variances, axes = np.linalg.eigh(covariance)
-        reach = SIGMAS * np.sqrt(np.maximum(variances, 0.0))
-        angle = np.linspace(0.0, 2 * np.pi, 36, endpoint=False)
-        circle = np.stack([np.cos(angle), np.sin(angle)], axis=-1)
-        return list(mean[:, None] + np.einsum("pj,tj,tij->tpi", circle, reach, axes))
-
-    @property
-    def ghosts(self) -> np.ndarray:
-        """Where the block may be in the end, (GHOSTS, 3)."""
-        return self.block[-1, :GHOSTS]
-
-
-def _in_between(values: np.ndarray) -> np.ndarray:
-    """Add linear steps between neighbours along the first axis."""
-    weights = np.arange(_IN_BETWEEN).reshape(-1, *[1] * values.ndim) / _IN_BETWEEN
-    between = values[:-1] * (1 - weights) + values[1:] * weights  # (_IN_BETWEEN, steps - 1, …)
-    return np.concatenate([between.swapaxes(0, 1).reshape(-1, *values.shape[1:]), values[-1:]])
-
-
-def forecasts(
-    policy: Policy, trace: Trace, config: RolloutConfig, generator: torch.Generator
-) -> list[Forecast]:
-    """For every control period of an episode but its end, what is ahead by the plan then in force."""
-    found: list[Forecast] = []
-    ends = [start for start, _ in trace.memories[1:]] + [len(trace.actions)]
-    for (start, memory), end in zip(trace.memories, ends, strict=True):
-        ahead = Forecast.of(policy, memory, config, generator)
-        found += [ahead.later(k) for k in range(end - start)]
+        found += [forecast.skip(k) for k in range(end - start)]
     return found

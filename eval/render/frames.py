@@ -1,4 +1,4 @@
-"""Episodes as pictures: the scene, the futures the policy sees in it, and how sure it is of them."""
+"""Frames of an episode: the scene, the futures that the policy expects, and a caption."""
 
 import math
 from collections.abc import Iterator
@@ -6,70 +6,62 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nsde_policy.envs.pusht import drawing
-from nsde_policy.envs.pusht.geometry import SUCCESS_COVERAGE
-from nsde_policy.eval.render.forecast import Forecast, forecast_generator, forecasts
-from nsde_policy.eval.render.pictures import Caption, Tile, captioned
+from nsde_policy.eval.render.forecast import sample_episode_forecasts
+from nsde_policy.eval.render.pictures import Caption, Tile, add_caption
 from nsde_policy.eval.rollout import EpisodeResult, Player, Trace
+from nsde_policy.tasks.base import Forecast, Task
 
 
 @dataclass(frozen=True)
-class Film:
-    """An episode that has been played, and what the policy expected at each moment."""
+class RenderedEpisode:
+    """A played episode that can be drawn."""
 
+    task: Task
     result: EpisodeResult
     trace: Trace
-    ahead: list[Forecast]
-    """By control period; the last frame has none, since the episode is over."""
+    forecasts: list[Forecast]
+    """By control period; the last frame has none."""
 
     @classmethod
-    def shoot(cls, player: Player, seed: int) -> "Film":
-        """Play an episode as evaluation does; the futures are drawn afterwards, from noise of their own."""
+    def play(cls, player: Player, seed: int) -> "RenderedEpisode":
+        """Play an episode exactly as evaluation does; forecasts are sampled afterwards, with other noise."""
         trace = Trace()
         result = player.play(seed, trace)
-        generator = forecast_generator(seed)
-        return cls(result, trace, forecasts(player.policy, trace, player.config, generator))
+        forecasts = sample_episode_forecasts(player.policy, trace, player.config, seed=seed)
+        return cls(player.task, result, trace, forecasts)
 
     def __len__(self) -> int:
         return len(self.trace.obs)
 
     def frames(self, size: int) -> Iterator[np.ndarray]:
-        """Every moment with its caption."""
+        """Draw all frames with captions."""
         return (self.frame(step, size) for step in range(len(self)))
 
     def frame(self, step: int, size: int) -> np.ndarray:
-        """One moment with its caption; (size + caption, size, 3) uint8."""
-        over = step == len(self) - 1
+        """Draw one frame with its caption, (size + caption, size, 3) uint8."""
         caption = Caption(
             seed=self.result.seed,
             step=step,
-            coverage=self.trace.coverage[step],
-            threshold=SUCCESS_COVERAGE,
-            outcome=self.result.success if over else None,
+            progress=self.trace.progress[step],
+            threshold=self.task.success_progress,
+            success=self.result.success if step == len(self) - 1 else None,
         )
-        return captioned(self.scene(step, size), caption)
+        return add_caption(self.scene(step, size), caption)
 
     def scene(self, step: int, size: int) -> np.ndarray:
-        """One moment alone, (size, size, 3) uint8."""
-        state = self.trace.obs[step].tolist()
-        agent, block = state[:2], state[2:]
-        if step >= len(self.ahead):
-            return drawing.frame(agent, block, size=size)
-        ahead = self.ahead[step]
-        return drawing.frame(
-            agent, block, size=size, paths=ahead.paths, regions=ahead.regions, ghosts=ahead.ghosts.tolist()
-        )
+        """Draw one frame without its caption, (size, size, 3) uint8."""
+        forecast = self.forecasts[step] if step < len(self.forecasts) else None
+        return self.task.draw(self.trace.obs[step], size=size, forecast=forecast)
 
 
-def summary_tile(result: EpisodeResult, trace: Trace, size: int) -> Tile:
-    """A whole episode in one picture: where the block began and ended, and the way the agent took."""
+def draw_summary(task: Task, result: EpisodeResult, trace: Trace, size: int) -> Tile:
+    """Draw a whole episode as one tile: its last observation with the trail of earlier ones."""
     obs = np.array(trace.obs)
-    first, last = obs[0].tolist(), obs[-1].tolist()
-    picture = drawing.frame(last[:2], last[2:], size=size, paths=obs[None, ::-1, :2], ghosts=[first[2:]])
-    outcome = f"success, {result.steps} steps" if result.success else f"failure, {best_coverage(result)}"
-    return Tile(picture, f"{result.seed}: {outcome}", good=result.success)
+    best = "" if result.max_progress is None else f", {format_progress(result.max_progress)}"
+    outcome = f"success, {result.steps} steps" if result.success else f"failure{best}"
+    return Tile(task.draw(obs[-1], size=size, past=obs), f"{result.seed}: {outcome}", good=result.success)
 
 
-def best_coverage(result: EpisodeResult) -> str:
-    """The best coverage of a failed episode, not rounded up: 0.949 is no 0.95."""
-    return f"{math.floor(result.max_reward * SUCCESS_COVERAGE * 100) / 100:.2f}"
+def format_progress(progress: float) -> str:
+    """Format a progress with two digits, rounded down so that 0.949 does not read as 0.95."""
+    return f"{math.floor(progress * 100) / 100:.2f}"

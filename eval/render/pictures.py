@@ -1,4 +1,4 @@
-"""Pictures of episodes: tiles with a caption, and sheets of them."""
+"""Captions, contact sheets and PNG files."""
 
 import os
 from collections.abc import Sequence
@@ -18,21 +18,21 @@ _BAD = (186, 54, 0)
 _GOOD = (0, 134, 98)
 _ACCENT = (0, 114, 178)
 _TRACK = (226, 228, 232)
-_PAPER = (255, 255, 255)
+_PAGE = (255, 255, 255)
 
 
 @dataclass(frozen=True)
 class Tile:
-    """One picture of a sheet."""
+    """One picture of a contact sheet."""
 
     picture: np.ndarray
     """(side, side, 3) uint8; all tiles of a sheet share one side."""
     caption: str
     good: bool
-    """Whether all is well; where not, the tile gets a red frame and a red caption."""
+    """If not, the tile gets a red frame and a red caption."""
 
 
-def contact_sheet(tiles: Sequence[Tile], *, columns: int, title: str) -> np.ndarray:
+def draw_contact_sheet(tiles: Sequence[Tile], *, columns: int, title: str) -> np.ndarray:
     """Lay tiles out in rows under a title, (height, width, 3) uint8."""
     side = len(tiles[0].picture)
     gap, caption_height, title_height = side // 16, side // 8, side // 5
@@ -40,7 +40,7 @@ def contact_sheet(tiles: Sequence[Tile], *, columns: int, title: str) -> np.ndar
     width = columns * (side + gap) + gap
     height = title_height + rows * (side + caption_height + gap) + gap
     sheet = pygame.Surface((width, height))
-    sheet.fill(_PAPER)
+    sheet.fill(_PAGE)
     pygame.font.init()
     _write(sheet, title, (gap, title_height // 3), round(title_height * 0.62), _INK, width - 2 * gap)
     for i, tile in enumerate(tiles):
@@ -62,14 +62,14 @@ def _write(
     colour: tuple[int, int, int],
     width: int,
 ) -> None:
-    """Write one line, made smaller where it would be wider than `width`."""
+    """Write one line, in a smaller font if it would be wider than `width`."""
     while height > 6 and pygame.font.Font(None, height).size(text)[0] > width:
         height -= 1
     sheet.blit(pygame.font.Font(None, height).render(text, True, colour), at)
 
 
 def save_png(picture: np.ndarray, path: Path) -> None:
-    """Write an image array as PNG, through a temporary file, so that no half picture is left."""
+    """Write an image array as PNG atomically, through a temporary file."""
     check_png(path)
     partial = path.with_name(f".{path.stem}.partial.png")
     try:
@@ -81,39 +81,40 @@ def save_png(picture: np.ndarray, path: Path) -> None:
 
 
 def check_png(path: Path) -> None:
-    """Refuse a path that no picture can be written to, before the work for it is done; makes its folder."""
+    """Raise `OutputError` if a picture cannot be written to `path`; make its folder."""
     if path.suffix.lower() != ".png" or path.is_dir():
-        raise OutputError(f"{path} is no name for a picture; expected one that ends in .png")
+        raise OutputError(f"{path} is not the name of a picture; expected a file name that ends in .png")
     check_writable(path)
 
 
 @dataclass(frozen=True)
 class Caption:
-    """What stands below a frame: the episode, the moment, and how much of the goal is covered."""
+    """Text and progress bar below a frame."""
 
     seed: int
     step: int
-    coverage: float
-    threshold: float
-    """Coverage that counts as success, a line across the bar."""
-    outcome: bool | None = None
-    """Success or failure, once the episode is over."""
+    progress: float | None
+    """Length of the bar in [0, 1]; None for no bar."""
+    threshold: float | None = None
+    """Progress of a success, a line across the bar."""
+    success: bool | None = None
+    """Outcome, once the episode is over."""
 
 
 _SMOOTHING = 3
 """Captions are drawn this much larger and averaged down."""
 
 
-def captioned(picture: np.ndarray, caption: Caption) -> np.ndarray:
+def add_caption(picture: np.ndarray, caption: Caption) -> np.ndarray:
     """Add a strip with the caption below a picture; (height + `caption_height`, width, 3) uint8."""
     width = picture.shape[1] * _SMOOTHING
     height = caption_height(picture.shape[1]) * _SMOOTHING
     strip = pygame.Surface((width, height))
-    strip.fill(_PAPER)
+    strip.fill(_PAGE)
     pygame.font.init()
     unit = width / 512
     font = pygame.font.Font(None, round(24 * unit))
-    colour = {None: _ACCENT, True: _GOOD, False: _BAD}[caption.outcome]
+    colour = {None: _ACCENT, True: _GOOD, False: _BAD}[caption.success]
 
     def write(text: str, x: float, ink: tuple[int, int, int]) -> None:
         line = font.render(text, True, ink)
@@ -121,29 +122,31 @@ def captioned(picture: np.ndarray, caption: Caption) -> np.ndarray:
 
     write(f"seed {caption.seed}", 12, _INK)
     write(f"step {caption.step}", 138, _INK)
-    left, top, length, thick = 236 * unit, height / 2 - 6 * unit, 180 * unit, 12 * unit
-    round_ends = {"border_radius": round(3 * unit)}
-    pygame.draw.rect(strip, _TRACK, (left, top, length, thick), **round_ends)
-    if caption.coverage > 0:
-        pygame.draw.rect(strip, colour, (left, top, length * caption.coverage, thick), **round_ends)
-    line = left + length * caption.threshold
-    pygame.draw.rect(strip, _INK, (line - unit, top - 5 * unit, 2 * unit, thick + 10 * unit))
-    write(f"{caption.coverage:.3f}", 424, _INK if caption.outcome is None else colour)
-    if caption.outcome is not None:
-        _mark(strip, caption.outcome, (488 * unit, height / 2), 11 * unit)
+    if caption.progress is not None:
+        left, top, length, thick = 236 * unit, height / 2 - 6 * unit, 180 * unit, 12 * unit
+        round_ends = {"border_radius": round(3 * unit)}
+        pygame.draw.rect(strip, _TRACK, (left, top, length, thick), **round_ends)
+        if caption.progress > 0:
+            pygame.draw.rect(strip, colour, (left, top, length * caption.progress, thick), **round_ends)
+        if caption.threshold is not None:
+            line = left + length * caption.threshold
+            pygame.draw.rect(strip, _INK, (line - unit, top - 5 * unit, 2 * unit, thick + 10 * unit))
+        write(f"{caption.progress:.3f}", 424, _INK if caption.success is None else colour)
+    if caption.success is not None:
+        _draw_mark(strip, caption.success, (488 * unit, height / 2), 11 * unit)
     small = pygame.transform.smoothscale(strip, (width // _SMOOTHING, height // _SMOOTHING))
     return np.concatenate([picture, pygame.surfarray.array3d(small).swapaxes(0, 1)])
 
 
 def caption_height(width: int) -> int:
-    """Height of the strip that `captioned` adds: 3/32 of the width, and even, as videos want it."""
+    """Return the height of the strip that `add_caption` adds: 3/32 of the width, even for video encoders."""
     return 2 * round(width * 3 / 64)
 
 
-def _mark(surface: pygame.Surface, good: bool, centre: tuple[float, float], radius: float) -> None:
-    """A disc with a tick, or with a cross: told apart without colours."""
+def _draw_mark(surface: pygame.Surface, good: bool, centre: tuple[float, float], radius: float) -> None:
+    """Draw a disc with a tick or a cross, distinct without colours."""
     pygame.draw.circle(surface, _GOOD if good else _BAD, centre, radius)
     strokes = [[(-5, 0.5), (-1.5, 4), (5, -4)]] if good else [[(-4, -4), (4, 4)], [(-4, 4), (4, -4)]]
     for stroke in strokes:
         points = [(centre[0] + x * radius / 11, centre[1] + y * radius / 11) for x, y in stroke]
-        pygame.draw.lines(surface, _PAPER, False, points, round(radius / 4))
+        pygame.draw.lines(surface, _PAGE, False, points, round(radius / 4))

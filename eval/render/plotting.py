@@ -1,4 +1,4 @@
-"""What all figures share: a style, a backend without a display, files that are the same byte for byte."""
+"""Style, backend and reproducible files of matplotlib figures."""
 
 import io
 from pathlib import Path
@@ -23,7 +23,7 @@ STYLE = {
 
 
 def pyplot() -> Any:
-    """matplotlib.pyplot on the backend that needs no display."""
+    """Import matplotlib.pyplot with the backend that needs no display."""
     try:
         import matplotlib
     except ImportError as error:
@@ -35,7 +35,7 @@ def pyplot() -> Any:
 
 
 def save_figure(figure: "Figure", out: Path, name: str) -> list[Path]:
-    """PNG and SVG without dates, written whole or not at all."""
+    """Write a figure as PNG and SVG, atomically and without dates, and return the paths."""
     paths = []
     for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
         buffer = io.BytesIO()

@@ -14,13 +14,12 @@ from nsde_policy.errors import ComparisonError
 from nsde_policy.eval.compare.entries import Entry
 from nsde_policy.eval.compare.result import Comparison, read_comparison
 from nsde_policy.eval.compare.run import Games, Job, checked_records, compare, kept_file, play_and_keep
-from nsde_policy.eval.render.frames import Film
+from nsde_policy.eval.render.frames import RenderedEpisode
 from nsde_policy.eval.render.video import write_video
 from nsde_policy.eval.report.replays import Frames, Replays, quantised
 from nsde_policy.eval.rollout import EpisodeResult, Player, RolloutConfig, Trace, one_thread
 from nsde_policy.files import replace_file
 from nsde_policy.run_directory import RunDirectory, RunRecord
-from nsde_policy.tasks import get_task
 
 CURVE_POINTS = 240
 """Most points of a training curve in a page; more are averaged."""
@@ -102,7 +101,7 @@ def gather(
                 record=record,
                 replays=replays[path],
                 curves=curves_of(RunDirectory(path)),
-                videos=_films(path, record, entry, games.reset_rule, videos),
+                videos=_films(path, entry, games.env_kwargs(record), videos),
             )
         )
     return Report(comparison, tuple(seen))
@@ -173,20 +172,18 @@ def thinned(points: Curve) -> Curve:
     return [(part[-1][0], sum(value for _, value in part) / len(part)) for part in parts]
 
 
-def _films(run: Path, record: RunRecord, entry: Entry, reset_rule: str, each: int) -> tuple[Video, ...]:
+def _films(run: Path, entry: Entry, env_kwargs: dict[str, str], each: int) -> tuple[Video, ...]:
     """The first few failures and the first few successes, with the futures that the policy saw."""
     outcomes = list(zip(entry.episodes.seed, entry.episodes.success, strict=True))
     wanted = [outcome for won in (True, False) for outcome in [o for o in outcomes if o[1] is won][:each]]
     if not wanted:
         return ()
-    env_id = get_task(record.task).env_id
-    assert env_id is not None  # of runs that were played
-    player = Player(run, RolloutConfig(env_id, reset_rule))
+    player = Player(run, RolloutConfig(env_kwargs=env_kwargs))
     made: list[Video] = []
     with tempfile.TemporaryDirectory() as folder, one_thread():
         for seed, _ in tqdm(wanted, f"filming {run.name}", unit="film", leave=False, disable=None):
             file = Path(folder) / f"{seed}.mp4"
-            film = Film.shoot(player, seed)
+            film = RenderedEpisode.play(player, seed)
             write_video(film, file, size=FILM_SIZE)
             made.append(Video(seed, film.result.success, file.read_bytes()))
     return tuple(made)

@@ -76,6 +76,6 @@ class Replays:
 
 def quantised(trace: Trace) -> Frames:
     """One episode's frames in whole numbers, (steps + 1, 6)."""
-    values = np.column_stack([np.array(trace.obs, float), np.array(trace.coverage, float)])
+    values = np.column_stack([np.array(trace.obs, float), np.array(trace.progress, float)])
     steps: Frames = np.clip(np.rint(values * SCALES), -(2**15), 2**15 - 1).astype(np.int16)
     return steps

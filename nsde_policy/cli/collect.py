@@ -26,7 +26,7 @@ class Collect:
     """With --policy: discard failed episodes."""
     seed_start: int = 300_000
     """First seed; scores are published for 100000 and up, settings are tuned on 200000 and up."""
-    reset_rule: options.ResetRule = "benchmark"
+    reset_rule: options.ResetRule = None
     chunk: options.Chunk = None
     sampling: options.SamplingChanges = ()
     workers: options.Workers = 0
@@ -57,18 +57,24 @@ class Collect:
         if not 0 <= self.seed_start <= MAX_SEED:
             raise ConfigError(f"need --seed-start from 0 to {MAX_SEED}, got {self.seed_start}")
         where = settings(self.host, self.port, options.read_token(self.token_file))
-        with Collection.open(self.out, by_hand(self.reset_rule)) as collection:
-            stage = Teleop(collection, seed_start=self.seed_start, reset_rule=self.reset_rule)
+        rule = self.reset_rule or "benchmark"
+        with Collection.open(self.out, by_hand(rule)) as collection:
+            stage = Teleop(collection, seed_start=self.seed_start, reset_rule=rule)
             show(stage, where, what="collecting", browser=self.open, as_json=self.json)
             print(f"{self.out} holds {len(collection.episodes)} episodes")
 
     def _generate(self, policy: Path) -> None:
         from nsde_policy.assets import resolve_run
-        from nsde_policy.eval.generate import Wanted, generate
+        from nsde_policy.eval.generate import GenerateConfig, generate
 
-        wanted = Wanted(
-            self.episodes, self.seed_start, self.reset_rule, self.only_success, self.chunk, self.sampling
+        config = GenerateConfig(
+            self.episodes,
+            self.seed_start,
+            options.build_env_kwargs(self.reset_rule),
+            self.only_success,
+            self.chunk,
+            self.sampling,
         )
-        kept = generate(resolve_run(policy), self.out, wanted, workers=self.workers)
+        kept = generate(resolve_run(policy), self.out, config, workers=self.workers)
         won, tried = sum(each.success for each in kept), kept[-1].seed + 1 - self.seed_start
         print(f"{self.out} holds {len(kept)} episodes of {tried} tried, {won} successful")

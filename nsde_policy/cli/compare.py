@@ -37,7 +37,7 @@ class Compare:
     Neural SDE, which favours that method."""
     episodes: options.Episodes = 50
     seed_start: options.SeedStart = 100_000
-    reset_rule: options.ResetRule = "benchmark"
+    reset_rule: options.ResetRule = None
     workers: options.Workers = 0
     device: options.Device = "auto"
     latency_rounds: options.LatencyRounds = 30
@@ -83,7 +83,7 @@ class Compare:
         from nsde_policy.training.progress import pick_device
 
         device = pick_device(self.device)
-        games = Games(self.episodes, self.seed_start, self.reset_rule)
+        games = Games(self.episodes, self.seed_start, self.reset_rule or "benchmark")
         rounds = 0 if self.latency is not None else self.latency_rounds
         return compare(
             self._jobs(device),

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 import tyro
 
+from nsde_policy.cli import options
+
 StorePath = Annotated[
     Path, tyro.conf.Positional, tyro.conf.arg(help="Zarr directory of demonstrations, or a zip of one.")
 ]
@@ -67,9 +69,11 @@ class DataCheck:
 
 @dataclass(frozen=True)
 class DataReplay:
-    """Replay Push-T demonstrations open loop in the environment and report the deviation."""
+    """Replay demonstrations open loop in the environment of their task and report the deviation."""
 
     path: StorePath
+    task: options.TaskName = "pusht"
+    """Task whose environment replays them; it must accept a start in options["state"]."""
     start: Literal["state", "seed"] = "state"
     """Start of episode k: its recorded first state, or benchmark seed k (as the human demonstrations were
     recorded; their stored first states are rounded to float32)."""
@@ -82,21 +86,22 @@ class DataReplay:
         """Print the report and write the picture."""
         from tqdm import tqdm
 
-        from nsde_policy.data import PUSHT_ANGLES, load_demonstrations
-        from nsde_policy.eval.replay import ReplayReport, picture_of, replay_pusht
+        from nsde_policy.data import load_demonstrations
+        from nsde_policy.eval.replay import ReplayReport, replay_demonstrations
+        from nsde_policy.tasks import get_task
 
         if self.out is not None:
             from nsde_policy.eval.render.pictures import check_png
 
             check_png(self.out)
-        demos = load_demonstrations(self.path, angles=PUSHT_ANGLES)
-        replays = replay_pusht(demos, start=self.start)
-        report = ReplayReport(
-            list(tqdm(replays, "replaying", len(demos), unit="episode", leave=False, disable=None))
-        )
+        task = get_task(self.task)
+        demos = load_demonstrations(self.path, angles=task.demos.angles)
+        replays = replay_demonstrations(demos, task, start=self.start)
+        bar = tqdm(replays, "replaying", len(demos), unit="episode", leave=False, disable=None)
+        report = ReplayReport(task, list(bar))
         print(report.as_json() if self.json else report.as_text())
         if self.out is not None:
-            picture_of(report.replays, self.out)
+            report.save_picture(self.out)
             print(f"wrote {self.out}", file=sys.stderr)
 
 

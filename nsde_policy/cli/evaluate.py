@@ -1,5 +1,6 @@
 """`nsde-policy eval`: run episodes with a policy and score it."""
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,7 @@ class Evaluate:
     run_dir: options.RunPath = None
     episodes: options.Episodes = 50
     seed_start: options.SeedStart = 100_000
-    reset_rule: options.ResetRule = "benchmark"
+    reset_rule: options.ResetRule = None
     chunk: options.Chunk = None
     alpha: float | None = None
     """Denoiser strength of a Neural SDE; 0 disables it; by default as in training."""
@@ -40,7 +41,6 @@ class Evaluate:
         """Evaluate, print the scores, render episodes."""
         from nsde_policy.eval.disturbances import Condition
         from nsde_policy.eval.evaluate import evaluate_policy
-        from nsde_policy.eval.scores import to_json
 
         options.check_json_file(self.json)
         renderer = None
@@ -54,13 +54,15 @@ class Evaluate:
             self.run_dir,
             episodes=self.episodes,
             seed_start=self.seed_start,
-            reset_rule=self.reset_rule,
+            env_kwargs=options.build_env_kwargs(self.reset_rule),
             chunk=self.chunk,
             sampling=[*changes, *self.sampling],
             condition=Condition(self.latency_steps, self.obs_noise, self.push),
             workers=self.workers,
             device=self.device,
         )
-        options.print_results(self.json, to_json(found.scores, **found.context), found.scores.as_text())
-        if renderer is not None:
-            renderer.show(found)
+        scores = found.scores
+        options.print_results(self.json, scores.to_json(**found.context), scores.as_text())
+        files = [] if renderer is None else renderer.show(found)
+        if files:
+            print(f"wrote {files[0].name} and {len(files) - 1} mp4 to {files[0].parent}", file=sys.stderr)

@@ -33,7 +33,7 @@ class Export:
     def run(self) -> None:
         """Export, and print one line per file."""
         from nsde_policy.deploy.export import export_policy
-        from nsde_policy.eval.evaluate import changed_sampling
+        from nsde_policy.eval.evaluate import change_sampling
         from nsde_policy.eval.rollout import one_thread
         from nsde_policy.inference.policy import Policy
 
@@ -44,7 +44,7 @@ class Export:
                 self.out or (self.run_dir or Path()) / f"policy.{self.format}",
                 format=self.format,
                 steps=self.steps,
-                sampling=changed_sampling(policy.model.config.sampling, self.sampling),
+                sampling=change_sampling(policy.model.config.sampling, self.sampling),
                 opset=self.opset,
                 cases=self.cases,
                 seed=self.seed,

@@ -32,8 +32,8 @@ SeedStart = Annotated[
     ),
 ]
 ResetRule = Annotated[
-    Literal["benchmark", "gym_pusht"],
-    tyro.conf.arg(help="How a seed becomes a start: as in the published benchmark, or as in gym-pusht."),
+    Literal["benchmark", "gym_pusht"] | None,
+    tyro.conf.arg(help="How a seed becomes a start, in environments with several rules (Push-T)."),
 ]
 Chunk = Annotated[
     int | None,
@@ -66,6 +66,11 @@ JsonFile = Annotated[
     Path | None,
     tyro.conf.arg(help="Write results as JSON to this file; '-' prints JSON instead of the table."),
 ]
+
+
+def build_env_kwargs(reset_rule: str | None) -> dict[str, str]:
+    """Return the keyword arguments of an environment; without a rule, its task decides."""
+    return {} if reset_rule is None else {"reset_rule": reset_rule}
 
 
 def check_json_file(path: Path | None) -> None:

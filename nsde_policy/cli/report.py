@@ -26,7 +26,7 @@ class ReportCommand:
     """Title of the page; default: task, number of policies and number of starts."""
     episodes: options.Episodes = 50
     seed_start: options.SeedStart = 100_000
-    reset_rule: options.ResetRule = "benchmark"
+    reset_rule: options.ResetRule = None
     from_json: tuple[Path, ...] = ()
     """Files written by `compare` with the same starts; their further runs are shown without playback."""
     reference: options.Reference = None
@@ -43,7 +43,7 @@ class ReportCommand:
         from nsde_policy.assets import resolve_run
         from nsde_policy.eval.compare.result import read_comparison
         from nsde_policy.eval.compare.run import Games
-        from nsde_policy.eval.render.video import video_writers
+        from nsde_policy.eval.render.video import import_video_writer
         from nsde_policy.eval.report.collect import gather
         from nsde_policy.eval.report.page import page
         from nsde_policy.files import check_writable, replace_file
@@ -54,12 +54,12 @@ class ReportCommand:
         if self.videos < 0:
             raise ConfigError(f"need --videos >= 0, got {self.videos}")
         if self.runs and self.videos:
-            video_writers()  # fail before the work starts, not after it
+            import_video_writer()  # fail before the work starts, not after it
         check_writable(self.out)
         earlier = [read_comparison(path) for path in self.from_json]
         report = gather(
             [resolve_run(path) for path in self.runs],
-            Games(self.episodes, self.seed_start, self.reset_rule),
+            Games(self.episodes, self.seed_start, self.reset_rule or "benchmark"),
             kept=self.kept,
             earlier=earlier,
             workers=self.workers,

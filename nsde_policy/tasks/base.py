@@ -1,5 +1,7 @@
 """The interface of a task: environment, outcome of an episode, drawing, presets and symmetry."""
 
+from __future__ import annotations
+
 import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,9 +25,25 @@ class Outcome:
 
     success: bool
     score: float
-    """The figure that an evaluation averages; `Task.score_title` names it."""
+    """The figure that an evaluation averages; `Task.score_name` names it."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Further figures by name, averaged as well."""
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Futures that a policy samples from one moment on, for drawings."""
+
+    actions: np.ndarray
+    """(steps, n, act_dim)."""
+    obs: np.ndarray | None = None
+    """Predicted observations, the present first, (steps + 1, n, obs_dim); None from methods without them."""
+    std: np.ndarray | None = None
+    """Standard deviation of the next observation along each future, (steps, n, obs_dim), if asked for."""
+
+    def skip(self, periods: int) -> Forecast:
+        """Return what is still ahead after some control periods."""
+        return Forecast(self.actions[periods:], None if self.obs is None else self.obs[periods:])
 
 
 class Task(abc.ABC):
@@ -34,15 +52,21 @@ class Task(abc.ABC):
     name: ClassVar[str]
     env_id: ClassVar[str | None] = None
     """Gymnasium id of the environment that policies are evaluated in; None if there is none."""
+    env_kwargs: ClassVar[Mapping[str, Any]] = {}
+    """Default keyword arguments of the environment; evaluations record them."""
     rate_hz: ClassVar[float | None] = None
     """Control periods per second; None if only the demonstrations can say."""
-    score_title: ClassVar[str] = "return"
-    """Title of `Outcome.score` in tables."""
+    score_name: ClassVar[str] = "return"
+    """Name of `Outcome.score` in results, such as "max_reward"."""
+    progress_name: ClassVar[str] = "progress"
+    """Name of `progress` in results, such as "coverage"."""
+    success_progress: ClassVar[float | None] = None
+    """Progress above which an episode is a success, marked in pictures; None if progress does not decide."""
     demos: DemoConfig = DemoConfig()
     """How its demonstrations are read."""
 
-    def make_env(self, **kwargs: Any) -> "gym.Env[Any, Any]":
-        """Make the environment; `kwargs` are passed to its constructor."""
+    def make_env(self, **kwargs: Any) -> gym.Env[Any, Any]:
+        """Make the environment; `kwargs` are passed to its constructor and override `env_kwargs`."""
         if self.env_id is None:
             raise ConfigError(f"the task {self.name!r} has no environment to play in")
         import gymnasium as gym
@@ -50,10 +74,13 @@ class Task(abc.ABC):
         from nsde_policy.envs import register_envs
 
         register_envs()
+        kwargs = {**self.env_kwargs, **kwargs}
         try:
             return gym.make(self.env_id, **kwargs)
         except TypeError as error:
             raise ConfigError(f"{self.env_id} does not take these arguments: {kwargs} ({error})") from error
+        except gym.error.Error as error:
+            raise ConfigError(f"{self.env_id} of the task {self.name!r} cannot be made: {error}") from error
 
     def outcome(self, rewards: Sequence[float], infos: Sequence[Mapping[str, Any]]) -> Outcome:
         """Score an episode.
@@ -69,7 +96,7 @@ class Task(abc.ABC):
         return Outcome(bool(last.get("success", last.get("is_success", False))), float(sum(rewards)))
 
     @property
-    def mirror(self) -> "Mirror | None":
+    def mirror(self) -> Mirror | None:
         """Mirror symmetry of the task, None if it has none."""
         return None
 
@@ -77,9 +104,28 @@ class Task(abc.ABC):
         """Return the progress in [0, 1] shown under a picture, None if the task defines none."""
         return None
 
-    def draw(self, obs: "np.ndarray", *, size: int) -> "np.ndarray | None":
-        """Draw an observation, (size, size, 3) uint8; None if only the environment can."""
-        return None
+    def draw(
+        self,
+        obs: np.ndarray,
+        *,
+        size: int,
+        forecast: Forecast | None = None,
+        past: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Draw an observation, (size, size, 3) uint8; a task that overrides this can be rendered.
+
+        Args:
+            obs: What to draw, (obs_dim,).
+            size: Side of the picture in pixels.
+            forecast: Sampled futures to draw over it.
+            past: Earlier observations to draw as a trail, (steps, obs_dim), oldest first.
+        """
+        raise ConfigError(f"the task {self.name!r} cannot be drawn: define {type(self).__name__}.draw")
+
+    @property
+    def can_draw(self) -> bool:
+        """Whether the task overrides `draw`."""
+        return type(self).draw is not Task.draw
 
     def presets(self, method: str) -> Mapping[str, Preset]:
         """Return a method's presets; a task may override or add some."""

@@ -3,11 +3,11 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from nsde_policy.config import Preset
 from nsde_policy.run_config import DemoConfig
-from nsde_policy.tasks.base import Outcome, Task
+from nsde_policy.tasks.base import Forecast, Outcome, Task
 from nsde_policy.tasks.registry import register_task
 
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from nsde_policy.data import Mirror
 
 _SIDE = 512.0
+_PATHS, _GHOSTS = 24, 4
+"""Futures that are drawn, as paths of the agent and as final poses of the block."""
 
 
 @register_task
@@ -24,8 +26,11 @@ class PushTTask(Task):
 
     name = "pusht"
     env_id = "nsde_policy/PushT-v0"
+    env_kwargs: ClassVar[Mapping[str, Any]] = {"reset_rule": "benchmark"}
     rate_hz = 10.0
-    score_title = "mean max reward"
+    score_name = "max_reward"
+    progress_name = "coverage"
+    success_progress = 0.95
     demos = DemoConfig(angles=(4,), first_action_from=(0, 1), mirror=True)
 
     def outcome(self, rewards: Sequence[float], infos: Sequence[Mapping[str, Any]]) -> Outcome:
@@ -49,12 +54,35 @@ class PushTTask(Task):
         """Return the covered share of the goal."""
         return float(info["coverage"])
 
-    def draw(self, obs: "np.ndarray", *, size: int) -> "np.ndarray":
-        """Draw agent and block on the table."""
+    def draw(
+        self,
+        obs: "np.ndarray",
+        *,
+        size: int,
+        forecast: Forecast | None = None,
+        past: "np.ndarray | None" = None,
+    ) -> "np.ndarray":
+        """Draw agent and block on the table; a forecast as paths, a 2σ region and outlines of the block."""
+        import numpy as np
+
         from nsde_policy.envs.pusht import drawing
 
         state = obs.tolist()
-        return drawing.frame(state[:2], state[2:], size=size)
+        shapes: dict[str, Any] = {}
+        if past is not None:
+            shapes = {"paths": past[None, ::-1, :2], "ghosts": [past[0, 2:].tolist()]}
+        elif forecast is not None:
+            if forecast.obs is not None:
+                agent = forecast.obs[..., :2]
+                shapes["ghosts"] = forecast.obs[-1, :_GHOSTS, 2:].tolist()
+            else:  # an action is a target of the agent
+                here = np.broadcast_to(obs[:2], (1, *forecast.actions.shape[1:]))
+                agent = np.concatenate([here, forecast.actions])
+            shapes |= {
+                "paths": agent[:, :_PATHS].swapaxes(0, 1),
+                "regions": drawing.spread_regions(agent[1:]),
+            }
+        return drawing.frame(state[:2], state[2:], size=size, **shapes)
 
     def presets(self, method: str) -> Mapping[str, Preset]:
         """Add the settings that Diffusion Policy's authors use for their transformer on this task."""

@@ -10,7 +10,7 @@ import torch
 
 from nsde_policy.envs.pusht.geometry import SIDE
 from nsde_policy.errors import PlanError
-from nsde_policy.eval.rollout import noise_generator
+from nsde_policy.eval.rollout import make_generator
 from nsde_policy.inference.history import History
 from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.spec import Plan
@@ -74,7 +74,7 @@ class Lane:
     def reset(self, seed: int) -> None:
         """Start again from a seed."""
         self.world.reset(seed)
-        self._noise = noise_generator(seed).get_state()
+        self._noise = make_generator(seed).get_state()
         self._forget()
         self._minds = {0: self._mind()}
 

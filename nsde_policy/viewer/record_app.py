@@ -5,7 +5,7 @@ from typing import Any, Literal
 import numpy as np
 
 from nsde_policy.data import Episode
-from nsde_policy.data.collection import Collection, Kept, Provenance
+from nsde_policy.data.collection import Collection, EpisodeInfo, Provenance
 from nsde_policy.data.types import MIN_STEPS
 from nsde_policy.envs import PUSHT_ID
 from nsde_policy.envs.pusht.dynamics import CONTROL_HZ
@@ -155,7 +155,7 @@ class Teleop:
         world = self._world
         best = min(max(world.coverage) / SUCCESS_COVERAGE, 1.0)
         episode = Episode(np.array(self._seen, np.float32), np.array(self._sent, np.float32))
-        self._collection.add(episode, Kept(world.seed, world.now.solved, best))
+        self._collection.add(episode, EpisodeInfo(world.seed, world.now.solved, best))
         self._begin(following(world.seed))
 
     def _begin(self, seed: int) -> None:

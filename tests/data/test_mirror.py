@@ -10,7 +10,7 @@ from nsde_policy.data import PUSHT_ANGLES, Demonstrations, Mirror, load_demonstr
 from nsde_policy.envs import PUSHT_ID
 from nsde_policy.envs.pusht import geometry
 from nsde_policy.errors import ConfigError
-from nsde_policy.eval.replay import replay_pusht
+from nsde_policy.eval.replay import replay_demonstrations
 from nsde_policy.tasks import get_task
 
 MIRROR = get_task("pusht").mirror
@@ -40,7 +40,9 @@ def test_coverage_is_the_same_in_the_mirror():
 def test_physics_is_the_same_in_the_mirror(human_demos):
     """Mirror images of human demonstrations replay in the real environment, contacts and all."""
     some = load_demonstrations(human_demos, angles=PUSHT_ANGLES)
-    errors = [r.position_error for r in replay_pusht(with_mirror_images(some, MIRROR))][len(some) :]
+    errors = [
+        r.position_error for r in replay_demonstrations(with_mirror_images(some, MIRROR), get_task("pusht"))
+    ][len(some) :]
     assert np.median(errors) < 1e-3
     assert np.mean(np.array(errors) < 0.1) > 0.95  # the walls, half a pixel off, are touched now and then
 

@@ -13,7 +13,7 @@ import pytest
 
 from nsde_policy.cli.main import main
 from nsde_policy.data import DemoWriter, Episode, load_demonstrations
-from nsde_policy.data.collection import Collection, Kept, Provenance
+from nsde_policy.data.collection import Collection, EpisodeInfo, Provenance
 from nsde_policy.data.zarr_store.check import check_store
 from nsde_policy.errors import DamagedStoreError, EpisodeError
 from nsde_policy.eval import generate as generating
@@ -130,7 +130,7 @@ def test_only_successes_are_kept_where_asked(tmp_path: Path):
 def test_a_policy_that_never_succeeds_is_given_up(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr(generating, "PATIENCE", 2)
+    monkeypatch.setattr(generating, "MAX_FAILURES", 2)
     out = tmp_path / "won.zarr"
     assert main(command(run, out, "--episodes", "1", "--only-success", "--seed-start", "7")) == 2
     assert "2 episodes in a row failed, up to seed 8" in capsys.readouterr().err
@@ -174,7 +174,7 @@ def test_a_store_of_other_settings_is_refused_and_not_touched(
         (["--out", "NEW", "--policy", "RUN", "--seed-start", "-1"], "seed_start >= 0"),
         (["--out", "NEW", "--policy", "RUN", "--seed-start", "4294967296"], "seeds end at 4294967295"),
         (["--out", "NEW", "--policy", "RUN", "--seed-start", "4294967295", "--episodes", "2"], "seeds end"),
-        (["--out", "NEW", "--policy", "RUN", "--sampling", "mood=good"], "no sampling setting"),
+        (["--out", "NEW", "--policy", "RUN", "--sampling", "mood=good"], "not a sampling setting"),
         (["--out", "NEW", "--policy", "RUN", "--chunk", "0"], "chunk must be at least 1"),
         (["--out", "NEW", "--policy", "RUN", "--workers", "-1"], "workers must not be negative"),
         (["--policy", "RUN"], "--out"),
@@ -197,8 +197,8 @@ def test_bad_input_exits_with_code_2(
 def test_a_store_that_lost_what_is_known_of_its_episodes_is_not_continued(tmp_path: Path):
     path = tmp_path / "demos.zarr"
     with Collection.open(path, HAND) as collection:
-        collection.add(recorded(), Kept(1, True, 1.0))
-        collection.add(recorded(), Kept(2, True, 1.0))
+        collection.add(recorded(), EpisodeInfo(1, True, 1.0))
+        collection.add(recorded(), EpisodeInfo(2, True, 1.0))
     count = path / "meta/episode_seed/.zarray"
     whole = count.read_text()
     count.write_text(json.dumps({**json.loads(whole), "shape": [1]}))
@@ -214,10 +214,10 @@ def test_an_empty_store_is_taken_over_whatever_it_was_meant_for(tmp_path: Path):
     path, machine = tmp_path / "demos.zarr", Provenance("policy", {"env": "a table"}, {})
     for provenance in (HAND, machine, HAND):
         with Collection.open(path, provenance) as collection:
-            collection.add(recorded(), Kept(1, True, 1.0))
+            collection.add(recorded(), EpisodeInfo(1, True, 1.0))
             collection.undo()
     with Collection.open(path, HAND) as collection:
-        collection.add(recorded(), Kept(1, True, 1.0))
+        collection.add(recorded(), EpisodeInfo(1, True, 1.0))
     assert json.loads((path / ".zattrs").read_text())["made_with"]["by"] == "teleoperation"
     shutil.rmtree(path / "data/state")
     shutil.rmtree(path / "data/action")
@@ -234,7 +234,7 @@ def test_a_recording_that_does_not_say_how_it_was_made_is_told_so_in_words(tmp_p
 
 def test_a_collection_knows_its_episodes_and_takes_the_last_one_back(tmp_path: Path):
     path = tmp_path / "demos.zarr"
-    kept = [Kept(seed, seed > 1, seed / 4) for seed in range(3)]
+    kept = [EpisodeInfo(seed, seed > 1, seed / 4) for seed in range(3)]
     with Collection.open(path, HAND) as collection:
         for each in kept:
             collection.add(recorded(3 + each.seed), each)

@@ -57,7 +57,7 @@ def test_two_hundred_episodes_take_little_room():
 )
 def test_any_episodes_survive_the_file(rows: list[tuple[float, bool, float, int]]):
     results = [
-        EpisodeResult(STARTS[i], reward, won, cover, steps, 1, 8, 8, 0.1)
+        EpisodeResult(STARTS[i], won, reward, {"final_coverage": cover}, None, steps, 1, 8, 8, 0.1)
         for i, (reward, won, cover, steps) in enumerate(rows)
     ]
     kept = Episodes.of(reversed(results))

@@ -1,47 +1,43 @@
-"""Tests for eval/render/video.py, film.py and forecast.py: what is drawn is what was evaluated."""
+"""Tests for eval/render: video.py, frames.py and forecast.py."""
 
 import dataclasses
 import subprocess
 import sys
 from pathlib import Path
 
-import gymnasium as gym
 import numpy as np
 import pygame
 import pytest
 
 from nsde_policy.cli.main import main
 from nsde_policy.envs.pusht import drawing
-from nsde_policy.envs.pusht.env import PushTEnv
 from nsde_policy.errors import CheckpointError, ConfigError, MissingDependencyError, OutputError
 from nsde_policy.eval.evaluate import Evaluation
-from nsde_policy.eval.pool import evaluate
+from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.render import video as rendering
-from nsde_policy.eval.render.forecast import HORIZON, SAMPLES
-from nsde_policy.eval.render.frames import Film
+from nsde_policy.eval.render.forecast import FORECAST_SAMPLES, FORECAST_STEPS
+from nsde_policy.eval.render.frames import RenderedEpisode
 from nsde_policy.eval.render.pictures import caption_height
 from nsde_policy.eval.rollout import EpisodeResult, Player, RolloutConfig
-from nsde_policy.eval.scores import score
+from nsde_policy.eval.scores import score_episodes
 
-SHORT, STEPS = "nsde_policy/ShortPushT-v0", 12
+STEPS = 12
 SEEDS = (100_000, 100_001, 100_002)
 
 
 @pytest.fixture(scope="module")
 def player():
-    gym.register(SHORT, PushTEnv, max_episode_steps=STEPS)
-    yield Player(None, RolloutConfig(SHORT))
-    del gym.registry[SHORT]
+    return Player(None, RolloutConfig(env_kwargs={"max_episode_steps": STEPS}))
 
 
 @pytest.fixture(scope="module")
 def film(player):
-    return Film.shoot(player, SEEDS[0])
+    return RenderedEpisode.play(player, SEEDS[0])
 
 
 @pytest.fixture
 def found(player):
-    return Evaluation(score([player.play(seed) for seed in SEEDS]), player.config, {})
+    return Evaluation(score_episodes([player.play(seed) for seed in SEEDS], player.task), player.config, {})
 
 
 @pytest.fixture
@@ -53,35 +49,38 @@ def untimed(result: EpisodeResult) -> EpisodeResult:
     return dataclasses.replace(result, planning_s=0.0)
 
 
-def episode(seed, success, max_reward=1.0):
-    return EpisodeResult(
-        seed, max_reward, success, 0.5, steps=9, plans=2, planned=16, network_calls=16, planning_s=1.0
-    )
+def episode(seed, success, max_progress=1.0):
+    costs = {"steps": 9, "plans": 2, "planned": 16, "network_calls": 16, "planning_s": 1.0}
+    return EpisodeResult(seed, success, 1.0, {}, max_progress, **costs)
 
 
 def test_a_rendered_episode_is_exactly_the_evaluated_one():
     player = Player(None, RolloutConfig())  # to its end: noise used up by a forecast would show by then
-    (evaluated,) = evaluate(None, SEEDS[1:2], player.config)
-    film = Film.shoot(player, SEEDS[1])
+    (evaluated,) = RolloutPool(None, player.config).evaluate(SEEDS[1:2])
+    film = RenderedEpisode.play(player, SEEDS[1])
     assert untimed(film.result) == untimed(evaluated)
     assert evaluated.success
-    assert len(film) == len(film.ahead) + 1 == evaluated.steps + 1
-    assert film.trace.coverage[-1] == evaluated.final_coverage
+    assert len(film) == len(film.forecasts) + 1 == evaluated.steps + 1
+    assert film.trace.progress[-1] == evaluated.metrics["final_coverage"]
 
 
 def test_forecasts_start_where_the_policy_planned(film):
-    for start, _ in film.trace.memories:
-        ahead = film.ahead[start]
-        assert ahead.agent.shape == (HORIZON + 1, SAMPLES, 2)
-        here = np.broadcast_to(film.trace.obs[start][:2], (SAMPLES, 2))
-        np.testing.assert_allclose(ahead.agent[0], here, atol=1e-3)
-    assert [len(ahead.agent) for ahead in film.ahead[:3]] == [HORIZON + 1, HORIZON, HORIZON - 1]
+    for start, _ in film.trace.histories:
+        ahead = film.forecasts[start]
+        assert ahead.obs.shape == (FORECAST_STEPS + 1, FORECAST_SAMPLES, 5)
+        here = np.broadcast_to(film.trace.obs[start][:2], (FORECAST_SAMPLES, 2))
+        np.testing.assert_allclose(ahead.obs[0, :, :2], here, atol=1e-3)
+    assert [len(ahead.obs) for ahead in film.forecasts[:3]] == [
+        FORECAST_STEPS + 1,
+        FORECAST_STEPS,
+        FORECAST_STEPS - 1,
+    ]
 
 
 def test_the_tube_holds_two_standard_deviations(film):
-    ahead = film.ahead[0]
-    end = ahead.agent[-1]
-    corners = ahead.regions[-1] - end.mean(axis=0)
+    agent = film.forecasts[0].obs[1:, :, :2]
+    end = agent[-1]
+    corners = drawing.spread_regions(agent)[-1] - end.mean(axis=0)
     inverse = np.linalg.inv(np.cov(end.T))
     np.testing.assert_allclose(np.einsum("pi,ij,pj->p", corners, inverse, corners), 4.0, rtol=1e-6)
 
@@ -97,42 +96,46 @@ def test_a_frame_shows_the_forecast_and_the_coverage(film):
 
 
 def test_files_are_named_by_outcome():
-    assert rendering.outcome_name(episode(100_003, True)) == "seed-100003-success"
-    assert rendering.outcome_name(episode(100_007, False, 0.9599)) == "seed-100007-failure-0.91"
-    assert rendering.outcome_name(episode(7, False, 0.9999)) == "seed-7-failure-0.94"
+    assert rendering.format_outcome(episode(100_003, True)) == "seed-100003-success"
+    assert rendering.format_outcome(episode(100_007, False, 0.9119)) == "seed-100007-failure-0.91"
+    assert rendering.format_outcome(episode(7, False, 0.9499)) == "seed-7-failure-0.94"
 
 
 def test_the_first_failures_and_the_first_successes_are_filmed():
     episodes = [episode(seed, seed % 2 == 0) for seed in range(8)]
-    assert rendering.seeds_to_film(episodes, 2) == {1, 3, 0, 2}
-    assert rendering.seeds_to_film(episodes, 0) == set()
+    assert rendering.choose_video_seeds(episodes, 2) == {1, 3, 0, 2}
+    assert rendering.choose_video_seeds(episodes, 0) == set()
 
 
-def test_without_a_display_videos_and_a_sheet_are_written(found, no_display, tmp_path, capsys):
+def test_without_a_display_videos_and_a_sheet_are_written(found, no_display, tmp_path):
     import imageio.v2 as imageio
 
     out = tmp_path / "eval"
     out.mkdir()
     (out / f"seed-{SEEDS[0]}-success.mp4").touch()  # of an earlier evaluation
-    rendering.Renderer(None, out, videos=3).show(found)
-    names = {f"{rendering.outcome_name(episode)}.mp4" for episode in found.scores.episodes}
+    files = rendering.Renderer(None, out, videos=3).show(found)
+    names = {f"{rendering.format_outcome(episode)}.mp4" for episode in found.scores.episodes}
     assert {path.name for path in out.iterdir()} == {rendering.SHEET, *names}  # all failed, so early
-    assert f"wrote contact-sheet.png and 3 mp4 to {out}" in capsys.readouterr().err
+    assert {*files} == {*out.iterdir()}
 
     with imageio.get_reader(out / min(names)) as video:
         told = video.get_meta_data()
         frames = list(iter(video))  # its length is infinite, it says
     assert (told["codec"], told["pix_fmt"].split("(")[0], told["fps"]) == ("h264", "yuv420p", 30)
-    assert len(frames) == rendering.REPEAT * (STEPS + 1 + rendering.HOLD)
-    assert frames[0].shape == (rendering.SIZE + caption_height(rendering.SIZE), rendering.SIZE, 3)
+    assert len(frames) == 3 * (STEPS + 1 + 10 * rendering.HOLD_S)
+    assert frames[0].shape == (
+        rendering.FRAME_SIDE + caption_height(rendering.FRAME_SIDE),
+        rendering.FRAME_SIDE,
+        3,
+    )
 
 
 def test_the_contact_sheet_has_a_tile_per_episode(found, no_display, tmp_path, monkeypatch):
-    monkeypatch.setattr(rendering, "seeds_to_film", lambda *_: set())
+    monkeypatch.setattr(rendering, "choose_video_seeds", lambda *_: set())
     rendering.Renderer(None, tmp_path).show(found)
     sheet = pygame.surfarray.array3d(pygame.image.load(str(tmp_path / rendering.SHEET))).swapaxes(0, 1)
     agent = np.abs(sheet.astype(int) - drawing.Palette().agent).max(axis=-1) < 5
-    columns = rendering.columns_for(len(SEEDS))
+    columns = rendering.count_columns(len(SEEDS))
     assert columns == 3
     found_in = [int(part.sum()) for part in np.array_split(agent, columns, axis=1)]
     assert len(found_in) == len(SEEDS)
@@ -167,7 +170,7 @@ def test_an_interrupted_video_leaves_no_file(film, tmp_path, monkeypatch):
         yield film.frame(0, 64)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Film, "frames", interrupted)
+    monkeypatch.setattr(RenderedEpisode, "frames", interrupted)
     with pytest.raises(KeyboardInterrupt):
         rendering.write_video(film, tmp_path / "a.mp4")
     assert not list(tmp_path.iterdir())
@@ -179,7 +182,7 @@ def test_an_interrupted_video_leaves_no_file(film, tmp_path, monkeypatch):
 def test_a_window_plays_until_it_is_closed(end):
     code = f"""
 import pygame
-from nsde_policy.envs.pusht.drawing import Window
+from nsde_policy.envs.window import Window
 from nsde_policy.eval.render.video import has_display, play_in_window
 from nsde_policy.eval.rollout import Player, RolloutConfig
 assert has_display()

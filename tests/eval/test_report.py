@@ -56,7 +56,7 @@ def trace(steps: int, seed: int = 0) -> Trace:
     rng = np.random.default_rng(seed)
     low, high = [0, 0, -256, -256, 0], [512, 512, 768, 768, 2 * np.pi]
     obs = list(rng.uniform(low, high, (steps + 1, 5)))
-    return Trace(obs=obs, coverage=rng.uniform(0, 1, steps + 1).tolist())
+    return Trace(obs=obs, progress=rng.uniform(0, 1, steps + 1).tolist())
 
 
 def test_recorded_episodes_come_back_to_a_fraction_of_a_pixel():
@@ -64,7 +64,7 @@ def test_recorded_episodes_come_back_to_a_fraction_of_a_pixel():
     replays = Replays.of([quantised(each) for each in traces])
     assert replays.lengths == (4, 2, 301)
     for number, each in enumerate(traces):
-        true = np.column_stack([each.obs, each.coverage])
+        true = np.column_stack([each.obs, each.progress])
         assert np.all(np.abs(replays.episode(number) - true) <= 0.5001 / np.array(SCALES))
     again = Replays.from_bytes(replays.to_bytes())
     assert again.lengths == replays.lengths

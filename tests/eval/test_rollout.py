@@ -3,20 +3,19 @@
 import json
 from dataclasses import replace
 
-import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 
 from nsde_policy.cli.main import main
-from nsde_policy.envs import PUSHT_ID
 from nsde_policy.errors import ConfigError
 from nsde_policy.eval.disturbances import Condition, Disturbances
-from nsde_policy.eval.pool import evaluate
-from nsde_policy.eval.rollout import EpisodeResult, RolloutConfig, Trace, play
-from nsde_policy.eval.scores import score
+from nsde_policy.eval.pool import RolloutPool
+from nsde_policy.eval.rollout import EpisodeResult, Player, RolloutConfig, Trace
+from nsde_policy.eval.scores import score_episodes
 from nsde_policy.eval.statistics import mean, proportion
 from nsde_policy.inference.policy import Policy
+from nsde_policy.tasks import get_task
 
 SEEDS = [200003, 200001, 200002]
 CONFIG = RolloutConfig()
@@ -28,13 +27,13 @@ def timeless(results):
 
 @pytest.fixture(scope="module")
 def alone():
-    return timeless(evaluate(None, SEEDS, CONFIG))
+    return timeless(RolloutPool(None, CONFIG).evaluate(SEEDS))
 
 
 def test_the_result_of_a_seed_does_not_depend_on_workers_order_or_other_seeds(alone):
-    assert timeless(evaluate(None, SEEDS, CONFIG, workers=2)) == alone
-    assert timeless(evaluate(None, SEEDS[::-1], CONFIG))[::-1] == alone
-    assert timeless(evaluate(None, SEEDS[1:2], CONFIG)) == alone[1:2]
+    assert timeless(RolloutPool(None, CONFIG, workers=2).evaluate(SEEDS)) == alone
+    assert timeless(RolloutPool(None, CONFIG).evaluate(SEEDS[::-1]))[::-1] == alone
+    assert timeless(RolloutPool(None, CONFIG).evaluate(SEEDS[1:2])) == alone[1:2]
 
 
 def test_results_come_in_the_order_of_the_seeds(alone):
@@ -42,46 +41,46 @@ def test_results_come_in_the_order_of_the_seeds(alone):
 
 
 def test_the_shipped_policy_moves_the_block_well_onto_the_goal(alone):
-    assert np.mean([result.max_reward for result in alone]) > 0.9
+    assert np.mean([result.score for result in alone]) > 0.9
 
 
 def test_a_trace_is_the_episode(alone):
     trace = Trace()
-    result = play(Policy.from_pretrained(), gym.make(PUSHT_ID), SEEDS[0], CONFIG, trace)
+    result = Player(None, CONFIG).play(SEEDS[0], trace)
     assert timeless([result]) == alone[:1]
-    assert len(trace.actions) == result.steps == len(trace.obs) - 1 == len(trace.coverage) - 1
-    assert max(trace.coverage) / 0.95 >= result.max_reward
-    assert len(trace.memories) == result.plans
+    assert len(trace.actions) == result.steps == len(trace.obs) - 1 == len(trace.progress) - 1
+    assert max(trace.progress) / 0.95 >= result.score
+    assert len(trace.histories) == result.plans
     assert result.network_calls == 8 * result.plans
 
 
 def test_the_chunk_is_how_often_it_plans():
-    (result,) = evaluate(None, SEEDS[:1], replace(CONFIG, chunk=2))
+    (result,) = RolloutPool(None, replace(CONFIG, chunk=2)).evaluate(SEEDS[:1])
     assert result.plans == -(-result.steps // 2)
 
 
 def test_episodes_played_side_by_side_start_and_end_alike(alone):
-    together = timeless(evaluate(None, SEEDS, CONFIG, batch=3))
+    together = timeless(RolloutPool(None, CONFIG, batch=3).evaluate(SEEDS))
     assert [result.seed for result in together] == SEEDS
-    assert [r.max_reward for r in together] == pytest.approx([r.max_reward for r in alone], abs=0.1)
+    assert [r.score for r in together] == pytest.approx([r.score for r in alone], abs=0.1)
 
 
 def traced(condition: Condition, chunk: int = 8) -> Trace:
     trace, config = Trace(), RolloutConfig(condition=condition, chunk=chunk)
-    play(Policy.from_pretrained(), gym.make(PUSHT_ID), SEEDS[0], config, trace)
+    Player(None, config).play(SEEDS[0], trace)
     return trace
 
 
 def test_a_late_plan_drops_the_actions_whose_moment_has_passed():
     policy, late = Policy.from_pretrained(), 3
     trace = traced(Condition(latency_steps=late))
-    start, memory = trace.memories[0]
+    start, memory = trace.histories[0]
     generator = torch.Generator().manual_seed(SEEDS[0])
     planned = policy.plan(memory, generator=generator, chunk=8 + late).actions
     assert start == 0
     assert np.array_equal(trace.actions[:late], [trace.obs[0][:2]] * late)  # the agent holds its place
     assert np.allclose(trace.actions[late : late + 8], np.clip(planned[late:], 0, 512))
-    assert [step for step, _ in trace.memories][:3] == [0, 8, 16]
+    assert [step for step, _ in trace.histories][:3] == [0, 8, 16]
 
 
 def test_a_plan_too_short_for_the_latency_is_executed_late_rather_than_not_at_all(tmp_path):
@@ -89,8 +88,8 @@ def test_a_plan_too_short_for_the_latency_is_executed_late_rather_than_not_at_al
     assert main([*args, "--out", str(tmp_path / "run")]) == 0
     policy = Policy.from_pretrained(tmp_path / "run")
     trace, config = Trace(), RolloutConfig(condition=Condition(latency_steps=5))
-    play(policy, gym.make(PUSHT_ID), SEEDS[0], config, trace)
-    planned = policy.plan(trace.memories[0][1], generator=torch.Generator()).actions
+    Player(tmp_path / "run", config).play(SEEDS[0], trace)
+    planned = policy.plan(trace.histories[0][1], generator=torch.Generator()).actions
     assert len(planned) == 8
     assert np.allclose(trace.actions[5:13], np.clip(planned, 0, 512))
 
@@ -98,11 +97,11 @@ def test_a_plan_too_short_for_the_latency_is_executed_late_rather_than_not_at_al
 def test_noise_and_pushes_depend_on_the_seed_alone():
     condition = Condition(obs_noise=0.5, push=80.0)
     one, two = (Disturbances(condition, 7, np.array([2.0, 0.0])) for _ in range(2))
-    seen = [one.seen(np.zeros(2)) for _ in range(2000)]
-    assert np.array_equal(seen, [two.seen(np.zeros(2)) for _ in range(2000)])
+    seen = [one.add_noise(np.zeros(2)) for _ in range(2000)]
+    assert np.array_equal(seen, [two.add_noise(np.zeros(2)) for _ in range(2000)])
     assert np.std(seen, axis=0) == pytest.approx([1.0, 0.0], abs=0.05)
-    pushes = [period for period in range(300) if one.push_at(period)]
-    assert pushes == [period for period in range(300) if two.push_at(period)]
+    pushes = [period for period in range(300) if one.push_rng(period)]
+    assert pushes == [period for period in range(300) if two.push_rng(period)]
     assert len(pushes) == 1
 
 
@@ -123,7 +122,7 @@ def test_impossible_conditions_are_refused(settings, message):
 
 
 @pytest.mark.parametrize(
-    "call", [lambda: RolloutConfig(chunk=0), lambda: list(evaluate(None, [1], CONFIG, workers=0))]
+    "call", [lambda: RolloutConfig(chunk=0), lambda: list(RolloutPool(None, CONFIG, workers=0).evaluate([1]))]
 )
 def test_impossible_numbers_are_refused(call):
     with pytest.raises(ConfigError, match="at least 1"):
@@ -149,12 +148,15 @@ def test_the_bootstrap_interval_covers_the_truth_as_often_as_it_says():
 
 def test_scores_sum_up_episodes():
     def episode(seed, reward, success):
-        return EpisodeResult(seed, reward, success, 0.95 * reward, 100 + seed, 10, 80, 80, 0.8)
+        return EpisodeResult(seed, success, reward, {"error": seed}, None, 100 + seed, 10, 80, 80, 0.8)
 
-    scores = score([episode(0, 1.0, True), episode(1, 0.5, False), episode(2, 1.0, True)])
-    assert scores.mean_max_reward.value == pytest.approx(2.5 / 3)
+    episodes = [episode(0, 1.0, True), episode(1, 0.5, False), episode(2, 1.0, True)]
+    scores = score_episodes(episodes, get_task("none"))
+    assert scores.mean_score.value == pytest.approx(2.5 / 3)
     assert scores.success_rate.value == pytest.approx(2 / 3)
     assert scores.success_rate.n == 3
+    assert scores.metrics["error"].value == 1
+    assert "mean return" in scores.as_text()
     assert scores.mean_steps_to_success == 101
     assert scores.ms_per_action == pytest.approx(10.0)
     assert scores.network_calls_per_chunk == 8
@@ -183,7 +185,7 @@ def test_the_command_writes_what_it_found(tmp_path, capsys):
         (["--alpha", "-1"], "alpha >= 0"),
         (
             ["--sampling", "steps=10"],
-            "'steps=10' is no sampling setting of this policy; those it has: denoiser=",
+            "'steps=10' is not a sampling setting of this policy; available: denoiser=",
         ),
         (["--latency-steps", "-1"], "need 0 <= --latency-steps"),
         (["--json", "/proc/x/y.json"], "/proc/x/y.json cannot be written"),

@@ -59,7 +59,7 @@ def test_an_untouched_seed_is_the_episode_that_eval_scores(stage: Play):
     assert frame["last"] == result.steps
     assert frame["lanes"][0]["solved_s"] == result.steps / 10
     assert run(stage, Scrub(result.steps - 1))["lanes"][0]["solved_s"] is None
-    assert stage.state()["coverage"][0] == [round(c, 3) for c in trace.coverage]
+    assert stage.state()["coverage"][0] == [round(c, 3) for c in trace.progress]
 
 
 def test_who_goes_back_and_plays_on_sees_the_same_again(stage: Play):

@@ -113,7 +113,7 @@ def test_a_hand_leaves_the_block_on_the_table_and_beside_the_agent(x, y, angle, 
     assert corners.max() < 507
     for _ in range(30):
         obs, _ = env.advance(obs[:2], 1)
-    moved = geometry.kept_clear(obs[2:], obs[:2])
+    moved = geometry.move_clear(obs[2:], obs[:2])
     assert math.dist(moved[:2], obs[2:4]) < 2.0, "the solver and the hand agree on what is clear"
 
 
