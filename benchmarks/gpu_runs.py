@@ -20,8 +20,8 @@ from nsde_policy.eval.latency import device_name
 from nsde_policy.files import replace_file
 from nsde_policy.inference.loading import build_model
 from nsde_policy.run_config import RunConfig
-from nsde_policy.run_directory import DemoRecord, RunDirectory, RunRecord, versions
-from nsde_policy.training.dataset import build_training_data, load_for, measure_demonstrations
+from nsde_policy.run_directory import DemoRecord, RunDirectory, RunRecord, find_versions
+from nsde_policy.training.dataset import build_training_data, load_training_demos, measure_demonstrations
 from nsde_policy.training.loop import Training
 
 EPISODES = "episodes"
@@ -55,7 +55,7 @@ class Run:
 
     @property
     def is_done(self) -> bool:
-        return self._note.exists() and self.files.record().config == self.config
+        return self._note.exists() and self.files.read_record().config == self.config
 
     @property
     def note(self) -> TrainingNote:
@@ -63,7 +63,7 @@ class Run:
 
     def prepare(self) -> None:
         """Load, build, take the first steps, which capture the step on CUDA, time some: one at a time."""
-        demos = load_for(self.config.demos, self._demos)
+        demos = load_training_demos(self.config.demos, self._demos)
         data = build_training_data(demos, self.config, task="pusht")
         record = RunRecord(
             self.config,
@@ -71,7 +71,7 @@ class Run:
             "pusht",
             self.seed,
             DemoRecord(self._demos.name, demos.fingerprint, len(demos), len(demos.obs)),
-            versions(),
+            find_versions(),
         )
         self._note.unlink(missing_ok=True)
         shutil.rmtree(self.files.path / EPISODES, ignore_errors=True)
@@ -79,8 +79,8 @@ class Run:
         model.prepare(data)
         self._parameters = sum(p.numel() for p in model.parameters())
         self._training = training = Training(model.to(self._device), data, self.config.train, seed=self.seed)
-        if self.files.training.exists() and self.files.record().same_training(record):
-            training.restore(self.files.training_state())
+        if self.files.training.exists() and self.files.read_record().same_training(record):
+            training.restore(self.files.read_training_state())
         self.files.save_record(record)
         training.advance(5)
 
@@ -105,7 +105,7 @@ class Run:
                 if alone and time.perf_counter() - saved > SAVE_EVERY_S:
                     self.files.save_training(training.state())
                     saved = time.perf_counter()
-        self.files.save_weights(training.averaged())
+        self.files.save_weights(training.averaged_weights())
         seconds = self._timed_s + time.perf_counter() - started
         note = TrainingNote(
             seconds if alone else None, self._step_s, self._parameters, device_name(self._device)

@@ -102,7 +102,7 @@ def outcome(name: str, run: Run, episodes: list[dict[str, Any]]) -> dict[str, An
         "train_steps": run.config.train.steps,
         "train_s": run.note.seconds,
         "trained_on": run.note.device,
-        "torch": run.files.record().versions["torch"],
+        "torch": run.files.read_record().versions["torch"],
         **figures,
     }
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from nsde_policy.config import NetworkConfig, TrainConfig
 from nsde_policy.core.sde import AbstractSDE, euler_maruyama
 from nsde_policy.core.state import measure_state
-from nsde_policy.core.targets import Transitions, transitions
+from nsde_policy.core.targets import Transitions, pair_states
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
 from nsde_policy.methods.neural_sde.model import NeuralSDE
 from nsde_policy.training.loop import fit
@@ -68,7 +68,7 @@ def simulate(sde: AbstractSDE, seed: int) -> Transitions:
     generator = torch.Generator().manual_seed(seed)
     start = 2 * torch.rand(2000, 1, generator=generator) - 1
     path = euler_maruyama(sde, start, dt=DT, steps=200, generator=generator)
-    return transitions(path[100:], dt=DT)
+    return pair_states(path[100:], dt=DT)
 
 
 def central(x: Tensor) -> Tensor:

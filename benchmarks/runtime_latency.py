@@ -96,7 +96,7 @@ def numpy_plan(sde: FoldedSDE, states: np.ndarray) -> Job:
 def baseline() -> Job:
     """One DDPM-100 chunk of the Diffusion Policy, the 65M U-Net with fresh weights."""
     record = replace(
-        RunDirectory(SHIPPED_POLICY).record(), config=get_task("pusht").preset("default", "diffusion")
+        RunDirectory(SHIPPED_POLICY).read_record(), config=get_task("pusht").preset("default", "diffusion")
     )
     policy = Policy(record, build_model(record).eval())
     memory = policy.spec.new_history()

@@ -129,13 +129,13 @@ def measure(seconds: float, rounds: int) -> dict[str, Any]:
             page.wait_for_timeout(2000)
             page.locator("#onward").check()
             server.ask("mark")
-            drawn = _drawn(page, seconds)
+            drawn = _plan_with(page, seconds)
             found["1"].append({**server.ask("mark"), **drawn})
             readers = Child("--read", str(port), "--viewers", "9")
             readers.ask()
             page.wait_for_timeout(1500)
             server.ask("mark")
-            drawn = _drawn(page, seconds)
+            drawn = _plan_with(page, seconds)
             found["10"].append({**server.ask("mark"), **drawn, **readers.ask("mark")})
             readers.end()
             page.close()
@@ -146,7 +146,7 @@ def measure(seconds: float, rounds: int) -> dict[str, Any]:
     return {"seconds": seconds, "rounds": rounds, "viewers": rows, "ten_slow_the_loop_by": median(slower)}
 
 
-def _drawn(page: Any, seconds: float) -> dict[str, float]:
+def _plan_with(page: Any, seconds: float) -> dict[str, float]:
     """Frames drawn per second: over all of it, and in the worst single second."""
     counts, times = [page.evaluate("viewer.drawn")], [time.perf_counter()]
     while times[-1] - times[0] < seconds:

@@ -13,7 +13,7 @@ from typing import Any, Self
 from nsde_policy.data import PUSHT_ANGLES, DemoWriter, Episode
 from nsde_policy.envs.pusht.dynamics import CONTROL_HZ
 from nsde_policy.errors import DamagedStoreError
-from nsde_policy.run_directory import versions
+from nsde_policy.run_directory import find_versions
 
 ABOUT = ("seed", "success", "max_reward")
 """What is noted about each episode, in `meta/episode_…`."""
@@ -71,7 +71,7 @@ class Collection:
             path,
             rate_hz=CONTROL_HZ,
             angles=PUSHT_ANGLES,
-            provenance={**provenance.notes, "versions": versions()},
+            provenance={**provenance.notes, "versions": find_versions()},
             made_with={"by": provenance.by, **provenance.settings},
         )
         try:

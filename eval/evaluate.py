@@ -95,7 +95,7 @@ def evaluate_policy(
 
 def evaluate_quickly(path: Path) -> dict[str, float]:
     """Score a run on a few seeds that are never reported, for `train --eval-every`."""
-    task = get_task_of_run(RunDirectory(path).record())
+    task = get_task_of_run(RunDirectory(path).read_record())
     results = list(RolloutPool(path, RolloutConfig(task)).evaluate(QUICK_SEEDS))
     scores = score_episodes(results, task)
     return {"reward": scores.mean_score.value, "success": scores.success_rate.value}

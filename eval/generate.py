@@ -74,7 +74,7 @@ def generate(run: Path, out: Path, config: GenerateConfig, *, workers: int = 0) 
     provenance = Provenance(
         by="policy",
         settings={
-            "policy": fingerprint(RunDirectory(run).weights()),
+            "policy": fingerprint(RunDirectory(run).read_weights()),
             "method": policy.record.config.method,
             "sampling": sampling.to_dict(),
             "chunk": chunk,

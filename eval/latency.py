@@ -27,7 +27,7 @@ from nsde_policy.methods.base import Draws, PolicyModel
 from nsde_policy.methods.registry import get_method
 from nsde_policy.run_directory import RunDirectory, RunRecord
 from nsde_policy.tasks import get_task_of_run
-from nsde_policy.training.dataset import build_training_data, load_for
+from nsde_policy.training.dataset import build_training_data, load_training_demos
 
 START_SEED = 100_000
 """Seed of the start that is planned from."""
@@ -126,12 +126,12 @@ def fresh_contenders(methods: Sequence[str], *, device: str = "cpu") -> Iterator
 
     What they keep of the demonstrations, such as neighbours, is taken from the embedded ones.
     """
-    shipped = RunDirectory(SHIPPED_POLICY).record()
+    shipped = RunDirectory(SHIPPED_POLICY).read_record()
     task = get_task_of_run(shipped)
     for method in methods:
         record = replace(shipped, config=task.preset("default", method))
         model = build_model(record)
-        demos = load_for(record.config.demos, EMBEDDED_DEMOS)
+        demos = load_training_demos(record.config.demos, EMBEDDED_DEMOS)
         model.prepare(build_training_data(demos, record.config, task=task.name))
         yield from _variants(method, record, model, device)
 

@@ -220,7 +220,7 @@ def play_batch(
     planning = dict.fromkeys(seeds, 0.0)
     while running := [episode for episode in episodes if not episode.ended]:
         started = time.perf_counter()
-        plans = policy.plans(
+        plans = policy.plan_batch(
             [episode.history for episode in running],
             generators=[episode.generator for episode in running],
             chunk=steps,

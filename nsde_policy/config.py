@@ -1,4 +1,4 @@
-"""Every setting, as frozen dataclasses that refuse what cannot work; to and from JSON.
+"""Settings as frozen, validated dataclasses with conversion to and from JSON.
 
 The text below a field is its help on the command line.
 """
@@ -35,7 +35,11 @@ class BaseConfig:
             ConfigError: If a field is unknown, or its value has the wrong type.
         """
         hints = typing.get_type_hints(cls)
-        check_names(cls, values, [f.name for f in dataclasses.fields(cls)])  # type: ignore[arg-type]
+        fields: Any = dataclasses.fields(cls)  # type: ignore[arg-type]
+        check_names(cls, values, [f.name for f in fields])
+        for f in fields:
+            if f.default is f.default_factory is dataclasses.MISSING and f.name not in values:
+                raise ConfigError(f"{cls.__name__} needs the setting {f.name!r}")
         return cls(**{key: _convert(cls, key, hints[key], value) for key, value in values.items()})
 
     @classmethod
@@ -56,7 +60,7 @@ def check_names(owner: type, given: Iterable[object], known: Iterable[str], *, w
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.0)
-            instead = f"the closest is {near[0]!r} of {', '.join(known)}" if near else "it has none"
+            instead = f"the closest is {near[0]!r} of {', '.join(known)}" if near else "it has no settings"
             raise ConfigError(f"{owner.__name__} has no {what} {name!r}; {instead}")
 
 
@@ -69,12 +73,13 @@ def _convert(owner: type, key: str, hint: Any, value: Any) -> Any:
     try:
         return msgspec.convert(value, hint)
     except msgspec.ValidationError as error:
-        wanted = (
-            getattr(hint, "__name__", str(hint))
-            if isinstance(hint, type)
-            else str(hint).replace("typing.", "")
-        )
-        raise ConfigError(f"{owner.__name__}.{key} must be {wanted}, got {value!r}") from error
+        raise ConfigError(f"{owner.__name__}.{key} must be {_describe_type(hint)}, got {value!r}") from error
+
+
+def _describe_type(hint: Any) -> str:
+    if typing.get_origin(hint) is Literal:
+        return f"one of {', '.join(map(repr, typing.get_args(hint)))}"
+    return hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
 
 
 def require(owner: object, condition: bool, rule: str) -> None:
@@ -85,29 +90,29 @@ def require(owner: object, condition: bool, rule: str) -> None:
 
 @dataclass(frozen=True)
 class Sampling(BaseConfig):
-    """How actions are drawn from a trained model: what a method lets be chosen then, it adds."""
+    """Settings of sampling from a trained model; each method adds its own."""
 
 
 @dataclass(frozen=True)
 class ModelConfig(BaseConfig):
-    """What the settings of every method say; each method adds its own."""
+    """Settings common to all methods; each method adds its own."""
 
     method: ClassVar[str] = ""
     """Name of the method, set when the method is registered."""
 
     history: int = 2
-    """States the method sees, the present one included."""
+    """Number of states in the input, including the current one."""
     sampling: Sampling = field(default_factory=Sampling)
-    """How actions are drawn, unless said otherwise when they are."""
+    """Default settings of sampling."""
 
     @property
     def longest_chunk(self) -> int | None:
-        """Most actions one plan holds; None where it can be continued at will."""
+        """Most actions of one plan; None for any length."""
         return None
 
     @property
     def gains_from_threads(self) -> bool:
-        """Whether a training step is long enough to be shared by a CPU's threads."""
+        """Whether training on a CPU is faster with several threads."""
         return False
 
     def __post_init__(self) -> None:
@@ -116,14 +121,14 @@ class ModelConfig(BaseConfig):
 
 @dataclass(frozen=True)
 class WindowConfig(ModelConfig):
-    """A method that learns windows: states seen lately, and the actions from the oldest of them on."""
+    """Settings of methods trained on windows of recent states and the actions from the oldest of them on."""
 
     horizon: int = 16
-    """Actions of a window (T_p), counted from the oldest state it sees."""
+    """Actions of a window (T_p), counted from its oldest state."""
 
     @property
     def longest_chunk(self) -> int:
-        """The actions from the present on."""
+        """Number of actions from the current state on."""
         return self.horizon - self.history + 1
 
     def __post_init__(self) -> None:
@@ -131,13 +136,13 @@ class WindowConfig(ModelConfig):
         require(
             self,
             self.horizon >= self.history,
-            f"horizon counts from the oldest of the {self.history} states seen, got {self.horizon}",
+            f"need horizon >= history ({self.history}), got {self.horizon}",
         )
 
 
 @dataclass(frozen=True)
 class NetworkConfig(BaseConfig):
-    """Size and shape of the networks."""
+    """Architecture of the networks."""
 
     kind: Literal["shared", "separate"] = "shared"
     """One trunk with three heads, or three networks."""
@@ -150,7 +155,7 @@ class NetworkConfig(BaseConfig):
     layer_norm: bool = True
     """Normalise within each hidden layer."""
     dropout: float = 0.1
-    """Fraction of hidden units left out in training."""
+    """Dropout probability in training."""
     activation: Literal["gelu", "relu", "silu", "tanh"] = "gelu"
     """Nonlinearity of the hidden layers."""
 
@@ -165,28 +170,28 @@ class NetworkConfig(BaseConfig):
 
 @dataclass(frozen=True)
 class TrainConfig(BaseConfig):
-    """How a model is fitted."""
+    """Optimisation settings of a training run."""
 
     steps: int = 30_000
-    """Optimiser steps, shared evenly between the stages of a schedule."""
+    """Optimiser steps, divided evenly between the training stages."""
     batch_size: int = 1024
     """Transitions per step, drawn with replacement."""
     learning_rate: float = 1e-3
-    """Largest rate; falls to 0 along a cosine."""
+    """Largest learning rate; cosine decay to 0."""
     warmup: float = 0.03
-    """Fraction of the steps in which the rate rises to its largest."""
+    """Fraction of the steps with a linear warm-up."""
     weight_decay: float = 1e-3
-    """AdamW's."""
+    """Weight decay of AdamW."""
     betas: tuple[float, float] = (0.9, 0.999)
-    """AdamW's memory of the gradient and of its square."""
+    """Decay of AdamW's averages of the gradient and its square."""
     clip: float = 1.0
-    """Largest norm of the gradient."""
+    """Largest gradient norm."""
     ema: float = 0.999
-    """Decay of the running average of the weights, which is what is kept; 0 keeps the last weights."""
+    """Decay of the exponential moving average of the weights, which is saved; 0 saves the last weights."""
     precision: Literal["tf32", "bf16"] = "tf32"
-    """Of matrix products on CUDA; a CPU always works in float32."""
+    """Precision of matrix products on CUDA; a CPU always uses float32."""
     log_every: int = 100
-    """Steps between two records of the losses."""
+    """Steps between records of the losses."""
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "log_every"):
@@ -201,11 +206,11 @@ class TrainConfig(BaseConfig):
 
 @dataclass(frozen=True)
 class Preset:
-    """Settings of a method; a task adds what it knows of the demonstrations."""
+    """Named settings of a method; a task adds its settings of the demonstrations."""
 
     model: ModelConfig
     train: TrainConfig
     chunk: int = 8
     """Actions executed before planning again (T_a)."""
     demos: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of `DemoConfig` that the method sets itself."""
+    """Fields of `DemoConfig` that the method sets."""

@@ -10,24 +10,24 @@ from nsde_policy.methods.registry import find_method_name, get_method
 
 @dataclass(frozen=True)
 class DemoConfig(BaseConfig):
-    """What is taken from the demonstrations, and what a state is made of."""
+    """Selection of the demonstrations and content of a state."""
 
     obs_keys: tuple[str, ...] = ("state",)
-    """Arrays below data/ that make up an observation, side by side."""
+    """Arrays below data/ that are concatenated to an observation."""
     act_key: str = "action"
-    """Array below data/ that holds the actions."""
+    """Array below data/ with the actions."""
     encoder: str = "identity"
     """Encoder that turns named observations into one vector."""
     episodes: int = 0
-    """Number of demonstrations to learn from, the first ones of the store; 0 for all."""
+    """Number of demonstrations to use, from the first on; 0 for all."""
     angles: tuple[int, ...] = ()
-    """Columns of the observation that are angles, radians; empty uses what the store says."""
+    """Columns of the observation that are angles, radians; empty takes them from the store."""
     first_action_from: tuple[int, ...] = ()
     """Columns of the first observation that replace the action before it; empty for zeros."""
     final_action_weight: float = 1.0
-    """Weight of the last action of a demonstration, whose outcome was not recorded; 0 leaves it out."""
+    """Weight of the last action of each demonstration, whose outcome was not recorded; 0 ignores it."""
     mirror: bool = False
-    """Learn from mirror images too, if the task is symmetric."""
+    """Add mirror images of the demonstrations, if the task is symmetric."""
 
     def __post_init__(self) -> None:
         if self.final_action_weight < 0:
@@ -40,12 +40,12 @@ class DemoConfig(BaseConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig(BaseConfig):
-    """Everything that decides what a training run does, except its seed and its data."""
+    """All settings of a training run except seed and data."""
 
     demos: DemoConfig = field(default_factory=DemoConfig)
-    """What is taken from the demonstrations."""
+    """Selection of the demonstrations."""
     model: ModelConfig
-    """The method's own settings."""
+    """Settings of the method."""
     train: TrainConfig = field(default_factory=TrainConfig)
     """Optimisation settings."""
     chunk: int = 8
@@ -56,25 +56,25 @@ class RunConfig(BaseConfig):
             raise ConfigError(f"chunk must be at least 1, got {self.chunk}")
         longest = self.model.longest_chunk
         if longest is not None and self.chunk > longest:
-            raise ConfigError(f"a plan of this model holds {longest} actions, got chunk {self.chunk}")
+            raise ConfigError(f"a plan of this model holds at most {longest} actions, got chunk {self.chunk}")
 
     @property
     def method(self) -> str:
-        """Name of the method."""
+        """Name of the registered method."""
         return find_method_name(self.model)
 
     @classmethod
     def from_preset(cls, preset: Preset, demos: DemoConfig) -> Self:
-        """Combine a method's preset with what a task knows of its demonstrations."""
+        """Combine a method's preset with a task's settings of the demonstrations."""
         changed = DemoConfig(**{**vars(demos), **preset.demos})
         return cls(demos=changed, model=preset.model, train=preset.train, chunk=preset.chunk)
 
     def replace_parts(self, **parts: dict[str, Any]) -> Self:
-        """Copy with some fields of some parts changed: `config.replace_parts(train={"steps": 5})`."""
+        """Return a copy with changed fields of some parts: `config.replace_parts(train={"steps": 5})`."""
         return replace(self, **{name: replace(getattr(self, name), **new) for name, new in parts.items()})
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert to plain dicts and numbers; `method` says whose settings `model` are."""
+        """Convert to plain dicts and numbers, with the name of the method."""
         return {"method": self.method, **super().to_dict()}
 
     @classmethod

@@ -1,13 +1,13 @@
-"""A run directory: everything a training run leaves behind, every file replaced whole.
+"""Run directories: all files that a training run writes.
 
     config.json           settings, layout, seed, demonstrations, versions
-    model.safetensors     the averaged weights: what a policy loads
-    training.safetensors  what continuing needs: weights, averages, optimiser, generator, step
-    metrics.jsonl         one JSON object per record
-    calibration.json      what a control loop takes from the demonstrations
+    model.safetensors     averaged weights, which a policy loads
+    training.safetensors  checkpoint to resume from: weights, averages, optimiser, generator, step
+    metrics.jsonl         losses and scores, one JSON object per record
+    calibration.json      limits and statistics for a control session
 
-Killed at any moment, each file is the old one or the new one. No pickle: tensors are safetensors, the
-rest is JSON.
+Files are replaced atomically, so that a killed process leaves the old or the new version. No file is a
+pickle.
 """
 
 import hashlib
@@ -32,26 +32,26 @@ from nsde_policy.errors import CheckpointError, PluginError
 from nsde_policy.files import replace_file
 from nsde_policy.run_config import RunConfig
 
-FORMAT = 1
-"""Version of the run directory; a newer one is refused."""
-LARGEST_CONFIG, LARGEST_TENSORS = 2**24, 2**33
-"""Bytes of the largest config.json and of the largest file of tensors that are read."""
+RUN_FORMAT = 1
+"""Version of the file format; other versions are rejected."""
+MAX_CONFIG_BYTES, MAX_TENSOR_BYTES = 2**24, 2**33
+"""Larger config.json and tensor files are not read."""
 
 
 @dataclass(frozen=True)
 class DemoRecord(BaseConfig):
-    """Which demonstrations a run was trained on."""
+    """Demonstrations that a run was trained on."""
 
     source: str
     fingerprint: str
-    """SHA-256 of their content."""
+    """SHA-256 of the demonstrations."""
     episodes: int
     frames: int
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What config.json holds."""
+    """Content of config.json."""
 
     config: RunConfig
     layout: StateSpec
@@ -63,9 +63,9 @@ class RunRecord:
     """Distributions that provide the method and the task, `name==version`, if they are not built in."""
 
     def to_json(self) -> str:
-        """Indented JSON."""
+        """Convert to indented JSON."""
         values = {
-            "format": FORMAT,
+            "format": RUN_FORMAT,
             "task": self.task,
             "seed": self.seed,
             "demos": self.demos.to_dict(),
@@ -78,11 +78,11 @@ class RunRecord:
 
     @classmethod
     def from_json(cls, text: str) -> "RunRecord":
-        """The inverse of `to_json`; raises `CheckpointError` for anything else."""
+        """Read what `to_json` returned, or raise `CheckpointError`."""
         try:
             values = json.loads(text)
-            if values["format"] != FORMAT:
-                raise CheckpointError(f"run format {values['format']}, this version reads {FORMAT}")
+            if values["format"] != RUN_FORMAT:
+                raise CheckpointError(f"run format {values['format']}, this version reads {RUN_FORMAT}")
             plugins = dict(values.get("plugins", {}))
             return cls(
                 config=RunConfig.from_dict(values["config"], package=plugins.get("method")),
@@ -97,11 +97,11 @@ class RunRecord:
             if isinstance(error, CheckpointError | PluginError):
                 raise
             raise CheckpointError(
-                f"config.json is not that of a run: {type(error).__name__} {error}"
+                f"config.json is not a valid run record: {type(error).__name__} {error}"
             ) from error
 
     def same_training(self, other: "RunRecord") -> bool:
-        """Whether one run continues the other: same settings, layout, seed and data."""
+        """Return whether `other` can resume this run: same settings, layout, task, seed and data."""
         return (self.config, self.layout, self.task, self.seed, self.demos.fingerprint) == (
             other.config,
             other.layout,
@@ -111,8 +111,8 @@ class RunRecord:
         )
 
 
-def versions() -> dict[str, str]:
-    """Versions that may change a number."""
+def find_versions() -> dict[str, str]:
+    """Return the versions of packages that may influence results."""
     names = ("torch", "numpy", "pymunk", "gymnasium")
     found = {"nsde_policy": __version__, "python": platform.python_version()}
     for name in names:
@@ -124,31 +124,32 @@ def versions() -> dict[str, str]:
 
 
 class RunDirectory:
-    """The files of one run."""
+    """Files of one training run; reads are checked and writes are atomic."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config, self.model = path / "config.json", path / "model.safetensors"
         self.training, self.metrics = path / "training.safetensors", path / "metrics.jsonl"
 
-    def record(self) -> RunRecord:
-        """What config.json holds."""
+    def read_record(self) -> RunRecord:
+        """Read config.json."""
         try:
-            _check_file(self.config, LARGEST_CONFIG)
+            _check_file(self.config, MAX_CONFIG_BYTES)
             return RunRecord.from_json(self.config.read_text())
         except (OSError, UnicodeDecodeError) as error:
             raise CheckpointError(
-                f"{self.path} is no run directory: {self._why(error)}; expected config.json and its weights"
+                f"{self.path} is not a run directory: {self._describe(error)}; "
+                "expected config.json and model.safetensors"
             ) from None
         except (CheckpointError, PluginError) as error:
             raise type(error)(f"{self.path}: {error}") from None
 
-    def weights(self) -> dict[str, Tensor]:
-        """The averaged weights, finite."""
+    def read_weights(self) -> dict[str, Tensor]:
+        """Read the averaged weights and check that they are finite."""
         return self._read(self.model)
 
-    def training_state(self) -> dict[str, Tensor]:
-        """What `save_training` wrote."""
+    def read_training_state(self) -> dict[str, Tensor]:
+        """Read the training checkpoint that `save_training` wrote."""
         return self._read(self.training)
 
     def save_record(self, record: RunRecord) -> None:
@@ -157,14 +158,14 @@ class RunDirectory:
 
     def save_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Write model.safetensors."""
-        replace_file(self.model, _packed(weights))
+        replace_file(self.model, _serialize(weights))
 
     def save_training(self, state: Mapping[str, Tensor]) -> None:
         """Write training.safetensors."""
-        replace_file(self.training, _packed(state))
+        replace_file(self.training, _serialize(state))
 
     def read_metrics(self) -> Iterator[dict[str, Any]]:
-        """Whole records only: a line cut off by a crash is left out."""
+        """Iterate over complete records; a line truncated by a crash is skipped."""
         if self.metrics.exists():
             for line in self.metrics.read_text().splitlines():
                 try:
@@ -172,47 +173,45 @@ class RunDirectory:
                 except json.JSONDecodeError:
                     return
 
-    def keep_metrics_until(self, step: int) -> None:
-        """Forget records of steps beyond `step`, which are about to be done again."""
+    def truncate_metrics(self, step: int) -> None:
+        """Delete records after `step`, before resuming from that step."""
         kept = [json.dumps(record) for record in self.read_metrics() if record["step"] <= step]
         replace_file(self.metrics, "".join(f"{line}\n" for line in kept).encode())
 
     def append_metrics(self, record: Mapping[str, Any]) -> None:
-        """Add one record."""
+        """Append one record to metrics.jsonl."""
         with self.metrics.open("a") as file:
             file.write(json.dumps(record) + "\n")
 
     def _read(self, path: Path) -> dict[str, Tensor]:
         try:
-            _check_file(path, LARGEST_TENSORS)
+            _check_file(path, MAX_TENSOR_BYTES)
             tensors: dict[str, Tensor] = load_file(path)
         except (OSError, SafetensorError, ValueError) as error:
             raise CheckpointError(
-                f"{path} cannot be read: {self._why(error)}; the run is not whole"
+                f"cannot read {path}: {self._describe(error)}; the run is incomplete"
             ) from None
         for name, tensor in tensors.items():
             if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-                raise CheckpointError(
-                    f"{path}: {name} holds numbers that are not finite; the file is damaged"
-                )
+                raise CheckpointError(f"{path}: {name} holds values that are not finite; the file is damaged")
         return tensors
 
     @staticmethod
-    def _why(error: Exception) -> str:
+    def _describe(error: Exception) -> str:
         return error.strerror or str(error) if isinstance(error, OSError) else str(error)
 
 
 def _check_file(path: Path, largest: int) -> None:
-    """Refuse what would hang, or fill the memory, when it is read."""
+    """Raise `CheckpointError` for pipes, devices and files too large to read."""
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
-        raise CheckpointError(f"{path} is no regular file")
+        raise CheckpointError(f"{path} is not a regular file")
     if found.st_size > largest:
-        raise CheckpointError(f"{path} has {found.st_size} bytes, at most {largest} are read")
+        raise CheckpointError(f"{path} has {found.st_size} bytes, the limit is {largest}")
 
 
 def fingerprint(weights: Mapping[str, Tensor]) -> str:
-    """SHA-256 of weights, name by name: equal where and only where every bit is."""
+    """Return the SHA-256 of weights; equal if and only if all names and bits are equal."""
     digest = hashlib.sha256()
     for name in sorted(weights):
         digest.update(name.encode())
@@ -222,6 +221,6 @@ def fingerprint(weights: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def _packed(tensors: Mapping[str, Tensor]) -> bytes:
+def _serialize(tensors: Mapping[str, Tensor]) -> bytes:
     packed: bytes = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
     return packed

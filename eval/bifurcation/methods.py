@@ -10,7 +10,7 @@ from torch import Tensor
 
 from nsde_policy.config import NetworkConfig, TrainConfig
 from nsde_policy.core.state import StateLayout, measure_state
-from nsde_policy.core.targets import transitions
+from nsde_policy.core.targets import pair_states
 from nsde_policy.eval.bifurcation.data import Bifurcation
 from nsde_policy.eval.bifurcation.samplers import DDIM, ConditionalSampler, Pairs, RectifiedFlow
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
@@ -101,7 +101,7 @@ def train_neural_sde(task: Bifurcation, budget: Budget, **changes: Any) -> Neura
     Deviation: the square loss instead of the log loss, whose optimum at the fork is one of the branches
     rather than their mean, so that the flow itself would be torn there.
     """
-    pairs = transitions(task.trajectories(), dt=task.dt)
+    pairs = pair_states(task.trajectories(), dt=task.dt)
     settings: dict[str, Any] = {
         "history": 1,
         "dt": task.dt,
@@ -165,7 +165,7 @@ def per_step(kind: Kind, code: Code, task: Bifurcation, budget: Budget) -> Gener
     With code "state" the target is the next state itself, its range scaled to [-1, 1]; with "increment" it
     is the step there, shifted and scaled to mean 0 and standard deviation 1.
     """
-    pairs, layout = transitions(task.trajectories(), dt=task.dt), _layout(task)
+    pairs, layout = pair_states(task.trajectories(), dt=task.dt), _layout(task)
     step = pairs.x_next - pairs.x
     centre, spread = step.mean(0), step.std(0)
     seen = layout.features(pairs.x)
@@ -201,7 +201,7 @@ def whole_path(task: Bifurcation, budget: Budget) -> Generated:
 
 def _layout(task: Bifurcation) -> StateLayout:
     """Ranges of the states, by which they are scaled for the samplers."""
-    pairs = transitions(task.trajectories(), dt=task.dt)
+    pairs = pair_states(task.trajectories(), dt=task.dt)
     return StateLayout(measure_state(pairs.x, pairs.x_next))
 
 

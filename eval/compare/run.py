@@ -89,7 +89,7 @@ def checked_records(jobs: Sequence[Job]) -> dict[Path, RunRecord]:
         if (job.run.resolve(), job.detail) in seen:
             raise ComparisonError(f"{job.run} is named twice; name each run once")
         seen.add((job.run.resolve(), job.detail))
-        records[job.run] = record = RunDirectory(job.run).record()
+        records[job.run] = record = RunDirectory(job.run).read_record()
         if get_task(record.task).env_id is None:
             raise ComparisonError(f"{job.run} was trained without a task: there is no environment to play in")
         _check_finished(job.run, record)
@@ -155,7 +155,7 @@ def kept_file(job: Job, games: Games, record: RunRecord, kept: Path) -> Path:
     """Where a job's entry is kept: another file for other weights, settings or games."""
     run = RunDirectory(job.run)
     settings = {
-        "weights": fingerprint(run.weights()),
+        "weights": fingerprint(run.read_weights()),
         "config": record.config.to_dict(),
         "sampling": job.sampling,
         **asdict(games),

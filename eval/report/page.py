@@ -26,7 +26,7 @@ from nsde_policy.eval.report.tables import (
     settings_table,
     standing,
 )
-from nsde_policy.run_directory import versions
+from nsde_policy.run_directory import find_versions
 
 SCRIPTS = ("scene.js", "charts.js", "replays.js", "explorer.js")
 DIGITS = 5
@@ -169,7 +169,7 @@ def _left_out(entries: int) -> str:
 
 def _machine(report: Report) -> str:
     played = ", ".join(f"{what}: {where}" for what, where in report.comparison.machine.items())
-    here = ", ".join(f"{name} {version}" for name, version in versions().items())
+    here = ", ".join(f"{name} {version}" for name, version in find_versions().items())
     return f"{played}; this page: {here}"
 
 

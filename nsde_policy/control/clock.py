@@ -50,7 +50,8 @@ class Grid:
 
     def middle(self, instant: float) -> float:
         """Where the middle of the control period from `instant` on lies, in policy periods between the
-        middles of those: the middle of policy period j is j."""
+        middles of those: the middle of policy period j is j.
+        """
         return (instant - self._t0) * self.policy_hz + (self.policy_hz / self.rate_hz - 1) / 2
 
     @property

@@ -7,7 +7,7 @@ import numpy as np
 
 from nsde_policy.control.faults import Fault, FaultKind
 from nsde_policy.errors import NonFiniteObservationError, PolicyInputError
-from nsde_policy.inference.observation import as_observation, implausible
+from nsde_policy.inference.observation import find_implausible, parse_observation
 from nsde_policy.inference.spec import PolicySpec
 
 TOLERANCE = 1e-9
@@ -61,12 +61,12 @@ class Watch:
 
     def _values(self, given: Any, now: float) -> tuple[np.ndarray | None, list[Fault]]:
         try:
-            values = as_observation(given, self._spec)
+            values = parse_observation(given, self._spec)
         except NonFiniteObservationError as error:
             return None, [Fault(FaultKind.NON_FINITE_OBSERVATION, now, str(error))]
         except PolicyInputError as error:
             return None, [Fault(FaultKind.WRONG_OBSERVATION, now, str(error))]
-        if (reason := implausible(values, self._spec)) is not None:
+        if (reason := find_implausible(values, self._spec)) is not None:
             return None, [Fault(FaultKind.IMPLAUSIBLE_OBSERVATION, now, reason)]
         return values, []
 

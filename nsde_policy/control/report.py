@@ -29,7 +29,7 @@ class Sent:
     """How unsure the command is, in its own units, (act_dim,); what the demonstrations' commands change in
     that time where a method does not say, and while a command is held."""
     ood: float | None
-    """Distance of the last state from the demonstrations, see `calibration.Familiarity`; None where the
+    """Distance of the last state from the demonstrations, see `calibration.NoveltyDetector`; None where the
     session knows of none."""
     is_ood: bool
     """Whether it is beyond the threshold calibrated on the demonstrations."""

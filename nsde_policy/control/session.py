@@ -27,7 +27,7 @@ from nsde_policy.control.reaction import react
 from nsde_policy.control.report import Recorder, Report, Sent
 from nsde_policy.control.worker import PlanWorker, ThreadWorker
 from nsde_policy.errors import ConfigError, PolicyInputError, SessionClosedError, SessionStoppedError
-from nsde_policy.inference.calibration import Calibration, Familiarity
+from nsde_policy.inference.calibration import Calibration, NoveltyDetector
 from nsde_policy.inference.spec import Planner
 
 
@@ -46,11 +46,11 @@ class Session:
     ) -> None:
         self.config = config = config or SessionConfig()
         self.spec = spec = planner.spec
-        calibration = (calibration or Calibration.of_spec(spec)).check(spec)
+        calibration = (calibration or Calibration.from_spec(spec)).check(spec)
         self._settled = settled = config.filled_in(spec, calibration)
         self._clock, self._sleep = clock, sleep
-        self._familiarity = Familiarity(calibration, spec)
-        if config.fault_when_ood and not self._familiarity.is_known:
+        self._novelty = NoveltyDetector(calibration, spec)
+        if config.fault_when_ood and not self._novelty.is_calibrated:
             raise ConfigError("fault_when_ood needs a calibration: give the run's calibration.json")
         self._prior = np.array(spec.increment_std[spec.obs_dim :])
         self._recorder = Recorder(step=settled.limits.speed / settled.policy_hz, log=config.log)
@@ -215,9 +215,9 @@ class Session:
         self._observed = period
         if self._limiter is None:
             self._limiter = Limiter(self._settled.limits, self._memory.last_action)
-        self._ood = self._familiarity.distance(self._memory.states()[0])
+        self._ood = self._novelty.distance(self._memory.states()[0])
         faults = self._planning.observed(self._memory, period, anew=self._recovering)
-        if self.config.fault_when_ood and self._familiarity.is_strange(self._ood):
+        if self.config.fault_when_ood and self._novelty.is_novel(self._ood):
             faults.append(Fault(FaultKind.UNFAMILIAR_STATE, now, f"distance {self._ood or 0.0:.3g}"))
         return faults
 
@@ -294,7 +294,7 @@ class Session:
             action=action,
             sigma=sigma,
             ood=self._ood,
-            is_ood=self._familiarity.is_strange(self._ood),
+            is_ood=self._novelty.is_novel(self._ood),
             source=source,
             plan=None if plan is None else plan.index,
             planned_for=None if plan is None else self._grid.period_begins(period),

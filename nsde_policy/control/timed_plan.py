@@ -72,7 +72,8 @@ class TimedPlan:
 
     def command(self, period: float) -> np.ndarray:
         """The command at a moment counted in policy periods, fractions included, on the time of the middles,
-        (act_dim,); before its first command the one in force, beyond its end the last one."""
+        (act_dim,); before its first command the one in force, beyond its end the last one.
+        """
         place = min(max(period - self.start + 1, 0.0), len(self.knots) - 1.0)
         before = min(int(place), len(self.knots) - 2)
         line: np.ndarray = self.knots[before] + (place - before) * (

@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-TINY = 1e-30
+SMALLEST_SQUARE = 1e-30
 """Smallest squared residual under the logarithm of Eq. 19, which is singular at 0."""
 
 
@@ -21,7 +21,7 @@ def joint_nll(
     dt: Tensor | float,
     weight: Tensor | float = 1.0,
 ) -> Tensor:
-    """½ Σᵢ (fᵢ − Δxᵢ/Δt)² Δt / σᵢ² + log σᵢ²: flow and diffusion together (Eq. 16).
+    """Return ½ Σᵢ (fᵢ − Δxᵢ/Δt)² Δt / σᵢ² + log σᵢ²: flow and diffusion together (Eq. 16).
 
     `log_variance` is log σ², the logarithm of the squared diffusion coefficient.
     """
@@ -30,7 +30,7 @@ def joint_nll(
 
 
 def flow_loss(drift: Tensor, velocity: Tensor, *, delta: float, weight: Tensor | float = 1.0) -> Tensor:
-    """½ (1 + δ) Σᵢ log(1 + (fᵢ − Δxᵢ/Δt)² / δ): Eq. 24, rescaled to have both its limits.
+    """Return ½ (1 + δ) Σᵢ log(1 + (fᵢ − Δxᵢ/Δt)² / δ): Eq. 24, rescaled to have both its limits.
 
     δ = 0 is Eq. 19 itself, ½ Σᵢ log r²; δ = ∞ is the square loss ½ Σᵢ r².
 
@@ -38,12 +38,12 @@ def flow_loss(drift: Tensor, velocity: Tensor, *, delta: float, weight: Tensor |
     square-loss limit is flat. Subtracting the constant log δ, as Eq. 32 does, and multiplying with (1 + δ)
     moves no minimiser, and the gradient becomes (1 + δ) r / (r² + δ): 1/r at δ → 0⁺ and r at δ → ∞.
 
-    Deviation: the paper reads this loss as the likelihood with σ² = r² Δt put back. One σ per sample is no
-    model; it is, up to a constant, a Cauchy likelihood per dimension with scale √δ.
+    Deviation: the paper reads this loss as the likelihood with σ² = r² Δt put back. One σ per sample is not a
+    model; the loss is, up to a constant, a Cauchy likelihood per dimension with scale √δ.
     """
     square = (drift - velocity).square()
     if delta == 0:
-        return 0.5 * (weight * square.clamp_min(TINY).log()).sum(-1).mean()
+        return 0.5 * (weight * square.clamp_min(SMALLEST_SQUARE).log()).sum(-1).mean()
     if math.isinf(delta):
         return 0.5 * (weight * square).sum(-1).mean()
     return 0.5 * (1 + delta) * (weight * torch.log1p(square / delta)).sum(-1).mean()
@@ -52,7 +52,7 @@ def flow_loss(drift: Tensor, velocity: Tensor, *, delta: float, weight: Tensor |
 def diffusion_squared_loss(
     variance: Tensor, drift: Tensor, velocity: Tensor, dt: Tensor | float, weight: Tensor | float = 1.0
 ) -> Tensor:
-    """½ Σᵢ (σᵢ² − (fᵢ − Δxᵢ/Δt)² Δt)²: Eq. 20, the flow taken as given."""
+    """Return ½ Σᵢ (σᵢ² − (fᵢ − Δxᵢ/Δt)² Δt)²: Eq. 20, with the flow detached."""
     error = (drift.detach() - velocity).square() * dt
     return 0.5 * (weight * (variance - error).square()).sum(-1).mean()
 
@@ -60,7 +60,7 @@ def diffusion_squared_loss(
 def diffusion_nll(
     log_variance: Tensor, drift: Tensor, velocity: Tensor, dt: Tensor | float, weight: Tensor | float = 1.0
 ) -> Tensor:
-    """Eq. 16 with the flow taken as given, so that only the diffusion learns.
+    """Return Eq. 16 with the flow detached, so that only the diffusion learns.
 
     Deviation: replaces Eq. 20. Both have the optimum σ² = E[r² | x] Δt (Eq. 18, averaged), but Eq. 20 weighs
     errors by σ⁴ and so sees only the noisiest places, and it cannot use a logarithm's range.
@@ -69,7 +69,7 @@ def diffusion_nll(
 
 
 def denoiser_loss(scaled_score: Tensor, unit_noise: Tensor) -> Tensor:
-    """‖σ d(x + ε) + ε/σ‖²: denoising score matching (Eq. 23), of σ d and ε/σ.
+    """Return ‖σ d(x + ε) + ε/σ‖²: denoising score matching (Eq. 23), of σ d and ε/σ.
 
     Deviation: Eq. 23 prints d − ε/σ², whose optimum points *away* from the data; the text wants a score,
     "pointing back toward the unperturbed sample", and that is −ε/σ².
@@ -81,7 +81,7 @@ def denoiser_loss(scaled_score: Tensor, unit_noise: Tensor) -> Tensor:
 
 
 def strength_loss(strength: Tensor, scaled_score: Tensor, unit_noise: Tensor) -> Tensor:
-    """‖a(x̃) σ d(x̃) + ε/σ‖²: how much of the denoiser's pull to follow, the denoiser taken as given.
+    """Return ‖a(x̃) σ d(x̃) + ε/σ‖²: the loss of the denoiser's strength, the denoiser detached.
 
     a is the fraction of a full correction made in one control period, α = a σ²/Δt in Eq. 22. Starting from
     the blurred point, f Δt + a σ² d should lead to where the observed pair leads, so a σ² d should undo ε.

@@ -1,6 +1,6 @@
-"""Trunks and heads: features in, what the three parts of the equation need out.
+"""Networks of the SDE: a trunk and heads for drift, log variance and score.
 
-Randomness is explicit: weights and dropout masks come from the generator that is passed in.
+Randomness is explicit: initial weights and dropout masks come from the generator that is passed in.
 """
 
 import abc
@@ -19,7 +19,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {"gelu": nn.GELU, "relu": nn.ReLU, "si
 
 
 class Outputs(NamedTuple):
-    """What the networks say about one point, in network units."""
+    """Outputs of the networks at one point, in network units."""
 
     drift: Tensor
     """f, (..., d)."""
@@ -30,7 +30,7 @@ class Outputs(NamedTuple):
 
 
 def linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
-    """A linear layer with PyTorch's usual law of initial weights, drawn from `generator`."""
+    """Build a linear layer with PyTorch's default initialisation, drawn from `generator`."""
     layer = nn.Linear(inputs, outputs, device="meta").to_empty(device="cpu")
     bound = 1 / math.sqrt(inputs)
     with torch.no_grad():
@@ -41,7 +41,7 @@ def linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
 
 @contextmanager
 def weights_from(generator: torch.Generator) -> Iterator[None]:
-    """Let modules made within draw their initial weights from `generator`, and nothing from elsewhere."""
+    """Draw initial weights of modules built inside the context from `generator`."""
     with torch.random.fork_rng(devices=[]):
         torch.random.set_rng_state(generator.get_state())
         yield
@@ -52,7 +52,7 @@ class MLP(nn.Module):
     """`depth` hidden layers of `width`: linear, LayerNorm, activation, dropout; then a linear layer.
 
     With `residual`, layers after the first are h + dropout(activation(linear(LayerNorm(h)))).
-    `outputs=None` leaves out the last linear layer: a trunk.
+    `outputs=None` omits the last linear layer, which gives a trunk.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class MLP(nn.Module):
         self.output = nn.Identity() if outputs is None else linear(width, outputs, generator)
 
     def forward(self, features: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """(..., inputs) → (..., outputs); in training, dropout masks come from `generator`."""
+        """Map (..., inputs) to (..., outputs); in training, dropout masks come from `generator`."""
         masks = self._dropout_masks(features, generator)
         h = features
         for i, (layer, norm) in enumerate(zip(self.layers, self.norms, strict=True)):
@@ -92,7 +92,7 @@ class MLP(nn.Module):
         return output
 
     def _dropout_masks(self, features: Tensor, generator: torch.Generator | None) -> Tensor | None:
-        """One draw for all layers: 0 or 1/keep, (depth, ..., width)."""
+        """Draw the masks of all layers at once: 0 or 1/keep, (depth, ..., width)."""
         if not self.training or self.keep == 1:
             return None
         if generator is None:
@@ -102,20 +102,20 @@ class MLP(nn.Module):
 
 
 def dropout_mask(shape: tuple[int, ...], keep: float, like: Tensor, generator: torch.Generator) -> Tensor:
-    """0 with probability 1 − keep, else 1/keep, in the dtype and on the device of `like`.
+    """Draw a mask: 0 with probability 1 − keep, else 1/keep, in the dtype and on the device of `like`.
 
-    One random byte decides each number, so `keep` is rounded to 1/256; eight bytes come from one draw, which
-    makes this many times faster on a CPU than a draw per number.
+    One random byte decides each element, so `keep` is rounded to 1/256. Eight bytes come from one draw, which
+    is many times faster on a CPU than one draw per element.
     """
     kept = min(max(round(keep * 256), 1), 256)
     draws = torch.empty(-(-math.prod(shape) // 8), dtype=torch.int64, device=like.device)
     random_bytes = draws.random_(-(2**63), None, generator=generator).view(torch.uint8)
-    mask = random_bytes[: math.prod(shape)].reshape(shape) <= kept - 1  # 256 is no byte
+    mask = random_bytes[: math.prod(shape)].reshape(shape) <= kept - 1  # a byte is at most 255
     return mask.to(like.dtype).mul_(256 / kept)
 
 
 class AbstractNetworks(nn.Module, abc.ABC):
-    """The three functions of the method behind one call."""
+    """Drift, log variance and score behind one call."""
 
     drift: nn.Module
     log_variance: nn.Module
@@ -123,26 +123,26 @@ class AbstractNetworks(nn.Module, abc.ABC):
 
     @abc.abstractmethod
     def forward(self, features: Tensor, generator: torch.Generator | None = None) -> Outputs:
-        """(..., inputs) → three of (..., d)."""
+        """Map features (..., inputs) to three outputs (..., d)."""
 
 
 class SeparateNetworks(AbstractNetworks):
-    """Three networks that share nothing, as in the paper."""
+    """Three separate networks, as in the paper."""
 
     def __init__(self, drift: MLP, log_variance: MLP, score: MLP) -> None:
         super().__init__()
         self.drift, self.log_variance, self.score = drift, log_variance, score
 
     def forward(self, features: Tensor, generator: torch.Generator | None = None) -> Outputs:
-        """Evaluate all three."""
+        """Evaluate all three networks."""
         return Outputs(*(net(features, generator) for net in (self.drift, self.log_variance, self.score)))
 
 
 class SharedTrunk(AbstractNetworks):
-    """One trunk, and three linear heads.
+    """One trunk with three linear heads.
 
-    Deviation: the paper trains separate networks. One trunk costs a third of the calls and did better on
-    Push-T; in exchange the three losses pull on the same features.
+    Deviation: the paper trains separate networks. One trunk needs a third of the network calls
+    and scored higher on the benchmark; in return the three losses share the same features.
     """
 
     def __init__(self, trunk: MLP, dim: int, *, generator: torch.Generator) -> None:
@@ -153,6 +153,6 @@ class SharedTrunk(AbstractNetworks):
         self.score = linear(trunk.width, dim, generator)
 
     def forward(self, features: Tensor, generator: torch.Generator | None = None) -> Outputs:
-        """Evaluate the trunk once."""
+        """Evaluate the trunk once, then the heads."""
         h = self.trunk(features, generator)
         return Outputs(self.drift(h), self.log_variance(h), self.score(h))

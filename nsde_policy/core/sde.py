@@ -1,7 +1,10 @@
 """Time-invariant Itô SDEs with diagonal noise, dx = f(x) dt + g(x) ⊙ dw  (Eq. 9, 10).
 
-Every tensor is (..., d): leading axes are batch, the last is the state. Nothing here owns randomness: the
-solver draws the noise from the generator it is given, the SDE never does.
+This is the readable version of the solver. Policies and exported graphs run the fused version of the same
+step, `methods/neural_sde/fused_step.py`; tests compare the two.
+
+Every tensor is (..., d): leading axes are batch, the last is the state. The solver draws the noise
+from the generator it is given.
 """
 
 import abc
@@ -36,42 +39,42 @@ class Terms(NamedTuple):
 
 
 class AbstractSDE(nn.Module, abc.ABC):
-    """The two coefficients of the equation, and nothing else."""
+    """The two coefficients of an SDE, drift and diffusion."""
 
     @abc.abstractmethod
     def drift(self, x: Tensor) -> Tensor:
-        """f(x), state units per unit of time."""
+        """Return f(x), state units per unit of time."""
 
     @abc.abstractmethod
     def diffusion(self, x: Tensor) -> Tensor:
-        """g(x) ≥ 0, state units per square root of time."""
+        """Return g(x) ≥ 0, state units per square root of time."""
 
     def coefficients(self, x: Tensor) -> Coefficients:
-        """Both at once; the one hook to replace where they share work, such as one trunk with two heads."""
+        """Return both; override it if they share work, such as one trunk with two heads."""
         return Coefficients(self.drift(x), self.diffusion(x))
 
 
 class AbstractScoredSDE(AbstractSDE):
-    """An SDE that also knows the score of the density its data came from."""
+    """An SDE that also has the score of the data density."""
 
     @abc.abstractmethod
     def score(self, x: Tensor) -> Tensor:
-        """d(x) ≈ ∇ log p(x), per state unit."""
+        """Return d(x) ≈ ∇ log p(x), per state unit."""
 
     def terms(self, x: Tensor) -> Terms:
-        """All three at once; the one hook to replace where they share work."""
+        """Return all three; override it if they share work."""
         return Terms(*self.coefficients(x), self.score(x))
 
 
 Strength = Callable[[Tensor, Tensor], Tensor]
-"""α: (x, g(x)) ↦ how strongly the score pulls, state units² per unit of time, broadcast to (..., d).
+"""α: (x, g(x)) ↦ strength of the score, state units² per unit of time, broadcast to (..., d).
 
-A module with `forward(x, g)` is a strength too, so α may be learned (remark below Eq. 23).
+A module with `forward(x, g)` can be used as well, so α may be learned (remark below Eq. 23).
 """
 
 
 def constant_strength(alpha: float | Tensor) -> Strength:
-    """The same α everywhere (Eq. 22); a tensor gives every dimension its own."""
+    """Return a constant α (Eq. 22), one number or one per dimension."""
 
     def strength(x: Tensor, diffusion: Tensor) -> Tensor:
         return alpha.to(x) if isinstance(alpha, Tensor) else x.new_full((), alpha)
@@ -80,10 +83,10 @@ def constant_strength(alpha: float | Tensor) -> Strength:
 
 
 def cancelling_strength(factor: float = 1.0) -> Strength:
-    """α = factor · ½ g gᵀ, which at 1 cancels the diffusion's spreading (Eq. 33 and the text below it).
+    """Return α = factor · ½ g gᵀ, which at 1 cancels the spreading by the diffusion (Eq. 33 and below).
 
-    The cancelling is exact where g is constant. Where it varies, ½ ∂(g²)/∂x of the Fokker–Planck flux is
-    left over, whatever the score (`tests/test_sde.py` measures both).
+    The cancellation is exact if g is constant. Otherwise ½ ∂(g²)/∂x of the Fokker–Planck flux remains,
+    whatever the score (`tests/core/test_sde.py` measures both).
     """
 
     def strength(x: Tensor, diffusion: Tensor) -> Tensor:
@@ -101,21 +104,21 @@ class ScoreCorrectedSDE(AbstractSDE):
         self.strength = strength
 
     def drift(self, x: Tensor) -> Tensor:
-        """f(x) + α(x) d(x)."""
+        """Return f(x) + α(x) d(x)."""
         return self.coefficients(x).drift
 
     def diffusion(self, x: Tensor) -> Tensor:
-        """g(x), untouched."""
+        """Return g(x), unchanged."""
         return self.sde.diffusion(x)
 
     def coefficients(self, x: Tensor) -> Coefficients:
-        """Both, from one evaluation of the corrected SDE's terms."""
+        """Return both from one evaluation of the terms."""
         drift, diffusion, score = self.sde.terms(x)
         return Coefficients(drift + self.strength(x, diffusion) * score, diffusion)
 
 
 class ScaledDiffusionSDE(AbstractScoredSDE):
-    """The same equation with more or less noise: factor · g; 0 leaves an ordinary differential equation."""
+    """The same SDE with diffusion factor · g; factor 0 gives an ordinary differential equation."""
 
     def __init__(self, sde: AbstractScoredSDE, factor: float) -> None:
         super().__init__()
@@ -123,24 +126,24 @@ class ScaledDiffusionSDE(AbstractScoredSDE):
         self.factor = factor
 
     def drift(self, x: Tensor) -> Tensor:
-        """f(x), untouched."""
+        """Return f(x), unchanged."""
         return self.sde.drift(x)
 
     def diffusion(self, x: Tensor) -> Tensor:
-        """factor · g(x)."""
+        """Return factor · g(x)."""
         return self.factor * self.sde.diffusion(x)
 
     def score(self, x: Tensor) -> Tensor:
-        """d(x), untouched."""
+        """Return d(x), unchanged."""
         return self.sde.score(x)
 
     def coefficients(self, x: Tensor) -> Coefficients:
-        """Both, from one evaluation."""
+        """Return both from one evaluation."""
         drift, diffusion = self.sde.coefficients(x)
         return Coefficients(drift, self.factor * diffusion)
 
     def terms(self, x: Tensor) -> Terms:
-        """All three, from one evaluation."""
+        """Return all three from one evaluation."""
         drift, diffusion, score = self.sde.terms(x)
         return Terms(drift, self.factor * diffusion, score)
 
@@ -155,15 +158,20 @@ def euler_maruyama(
     generator: torch.Generator | None = None,
     noise: Tensor | None = None,
 ) -> Tensor:
-    """Sample one path per row of `x0` (Eq. 11); (steps + 1, ..., d), `x0` first.
+    """Sample one path per row of `x0` (Eq. 11).
 
-    **Arguments:**
+    Args:
+        sde: The equation.
+        x0: Initial states, (..., d).
+        dt: Time per step, > 0; or a tensor (steps,) for irregular sampling, whose sign is not checked because
+            that would synchronise with the device.
+        steps: Number of steps.
+        substeps: Solver steps within each step; only whole steps are returned.
+        generator: Generator of the noise, on the device of `x0`.
+        noise: Standard normal numbers to use instead, (steps · substeps, ..., d).
 
-    - `dt`: time per step, > 0; or a tensor of (steps,) for irregular sampling, whose sign is not checked
-      because that would wait for the device.
-    - `substeps`: solver steps within each step; only whole steps are returned.
-    - `generator`: where the noise comes from, on the device of `x0`.
-    - `noise`: standard normal numbers to use instead, (steps · substeps, ..., d).
+    Returns:
+        Paths (steps + 1, ..., d), `x0` first.
     """
     if steps < 1 or substeps < 1:
         raise ConfigError(f"steps and substeps must be at least 1, got {steps} and {substeps}")
@@ -172,7 +180,7 @@ def euler_maruyama(
     shape = (steps * substeps, *x0.shape)
     if noise is None:
         if generator is None:
-            raise ConfigError("a path needs randomness: give a generator, or the noise itself")
+            raise ConfigError("sampling a path needs a generator or the noise itself")
         noise = torch.randn(shape, generator=generator, dtype=x0.dtype, device=x0.device)
     elif noise.shape != shape:
         raise ConfigError(f"noise must be {shape}, one row per solver step, got {tuple(noise.shape)}")
@@ -186,7 +194,7 @@ def euler_maruyama(
 
 
 def step_sizes(dt: float | Tensor, steps: int, like: Tensor) -> Tensor:
-    """Δt of every step, (steps,), in the dtype and on the device of `like`."""
+    """Return Δt of every step, (steps,), in the dtype and on the device of `like`."""
     if isinstance(dt, Tensor):
         if dt.shape != (steps,):
             raise ConfigError(
@@ -199,9 +207,9 @@ def step_sizes(dt: float | Tensor, steps: int, like: Tensor) -> Tensor:
 
 
 def increment_log_prob(coefficients: Coefficients, increment: Tensor, dt: Tensor) -> Tensor:
-    """log N(Δx; f Δt, g² Δt), summed over dimensions (Eq. 12 to 14); (...).
+    """Return log N(Δx; f Δt, g² Δt), summed over dimensions (Eq. 12 to 14); (...).
 
-    `dt` broadcasts against (..., d). Constants are kept: this is a density, comparable across models.
+    `dt` broadcasts against (..., d). Constants are kept, so that models can be compared.
     """
     variance = coefficients.diffusion.square() * dt
     error = increment - coefficients.drift * dt
@@ -209,7 +217,7 @@ def increment_log_prob(coefficients: Coefficients, increment: Tensor, dt: Tensor
 
 
 def transition_log_prob(sde: AbstractSDE, x: Tensor, x_next: Tensor, *, dt: float | Tensor) -> Tensor:
-    """log p(x_{t+Δt} | x_t) under one Euler–Maruyama step (Eq. 12 to 14); (...).
+    """Return log p(x_{t+Δt} | x_t) under one Euler–Maruyama step (Eq. 12 to 14); (...).
 
     A tensor `dt` broadcasts against (..., d).
     """
@@ -218,7 +226,7 @@ def transition_log_prob(sde: AbstractSDE, x: Tensor, x_next: Tensor, *, dt: floa
 
 
 def trajectory_nll(sde: AbstractSDE, path: Tensor, *, dt: float | Tensor) -> Tensor:
-    """−Σ_k log p(x_{k+1} | x_k) of paths (steps + 1, ..., d), in one evaluation (Eq. 15 to 17); (...).
+    """Return −Σ_k log p(x_{k+1} | x_k) of paths (steps + 1, ..., d), in one evaluation (Eq. 15 to 17); (...).
 
     Deviation: Eq. 15 and 16 drop the constants ½ log(2π Δt) per dimension, which do not move the minimiser;
     here they are kept.

@@ -1,4 +1,4 @@
-"""Sizes and ranges of a state, as plain numbers: the one description that models, graphs and servers share."""
+"""Sizes and ranges of a state as plain numbers, shared by models, exported graphs and servers."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a state is made of, and how it is scaled to and from network units.
+"""Layout of a state and its scaling to and from network units.
 
 A state is an observation followed by an action, x = (o, a), (..., d). Some dimensions may be angles in
 radians: the network sees their sine and cosine, and their increments are taken on the circle.
@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.errors import DemoError
 
-NEVER_MOVES = 1e-6
-"""Smallest spread of an increment, in ranges of its dimension, so that what stands still is not blown up."""
+SMALLEST_STD = 1e-6
+"""Smallest standard deviation of an increment, in ranges of its dimension, for dimensions that never move."""
 
-EVEN_PACE = 1e-3
-"""A dimension whose increments vary less than this fraction of their size (a clock, a conveyor) is scaled by
-their size instead of their spread, which is next to nothing."""
+CONSTANT_SPEED = 1e-3
+"""Dimensions whose increments vary by less than this fraction of their size (a clock, a conveyor) are scaled
+by that size instead of the standard deviation, which is nearly zero."""
 
 
 def measure_state(
@@ -28,13 +28,13 @@ def measure_state(
         raise DemoError(f"need two or more pairs of states, got {tuple(x.shape)} and {tuple(x_next.shape)}")
     both = torch.cat([x, x_next]).double()
     if not bool(both.isfinite().all()):
-        raise DemoError("the states hold numbers that are not finite; remove those rows first")
+        raise DemoError("states hold values that are not finite; remove those rows first")
     low, high = both.amin(0), both.amax(0)
     high = torch.where(high > low, high, low + 1.0)
     increment = _increment(x.double(), x_next.double(), _mask(x.shape[1], circular))
     std, size = increment.std(0), increment.square().mean(0).sqrt()
-    std = torch.where(std < EVEN_PACE * size, size, std)
-    std = torch.maximum(std, NEVER_MOVES * (high - low))
+    std = torch.where(std < CONSTANT_SPEED * size, size, std)
+    std = torch.maximum(std, SMALLEST_STD * (high - low))
     return StateSpec(
         obs_dim=x.shape[1] - act_dim,
         act_dim=act_dim,
@@ -46,7 +46,7 @@ def measure_state(
 
 
 class StateLayout(nn.Module):
-    """A `StateSpec` as tensors that travel with the model they belong to."""
+    """A `StateSpec` as tensors that move with their model between devices."""
 
     low: Tensor
     high: Tensor
@@ -73,26 +73,26 @@ class StateLayout(nn.Module):
 
     @property
     def feature_dim(self) -> int:
-        """Numbers the network sees of one state: one per dimension, two per angle."""
+        """Features of one state: one per dimension, two per angle."""
         return self.spec.dim + len(self.spec.circular)
 
     def features(self, x: Tensor) -> Tensor:
-        """What the network sees: positions in [-1, 1], then sines, then cosines; (..., feature_dim)."""
+        """Return the network input: positions in [-1, 1], then sines, then cosines; (..., feature_dim)."""
         unit = 2 * (x - self.low) / (self.high - self.low) - 1
         angle = x.index_select(-1, self.circular_index)
         return torch.cat([unit.index_select(-1, self.linear_index), angle.sin(), angle.cos()], dim=-1)
 
     def increment(self, x: Tensor, x_next: Tensor) -> Tensor:
-        """x_next − x, on the circle where circular: the shorter way round, in [-π, π); state units."""
+        """Return x_next − x in state units; for angles the shorter way round, in [-π, π)."""
         return _increment(x, x_next, self.is_circular)
 
     @property
     def obs_feature_dim(self) -> int:
-        """Numbers a network sees of the observation alone."""
+        """Features of the observation alone."""
         return self.spec.obs_dim + sum(column < self.spec.obs_dim for column in self.spec.circular)
 
     def obs_features(self, x: Tensor) -> Tensor:
-        """What a network sees that is shown the observation of a state alone, (..., obs_feature_dim)."""
+        """Return the network input from the observation alone, (..., obs_feature_dim)."""
         n = self.spec.obs_dim
         of_obs = self.linear_index[: n - (self.obs_feature_dim - n)]
         angle = x.index_select(-1, self.circular_index[: self.obs_feature_dim - n])
@@ -100,12 +100,12 @@ class StateLayout(nn.Module):
         return torch.cat([unit.index_select(-1, of_obs), angle.sin(), angle.cos()], dim=-1)
 
     def to_unit(self, action: Tensor) -> Tensor:
-        """Actions mapped to [-1, 1] over the range of the demonstrations, (..., act_dim)."""
+        """Map actions to [-1, 1] over the demonstrated range, (..., act_dim)."""
         low, high = self.low[self.spec.obs_dim :], self.high[self.spec.obs_dim :]
         return 2 * (action - low) / (high - low) - 1
 
     def from_unit(self, unit: Tensor) -> Tensor:
-        """The inverse of `to_unit`."""
+        """Map actions back from [-1, 1]; the inverse of `to_unit`."""
         low, high = self.low[self.spec.obs_dim :], self.high[self.spec.obs_dim :]
         return low + (unit + 1) / 2 * (high - low)
 

@@ -1,4 +1,4 @@
-"""Observed pairs of states → the blurred points where networks are evaluated, and what they should answer."""
+"""Training targets: points near observed pairs of states and what the networks should output there."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -24,7 +24,7 @@ class Transitions:
     dt: Tensor
     """Time between the two, (n, 1)."""
     weight: Tensor
-    """How much each dimension of the pair counts, (n, d): 1, or 0 where its successor is not known."""
+    """Weight of each dimension of the pair, (n, d): 1, or 0 if its successor is unknown."""
 
     def __post_init__(self) -> None:
         n, wide = self.x.shape
@@ -40,12 +40,12 @@ class Transitions:
         return Transitions(*(tensor[index] for tensor in self._tensors()))
 
     def to(self, device: torch.device | str) -> "Transitions":
-        """The same on another device."""
+        """Copy to another device."""
         return Transitions(*(tensor.to(device) for tensor in self._tensors()))
 
     @classmethod
     def cat(cls, parts: "list[Transitions]") -> "Transitions":
-        """All pairs of several episodes."""
+        """Concatenate the pairs of several episodes."""
         return cls(*(torch.cat(column) for column in zip(*(p._tensors() for p in parts), strict=True)))
 
     def _tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -54,7 +54,7 @@ class Transitions:
 
 @dataclass(frozen=True)
 class Windows:
-    """What was seen lately, and what was commanded from the oldest of it on."""
+    """Recent states and the actions from the oldest of them on."""
 
     states: Tensor
     """States x = (observation, the action before it), newest first, (n, history, d)."""
@@ -73,27 +73,27 @@ class Windows:
         return Windows(self.states[index], self.actions[index])
 
     def to(self, device: torch.device | str) -> "Windows":
-        """The same on another device."""
+        """Copy to another device."""
         return Windows(self.states.to(device), self.actions.to(device))
 
 
 def stack_history(path: Tensor, history: int) -> Tensor:
-    """Put each state of a path (steps, ..., d) beside those before it; (steps, ..., history·d), newest first.
+    """Stack each state of a path (steps, ..., d) with those before it, newest first; (steps, ..., history·d).
 
-    Before the first state, the first state is repeated: the world stood still.
+    The first state is repeated before the beginning of the path.
     """
     padded = torch.cat([path[:1].expand(history - 1, *path.shape[1:]), path])
     return torch.cat([padded[history - 1 - lag : len(padded) - lag] for lag in range(history)], dim=-1)
 
 
-def transitions(path: Tensor, *, dt: float | Tensor = 1.0, history: int = 1) -> Transitions:
-    """Every pair of consecutive states of paths (steps + 1, ..., d) that run side by side.
+def pair_states(path: Tensor, *, dt: float | Tensor = 1.0, history: int = 1) -> Transitions:
+    """Return every pair of consecutive states of a batch of paths (steps + 1, ..., d).
 
     `dt` is one number or one per step, (steps,).
     """
     steps, dim = len(path) - 1, path.shape[-1]
     if steps < 1:
-        raise DemoError("a path needs two states to hold one transition")
+        raise DemoError("a path needs at least two states to give a transition")
     each = torch.as_tensor(dt, dtype=path.dtype, device=path.device).expand(steps)
     columns = each.reshape(-1, *[1] * (path.dim() - 1)).expand(steps, *path.shape[1:-1], 1)
     x_next = path[1:].reshape(-1, dim)
@@ -110,14 +110,14 @@ class FlowTarget:
     """A blurred point between two observed states."""
 
     x: Tensor
-    """x̃_τ = x_τ + η, where the networks are evaluated, (batch, d)."""
+    """x̃_τ = x_τ + η, the point at which networks are evaluated, (batch, d)."""
     velocity: Tensor
-    """Δx/Δt, what the flow should answer there, (batch, d)."""
+    """Δx/Δt, the target of the flow, (batch, d)."""
     unit_noise: Tensor
-    """η/σ, what the denoiser should undo, (batch, d)."""
+    """η/σ, the noise that the denoiser should remove, (batch, d)."""
 
 
-def flow_target(
+def draw_flow_target(
     x: Tensor,
     increment: Tensor,
     dt: Tensor,
@@ -127,18 +127,20 @@ def flow_target(
     unit_noise: Tensor,
     generator: torch.Generator,
 ) -> FlowTarget:
-    """Pick a point on the way from x to x + Δx and blur it (Appendix B); all (batch, d), `dt` (batch, 1).
+    """Draw a point between x and x + Δx and blur it (Appendix B); all (batch, d), `dt` (batch, 1).
 
-    **Arguments:**
+    Args:
+        x: Observed states.
+        increment: Δx to the next observed state.
+        dt: Time between the two.
+        interpolation: "none" takes x itself, the point of Eq. 11; "uniform" takes x + τ Δx, τ ~ U[0, 1].
+        noise_std: σ of the blur in each dimension, state units, (d,); see `noise_scale`.
+        unit_noise: Standard normal numbers that it scales, (batch, d); see `draw_noise`.
+        generator: Generator of τ.
 
-    - `interpolation`: "none" takes x itself, the point of Eq. 11; "uniform" takes x + τ Δx, τ ~ U[0, 1].
-    - `noise_std`: σ of the blur in each dimension, state units, (d,); see `noise_scale`.
-    - `unit_noise`: the standard normal numbers it scales, (batch, d); see `draw_noise`.
-    - `generator`: where τ comes from.
-
-    Deviation: the paper always interpolates. Where data are truly stochastic x_τ already holds part of the
-    increment, and the regression is biased (Ornstein–Uhlenbeck, slope −1: regression finds 0), so "none"
-    is offered and is the default. On smooth demonstrations the two agree.
+    Deviation: the paper always interpolates. If the data are truly stochastic, x_τ already contains part of
+    the increment and the regression is biased (Ornstein–Uhlenbeck with slope −1: regression finds 0), so
+    "none" is the default. On smooth demonstrations the two agree.
     """
     point = x + noise_std * unit_noise
     if interpolation == "uniform":
@@ -148,24 +150,26 @@ def flow_target(
 
 
 def noise_scale(noise: float, kind: NoiseKind, increment_std: Tensor) -> Tensor:
-    """σ of the blur in each dimension, state units, (d,).
+    """Return σ of the blur in each dimension, state units, (d,).
 
     "absolute" is the paper's σ² I (Appendix B); "relative" takes `noise` times the spread of each dimension's
     increments.
 
-    Deviation: one σ for all dimensions drowns the slow ones, and is ruinous on Push-T; hence "relative".
+    Deviation: one σ for all dimensions hides the slow ones and lowers scores sharply; hence "relative".
     """
     return noise * increment_std if kind == "relative" else torch.full_like(increment_std, noise)
 
 
 def draw_noise(like: Tensor, *, history: int, kind: HistoryNoise, generator: torch.Generator) -> Tensor:
-    """Standard normal numbers for a state (n, d) and its history, newest first, (n, history·d).
+    """Draw standard normal numbers for a state (n, d) and its history, newest first, (n, history·d).
 
-    **Arguments:**
-
-    - `kind`: how older states are blurred: "independent" of the newest, so that the denoiser learns a score
-      of the whole history; "shared", all moved alike, so that differences between them survive (and the
-      denoiser learns the slope along that joint move); or "none".
+    Args:
+        like: States, which give shape, dtype and device.
+        history: Number of states.
+        kind: Noise of older states: "independent" of the newest, so that the denoiser learns a score of the
+            whole history; "shared", the same for all, which preserves their differences (the denoiser then
+            learns the slope along that common shift); or "none".
+        generator: Generator of the noise.
     """
     width = like.shape[1] * (history if kind == "independent" else 1)
     noise = torch.randn((len(like), width), generator=generator, dtype=like.dtype, device=like.device)
@@ -176,11 +180,11 @@ def draw_noise(like: Tensor, *, history: int, kind: HistoryNoise, generator: tor
     return noise
 
 
-def blurred(states: Tensor, std: Tensor, generator: torch.Generator) -> Tensor:
-    """States (..., d) moved by normal noise of `std` (d,), each of a window on its own.
+def blur(states: Tensor, std: Tensor, generator: torch.Generator) -> Tensor:
+    """Add normal noise of `std` (d,) to states (..., d), independently for each state of a window.
 
-    Differences within a window are then no longer to be relied on: a policy that reads the next action off
-    its own last moves does well on the data and comes to a halt in the world.
+    Differences within a window then become unreliable. Otherwise a policy may copy its own last motion, which
+    predicts the data well but makes the robot stop.
     """
     unit = torch.randn(states.shape, generator=generator, dtype=states.dtype, device=states.device)
     return states + std * unit

@@ -83,7 +83,7 @@ class RemotePolicy(NumpyPolicy):
         self._line: _Line | None = self._open(time.monotonic() + timeout_s)
         self._known = self._line.welcome
         super().__init__(self._known.spec, self._known.calibration)
-        self._seed(0)
+        self._reseed(0)
 
     @classmethod
     def connect(
@@ -102,7 +102,7 @@ class RemotePolicy(NumpyPolicy):
         """
         return cls(url, token=token, deadline_s=deadline_s, timeout_s=timeout_s, max_message=max_message)
 
-    def _drawn(self, memory: History, rng: np.random.Generator) -> np.ndarray:
+    def _plan_with(self, memory: History, rng: np.random.Generator) -> np.ndarray:
         seed = int(rng.integers(MAX_SEED))
         return self.plan_from(memory.states(), steps=self.spec.chunk, seed=seed).actions
 
@@ -137,7 +137,7 @@ class RemotePolicy(NumpyPolicy):
         self.close()
 
     def _request(self, states: np.ndarray, steps: int, seed: int) -> PlanRequest:
-        array = self._checked_states(states)
+        array = self._check_states(states)
         if (steps := require_int(steps, "steps")) < 1:
             raise PolicyInputError(f"need steps >= 1, got {steps}")
         seed = require_seed(seed)

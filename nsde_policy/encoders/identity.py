@@ -1,4 +1,4 @@
-"""Low-dimensional observations as they are, side by side, by LeRobot's names."""
+"""Low-dimensional observations, concatenated, with LeRobot's names."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,10 +20,10 @@ class IdentityEncoder(Encoder):
     name = "identity"
 
     def encode(self, observations: Mapping[str, Any]) -> np.ndarray:
-        """Concatenate the two."""
+        """Concatenate both parts."""
         if STATE_KEY not in observations:
             found = ", ".join(repr(key) for key in observations) or "nothing"
-            raise PolicyInputError(f"a dict of observations needs {STATE_KEY!r}, it holds {found:.120}")
+            raise PolicyInputError(f"a dict of observations needs the key {STATE_KEY!r}, found {found:.120}")
         parts = {
             key: to_floats(observations[key]) for key in (STATE_KEY, ENVIRONMENT_KEY) if key in observations
         }
@@ -49,7 +49,7 @@ def to_floats(given: Any) -> np.ndarray:
             raise TypeError("complex numbers")
         return np.asarray(given, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
-        raise PolicyInputError(f"an observation holds numbers, got {describe_value(given)}") from None
+        raise PolicyInputError(f"observation must hold numbers, got {describe_value(given)}") from None
 
 
 def describe_value(given: Any) -> str:

@@ -1,6 +1,6 @@
-"""What every policy does in a robot's loop, wherever its plans are made: remember, act, open a session.
+"""The base class of all policies: keep a history, select actions, open a control session.
 
-Numpy alone: a run on torch, an exported graph and a policy on another machine are all of this kind.
+It needs numpy only. Subclasses plan with torch (`Policy`), an exported graph (`RuntimePolicy`) or a server.
 """
 
 import abc
@@ -18,9 +18,9 @@ from nsde_policy.errors import PolicyInputError
 from nsde_policy.inference.calibration import Calibration
 from nsde_policy.inference.history import History
 from nsde_policy.inference.observation import (
-    as_lone_observation,
-    as_observations,
     check_plausible,
+    parse_observations,
+    parse_single_observation,
 )
 from nsde_policy.inference.spec import Plan, PolicySpec
 
@@ -28,72 +28,79 @@ G = TypeVar("G")
 
 
 class BasePolicy(abc.ABC):
-    """A `Planner` that is asked for one action per control period.
+    """A `Planner` that returns one action per control period.
 
-    It plans `chunk` actions at once, and plans again when they are used up:
+    It plans `chunk` actions at once and plans again when all of them were executed:
 
         period      0 1 2 3 4 5 6 7 | 8 9 …
         observed    x x x x x x x x | x
         planned     x x x x x x x x   x x x x x x x x
         executed    x x x x x x x x | x x …
-
-    Where the noise of a plan comes from is each policy's own affair.
     """
 
     def __init__(self, spec: PolicySpec, calibration: Calibration | None) -> None:
         self._spec = spec
-        self.calibration: Calibration = (calibration or Calibration.of_spec(spec)).check(spec)
-        """What a control loop takes from the demonstrations."""
+        self.calibration: Calibration = (calibration or Calibration.from_spec(spec)).check(spec)
+        """Limits and statistics measured on the demonstrations, used by a control session."""
         self._queue: deque[np.ndarray] = deque()
-        self._memory = spec.new_history()
+        self._history = spec.new_history()
 
     @abc.abstractmethod
     def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
         """Plan from states (history, obs_dim + act_dim), newest first; the same seed gives the same plan."""
 
     @abc.abstractmethod
-    def _next_actions(self, memory: History) -> np.ndarray:
-        """A chunk planned from `memory` with the policy's own noise, (chunk, act_dim)."""
+    def _plan_chunk(self, history: History) -> np.ndarray:
+        """Plan a chunk from `history` with the policy's own random generator, (chunk, act_dim)."""
 
     @abc.abstractmethod
-    def _seed(self, seed: int) -> None:
-        """Begin its own noise anew."""
+    def _reseed(self, seed: int) -> None:
+        """Restart the policy's own random generator."""
 
     @property
     def spec(self) -> PolicySpec:
-        """Its sizes."""
+        """Sizes and ranges of this policy."""
         return self._spec
 
     @property
     def obs_dim(self) -> int:
-        """Numbers in an observation."""
+        """Size of an observation."""
         return self._spec.obs_dim
 
     @property
     def act_dim(self) -> int:
-        """Numbers in an action."""
+        """Number of action dimensions."""
         return self._spec.act_dim
 
     def reset(self, *, seed: int | None = None) -> None:
-        """Forget the episode: call it whenever the world jumps. A seed makes what follows repeat itself."""
+        """Start a new episode: clear the history and the planned actions.
+
+        Call it whenever the robot or the scene was moved by hand. With a `seed`, the actions are
+        reproducible.
+        """
         self._queue.clear()
-        self._memory = self._spec.new_history()
+        self._history = self._spec.new_history()
         if seed is not None:
-            self._seed(seed)
+            self._reseed(seed)
 
     def select_action(self, obs: Any) -> np.ndarray:
-        """The action for this control period, (act_dim,), after one observation (`observation.py`).
+        """Return the action for this control period, (act_dim,).
 
-        A batch of one, (1, obs_dim), gets a batch of one, (1, act_dim). An observation that cannot be right,
-        against the demonstrations, is refused with `PolicyInputError`.
+        Args:
+            obs: One observation in any form that `observation.py` accepts. A batch of one, (1, obs_dim),
+                gives a batch of one action, (1, act_dim).
+
+        Raises:
+            PolicyInputError: If the observation has the wrong shape, is not finite, or is implausible
+                compared with the demonstrations.
         """
-        one, in_batch = as_lone_observation(obs, self._spec)
-        self._memory.add_observation(check_plausible(one, self._spec))
+        one, is_batch = parse_single_observation(obs, self._spec)
+        self._history.add_observation(check_plausible(one, self._spec))
         if not self._queue:
-            self._queue.extend(self._next_actions(self._memory))
+            self._queue.extend(self._plan_chunk(self._history))
         action = self._queue.popleft()
-        self._memory.add_action(action)
-        return action[None] if in_batch else action
+        self._history.add_action(action)
+        return action[None] if is_batch else action
 
     def session(
         self,
@@ -103,7 +110,7 @@ class BasePolicy(abc.ABC):
         on_fault: OnFault = "hold",
         **settings: Any,
     ) -> Session:
-        """A control loop with this policy; `settings` are the other fields of `SessionConfig`.
+        """Open a control session with this policy; `settings` are further fields of `SessionConfig`.
 
         with policy.session(rate_hz=10, deadline_s=0.05) as session:
             for obs, t in robot:
@@ -112,81 +119,85 @@ class BasePolicy(abc.ABC):
         config = SessionConfig(rate_hz, deadline_s, limits, on_fault, **settings)
         return Session(self, config, calibration=self.calibration)
 
-    def _checked_states(self, states: np.ndarray) -> np.ndarray:
-        """`states` as an array, where they have the shape of this policy's and float32 can hold them."""
+    def _check_states(self, states: np.ndarray) -> np.ndarray:
+        """Return `states` as an array, or raise `PolicyInputError` if shape or values are wrong."""
         wanted = (self._spec.history, self._spec.obs_dim + self._spec.act_dim)
         try:
-            with np.errstate(over="ignore"):  # what float32 cannot hold is not finite, and refused as such
+            with np.errstate(over="ignore"):  # values beyond float32 become infinite
                 finite = np.isfinite(to_floats(states).astype(np.float32)).all()
                 array: np.ndarray = np.asarray(states)
         except (TypeError, ValueError, OverflowError):
             raise PolicyInputError(
-                f"states are numbers of shape {wanted}, got {describe_value(states)}"
+                f"states must be numbers of shape {wanted}, got {describe_value(states)}"
             ) from None
         if array.shape != wanted:
-            raise PolicyInputError(f"states of this policy have shape {wanted}, got {array.shape}")
+            raise PolicyInputError(f"states must have shape {wanted}, got {array.shape}")
         if not finite:
             raise PolicyInputError(f"states must be finite, got {array.tolist()!s:.200}")
         return array
 
-    def _first_looks(self, obs: np.ndarray) -> list[History]:
-        """The memories of episodes that begin with `obs`, (obs_dim,) or (B, obs_dim)."""
-        memories = []
+    def _start_histories(self, obs: np.ndarray) -> list[History]:
+        """Return one history per row of `obs`, (obs_dim,) or (B, obs_dim), with its first observation."""
+        histories = []
         for row in np.atleast_2d(obs):
-            memory = self._spec.new_history()
-            memory.add_observation(check_plausible(row, self._spec))
-            memories.append(memory)
-        return memories
+            history = self._spec.new_history()
+            history.add_observation(check_plausible(row, self._spec))
+            histories.append(history)
+        return histories
 
 
 class NumpyPolicy(BasePolicy):
-    """One whose noise comes from numpy's generators, because there is no torch where it runs."""
+    """A policy that draws its noise with numpy, for machines without torch."""
 
     @abc.abstractmethod
-    def _drawn(self, memory: History, rng: np.random.Generator) -> np.ndarray:
-        """A chunk planned from `memory` with noise from `rng`, (chunk, act_dim)."""
+    def _plan_with(self, history: History, rng: np.random.Generator) -> np.ndarray:
+        """Plan a chunk from `history` with noise from `rng`, (chunk, act_dim)."""
 
-    def _seed(self, seed: int) -> None:
+    def _reseed(self, seed: int) -> None:
         self._rng = np.random.default_rng(require_seed(seed))
 
-    def _next_actions(self, memory: History) -> np.ndarray:
-        return self._drawn(memory, self._rng)
+    def _plan_chunk(self, history: History) -> np.ndarray:
+        return self._plan_with(history, self._rng)
 
     def predict_action_chunk(
         self, obs: Any, *, seed: int | None = None, generator: np.random.Generator | None = None
     ) -> np.ndarray:
-        """Plan from observations alone, as at the start of an episode: (chunk, act_dim) for one observation,
-        (B, chunk, act_dim) for a batch (B, obs_dim), row by row.
+        """Plan from first observations, as at the start of an episode.
 
-        Row k has the noise of `plan_from` with `seed` + k; without a seed, it comes from `generator`, or from
-        the policy's own.
+        Args:
+            obs: One observation (obs_dim,) or a batch (B, obs_dim).
+            seed: Seed of the first row; row k uses `seed` + k, as in `plan_from`.
+            generator: Random generator to use instead; by default the policy's own.
+
+        Returns:
+            Actions (chunk, act_dim), or (B, chunk, act_dim) for a batch.
         """
         if seed is not None and generator is not None:
-            raise PolicyInputError("noise comes from a seed or from a generator, got both: give one")
-        given = as_observations(obs, self._spec)
-        memories = self._first_looks(given)
+            raise PolicyInputError("got both a seed and a generator: give one of them")
+        given = parse_observations(obs, self._spec)
+        histories = self._start_histories(given)
         if seed is None:
-            rng = self._rng if generator is None else checked_generator(generator, np.random.Generator)
-            chunks = [self._drawn(memory, rng) for memory in memories]
+            rng = self._rng if generator is None else require_generator(generator, np.random.Generator)
+            chunks = [self._plan_with(history, rng) for history in histories]
         else:
-            seeds = range(require_seed(seed), require_seed(seed) + len(memories))
-            asked = zip(memories, seeds, strict=True)
-            chunks = [self.plan_from(m.states(), steps=self._spec.chunk, seed=s).actions for m, s in asked]
+            first = require_seed(seed)
+            chunks = [
+                self.plan_from(history.states(), steps=self._spec.chunk, seed=first + row).actions
+                for row, history in enumerate(histories)
+            ]
         return np.stack(chunks) if given.ndim == 2 else chunks[0]
 
 
-def checked_generator(given: Any, kind: type[G]) -> G:
-    """`given` itself, where it is a generator of the library that noise is drawn with."""
+def require_generator(given: Any, kind: type[G]) -> G:
+    """Return a random generator, or raise `PolicyInputError` if it belongs to another library."""
     if not isinstance(given, kind):
         library = kind.__module__.partition(".")[0]
-        raise PolicyInputError(
-            f"noise comes from {library}'s {kind.__name__} here, got {describe_value(given)}"
-        )
+        raise PolicyInputError(f"generator must be a {library} {kind.__name__}, got {describe_value(given)}")
     return given
 
 
 def require_int(value: Any, name: str) -> int:
-    """A whole number as an int; `PolicyInputError` for anything else, so that nothing is cut off unseen."""
+    """Return an integer as an int, or raise `PolicyInputError`; floats are never truncated."""
     try:
         if not isinstance(value, bool | np.bool_):
             return operator.index(value)
@@ -196,8 +207,8 @@ def require_int(value: Any, name: str) -> int:
 
 
 def require_seed(value: Any) -> int:
-    """A seed as an int from 0 to 2**63 - 1, which every policy takes."""
+    """Return a seed as an int, or raise `PolicyInputError` if it is outside 0 to 2**63 - 1."""
     seed = require_int(value, "seed")
     if not 0 <= seed < 2**63:
-        raise PolicyInputError(f"a seed lies between 0 and 2**63 - 1, got {seed}")
+        raise PolicyInputError(f"seed must be between 0 and 2**63 - 1, got {seed}")
     return seed

@@ -1,6 +1,7 @@
-"""What a control loop takes from the demonstrations: limits of commands, and what states are familiar.
+"""Statistics of the demonstrations for a control session: action limits and a novelty detector.
 
-Statistics only, measured when a run ends and kept in its directory as `calibration.json`; numpy alone.
+They are measured at the end of training and stored as `calibration.json` in the run directory. Needs numpy
+only.
 """
 
 import math
@@ -14,31 +15,31 @@ from nsde_policy.config import BaseConfig, require
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.inference.spec import PolicySpec
 
-FILE = "calibration.json"
+CALIBRATION_FILE = "calibration.json"
 QUANTILE = 0.999
-"""Of steps, accelerations and distances: what the demonstrations themselves exceed once in a thousand."""
+"""Quantile of steps, accelerations and distances that becomes a limit."""
 FALLBACK_STEPS = 6.0
-"""Largest step and acceleration of a run without calibration, in standard deviations of commands' steps."""
+"""Largest step and acceleration without a calibration, in standard deviations of the action increments."""
 RIDGE = 1e-4
-"""Added to the variance of every feature, in squared ranges, so that what never varies has an inverse."""
+"""Added to the variance of every feature, in squared ranges, so that constant features can be inverted."""
 
 
 @dataclass(frozen=True)
 class Calibration(BaseConfig):
-    """Statistics of the demonstrations, per control period of theirs."""
+    """Statistics of the demonstrations, per control period."""
 
     rate_hz: float
-    """Control periods per second; 0 where the demonstrations do not say."""
+    """Control periods per second; 0 if the demonstrations do not state it."""
     step: tuple[float, ...]
-    """Largest change of each command over one period, (act_dim,)."""
+    """Largest change of each action over one period, (act_dim,)."""
     acceleration: tuple[float, ...]
-    """Largest change of that change from one period to the next, (act_dim,)."""
+    """Largest change of `step` from one period to the next, (act_dim,)."""
     mean: tuple[float, ...]
-    """Mean of the features of a state, angles as sine and cosine; empty where it was not measured."""
+    """Mean of the features of a state, angles as sine and cosine; empty if not measured."""
     precision: tuple[tuple[float, ...], ...]
-    """Inverse covariance of the features, regularised."""
+    """Regularised inverse covariance of the features."""
     threshold: float
-    """Distance of a state from the mean that the demonstrations exceed once in a thousand."""
+    """Mahalanobis distance beyond which a state counts as novel."""
 
     def __post_init__(self) -> None:
         require(self, 0 <= self.rate_hz < math.inf, f"need rate_hz >= 0, got {self.rate_hz}")
@@ -61,12 +62,19 @@ class Calibration(BaseConfig):
         *,
         rate_hz: float,
     ) -> "Calibration":
-        """Measure on demonstrations: states (frames, d) as a policy is shown them, actions (frames, act_dim).
+        """Measure the statistics on demonstrations.
 
-        A command starts from rest: the step to an episode's first one counts as an acceleration too.
+        Args:
+            spec: Sizes of the policy.
+            states: States as the policy sees them, (frames, d).
+            actions: Recorded actions, (frames, act_dim).
+            episode_ends: One past the last frame of each episode.
+            rate_hz: Control periods per second; 0 if unknown.
+
+        Episodes start from rest: the step to the first action counts as an acceleration too.
         """
         steps, turns = [], []
-        for start, end in _episodes(episode_ends):
+        for start, end in _iterate_episodes(episode_ends):
             before = states[start : start + 1, spec.obs_dim :]
             commands = np.concatenate([before, actions[start:end]]).astype(np.float64)
             steps.append(np.diff(commands, axis=0))
@@ -76,51 +84,51 @@ class Calibration(BaseConfig):
         mean = features.mean(axis=0)
         return cls(
             rate_hz=rate_hz,
-            step=_largest(steps, spec),
-            acceleration=_largest(turns, spec),
-            mean=_rounded(mean),
-            precision=tuple(_rounded(row) for row in precision),
-            threshold=float(np.quantile(_distances(features - mean, precision), QUANTILE)),
+            step=_measure_limit(steps, spec),
+            acceleration=_measure_limit(turns, spec),
+            mean=_round_digits(mean),
+            precision=tuple(_round_digits(row) for row in precision),
+            threshold=float(np.quantile(_mahalanobis(features - mean, precision), QUANTILE)),
         )
 
     @classmethod
-    def of_spec(cls, spec: PolicySpec) -> "Calibration":
-        """What can be said of a run without one: steps from `increment_std`, and no familiar states."""
+    def from_spec(cls, spec: PolicySpec) -> "Calibration":
+        """Derive limits from `increment_std` for a run without calibration; there is no novelty detector."""
         largest = tuple(FALLBACK_STEPS * std for std in spec.increment_std[spec.obs_dim :])
         return cls(rate_hz=0.0, step=largest, acceleration=largest, mean=(), precision=(), threshold=0.0)
 
     @classmethod
     def read(cls, run: Path, spec: PolicySpec) -> "Calibration":
-        """Read `calibration.json` of a run directory; a run without one is calibrated by its sizes."""
-        path = run / FILE
+        """Read `calibration.json` of a run directory, or use `from_spec` if there is none."""
+        path = run / CALIBRATION_FILE
         if not path.exists():
-            return cls.of_spec(spec)
+            return cls.from_spec(spec)
         try:
             found = cls.from_json(path.read_text())
         except (OSError, UnicodeDecodeError, ConfigError, TypeError, ValueError) as error:
             problem = " ".join(str(error).split())
             raise CheckpointError(
-                f"{path} cannot be used: {problem}; measure it again or remove it"
+                f"cannot read {path}: {problem}; restore the file, or delete it to use default limits"
             ) from None
         return found.check(spec)
 
     def check(self, spec: PolicySpec) -> "Calibration":
-        """`self`, where it belongs to a policy of these sizes."""
+        """Return `self`, or raise `CheckpointError` if it belongs to a policy of other sizes."""
         features = spec.obs_dim + spec.act_dim + len(spec.circular)
         if len(self.step) != spec.act_dim or len(self.mean) not in (0, features):
             raise CheckpointError(
-                f"the calibration is for {len(self.step)} commands and {len(self.mean)} features, the policy "
-                f"has {spec.act_dim} and {features}: it belongs to another run"
+                f"the calibration has {len(self.step)} actions and {len(self.mean)} features, the policy has "
+                f"{spec.act_dim} and {features}; it belongs to another run"
             )
         return self
 
 
-class Familiarity:
-    """How far a state is from the demonstrations: Mahalanobis distance of its features.
+class NoveltyDetector:
+    """Mahalanobis distance of a state from the demonstrations.
 
-    One ellipsoid around all states of the demonstrations: it works for every method and costs a microsecond;
-    it sees other units, other places and commands far from where the robot is, not a rare combination of
-    familiar numbers.
+    One ellipsoid around all demonstrated states: it works for every method and takes microseconds. It detects
+    other units, other places and actions far from the robot's position, but not rare combinations of usual
+    values.
     """
 
     def __init__(self, calibration: Calibration, spec: PolicySpec) -> None:
@@ -128,24 +136,24 @@ class Familiarity:
         self._mean, self._precision = np.array(calibration.mean), np.array(calibration.precision)
 
     @property
-    def is_known(self) -> bool:
-        """Whether the demonstrations were measured."""
+    def is_calibrated(self) -> bool:
+        """Whether statistics of the demonstrations are available."""
         return bool(len(self._mean))
 
     def distance(self, state: np.ndarray) -> float | None:
-        """0 at the mean of the demonstrations, (d,) → number; None where nothing was measured."""
-        if not self.is_known:
+        """Return the distance of a state (d,) from the mean of the demonstrations; None if not calibrated."""
+        if not self.is_calibrated:
             return None
         (features,) = self._features(state[None].astype(np.float64)) - self._mean
         return float(np.sqrt(max(features @ self._precision @ features, 0.0)))
 
-    def is_strange(self, distance: float | None) -> bool:
-        """Whether the demonstrations hardly ever were so far away."""
-        return self.is_known and distance is not None and distance > self.threshold
+    def is_novel(self, distance: float | None) -> bool:
+        """Return whether fewer than one in a thousand demonstrated states was as far away."""
+        return self.is_calibrated and distance is not None and distance > self.threshold
 
 
 class _Features:
-    """States in ranges of the demonstrations, angles as sine and cosine, (n, d) → (n, d + angles)."""
+    """States scaled by the demonstrated ranges, angles as sine and cosine, (n, d) → (n, d + angles)."""
 
     def __init__(self, spec: PolicySpec) -> None:
         self._low, self._angles = np.array(spec.low), list(spec.circular)
@@ -158,23 +166,23 @@ class _Features:
         return np.concatenate([features, np.cos(angles)], axis=1)
 
 
-def _distances(centred: np.ndarray, precision: np.ndarray) -> np.ndarray:
+def _mahalanobis(centred: np.ndarray, precision: np.ndarray) -> np.ndarray:
     distances: np.ndarray = np.sqrt(np.maximum(np.einsum("ni,ij,nj->n", centred, precision, centred), 0.0))
     return distances
 
 
-def _episodes(ends: Sequence[int] | np.ndarray) -> Iterator[tuple[int, int]]:
+def _iterate_episodes(ends: Sequence[int] | np.ndarray) -> Iterator[tuple[int, int]]:
     start = 0
     for end in ends:
         yield start, int(end)
         start = int(end)
 
 
-def _largest(parts: list[np.ndarray], spec: PolicySpec) -> tuple[float, ...]:
+def _measure_limit(parts: list[np.ndarray], spec: PolicySpec) -> tuple[float, ...]:
     quantiles = np.quantile(np.abs(np.concatenate(parts)), QUANTILE, axis=0)
-    return _rounded(np.maximum(quantiles, spec.increment_std[spec.obs_dim :]))
+    return _round_digits(np.maximum(quantiles, spec.increment_std[spec.obs_dim :]))
 
 
-def _rounded(values: np.ndarray) -> tuple[float, ...]:
-    """Nine significant digits: more than float32 has."""
+def _round_digits(values: np.ndarray) -> tuple[float, ...]:
+    """Round to nine significant digits, more than float32 has."""
     return tuple(float(f"{value:.9g}") for value in values)

@@ -1,4 +1,4 @@
-"""What one episode's policy remembers; numpy alone, so that a robot without torch can have it too."""
+"""The states of the current episode that a policy plans from; needs numpy only."""
 
 import copy
 from collections import deque
@@ -9,14 +9,18 @@ import numpy as np
 from nsde_policy.errors import PolicyInputError
 
 _LARGEST = float(np.finfo(np.float32).max)
-"""Beyond it, numbers are infinite to a network."""
+"""Larger numbers are infinite in float32."""
 
 
 class History:
-    """The last observations, and the actions before them.
+    """The last states of an episode, where a state is x = (observation, previous action).
 
-    A state is x = (observation, the action before it). `first_action_from` are the columns of the first
-    observation that stand for the action before it; none stands for zeros.
+    Args:
+        obs_dim: Size of an observation.
+        act_dim: Size of an action.
+        history: Number of states to keep.
+        first_action_from: Columns of the first observation that replace the action before it; empty for
+            zeros.
     """
 
     def __init__(
@@ -28,14 +32,14 @@ class History:
         self._states: deque[np.ndarray] = deque(maxlen=history)
 
     def copy(self) -> "History":
-        """The same memory, which later events do not change."""
-        twin = copy.copy(self)
-        twin._states = self._states.copy()
-        return twin
+        """Return an independent copy."""
+        copied = copy.copy(self)
+        copied._states = self._states.copy()
+        return copied
 
     def add_observation(self, obs: np.ndarray | Sequence[float]) -> None:
-        """Take in the observation of a new control period, (obs_dim,)."""
-        now = _finite(obs, self._obs_dim, "an observation")
+        """Add the observation of a new control period, (obs_dim,)."""
+        now = _check_vector(obs, self._obs_dim, "observation")
         if self._last_action is None:
             columns = self._first_action_from
             self._last_action = now[columns] if columns else np.zeros(self._act_dim)
@@ -43,28 +47,28 @@ class History:
 
     @property
     def last_action(self) -> np.ndarray:
-        """The command in force: the last action, or what stands for it before the first."""
+        """The last action that was sent; before the first one, its replacement from the observation."""
         if self._last_action is None:
-            raise PolicyInputError("nothing has been observed yet: show the policy an observation first")
+            raise PolicyInputError("the history is empty: call add_observation first")
         return self._last_action
 
     def add_action(self, action: np.ndarray | Sequence[float]) -> None:
-        """Note the action that was sent, which may differ from the one that was planned, (act_dim,)."""
-        self._last_action = _finite(action, self._act_dim, "an action")
+        """Add the action that was sent to the robot, (act_dim,); it may differ from the planned one."""
+        self._last_action = _check_vector(action, self._act_dim, "action")
 
     def states(self) -> np.ndarray:
-        """States newest first, the oldest repeated where there are too few, (history, d) float32."""
+        """Return the states newest first, (history, d) float32; the oldest is repeated to fill the shape."""
         if not self._states:
-            raise PolicyInputError("nothing has been observed yet: show the policy an observation first")
+            raise PolicyInputError("the history is empty: call add_observation first")
         known = list(self._states)
         known += [known[-1]] * ((self._states.maxlen or 1) - len(known))
         return np.stack(known).astype(np.float32)
 
 
-def _finite(values: np.ndarray | Sequence[float], size: int, what: str) -> np.ndarray:
+def _check_vector(values: np.ndarray | Sequence[float], size: int, name: str) -> np.ndarray:
     array = np.asarray(values, dtype=np.float64)
     if array.shape != (size,):
-        raise PolicyInputError(f"{what} of this policy has shape ({size},), got {array.shape}")
+        raise PolicyInputError(f"{name} must have shape ({size},), got {array.shape}")
     if not (np.abs(array) <= _LARGEST).all():
-        raise PolicyInputError(f"{what} must be finite, got {array.tolist()}")
+        raise PolicyInputError(f"{name} must be finite, got {array.tolist()}")
     return array

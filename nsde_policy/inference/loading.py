@@ -1,4 +1,4 @@
-"""Building models from settings, and loading trained ones from run directories."""
+"""Build models from settings and load trained ones from run directories."""
 
 import threading
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from nsde_policy.run_directory import RunDirectory, RunRecord
 
 
 def build_policy_spec(record: RunRecord) -> PolicySpec:
-    """The sizes of a run's policy."""
+    """Return sizes and ranges of a run's policy."""
     config, layout = record.config, record.layout
     return PolicySpec(
         obs_dim=layout.obs_dim,
@@ -35,27 +35,27 @@ def build_policy_spec(record: RunRecord) -> PolicySpec:
 
 
 def build_model(record: RunRecord) -> PolicyModel[Any]:
-    """The model of a run, with fresh weights drawn from its seed."""
+    """Build the model of a run with initial weights drawn from its seed."""
     model = get_method(record.config.method).model_class()
     return model(record.config.model, record.layout, generator=torch.Generator().manual_seed(record.seed))
 
 
 @contextmanager
-def at_most_parameters(most: int) -> Iterator[None]:
-    """Raise `RuntimeError` before this thread makes modules of more parameters than that, in numbers.
+def limit_parameters(most: int) -> Iterator[None]:
+    """Raise `RuntimeError` before this thread creates modules with more than `most` parameters.
 
-    Settings can name sizes that no memory holds; weights of such sizes would be in a file.
+    A damaged config.json may name sizes that do not fit into memory.
     """
-    made, thread = 0, threading.get_ident()
+    count, thread = 0, threading.get_ident()
 
-    def count(module: object, name: str, parameter: object) -> None:
-        nonlocal made
+    def add(module: object, name: str, parameter: object) -> None:
+        nonlocal count
         if isinstance(parameter, torch.Tensor) and threading.get_ident() == thread:
-            made += parameter.numel()
-            if made > most:
+            count += parameter.numel()
+            if count > most:
                 raise RuntimeError(f"its settings make more than {most} parameters")
 
-    handle = register_module_parameter_registration_hook(count)
+    handle = register_module_parameter_registration_hook(add)
     try:
         yield
     finally:
@@ -63,14 +63,18 @@ def at_most_parameters(most: int) -> Iterator[None]:
 
 
 def load_model(run: RunDirectory) -> tuple[RunRecord, PolicyModel[Any]]:
-    """A trained model in evaluation mode, strictly: every weight there, of its shape, finite."""
-    record, weights = run.record(), run.weights()
+    """Load a trained model in evaluation mode.
+
+    Raises:
+        CheckpointError: If a weight is missing, not finite, or has the wrong shape.
+    """
+    record, weights = run.read_record(), run.read_weights()
     try:
-        with at_most_parameters(4 * sum(tensor.numel() for tensor in weights.values()) + 1000):
+        with limit_parameters(4 * sum(tensor.numel() for tensor in weights.values()) + 1000):
             model = build_model(record)
         model.allocate_for(weights)
         model.load_state_dict(weights)
     except (RuntimeError, MemoryError, OverflowError, TypeError) as error:
         problem = " ".join(str(error).split())
-        raise CheckpointError(f"{run.model} does not fit its config.json: {problem}") from None
+        raise CheckpointError(f"{run.model} does not match its config.json: {problem}") from None
     return record, model.eval()

@@ -1,4 +1,4 @@
-"""A trained run as a policy: observations in, actions out."""
+"""A trained run as a policy: takes observations, returns actions."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,27 +11,27 @@ from torch import Tensor
 from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.config import Sampling
 from nsde_policy.errors import ConfigError
-from nsde_policy.inference.base import BasePolicy, checked_generator, require_int, require_seed
+from nsde_policy.inference.base import BasePolicy, require_generator, require_int, require_seed
 from nsde_policy.inference.calibration import Calibration
 from nsde_policy.inference.history import History
 from nsde_policy.inference.loading import build_policy_spec, load_model
-from nsde_policy.inference.observation import as_observations
+from nsde_policy.inference.observation import parse_observations
 from nsde_policy.inference.spec import Plan
 from nsde_policy.methods.base import Draws, PolicyModel
 from nsde_policy.run_directory import RunDirectory, RunRecord
 
 Observed = np.ndarray | Tensor | Sequence[float] | Mapping[str, Any]
-"""An observation as a robot may give it: see `observation.py`."""
+"""An observation in any form that `observation.py` accepts."""
 
 
 class Policy(BasePolicy):
-    """A trained method, asked for actions.
+    """A trained model that returns actions.
 
         policy = Policy.from_pretrained("runs/pusht")
         policy.reset()
         action = policy.select_action(obs)        # once per control period
 
-    `BasePolicy` says how it goes on from plan to plan; noise comes from torch's generators.
+    `BasePolicy` documents when it plans again; random numbers come from torch generators.
     """
 
     def __init__(
@@ -45,66 +45,70 @@ class Policy(BasePolicy):
 
     @classmethod
     def from_pretrained(cls, path: Path | str | None = None) -> Self:
-        """Load a run directory, strictly; without one, the policy shipped in the package."""
+        """Load a run directory; without a path, the policy shipped with the package."""
         run = RunDirectory(SHIPPED_POLICY if path is None else Path(path))
         record, model = load_model(run)
         return cls(record, model, Calibration.read(run.path, build_policy_spec(record)))
 
     def to(self, device: str) -> Self:
-        """Plan on another device; observations and actions stay numpy arrays."""
+        """Move the model to a device; observations and actions stay numpy arrays."""
         self.model.to(device)
         self._device = device
         return self
 
-    def _seed(self, seed: int) -> None:
+    def _reseed(self, seed: int) -> None:
         self._generator = torch.Generator().manual_seed(require_seed(seed))
 
-    def _next_actions(self, memory: History) -> np.ndarray:
-        return self.plan(memory, generator=self._generator).actions
+    def _plan_chunk(self, history: History) -> np.ndarray:
+        return self.plan(history, generator=self._generator).actions
 
     def predict_action_chunk(self, obs: Observed, *, generator: torch.Generator | None = None) -> np.ndarray:
-        """Plan from observations alone, as at the start of an episode: (chunk, act_dim) for one observation,
-        (B, chunk, act_dim) for a batch (B, obs_dim), each row with noise of its own."""
-        given = as_observations(obs, self.spec)
-        memories = self._first_looks(given)
-        noise = self._generator if generator is None else checked_generator(generator, torch.Generator)
-        generators = [noise] * len(memories)
-        chunks = np.stack([plan.actions for plan in self.plans(memories, generators=generators)])
+        """Plan from first observations, as at the start of an episode.
+
+        Returns:
+            Actions (chunk, act_dim) for one observation, (B, chunk, act_dim) for a batch (B, obs_dim).
+        """
+        given = parse_observations(obs, self.spec)
+        histories = self._start_histories(given)
+        noise = self._generator if generator is None else require_generator(generator, torch.Generator)
+        generators = [noise] * len(histories)
+        chunks = np.stack([plan.actions for plan in self.plan_batch(histories, generators=generators)])
         return chunks if given.ndim == 2 else chunks[0]
 
     def plan(
         self,
-        memory: History,
+        history: History,
         *,
         generator: torch.Generator,
         chunk: int | None = None,
         sampling: Sampling | None = None,
     ) -> Plan:
-        """Plan from what has been seen and done; a Neural SDE samples one future."""
-        (plan,) = self.plans([memory], generators=[generator], chunk=chunk, sampling=sampling)
+        """Plan from the history of one episode; a Neural SDE samples one future."""
+        (plan,) = self.plan_batch([history], generators=[generator], chunk=chunk, sampling=sampling)
         return plan
 
-    def plans(
+    def plan_batch(
         self,
-        memories: Sequence[History],
+        histories: Sequence[History],
         *,
         generators: Sequence[torch.Generator],
         chunk: int | None = None,
         sampling: Sampling | None = None,
     ) -> list[Plan]:
-        """Plan for several episodes in one batch, each with a generator of its own."""
+        """Plan for several episodes in one batch; each has its own random generator."""
         steps = self.check_chunk(chunk or self.chunk)
-        states = np.stack([memory.states() for memory in memories])
-        return self._plans(states, Draws(generators, self._device), steps, sampling)
+        states = np.stack([history.states() for history in histories])
+        return self._plan_states(states, Draws(generators, self._device), steps, sampling)
 
     def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
         """Plan from states (history, obs_dim + act_dim), newest first; the same seed gives the same plan.
 
-        A Neural SDE also says how unsure its commands are, for one network call more.
+        Methods that declare `reports_std` add the standard deviation of each action, at the cost of one
+        network call.
         """
-        states = self._checked_states(states)
+        states = self._check_states(states)
         draws = Draws([torch.Generator().manual_seed(require_seed(seed))], self._device)
-        (plan,) = self._plans(states[None], draws, self.check_chunk(steps))
+        (plan,) = self._plan_states(states[None], draws, self.check_chunk(steps))
         if not self.model.reports_std or plan.states is None:
             return plan
         past, path = (
@@ -113,7 +117,7 @@ class Policy(BasePolicy):
         std = self.model.futures_std(past, path)[0, :, self.obs_dim :]
         return plan._replace(std=std.double().cpu().numpy())
 
-    def _plans(
+    def _plan_states(
         self, given: np.ndarray, draws: Draws, steps: int, sampling: Sampling | None = None
     ) -> list[Plan]:
         states = torch.from_numpy(given).to(self._device, torch.float32)
@@ -125,16 +129,16 @@ class Policy(BasePolicy):
         return [Plan(actions=chunk) for chunk in actions.double().cpu().numpy()]
 
     def check_chunk(self, chunk: int) -> int:
-        """`chunk` itself, where one plan can hold so many actions."""
+        """Return `chunk`, or raise `ConfigError` if one plan cannot hold that many actions."""
         longest, chunk = self.model.config.longest_chunk, require_int(chunk, "steps")
         if chunk < 1 or (longest is not None and chunk > longest):
-            held = "at least 1" if longest is None else f"from 1 to {longest}"
-            raise ConfigError(f"a plan of this policy holds {held} actions, {chunk} were asked for")
+            allowed = "at least 1" if longest is None else f"from 1 to {longest}"
+            raise ConfigError(f"a plan of this policy can hold {allowed} actions, got steps {chunk}")
         return chunk
 
     def sample(
         self,
-        memory: History,
+        history: History,
         *,
         n: int,
         steps: int,
@@ -146,16 +150,16 @@ class Policy(BasePolicy):
         Raises:
             ConfigError: If the method does not predict states.
         """
-        states = torch.from_numpy(memory.states()).expand(n, -1, -1)
+        states = torch.from_numpy(history.states()).expand(n, -1, -1)
         draws = Draws([generator] * n)
         return self.model.sample_futures(states, steps=steps, draws=draws, sampling=sampling).transpose(0, 1)
 
-    def step_std(self, memory: History) -> np.ndarray:
-        """Return σ of each number of the next state, in its own unit, (obs_dim + act_dim,).
+    def step_std(self, history: History) -> np.ndarray:
+        """Return the standard deviation σ of each dimension of the next state, (obs_dim + act_dim,).
 
         Raises:
             ConfigError: If the method does not report a standard deviation.
         """
-        states = torch.from_numpy(memory.states())[None]
+        states = torch.from_numpy(history.states())[None]
         std = self.model.futures_std(states, states[:, :1].expand(-1, 2, -1))[0, 0]
         return np.asarray(std.double())

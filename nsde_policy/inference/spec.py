@@ -1,7 +1,4 @@
-"""What a control loop knows of a policy: its sizes, and a plan for what has been seen. Numpy alone.
-
-A trained run on torch, an exported graph and a policy on another machine all answer to this.
-"""
+"""The interface between planners and control loops: policy sizes and plans; needs numpy only."""
 
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -14,28 +11,28 @@ from nsde_policy.inference.history import History
 
 
 class Plan(NamedTuple):
-    """What a policy means to do, and what it expects to come of it."""
+    """Actions for the next control periods, with the predicted states if the method has them."""
 
     actions: np.ndarray
-    """Commands for the next control periods, (steps, act_dim)."""
+    """Actions for the next control periods, (steps, act_dim)."""
     states: np.ndarray | None = None
-    """The states it expects to pass, the present one first, (steps + 1, obs_dim + act_dim); None for methods
-    that foresee actions alone."""
+    """Predicted states, the current one first, (steps + 1, obs_dim + act_dim); None if the method predicts
+    actions only."""
     std: np.ndarray | None = None
-    """How unsure each command is: σ of its change over its own period, (steps, act_dim); None for methods
-    that do not say."""
+    """Standard deviation σ of each action over its control period, (steps, act_dim); None if the method does
+    not report it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PolicySpec(StateSpec):
-    """The sizes of a policy, as plain numbers that fit in a JSON file."""
+    """Sizes and ranges of a policy, as plain numbers that can be stored as JSON."""
 
     history: int
-    """States it is given, the present one included."""
+    """Number of states in the input, including the current one."""
     chunk: int
-    """Actions executed before planning again (T_a), as it was trained to be used."""
+    """Actions executed before planning again (T_a)."""
     longest_chunk: int
-    """Most actions of one plan; 0 if a plan can be of any length."""
+    """Most actions of one plan; 0 for any length."""
     first_action_from: tuple[int, ...]
     """Columns of the first observation that replace the action before it; empty for zeros."""
     method: str = "neural_sde"
@@ -56,7 +53,7 @@ class PolicySpec(StateSpec):
             )
 
     def new_history(self) -> History:
-        """An empty memory for one episode."""
+        """Return an empty history for a new episode."""
         return History(
             obs_dim=self.obs_dim,
             act_dim=self.act_dim,
@@ -66,11 +63,11 @@ class PolicySpec(StateSpec):
 
 
 class Planner(Protocol):
-    """Whatever can be asked for a plan."""
+    """Anything that plans actions: a trained policy, an exported graph, a client of a server."""
 
     @property
     def spec(self) -> PolicySpec:
-        """Its sizes."""
+        """Sizes and ranges of the policy."""
 
     def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
         """Plan from states (history, obs_dim + act_dim), newest first, as `History.states` returns them.

@@ -156,7 +156,7 @@ def derivative_free(
 
 
 def langevin(energy: Energy, candidates: Tensor, noise: Tensor, steps: list[float]) -> Tensor:
-    """a ← a − η/2 ∇E(a) + √η z in [-1, 1], for each step size η: in the end, samples of e^(−E).
+    """A ← a − η/2 ∇E(a) + √η z in [-1, 1], for each step size η: in the end, samples of e^(−E).
 
     `noise` (rows, iterations, n, a) is normal. The chains are independent, so one gradient serves all.
 

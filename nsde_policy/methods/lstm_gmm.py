@@ -17,7 +17,7 @@ from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig, requ
 from nsde_policy.core.networks import dropout_mask, linear, weights_from
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
-from nsde_policy.core.targets import Windows, blurred
+from nsde_policy.core.targets import Windows, blur
 from nsde_policy.errors import ConfigError
 from nsde_policy.methods.base import Draws, LossParts, PolicyModel, Stage, choose_sampling
 from nsde_policy.methods.registry import register_method
@@ -82,7 +82,7 @@ class Mixture(NamedTuple):
     """σₖ, (..., modes, dim)."""
 
     def log_likelihood(self, x: Tensor) -> Tensor:
-        """log Σₖ wₖ N(x; μₖ, σₖ²), (...), of points (..., dim)."""
+        """Log Σₖ wₖ N(x; μₖ, σₖ²), (...), of points (..., dim)."""
         z = (x.unsqueeze(-2) - self.mean) / self.std
         each = -(0.5 * z.square() + self.std.log() + 0.5 * math.log(2 * math.pi)).sum(-1)
         return (self.logits.log_softmax(-1) + each).logsumexp(-1)
@@ -140,7 +140,7 @@ class LSTMGMM(PolicyModel[Windows]):
         """Minus the mean log likelihood of all actions of the windows, in units of half their range."""
         states = batch.states
         if self.config.noise > 0:
-            states = blurred(states, self.config.noise * self.layout.increment_std, generator)
+            states = blur(states, self.config.noise * self.layout.increment_std, generator)
         mixture = self._mixture(self._read(states, generator))
         return LossParts({"nll": -mixture.log_likelihood(self.layout.to_unit(batch.actions)).mean()})
 

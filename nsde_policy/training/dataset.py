@@ -1,9 +1,9 @@
 """Training data: demonstrations as tensors, either transitions or windows.
 
-A state is x_t = (obs_t, act_{t−1}): known in full when the policy is asked for act_t.
+A state is x_t = (obs_t, act_{t−1}), which is fully known when the policy has to choose act_t.
 
-Deviation: the paper's state holds the current action, which a policy does not know yet. With the previous one,
-the action part of the *next* state is the command to send now.
+Deviation: the paper's state holds the current action, which a policy does not know yet. With the previous
+one, the action part of the *next* state is the command to send now.
 """
 
 from collections.abc import Sequence
@@ -26,8 +26,8 @@ from nsde_policy.tasks import get_task
 Samples = Transitions | Windows
 
 
-def load_for(config: DemoConfig, path: Path) -> Demonstrations:
-    """Load demonstrations, all or the first ones, as the settings say."""
+def load_training_demos(config: DemoConfig, path: Path) -> Demonstrations:
+    """Load the demonstrations of a store that the settings select."""
     demos = load_demonstrations(
         path, obs_keys=config.obs_keys, act_key=config.act_key, angles=config.angles or None
     )
@@ -88,7 +88,8 @@ def build_states(demos: Demonstrations, first_action_from: Sequence[int]) -> np.
     columns, (obs_dim, act_dim) = list(first_action_from), (demos.obs.shape[1], demos.act.shape[1])
     if columns and (len(columns) != act_dim or not all(0 <= column < obs_dim for column in columns)):
         raise ConfigError(
-            f"first_action_from must name {act_dim} observation columns from 0 to {obs_dim - 1}, got {columns}"
+            f"first_action_from must name {act_dim} observation columns from 0 to {obs_dim - 1}, "
+            f"got {columns}"
         )
     previous = np.roll(demos.act, 1, axis=0)
     previous[demos.starts] = demos.obs[demos.starts][:, columns] if columns else 0

@@ -1,4 +1,4 @@
-"""Fit a model to data that lives in memory on the model's device; knows no environment and no files."""
+"""The training loop: fits a model to tensors in memory, independent of environments and files."""
 
 import itertools
 import math
@@ -15,19 +15,19 @@ from nsde_policy.errors import CheckpointError, ConfigError, DivergedError
 from nsde_policy.methods.base import TrainableModel
 from nsde_policy.training.stage import Data, StageRun
 
-Callback = Callable[[int, Mapping[str, float]], None]
+FitCallback = Callable[[int, Mapping[str, float]], None]
 
 
 @dataclass(frozen=True)
 class FitRecord:
-    """What happened during a fit."""
+    """Losses and duration of a fit."""
 
     steps: list[int]
-    """Steps at which the losses were recorded."""
+    """Steps at which losses were recorded."""
     losses: Mapping[str, list[float]]
-    """Each part of the loss at those steps."""
+    """Each part of the loss at these steps."""
     seconds: float
-    """Wall-clock time."""
+    """Wall-clock duration."""
 
 
 def fit(
@@ -36,15 +36,16 @@ def fit(
     config: TrainConfig,
     *,
     seed: int,
-    callback: Callback | None = None,
+    callback: FitCallback | None = None,
 ) -> FitRecord:
     """Minimise the model's loss with AdamW; the model ends with the averaged weights, in evaluation mode.
 
-    **Arguments:**
-
-    - `data`: moved once to the model's device and sampled there by index.
-    - `seed`: fixes the batches and all randomness of the losses.
-    - `callback`: called with the step and its losses at every record.
+    Args:
+        model: Model to train in place.
+        data: Moved once to the model's device and sampled there by index.
+        config: Optimisation settings.
+        seed: Seed of the batches and of all randomness in the losses.
+        callback: Called with the step and its losses at every record.
     """
     started = time.perf_counter()
     training = Training(model, data, config, seed=seed)
@@ -63,12 +64,12 @@ def fit(
 
 
 class Training(Generic[Data]):
-    """A fit under way, which can be advanced, saved, and continued bit for bit (on a CPU).
+    """A fit that can be advanced, saved and resumed (bit for bit on CPU).
 
-    A model without stages has nothing to train: its first advance is its last.
+    A model without stages has nothing to train and finishes with the first call of `advance`.
 
-    On CUDA the whole step (batch, losses, gradients, update, average) is captured once in a graph and then
-    replayed, so the host does nothing but launch it. Losses are read once per `advance`, not per step.
+    On CUDA the whole step (batch, losses, gradients, update, averaging) is captured once as a CUDA graph and
+    replayed. Losses are copied to the host once per `advance`, not per step.
     """
 
     def __init__(self, model: TrainableModel[Data], data: Data, config: TrainConfig, *, seed: int) -> None:
@@ -78,13 +79,15 @@ class Training(Generic[Data]):
         self._generator = torch.Generator(self._device).manual_seed(seed)
         self._stages = model.stages()
         if config.steps < len(self._stages):
-            raise ConfigError(f"{len(self._stages)} stages need as many steps or more, got {config.steps}")
+            raise ConfigError(
+                f"training in {len(self._stages)} stages needs at least as many steps, got {config.steps}"
+            )
         self.step = 0
-        """Steps done."""
-        self._run = self._begin(0) if self._stages else None
+        """Number of finished steps."""
+        self._run = self._start_stage(0) if self._stages else None
 
     def advance(self, steps: int) -> Mapping[str, float]:
-        """Do some steps, at most to the end of the stage; return the losses of the last one."""
+        """Do up to `steps` steps, at most to the end of the stage; return the losses of the last one."""
         if self._run is None:
             self.step = self._config.steps
             return {}
@@ -102,21 +105,21 @@ class Training(Generic[Data]):
             )
         if self.step == last and self.step < self._config.steps:
             self._run.finish()
-            self._run = self._begin(self._stage)
+            self._run = self._start_stage(self._stage)
         return losses
 
     def is_finite(self) -> bool:
-        """Whether what would be saved is made of numbers."""
+        """Return whether all averaged weights are finite."""
         return self._run is None or self._run.is_finite()
 
     def finish(self) -> None:
-        """Put the averaged weights into the model, and leave it in evaluation mode."""
+        """Copy the averaged weights into the model and set evaluation mode."""
         if self._run is not None:
             self._run.finish()
         self._model.eval()
 
-    def averaged(self) -> dict[str, Tensor]:
-        """The model's state with the averaged weights in it: what would be kept if training ended now."""
+    def averaged_weights(self) -> dict[str, Tensor]:
+        """Return the model's state dict with averaged weights, as if training ended now."""
         run = self._run
         pairs = zip(run.parameters, run.average, strict=True) if run is not None else ()
         average = {id(parameter): mean for parameter, mean in pairs}
@@ -127,7 +130,7 @@ class Training(Generic[Data]):
         }
 
     def state(self) -> dict[str, Tensor]:
-        """Everything needed to continue, as tensors."""
+        """Return everything needed to resume, as tensors."""
         state = {f"model.{name}": tensor for name, tensor in self._model.state_dict().items()}
         state |= self._run.state() if self._run is not None else {}
         state["generator"] = self._generator.get_state()
@@ -135,17 +138,19 @@ class Training(Generic[Data]):
         return {name: tensor.detach().clone() for name, tensor in state.items()}
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from what `state` returned, for the same model, data and settings."""
+        """Resume from a `state`, for the same model, data and settings."""
         try:
             self.step = int(state["step"])
             weights = {n.removeprefix("model."): t for n, t in state.items() if n.startswith("model.")}
             self._model.load_state_dict(weights)
             if self._stages:
-                self._run = self._begin(self._stage)
+                self._run = self._start_stage(self._stage)
                 self._run.restore(state)
             self._generator.set_state(state["generator"].cpu())
         except (KeyError, RuntimeError, ValueError) as error:
-            raise CheckpointError(f"the saved training does not fit these settings: {error}") from error
+            raise CheckpointError(
+                f"the training checkpoint does not match these settings: {error}"
+            ) from error
 
     @property
     def _stage(self) -> int:
@@ -153,11 +158,11 @@ class Training(Generic[Data]):
         return next(i for i in range(n) if self.step < self._bounds(i)[1] or i == n - 1)
 
     def _bounds(self, stage: int) -> tuple[int, int]:
-        """First step of a stage, and one past its last."""
+        """Return the first step of a stage and one past its last."""
         total, n = self._config.steps, len(self._stages)
         return total * stage // n, total * (stage + 1) // n
 
-    def _begin(self, stage: int) -> StageRun[Data]:
+    def _start_stage(self, stage: int) -> StageRun[Data]:
         first, last = self._bounds(stage)
         return StageRun(
             self._model, self._stages[stage], self._config, last - first, self._data, self._generator

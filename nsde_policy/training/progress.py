@@ -13,8 +13,8 @@ from nsde_policy.assets import EMBEDDED_DEMOS
 from nsde_policy.errors import ConfigError, MissingDependencyError
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
-from nsde_policy.training.dataset import load_for
-from nsde_policy.training.run import Progress, train_run
+from nsde_policy.training.dataset import load_training_demos
+from nsde_policy.training.run import TrainingProgress, train_run
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ def train(
         evaluate: Scores the run so far; the scores are logged with the losses.
         tensorboard: Write the losses for TensorBoard too.
     """
-    episodes = load_for(config.demos, demos or EMBEDDED_DEMOS)
+    episodes = load_training_demos(config.demos, demos or EMBEDDED_DEMOS)
     where = pick_device(device)
     if where == "cpu" and not config.model.gains_from_threads:
         torch.set_num_threads(1)
@@ -97,13 +97,13 @@ class ProgressMonitor:
             if output is not None:
                 output.close()
 
-    def __call__(self, progress: Progress) -> Mapping[str, float]:
+    def __call__(self, progress: TrainingProgress) -> Mapping[str, float]:
         """Update the bar; every `eval_every` steps, evaluate and return the scores."""
         self._show(progress)
         scores: dict[str, float] = {}
         if self._evaluate is not None and progress.step - self._evaluated >= self._eval_every:
             self._evaluated = progress.step
-            self._run.save_weights(progress.training.averaged())
+            self._run.save_weights(progress.training.averaged_weights())
             scores = dict(self._evaluate(self._run.path))
             logger.info("step %d: %s", progress.step, _format_figures(scores, ".3f"))
         if self._board is not None:
@@ -111,7 +111,7 @@ class ProgressMonitor:
                 self._board.add_scalar(name, value, progress.step)
         return scores
 
-    def _show(self, progress: Progress) -> None:
+    def _show(self, progress: TrainingProgress) -> None:
         """Update the bar on a terminal; otherwise log about ten lines per run."""
         if sys.stderr.isatty():
             if self._bar is None:  # created late, because a resumed run does not start at step 0

@@ -1,4 +1,4 @@
-"""From demonstrations and settings to a finished run directory."""
+"""Train a method on demonstrations into a run directory; runs can be interrupted and resumed."""
 
 import signal
 import threading
@@ -12,35 +12,34 @@ from typing import Any
 from nsde_policy.data import Demonstrations
 from nsde_policy.errors import CheckpointError
 from nsde_policy.files import PARTIAL, replace_file
-from nsde_policy.inference.calibration import FILE as CALIBRATION_FILE
-from nsde_policy.inference.calibration import Calibration
+from nsde_policy.inference.calibration import CALIBRATION_FILE, Calibration
 from nsde_policy.inference.loading import build_model, build_policy_spec
 from nsde_policy.methods.registry import METHODS
 from nsde_policy.run_config import RunConfig
-from nsde_policy.run_directory import DemoRecord, RunDirectory, RunRecord, versions
+from nsde_policy.run_directory import DemoRecord, RunDirectory, RunRecord, find_versions
 from nsde_policy.tasks import TASKS, get_task
 from nsde_policy.training.dataset import augment, build_states, build_training_data, measure_demonstrations
 from nsde_policy.training.loop import Training
 
 
 @dataclass(frozen=True)
-class Progress:
-    """Where a run stands."""
+class TrainingProgress:
+    """State of a training run at one record of the metrics."""
 
     step: int
     steps: int
     seconds: float
-    """Since this process began to train."""
+    """Seconds since this process started training."""
     losses: Mapping[str, float]
     training: Training[Any] = field(repr=False)
 
 
-Monitor = Callable[[Progress], Mapping[str, float] | None]
-"""Called at every record; what it returns is written beside the losses."""
+Monitor = Callable[[TrainingProgress], Mapping[str, float] | None]
+"""Callback for every record of the metrics; the numbers it returns are recorded beside the losses."""
 
 
 def calibrate(demos: Demonstrations, record: RunRecord) -> Calibration:
-    """Measure what a control loop needs to know of the demonstrations, mirror images as in training."""
+    """Measure the calibration on the demonstrations, with mirror images as in training."""
     config = record.config
     demos = augment(demos, config, task=record.task)
     states = build_states(demos, config.demos.first_action_from)
@@ -62,9 +61,24 @@ def train_run(
     save_every_s: float = 15.0,
     monitor: Monitor | None = None,
 ) -> RunDirectory:
-    """Train, or continue training, into a run directory; on CPU a continued run ends bit for bit alike.
+    """Train, or resume training, into a run directory.
 
-    An interrupt (Ctrl-C) saves before it goes on; a crash loses what came after the last save.
+    On CPU a resumed run gives bit-identical weights. An interrupt (Ctrl-C) saves a checkpoint first; a crash
+    loses the steps since the last checkpoint.
+
+    Args:
+        demos: Demonstrations to learn from.
+        config: Settings of the run.
+        path: Run directory; must be new or empty unless `resume` is set.
+        task: Name of the task.
+        seed: Seed of initial weights, batches and losses.
+        device: torch device.
+        resume: Continue the run in `path` if there is one.
+        save_every_s: Seconds between checkpoints.
+        monitor: Called at every record of the metrics.
+
+    Raises:
+        CheckpointError: If `path` holds another run or other files.
     """
     run = RunDirectory(path)
     data = build_training_data(demos, config, task=task)
@@ -74,21 +88,21 @@ def train_run(
         task=task,
         seed=seed,
         demos=DemoRecord(demos.source, demos.fingerprint, len(demos), len(demos.obs)),
-        versions=versions(),
+        versions=find_versions(),
         plugins=find_plugins(config, task),
     )
-    _check_free(run, record, resume=resume)
+    _check_directory(run, record, resume=resume)
     calibration = calibrate(demos, record)
     model = build_model(record)
     model.prepare(data)
     training = Training(model.to(device), data, config.train, seed=seed)
     if resume and run.training.exists():
-        training.restore(run.training_state())
-        run.keep_metrics_until(training.step)
+        training.restore(run.read_training_state())
+        run.truncate_metrics(training.step)
     else:
         run.save_record(record)
-        run.keep_metrics_until(-1)
-    _work(run, training, config, save_every_s, monitor)
+        run.truncate_metrics(-1)
+    _train_loop(run, training, config, save_every_s, monitor)
     replace_file(run.path / CALIBRATION_FILE, calibration.to_json().encode())
     return run
 
@@ -99,23 +113,23 @@ def find_plugins(config: RunConfig, task: str) -> dict[str, str]:
     return {kind: package for kind, package in found.items() if package}
 
 
-def _check_free(run: RunDirectory, record: RunRecord, *, resume: bool) -> None:
+def _check_directory(run: RunDirectory, record: RunRecord, *, resume: bool) -> None:
     if not run.config.exists():
         if run.path.exists() and any(file.suffix != PARTIAL for file in run.path.iterdir()):
-            raise CheckpointError(f"{run.path} holds something that is no run; choose another --out")
+            raise CheckpointError(f"{run.path} holds files that are not a run; choose another --out")
         return
     if not resume:
         raise CheckpointError(
-            f"{run.path} holds a run already; continue it with --resume or choose another --out"
+            f"{run.path} already holds a run; continue with --resume or choose another --out"
         )
-    if not run.record().same_training(record):
+    if not run.read_record().same_training(record):
         raise CheckpointError(
             f"{run.path} was trained with other settings, another seed or other demonstrations; "
-            "resume with the same, or choose another --out"
+            "resume with the same ones or choose another --out"
         )
 
 
-def _work(
+def _train_loop(
     run: RunDirectory,
     training: Training[Any],
     config: RunConfig,
@@ -123,10 +137,10 @@ def _work(
     monitor: Monitor | None,
 ) -> None:
     started = saved = time.monotonic()
-    with _deferred_interrupt() as interrupted, _saved_at_the_end(run, training):
+    with _defer_interrupt() as is_interrupted, _save_at_exit(run, training):
         while training.step < config.train.steps:
             losses = training.advance(config.train.log_every)
-            progress = Progress(
+            progress = TrainingProgress(
                 training.step, config.train.steps, time.monotonic() - started, losses, training
             )
             extra = monitor(progress) if monitor is not None else None
@@ -134,42 +148,42 @@ def _work(
                 {"step": training.step, "seconds": round(progress.seconds, 3), **losses, **(extra or {})}
             )
             if time.monotonic() - saved >= save_every_s:
-                _save(run, training)
+                _save_checkpoint(run, training)
                 saved = time.monotonic()
-            if interrupted():
-                raise KeyboardInterrupt(f"interrupted at step {training.step}; --resume goes on from there")
+            if is_interrupted():
+                raise KeyboardInterrupt(f"interrupted at step {training.step}; continue with --resume")
     training.finish()
 
 
 @contextmanager
-def _saved_at_the_end(run: RunDirectory, training: Training[Any]) -> Iterator[None]:
-    """Save when the work ends, however it ends, unless what there is to save has gone bad."""
+def _save_at_exit(run: RunDirectory, training: Training[Any]) -> Iterator[None]:
+    """Save a checkpoint when training ends, also on errors, unless the weights are not finite."""
     try:
         yield
     finally:
         if training.is_finite():
-            _save(run, training)
+            _save_checkpoint(run, training)
 
 
 @contextmanager
-def _deferred_interrupt() -> Iterator[Callable[[], bool]]:
-    """Let Ctrl-C wait for the end of a step, so that what is saved can be continued bit for bit."""
-    asked = False
+def _defer_interrupt() -> Iterator[Callable[[], bool]]:
+    """Delay Ctrl-C to the end of a step, so that the checkpoint can be resumed bit for bit."""
+    interrupted = False
 
     def note(*_: object) -> None:
-        nonlocal asked
-        asked = True
+        nonlocal interrupted
+        interrupted = True
 
     if threading.current_thread() is not threading.main_thread():
-        yield lambda: False  # only the main thread is told of signals
+        yield lambda: False  # only the main thread receives signals
         return
     before = signal.signal(signal.SIGINT, note)
     try:
-        yield lambda: asked
+        yield lambda: interrupted
     finally:
         signal.signal(signal.SIGINT, before)
 
 
-def _save(run: RunDirectory, training: Training[Any]) -> None:
+def _save_checkpoint(run: RunDirectory, training: Training[Any]) -> None:
     run.save_training(training.state())
-    run.save_weights(training.averaged())
+    run.save_weights(training.averaged_weights())

@@ -1,4 +1,4 @@
-"""One stage of a fit: its optimiser, its averaged weights and, on CUDA, its captured step."""
+"""One stage of a fit: optimiser, averaged weights and, on CUDA, the captured step."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -13,24 +13,24 @@ from nsde_policy.methods.base import LossParts, Stage, TrainableModel
 
 
 class TensorData(Protocol):
-    """Rows of tensors, picked by a tensor of indices."""
+    """Rows of tensors that are selected by a tensor of indices."""
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: Tensor) -> Self: ...
 
     def to(self, device: torch.device | str) -> Self:
-        """The same rows on another device."""
+        """Copy all rows to a device."""
 
 
 Data = TypeVar("Data", bound=TensorData)
 
 
 class StageRun(Generic[Data]):
-    """One stage under way: its optimiser, its averaged weights and, on CUDA, its captured step."""
+    """A running stage: optimiser, averaged weights and, on CUDA, the captured step."""
 
     EAGER_STEPS = 3
-    """Steps before the capture, in which libraries set themselves up."""
+    """Steps before the capture, so that CUDA libraries are initialised."""
 
     def __init__(
         self,
@@ -64,11 +64,11 @@ class StageRun(Generic[Data]):
 
     @property
     def parameters(self) -> tuple[nn.Parameter, ...]:
-        """What is trained."""
+        """Parameters trained in this stage."""
         return self._stage.parameters
 
     def step(self, step: int) -> LossParts:
-        """One update; returns the losses before it, tensors that the next step may overwrite."""
+        """Do one update and return the losses before it; the next step may overwrite these tensors."""
         self._rate.fill_(learning_rate(step, self._steps, self._config))
         self._keep.fill_(min(self._config.ema, (1 + step) / (10 + step)))
         if self._device.type != "cuda":
@@ -77,7 +77,7 @@ class StageRun(Generic[Data]):
             self._graph.replay()
         elif self._eager < self.EAGER_STEPS:
             self._eager += 1
-            with _on(self._stream), _tensor_cores():
+            with _run_on(self._stream), _allow_tf32():
                 self._parts = self._update()
         else:
             self._capture()
@@ -94,13 +94,13 @@ class StageRun(Generic[Data]):
         nn.utils.clip_grad_norm_(self._stage.parameters, self._config.clip)
         self._optimizer.step()
         with torch.no_grad():
-            # The decay is min(ema, (1 + n)/(10 + n)): the first weights, which are noise, are soon forgotten.
+            # The decay min(ema, (1 + n)/(10 + n)) soon drops the random initial weights from the average.
             torch._foreach_mul_(self.average, self._keep)
             torch._foreach_add_(self.average, torch._foreach_mul(list(self.parameters), 1 - self._keep))
         return LossParts({name: part.detach() for name, part in parts.parts.items()})
 
     def _autocast(self) -> torch.autocast:
-        """Casts are not cached: a captured step must make them anew every time it is replayed."""
+        """Enable bf16 if configured; casts are not cached because each replay must redo them."""
         wanted = self._device.type == "cuda" and self._config.precision == "bf16"
         return torch.autocast(self._device.type, torch.bfloat16, enabled=wanted, cache_enabled=False)
 
@@ -108,24 +108,24 @@ class StageRun(Generic[Data]):
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self._generator)
         self._optimizer.zero_grad(set_to_none=True)
-        with _tensor_cores(), torch.cuda.graph(graph, stream=self._stream):
+        with _allow_tf32(), torch.cuda.graph(graph, stream=self._stream):
             self._parts = self._update()
         self._graph = graph
         graph.replay()
 
     def is_finite(self) -> bool:
-        """Whether every averaged weight is a number."""
+        """Return whether every averaged weight is finite."""
         return bool(torch.stack([a.isfinite().all() for a in self.average]).all())
 
     def finish(self) -> None:
-        """Put the averaged weights into the model, and leave it in evaluation mode."""
+        """Copy the averaged weights into the model and set evaluation mode."""
         with torch.no_grad():
             for parameter, average in zip(self.parameters, self.average, strict=True):
                 parameter.copy_(average)
         self._model.eval()
 
     def state(self) -> dict[str, Tensor]:
-        """Averaged weights and the optimiser's memory, by the parameter's place."""
+        """Return averaged weights and optimiser state, keyed by parameter index."""
         state = {f"average.{i}": average for i, average in enumerate(self.average)}
         for i, parameter in enumerate(self.parameters):
             for name, value in self._optimizer.state[parameter].items():
@@ -133,18 +133,18 @@ class StageRun(Generic[Data]):
         return state
 
     def restore(self, state: Mapping[str, Tensor]) -> None:
-        """The inverse of `state`."""
+        """Restore what `state` returned."""
         with torch.no_grad():
             for i, average in enumerate(self.average):
                 average.copy_(state[f"average.{i}"])
         for i, parameter in enumerate(self.parameters):
             prefix = f"optimizer.{i}."
-            memory = {n.removeprefix(prefix): t for n, t in state.items() if n.startswith(prefix)}
-            self._optimizer.state[parameter] = {n: t.clone().to(self._device) for n, t in memory.items()}
+            saved = {n.removeprefix(prefix): t for n, t in state.items() if n.startswith(prefix)}
+            self._optimizer.state[parameter] = {n: t.clone().to(self._device) for n, t in saved.items()}
 
 
 def learning_rate(step: int, steps: int, config: TrainConfig) -> float:
-    """Rise linearly for the warm-up, then fall to 0 along a cosine."""
+    """Return the learning rate: linear warm-up, then cosine decay to 0."""
     warm = max(1, round(config.warmup * steps))
     if step < warm:
         return config.learning_rate * (step + 1) / warm
@@ -152,8 +152,8 @@ def learning_rate(step: int, steps: int, config: TrainConfig) -> float:
 
 
 @contextmanager
-def _on(stream: torch.cuda.Stream | None) -> Iterator[None]:
-    """Work on another stream than the current one, as a capture wants of what comes before it."""
+def _run_on(stream: torch.cuda.Stream | None) -> Iterator[None]:
+    """Run on a side stream, as CUDA requires for warm-up steps before a capture."""
     assert stream is not None
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -162,8 +162,8 @@ def _on(stream: torch.cuda.Stream | None) -> Iterator[None]:
 
 
 @contextmanager
-def _tensor_cores() -> Iterator[None]:
-    """Allow TF32 in matrix products for a while."""
+def _allow_tf32() -> Iterator[None]:
+    """Allow TF32 in matrix products inside the context."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     try:

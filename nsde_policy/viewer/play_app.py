@@ -36,7 +36,8 @@ class Play:
 
     def __init__(self, performers: Sequence[Performer], *, seed: int, patience_s: float = 0.1) -> None:
         """`patience_s` is how long a control period waits for a plan before others are listened to again;
-        simulated time stands still until it is there."""
+        simulated time stands still until it is there.
+        """
         for performer in performers:
             spec = performer.policy.spec
             if (spec.obs_dim, spec.act_dim) != _PUSHT:

@@ -91,7 +91,7 @@ def test_other_settings_or_other_weights_are_played_anew(runs: list[Path], out: 
     assert len(list((out / "entries").iterdir())) == kept + 1
     for file in runs[2].iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
-    weights = RunDirectory(tmp_path).weights()
+    weights = RunDirectory(tmp_path).read_weights()
     RunDirectory(tmp_path).save_weights({name: 0.9 * weight for name, weight in weights.items()})
     assert compare([tmp_path], "--out", str(out), "--seed-start", "5", "--latency-rounds", "0") == 0
     assert len(list((out / "entries").iterdir())) == kept + 2
@@ -218,7 +218,7 @@ def test_a_run_that_stopped_early_is_refused(runs: list[Path], tmp_path: Path):
 
 
 def test_runs_are_named_by_method_preset_and_directory(runs: list[Path]):
-    record = RunDirectory(runs[0]).record()
+    record = RunDirectory(runs[0]).read_record()
     pusht = get_task("pusht")
     configs = {
         "a-0": pusht.preset("default"),
@@ -274,4 +274,4 @@ def test_the_suite_trains_what_is_missing_once(
     assert len(list((tmp_path / "entries").iterdir())) == 2
     found = read_comparison(tmp_path / "comparison.json")
     assert found.names == ["neural_sde", "regression"]
-    assert preset_of(RunDirectory(tmp_path / "runs/regression-default-0").record()) == "default"
+    assert preset_of(RunDirectory(tmp_path / "runs/regression-default-0").read_record()) == "default"

@@ -78,13 +78,13 @@ def test_layout_survives_json_and_travels_with_the_weights():
 
 
 def test_refuses_layouts_and_data_that_make_no_sense():
-    with pytest.raises(ConfigError, match="increment_std holds 1 numbers, the state has 3"):
+    with pytest.raises(ConfigError, match="increment_std must hold 3 finite numbers"):
         StateSpec(2, 1, (), (0.0,) * 3, (1.0,) * 3, (1.0,))
     with pytest.raises(ConfigError, match="circular"):
         StateSpec(1, 0, (1,), (0.0,), (1.0,), (1.0,))
     with pytest.raises(ConfigError, match="low < high"):
         StateSpec(1, 0, (), (1.0,), (1.0,), (1.0,))
-    with pytest.raises(ConfigError, match="not a state layout"):
+    with pytest.raises(ConfigError, match="needs the setting"):
         StateSpec.from_dict({"obs_dim": 1})
     with pytest.raises(DemoError, match="not finite"):
         measure_state(torch.full((3, 1), math.nan), torch.zeros(3, 1))

@@ -7,12 +7,12 @@ from torch import Tensor
 from nsde_policy.core.targets import (
     Interpolation,
     Transitions,
-    blurred,
+    blur,
+    draw_flow_target,
     draw_noise,
-    flow_target,
     noise_scale,
+    pair_states,
     stack_history,
-    transitions,
 )
 from nsde_policy.errors import DemoError
 
@@ -26,7 +26,7 @@ def ornstein_uhlenbeck_slope(interpolation: Interpolation) -> float:
     dt, n = 0.05, 400_000
     x = torch.randn(n, 1, generator=seeded(), dtype=torch.float64)
     increment = -x * dt + (2 * dt) ** 0.5 * torch.randn(n, 1, generator=seeded(1), dtype=torch.float64)
-    target = flow_target(
+    target = draw_flow_target(
         x,
         increment,
         torch.full((n, 1), dt, dtype=torch.float64),
@@ -49,7 +49,7 @@ def test_uniform_interpolation_hides_the_drift_of_an_ornstein_uhlenbeck_process(
 def test_interpolated_points_lie_between_the_two_states():
     x, dx = torch.zeros(1000, 1), torch.ones(1000, 1)
     nothing = torch.zeros(1000, 1)
-    target = flow_target(
+    target = draw_flow_target(
         x, dx, torch.full((1000, 1), 0.5), interpolation="uniform", noise_std=torch.zeros(1),
         unit_noise=nothing, generator=seeded(),
     )  # fmt: skip
@@ -61,7 +61,7 @@ def test_interpolated_points_lie_between_the_two_states():
 
 def test_the_blur_is_what_the_denoiser_is_told_to_undo():
     x, sigma, z = torch.ones(50, 2), torch.tensor([0.1, 3.0]), torch.randn(50, 2, generator=seeded())
-    target = flow_target(
+    target = draw_flow_target(
         x,
         torch.zeros(50, 2),
         torch.ones(50, 1),
@@ -99,7 +99,7 @@ def test_history_is_newest_first_and_stands_still_before_the_start():
 def test_transitions_pair_every_state_with_its_successor_and_its_own_time_step():
     path = torch.randn(4, 5, 2, generator=seeded())
     dt = torch.tensor([0.1, 0.2, 0.3])
-    data = transitions(path, dt=dt, history=2)
+    data = pair_states(path, dt=dt, history=2)
     assert (len(data), data.x.shape[1]) == (15, 4)
     torch.testing.assert_close(data.x_next.reshape(3, 5, 2), path[1:])
     torch.testing.assert_close(data.x.reshape(3, 5, 4)[..., :2], path[:-1])
@@ -107,7 +107,7 @@ def test_transitions_pair_every_state_with_its_successor_and_its_own_time_step()
 
 
 def test_transitions_of_several_episodes_join():
-    parts = [transitions(torch.full((n, 1), float(n))) for n in (3, 5)]
+    parts = [pair_states(torch.full((n, 1), float(n))) for n in (3, 5)]
     data = Transitions.cat(parts)
     torch.testing.assert_close(data.x.flatten(), torch.tensor([3.0, 3, 5, 5, 5, 5]))
     picked: Tensor = data[torch.tensor([0, 5])].x
@@ -115,14 +115,14 @@ def test_transitions_of_several_episodes_join():
 
 
 def test_refuses_what_holds_no_transition():
-    with pytest.raises(DemoError, match="needs two states"):
-        transitions(torch.zeros(1, 3))
+    with pytest.raises(DemoError, match="needs at least two states"):
+        pair_states(torch.zeros(1, 3))
     with pytest.raises(DemoError, match=r"expected x \(n, h·d\)"):
         Transitions(torch.zeros(3, 4), torch.zeros(3, 3), torch.zeros(3, 1), torch.ones(3, 3))
 
 
 def test_each_state_of_a_window_is_blurred_on_its_own():
     states, std = torch.rand(4000, 3, 2, generator=seeded()), torch.tensor([0.5, 3.0])
-    moved = blurred(states, std, seeded(1)) - states
+    moved = blur(states, std, seeded(1)) - states
     torch.testing.assert_close(moved.std(0), std.expand(3, -1), rtol=0.05, atol=0)
     assert torch.corrcoef(moved.reshape(4000, -1).T).fill_diagonal_(0).abs().max() < 0.1

@@ -32,7 +32,7 @@ class Counting(Regression):
 
 
 def counting(number: int, log: list[tuple[int, int]], *, horizon: int = 9, chunk: int = 8) -> Contender:
-    record = RunDirectory(SHIPPED_POLICY).record()
+    record = RunDirectory(SHIPPED_POLICY).read_record()
     config = RegressionConfig(horizon=horizon)
     model = Counting(config, record.layout, generator=torch.Generator().manual_seed(0))
     model.number, model.log = number, log
@@ -95,7 +95,7 @@ def test_percentiles_and_ratios_are_what_they_are_called(monkeypatch: pytest.Mon
 
 def test_fresh_models_are_the_default_presets_asked_at_a_start_of_push_t():
     shipped, regression = fresh_contenders(["neural_sde", "regression"])
-    record = RunDirectory(SHIPPED_POLICY).record()
+    record = RunDirectory(SHIPPED_POLICY).read_record()
     assert shipped.parameters == sum(p.numel() for p in build_model(record).parameters())
     assert (shipped.preset, shipped.network_calls(8), regression.network_calls(8)) == ("default", 8, 1)
     assert shipped.states.shape == (1, 2, 7)

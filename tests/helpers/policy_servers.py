@@ -41,7 +41,7 @@ SPEC = PolicySpec(
     high=(1.0,) * 5,
     increment_std=(0.1,) * 5,
 )
-CALIBRATION = Calibration.of_spec(SPEC)
+CALIBRATION = Calibration.from_spec(SPEC)
 STATES = np.arange(10, dtype=np.float32).reshape(2, 5) / 7
 
 

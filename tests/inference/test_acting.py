@@ -97,8 +97,8 @@ def test_the_same_calls_open_a_session_and_the_same_mistakes_are_refused(policie
         ({"seed": -1}, "between 0 and"),
         ({"states": states[:1]}, r"have shape \(2, 7\), got \(1, 7\)"),
         ({"states": states * np.nan}, "finite"),
-        ({"states": "x"}, "states are numbers"),
-        ({"states": states * 1j}, "states are numbers"),
+        ({"states": "x"}, "states must be numbers"),
+        ({"states": states * 1j}, "states must be numbers"),
     ):
         call = {"states": states, "steps": 4, "seed": 0} | mistake
         with pytest.raises(PolicyInputError, match=match):
@@ -107,7 +107,7 @@ def test_the_same_calls_open_a_session_and_the_same_mistakes_are_refused(policie
         policy.select_action(START * [1, 1, 1, 1, 180 / np.pi])
     with pytest.raises(ConfigError, match="no slower than its policy"):
         policy.session(rate_hz=5)
-    with pytest.raises(ConfigError, match="no setting 'rate'; the nearest is 'rate_hz'"):
+    with pytest.raises(ConfigError, match="no setting 'rate'; the closest is 'rate_hz'"):
         policy.session(rate=10)
 
 
@@ -121,7 +121,7 @@ def test_a_batch_of_one_gets_a_batch_of_one_and_a_larger_one_is_refused(policies
     batches = [policy.select_action(START[None]), policy.select_action(halves)]
     assert [batch.shape for batch in batches] == [(1, 2), (1, 2)]
     assert np.array_equal(np.concatenate(batches), alone)
-    with pytest.raises(PolicyInputError, match=r"has shape \(5,\), got \(2, 5\)"):
+    with pytest.raises(PolicyInputError, match=r"must have shape \(5,\), got \(2, 5\)"):
         policy.select_action(np.stack([START, START]))
 
 
@@ -143,7 +143,7 @@ def test_chunks_come_for_one_observation_or_a_batch_with_the_noise_of_a_generato
     assert not np.array_equal(twice[0], twice[1]), "each row has noise of its own"
     wanted = "torch" if kind == "here" else "numpy"
     for wrong in (3, "a", np.random.RandomState(0)):
-        with pytest.raises(PolicyInputError, match=f"{wanted}'s Generator here, got {type(wrong).__name__}"):
+        with pytest.raises(PolicyInputError, match=f"{wanted} Generator, got {type(wrong).__name__}"):
             policy.predict_action_chunk(START, generator=wrong)
 
 
@@ -152,7 +152,7 @@ def test_each_row_of_a_batch_has_the_noise_of_the_next_seed(policies, kind):
     policy, many = policies[kind], np.stack([START, START + 3])
     rows = [policy.predict_action_chunk(row, seed=7 + k) for k, row in enumerate(many)]
     assert np.array_equal(policy.predict_action_chunk(many, seed=7), rows)
-    with pytest.raises(PolicyInputError, match="got both: give one"):
+    with pytest.raises(PolicyInputError, match="got both a seed and a generator"):
         policy.predict_action_chunk(START, seed=7, generator=np.random.default_rng(0))
 
 

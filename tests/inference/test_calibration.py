@@ -7,10 +7,10 @@ import pytest
 
 from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.errors import CheckpointError
-from nsde_policy.inference.calibration import FALLBACK_STEPS, FILE, Calibration, Familiarity
+from nsde_policy.inference.calibration import CALIBRATION_FILE, FALLBACK_STEPS, Calibration, NoveltyDetector
 from nsde_policy.inference.loading import build_policy_spec
 from nsde_policy.run_directory import RunDirectory
-from nsde_policy.training.dataset import load_for
+from nsde_policy.training.dataset import load_training_demos
 from nsde_policy.training.run import calibrate
 from tests.helpers.numpy_planner import CALIBRATION, SPEC
 
@@ -25,17 +25,17 @@ def measured(seed=0, n=4000):
 
 def test_one_demonstrated_state_in_a_thousand_is_unfamiliar_and_a_strange_one_is():
     calibration, states = measured()
-    familiarity = Familiarity(calibration, SPEC)
-    strange = [familiarity.is_strange(familiarity.distance(state)) for state in states]
+    familiarity = NoveltyDetector(calibration, SPEC)
+    strange = [familiarity.is_novel(familiarity.distance(state)) for state in states]
     assert sum(strange) == pytest.approx(4, abs=1)
     torn = states[0].copy()
     torn[3:] += 30  # a command far from where the robot is
-    assert familiarity.is_strange(familiarity.distance(torn))
+    assert familiarity.is_novel(familiarity.distance(torn))
 
 
 def test_angles_are_familiar_whatever_their_turn():
     calibration, states = measured()
-    familiarity, turned = Familiarity(calibration, SPEC), states[5].copy()
+    familiarity, turned = NoveltyDetector(calibration, SPEC), states[5].copy()
     turned[2] += 2 * np.pi
     assert familiarity.distance(turned) == pytest.approx(familiarity.distance(states[5]))
 
@@ -50,29 +50,29 @@ def test_steps_do_not_span_two_episodes():
 def test_a_run_without_calibration_is_limited_by_its_own_steps(tmp_path):
     found = Calibration.read(tmp_path, SPEC)
     assert found.step == tuple(FALLBACK_STEPS * std for std in SPEC.increment_std[3:])
-    assert not Familiarity(found, SPEC).is_strange(1e9)
+    assert not NoveltyDetector(found, SPEC).is_novel(1e9)
 
 
 def test_it_survives_the_disk_and_refuses_what_is_damaged_or_of_another_run(tmp_path):
     calibration, _ = measured()
-    (tmp_path / FILE).write_text(calibration.to_json())
+    (tmp_path / CALIBRATION_FILE).write_text(calibration.to_json())
     assert Calibration.read(tmp_path, SPEC) == calibration
-    other = replace(SPEC, act_dim=1, obs_dim=4)
+    other = replace(SPEC, act_dim=1, obs_dim=4, first_action_from=())
     with pytest.raises(CheckpointError, match="another run"):
         Calibration.read(tmp_path, other)
     for text in ("{", "[]", '{"step": "far"}', calibration.to_json().replace("10.0", "-1.0"), "{}", "\x00"):
-        (tmp_path / FILE).write_text(text)
-        with pytest.raises(CheckpointError, match="cannot be used"):
+        (tmp_path / CALIBRATION_FILE).write_text(text)
+        with pytest.raises(CheckpointError, match="cannot read"):
             Calibration.read(tmp_path, SPEC)
-    (tmp_path / FILE).write_bytes(b"\xff\xfe")
-    with pytest.raises(CheckpointError, match="cannot be used"):
+    (tmp_path / CALIBRATION_FILE).write_bytes(b"\xff\xfe")
+    with pytest.raises(CheckpointError, match="cannot read"):
         Calibration.read(tmp_path, SPEC)
     assert CALIBRATION.check(SPEC) is CALIBRATION
 
 
 def test_the_shipped_calibration_is_that_of_the_human_demonstrations(human_demos):
-    record = RunDirectory(SHIPPED_POLICY).record()
-    demos = load_for(record.config.demos, human_demos)
+    record = RunDirectory(SHIPPED_POLICY).read_record()
+    demos = load_training_demos(record.config.demos, human_demos)
     assert demos.fingerprint == record.demos.fingerprint
     shipped = Calibration.read(SHIPPED_POLICY, build_policy_spec(record))
     found = calibrate(demos, record)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from nsde_policy.errors import PolicyInputError
-from nsde_policy.inference.observation import as_observation, implausible
+from nsde_policy.inference.observation import find_implausible, parse_observation
 from nsde_policy.inference.policy import Policy
 from tests.helpers.numpy_planner import SPEC
 
@@ -54,14 +54,17 @@ def test_a_batch_of_observations_gives_a_batch_of_chunks(policy):
 @pytest.mark.parametrize(
     ("obs", "message"),
     [
-        ({"state": START}, "needs 'observation.state', it holds 'state'"),
-        ({}, "it holds nothing"),
-        ({"observation.state": START[:2]}, r"got \(2,\) from observation.state \(2,\)"),
-        ({"observation.state": START[None], "observation.environment_state": START}, "do not fit"),
+        ({"state": START}, "needs the key 'observation.state', found 'state'"),
+        ({}, "found nothing"),
+        ({"observation.state": START[:2]}, r"or \(B, 5\), got \(2,\)"),
+        (
+            {"observation.state": START[None], "observation.environment_state": START},
+            "cannot be concatenated",
+        ),
         (np.zeros((2, 2, 5)), r"\(5,\) or \(B, 5\)"),
         (np.zeros((0, 5)), r"\(B, 5\), got \(0, 5\)"),
-        ("five numbers", "holds numbers, got str"),
-        (None, "holds numbers|shape"),
+        ("five numbers", "must hold numbers, got str"),
+        (None, "must hold numbers|shape"),
         (np.array([START, START * np.nan]), "must be finite"),
     ],
 )
@@ -72,14 +75,14 @@ def test_what_is_no_observation_is_refused_in_one_line(policy, obs, message):
 
 
 def test_a_number_a_little_outside_the_demonstrations_can_be_right():
-    assert implausible(np.array([-20.0, 130.0, -3.0]), SPEC) is None
-    assert "lay in [0, 100]" in implausible(np.array([-101.0, 50.0, 0.0]), SPEC)
-    assert "radians" in implausible(np.array([50.0, 50.0, 90.0]), SPEC)
+    assert find_implausible(np.array([-20.0, 130.0, -3.0]), SPEC) is None
+    assert "was in [0, 100]" in find_implausible(np.array([-101.0, 50.0, 0.0]), SPEC)
+    assert "radians" in find_implausible(np.array([50.0, 50.0, 90.0]), SPEC)
 
 
 def test_a_half_precision_of_networks_is_read_as_the_numbers_it_holds():
     half = torch.tensor([1.5, -2.25, 3.0], dtype=torch.bfloat16)
-    assert as_observation(half, SPEC).tolist() == [1.5, -2.25, 3.0]
+    assert parse_observation(half, SPEC).tolist() == [1.5, -2.25, 3.0]
 
 
 @pytest.mark.parametrize(
@@ -93,11 +96,11 @@ def test_a_half_precision_of_networks_is_read_as_the_numbers_it_holds():
     ],
 )
 def test_what_is_no_real_number_is_refused_in_one_line(obs):
-    with pytest.raises(PolicyInputError, match="an observation holds numbers, got") as refused:
-        as_observation(obs, SPEC)
+    with pytest.raises(PolicyInputError, match="observation must hold numbers, got") as refused:
+        parse_observation(obs, SPEC)
     assert "\n" not in str(refused.value)
 
 
 def test_one_observation_is_not_a_batch():
     with pytest.raises(PolicyInputError, match=r"shape \(3,\), got \(1, 3\)"):
-        as_observation(np.zeros((1, 3)), SPEC)
+        parse_observation(np.zeros((1, 3)), SPEC)

@@ -116,5 +116,5 @@ def test_an_observation_that_cannot_be_right_is_refused(policy, obs, message):
 
 
 def test_a_policy_that_has_seen_nothing_does_not_plan(policy):
-    with pytest.raises(PolicyInputError, match="nothing has been observed"):
+    with pytest.raises(PolicyInputError, match="the history is empty"):
         policy.plan(policy.spec.new_history(), generator=torch.Generator())

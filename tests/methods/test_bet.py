@@ -323,7 +323,7 @@ def test_saves_and_loads_identically_bins_included(tmp_path: Path):
     plan: Tensor = one.plan(states, steps=1, draws=draws(5))
     assert plan.isfinite().all()
     assert torch.equal(plan, two.plan(states, steps=1, draws=draws(5)))
-    assert fingerprint(one.state_dict()) == fingerprint(run.weights())
+    assert fingerprint(one.state_dict()) == fingerprint(run.read_weights())
     fresh = BehaviourTransformer(model, record.layout, generator=seeded(1))
     assert not torch.equal(one.centres, fresh.centres)
 

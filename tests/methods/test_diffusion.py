@@ -473,7 +473,7 @@ def test_a_run_saves_and_loads_identically(config: DiffusionConfig, tmp_path: Pa
     assert record.config == run_config
     assert isinstance(one, Diffusion)
     assert {"noise", "step"} <= set(next(run.read_metrics()))
-    weights = run.weights()
+    weights = run.read_weights()
     assert set(weights) == set(one.state_dict())
     assert all(torch.equal(weights[name], value) for name, value in one.state_dict().items())
     states = batch(config).states

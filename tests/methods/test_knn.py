@@ -137,15 +137,15 @@ def test_a_run_without_training_is_done_at_once_saved_whole_and_resumes_to_itsel
     made = run(tmp_path / "run", monitor=lambda progress: seen.append((progress.step, dict(progress.losses))))
     assert seen == [(7, {})]
     assert [record["step"] for record in made.read_metrics()] == [7]
-    before = fingerprint(made.weights())
-    assert fingerprint(run(tmp_path / "run", resume=True).weights()) == before
+    before = fingerprint(made.read_weights())
+    assert fingerprint(run(tmp_path / "run", resume=True).read_weights()) == before
     assert plot_training(made) is None
 
 
 def test_a_saved_memory_loads_identically_and_replays_a_demonstration(tmp_path: Path):
     made = run(tmp_path / "run")
     _, model = load_model(made)
-    assert fingerprint(model.state_dict()) == fingerprint(made.weights())
+    assert fingerprint(model.state_dict()) == fingerprint(made.read_weights())
     demos = robot()
     states = np.concatenate([demos.obs[5:7], demos.act[4:6]], axis=-1)[::-1].copy()
     plan = model.plan(torch.from_numpy(states)[None], steps=8, draws=draws(1))
@@ -155,7 +155,7 @@ def test_a_saved_memory_loads_identically_and_replays_a_demonstration(tmp_path: 
 @pytest.mark.parametrize("damage", ["missing", "cut", "scalar"])
 def test_a_damaged_memory_is_refused(tmp_path: Path, damage: str):
     made = run(tmp_path / "run")
-    weights = made.weights()
+    weights = made.read_weights()
     if damage == "missing":
         del weights["actions"]
     else:

@@ -222,7 +222,7 @@ def test_saves_and_loads_identically(tmp_path: Path):
     plan: Tensor = one.plan(states, steps=1, draws=draws(5))
     assert plan.isfinite().all()
     assert torch.equal(plan, two.plan(states, steps=1, draws=draws(5)))
-    assert fingerprint(one.state_dict()) == fingerprint(run.weights())
+    assert fingerprint(one.state_dict()) == fingerprint(run.read_weights())
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from nsde_policy.config import NetworkConfig
 from nsde_policy.core.sde import euler_maruyama, trajectory_nll
 from nsde_policy.core.spec import StateSpec
-from nsde_policy.core.targets import Transitions, stack_history, transitions
+from nsde_policy.core.targets import Transitions, pair_states, stack_history
 from nsde_policy.errors import ConfigError
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
 from nsde_policy.methods.neural_sde.model import NeuralSDE, spread
@@ -41,7 +41,7 @@ def states(n: int = 20, steps: int = 6) -> Tensor:
 
 
 def batch(history: int = 2, dt: float = 1.0) -> Transitions:
-    return transitions(states(), dt=dt, history=history)
+    return pair_states(states(), dt=dt, history=history)
 
 
 OPTIONS: list[dict[str, Any]] = [
@@ -93,7 +93,7 @@ def test_the_unit_of_a_coordinate_is_a_convention():
         },
     )
     here = build().loss(batch(), seeded()).parts
-    there = build(scaled).loss(transitions(states() * unit, history=2), seeded()).parts
+    there = build(scaled).loss(pair_states(states() * unit, history=2), seeded()).parts
     for name, part in here.items():
         torch.testing.assert_close(part, there[name], rtol=1e-3, atol=1e-4)
 
@@ -114,7 +114,7 @@ def test_full_turns_of_an_angle_change_nothing():
     path = states()
     turned = path.clone()
     turned[3:] += turn
-    here, there = (model.loss(transitions(p, history=2), seeded()).parts for p in (path, turned))
+    here, there = (model.loss(pair_states(p, history=2), seeded()).parts for p in (path, turned))
     for name, part in here.items():
         torch.testing.assert_close(part, there[name], rtol=1e-4, atol=1e-4)
 

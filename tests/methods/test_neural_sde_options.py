@@ -14,7 +14,7 @@ from nsde_policy.core.networks import MLP
 from nsde_policy.core.sde import euler_maruyama
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import measure_state
-from nsde_policy.core.targets import Transitions, stack_history, transitions
+from nsde_policy.core.targets import Transitions, pair_states, stack_history
 from nsde_policy.errors import ConfigError
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
 from nsde_policy.methods.neural_sde.model import NeuralSDE
@@ -72,7 +72,7 @@ def by_hand(model: NeuralSDE, data: Transitions) -> dict[str, Tensor]:
     ],
 )
 def test_each_objective_is_the_loss_it_is_called_after(options: dict[str, Any], part: str, dt: float):
-    model, data = build(**quiet(**options)), transitions(path(), dt=dt)
+    model, data = build(**quiet(**options)), pair_states(path(), dt=dt)
     at = by_hand(model, data)
     log = options.get("flow_loss") == "log"
     expected = {
@@ -89,7 +89,7 @@ def test_each_objective_is_the_loss_it_is_called_after(options: dict[str, Any], 
 
 def test_irregular_steps_in_one_batch_count_as_they_do_alone():
     model = build(**quiet())
-    short, long = transitions(path(), dt=0.5), transitions(path(), dt=2.0)
+    short, long = pair_states(path(), dt=0.5), pair_states(path(), dt=2.0)
     both = model.loss(Transitions.cat([short, long]), seeded()).parts
     alone = [model.loss(data, seeded()).parts for data in (short, long)]
     for name in both:
@@ -99,7 +99,7 @@ def test_irregular_steps_in_one_batch_count_as_they_do_alone():
 
 @pytest.mark.parametrize("objective", ["decoupled", "joint"])
 def test_what_weighs_nothing_teaches_nothing(objective: Any):
-    model, data = build(**quiet(objective=objective)), transitions(path())
+    model, data = build(**quiet(objective=objective)), pair_states(path())
     weight = data.weight.clone()
     weight[:, 0] = 0.0
     changed = replace(data, weight=weight, x_next=data.x_next + torch.tensor([99.0, 0.0, 0.0]))
@@ -117,12 +117,12 @@ def test_interpolation_moves_the_point_along_the_short_way_round():
     near_pi = torch.tensor([[[5.0, math.pi - 0.02, 0.0]], [[5.0, -math.pi + 0.02, 0.0]]]).expand(2, 400, 3)
     model, seen = build(**quiet(interpolation="uniform")), []
     hook = model.learned.networks.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
-    model.loss(transitions(near_pi), seeded())
+    model.loss(pair_states(near_pi), seeded())
     hook.remove()
     sine, cosine = seen[0][:, -2], seen[0][:, -1]
     assert float(cosine.max()) < -0.999
     assert float(sine.min()) < -0.01 < 0.01 < float(sine.max())  # points on both sides of π
-    assert build(**quiet()).loss(transitions(near_pi), seeded()).parts["flow"].isfinite()
+    assert build(**quiet()).loss(pair_states(near_pi), seeded()).parts["flow"].isfinite()
 
 
 @pytest.mark.parametrize(("kind", "expected"), [("relative", [0.35, 0.07, 0.14]), ("absolute", [0.7] * 3)])
@@ -135,7 +135,7 @@ def test_older_states_are_blurred_as_asked(kind: Any):
     model, seen = build(history=2, history_noise=kind, noise=0.5), []
     still = torch.zeros(2, 4000, 3) + torch.tensor([5.0, 0.0, 0.0])
     hook = model.learned.networks.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
-    model.loss(transitions(still, history=2), seeded())
+    model.loss(pair_states(still, history=2), seeded())
     hook.remove()
     now, before = seen[0][:, 0], seen[0][:, 4]  # the first dimension of both states, scaled by 2/10
     assert now.std().item() == pytest.approx(0.5 * 0.5 * 0.2, rel=0.05)

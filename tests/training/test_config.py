@@ -24,9 +24,9 @@ def test_missing_settings_take_their_defaults_and_whole_numbers_are_numbers():
 
 
 def test_an_unknown_setting_is_refused_naming_the_nearest():
-    with pytest.raises(ConfigError, match="NetworkConfig has no setting 'widht'; the nearest is 'width'"):
+    with pytest.raises(ConfigError, match="NetworkConfig has no setting 'widht'; the closest is 'width'"):
         NeuralSDEConfig.from_dict({"network": {"widht": 3}})
-    with pytest.raises(ConfigError, match="Sampling has no setting 'alpha'; it has none"):
+    with pytest.raises(ConfigError, match="Sampling has no setting 'alpha'; it has no settings"):
         WindowConfig.from_dict({"sampling": {"alpha": 0.5}})
 
 

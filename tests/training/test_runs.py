@@ -56,7 +56,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
 
 
 def test_a_run_holds_all_it_was_made_with_and_loads(finished: RunDirectory):
-    record = finished.record()
+    record = finished.read_record()
     assert record.config == TINY
     assert (record.seed, record.task) == (1, "none")
     assert record.demos.fingerprint == robot().fingerprint
@@ -92,7 +92,7 @@ def test_a_killed_run_resumes_bit_for_bit(finished: RunDirectory, tmp_path: Path
         if RunDirectory(path).model.exists():
             load_model(RunDirectory(path))
     resumed = run(path, resume=True)
-    assert fingerprint(resumed.weights()) == fingerprint(finished.weights())
+    assert fingerprint(resumed.read_weights()) == fingerprint(finished.read_weights())
     steps = [record["step"] for record in resumed.read_metrics()]
     assert steps == sorted(set(steps))
     assert steps[-1] == 300
@@ -112,7 +112,9 @@ def test_stopping_and_resuming_at_every_save_changes_nothing(finished: RunDirect
     for step in (7, 100, 290):
         with pytest.raises(StopError):
             run(tmp_path / "run", resume=True, save_every_s=1e9, monitor=stop_at(step))
-    assert fingerprint(run(tmp_path / "run", resume=True).weights()) == fingerprint(finished.weights())
+    assert fingerprint(run(tmp_path / "run", resume=True).read_weights()) == fingerprint(
+        finished.read_weights()
+    )
 
 
 def test_ctrl_c_in_the_middle_of_a_step_saves_what_can_be_continued_bit_for_bit(
@@ -128,17 +130,19 @@ def test_ctrl_c_in_the_middle_of_a_step_saves_what_can_be_continued_bit_for_bit(
 
     before = signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
     try:
-        with pytest.raises(KeyboardInterrupt, match=r"interrupted at step \d+; --resume goes on"):
+        with pytest.raises(KeyboardInterrupt, match=r"interrupted at step \d+; continue with --resume"):
             run(tmp_path / "run", save_every_s=1e9, monitor=strike)
     finally:
         signal.signal(signal.SIGALRM, before)
     assert struck
-    assert fingerprint(run(tmp_path / "run", resume=True).weights()) == fingerprint(finished.weights())
+    assert fingerprint(run(tmp_path / "run", resume=True).read_weights()) == fingerprint(
+        finished.read_weights()
+    )
 
 
 def test_a_finished_run_resumes_to_itself(finished: RunDirectory):
-    before = fingerprint(finished.weights())
-    assert fingerprint(run(finished.path, resume=True).weights()) == before
+    before = fingerprint(finished.read_weights())
+    assert fingerprint(run(finished.path, resume=True).read_weights()) == before
 
 
 def test_sequential_training_resumes_in_the_middle_of_a_stage(tmp_path: Path):
@@ -155,17 +159,17 @@ def test_sequential_training_resumes_in_the_middle_of_a_stage(tmp_path: Path):
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path / "parts", config, save_every_s=1e9, monitor=stop)
     parts = run(tmp_path / "parts", config, resume=True)
-    assert fingerprint(parts.weights()) == fingerprint(whole.weights())
+    assert fingerprint(parts.read_weights()) == fingerprint(whole.read_weights())
 
 
 def test_another_seed_gives_another_run(finished: RunDirectory, tmp_path: Path):
-    assert fingerprint(run(tmp_path / "run", seed=2).weights()) != fingerprint(finished.weights())
+    assert fingerprint(run(tmp_path / "run", seed=2).read_weights()) != fingerprint(finished.read_weights())
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "holds a run already; continue it with --resume"),
+        ({}, "already holds a run; continue with --resume"),
         ({"resume": True, "seed": 5}, "other settings, another seed"),
         ({"resume": True, "config": replace(TINY, chunk=4)}, "other settings"),
     ],
@@ -179,7 +183,7 @@ def test_a_run_is_never_overwritten_by_another(finished: RunDirectory, options: 
 
 def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path: Path):
     (tmp_path / "thesis.tex").write_text("precious")
-    with pytest.raises(CheckpointError, match="no run"):
+    with pytest.raises(CheckpointError, match="not a run"):
         run(tmp_path)
 
 
@@ -194,47 +198,50 @@ def test_a_diverging_run_keeps_its_last_good_state_and_names_the_cause(tmp_path:
 
 
 DAMAGES: dict[str, tuple[Callable[[RunDirectory], Any], str]] = {
-    "no folder": (lambda r: [f.unlink() for f in r.path.iterdir()], "is no run directory"),
-    "config is not JSON": (lambda r: r.config.write_text("{"), "not that of a run"),
-    "config is a list": (lambda r: r.config.write_text("[]"), "not that of a run"),
+    "no folder": (lambda r: [f.unlink() for f in r.path.iterdir()], "is not a run directory"),
+    "config is not JSON": (lambda r: r.config.write_text("{"), "not a valid run record"),
+    "config is a list": (lambda r: r.config.write_text("[]"), "not a valid run record"),
     "newer format": (lambda r: edit(r, format=9), "run format 9, this version reads 1"),
-    "unknown setting": (lambda r: edit(r, config={"modell": {}}), "nearest is 'model'"),
-    "layout is null": (lambda r: edit(r, layout=None), "not that of a run"),
-    "config is empty": (lambda r: edit(r, config=[]), "not that of a run"),
-    "layout missing": (lambda r: edit(r, layout={}), "not a state layout"),
+    "unknown setting": (lambda r: edit(r, config={"modell": {}}), "closest is 'model'"),
+    "layout is null": (lambda r: edit(r, layout=None), "not a valid run record"),
+    "config is empty": (lambda r: edit(r, config=[]), "not a valid run record"),
+    "layout missing": (lambda r: edit(r, layout={}), "needs the setting 'obs_dim'"),
     "bad statistics": (lambda r: edit(r, layout={**layout(r), "increment_std": [0.0] * 7}), "increment_std"),
-    "weights missing": (lambda r: r.model.unlink(), "cannot be read"),
-    "weights truncated": (lambda r: r.model.write_bytes(r.model.read_bytes()[:-50]), "cannot be read"),
-    "weights empty": (lambda r: r.model.write_bytes(b""), "cannot be read"),
-    "a pickle in disguise": (lambda r: r.model.write_bytes(b"\x80\x04cos\nsystem\n."), "cannot be read"),
-    "wrong shapes": (lambda r: edit(r, width=32), "does not fit its config.json"),
+    "weights missing": (lambda r: r.model.unlink(), "cannot read"),
+    "weights truncated": (lambda r: r.model.write_bytes(r.model.read_bytes()[:-50]), "cannot read"),
+    "weights empty": (lambda r: r.model.write_bytes(b""), "cannot read"),
+    "a pickle in disguise": (lambda r: r.model.write_bytes(b"\x80\x04cos\nsystem\n."), "cannot read"),
+    "wrong shapes": (lambda r: edit(r, width=32), "does not match its config.json"),
     "not finite": (lambda r: poison(r), "not finite"),
-    "a torch file in disguise": (lambda r: torch.save(Payload(r.path), r.model), "cannot be read"),
+    "a torch file in disguise": (lambda r: torch.save(Payload(r.path), r.model), "cannot read"),
     "a pickle with a payload": (
         lambda r: r.model.write_bytes(pickle.dumps(Payload(r.path))),
-        "cannot be read",
+        "cannot read",
     ),
     "config is a pickle": (
         lambda r: r.config.write_bytes(pickle.dumps(Payload(r.path))),
-        "is no run directory",
+        "is not a run directory",
     ),
-    "weights of 9 GiB": (lambda r: os.truncate(r.model, 9 * 2**30), "at most 8589934592 are read"),
-    "config of 17 MiB": (lambda r: os.truncate(r.config, 17 * 2**20), "at most 16777216 are read"),
-    "weights are a pipe": (lambda r: pipe(r.model), "is no regular file"),
-    "config is endless": (lambda r: r.config.unlink() or r.config.symlink_to("/dev/zero"), "no regular file"),
-    "config nested deeply": (lambda r: r.config.write_text("[" * 100_000), "not that of a run"),
+    "weights of 9 GiB": (lambda r: os.truncate(r.model, 9 * 2**30), "the limit is 8589934592"),
+    "config of 17 MiB": (lambda r: os.truncate(r.config, 17 * 2**20), "the limit is 16777216"),
+    "weights are a pipe": (lambda r: pipe(r.model), "is not a regular file"),
+    "config is endless": (
+        lambda r: r.config.unlink() or r.config.symlink_to("/dev/zero"),
+        "not a regular file",
+    ),
+    "config nested deeply": (lambda r: r.config.write_text("[" * 100_000), "not a valid run record"),
     "header of a terabyte": (
         lambda r: r.model.write_bytes((2**40).to_bytes(8, "little") + r.model.read_bytes()[8:]),
-        "cannot be read",
+        "cannot read",
     ),
-    "tensors that overlap": (lambda r: overlap(r), "cannot be read"),
-    "networks of terabytes": (lambda r: edit(r, width=10**7), "does not fit its config.json"),
+    "tensors that overlap": (lambda r: overlap(r), "cannot read"),
+    "networks of terabytes": (lambda r: edit(r, width=10**7), "does not match its config.json"),
     "networks of gigabytes": (lambda r: edit(r, width=30_000), "make more than [0-9]+ parameters"),
-    "networks without number": (lambda r: edit(r, width=10**30), "does not fit its config.json"),
+    "networks without number": (lambda r: edit(r, width=10**30), "does not match its config.json"),
     "statistics missing": (lambda r: edit(r, layout=without(layout(r), "increment_std")), "increment_std"),
     "statistics not finite": (lambda r: edit(r, layout={**layout(r), "low": [math.nan] * 7}), "low"),
     "statistics too short": (lambda r: edit(r, layout={**layout(r), "low": [0.0] * 3}), "low"),
-    "one weight missing": (lambda r: drop_one(r), "does not fit its config.json"),
+    "one weight missing": (lambda r: drop_one(r), "does not match its config.json"),
 }
 
 
@@ -281,13 +288,13 @@ def edit(r: RunDirectory, width: int | None = None, **changes: Any) -> None:
 
 
 def poison(r: RunDirectory) -> None:
-    weights = r.weights()
+    weights = r.read_weights()
     next(t for t in weights.values() if t.is_floating_point() and t.dim() == 2)[0, 0] = float("nan")
     r.save_weights(weights)
 
 
 def drop_one(r: RunDirectory) -> None:
-    weights = r.weights()
+    weights = r.read_weights()
     weights.pop(next(iter(weights)))
     r.save_weights(weights)
 
@@ -312,9 +319,9 @@ def test_the_payload_of_the_tests_would_create_a_file(tmp_path: Path):
 def test_a_training_file_that_does_not_fit_is_refused(finished: RunDirectory, tmp_path: Path):
     for file in finished.path.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
-    state = finished.training_state()
+    state = finished.read_training_state()
     RunDirectory(tmp_path).save_training({k: v for k, v in state.items() if k != "generator"})
-    with pytest.raises(CheckpointError, match="does not fit these settings"):
+    with pytest.raises(CheckpointError, match="does not match these settings"):
         run(tmp_path, resume=True)
 
 

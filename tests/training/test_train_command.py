@@ -43,7 +43,7 @@ def test_a_robot_of_ones_own_trains_and_acts(arm: Path, tmp_path: Path, capsys: 
 def test_without_demos_it_trains_on_the_embedded_ones_and_evaluates_on_the_way(tmp_path: Path):
     out = tmp_path / "run"
     assert main(["train", "--preset", "fast", "--out", str(out), "--eval-every", "30", *QUICK]) == 0
-    record = RunDirectory(out).record()
+    record = RunDirectory(out).read_record()
     assert record.demos.episodes >= 200
     assert record.config.model.network.depth == get_task("pusht").preset("fast").model.network.depth
     scored = [r for r in RunDirectory(out).read_metrics() if "success" in r]

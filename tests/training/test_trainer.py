@@ -9,7 +9,7 @@ import torch
 
 from nsde_policy.config import NetworkConfig, TrainConfig
 from nsde_policy.core.state import measure_state
-from nsde_policy.core.targets import Transitions, transitions
+from nsde_policy.core.targets import Transitions, pair_states
 from nsde_policy.errors import ConfigError
 from nsde_policy.methods.base import LossParts, Stage, TrainableModel
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
@@ -27,7 +27,7 @@ def line() -> Transitions:
     start = 10 * torch.rand(2000, 1, generator=seeded())
     x = torch.cat([start, torch.zeros_like(start)], dim=-1)
     step = torch.randn(2000, 2, generator=seeded(1)) * torch.tensor([0.1, 0.1])
-    return transitions(torch.stack([x, x + torch.tensor([1.0, 0.0]) + step]))
+    return pair_states(torch.stack([x, x + torch.tensor([1.0, 0.0]) + step]))
 
 
 def build(**changes: Any) -> NeuralSDE:
@@ -112,7 +112,7 @@ def test_the_fitted_uncertainty_is_calibrated_on_data_it_has_not_seen():
         """Steps whose noise grows with x, from 0.05 to 0.45."""
         x = torch.rand(20_000, 1, generator=seeded(seed))
         z = torch.randn(20_000, 1, generator=seeded(seed + 1))
-        return transitions(torch.stack([x, x + 0.5 + (0.05 + 0.4 * x) * z]))
+        return pair_states(torch.stack([x, x + 0.5 + (0.05 + 0.4 * x) * z]))
 
     data, fresh = noisy_line(0), noisy_line(7)
     network = NetworkConfig(width=32, depth=2, dropout=0.0)
@@ -131,7 +131,7 @@ def test_the_fitted_uncertainty_is_calibrated_on_data_it_has_not_seen():
 def test_fewer_steps_than_stages_are_refused():
     network = NetworkConfig(kind="separate", width=8, depth=1)
     model = build(schedule="sequential", network=network)
-    with pytest.raises(ConfigError, match="3 stages need as many steps or more, got 2"):
+    with pytest.raises(ConfigError, match="3 stages needs at least as many steps, got 2"):
         fit(model, line(), TrainConfig(steps=2, batch_size=8), seed=0)
 
 
@@ -164,4 +164,4 @@ def test_a_training_without_stages_saves_and_restores():
     other.restore(one.state())
     assert one.step == other.step == 25
     assert other.is_finite()
-    assert torch.equal(other.averaged()["seen"], torch.arange(3.0))
+    assert torch.equal(other.averaged_weights()["seen"], torch.arange(3.0))

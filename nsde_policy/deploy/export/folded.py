@@ -75,7 +75,8 @@ class FoldedSDE(nn.Module):
 
     def forward(self, states: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(history, d) and (steps · substeps, d) → actions (steps, act_dim), path (steps + 1, d), σ of each
-        action over its whole period, as its first solver step sees it, (steps, act_dim)."""
+        action over its whole period, as its first solver step sees it, (steps, act_dim).
+        """
         seen = [self._seen(row) for row in torch.split(states, 1)]
         x = seen[0].x
         path, std = [x], []

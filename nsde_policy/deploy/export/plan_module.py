@@ -64,7 +64,8 @@ class Planned(nn.Module):
     @torch.no_grad()
     def forward(self, states: Tensor, *noise: Tensor) -> tuple[Tensor, ...]:
         """States (history, d) and noise → actions (steps, act_dim); foreseen also states (steps + 1, d) and
-        σ of each action (steps, act_dim)."""
+        σ of each action (steps, act_dim).
+        """
         draws = GivenDraws(noise)
         if self.model.foresees_states:
             (path,) = self.model.sample_futures(

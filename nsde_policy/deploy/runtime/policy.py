@@ -36,7 +36,7 @@ class RuntimePolicy(NumpyPolicy):
         self.record: GraphRecord = chunk.record
         self._chunk, self._first = chunk, first
         self._lock = threading.Lock()
-        self._seed(seed)
+        self._reseed(seed)
 
     @classmethod
     def load(
@@ -53,8 +53,8 @@ class RuntimePolicy(NumpyPolicy):
             raise GraphError(f"{beside} is refused: it does not belong to {path.name}; export both again")
         return cls(chunk, first, seed=seed)
 
-    def _drawn(self, memory: History, rng: np.random.Generator) -> np.ndarray:
-        return self._plan(memory.states(), self.spec.chunk, rng).actions
+    def _plan_with(self, history: History, rng: np.random.Generator) -> np.ndarray:
+        return self._plan(history.states(), self.spec.chunk, rng).actions
 
     def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
         """Plan from states (history, obs_dim + act_dim), newest first; the same seed gives the same plan."""
@@ -67,7 +67,7 @@ class RuntimePolicy(NumpyPolicy):
 
     def _plan(self, states: np.ndarray, steps: int, rng: np.random.Generator) -> Plan:
         graph = self._first if steps == 1 and self._first is not None else self._chunk
-        seen = self._checked_states(states)
+        seen = self._check_states(states)
         with self._lock:
             graph.inputs["states"][:] = seen
             graph.draw(rng)

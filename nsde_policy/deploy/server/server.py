@@ -50,7 +50,7 @@ class PolicyServer:
             protocol=PROTOCOL,
             version=__version__,
             spec=planner.spec,
-            calibration=(calibration or Calibration.of_spec(planner.spec)).check(planner.spec),
+            calibration=(calibration or Calibration.from_spec(planner.spec)).check(planner.spec),
             max_message=settings.max_message,
             max_steps=settings.longest_plan(planner.spec),
             deadline_s=settings.deadline_s,

@@ -13,7 +13,7 @@ from torch import Tensor
 from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig, require
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
-from nsde_policy.core.targets import Windows, blurred
+from nsde_policy.core.targets import Windows, blur
 from nsde_policy.methods.base import Draws, LossParts, PolicyModel, Stage, choose_sampling
 from nsde_policy.methods.bet.network import CausalTransformer
 from nsde_policy.methods.registry import register_method
@@ -135,7 +135,7 @@ class BehaviourTransformer(PolicyModel[Windows]):
         """The focal loss of the bins and the scaled square error of their offsets, over the whole window."""
         states = batch.states
         if self.config.noise > 0:
-            states = blurred(states, self.config.noise * self.layout.increment_std, generator)
+            states = blur(states, self.config.noise * self.layout.increment_std, generator)
         logits, offsets = self._answer(states, generator)
         action = self.layout.to_unit(batch.actions)
         chosen = nearest(action, self.centres)

@@ -88,7 +88,7 @@ class FiLMBlock(nn.Module):
         self.skip = nn.Conv1d(inputs, outputs, 1) if inputs != outputs else nn.Identity()
 
     def forward(self, x: Tensor, film: Tensor) -> Tensor:
-        """x (rows, inputs, time), film (rows, 2·outputs): scales, then shifts → (rows, outputs, time)."""
+        """X (rows, inputs, time), film (rows, 2·outputs): scales, then shifts → (rows, outputs, time)."""
         scale, shift = film[..., None].chunk(2, dim=1)
         out: Tensor = self.after(torch.addcmul(shift, scale, self.before(x))) + self.skip(x)
         return out
@@ -197,7 +197,7 @@ class DecoderLayer(nn.Module):
         masks: tuple[Tensor, Tensor],
         generator: torch.Generator | None,
     ) -> Tensor:
-        """x (rows, time, width); keys and values of what is known, (rows, heads, tokens, width / heads).
+        """X (rows, time, width); keys and values of what is known, (rows, heads, tokens, width / heads).
 
         `masks` say which tokens an action sees: of the actions (time, time), of what is known (time, tokens).
         """

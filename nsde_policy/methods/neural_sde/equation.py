@@ -54,11 +54,11 @@ class LearnedSDE(AbstractScoredSDE):
         return self.layout.increment(self._blocks(x), self._blocks(x_next)).flatten(-2)
 
     def drift(self, x: Tensor) -> Tensor:
-        """s f̂ / Δt₀ for the current state; older states follow their neighbour."""
+        """S f̂ / Δt₀ for the current state; older states follow their neighbour."""
         return self.terms(x).drift
 
     def diffusion(self, x: Tensor) -> Tensor:
-        """s ĝ / √Δt₀ for the current state; older states have none."""
+        """S ĝ / √Δt₀ for the current state; older states have none."""
         return self.terms(x).diffusion
 
     def score(self, x: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from nsde_policy.core.sde import (
 )
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
-from nsde_policy.core.targets import Transitions, draw_noise, flow_target, stack_history
+from nsde_policy.core.targets import Transitions, draw_flow_target, draw_noise, stack_history
 from nsde_policy.errors import ConfigError
 from nsde_policy.methods.base import Draws, LossParts, PolicyModel, Stage, choose_sampling
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
@@ -63,7 +63,7 @@ class NeuralSDE(PolicyModel[Transitions]):
         """Algorithm 1 up to its updates: interpolate, blur, and compare with what each part should answer."""
         config, sde, d = self.config, self.learned, self.dim
         x_next = torch.cat([batch.x_next, batch.x[:, :-d]], dim=-1)
-        target = flow_target(
+        target = draw_flow_target(
             batch.x,
             sde.increment(batch.x, x_next),
             batch.dt,
@@ -241,7 +241,7 @@ class NeuralSDE(PolicyModel[Transitions]):
     def path_log_prob(
         self, path: Tensor, *, dt: float | Tensor | None = None, sampling: SamplingConfig | None = None
     ) -> Tensor:
-        """log p(x₁ … x_n | x₀) of paths (n + 1, ..., d) at one solver step per state (Eq. 12 to 17); (...).
+        """Log p(x₁ … x_n | x₀) of paths (n + 1, ..., d) at one solver step per state (Eq. 12 to 17); (...).
 
         The history before x₀ is taken to be x₀ itself.
         """
