@@ -1,11 +1,13 @@
 # Two commands set everything up on a fresh machine with Python ≥ 3.11 and make:
-#   make demo    creates .venv, replays and trains on the embedded demonstrations, evaluates, writes pictures to out/
-#   make test    creates .venv, runs ruff, mypy on the installed package, and pytest
+#   make demo    create .venv, replay and train on the embedded demonstrations, evaluate, write pictures to out/
+#   make test    create .venv, run ruff, mypy on the installed package, and all tests
+#   make quick   ruff and the fast tests, in less than a minute
 PYTHON ?= python3
+CONSTRAINTS ?= constraints.txt
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint types pytest clean
+.PHONY: demo test quick lint types pytest clean
 
 demo: $(VENV)/installed
 	$(BIN)/nsde-policy doctor
@@ -15,11 +17,14 @@ demo: $(VENV)/installed
 
 test: lint types pytest
 
+quick: lint
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto --dist worksteal -m "not slow and not browser and not gpu"
+
 lint: $(VENV)/tested
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-# Types are checked on a wheel, installed by itself, as users get it: an editable install hides folders.
+# Types are checked on an installed wheel, as users get it: an editable install hides missing folders.
 types: $(VENV)/tested
 	rm -rf build $(VENV)/wheel
 	$(BIN)/pip install -q --no-deps --no-build-isolation --target $(VENV)/wheel .
@@ -30,11 +35,11 @@ pytest: $(VENV)/tested
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q -c constraints.txt -e '.[plot,video]'
+	$(BIN)/pip install -q -c $(CONSTRAINTS) -e '.[plot,video]'
 	touch $@
 
 $(VENV)/tested: $(VENV)/installed
-	$(BIN)/pip install -q -c constraints.txt -e '.[plot,video,dev]' setuptools
+	$(BIN)/pip install -q -c $(CONSTRAINTS) -e '.[plot,video,dev]' setuptools
 	$(BIN)/pip install -q --no-deps --target $(VENV)/pymunk-6 --upgrade 'pymunk==6.11.1'
 	touch $@
 

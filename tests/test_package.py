@@ -1,4 +1,4 @@
-"""Tests of the package as users get it: the wheel, the metadata, the folders."""
+"""Tests of the package as users get it: wheel, metadata, folders, versions."""
 
 import re
 import subprocess
@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+import nsde_policy
 from nsde_policy import __version__
 
 ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
 
 
 def packages_on_disk():
@@ -33,14 +35,44 @@ def test_every_folder_with_modules_is_a_package():
             assert (module.parent / "__init__.py").is_file(), module
 
 
-def test_the_version_is_the_same_in_both_places():
-    assert PYPROJECT["project"]["version"] == __version__
+def test_the_version_is_the_same_everywhere():
+    assert PROJECT["version"] == __version__
+    assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    newest = re.search(r"^## \[(.*?)\]", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert newest is not None
+    assert newest[1] in (__version__, "Unreleased")
 
 
 def test_the_core_install_stays_small():
-    names = {re.split(r"[^\w-]", d)[0] for d in PYPROJECT["project"]["dependencies"]}
-    card = {"torch", "gymnasium", "pymunk", "pygame", "zarr", "diffusers", "numpy"}
-    assert names - card == {"safetensors", "tqdm", "tyro", "websockets"}
+    names = {re.split(r"[^\w-]", d)[0] for d in PROJECT["dependencies"]}
+    required = {"torch", "gymnasium", "pymunk", "pygame", "zarr", "diffusers", "numpy"}
+    assert names - required == {"msgspec", "pooch", "safetensors", "tqdm", "tyro", "websockets"}
+
+
+def test_the_oldest_versions_in_ci_are_the_minimums_of_the_package():
+    extras = PROJECT["optional-dependencies"]
+    required = [
+        *PROJECT["dependencies"],
+        *(each for name in extras if name != "dev" for each in extras[name]),
+    ]
+    oldest = [line for line in (ROOT / ".ci/oldest.txt").read_text().splitlines() if line[0] != "#"]
+    assert sorted(oldest) == sorted(each.replace(">=", "==") for each in required)
+
+
+def test_ruff_has_the_same_version_in_pre_commit_and_in_the_package():
+    (pinned,) = (each for each in PROJECT["optional-dependencies"]["dev"] if each.startswith("ruff=="))
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text()
+    assert f"rev: v{pinned.removeprefix('ruff==')} " in hooks
+
+
+@pytest.mark.parametrize("name", nsde_policy.__all__)
+def test_public_names_can_be_imported(name):
+    assert getattr(nsde_policy, name) is not None
+
+
+def test_importing_the_package_imports_no_heavy_package():
+    code = "import sys, nsde_policy; assert not {'torch', 'numpy', 'zarr', 'gymnasium'} & {*sys.modules}"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
 @pytest.fixture(scope="module")
@@ -52,12 +84,14 @@ def wheel(tmp_path_factory):
     return next(out.glob("*.whl"))
 
 
+@pytest.mark.slow
 def test_the_wheel_installs_one_import_name(wheel):
     with zipfile.ZipFile(wheel) as archive:
         top = {name.split("/")[0] for name in archive.namelist()}
     assert top == {"nsde_policy", f"nsde_policy-{__version__}.dist-info"}
 
 
+@pytest.mark.slow
 def test_every_module_imports_from_the_wheel_outside_the_checkout(wheel, tmp_path):
     venv.create(tmp_path / "venv", with_pip=False, symlinks=True)
     python = tmp_path / "venv" / "bin" / "python"
