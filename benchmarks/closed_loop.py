@@ -1,17 +1,16 @@
-"""The control loop, measured: in real time at several rates, in simulated time at several rates and delays.
+"""Benchmark of the control loop: in real time at several rates, in simulated time with several delays.
 
     python benchmarks/closed_loop.py realtime [--seconds 60] [--rates 10 50 125 250 1000] [--planner onnx]
     python benchmarks/closed_loop.py rates  [--episodes 100] [--seed-start 200000]
     python benchmarks/closed_loop.py delays [--episodes 100] [--seed-start 100000]
 
-`realtime` plans ahead and runs against the simulated Push-T robot, which moves on whether a command comes or
-not. A control period without a command is the policy's fault where there was no plan to follow, or where
-`step` itself needed more processor time than a period has. A virtual machine counts as processor time what
-its host gave to others, so the same loop also does a chore: plain arithmetic that takes as long as `step`
-does, half of the time before it, half of the time after. What happens to the chore as often as to `step` is
-the machine's doing. `rates` and `delays` play benchmark episodes in simulated time: what they find does
-not depend on the machine. All print a table; --json FILE keeps the figures, beside those of the others
-that it holds already.
+`realtime` plans ahead and drives the simulated Push-T robot, which does not wait for commands. A control
+period without a command is the policy's fault if there was no plan to follow, or if `step` needed more
+processor time than a period has. A virtual machine also counts time that its host gave to others, so the
+loop runs a reference computation as well: plain arithmetic that takes as long as `step`, alternately before
+and after it. Delays that affect it as often as `step` come from the machine. `rates` and `delays` play
+benchmark episodes in simulated time, so their results do not depend on the machine. All print a table;
+--json FILE adds the results to a file.
 """
 
 import argparse
@@ -19,6 +18,7 @@ import gc
 import json
 import math
 import os
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -29,18 +29,19 @@ from typing import Any
 
 import numpy as np
 import torch
+from simulated_time import DelayedPlanner, SimulatedWorker
 
-from nsde_policy.control import Session
-from nsde_policy.control.config import SessionConfig
-from nsde_policy.control.simulation import DelayedPlanner, SimulatedWorker
+from nsde_policy.control import Session, SessionConfig
 from nsde_policy.deploy.export import export_policy
 from nsde_policy.deploy.runtime import RuntimePolicy
-from nsde_policy.envs.pusht.robot import SimulatedPushT
 from nsde_policy.eval.latency import device_name
 from nsde_policy.eval.statistics import mean, proportion
 from nsde_policy.inference.base import BasePolicy
 from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.spec import Planner
+
+sys.path.append(str(Path(__file__).parents[1] / "examples"))
+from simulated_robot import SimulatedPushT
 
 PERIOD = 0.1
 
@@ -53,16 +54,16 @@ class RealTime:
     achieved_hz: float
     periods_without_command: int
     no_plan: int
-    """Commands held because no plan was there: the policy's fault."""
+    """Commands that held because there was no plan: the policy's fault."""
     slow_steps: int
-    """Calls of `step` that took more processor time of their thread than a control period: its fault too."""
+    """Calls of `step` that took more processor time than a control period: also the policy's fault."""
     slow_chores: int
-    """How often the same happened to the chore, which knows no policy."""
+    """The same of the reference computation, which does not depend on the policy."""
     preempted_steps: int
-    """Calls that took longer than a period though not by their own work."""
+    """Calls that took longer than a period, but less processor time."""
     preempted_chores: int
     robot_stalls: int
-    """How often the simulated robot's own work, its physics and resets, took longer than a period."""
+    """How often physics and resets of the simulated robot took longer than a period."""
     step_p50_us: float
     step_p99_us: float
     step_cpu_p50_us: float
@@ -75,40 +76,40 @@ class RealTime:
     plan_p99_ms: float
     late_plans: int
     load: float
-    """Processes that wanted a core, on average over the last minute."""
+    """Load average of the last minute."""
 
 
 class Stopwatch:
-    """Wall time and processor time of this thread, call by call, seconds."""
+    """Wall time and processor time of each call in this thread, seconds."""
 
     def __init__(self) -> None:
         self.wall: list[float] = []
         self.cpu: list[float] = []
 
     @contextmanager
-    def running(self) -> Iterator[None]:
+    def measure(self) -> Iterator[None]:
         wall, cpu = time.perf_counter(), time.thread_time()
         yield
         self.cpu.append(time.thread_time() - cpu)
         self.wall.append(time.perf_counter() - wall)
 
-    def slow(self, period_s: float) -> int:
-        """Calls that took longer than a period by their own work."""
+    def count_slow(self, period_s: float) -> int:
+        """Count calls that took more processor time than a period."""
         return sum(cpu > period_s for cpu in self.cpu)
 
-    def preempted(self, period_s: float) -> int:
-        """Calls that took longer than a period, but not by their own work."""
+    def count_preempted(self, period_s: float) -> int:
+        """Count calls that took longer than a period, but less processor time."""
         return sum(wall > period_s >= cpu for wall, cpu in zip(self.wall, self.cpu, strict=True))
 
 
-class Chore:
-    """Plain arithmetic that takes as long as `step` does, as far as medians so far tell."""
+class Reference:
+    """Plain arithmetic that takes as long as the median `step`."""
 
     def __init__(self) -> None:
         self.watch, self._size = Stopwatch(), 500
 
-    def do(self, like: Stopwatch) -> None:
-        with self.watch.running():
+    def run(self, like: Stopwatch) -> None:
+        with self.watch.measure():
             x = 0.0
             for k in range(self._size):
                 x += 0.5 * k
@@ -117,28 +118,28 @@ class Chore:
             self._size = round(self._size * min(max(ratio, 0.5), 2.0)) + 1
 
 
-def in_real_time(policy: BasePolicy, rate_hz: float, seconds: float) -> RealTime:
-    robot, step, chore, world = SimulatedPushT(), Stopwatch(), Chore(), Stopwatch()
+def run_in_real_time(policy: BasePolicy, rate_hz: float, seconds: float) -> RealTime:
+    robot, step, reference, physics = SimulatedPushT(), Stopwatch(), Reference(), Stopwatch()
     with policy.session(rate_hz, plan_ahead=True, deadline_s=PERIOD / 2) as session:
         began = episode = time.monotonic()
         for count, tick in enumerate(session.ticks()):
             if tick - began >= seconds:
                 break
-            with world.running():
+            with physics.measure():
                 robot.advance(tick - episode - robot.time)
                 if robot.ended:
                     robot.reset(seed=count)
                     session.reset()
                     episode = tick
             if count % 2:
-                chore.do(step)
-            with step.running():
+                reference.run(step)
+            with step.measure():
                 command = session.step(robot.observe(), min(tick, time.monotonic()))
             robot.send(command)
             if not count % 2:
-                chore.do(step)
+                reference.run(step)
     report, period = session.report(), 1 / rate_hz
-    step_us, chore_us = 1e6 * np.array(step.cpu), 1e6 * np.array(chore.watch.cpu)
+    step_us, reference_us = 1e6 * np.array(step.cpu), 1e6 * np.array(reference.watch.cpu)
     return RealTime(
         rate_hz=rate_hz,
         seconds=seconds,
@@ -146,19 +147,19 @@ def in_real_time(policy: BasePolicy, rate_hz: float, seconds: float) -> RealTime
         achieved_hz=report.rate_hz,
         periods_without_command=report.skipped_ticks,
         no_plan=report.faults.get("late_plan", 0),
-        slow_steps=step.slow(period),
-        slow_chores=chore.watch.slow(period),
-        preempted_steps=step.preempted(period),
-        preempted_chores=chore.watch.preempted(period),
-        robot_stalls=sum(wall > period for wall in world.wall),
+        slow_steps=step.count_slow(period),
+        slow_chores=reference.watch.count_slow(period),
+        preempted_steps=step.count_preempted(period),
+        preempted_chores=reference.watch.count_preempted(period),
+        robot_stalls=sum(wall > period for wall in physics.wall),
         step_p50_us=1e6 * float(np.percentile(step.wall, 50)),
         step_p99_us=1e6 * float(np.percentile(step.wall, 99)),
         step_cpu_p50_us=float(np.percentile(step_us, 50)),
         step_cpu_p999_us=float(np.percentile(step_us, 99.9)),
         step_cpu_max_us=float(step_us.max()),
-        chore_cpu_p50_us=float(np.percentile(chore_us, 50)),
-        chore_cpu_p999_us=float(np.percentile(chore_us, 99.9)),
-        chore_cpu_max_us=float(chore_us.max()),
+        chore_cpu_p50_us=float(np.percentile(reference_us, 50)),
+        chore_cpu_p999_us=float(np.percentile(reference_us, 99.9)),
+        chore_cpu_max_us=float(reference_us.max()),
         plan_p50_ms=1e3 * report.latency_p50_s,
         plan_p99_ms=1e3 * report.latency_p99_s,
         late_plans=report.missed_deadlines,
@@ -166,15 +167,15 @@ def in_real_time(policy: BasePolicy, rate_hz: float, seconds: float) -> RealTime
     )
 
 
-def as_graph(policy: Policy) -> RuntimePolicy:
-    """The same policy in onnxruntime, which plans without holding up Python."""
+def export_to_onnx(policy: Policy) -> RuntimePolicy:
+    """Export the policy to onnxruntime, which plans without holding Python's interpreter lock."""
     with tempfile.TemporaryDirectory() as folder:
         export_policy(policy, Path(folder) / "policy.onnx", steps=policy.chunk + 4, cases=16)
         return RuntimePolicy.load(Path(folder) / "policy.onnx")
 
 
 def play(policy: Policy, seed: int, *, rate_hz: float, delay_s: float, ahead: bool) -> SimulatedPushT:
-    """One benchmark episode in simulated time; planning takes `delay_s` and nothing else does."""
+    """Play a benchmark episode in simulated time; planning takes `delay_s`, everything else no time."""
     robot = SimulatedPushT()
     robot.reset(seed=seed)
 
@@ -182,7 +183,7 @@ def play(policy: Policy, seed: int, *, rate_hz: float, delay_s: float, ahead: bo
         return robot.time
 
     planner: Planner = policy if ahead else DelayedPlanner(policy, delay_s, sleep=robot.advance)
-    worker = SimulatedWorker(policy, clock, delay_s=delay_s) if ahead else None
+    worker = SimulatedWorker(clock, delay_s=delay_s) if ahead else None
     config = SessionConfig(rate_hz=rate_hz, plan_ahead=ahead, seed=seed)
     session = Session(planner, config, calibration=policy.calibration, clock=clock, worker=worker)
     tick = 0
@@ -193,7 +194,7 @@ def play(policy: Policy, seed: int, *, rate_hz: float, delay_s: float, ahead: bo
     return robot
 
 
-def row(policy: Policy, seeds: range, **how: Any) -> dict[str, Any]:
+def play_all(policy: Policy, seeds: range, **how: Any) -> dict[str, Any]:
     played = [play(policy, seed, **how) for seed in seeds]
     reward, success = (
         mean([r.max_reward for r in played]),
@@ -217,10 +218,10 @@ def row(policy: Policy, seeds: range, **how: Any) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("what", choices=["realtime", "rates", "delays"])
-    parser.add_argument("--run", type=Path, default=None, help="run directory; the shipped policy without")
+    parser.add_argument("--run", type=Path, default=None, help="run directory; by default the shipped policy")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument(
-        "--planner", choices=["torch", "onnx"], default="torch", help="what plans in realtime"
+        "--planner", choices=["torch", "onnx"], default="torch", help="runtime of the policy, for realtime"
     )
     parser.add_argument("--rates", type=float, nargs="+", default=[10, 50, 125, 250, 1000])
     parser.add_argument("--episodes", type=int, default=100)
@@ -231,12 +232,12 @@ def main() -> None:
     policy = Policy.from_pretrained(args.run)
     rows: list[dict[str, Any]] = []
     if args.what == "realtime":
-        planner = as_graph(policy) if args.planner == "onnx" else policy
+        planner = export_to_onnx(policy) if args.planner == "onnx" else policy
         began = time.perf_counter()
         gc.collect()
-        print(f"a full collection of garbage takes {1e3 * (time.perf_counter() - began):.0f} ms", flush=True)
+        print(f"a full garbage collection takes {1e3 * (time.perf_counter() - began):.0f} ms", flush=True)
         for rate in args.rates:
-            found = in_real_time(planner, rate, args.seconds)
+            found = run_in_real_time(planner, rate, args.seconds)
             rows.append(asdict(found))
             print(found, flush=True)
     else:
@@ -249,7 +250,7 @@ def main() -> None:
             ways = [(10.0, 0.0, False)]
             ways += [(10.0, periods * PERIOD, ahead) for periods in (1, 2, 3, 4) for ahead in (True, False)]
         for rate, delay, ahead in ways:
-            rows.append(row(policy, seeds, rate_hz=rate, delay_s=delay, ahead=ahead))
+            rows.append(play_all(policy, seeds, rate_hz=rate, delay_s=delay, ahead=ahead))
     if args.json is not None:
         known = json.loads(args.json.read_text()) if args.json.exists() else {}
         found = {**known, "machine": device_name("cpu"), args.what: rows}

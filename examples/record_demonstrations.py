@@ -1,11 +1,10 @@
-"""Record demonstrations: the loop to copy for your own robot or teleoperation.
+"""Record demonstrations: a loop to copy for your robot or teleoperation.
 
     python examples/record_demonstrations.py --out my_demos.zarr --episodes 12
 
-The demonstrator here is a simple script that walks behind the block and pushes it towards the goal;
-it makes contact and moves the block, but it is no expert. Put yours in its place. Stop the program
-whenever you like, even with kill -9: at most the episode being recorded is lost, and starting it
-again goes on behind the last one.
+The demonstrator is a simple script that goes behind the block and pushes it towards the goal; it moves the
+block but rarely solves the task. Replace it by yours. The program can be stopped at any time, even with
+kill -9: at most the current episode is lost, and the next start appends to the same store.
 """
 
 import argparse
@@ -21,7 +20,7 @@ from nsde_policy.envs.pusht import geometry
 
 
 def pusher(obs: np.ndarray) -> np.ndarray:
-    """Go round the block to the side away from the goal, then push through its centre."""
+    """Move around the block to the side opposite the goal, then push through its centre."""
     agent, block = obs[:2], obs[2:]
     (centre,) = np.array(geometry.to_world([geometry.CENTRE_OF_GRAVITY], block))
     (goal,) = np.array(geometry.to_world([geometry.CENTRE_OF_GRAVITY], geometry.GOAL_POSE))
@@ -36,31 +35,33 @@ def pusher(obs: np.ndarray) -> np.ndarray:
 
 
 def main() -> None:
-    """Record, and say how many."""
+    """Parse the command line and record the episodes."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, required=True, help="zarr store to begin or continue")
-    parser.add_argument("--episodes", type=int, default=12, help="how many to record")
-    parser.add_argument("--steps", type=int, default=100, help="control periods of each")
+    parser.add_argument("--out", type=Path, required=True, help="zarr store to create or to append to")
+    parser.add_argument("--episodes", type=int, default=12, help="number of episodes")
+    parser.add_argument("--steps", type=int, default=100, help="control periods per episode")
     args = parser.parse_args()
     if args.episodes < 1 or args.steps < 2:
-        parser.error("record at least 1 episode of at least 2 steps")
+        parser.error(
+            f"--episodes is {args.episodes} and --steps {args.steps}, expected at least 1 and at least 2"
+        )
 
     env = gym.make(PUSHT_ID)
     provenance = {"demonstrator": "examples/record_demonstrations.py", "env": PUSHT_ID}
     with DemoWriter(args.out, rate_hz=10, angles=PUSHT_ANGLES, provenance=provenance) as writer:
         for seed in range(args.episodes):
-            seen, commanded = [], []
+            observations, actions = [], []
             obs, _ = env.reset(seed=seed)
             for _ in range(args.steps):
                 action = pusher(obs)
-                seen.append(obs)
-                commanded.append(action)
+                observations.append(obs)
+                actions.append(action)
                 obs, _, terminated, truncated, _ = env.step(action)
                 if terminated or truncated:
                     break
-            writer.append(Episode(np.array(seen, np.float32), np.array(commanded, np.float32)))
+            writer.append(Episode(np.array(observations, np.float32), np.array(actions, np.float32)))
     print(f"recorded {args.episodes} episodes in {args.out}")
 
 

@@ -1,4 +1,4 @@
-"""Every example is run."""
+"""Tests for examples/: run each of them."""
 
 import os
 import re
@@ -19,7 +19,7 @@ def run(name: str, *args: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=env, capture_output=True, text=True)
 
 
-def test_recorded_demonstrations_load_and_a_second_recording_goes_on(tmp_path: Path):
+def test_recorded_demonstrations_load_and_a_second_recording_appends(tmp_path: Path):
     out = tmp_path / "demos.zarr"
     for expected in (2, 4):
         done = run("record_demonstrations.py", "--out", out, "--episodes", 2, "--steps", 20)
@@ -29,7 +29,7 @@ def test_recorded_demonstrations_load_and_a_second_recording_goes_on(tmp_path: P
         assert demos.angles == (4,)
 
 
-def test_an_exported_policy_drives_push_t_where_importing_torch_fails(tmp_path: Path):
+def test_the_onnx_loop_runs_without_torch(tmp_path: Path):
     export_policy(Policy.from_pretrained(), tmp_path / "policy.onnx", cases=16)
     code = (
         "import runpy, sys\n"
@@ -39,7 +39,10 @@ def test_an_exported_policy_drives_push_t_where_importing_torch_fails(tmp_path: 
     args = [ROOT / "examples/onnx_loop.py", tmp_path / "policy.onnx", "--episodes", "2"]
     command = [sys.executable, "-c", code, *map(str, args)]
     done = subprocess.run(
-        command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+        command,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'examples'}"},
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     rewards = [float(reward) for reward in re.findall(r"best reward ([\d.]+)", done.stdout)]
@@ -47,34 +50,34 @@ def test_an_exported_policy_drives_push_t_where_importing_torch_fails(tmp_path: 
     assert min(rewards) > 0.8
 
 
-def test_the_loop_refuses_what_is_no_exported_policy(tmp_path: Path):
+def test_the_onnx_loop_refuses_other_files(tmp_path: Path):
     (tmp_path / "policy.onnx").write_bytes(b"PK\x03\x04")
     done = run("onnx_loop.py", tmp_path / "policy.onnx")
     assert done.returncode == 2
     assert "zip archive" in done.stderr
 
 
-def test_recording_nothing_is_refused(tmp_path: Path):
+def test_recording_refuses_zero_episodes(tmp_path: Path):
     done = run("record_demonstrations.py", "--out", tmp_path / "demos.zarr", "--episodes", 0)
     assert done.returncode == 2
-    assert "at least 1 episode" in done.stderr
+    assert "--episodes is 0" in done.stderr
 
 
-def test_a_control_loop_runs_at_the_policys_rate_and_above(tmp_path: Path):
+def test_the_control_loop_runs_at_the_policy_rate_and_above():
     for rate in (10, 100):
         done = run("control_loop.py", "--rate", rate, "--seconds", 1.5)
         assert done.returncode == 0, done.stderr
         assert "missed deadlines" in done.stdout
-        assert "covered" in done.stdout
+        assert "best reward" in done.stdout
 
 
-def test_a_control_loop_slower_than_its_policy_is_refused():
+def test_the_control_loop_refuses_a_rate_below_that_of_the_policy():
     done = run("control_loop.py", "--rate", 2)
     assert done.returncode == 2
-    assert "no slower than its policy" in done.stderr
+    assert "rate_hz is 2" in done.stderr
 
 
-def test_the_snippets_of_the_readme_say_how_sure_the_policy_is():
+def test_the_python_snippets_of_the_readme_run():
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     (loop,) = (block for block in blocks if "policy.select_action" in block)
     (sure,) = (block for block in blocks if "path_log_prob" in block)

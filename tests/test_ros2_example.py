@@ -1,4 +1,4 @@
-"""Tests for examples/ros2_node.py: its loop without ROS, on a policy here and on one behind a server."""
+"""Tests for examples/ros2_node.py: its loop without ROS, with a local policy and one behind a server."""
 
 import importlib.util
 import subprocess
@@ -21,7 +21,7 @@ PATH = Path(__file__).parents[1] / "examples" / "ros2_node.py"
 LOW, HIGH = np.array(SPEC.low)[3:], np.array(SPEC.high)[3:]
 
 
-def example() -> ModuleType:
+def load_example() -> ModuleType:
     spec = importlib.util.spec_from_file_location("ros2_node", PATH)
     assert spec is not None
     assert spec.loader is not None
@@ -30,7 +30,7 @@ def example() -> ModuleType:
     return module
 
 
-ROS2_NODE = example()
+ROS2_NODE = load_example()
 
 
 def message(*numbers: float) -> SimpleNamespace:
@@ -41,7 +41,7 @@ GOOD = message(0.1, 0.2, 0.3)
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """Simulated clock."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -50,40 +50,40 @@ class Clock:
         return self.now
 
 
-def loop_on(planner: Any, clock: Clock) -> Any:
+def make_loop(planner: Any, clock: Clock) -> Any:
     config = SessionConfig(rate_hz=10, policy_hz=10, seed=1)
     return ROS2_NODE.PolicyLoop(Session(planner, config, clock=clock))
 
 
 def run(loop: Any, clock: Clock, messages: list[Any]) -> list[np.ndarray | None]:
-    """One control period per message; None is one that did not come."""
+    """Run one control period per message; None stands for a missing message."""
     sent = []
     for each in messages:
         if each is not None:
-            loop.observed(each, clock.now)
+            loop.receive(each, clock.now)
         sent.append(loop.step())
         clock.now += 0.1
     return sent
 
 
-def test_it_is_read_without_ros():
+def test_the_module_imports_without_ros():
     assert "rclpy" not in sys.modules
 
 
-def test_each_period_gets_a_command_inside_the_limits():
+def test_each_period_gets_a_command_within_the_limits():
     clock = Clock()
-    loop = loop_on(LinearPlanner(), clock)
+    loop = make_loop(LinearPlanner(), clock)
     sent = np.array(run(loop, clock, [GOOD] * 8))
     assert loop.problem == ""
     assert len(np.unique(sent, axis=0)) == 8
     assert ((sent >= LOW - 0.2) & (sent <= HIGH + 0.2)).all()
 
 
-def test_before_anything_was_observed_nothing_is_sent():
+def test_there_is_no_command_before_the_first_observation():
     clock = Clock()
-    loop = loop_on(LinearPlanner(), clock)
+    loop = make_loop(LinearPlanner(), clock)
     assert run(loop, clock, [None]) == [None]
-    assert "no command before the first good observation" in loop.problem
+    assert "no command before the first valid observation" in loop.problem
 
 
 @pytest.mark.parametrize(
@@ -96,9 +96,9 @@ def test_before_anything_was_observed_nothing_is_sent():
         (None, "missing_observation"),
     ],
 )
-def test_an_observation_that_cannot_be_right_is_said_and_planned_anew_after(bad: Any, reason: str):
+def test_an_invalid_observation_is_reported_and_the_loop_plans_again(bad: Any, reason: str):
     planner, clock = LinearPlanner(), Clock()
-    loop = loop_on(planner, clock)
+    loop = make_loop(planner, clock)
     run(loop, clock, [GOOD, GOOD])
     (held,) = run(loop, clock, [bad])
     assert reason in loop.problem
@@ -106,13 +106,13 @@ def test_an_observation_that_cannot_be_right_is_said_and_planned_anew_after(bad:
     before = len(planner.seeds)
     run(loop, clock, [GOOD])
     assert loop.problem == ""
-    assert len(planner.seeds) == before + 1, "it does not go on with a plan from before the fault"
+    assert len(planner.seeds) == before + 1, "the plan from before the fault is not used"
 
 
 @pytest.mark.parametrize(
     "fault", [RemoteTimeoutError("late"), ZeroDivisionError("bug"), Plan(np.full((5, 2), np.nan))]
 )
-def test_a_policy_that_fails_is_said_and_asked_again(fault: Any):
+def test_a_failing_policy_is_reported_and_called_again(fault: Any):
     faults: list[Any] = [None, fault, None]
 
     def before(seed: int) -> Any:
@@ -122,7 +122,7 @@ def test_a_policy_that_fails_is_said_and_asked_again(fault: Any):
         return now
 
     clock = Clock()
-    loop = loop_on(LinearPlanner(before), clock)
+    loop = make_loop(LinearPlanner(before), clock)
     problems = []
     for _ in range(8):
         (action,) = run(loop, clock, [GOOD])
@@ -132,17 +132,18 @@ def test_a_policy_that_fails_is_said_and_asked_again(fault: Any):
     assert faults == []
 
 
-def test_the_loop_over_a_server_sends_what_the_loop_on_the_policy_itself_sends():
+def test_a_policy_behind_a_server_gives_the_same_commands_as_a_local_one():
     policy = Policy.from_pretrained()
-    seen = [message(235.0 + k, 124.0, 299.6, 145.2, 5.378) for k in range(10)]
-    with served(policy) as house, RemotePolicy.connect(house.url, deadline_s=5, timeout_s=10) as remote:
+    messages = [message(235.0 + k, 124.0, 299.6, 145.2, 5.378) for k in range(10)]
+    with served(policy) as server, RemotePolicy.connect(server.url, deadline_s=5, timeout_s=10) as remote:
         here, there = Clock(), Clock()
-        ours, theirs = run(loop_on(policy, here), here, seen), run(loop_on(remote, there), there, seen)
-    assert np.array_equal(ours, theirs)
+        local = run(make_loop(policy, here), here, messages)
+        remote_commands = run(make_loop(remote, there), there, messages)
+    assert np.array_equal(local, remote_commands)
 
 
 class Topics:
-    """Stands in for rclpy, which pip cannot install: keeps what the node asks for, and calls it back."""
+    """Fake rclpy, which is not on PyPI: stores the callbacks of the node and calls them in `spin`."""
 
     def __init__(self) -> None:
         self.published: list[tuple[str, list[float]]] = []
@@ -178,7 +179,7 @@ class Topics:
         raise KeyboardInterrupt
 
 
-def test_the_node_publishes_actions_for_observations_and_warns_when_it_holds(monkeypatch: pytest.MonkeyPatch):
+def test_the_node_publishes_actions_and_warns_about_faults(monkeypatch: pytest.MonkeyPatch):
     topics = Topics()
     for name, module in topics.modules().items():
         monkeypatch.setitem(sys.modules, name, module)
@@ -188,11 +189,11 @@ def test_the_node_publishes_actions_for_observations_and_warns_when_it_holds(mon
     assert topic == "action"
     assert len(action) == len(held) == 2
     assert len(topics.warnings) == 2
-    assert "no command before the first good observation" in topics.warnings[0]
+    assert "no command before the first valid observation" in topics.warnings[0]
 
 
-@pytest.mark.skipif(importlib.util.find_spec("rclpy") is not None, reason="ROS 2 is here")
-def test_without_ros_it_says_so_in_one_line():
+@pytest.mark.skipif(importlib.util.find_spec("rclpy") is not None, reason="ROS 2 is installed")
+def test_without_ros_the_node_prints_one_line():
     done = subprocess.run(
         [sys.executable, str(PATH)],
         cwd=PATH.parents[1],
@@ -202,5 +203,5 @@ def test_without_ros_it_says_so_in_one_line():
     )
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert line.startswith("ros2_node: rclpy cannot be imported; it comes with ROS 2")
+    assert line.startswith("ros2_node: rclpy cannot be imported; it is part of ROS 2")
     assert "source /opt/ros" in line

@@ -1,5 +1,8 @@
-"""A policy inside a robot's control loop: timing, limits, faults, planning ahead. Numpy alone, no torch."""
+"""Control loop: run a policy on a robot with timing, command limits, fault handling and planning ahead.
+
+Numpy only, no torch.
+"""
 
 from nsde_policy.control.config import SessionConfig as SessionConfig
-from nsde_policy.control.report import Report as Report
+from nsde_policy.control.report import SessionReport as SessionReport
 from nsde_policy.control.session import Session as Session

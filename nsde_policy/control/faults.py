@@ -1,66 +1,114 @@
-"""What can go wrong in a control loop, and what is done about it."""
+"""Faults of a control loop, and the reaction to them: hold, stop or call back."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from nsde_policy.control.limits import Limiter
+
 
 class FaultKind(StrEnum):
-    """Every fault a session knows."""
+    """Kinds of faults that a session detects."""
 
     NON_FINITE_OBSERVATION = "non_finite_observation"
-    """NaN or infinity in an observation."""
+    """An observation contains NaN or infinity."""
     WRONG_OBSERVATION = "wrong_observation"
-    """Another shape, or no numbers at all."""
+    """An observation has the wrong shape, or is not numeric."""
     IMPLAUSIBLE_OBSERVATION = "implausible_observation"
-    """Numbers that cannot be right against the demonstrations: another unit, another order."""
+    """An observation is far outside the demonstrated range: wrong unit, wrong order of columns."""
     STALE_OBSERVATION = "stale_observation"
-    """Older than `max_age_s` when it came in, or when a command was asked for."""
+    """An observation is older than `max_age_s` when it arrives or when a command is requested."""
     MISSING_OBSERVATION = "missing_observation"
-    """A period of the policy passed without an observation."""
+    """A policy period passed without an observation."""
     REPEATED_OBSERVATION = "repeated_observation"
-    """The time stamp of the period before, again."""
+    """An observation has the time stamp of the policy period before."""
     REORDERED_OBSERVATION = "reordered_observation"
-    """A time stamp before that of an observation that came earlier."""
+    """An observation has an earlier time stamp than one that arrived before."""
     CLOCK_JUMP = "clock_jump"
-    """The clock went back or leapt ahead, a time stamp is not a number or lies in the future."""
+    """The clock moved back or too far ahead, or a time stamp is invalid or in the future."""
     NON_FINITE_PLAN = "non_finite_plan"
-    """The planner answered with NaN, infinity, or another shape."""
+    """The planner returned NaN, infinity or a wrong shape."""
     LATE_PLAN = "late_plan"
-    """Planning took longer than `deadline_s`, or left the loop without a command."""
+    """Planning took longer than `deadline_s`, or there is no plan to follow."""
     PLANNER_ERROR = "planner_error"
     """The planner raised an exception."""
     CALLBACK_ERROR = "callback_error"
-    """The callback that was told of another fault raised an exception."""
+    """The callback for another fault raised an exception."""
     UNFAMILIAR_STATE = "unfamiliar_state"
-    """Farther from the demonstrations than they ever are; a fault only where `fault_when_ood` is set."""
+    """The state is out of distribution; a fault only if `fault_when_ood` is set."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault, when and why."""
+    """One fault, its time on the session's clock in seconds, and details for people."""
 
     kind: FaultKind
     time: float
-    """On the session's clock, seconds."""
     detail: str
 
 
-Callback = Callable[[Fault], np.ndarray | None]
-"""Answers with the command to send, which still passes the limits, or None to hold."""
-Reaction = Literal["hold", "stop"] | Callback
+FaultCallback = Callable[[Fault], np.ndarray | None]
+"""Returns the command to send, which is limited like any other, or None to hold."""
+Reaction = Literal["hold", "stop"] | FaultCallback
 OnFault = Reaction | Mapping[FaultKind, Reaction]
-"""One reaction for every fault, or one for each kind; kinds that are not named hold."""
+"""One reaction for all faults, or one for each kind; kinds that are not in the mapping hold."""
 
 
-def reaction_to(on_fault: OnFault, kind: FaultKind) -> Reaction:
-    """What to do about a fault."""
+class FaultResponse(NamedTuple):
+    """Command that a session sends after faults."""
+
+    source: str
+    """Either hold or callback."""
+    action: np.ndarray
+    """The command, within the limits, (act_dim,)."""
+    stop: Fault | None = None
+    """The fault that stops the session, if there is one."""
+    callback_error: Fault | None = None
+    """The fault of a callback that raised an exception."""
+
+
+def get_reaction(on_fault: OnFault, kind: FaultKind) -> Reaction:
+    """Look up the reaction to a kind of fault."""
     return on_fault.get(kind, "hold") if isinstance(on_fault, Mapping) else on_fault
 
 
-def one_line(error: BaseException | None) -> str:
-    """An exception as the detail of a fault."""
+def respond_to_faults(
+    faults: Sequence[Fault], on_fault: OnFault, limiter: Limiter, dt: float
+) -> FaultResponse:
+    """Compute the command for `dt` seconds: brake if any reaction is stop, else ask the callbacks, else hold.
+
+    If a callback raises an exception, the reaction to `callback_error` is hold, or stop if that is set.
+    """
+    reactions = [(get_reaction(on_fault, fault.kind), fault) for fault in faults]
+    for reaction, fault in reactions:
+        if reaction == "stop":
+            return FaultResponse("hold", limiter.hold(dt), fault)
+    for reaction, fault in reactions:
+        if not callable(reaction):
+            continue
+        try:
+            answer = reaction(fault)
+        except Exception as error:  # a callback may raise anything, the loop must go on
+            failed = Fault(FaultKind.CALLBACK_ERROR, fault.time, describe_error(error))
+            stops = get_reaction(on_fault, failed.kind) == "stop"
+            return FaultResponse("hold", limiter.hold(dt), failed if stops else None, failed)
+        target = _parse_command(answer)
+        if target.shape == limiter.command.shape and np.isfinite(target).all() and dt > 0:
+            return FaultResponse("callback", limiter.follow(target, np.zeros_like(target), dt))
+    return FaultResponse("hold", limiter.hold(dt))
+
+
+def describe_error(error: BaseException | None) -> str:
+    """Format an exception on one line, for the detail of a fault."""
     return f"{type(error).__name__}: {' '.join(str(error).split()):.200}"
+
+
+def _parse_command(answer: Any) -> np.ndarray:
+    """Convert the answer of a callback to an array; an empty one if it is not numeric."""
+    try:
+        return np.asarray(answer, dtype=np.float64)
+    except (TypeError, ValueError):
+        return np.zeros(0)

@@ -1,36 +1,35 @@
-"""Python's garbage collector, kept from stopping a control loop.
+"""Keep Python's garbage collector from pausing a control loop.
 
-Now and then Python looks through every object there is, and no thread runs meanwhile: for a tenth of a second
-where torch is loaded. What was there before the loop began need not be looked through again.
+A full collection visits every object while all threads wait: a tenth of a second with torch loaded.
+`gc.freeze` excludes the objects that exist before the loop starts.
 """
 
 import gc
 import threading
 
 
-class _Aside:
-    """Counts who wants older objects left alone, so that sessions may overlap."""
+class GarbageFreezer:
+    """Freezes existing objects while at least one session is open, unless the program froze them itself."""
 
     def __init__(self) -> None:
-        self._lock, self._users, self._ours = threading.Lock(), 0, False
+        self._lock, self._users, self._frozen = threading.Lock(), 0, False
 
-    def begin(self) -> None:
-        """Collect once, then set everything aside; what comes later is collected as ever."""
+    def freeze(self) -> None:
+        """Collect garbage once, then freeze all objects; objects created later are collected as usual."""
         with self._lock:
             self._users += 1
-            if self._users == 1 and not gc.get_freeze_count():  # else the program does so itself
+            if self._users == 1 and not gc.get_freeze_count():
                 gc.collect()
                 gc.freeze()
-                self._ours = True
+                self._frozen = True
 
-    def end(self) -> None:
-        """Let the collector look through everything again, once nobody minds."""
+    def unfreeze(self) -> None:
+        """Unfreeze all objects when the last session closes."""
         with self._lock:
             self._users -= 1
-            if self._users == 0 and self._ours:
+            if self._users == 0 and self._frozen:
                 gc.unfreeze()
-                self._ours = False
+                self._frozen = False
 
 
-older_objects = _Aside()
-"""Of this process."""
+garbage_freezer = GarbageFreezer()

@@ -1,67 +1,71 @@
-"""What comes into a control session, checked: observations, their time stamps, the clock."""
+"""Checks of everything that a control session receives: observations, their time stamps, the clock."""
 
 import math
 from typing import Any
 
 import numpy as np
 
+from nsde_policy.control.config import ResolvedConfig
 from nsde_policy.control.faults import Fault, FaultKind
 from nsde_policy.errors import NonFiniteObservationError, PolicyInputError
 from nsde_policy.inference.observation import find_implausible, parse_observation
 from nsde_policy.inference.spec import PolicySpec
 
-TOLERANCE = 1e-9
-"""Rounding of time stamps, seconds."""
+TIME_TOLERANCE_S = 1e-9
 
 
-class Watch:
-    """Looks at every observation and at every reading of the clock; times in seconds."""
+class InputMonitor:
+    """Checks each observation and each reading of the clock.
 
-    def __init__(self, spec: PolicySpec, *, max_age_s: float, max_gap_s: float, ahead_s: float) -> None:
-        self._spec, self._max_age, self._max_gap, self._ahead = spec, max_age_s, max_gap_s, ahead_s
-        self.newest: float | None = None
-        """Time stamp of the newest observation."""
-        self._used: float | None = None
-        self._clock: float | None = None
+    All times are in seconds; time stamps may be up to `max_ahead_s` in the future.
+    """
+
+    def __init__(self, spec: PolicySpec, resolved: ResolvedConfig, *, max_ahead_s: float) -> None:
+        self._spec, self._max_ahead = spec, max_ahead_s
+        self._max_age, self._max_gap = resolved.max_age_s, resolved.max_gap_s
+        self.reset()
 
     def reset(self) -> None:
-        """Forget every time stamp."""
-        self.newest = self._used = self._clock = None
+        """Forget all time stamps."""
+        self._newest: float | None = None  # of all observations
+        self._used: float | None = None  # of the observations that the policy got
+        self._clock: float | None = None
 
-    def clock(self, now: float) -> Fault | None:
-        """A leap of the clock since it was last read, if there was one."""
+    def check_clock(self, now: float) -> Fault | None:
+        """Return a fault if the clock jumped since it was last read."""
         before, self._clock = self._clock, now
-        if before is None or -TOLERANCE <= now - before <= self._max_gap:
+        if before is None or -TIME_TOLERANCE_S <= now - before <= self._max_gap:
             return None
-        self.newest = self._used = None
+        self._newest = self._used = None
         return Fault(FaultKind.CLOCK_JUMP, now, f"the clock moved by {now - before:+.4g} s")
 
-    def waited(self, now: float) -> None:
-        """Note that time passed inside the session, which is no leap of the clock."""
+    def read_clock(self, now: float) -> None:
+        """Register time that passed inside the session, so that it does not count as a jump."""
         if self._clock is not None and now >= self._clock:
             self._clock = now
 
-    def observation(
-        self, given: Any, time: float, now: float, *, for_a_new_period: bool
+    def check_observation(
+        self, obs: Any, time: float, now: float, *, is_new_period: bool
     ) -> tuple[np.ndarray | None, list[Fault]]:
-        """The observation, (obs_dim,), where it can be used; and everything that is wrong with it."""
-        values, faults = self._values(given, now)
-        faults += self._time(time, now, for_a_new_period=for_a_new_period)
+        """Return the parsed observation, (obs_dim,), or None and the faults that it has."""
+        values, faults = self._check_values(obs, now)
+        faults += self._check_time(time, now, is_new_period=is_new_period)
         return (None, faults) if faults else (values, faults)
 
-    def use(self) -> None:
-        """Note that the newest observation was taken in."""
-        self._used = self.newest
+    def mark_used(self) -> None:
+        """Register that the policy got the newest observation."""
+        self._used = self._newest
 
-    def age(self, now: float, allowance: float) -> Fault | None:
-        """Whether the newest observation is too old for another command."""
-        if self.newest is None or now - self.newest <= self._max_age + allowance + TOLERANCE:
-            return None
-        return Fault(FaultKind.STALE_OBSERVATION, now, f"the newest is {now - self.newest:.4g} s old")
+    def check_age(self, now: float, allowance: float) -> list[Fault]:
+        """Return a fault if the newest observation is too old for another command."""
+        if self._newest is None or now - self._newest <= self._max_age + allowance + TIME_TOLERANCE_S:
+            return []
+        detail = f"the newest observation is {now - self._newest:.4g} s old"
+        return [Fault(FaultKind.STALE_OBSERVATION, now, detail)]
 
-    def _values(self, given: Any, now: float) -> tuple[np.ndarray | None, list[Fault]]:
+    def _check_values(self, obs: Any, now: float) -> tuple[np.ndarray | None, list[Fault]]:
         try:
-            values = parse_observation(given, self._spec)
+            values = parse_observation(obs, self._spec)
         except NonFiniteObservationError as error:
             return None, [Fault(FaultKind.NON_FINITE_OBSERVATION, now, str(error))]
         except PolicyInputError as error:
@@ -70,24 +74,24 @@ class Watch:
             return None, [Fault(FaultKind.IMPLAUSIBLE_OBSERVATION, now, reason)]
         return values, []
 
-    def _time(self, time: float, now: float, *, for_a_new_period: bool) -> list[Fault]:
-        if not math.isfinite(time) or time > now + self._ahead:
-            return [Fault(FaultKind.CLOCK_JUMP, now, f"a time stamp of {time!r} at {now:.6g}")]
+    def _check_time(self, time: float, now: float, *, is_new_period: bool) -> list[Fault]:
+        if not math.isfinite(time) or time > now + self._max_ahead:
+            return [Fault(FaultKind.CLOCK_JUMP, now, f"the time stamp is {time!r}, the clock {now:.6g}")]
         faults = []
-        if self.newest is not None and time < self.newest - TOLERANCE:
-            detail = f"from {self.newest - time:.4g} s before one that came earlier"
+        if self._newest is not None and time < self._newest - TIME_TOLERANCE_S:
+            detail = f"{self._newest - time:.4g} s older than the observation before"
             faults.append(Fault(FaultKind.REORDERED_OBSERVATION, now, detail))
-        elif for_a_new_period and self._used is not None and time <= self._used + TOLERANCE:
+        elif is_new_period and self._used is not None and time <= self._used + TIME_TOLERANCE_S:
             faults.append(Fault(FaultKind.REPEATED_OBSERVATION, now, f"time stamp {time:.6g} again"))
-        if now - time > self._max_age + TOLERANCE:
+        if now - time > self._max_age + TIME_TOLERANCE_S:
             faults.append(Fault(FaultKind.STALE_OBSERVATION, now, f"{now - time:.4g} s old"))
-        self.newest = time if self.newest is None else max(self.newest, time)
+        self._newest = time if self._newest is None else max(self._newest, time)
         return faults
 
 
-def seconds(t: Any) -> float:
-    """A time as a number; NaN for what is none."""
+def parse_time(value: Any) -> float:
+    """Return `float(value)`, or NaN if it is not a number, so that every range check fails."""
     try:
-        return float(t)
+        return float(value)
     except (TypeError, ValueError, OverflowError):
         return math.nan

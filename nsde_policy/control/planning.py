@@ -1,212 +1,279 @@
-"""When a control session plans, from what, and which plan is in force: in the loop, or ahead in a worker."""
+"""Planning in a control session: when to plan, from which states, and which plan to follow."""
 
 import math
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
-from nsde_policy.control.faults import Fault, FaultKind, one_line
+from nsde_policy.control.config import ResolvedConfig, SessionConfig
+from nsde_policy.control.faults import Fault, FaultKind, describe_error
+from nsde_policy.control.interpolation import TimedPlan
 from nsde_policy.control.report import Recorder
-from nsde_policy.control.timed_plan import TimedPlan, foreseen
-from nsde_policy.control.worker import PlanJob, PlanResult, PlanWorker
 from nsde_policy.errors import PlanError
 from nsde_policy.inference.history import History
-from nsde_policy.inference.spec import Planner
+from nsde_policy.inference.spec import Plan, Planner
 
-SPARE = 1
-"""Commands planned beyond those to be executed: where the next plan is a little late, and to draw the line to
-the end of the last period."""
-REMEMBERED = 10
-"""Latencies that the next one is expected not to exceed."""
+SPARE_COMMANDS = 1
+"""Commands planned beyond those to execute: for a plan that is a little late, and to interpolate to the end
+of the last period."""
+RECENT_LATENCIES = 10
+"""Number of plans whose longest latency is expected of the next one."""
 
 
-class Planning:
-    """The plan in force, the one to come, and the question under way.
+@dataclass(frozen=True, eq=False)
+class PlanJob:
+    """Request for a plan."""
 
-    Ahead of time, a plan is asked for as many periods before it is needed as planning took lately. It starts
-    from the states that the current plan foresees, moved by what it was wrong by so far, and continues the
-    commands that will have been sent by then:
+    index: int
+    """Number of plans requested before."""
+    states: np.ndarray
+    """States that the policy plans from, newest first, (history, d)."""
+    start: int
+    """Policy period of the first command."""
+    previous_action: np.ndarray
+    """Command of the period before `start`, (act_dim,)."""
+    steps: int
+    use: int
+    """Commands to execute before the next plan takes over."""
+    ahead: bool
+    """Whether `start` was in the future at the time of the request."""
+    base_seed: int
+    """Seed of the session, from which the seed of each plan is derived."""
+    requested_at: float
+    """Time of the request on the session's clock, seconds."""
+
+    def run(
+        self, planner: Planner, clock: Callable[[], float], *, catch: type[BaseException] = Exception
+    ) -> "PlanResult":
+        """Plan now; exceptions of the planner become part of the result.
+
+        The seed is derived here, in the worker, because `SeedSequence` is slow.
+        """
+        try:
+            seed = int(np.random.SeedSequence([self.base_seed, self.index]).generate_state(1)[0])
+            plan = planner.plan_from(self.states, steps=self.steps, seed=seed)
+        except catch as error:
+            return PlanResult(self, None, error, clock() - self.requested_at)
+        return PlanResult(self, plan, None, clock() - self.requested_at)
+
+
+@dataclass(frozen=True, eq=False)
+class PlanResult:
+    """Plan of a job, or the exception that the planner raised."""
+
+    job: PlanJob
+    plan: Plan | None
+    error: BaseException | None
+    latency: float
+    """Time from request to result, seconds."""
+
+
+class PlanWorker(Protocol):
+    """Runs plan jobs beside the control loop, such as a `PlannerThread`."""
+
+    def submit(self, function: Callable[[], PlanResult]) -> Future[PlanResult]:
+        """Start a job; the session submits the next one only after it has the result."""
+
+    def close(self) -> object:
+        """Release the worker without waiting for a running job."""
+
+
+class PlanScheduler:
+    """Requests plans in time, and keeps the current plan and the next one.
+
+    With a worker, a plan is requested as many periods before it is needed as planning took recently. It
+    starts from the states that the current plan predicts, corrected by its prediction error so far, and
+    continues the commands that will have been sent by then:
 
         period      0 1 2 3 4 5 6 7 8 9 …
-        asked       x           x
+        requested   x           x
         planned     x x x x x x x x
-        planned                     x x x x x x x x        from the states foreseen for period 8
+        planned                     x x x x x x x x        from the states predicted for period 8
 
-    A method that foresees no states plans from now, and what has passed when the plan is there is dropped.
+    A method that predicts no states plans from now; commands whose period has passed when the plan arrives
+    are dropped.
     """
 
     def __init__(
         self,
         planner: Planner,
+        config: SessionConfig,
+        resolved: ResolvedConfig,
         *,
-        chunk: int,
-        policy_hz: float,
-        deadline_s: float,
-        seed: int,
         clock: Callable[[], float],
         worker: PlanWorker | None,
         recorder: Recorder,
     ) -> None:
         self._planner, self._spec, self._worker = planner, planner.spec, worker
-        self._chunk, self._policy_hz, self._deadline, self._seed = chunk, policy_hz, deadline_s, seed
+        self._chunk, self._policy_hz = resolved.chunk, resolved.policy_hz
+        self._deadline, self._seed = config.deadline_s, config.seed
         self._clock, self._recorder = clock, recorder
-        self._latencies: deque[float] = deque(maxlen=REMEMBERED)
-        self.asked = 0
-        """Plans asked for so far, which is the index of the next."""
-        self._void = 0  # answers to questions up to this one are no longer wanted
-        self._under_way: PlanJob | None = None
-        self._waiting_since = 0.0  # when it was asked, or when its answer was given up
-        self._overdue = False  # whether it was said that it does not come
+        self._latencies: deque[float] = deque(maxlen=RECENT_LATENCIES)
+        self.requested = 0
+        """Number of plans requested so far, which is the index of the next."""
+        self._first_valid = 0  # plans with a lower index were requested before `reset`
+        self._job: PlanJob | None = None
+        self._future: Future[PlanResult] | None = None
+        self._waiting_since = 0.0
+        self._reported_overdue = False
         self.current: TimedPlan | None = None
-        self.coming: TimedPlan | None = None
+        self._next: TimedPlan | None = None
 
     @property
-    def waiting(self) -> bool:
-        """Whether a plan is being made."""
-        return self._under_way is not None
+    def is_planning(self) -> bool:
+        """Whether a plan has been requested and not arrived."""
+        return self._job is not None
 
-    def forget(self) -> None:
-        """Drop every plan, also the one being made: the world or the clock has jumped."""
-        self.current = self.coming = None
-        self._void = self.asked
-        self._waiting_since, self._overdue = self._clock(), False
+    def reset(self) -> None:
+        """Drop all plans, also one that is being made: the world or the clock has jumped."""
+        self.current = self._next = None
+        self._first_valid = self.requested
+        self._waiting_since, self._reported_overdue = self._clock(), False
 
-    def observed(self, memory: History, period: int, *, anew: bool) -> list[Fault]:
-        """Plan, or ask for a plan, where it is time for it; `anew` where the plan in force is not trusted."""
+    def update(self, history: History, period: int, *, replan: bool) -> list[Fault]:
+        """Plan, or request a plan, if the current one is about to end or `replan` is set."""
         faults = self.collect(period)
-        due = self.current is None or anew
+        current = self.current
+        is_due = current is None or replan
         if self._worker is None:
-            if due or self.current is None or period >= self.current.end:
-                faults += self._take(self._from_now(memory, period, 0).run(self._planner, self._clock))
+            if is_due or current is None or period >= current.end:
+                faults += self._accept(
+                    self._plan_from_now(history, period, 0).run(self._planner, self._clock)
+                )
             return faults
-        lead = self._lead()
-        due = due or self.current is None or self.current.end - period <= lead
-        if due and self._under_way is None and self.coming is None:
-            question = None if anew else self._from_then(memory, period, period + lead)
-            self._under_way = question or self._from_now(memory, period, lead)
-            self._waiting_since, self._overdue = self._under_way.requested_at, False
-            self._worker.submit(self._under_way)
-            faults += self.collect(period, patience=self._deadline if self.current is None else 0.0)
+        lead = self._expected_latency()
+        is_due = is_due or current is None or current.end - period <= lead
+        if is_due and self._job is None and self._next is None:
+            ahead = None if replan else self._plan_from_prediction(history, period, period + lead)
+            self._job = job = ahead or self._plan_from_now(history, period, lead)
+            self._waiting_since, self._reported_overdue = job.requested_at, False
+            self._future = self._worker.submit(
+                lambda: job.run(self._planner, self._clock, catch=BaseException)
+            )
+            faults += self.collect(period, timeout_s=self._deadline if current is None else 0.0)
         return faults
 
-    def collect(self, period: int, *, patience: float = 0.0) -> list[Fault]:
-        """Take in an answer that has come, and let a plan take over whose time has come."""
+    def collect(self, period: int, *, timeout_s: float = 0.0) -> list[Fault]:
+        """Fetch a plan that has arrived, and switch to the next plan if its period has come."""
         faults: list[Fault] = []
-        if self._worker is not None and self._under_way is not None:
-            answer = self._worker.result(patience)
-            if answer is None:
-                faults = self._never_coming(self._under_way)
+        if self._job is not None:
+            result = self._fetch(timeout_s)
+            if result is None:
+                faults = self._check_overdue(self._job)
             else:
-                self._under_way = None
-                faults = self._take(answer, period) if self._wanted(answer) else self._note(answer)
-        if self.coming is not None and period >= self.coming.start:
-            self.current, self.coming = self.coming, None
+                self._job = None
+                is_valid = result.job.index >= self._first_valid
+                faults = self._accept(result, period) if is_valid else self._record_fault(result)
+        if self._next is not None and period >= self._next.start:
+            self.current, self._next = self._next, None
         return faults
 
     def close(self) -> None:
-        """Let the worker go; what has gone wrong with a plan that has come meanwhile is still noted."""
+        """Release the worker; record a fault of the last plan if it has arrived."""
         if self._worker is None:
             return
-        if self._under_way is not None and (answer := self._worker.result(0.0)) is not None:
-            self._under_way = None
-            self._note(answer)
+        if self._job is not None and (result := self._fetch(0.0)) is not None:
+            self._job = None
+            self._record_fault(result)
         self._worker.close()
 
-    def _wanted(self, answer: PlanResult) -> bool:
-        return answer.job.index >= self._void
+    def _fetch(self, timeout_s: float) -> PlanResult | None:
+        try:
+            result = None if self._future is None else self._future.result(timeout_s)
+        except TimeoutError:
+            return None
+        self._future = None
+        return result
 
-    def _never_coming(self, question: PlanJob) -> list[Fault]:
-        """Say once of a plan that it has not come for as long as it would have lasted."""
+    def _check_overdue(self, job: PlanJob) -> list[Fault]:
+        """Report once that a plan takes longer to make than it would last."""
         now = self._clock()
-        if self._overdue or now - self._waiting_since <= question.steps / self._policy_hz:
+        if self._reported_overdue or now - self._waiting_since <= job.steps / self._policy_hz:
             return []
-        self._overdue = True
-        detail = f"the worker has been planning for {now - self._waiting_since:.4g} s without an answer"
+        self._reported_overdue = True
+        detail = f"the worker has been planning for {now - self._waiting_since:.4g} s without a result"
         return [Fault(FaultKind.LATE_PLAN, now, detail)]
 
-    def _note(self, answer: PlanResult) -> list[Fault]:
-        """Count what is wrong with a plan that nobody wants any more; it is no reason to hold."""
-        found = self._laid_out(answer)
-        if isinstance(found, Fault):
-            self._recorder.noted(found)
+    def _record_fault(self, result: PlanResult) -> list[Fault]:
+        """Count the fault of a plan that is no longer needed; the session does not react to it."""
+        plan = self._to_timed_plan(result)
+        if isinstance(plan, Fault):
+            self._recorder.record_fault(plan)
         return []
 
-    def _lead(self) -> int:
-        """Periods that planning is expected to take."""
+    def _expected_latency(self) -> int:
+        """Return how many policy periods the next plan is expected to take."""
         longest = max(self._latencies, default=0.0) * self._policy_hz
         return min(max(math.ceil(longest - 1e-6), 1), self._chunk)
 
-    def _from_now(self, memory: History, period: int, lead: int) -> PlanJob:
-        longest = self._spec.longest_chunk or self._chunk + lead + SPARE
-        steps = min(self._chunk + lead + SPARE, longest)
-        use = min(self._chunk + lead, steps)
-        return self._question(memory.states(), period, memory.last_action, steps=steps, use=use, ahead=False)
+    def _plan_from_now(self, history: History, period: int, lead: int) -> PlanJob:
+        return self._new_job(history.states(), period, history.last_action, self._chunk + lead, ahead=False)
 
-    def _from_then(self, memory: History, period: int, start: int) -> PlanJob | None:
+    def _plan_from_prediction(self, history: History, period: int, start: int) -> PlanJob | None:
         if self.current is None:
             return None
-        states = foreseen(self.current, memory.states(), period, start, self._spec)
+        states = self.current.predict_states(history.states(), period, start, self._spec)
         if states is None:
             return None
-        steps = min(self._chunk + SPARE, self._spec.longest_chunk or self._chunk + SPARE)
-        in_force = states[0, self._spec.obs_dim :].astype(np.float64)
-        return self._question(states, start, in_force, steps=steps, use=min(self._chunk, steps), ahead=True)
+        previous_action = states[0, self._spec.obs_dim :].astype(np.float64)
+        return self._new_job(states, start, previous_action, self._chunk, ahead=True)
 
-    def _question(
-        self, states: np.ndarray, start: int, in_force: np.ndarray, *, steps: int, use: int, ahead: bool
+    def _new_job(
+        self, states: np.ndarray, start: int, previous_action: np.ndarray, use: int, *, ahead: bool
     ) -> PlanJob:
-        self.asked += 1
+        steps = min(use + SPARE_COMMANDS, self._spec.longest_chunk or math.inf)
+        self.requested += 1
         return PlanJob(
-            index=self.asked - 1,
+            index=self.requested - 1,
             states=states,
-            steps=steps,
-            base_seed=self._seed,
             start=start,
-            previous_action=in_force,
-            use=use,
+            previous_action=previous_action,
+            steps=int(steps),
+            use=min(use, int(steps)),
             ahead=ahead,
+            base_seed=self._seed,
             requested_at=self._clock(),
         )
 
-    def _take(self, answer: PlanResult, period: int | None = None) -> list[Fault]:
-        """Lay out the answer as a plan; what is wrong with it comes back as faults."""
-        question, now = answer.job, self._clock()
-        if question.ahead:
-            missed = period is not None and period > question.start
-        else:
-            missed = answer.latency > self._deadline
-        self._latencies.append(answer.latency)
-        self._recorder.planned(answer.latency, missed=missed)
+    def _accept(self, result: PlanResult, period: int | None = None) -> list[Fault]:
+        """Make a result the current plan, or the next one if it was planned ahead; return its faults."""
+        job, now = result.job, self._clock()
+        passed = period is not None and period > job.start
+        missed = passed if job.ahead else result.latency > self._deadline
+        self._latencies.append(result.latency)
+        self._recorder.record_plan(result.latency, missed=missed)
         faults = []
         if missed and self._worker is None:
-            detail = f"planning took {answer.latency:.4g} s, the deadline is {self._deadline:g} s"
+            detail = f"planning took {result.latency:.4g} s, the deadline is {self._deadline:g} s"
             faults.append(Fault(FaultKind.LATE_PLAN, now, detail))
-        plan = self._laid_out(answer)
+        plan = self._to_timed_plan(result)
         if isinstance(plan, Fault):
             return [*faults, plan]
         if period is not None and plan.last < period:
-            detail = f"planning took {answer.latency:.4g} s, every command of the plan has passed"
+            detail = f"planning took {result.latency:.4g} s, all commands of the plan have passed"
             return [*faults, Fault(FaultKind.LATE_PLAN, now, detail)]
-        if question.ahead:
-            self.coming = plan
+        if job.ahead:
+            self._next = plan
         else:
-            self.current, self.coming = plan, None
+            self.current, self._next = plan, None
         return faults
 
-    def _laid_out(self, answer: PlanResult) -> TimedPlan | Fault:
-        """The plan in time, or what is wrong with it."""
-        question = answer.job
-        if answer.plan is None:
-            return Fault(FaultKind.PLANNER_ERROR, self._clock(), one_line(answer.error))
+    def _to_timed_plan(self, result: PlanResult) -> TimedPlan | Fault:
+        job = result.job
+        if result.plan is None:
+            return Fault(FaultKind.PLANNER_ERROR, self._clock(), describe_error(result.error))
         try:
-            return TimedPlan.of(
-                answer.plan,
+            return TimedPlan.from_plan(
+                result.plan,
                 self._spec,
-                index=question.index,
-                start=question.start,
-                in_force=question.previous_action,
-                use=question.use,
+                index=job.index,
+                start=job.start,
+                previous_action=job.previous_action,
+                use=job.use,
             )
         except PlanError as error:
             return Fault(FaultKind.NON_FINITE_PLAN, self._clock(), str(error))

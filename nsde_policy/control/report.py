@@ -1,11 +1,11 @@
-"""What a control session did: one record per command, one report for all; JSON lines while it runs."""
+"""Records of a control session: one per command, a summary report, and a log of JSON lines."""
 
 import json
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -13,36 +13,35 @@ from nsde_policy.control.faults import Fault, FaultKind
 from nsde_policy.errors import OutputError
 from nsde_policy.files import check_writable
 
-KEPT = 100_000
-"""Latencies and jerks that are kept for quantiles, the newest."""
+MAX_SAMPLES = 100_000
+"""Number of newest latencies and jerks that the report summarizes."""
 
 
 @dataclass(frozen=True, eq=False)
-class Sent:
-    """One command as it left the session."""
+class CommandRecord:
+    """One command that a session returned."""
 
     time: float
-    """The instant it is for, on the session's clock, seconds."""
+    """Time on the session's clock that the command is for, seconds."""
     action: np.ndarray
-    """(act_dim,)"""
+    """The command, (act_dim,)."""
     sigma: np.ndarray
-    """How unsure the command is, in its own units, (act_dim,); what the demonstrations' commands change in
-    that time where a method does not say, and while a command is held."""
+    """Standard deviation of the command, (act_dim,). For methods that do not report it and while holding: the
+    standard deviation of the commands' changes in the demonstrations."""
     ood: float | None
-    """Distance of the last state from the demonstrations, see `calibration.NoveltyDetector`; None where the
-    session knows of none."""
+    """Out-of-distribution score of the last state (`calibration.NoveltyDetector`); None if not calibrated."""
     is_ood: bool
-    """Whether it is beyond the threshold calibrated on the demonstrations."""
+    """Whether the score exceeds the threshold."""
     source: str
-    """plan, hold, callback or wait (for the first plan)."""
+    """One of plan, hold, callback and wait (for the first plan)."""
     plan: int | None
-    """Which plan it is from, counted from 0."""
+    """Index of the plan that the command follows."""
     planned_for: float | None
-    """The instant the plan meant it for, seconds; never more than one policy period before `time`."""
+    """Start of the policy period that the plan meant it for, seconds; at most one period before `time`."""
     faults: tuple[Fault, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, for one line of JSON."""
+        """Convert to plain numbers for a line of JSON."""
         return {
             "time": self.time,
             "action": self.action.tolist(),
@@ -56,41 +55,41 @@ class Sent:
 
 
 @dataclass(frozen=True)
-class Report:
-    """How a session went."""
+class SessionReport:
+    """Summary of a session."""
 
     commands: int
     seconds: float
-    """From the first command to the last."""
+    """Time from the first command to the last."""
     rate_hz: float
-    """Commands per second, as achieved."""
+    """Achieved commands per second."""
     plans: int
     missed_deadlines: int
-    """Plans that came later than they were needed."""
+    """Plans that arrived later than they were needed."""
     skipped_ticks: int
-    """Control periods that passed without a command."""
+    """Control periods without a command."""
     latency_p50_s: float
     latency_p99_s: float
     latency_max_s: float
-    """Of planning, over the newest plans; 0 where there was none."""
+    """Longest planning time of the newest plans; 0 without plans."""
     faults: Mapping[str, int]
-    """How often each kind occurred."""
+    """Number of faults of each kind."""
     held: int
     """Commands that held or braked instead of following a plan."""
     unfamiliar: int
-    """Commands sent while the state was farther from the demonstrations than their threshold."""
+    """Commands sent while the state was out of distribution."""
     jerk_at_joins: float
-    """|Δ³ command| from policy period to policy period where one plan takes over from another, in largest
-    steps per period; median. It does not depend on the control rate."""
+    """Median |Δ³ command| from policy period to policy period while one plan takes over from another, as a
+    fraction of the largest step per period. It does not depend on the control rate."""
     jerk_elsewhere: float
-    """The same within plans."""
+    """Median of the same within plans."""
 
     def to_json(self) -> str:
-        """Indented JSON."""
+        """Convert to indented JSON."""
         return json.dumps(asdict(self), indent=2, allow_nan=False)
 
-    def as_text(self) -> str:
-        """A few lines for people."""
+    def to_text(self) -> str:
+        """Format as a few lines of text."""
         faults = ", ".join(f"{kind} {count}" for kind, count in self.faults.items()) or "none"
         return "\n".join(
             [
@@ -106,45 +105,57 @@ class Report:
 
 
 class Recorder:
-    """Counts while a session runs, and writes a line per command where a file is given."""
+    """Counts events while a session runs, and writes the log.
+
+    Args:
+        step: Largest change of a command in one policy period, (act_dim,).
+        log: File for one line of JSON per command.
+    """
 
     def __init__(self, *, step: np.ndarray, log: Path | str | None) -> None:
-        self._step = step  # largest change of a command over one policy period, (act_dim,)
-        self._log = None if log is None else _opened(Path(log))
+        self._step = step
+        self._log = None
+        if log is not None:
+            check_writable(Path(log))
+            try:
+                self._log = Path(log).open("w", buffering=1 << 16)  # noqa: SIM115
+            except OSError as error:
+                raise OutputError(f"{log} cannot be written: {error.strerror}") from error
         self._periods: deque[tuple[int, np.ndarray, int]] = deque(maxlen=4)
-        self._jerks: dict[bool, deque[float]] = {at: deque(maxlen=KEPT) for at in (True, False)}
-        self._latencies: deque[float] = deque(maxlen=KEPT)
+        self._jerks_at_joins: deque[float] = deque(maxlen=MAX_SAMPLES)
+        self._jerks_elsewhere: deque[float] = deque(maxlen=MAX_SAMPLES)
+        self._latencies: deque[float] = deque(maxlen=MAX_SAMPLES)
         self._faults: Counter[str] = Counter()
         self._commands = self._plans = self._missed = self._skipped = self._held = self._unfamiliar = 0
         self._seconds = 0.0
 
-    def planned(self, latency: float, *, missed: bool) -> None:
-        """Note a plan and how long it took, seconds."""
+    def record_plan(self, latency: float, *, missed: bool) -> None:
+        """Count a plan and its latency in seconds."""
         self._plans += 1
         self._missed += missed
         self._latencies.append(latency)
 
-    def skipped(self, ticks: int) -> None:
-        """Note control periods that passed without a command."""
+    def record_skipped(self, ticks: int) -> None:
+        """Count control periods without a command."""
         self._skipped += ticks
 
-    def sent(self, sent: Sent, *, since: float) -> None:
-        """Note a command, `since` seconds after the one before."""
+    def record_command(self, command: CommandRecord, *, since: float) -> None:
+        """Count and log a command that was sent `since` seconds after the one before."""
         self._commands += 1
         self._seconds += since
-        self._held += sent.source in ("hold", "callback")
-        self._unfamiliar += sent.is_ood
-        for fault in sent.faults:
-            self._faults[fault.kind.value] += 1
+        self._held += command.source in ("hold", "callback")
+        self._unfamiliar += command.is_ood
+        for fault in command.faults:
+            self.record_fault(fault)
         if self._log is not None:
-            self._log.write(json.dumps(sent.to_dict()) + "\n")
+            self._log.write(json.dumps(command.to_dict()) + "\n")
 
-    def noted(self, fault: Fault) -> None:
-        """Note a fault that came with no command."""
+    def record_fault(self, fault: Fault) -> None:
+        """Count a fault, also one without a command."""
         self._faults[fault.kind.value] += 1
 
-    def period_ended(self, period: int, command: np.ndarray, plan: int | None) -> None:
-        """Note the command in the middle of a policy period, and the plan it is from."""
+    def record_period(self, period: int, command: np.ndarray, plan: int | None) -> None:
+        """Update the jerk with the command in the middle of a policy period and the index of its plan."""
         if plan is None or (self._periods and self._periods[-1][0] != period - 1):
             self._periods.clear()
         if plan is None:
@@ -153,16 +164,16 @@ class Recorder:
         if len(self._periods) == 4:
             a, b, c, d = (command for _, command, _ in self._periods)
             jerk = float((np.abs(d - 3 * c + 3 * b - a) / self._step).max())
-            self._jerks[len({plan for *_, plan in self._periods}) > 1].append(jerk)
+            one_plan = len({plan for *_, plan in self._periods}) == 1
+            (self._jerks_elsewhere if one_plan else self._jerks_at_joins).append(jerk)
 
-    def report(self) -> Report:
-        """What has been counted so far."""
+    def report(self) -> SessionReport:
+        """Summarize everything recorded so far."""
         latency = np.array(self._latencies) if self._latencies else np.zeros(1)
-        seconds = self._seconds
-        return Report(
+        return SessionReport(
             commands=self._commands,
-            seconds=seconds,
-            rate_hz=(self._commands - 1) / seconds if seconds > 0 else 0.0,
+            seconds=self._seconds,
+            rate_hz=(self._commands - 1) / self._seconds if self._seconds > 0 else 0.0,
             plans=self._plans,
             missed_deadlines=self._missed,
             skipped_ticks=self._skipped,
@@ -172,24 +183,12 @@ class Recorder:
             faults={kind.value: self._faults[kind.value] for kind in FaultKind if self._faults[kind.value]},
             held=self._held,
             unfamiliar=self._unfamiliar,
-            jerk_at_joins=_median(self._jerks[True]),
-            jerk_elsewhere=_median(self._jerks[False]),
+            jerk_at_joins=float(np.median(self._jerks_at_joins or [0.0])),
+            jerk_elsewhere=float(np.median(self._jerks_elsewhere or [0.0])),
         )
 
     def close(self) -> None:
-        """Finish the file."""
+        """Close the log file."""
         if self._log is not None:
             self._log.close()
             self._log = None
-
-
-def _median(values: deque[float]) -> float:
-    return float(np.median(values)) if values else 0.0
-
-
-def _opened(log: Path) -> IO[str]:
-    check_writable(log)
-    try:
-        return log.open("w", buffering=1 << 16)
-    except OSError as error:
-        raise OutputError(f"{log} cannot be written: {error.strerror}") from error

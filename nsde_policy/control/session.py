@@ -1,38 +1,45 @@
-"""A policy inside a robot's control loop: commands that are finite, inside limits and on time. No torch.
+"""Control session: a policy in a robot's control loop, with commands that are finite, limited and on time.
 
     with Session(policy, SessionConfig(rate_hz=10)) as session:
         for obs, t in robot:
             robot.send(session.step(obs, t))
-    print(session.report().as_text())
+    print(session.report().to_text())
 
-It works with whatever is a `Planner`: a trained run, an exported graph, a policy on another machine.
+It takes any `Planner`: a trained run, an exported graph, or a policy behind a server. No torch.
 """
 
 import time
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 
-from nsde_policy.control.clock import Grid, ticks
+from nsde_policy.control.clock import TimeGrid
 from nsde_policy.control.config import SessionConfig
-from nsde_policy.control.faults import Fault, FaultKind, reaction_to
-from nsde_policy.control.gc import older_objects
-from nsde_policy.control.inputs import Watch, seconds
-from nsde_policy.control.interpolation import Follower
+from nsde_policy.control.faults import Fault, FaultKind, get_reaction, respond_to_faults
+from nsde_policy.control.gc import garbage_freezer
+from nsde_policy.control.inputs import InputMonitor, parse_time
+from nsde_policy.control.interpolation import PlanFollower
 from nsde_policy.control.limits import Limiter
-from nsde_policy.control.planning import Planning
-from nsde_policy.control.reaction import react
-from nsde_policy.control.report import Recorder, Report, Sent
-from nsde_policy.control.worker import PlanWorker, ThreadWorker
+from nsde_policy.control.planning import PlanScheduler, PlanWorker
+from nsde_policy.control.report import CommandRecord, Recorder, SessionReport
 from nsde_policy.errors import ConfigError, PolicyInputError, SessionClosedError, SessionStoppedError
 from nsde_policy.inference.calibration import Calibration, NoveltyDetector
 from nsde_policy.inference.spec import Planner
+from nsde_policy.inference.worker import PlannerThread
 
 
 class Session:
-    """One control loop. Not for several threads at once; times are seconds on `clock`."""
+    """One control loop; not thread-safe.
+
+    Args:
+        planner: The policy.
+        config: Settings of the loop.
+        calibration: Measurements of the demonstrations: rate, limits, out-of-distribution threshold.
+        clock: Returns the current time in seconds; all times of the session are on this clock.
+        sleep: Waits for a number of seconds, for `ticks`.
+        worker: Runs plan jobs if `plan_ahead` is set; by default a `PlannerThread`.
+    """
 
     def __init__(
         self,
@@ -47,271 +54,261 @@ class Session:
         self.config = config = config or SessionConfig()
         self.spec = spec = planner.spec
         calibration = (calibration or Calibration.from_spec(spec)).check(spec)
-        self._settled = settled = config.filled_in(spec, calibration)
+        self.resolved = resolved = config.resolve(spec, calibration)
+        """Limits, policy rate and other values that depend on the policy."""
         self._clock, self._sleep = clock, sleep
+        self._tick_s = 1 / config.rate_hz
         self._novelty = NoveltyDetector(calibration, spec)
         if config.fault_when_ood and not self._novelty.is_calibrated:
             raise ConfigError("fault_when_ood needs a calibration: give the run's calibration.json")
-        self._prior = np.array(spec.increment_std[spec.obs_dim :])
-        self._recorder = Recorder(step=settled.limits.speed / settled.policy_hz, log=config.log)
-        if config.plan_ahead and worker is None:
-            worker = ThreadWorker(planner, clock)
-        self._planning = Planning(
-            planner,
-            chunk=settled.chunk,
-            policy_hz=settled.policy_hz,
-            deadline_s=config.deadline_s,
-            seed=config.seed,
-            clock=clock,
-            worker=worker if config.plan_ahead else None,
-            recorder=self._recorder,
+        self._increment_std = np.array(spec.increment_std[spec.obs_dim :])
+        self._recorder = Recorder(step=resolved.limits.speed / resolved.policy_hz, log=config.log)
+        worker = (worker or PlannerThread()) if config.plan_ahead else None
+        self._scheduler = PlanScheduler(
+            planner, config, resolved, clock=clock, worker=worker, recorder=self._recorder
         )
-        self._grid = Grid(rate_hz=config.rate_hz, policy_hz=settled.policy_hz)
-        self._follower = Follower(policy_hz=settled.policy_hz, blend=config.blend)
-        self._watch = Watch(
-            spec, max_age_s=settled.max_age_s, max_gap_s=settled.max_gap_s, ahead_s=1 / config.rate_hz
-        )
-        self.last: Sent | None = None
-        """The last command, with all that is known of it."""
-        self._spares_gc = self._closed = False
-        self._period = self._observed = -1  # the newest policy period, and the newest that was observed
+        self._grid = TimeGrid(rate_hz=config.rate_hz, policy_hz=resolved.policy_hz)
+        self._follower = PlanFollower(policy_hz=resolved.policy_hz, blend=config.blend)
+        self._monitor = InputMonitor(spec, resolved, max_ahead_s=self._tick_s)
+        self.last: CommandRecord | None = None
+        """The last command, with its plan, uncertainty and faults."""
+        self._has_frozen_gc = self._is_closed = False
         self.reset()
 
-    # --- For the robot's loop ---
-
     def step(self, obs: Any, t: float | None = None) -> np.ndarray:
-        """The command for this control period, (act_dim,), after an observation made at `t` (by default now).
+        """Return the command for this control period, (act_dim,). Call it once per control period.
 
-        Call it once per control period; None stands for an observation that did not come.
+        Args:
+            obs: The observation; None if none arrived.
+            t: When it was made, on the session's clock; by default now.
+
+        Raises:
+            PolicyInputError: If there has been no valid observation yet.
+            SessionStoppedError: If a fault has stopped the session.
+            SessionClosedError: If the session has been closed.
         """
-        if self._closed:
-            raise SessionClosedError("the session has been closed and takes no step; open another")
-        self._refuse_if_stopped()
+        if self._is_closed:
+            raise SessionClosedError("the session is closed; open a new one to call step()")
+        self._raise_if_stopped()
         now = self._clock()
         faults = self._check_clock(now)
-        instant = self._grid.instant(self._grid.tick(now))
-        period = max(self._grid.period(instant), self._period)
-        faults += self._new_period(period)
-        faults += self._receive(obs, now if t is None else seconds(t), now, period)
-        faults += self._planning.collect(period)
+        tick = self._grid.nearest_tick(now)
+        time = self._grid.tick_time(tick)
+        period = max(self._grid.current_period(time), self._period)
+        faults += self._start_period(period)
+        faults += self._receive(obs, now if t is None else parse_time(t), now, period)
+        faults += self._scheduler.collect(period)
         done = self._clock()
-        self._watch.waited(done)
-        if self._grid.begun(done) > self._grid.tick(now):
-            instant = self._grid.instant(self._grid.begun(done))
-            self._period = max(self._period, self._grid.period(instant))
-        return self._send(instant, faults)
+        self._monitor.read_clock(done)
+        if self._grid.current_tick(done) > tick:  # planning took until a later period
+            time = self._grid.tick_time(self._grid.current_tick(done))
+            self._period = max(self._period, self._grid.current_period(time))
+        return self._send(time, faults)
 
     def action_at(self, t: float) -> np.ndarray:
-        """The command for an instant between two observations, (act_dim,), from the plan there is.
+        """Return the command for a time between two observations, (act_dim,), from the current plan.
 
-        What it returns counts as sent. Instants only go forward: an earlier one gets the last command again.
-        It also answers after `close`, as long as the plan lasts.
+        It counts as sent. Times only go forward: for an earlier time the last command is returned again. Also
+        works after `close`, as long as the plan lasts.
         """
-        self._refuse_if_stopped()
+        self._raise_if_stopped()
         now = self._clock()
         faults = self._check_clock(now)
-        reach, t = 1 / self._settled.policy_hz, seconds(t)
+        reach, t = 1 / self.resolved.policy_hz, parse_time(t)
         if not now - reach <= t <= now + reach:
-            faults.append(Fault(FaultKind.CLOCK_JUMP, now, f"a command for {t!r} was asked for at {now:.6g}"))
+            detail = f"a command for time {t!r} was requested at {now:.6g}"
+            faults.append(Fault(FaultKind.CLOCK_JUMP, now, detail))
             t = now
-        faults += [fault for fault in [self._watch.age(now, reach)] if fault is not None]
-        faults += self._planning.collect(self._grid.period(t))
+        faults += self._monitor.check_age(now, reach)
+        faults += self._scheduler.collect(self._grid.current_period(t))
         return self._send(t, faults)
 
     def ticks(self) -> Iterator[float]:
-        """Wait for each control period in turn, without drift; yields when it began."""
-        return ticks(self._grid, self._clock, self._sleep)
+        """Sleep until each control period and yield its start, without drift."""
+        return self._grid.ticks(self._clock, self._sleep)
 
     def reset(self) -> None:
-        """Forget the episode, also a stop: call it whenever the world jumps. The report goes on."""
+        """Start a new episode, also after a stop: call it whenever the world jumps. The report continues."""
         self._stopped: Fault | None = None
         self._limiter: Limiter | None = None
         self._grid.origin = None
-        self._watch.reset()
-        self._start_memory(None)
-        self._planning.forget()
+        self._monitor.reset()
+        self._start_history(self.config.initial_command)
+        self._scheduler.reset()
         self._ood: float | None = None
-        self._instant: float | None = None
-        self._had_a_plan = False
-        self._start_periods()
+        self._last_time: float | None = None
+        self._has_followed_plan = False
+        self._reset_periods()
 
-    def report(self) -> Report:
-        """How the session went so far."""
+    def report(self) -> SessionReport:
+        """Summarize the session so far."""
         return self._recorder.report()
 
     def close(self) -> None:
-        """Let the worker go and finish the log; `step` takes no observation any more."""
-        self._closed = True
-        self._planning.close()
+        """Release the worker and close the log; `step` raises from now on."""
+        self._is_closed = True
+        self._scheduler.close()
         self._recorder.close()
-        if self._spares_gc:
-            self._spares_gc = False
-            older_objects.end()
+        if self._has_frozen_gc:
+            self._has_frozen_gc = False
+            garbage_freezer.unfreeze()
 
     def __enter__(self) -> Self:
-        if self.config.spare_gc and not self._spares_gc:
-            self._spares_gc = True
-            older_objects.begin()
+        if self.config.freeze_gc and not self._has_frozen_gc:
+            self._has_frozen_gc = True
+            garbage_freezer.freeze()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    # --- What comes in ---
+    # --- Inputs ---
 
     def _check_clock(self, now: float) -> list[Fault]:
-        jump = self._watch.clock(now)
+        jump = self._monitor.check_clock(now)
         if jump is not None:
-            self._planning.forget()
-            self._start_memory(self._period_command)
-            self._instant = now - 1 / self.config.rate_hz
+            self._scheduler.reset()
+            self._start_history(self._period_command)
+            self._last_time = now - self._tick_s
         if jump is not None or self._grid.origin is None:
-            self._grid.anchor(now)
-            self._start_periods()
+            self._grid.start(now)
+            self._reset_periods()
         return [] if jump is None else [jump]
 
-    def _start_periods(self) -> None:
-        self._period = self._observed = -1
-        self._distrust = -1
-        self._follower.let_go()
-        self._middle: tuple[int, np.ndarray, int | None] | None = None
+    def _reset_periods(self) -> None:
+        self._period = self._observed_period = -1
+        self._first_trusted_plan = -1  # plans with a lower index were requested before the last fault
+        self._follower.reset()
+        self._period_middle: tuple[int, np.ndarray, int | None] | None = None
 
-    def _start_memory(self, action: np.ndarray | None) -> None:
-        """Remember nothing but the command in force."""
-        self._memory = self.spec.new_history()
-        self._period_command = self.config.in_force if action is None else action
+    def _start_history(self, command: np.ndarray | None) -> None:
+        """Forget all observations, and remember only the last command."""
+        self._history = self.spec.new_history()
+        self._period_command = self.config.initial_command if command is None else command
         if self._period_command is not None:
-            self._memory.add_action(self._period_command)
+            self._history.add_action(self._period_command)
 
-    def _new_period(self, period: int) -> list[Fault]:
-        """Note that periods of the policy have begun; those without any observation are faults."""
+    def _start_period(self, period: int) -> list[Fault]:
+        """Set the policy period; return a fault if periods passed without an observation."""
         before, self._period = self._period, period
-        missed = period - 1 - max(self._observed, before)
+        missed = period - 1 - max(self._observed_period, before)
         if before < 0 or missed <= 0:
             return []
-        return [
-            Fault(FaultKind.MISSING_OBSERVATION, self._grid.period_begins(period), f"for {missed} periods")
-        ]
+        time = self._grid.period_time(period)
+        return [Fault(FaultKind.MISSING_OBSERVATION, time, f"for {missed} periods")]
 
     def _receive(self, obs: Any, t: float, now: float, period: int) -> list[Fault]:
-        new = period > self._observed
+        """Check an observation; the first valid one of a policy period goes to the policy."""
+        is_new_period = period > self._observed_period
         if obs is None:
-            return [Fault(FaultKind.MISSING_OBSERVATION, now, "for this period")] if new else []
-        values, faults = self._watch.observation(obs, t, now, for_a_new_period=new)
-        if values is None or not new:
+            return [Fault(FaultKind.MISSING_OBSERVATION, now, "for this period")] if is_new_period else []
+        values, faults = self._monitor.check_observation(obs, t, now, is_new_period=is_new_period)
+        if values is None or not is_new_period:
             return faults
-        return self._take_in(values, period, now)
+        return self._add_observation(values, period, now)
 
-    def _take_in(self, obs: np.ndarray, period: int, now: float) -> list[Fault]:
-        """Remember the observation of a policy period, and plan where it is time."""
-        if self._observed >= 0 and period > self._observed + 1:
-            self._start_memory(self._period_command)
+    def _add_observation(self, obs: np.ndarray, period: int, now: float) -> list[Fault]:
+        if self._observed_period >= 0 and period > self._observed_period + 1:
+            self._start_history(self._period_command)
         elif self._period_command is not None:
-            self._memory.add_action(self._period_command)
-        self._memory.add_observation(obs)
-        self._watch.use()
-        self._observed = period
+            self._history.add_action(self._period_command)
+        self._history.add_observation(obs)
+        self._monitor.mark_used()
+        self._observed_period = period
         if self._limiter is None:
-            self._limiter = Limiter(self._settled.limits, self._memory.last_action)
-        self._ood = self._novelty.distance(self._memory.states()[0])
-        faults = self._planning.observed(self._memory, period, anew=self._recovering)
+            self._limiter = Limiter(self.resolved.limits, self._history.last_action)
+        self._ood = self._novelty.distance(self._history.states()[0])
+        faults = self._scheduler.update(self._history, period, replan=self._needs_new_plan)
         if self.config.fault_when_ood and self._novelty.is_novel(self._ood):
             faults.append(Fault(FaultKind.UNFAMILIAR_STATE, now, f"distance {self._ood or 0.0:.3g}"))
         return faults
 
-    # --- What goes out ---
+    # --- Commands ---
 
-    def _send(self, instant: float, faults: list[Fault]) -> np.ndarray:
-        limiter, plan = self._limiter, self._planning.current
+    def _send(self, time: float, faults: list[Fault]) -> np.ndarray:
+        limiter, plan = self._limiter, self._scheduler.current
         if limiter is None:
-            raise self._nothing_to_hold(faults)
-        since = 1 / self.config.rate_hz if self._instant is None else max(instant - self._instant, 0.0)
-        dt = self._pass_time(limiter, since)
-        if plan is not None and self._grid.period(instant) > plan.last:
+            raise self._no_command_error(faults)
+        since = self._tick_s if self._last_time is None else max(time - self._last_time, 0.0)
+        dt = min(since, self._tick_s)  # move for at most one control period, even if some were skipped
+        if since > 1.5 * self._tick_s:
+            limiter.brake(since - self._tick_s)
+            self._recorder.record_skipped(round(since / self._tick_s) - 1)
+        if plan is not None and self._grid.current_period(time) > plan.last:
             plan = None
-        if plan is None and not faults and self._is_late:
-            faults = [Fault(FaultKind.LATE_PLAN, instant, "no plan is there to follow")]
+        if plan is None and not faults and self._is_plan_late:
+            faults = [Fault(FaultKind.LATE_PLAN, time, "there is no plan to follow")]
         if faults:
-            self._follower.let_go()
-            source, action, stop, failed = react(faults, self.config.on_fault, limiter, dt)
-            faults = faults if failed is None else [*faults, failed]
+            self._follower.reset()
+            source, action, stop, error = respond_to_faults(faults, self.config.on_fault, limiter, dt)
+            faults = faults if error is None else [*faults, error]
             self._stopped = stop or self._stopped
             if plan is None or any(fault.kind is not FaultKind.LATE_PLAN for fault in faults):
-                self._distrust = self._planning.asked
+                self._first_trusted_plan = self._scheduler.requested
         elif plan is None or self._stopped is not None:
-            source, action = ("hold" if self._had_a_plan else "wait"), limiter.hold(dt)
+            source, action = ("hold" if self._has_followed_plan else "wait"), limiter.hold(dt)
         else:
-            self._had_a_plan = True
-            place = self._grid.middle(instant)
-            source, action = "plan", self._follower.follow(limiter, plan, place, dt)
-        return self._record(source, instant, since, action, faults)
+            self._has_followed_plan = True
+            source, action = "plan", self._follower.follow(limiter, plan, self._grid.midpoint(time), dt)
+        return self._record(source, time, since, action, faults)
 
     @property
-    def _is_late(self) -> bool:
-        """Whether it is news that no plan is there: not while the first is made, nor once after a fault."""
-        waiting = self._planning.waiting and not self._had_a_plan
-        return not (waiting or self._recovering or self._stopped is not None)
+    def _is_plan_late(self) -> bool:
+        """Whether a missing plan is a fault: not during the first plan, and not again after a fault."""
+        is_first = self._scheduler.is_planning and not self._has_followed_plan
+        return not (is_first or self._needs_new_plan or self._stopped is not None)
 
     @property
-    def _recovering(self) -> bool:
-        """Whether no plan was made since the last fault."""
-        plan = self._planning.current
-        return self._distrust > (-1 if plan is None else plan.index)
+    def _needs_new_plan(self) -> bool:
+        """Whether the current plan was requested before the last fault."""
+        plan = self._scheduler.current
+        return self._first_trusted_plan > (-1 if plan is None else plan.index)
 
-    def _refuse_if_stopped(self) -> None:
+    def _raise_if_stopped(self) -> None:
+        """Raise if the session has stopped and the command is at rest; before that, it brakes."""
         if self._stopped is not None and (self._limiter is None or self._limiter.at_rest):
             raise SessionStoppedError(
-                f"the session stopped: {self._stopped.kind}, {self._stopped.detail}; see to it, then reset()"
+                f"the session stopped after a fault: {self._stopped.kind}, {self._stopped.detail}; fix the "
+                "cause, then call reset()"
             )
 
-    def _nothing_to_hold(self, faults: list[Fault]) -> PolicyInputError:
-        """Before the first good observation no command is known to be safe, so none is sent."""
+    def _no_command_error(self, faults: list[Fault]) -> PolicyInputError:
+        """Record faults before the first valid observation: until then no command is known to be safe."""
         for fault in faults:
-            self._recorder.noted(fault)
-            if reaction_to(self.config.on_fault, fault.kind) == "stop":
+            self._recorder.record_fault(fault)
+            if get_reaction(self.config.on_fault, fault.kind) == "stop":
                 self._stopped = fault
         reason = "; ".join(f"{fault.kind}, {fault.detail}" for fault in faults) or "nothing was observed yet"
-        return PolicyInputError(f"no command before the first good observation: {reason}")
-
-    def _pass_time(self, limiter: Limiter, since: float) -> float:
-        """Seconds to move the command for: at most one control period, whatever was skipped."""
-        tick = 1 / self.config.rate_hz
-        if since > 1.5 * tick:
-            limiter.rest(since - tick)
-            self._recorder.skipped(round(since / tick) - 1)
-        return min(since, tick)
+        return PolicyInputError(f"no command before the first valid observation: {reason}")
 
     def _record(
-        self, source: str, instant: float, since: float, action: np.ndarray, faults: list[Fault]
+        self, source: str, time: float, since: float, action: np.ndarray, faults: list[Fault]
     ) -> np.ndarray:
-        period = self._grid.period(instant)
-        plan = self._planning.current if source == "plan" else None
-        sigma = self._prior if plan is None else plan.sigma(period, self._prior)
-        sent = Sent(
-            time=instant,
+        period = self._grid.current_period(time)
+        plan = self._scheduler.current if source == "plan" else None
+        std = self._increment_std
+        self.last = CommandRecord(
+            time=time,
             action=action,
-            sigma=sigma,
+            sigma=std if plan is None else plan.accumulated_std(period, std),
             ood=self._ood,
             is_ood=self._novelty.is_novel(self._ood),
             source=source,
             plan=None if plan is None else plan.index,
-            planned_for=None if plan is None else self._grid.period_begins(period),
+            planned_for=None if plan is None else self._grid.period_time(period),
             faults=tuple(faults),
         )
-        self._recorder.sent(sent, since=0.0 if self._instant is None else since)
-        self._remember_middle(sent, period)
-        self._instant = instant if self._instant is None else max(self._instant, instant)
-        self.last = sent
+        self._recorder.record_command(self.last, since=0.0 if self._last_time is None else since)
+        self._update_period_command(self.last, period)
+        self._last_time = time if self._last_time is None else max(self._last_time, time)
         return action.copy()
 
-    def _remember_middle(self, sent: Sent, period: int) -> None:
-        """Keep the command sent nearest to the middle of each policy period, which is the policy's own."""
-        half_a_tick = 0.5 * self._settled.policy_hz / self.config.rate_hz
-        if self._middle is not None and self._middle[0] != period:
-            self._recorder.period_ended(*self._middle)
-            self._middle = None
-        if self._middle is None or self._grid.middle(sent.time) <= period + half_a_tick + 1e-9:
-            self._middle = period, sent.action, sent.plan
-            self._period_command = sent.action
+    def _update_period_command(self, command: CommandRecord, period: int) -> None:
+        """Keep the command closest to the middle of each policy period: the one that the policy planned."""
+        half_tick = 0.5 * self.resolved.policy_hz / self.config.rate_hz
+        if self._period_middle is not None and self._period_middle[0] != period:
+            self._recorder.record_period(*self._period_middle)
+            self._period_middle = None
+        if self._period_middle is None or self._grid.midpoint(command.time) <= period + half_tick + 1e-9:
+            self._period_middle = period, command.action, command.plan
+            self._period_command = command.action

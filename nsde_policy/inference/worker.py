@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 EXIT_TIMEOUT_S = 5.0
 """How long the end of the program waits for a running job, seconds."""
 
-T = TypeVar("T")
+Result = TypeVar("Result")
 
 
 class _Job(NamedTuple):
@@ -42,7 +42,7 @@ class PlannerThread:
         self._thread.start()
         weakref.finalize(self, _stop, self._jobs, self._thread)
 
-    def submit(self, function: Callable[[], T]) -> Future[T]:
+    def submit(self, function: Callable[[], Result]) -> Future[Result]:
         """Queue a job and return the future of its result.
 
         Any exception of the job, `SystemExit` and `KeyboardInterrupt` included, is set on the future, and the
@@ -53,7 +53,7 @@ class PlannerThread:
         """
         if self._closed:
             raise RuntimeError("the planner thread is closed and takes no jobs; create another")
-        future: Future[T] = Future()
+        future: Future[Result] = Future()
         self._jobs.put(_Job(function, future))
         return future
 

@@ -54,9 +54,9 @@ def test_its_rate_its_limits_and_what_is_familiar_come_with_it(policies, kind):
     assert theirs.calibration.rate_hz == 10
     with theirs.session(rate_hz=50, deadline_s=0.5, limits="from_demos", on_fault="hold") as session:
         here = ours.session(rate_hz=50)
-        assert np.array_equal(session._settled.limits.speed, here._settled.limits.speed)
-        assert np.array_equal(session._settled.limits.acceleration, here._settled.limits.acceleration)
-        assert session._settled.policy_hz == 10
+        assert np.array_equal(session.resolved.limits.speed, here.resolved.limits.speed)
+        assert np.array_equal(session.resolved.limits.acceleration, here.resolved.limits.acceleration)
+        assert session.resolved.policy_hz == 10
     known, _ = in_a_loop(theirs, 1)
     assert known.last.ood == in_a_loop(ours, 1)[0].last.ood
     assert not known.last.is_ood
@@ -71,7 +71,7 @@ def test_it_says_how_unsure_its_commands_are(policies, kind):
     _, ours = in_a_loop(policies["here"], 3, deadline_s=10.0)
     session, theirs = in_a_loop(policies[kind], 3, deadline_s=10.0)
     assert session.report().faults == {}
-    assert not np.allclose(theirs[0], session._prior), "a σ of its own, not what commands change in general"
+    assert not np.allclose(theirs[0], session._increment_std), "a σ of its own, not what commands change in general"
     np.testing.assert_allclose(theirs[0], ours[0], rtol=1e-3)  # from the same state, so the noise has no say
     assert (theirs[2] > theirs[0]).all()
 
@@ -105,7 +105,7 @@ def test_the_same_calls_open_a_session_and_the_same_mistakes_are_refused(policie
             policy.plan_from(call.pop("states"), **call)
     with pytest.raises(PolicyInputError, match="degrees"):
         policy.select_action(START * [1, 1, 1, 1, 180 / np.pi])
-    with pytest.raises(ConfigError, match="no slower than its policy"):
+    with pytest.raises(ConfigError, match="rate_hz is 5"):
         policy.session(rate_hz=5)
     with pytest.raises(ConfigError, match="no setting 'rate'; the closest is 'rate_hz'"):
         policy.session(rate=10)

@@ -1,4 +1,4 @@
-"""A simulated robot that runs on its own while a control loop thinks: Push-T with a clock."""
+"""Simulated robot for the examples: Push-T that keeps moving in real time while a control loop computes."""
 
 import math
 
@@ -9,13 +9,14 @@ from nsde_policy.envs.pusht.env import PushTEnv
 from nsde_policy.envs.pusht.geometry import SUCCESS_COVERAGE
 
 EPISODE_S = 30.0
-"""300 control periods of the benchmark, seconds."""
+"""Length of an episode in seconds: 300 control periods of the benchmark."""
+STEPS_PER_REWARD = PHYSICS_HZ // 10
 
 
 class SimulatedPushT:
-    """The agent follows the last command that was sent, whether the next one comes or not.
+    """Push-T whose agent follows the last command until the next one arrives.
 
-    Physics runs at 100 Hz as in the benchmark; a command takes effect with the next step of it.
+    Physics runs at 100 Hz as in the benchmark; a command takes effect in the next physics step.
     """
 
     def __init__(self) -> None:
@@ -23,9 +24,9 @@ class SimulatedPushT:
         self.reset(seed=0)
 
     def reset(self, *, seed: int) -> None:
-        """Start the benchmark's episode of that seed, at time 0."""
-        observed, self._info = self._env.reset(seed=seed)
-        self._obs: np.ndarray = np.asarray(observed)
+        """Start the benchmark's episode of a seed at time 0."""
+        obs, self._info = self._env.reset(seed=seed)
+        self._obs: np.ndarray = np.asarray(obs)
         self._command = self._obs[:2].copy()
         self._steps = 0
         self.time = 0.0
@@ -34,33 +35,33 @@ class SimulatedPushT:
 
     @property
     def success(self) -> bool:
-        """Whether the goal was covered at the last look; the episode then is over."""
+        """Whether the goal was covered when the reward was last computed; this ends the episode."""
         return bool(self._info["success"])
 
     @property
     def ended(self) -> bool:
-        """Whether it succeeded, or its time is up."""
+        """Whether the episode succeeded or timed out."""
         return self.success or self.time >= EPISODE_S - 1e-9
 
     def observe(self) -> np.ndarray:
-        """[agent x, y, block x, y, angle] now."""
+        """Return the current [agent x, y, block x, y, angle]."""
         return self._obs.copy()
 
     def send(self, command: np.ndarray) -> None:
-        """Take a command, in force until the next."""
+        """Set the command, in force until the next one."""
         self._command = np.array(command)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass. As in the benchmark, the score is taken ten times a second."""
+        """Simulate; the reward is computed ten times a second, as in the benchmark."""
         self.time += seconds
         due = math.floor(self.time * PHYSICS_HZ + 1e-6)
         while self._steps < due and not self.success:
-            to_look = PHYSICS_HZ // 10 - self._steps % (PHYSICS_HZ // 10)
-            steps = min(due - self._steps, to_look)
-            observed, info = self._env.advance(self._command, steps)
-            self._obs = np.asarray(observed)
+            to_reward = STEPS_PER_REWARD - self._steps % STEPS_PER_REWARD
+            steps = min(due - self._steps, to_reward)
+            obs, info = self._env.advance(self._command, steps)
+            self._obs = np.asarray(obs)
             self._steps += steps
-            if steps == to_look:
+            if steps == to_reward:
                 self._info = info
                 self.max_reward = max(self.max_reward, min(info["coverage"] / SUCCESS_COVERAGE, 1.0))
         self._steps = max(self._steps, due)

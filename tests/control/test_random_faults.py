@@ -7,10 +7,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from benchmarks.simulated_time import SimulatedWorker
 from nsde_policy.control import Session
 from nsde_policy.control.config import SessionConfig
 from nsde_policy.control.faults import FaultKind
-from nsde_policy.control.simulation import SimulatedWorker
 from nsde_policy.errors import PolicyInputError, SessionStoppedError
 from tests.helpers.numpy_planner import CALIBRATION, SPEC, FailingWalker, Sim
 
@@ -62,7 +62,7 @@ class Robot:
             config,
             calibration=CALIBRATION,
             clock=self.sim.clock,
-            worker=SimulatedWorker(self.planner, self.sim.clock, delay_s=delay) if self.ahead else None,
+            worker=SimulatedWorker(self.sim.clock, delay_s=delay) if self.ahead else None,
         )
         self.injected: Counter[str] = Counter()
         self.position = rng.uniform(5, 95, 2)
@@ -208,7 +208,7 @@ class Robot:
 
     def _check(self, action: np.ndarray, *, jumped: bool) -> None:
         """The bar: finite, inside every limit, and meant for now."""
-        limits, last = self.session._settled.limits, self.session.last
+        limits, last = self.session.resolved.limits, self.session.last
         self.sent += 1
         assert action.shape == (2,)
         assert np.isfinite(action).all()

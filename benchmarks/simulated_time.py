@@ -1,0 +1,53 @@
+"""Planning with a given delay in simulated time, for benchmarks and tests of the control loop."""
+
+import dataclasses
+from collections.abc import Callable
+from concurrent.futures import Future
+
+import numpy as np
+
+from nsde_policy.control.planning import PlanResult
+from nsde_policy.inference.spec import Plan, Planner, PolicySpec
+
+
+class DelayedFuture(Future[PlanResult]):
+    """Future whose result is available from a given time of a simulated clock on."""
+
+    def __init__(self, clock: Callable[[], float], ready_at: float) -> None:
+        super().__init__()
+        self._simulated_clock, self._ready_at = clock, ready_at
+
+    def result(self, timeout: float | None = None) -> PlanResult:
+        if self._simulated_clock() + 1e-9 < self._ready_at:
+            raise TimeoutError  # simulated time does not pass while waiting
+        return super().result(timeout)
+
+
+class SimulatedWorker:
+    """Plan worker in simulated time: plans immediately, and delivers the result after a delay."""
+
+    def __init__(self, clock: Callable[[], float], *, delay_s: float) -> None:
+        self._clock, self._delay = clock, delay_s
+
+    def submit(self, function: Callable[[], PlanResult]) -> Future[PlanResult]:
+        future = DelayedFuture(self._clock, self._clock() + self._delay)
+        future.set_result(dataclasses.replace(function(), latency=self._delay))
+        return future
+
+    def close(self) -> None:
+        pass
+
+
+class DelayedPlanner:
+    """Planner on a slow machine: calls `sleep` before each plan."""
+
+    def __init__(self, planner: Planner, delay_s: float, *, sleep: Callable[[float], None]) -> None:
+        self._planner, self._delay, self._sleep = planner, delay_s, sleep
+
+    @property
+    def spec(self) -> PolicySpec:
+        return self._planner.spec
+
+    def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
+        self._sleep(self._delay)
+        return self._planner.plan_from(states, steps=steps, seed=seed)
