@@ -1,10 +1,10 @@
-"""What watching costs: frames a second in a browser, CPU of the server, the control loop under ten viewers.
+"""Measure the cost of the viewer: frame rate in a browser, CPU of the server, control loop under ten clients.
 
     python benchmarks/viewer_load.py --seconds 12 --out benchmarks/results/viewer_load.json
 
-The server is a process of its own. The first viewer is headless Chromium, which counts the frames it draws;
-the others are websockets that read all they are sent, in a process of their own, as browsers elsewhere would.
-Each number of viewers is measured several times in turn, so that other work on the machine hits all of them.
+The server is a separate process. The first client is headless Chromium, which counts the frames it draws; the
+others are websockets in another process, which read everything. Each number of clients is measured several
+times in turn, so that other load on the machine affects all of them.
 """
 
 import argparse
@@ -30,13 +30,13 @@ SEED = 100_003
 
 
 class Child:
-    """A process of this script that answers lines with JSON."""
+    """A subprocess of this script that answers lines with JSON."""
 
     def __init__(self, *args: str) -> None:
         command = [sys.executable, __file__, *args]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    def ask(self, line: str = "") -> Any:
+    def request(self, line: str = "") -> Any:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         if line:
@@ -51,7 +51,7 @@ class Child:
 
 
 def serve() -> None:
-    """The server: says its port, then what it has used since it was last asked."""
+    """Run the server; print its port, then its CPU time and timing since the last line on stdin."""
     import asyncio
     import threading
 
@@ -59,13 +59,13 @@ def serve() -> None:
 
     from nsde_policy.assets import SHIPPED_POLICY
     from nsde_policy.viewer.http import ViewerSettings
-    from nsde_policy.viewer.launch import performers
-    from nsde_policy.viewer.play_app import Play
+    from nsde_policy.viewer.launch import load_runners
+    from nsde_policy.viewer.play_app import PlayApp
     from nsde_policy.viewer.server import ViewerServer
 
     torch.set_num_threads(1)
     server = ViewerServer(
-        Play(performers([SHIPPED_POLICY]), seed=SEED), ViewerSettings(port=0), lambda *a, **k: None
+        PlayApp(load_runners([SHIPPED_POLICY]), seed=SEED), ViewerSettings(port=0), lambda *a, **k: None
     )
 
     def answer(facts: dict[str, Any]) -> None:
@@ -73,19 +73,19 @@ def serve() -> None:
 
     thread = threading.Thread(target=lambda: asyncio.run(server.run(lambda port: answer({"port": port}))))
     thread.start()
-    cpu, wall, periods = time.process_time(), time.perf_counter(), server.clockwork.periods
+    cpu, wall, periods = time.process_time(), time.perf_counter(), server.simulation.periods
     for _ in sys.stdin:
         spent, passed = time.process_time() - cpu, time.perf_counter() - wall
-        done = server.clockwork.periods - periods
-        answer({"cpu": spent / passed, "rate_hz": done / passed, **server.clockwork.timing()})
-        server.clockwork.forget_timing()
-        cpu, wall, periods = time.process_time(), time.perf_counter(), server.clockwork.periods
+        done = server.simulation.periods - periods
+        answer({"cpu": spent / passed, "rate_hz": done / passed, **server.simulation.timing()})
+        server.simulation.reset_timing()
+        cpu, wall, periods = time.process_time(), time.perf_counter(), server.simulation.periods
     server.stop()
     thread.join()
 
 
 def read(port: int, viewers: int) -> None:
-    """Viewers that read; says how many frames a second each got, when asked."""
+    """Run clients that only read; print the smallest frame rate for each line on stdin."""
     import asyncio
 
     from websockets.asyncio.client import connect
@@ -93,12 +93,12 @@ def read(port: int, viewers: int) -> None:
     frames = [0] * viewers
 
     async def viewer(k: int) -> None:
-        async with connect(f"ws://127.0.0.1:{port}/live", proxy=None, compression=None) as line:
-            await line.send('{"do":"set","name":"onward","value":1}')
-            async for _ in line:
+        async with connect(f"ws://127.0.0.1:{port}/live", proxy=None, compression=None) as client:
+            await client.send('{"do":"set","name":"onward","value":1}')
+            async for _ in client:
                 frames[k] += 1
 
-    async def all_of_them() -> None:
+    async def run_all() -> None:
         tasks = [asyncio.create_task(viewer(k)) for k in range(viewers)]
         started = time.perf_counter()
         print(json.dumps({"viewers": viewers}), flush=True)
@@ -107,36 +107,36 @@ def read(port: int, viewers: int) -> None:
         for task in tasks:
             task.cancel()
 
-    asyncio.run(all_of_them())
+    asyncio.run(run_all())
 
 
 def measure(seconds: float, rounds: int) -> dict[str, Any]:
-    """No viewer, one in a browser, ten of whom one is in a browser; in turn."""
+    """Measure no client, one in a browser, and ten of which one is in a browser, in turn."""
     from playwright.sync_api import sync_playwright
 
     server = Child("--serve")
-    port = server.ask()["port"]
+    port = server.request()["port"]
     found: dict[str, list[dict[str, float]]] = {"0": [], "1": [], "10": []}
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
         for _ in range(rounds):
             time.sleep(1)
-            server.ask("mark")
+            server.request("mark")
             time.sleep(seconds)
-            found["0"].append(server.ask("mark"))
+            found["0"].append(server.request("mark"))
             page = browser.new_page(viewport=VIEWPORT)
             page.goto(f"http://127.0.0.1:{port}/")
             page.wait_for_timeout(2000)
             page.locator("#onward").check()
-            server.ask("mark")
-            drawn = _plan_with(page, seconds)
-            found["1"].append({**server.ask("mark"), **drawn})
+            server.request("mark")
+            drawn = _count_frames(page, seconds)
+            found["1"].append({**server.request("mark"), **drawn})
             readers = Child("--read", str(port), "--viewers", "9")
-            readers.ask()
+            readers.request()
             page.wait_for_timeout(1500)
-            server.ask("mark")
-            drawn = _plan_with(page, seconds)
-            found["10"].append({**server.ask("mark"), **drawn, **readers.ask("mark")})
+            server.request("mark")
+            drawn = _count_frames(page, seconds)
+            found["10"].append({**server.request("mark"), **drawn, **readers.request("mark")})
             readers.end()
             page.close()
         browser.close()
@@ -146,8 +146,8 @@ def measure(seconds: float, rounds: int) -> dict[str, Any]:
     return {"seconds": seconds, "rounds": rounds, "viewers": rows, "ten_slow_the_loop_by": median(slower)}
 
 
-def _plan_with(page: Any, seconds: float) -> dict[str, float]:
-    """Frames drawn per second: over all of it, and in the worst single second."""
+def _count_frames(page: Any, seconds: float) -> dict[str, float]:
+    """Count frames drawn per second: on average and in the worst single second."""
     counts, times = [page.evaluate("viewer.drawn")], [time.perf_counter()]
     while times[-1] - times[0] < seconds:
         page.wait_for_timeout(1000)

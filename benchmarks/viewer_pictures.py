@@ -1,9 +1,9 @@
-"""The pictures of the live page: a block dragged off its goal, and the policy bringing it back.
+"""Take the screenshots of docs/play.md: a block dragged off its goal, and the policy moving it back.
 
     python benchmarks/viewer_pictures.py --out docs/images
 
 writes play.png, play_two.png (beside nearest neighbours) and play_phone.png; --only play writes one of them.
-Drives headless Chromium as a person would; how an episode goes after the drag depends on its timing.
+Uses headless Chromium; how an episode continues after the drag depends on its timing.
 """
 
 import argparse
@@ -23,8 +23,8 @@ from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.tasks import get_task
 from nsde_policy.training.progress import train
 from nsde_policy.viewer.http import ViewerSettings
-from nsde_policy.viewer.launch import performers
-from nsde_policy.viewer.play_app import Play
+from nsde_policy.viewer.launch import load_runners
+from nsde_policy.viewer.play_app import PlayApp
 from nsde_policy.viewer.server import ViewerServer
 
 SEED = 100_003
@@ -32,16 +32,16 @@ SEED = 100_003
 
 @dataclass(frozen=True)
 class Picture:
-    """What is to be seen."""
+    """Settings of one screenshot."""
 
     theme: Literal["light", "dark"]
     size: tuple[int, int]
     after: int
-    """Control periods from letting go of the block to the picture."""
+    """Control periods from the release of the block to the screenshot."""
     by: tuple[float, float]
     """How far the block is dragged, pixels of the table."""
     turns: int = 0
-    """Notches of the wheel while it is held."""
+    """Notches of the wheel during the drag."""
     two: bool = False
     phone: bool = False
     field: bool = False
@@ -62,7 +62,7 @@ def until(page: Any, script: str) -> None:
         page.wait_for_timeout(20)
 
 
-def taken(url: str, picture: Picture) -> bytes:
+def take_screenshot(url: str, picture: Picture) -> bytes:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -79,7 +79,7 @@ def taken(url: str, picture: Picture) -> bytes:
         page.goto(url)
         until(page, "viewer.frame")
         if picture.two:
-            page.click("#beside")
+            page.click("#compare")
             until(page, "viewer.frame.lanes.length === 2")
         page.locator("#speed").fill("4")
         until(page, "viewer.frame.lanes[0].solved")
@@ -89,15 +89,15 @@ def taken(url: str, picture: Picture) -> bytes:
         page.evaluate("document.activeElement.blur(); scrollTo(0, 0)")
         page.wait_for_timeout(500)
         drag(page, picture)
-        let_go = page.evaluate("viewer.frame.last")
-        until(page, f"viewer.frame.last >= {let_go + picture.after}")
+        released = page.evaluate("viewer.frame.last")
+        until(page, f"viewer.frame.last >= {released + picture.after}")
         shot: bytes = page.screenshot()
         browser.close()
     return shot
 
 
 def drag(page: Any, picture: Picture) -> None:
-    """Take the block by its bar, carry it off and let go."""
+    """Drag the block by its bar and release it."""
     box = page.locator(".lane canvas").first.bounding_box()
     x, y = page.evaluate("viewer.lanes[0].pose.slice(2, 4)")
     scale = box["width"] / 512
@@ -114,8 +114,8 @@ def drag(page: Any, picture: Picture) -> None:
 
 
 @contextmanager
-def served(two: bool) -> Iterator[str]:
-    """The page, with nearest neighbours, which need no training, beside the shipped policy."""
+def run_viewer(two: bool) -> Iterator[str]:
+    """Serve the shipped policy, and nearest neighbours, which need no training, if there are two."""
     with tempfile.TemporaryDirectory() as folder:
         runs = [SHIPPED_POLICY]
         if two:
@@ -123,7 +123,9 @@ def served(two: bool) -> Iterator[str]:
             config = get_task("pusht").preset("default", "knn")
             options: dict[str, Any] = {"seed": 0, "device": "cpu", "resume": False, "eval_every": 0}
             train(None, config, runs[1], task="pusht", tensorboard=False, **options)
-        server = ViewerServer(Play(performers(runs), seed=SEED), ViewerSettings(port=0), lambda *a, **k: None)
+        server = ViewerServer(
+            PlayApp(load_runners(runs), seed=SEED), ViewerSettings(port=0), lambda *a, **k: None
+        )
         ready, ports = threading.Event(), list[int]()
         thread = threading.Thread(
             target=lambda: asyncio.run(server.run(lambda port: (ports.append(port), ready.set())))  # type: ignore[arg-type,func-returns-value]
@@ -149,8 +151,8 @@ def main() -> None:
     for name, picture in PICTURES.items():
         if args.only not in (None, name):
             continue
-        with served(picture.two) as url:
-            shot = taken(url, picture)
+        with run_viewer(picture.two) as url:
+            shot = take_screenshot(url, picture)
         path = args.out / f"{name}.png"
         Image.open(io.BytesIO(shot)).convert("RGB").save(path, optimize=True)
         print(f"wrote {path}, {path.stat().st_size / 1000:.0f} kB")

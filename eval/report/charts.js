@@ -1,4 +1,4 @@
-// Line charts as SVG, as wide as their place; colours come from the style sheet.
+// Line charts as SVG, as wide as their parent; colours come from the style sheet.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -9,22 +9,22 @@ function svg(tag, attributes, text = "") {
   return element;
 }
 
-/** About `count` round numbers between low and high. */
+/** Return about `count` round numbers between low and high. */
 function ticks(low, high, count) {
   const rough = (high - low) / count || 1;
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = power * [1, 2, 5, 10].find((n) => n * power >= rough);
-  const found = [];
-  for (let tick = Math.ceil(low / step) * step; tick <= high + step * 1e-9; tick += step) found.push(tick);
-  return found;
+  const values = [];
+  for (let tick = Math.ceil(low / step) * step; tick <= high + step * 1e-9; tick += step) values.push(tick);
+  return values;
 }
 
 const short = (value) =>
   Math.abs(value) >= 1000 ? `${+(value / 1000).toPrecision(3)}k` : `${+value.toPrecision(3)}`.replace("-", "−");
 
 /**
- * Draw lines [{row, points: [[x, y], …]}]. Options: `y` [low, high] or none for what there is, `limit` a value to
- * mark, `unit` behind the last x, `height`. Returns a function that puts a line at x, or takes it away.
+ * Draw lines [{row, points: [[x, y], …]}]. Options: `y` [low, high], by default the range of the data; `limit`, a
+ * value to mark; `unit` after the last x; `height`. Return a function that draws a cursor at x, or removes it if null.
  */
 function chart(place, lines, { y = null, limit = null, unit = "", height = 150 } = {}) {
   const width = Math.max(place.clientWidth, 200);
@@ -62,31 +62,31 @@ function chart(place, lines, { y = null, limit = null, unit = "", height = 150 }
   return (x) => now.setAttribute("d", x === null ? "" : `M${atX(Math.min(x, x1))} ${top}V${height - bottom}`);
 }
 
-/** From low to high with a little air, the few largest values left out: losses begin high. */
+/** Return the range of values with a margin, without the few largest: losses start high. */
 function range(values) {
   const sorted = [...values].sort((a, b) => a - b);
   const [low, high] = [sorted[0], sorted[Math.floor(0.985 * (sorted.length - 1))]];
-  const air = 0.06 * (high - low || 1);
-  return [low - air, high + air];
+  const margin = 0.06 * (high - low || 1);
+  return [low - margin, high + margin];
 }
 
-/** What the runs logged: one chart per name. */
+/** Draw what the runs logged, one chart per name. */
 function drawTraining() {
-  const place = find("#training .curves");
+  const container = find("#training .curves");
   const names = [...new Set(DATA.runs.flatMap((run) => Object.keys(run.curves)))];
   const drawn = names.map((name) => {
     const runs = DATA.runs.filter((run) => run.curves[name]);
-    const spot = make("div", { class: "chart", role: "img", "aria-label": `${name} over training steps` });
-    const who = [...new Set(runs.map((run) => run.row))].map(markOf);
+    const place = make("div", { class: "chart", role: "img", "aria-label": `${name} over training steps` });
+    const marks = [...new Set(runs.map((run) => run.row))].map(markOf);
     const lines = runs.map((run) => ({ row: run.row, points: run.curves[name] }));
-    return { figure: make("div", {}, make("h3", {}, `${name} `, ...who), spot), spot, lines };
+    return { figure: make("div", {}, make("h3", {}, `${name} `, ...marks), place), place, lines };
   });
-  place.replaceChildren(...drawn.map(({ figure }) => figure));
-  for (const { spot, lines } of drawn) chart(spot, lines, { unit: " steps" });
+  container.replaceChildren(...drawn.map(({ figure }) => figure));
+  for (const { place, lines } of drawn) chart(place, lines, { unit: " steps" });
 }
 
-/** The coloured mark of a row. */
+/** Return the coloured mark of a row. */
 function markOf(row) {
-  const sign = DATA.marks[row % DATA.marks.length];
-  return make("span", { class: `mark s${row % DATA.colours}`, "aria-hidden": "true" }, sign);
+  const symbol = DATA.marks[row % DATA.marks.length];
+  return make("span", { class: `mark s${row % DATA.colours}`, "aria-hidden": "true" }, symbol);
 }

@@ -1,18 +1,18 @@
-// The explorer: choose a start, see how every run did, play all of them on one clock; and the contact sheets.
+// The episode explorer (choose a start, replay all runs in step), the contact sheets and the videos.
 
 const scenes = find(".scenes");
 const picker = find(".starts");
-const state = { start: 0, shown: [], episodes: [], moment: 0, last: 1, playing: false, sheet: 0, cursor: () => {} };
-let palette = colours();
+const state = { start: 0, shown: [], episodes: [], time: 0, last: 1, playing: false, sheet: 0, cursor: () => {} };
+let palette = readPalette();
 
 // --- starts --------------------------------------------------------------------------------------
 
-const wins = DATA.starts.map((_, k) => DATA.runs.reduce((sum, run) => sum + run.success[k], 0));
+const successes = DATA.starts.map((_, k) => DATA.runs.reduce((sum, run) => sum + run.success[k], 0));
 const FILTERS = {
   "all starts": () => true,
-  "outcomes differ": (k) => wins[k] > 0 && wins[k] < DATA.runs.length,
-  "all fail": (k) => wins[k] === 0,
-  "all succeed": (k) => wins[k] === DATA.runs.length,
+  "outcomes differ": (k) => successes[k] > 0 && successes[k] < DATA.runs.length,
+  "all fail": (k) => successes[k] === 0,
+  "all succeed": (k) => successes[k] === DATA.runs.length,
 };
 
 function outcome(run, k) {
@@ -21,8 +21,8 @@ function outcome(run, k) {
 }
 
 function drawFilters() {
-  const buttons = Object.entries(FILTERS).map(([name, wanted]) => {
-    const count = DATA.starts.filter((_, k) => wanted(k)).length;
+  const buttons = Object.entries(FILTERS).map(([name, matches]) => {
+    const count = DATA.starts.filter((_, k) => matches(k)).length;
     const button = make("button", { type: "button", "aria-pressed": "false" }, `${name} ${count}`);
     button.disabled = count === 0;
     button.addEventListener("click", () => filter(name));
@@ -40,9 +40,9 @@ function filter(name) {
   state.shown = DATA.starts.map((_, k) => k).filter((k) => FILTERS[name](k));
   picker.replaceChildren(...state.shown.map((k) => {
     const stripes = DATA.runs.map((run) => make("i", run.success[k] ? {} : { class: "lost" }));
-    const said = DATA.runs.map((run) => `${run.label}: ${outcome(run, k)}`).join("; ");
-    const button = make("button", { type: "button", tabindex: "-1", "aria-label": `start ${DATA.starts[k]}; ${said}` }, ...stripes);
-    button.title = `start ${DATA.starts[k]}\n${said.replaceAll("; ", "\n")}`;
+    const results = DATA.runs.map((run) => `${run.label}: ${outcome(run, k)}`).join("; ");
+    const button = make("button", { type: "button", tabindex: "-1", "aria-label": `start ${DATA.starts[k]}; ${results}` }, ...stripes);
+    button.title = `start ${DATA.starts[k]}\n${results.replaceAll("; ", "\n")}`;
     button.dataset.start = k;
     return button;
   }));
@@ -73,7 +73,7 @@ picker.addEventListener("keydown", (event) => {
   buttons[Math.min(Math.max(at + step, 0), buttons.length - 1)].focus();
 });
 
-// --- the stage -----------------------------------------------------------------------------------
+// --- playback ------------------------------------------------------------------------------------
 
 async function choose(k, { play = false } = {}) {
   state.start = k;
@@ -81,23 +81,23 @@ async function choose(k, { play = false } = {}) {
   scenes.replaceChildren(...DATA.runs.map((run, i) => {
     const picture = run.lengths
       ? make("canvas", { role: "img", "aria-label": `${run.label}: ${outcome(run, k)}` })
-      : make("div", { class: "absent" }, "only the outcome is known");
+      : make("div", { class: "absent" }, "no recording, only the outcome");
     const result = make("b", { class: run.success[k] ? "good" : "bad" }, outcome(run, k));
     const live = make("span", {}, result);
     return make("figure", { "data-run": i }, picture, make("figcaption", {}, markOf(run.row), run.label, live));
   }));
   markStart();
-  const episodes = await Promise.all(DATA.runs.map((_, i) => episodeOf(i, k)));
+  const episodes = await Promise.all(DATA.runs.map((_, i) => loadEpisode(i, k)));
   if (state.start !== k) return;
   state.episodes = episodes;
   state.last = Math.max(1, ...episodes.map((frames) => (frames ? frames.length - 1 : 0)));
   find("#time").max = state.last;
   drawCoverage();
   if (play && !matchMedia("(prefers-reduced-motion: reduce)").matches) {
-    state.moment = 0;
+    state.time = 0;
     setPlaying(true);
   } else {
-    state.moment = state.last;
+    state.time = state.last;
     setPlaying(false);
   }
   draw();
@@ -116,42 +116,42 @@ function draw() {
     const canvas = scenes.children[i].firstChild;
     if (!frames) return;
     const side = canvas.clientWidth || 200;
-    const context = sharp(canvas, side, side);
+    const context = fitCanvas(canvas, side, side);
     context.scale(side / DATA.side, side / DATA.side);
-    const trail = frames.slice(0, Math.floor(state.moment) + 1);
+    const trail = frames.slice(0, Math.floor(state.time) + 1);
     const width = Math.max(1, 260 / side);
-    drawScene(context, palette, DATA.runs[i].row, frameAt(frames, state.moment), { trail, ghost: frames[0], width });
+    drawFrame(context, palette, DATA.runs[i].row, frameAt(frames, state.time), { trail, start: frames[0], width });
   });
-  find("#time").value = Math.round(state.moment);
-  find("#clock").textContent = `${(state.moment / DATA.hz).toFixed(1)} s`;
-  state.cursor(state.moment / DATA.hz);
+  find("#time").value = Math.round(state.time);
+  find("#clock").textContent = `${(state.time / DATA.hz).toFixed(1)} s`;
+  state.cursor(state.time / DATA.hz);
 }
 
-let before = 0;
+let lastTick = 0;
 function tick(now) {
   if (!state.playing) return;
-  const passed = Math.min((now - before) / 1000, 0.1);
-  before = now;
-  state.moment = Math.min(state.moment + passed * DATA.hz * Number(find("#speed").value), state.last);
+  const seconds = Math.min((now - lastTick) / 1000, 0.1);
+  lastTick = now;
+  state.time = Math.min(state.time + seconds * DATA.hz * Number(find("#speed").value), state.last);
   draw();
-  if (state.moment >= state.last) setPlaying(false);
+  if (state.time >= state.last) setPlaying(false);
   else requestAnimationFrame(tick);
 }
 
 function setPlaying(playing) {
-  if (playing && state.moment >= state.last) state.moment = 0;
-  const began = playing && !state.playing;
+  if (playing && state.time >= state.last) state.time = 0;
+  const starting = playing && !state.playing;
   state.playing = playing;
   find("#play").textContent = playing ? "❚❚ Pause" : "▶ Play";
-  if (began) {
-    before = performance.now();
+  if (starting) {
+    lastTick = performance.now();
     requestAnimationFrame(tick);
   }
 }
 
-function moveTo(moment) {
+function moveTo(time) {
   setPlaying(false);
-  state.moment = Math.min(Math.max(moment, 0), state.last);
+  state.time = Math.min(Math.max(time, 0), state.last);
   draw();
 }
 
@@ -166,13 +166,13 @@ find("#time").addEventListener("input", (event) => moveTo(Number(event.target.va
 find("#previous").addEventListener("click", () => neighbour(-1));
 find("#next").addEventListener("click", () => neighbour(1));
 document.addEventListener("keydown", (event) => {
-  const busy = event.target.closest("button, input, select, summary, a, video");
+  const focused = event.target.closest("button, input, select, summary, a, video");
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   const actions = { n: () => neighbour(1), p: () => neighbour(-1) };
-  if (!busy) {
+  if (!focused) {
     actions[" "] = () => setPlaying(!state.playing);
-    actions.ArrowLeft = () => moveTo(Math.ceil(state.moment) - 1);
-    actions.ArrowRight = () => moveTo(Math.floor(state.moment) + 1);
+    actions.ArrowLeft = () => moveTo(Math.ceil(state.time) - 1);
+    actions.ArrowRight = () => moveTo(Math.floor(state.time) + 1);
   }
   const action = actions[event.key.length === 1 ? event.key.toLowerCase() : event.key];
   if (!action) return;
@@ -208,12 +208,12 @@ async function drawSheet() {
   sheet.tile = (width - gap * (sheet.columns - 1)) / sheet.columns;
   const rows = Math.ceil(DATA.starts.length / sheet.columns);
   const height = rows * (sheet.tile + gap) - gap;
-  const won = run.success.reduce((sum, value) => sum + value, 0);
-  canvas.setAttribute("aria-label", `${run.label}: ${won} of ${DATA.starts.length} episodes succeed`);
-  const wanted = state.sheet;
-  const episodes = await Promise.all(DATA.starts.map((_, k) => episodeOf(wanted, k)));
-  if (wanted !== state.sheet) return;
-  const context = sharp(canvas, width, height);
+  const count = run.success.reduce((sum, value) => sum + value, 0);
+  canvas.setAttribute("aria-label", `${run.label}: ${count} of ${DATA.starts.length} episodes succeed`);
+  const shownRun = state.sheet;
+  const episodes = await Promise.all(DATA.starts.map((_, k) => loadEpisode(shownRun, k)));
+  if (shownRun !== state.sheet) return;
+  const context = fitCanvas(canvas, width, height);
   canvas.style.height = `${height}px`;
   episodes.forEach((frames, k) => {
     context.save();
@@ -222,7 +222,7 @@ async function drawSheet() {
     context.beginPath();
     context.roundRect(0, 0, DATA.side, DATA.side, 36);
     context.clip();
-    drawScene(context, palette, run.row, frames.at(-1), { trail: frames, ghost: frames[0], width: 2.6 });
+    drawFrame(context, palette, run.row, frames.at(-1), { trail: frames, start: frames[0], width: 2.6 });
     if (!run.success[k]) {
       context.strokeStyle = palette.bad;
       context.lineWidth = 26;
@@ -247,45 +247,45 @@ sheet.canvas.addEventListener("click", (event) => {
   find("#explorer").scrollIntoView();
 });
 
-// --- videos: those in sight play ------------------------------------------------------------------
+// --- videos play while they are visible -----------------------------------------------------------
 
 if (!matchMedia("(prefers-reduced-motion: reduce)").matches) {
-  const inSight = new IntersectionObserver((seen) => {
-    for (const { target, isIntersecting } of seen) {
-      if (isIntersecting) target.play().catch(() => {}); // a browser may refuse: then there is the button
+  const visibility = new IntersectionObserver((entries) => {
+    for (const { target, isIntersecting } of entries) {
+      if (isIntersecting) target.play().catch(() => {}); // a browser may forbid autoplay
       else target.pause();
     }
   }, { threshold: 0.6 });
-  for (const video of document.querySelectorAll("video")) inSight.observe(video);
+  for (const video of document.querySelectorAll("video")) visibility.observe(video);
 }
 
-// --- begin ---------------------------------------------------------------------------------------
+// --- start ---------------------------------------------------------------------------------------
 
 function redraw() {
-  palette = colours();
+  palette = readPalette();
   if (state.episodes.length) { drawCoverage(); draw(); }
   drawTraining();
   drawSheet();
 }
 
-let resized = 0;
-let wide = window.innerWidth;
+let resizeTimer = 0;
+let lastWidth = window.innerWidth;
 window.addEventListener("resize", () => {
-  if (window.innerWidth === wide) return; // a phone's address bar came or went
-  wide = window.innerWidth;
-  clearTimeout(resized);
-  resized = setTimeout(redraw, 120);
+  if (window.innerWidth === lastWidth) return; // only the address bar of a phone changed
+  lastWidth = window.innerWidth;
+  clearTimeout(resizeTimer);
+  resizeTimer = setTimeout(redraw, 120);
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 
 drawFilters();
 filter("all starts");
-const telling = DATA.starts.findIndex((_, k) => FILTERS["outcomes differ"](k));
-choose(Math.max(telling, 0));
+const differing = DATA.starts.findIndex((_, k) => FILTERS["outcomes differ"](k));
+choose(Math.max(differing, 0));
 drawTraining();
 drawTabs();
-new IntersectionObserver((seen, observer) => {
-  if (!seen.some((entry) => entry.isIntersecting)) return;
+new IntersectionObserver((entries, observer) => {
+  if (!entries.some((entry) => entry.isIntersecting)) return;
   observer.disconnect();
   drawSheet();
 }, { rootMargin: "300px" }).observe(find("#sheets"));

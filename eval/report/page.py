@@ -28,7 +28,8 @@ from nsde_policy.eval.report.tables import (
 )
 from nsde_policy.run_directory import find_versions
 
-SCRIPTS = ("scene.js", "charts.js", "replays.js", "explorer.js")
+SCRIPTS = ("page.js", "charts.js", "replays.js", "explorer.js")
+"""Scripts of the page, loaded after the scene drawing that the live page shares, envs/pusht/scene.js."""
 DIGITS = 5
 """Significant digits of numbers in curves."""
 
@@ -40,7 +41,7 @@ def page(report: Report, *, title: str | None = None, reference: str | None = No
     home = comparison.reference(reference)
     shown = _shown(report, rows)
     style = _file("page.css")
-    script = "\n".join(_file(name) for name in SCRIPTS)
+    script = "\n".join([_file("scene.js", "nsde_policy.envs.pusht"), *map(_file, SCRIPTS)])
     first, last = comparison.seeds
     starts = len(home.starts)
     title = title or f"Push-T: {len(rows)} polic{'y' if len(rows) == 1 else 'ies'} on {starts} starts"
@@ -222,5 +223,5 @@ def _policy(style: str, script: str) -> str:
     )
 
 
-def _file(name: str) -> str:
-    return (resources.files("nsde_policy.eval.report") / name).read_text(encoding="utf-8")
+def _file(name: str, package: str = "nsde_policy.eval.report") -> str:
+    return (resources.files(package) / name).read_text(encoding="utf-8")

@@ -1,15 +1,15 @@
-// Recorded episodes: unpacked run by run when they are first wanted; see replays.py.
+// Recorded episodes, decompressed run by run when they are first needed; replays.py compresses them.
 
-const unpacked = new Map();
+const decompressed = new Map();
 
-/** All frames of a run, one Int16Array per column; null where none were recorded. */
-async function columnsOf(run) {
+/** Return all frames of a run, one Int16Array per column, or null if none were recorded. */
+async function loadColumns(run) {
   if (!DATA.runs[run].lengths) return null;
-  if (!unpacked.has(run)) unpacked.set(run, unpack(document.getElementById(`frames-${run}`).textContent));
-  return unpacked.get(run);
+  if (!decompressed.has(run)) decompressed.set(run, decompress(document.getElementById(`frames-${run}`).textContent));
+  return decompressed.get(run);
 }
 
-async function unpack(text) {
+async function decompress(text) {
   const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
   const all = new Int16Array(await new Response(stream).arrayBuffer());
@@ -21,9 +21,9 @@ async function unpack(text) {
   });
 }
 
-/** The frames of one episode, each [agent x, y, block x, y, angle, coverage]. */
-async function episodeOf(run, start) {
-  const columns = await columnsOf(run);
+/** Return the frames of one episode, each [agent x, y, block x, y, angle, coverage]. */
+async function loadEpisode(run, start) {
+  const columns = await loadColumns(run);
   if (!columns) return null;
   const { lengths } = DATA.runs[run];
   const first = lengths.slice(0, start).reduce((sum, n) => sum + n, 0);
@@ -31,12 +31,9 @@ async function episodeOf(run, start) {
     columns.map((values, column) => values[first + i] / DATA.scales[column]));
 }
 
-/** The frame at a moment between two recorded ones; after the end, the last one. */
-function frameAt(frames, moment) {
-  const i = Math.min(Math.floor(moment), frames.length - 1);
-  const [now, next] = [frames[i], frames[Math.min(i + 1, frames.length - 1)]];
-  const share = moment - i;
-  if (share <= 0 || now === next) return now;
-  const turn = Math.atan2(Math.sin(next[ANGLE] - now[ANGLE]), Math.cos(next[ANGLE] - now[ANGLE]));
-  return now.map((value, k) => value + share * (k === ANGLE ? turn : next[k] - value));
+/** Return the frame at a time, interpolated between recorded ones; after the end, the last one. */
+function frameAt(frames, time) {
+  const i = Math.min(Math.floor(time), frames.length - 1);
+  const next = frames[Math.min(i + 1, frames.length - 1)];
+  return mixFrames(frames[i], next, Math.min(time - i, 1));
 }

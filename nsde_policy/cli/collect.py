@@ -47,20 +47,20 @@ class Collect:
 
     def _record(self) -> None:
         from nsde_policy.data.collection import Collection
-        from nsde_policy.viewer.launch import settings, show
-        from nsde_policy.viewer.messages import MAX_SEED
-        from nsde_policy.viewer.record_app import Teleop, by_hand
+        from nsde_policy.viewer.launch import make_settings, run_app
+        from nsde_policy.viewer.messages import MAX_START_SEED
+        from nsde_policy.viewer.record_app import RecordApp, make_provenance
 
         for name in ("chunk", "sampling", "only_success", "workers"):
             if getattr(self, name) != getattr(type(self), name):
                 raise ConfigError(f"--{name.replace('_', '-')} requires --policy RUN (generated episodes)")
-        if not 0 <= self.seed_start <= MAX_SEED:
-            raise ConfigError(f"need --seed-start from 0 to {MAX_SEED}, got {self.seed_start}")
-        where = settings(self.host, self.port, options.read_token(self.token_file))
+        if not 0 <= self.seed_start <= MAX_START_SEED:
+            raise ConfigError(f"need --seed-start from 0 to {MAX_START_SEED}, got {self.seed_start}")
+        settings = make_settings(self.host, self.port, options.read_token(self.token_file))
         rule = self.reset_rule or "benchmark"
-        with Collection.open(self.out, by_hand(rule)) as collection:
-            stage = Teleop(collection, seed_start=self.seed_start, reset_rule=rule)
-            show(stage, where, what="collecting", browser=self.open, as_json=self.json)
+        with Collection.open(self.out, make_provenance(rule)) as collection:
+            app = RecordApp(collection, seed_start=self.seed_start, reset_rule=rule)
+            run_app(app, settings, what="collecting", browser=self.open, as_json=self.json)
             print(f"{self.out} holds {len(collection.episodes)} episodes")
 
     def _generate(self, policy: Path) -> None:

@@ -39,21 +39,21 @@ class Play:
         import torch
 
         from nsde_policy.assets import resolve_run
-        from nsde_policy.viewer.launch import performers, settings, show
-        from nsde_policy.viewer.messages import MAX_SEED
-        from nsde_policy.viewer.play_app import Play as PlayStage
+        from nsde_policy.viewer.launch import load_runners, make_settings, run_app
+        from nsde_policy.viewer.messages import MAX_START_SEED
+        from nsde_policy.viewer.play_app import PlayApp
 
-        if not 0 <= self.seed <= MAX_SEED:
-            raise ConfigError(f"need --seed from 0 to {MAX_SEED}, got {self.seed}")
+        if not 0 <= self.seed <= MAX_START_SEED:
+            raise ConfigError(f"need --seed from 0 to {MAX_START_SEED}, got {self.seed}")
         if not self.runs:
             raise ConfigError("no policy to play: name a run directory, or `shipped`")
-        where = settings(self.host, self.port, options.read_token(self.token_file))
+        settings = make_settings(self.host, self.port, options.read_token(self.token_file))
         torch.set_num_threads(1)
-        stage = PlayStage(performers([resolve_run(run) for run in self.runs]), seed=self.seed)
+        app = PlayApp(load_runners([resolve_run(run) for run in self.runs]), seed=self.seed)
         try:
-            show(stage, where, what="playing", browser=self.open, as_json=self.json)
+            run_app(app, settings, what="playing", browser=self.open, as_json=self.json)
         finally:
-            ended = stage.close(LAST_PLAN_TIMEOUT_S)
+            ended = app.close(LAST_PLAN_TIMEOUT_S)
         if not ended:  # Python would abort while a thread is inside torch
             sys.stdout.flush()
             sys.stderr.flush()

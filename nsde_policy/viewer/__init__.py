@@ -1,6 +1,6 @@
-"""A page where a policy runs live and can be touched, and where demonstrations are recorded by hand.
+"""Live page in the browser: watch and disturb running policies, or record demonstrations by hand.
 
-`world` is the table and its exact history, `lane` a policy on it, `forecast` what it expects; `play` and
-`teleop` are what the page shows, `clockwork` the one thread that runs them; `messages` is what a page may
-ask for, `hub` and `server` the people who look on.
+`simulation` is the table with its history, `policy_runner` a policy on it, `forecast` what it predicts;
+`play_app` and `record_app` are the two apps, `loop` the thread that runs one; `messages` are the JSON
+messages, `http`, `clients` and `server` the web server, `static/` the page.
 """

@@ -1,48 +1,48 @@
-"""What the one page can show, to those who run it and those who serve it."""
+"""Interface of the apps that the page can show."""
 
 from typing import Any, Literal, Protocol
 
 from nsde_policy import __version__
 from nsde_policy.envs.pusht import geometry
 from nsde_policy.envs.pusht.dynamics import CONTROL_HZ
-from nsde_policy.viewer.messages import Command
+from nsde_policy.viewer.messages import ClientMessage
 
 Mode = Literal["play", "collect"]
 
 
-class Stage(Protocol):
-    """Something that goes on in control periods, listens to commands, and can be drawn.
+class App(Protocol):
+    """A simulation in control periods that handles messages of clients.
 
-    Only one thread touches it; `hello` alone may be asked from others.
+    Only the simulation thread uses it, except for `hello`.
     """
 
     @property
     def hello(self) -> dict[str, Any]:
-        """What never changes, for a page that has just come."""
+        """First message to a client: everything that never changes."""
 
     @property
     def revision(self) -> int:
-        """Another number wherever `state` may have changed."""
+        """Number that changes whenever `state` may have changed."""
 
     @property
     def period_s(self) -> float:
-        """Seconds from one control period to the next."""
+        """Wall-clock seconds of one control period."""
 
-    def handle(self, command: Command) -> None:
-        """Do what a page asks for; an `NsdePolicyError` is told to that page and changes nothing."""
+    def handle(self, message: ClientMessage) -> None:
+        """Handle a message; an `NsdePolicyError` is reported to its client and changes nothing."""
 
     def tick(self) -> bool:
-        """Run one control period; False where nothing moved."""
+        """Run one control period; return whether anything moved."""
 
     def state(self) -> dict[str, Any]:
-        """Everything but the moment: sent when it changed, or when somebody new looks on."""
+        """Return what changes rarely; sent to all clients after changes and to each new client."""
 
     def frame(self) -> dict[str, Any]:
-        """The moment."""
+        """Return what is drawn: poses, forecasts, coverage."""
 
 
-def table(mode: Mode) -> dict[str, Any]:
-    """What every page is told first: the shapes on the table, and what counts as success."""
+def describe_table(mode: Mode) -> dict[str, Any]:
+    """Return the part of `hello` that both apps share: shapes, goal and success threshold."""
     return {
         "type": "hello",
         "mode": mode,
@@ -55,3 +55,8 @@ def table(mode: Mode) -> dict[str, Any]:
         "success": geometry.SUCCESS_COVERAGE,
         "hz": CONTROL_HZ,
     }
+
+
+def round_trail(trail: list[list[float]]) -> list[list[float]]:
+    """Round poses of agent and block to what can be seen."""
+    return [[round(value, 2) for value in row[:4]] + [round(row[4], 4)] for row in trail]

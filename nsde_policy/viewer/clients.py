@@ -1,65 +1,48 @@
-"""Those who look on: each has an outbox with room for the newest frame, and no more."""
+"""A connected page, with a send queue that cannot grow."""
 
 import asyncio
+from typing import Literal
 
 from websockets.asyncio.server import ServerConnection
+from websockets.exceptions import ConnectionClosed
 
-from nsde_policy.viewer.loop import Kind
+MessageType = Literal["state", "frame", "notice"]
+"""Types of messages to clients, in the order in which they are sent."""
+_SEND_ORDER: tuple[MessageType, ...] = ("state", "frame", "notice")
 
-_ORDER: tuple[Kind, ...] = ("state", "frame", "notice")
 
+class Client:
+    """A websocket connection and its send queue, which holds the newest message of each type.
 
-class Outbox:
-    """What one page has not been sent yet: one message of each kind, the newest.
-
-    A page that reads slowly misses frames; what waits for it never grows.
+    A client that reads slowly misses frames.
     """
 
     def __init__(self, connection: ServerConnection) -> None:
         self._connection = connection
-        self._waiting: dict[Kind, str] = {}
-        self._something = asyncio.Event()
+        self._queue: dict[MessageType, str] = {}
+        self._queued = asyncio.Event()
         self.missed = 0
         """Messages that were replaced before they could be sent."""
-        self.nonsense = 0
-        """Messages of this page that made no sense."""
+        self.invalid = 0
+        """Invalid messages received from this client."""
 
-    def put(self, kind: Kind, text: str) -> None:
-        """Have it sent, in place of an older one."""
-        self.missed += kind in self._waiting
-        self._waiting[kind] = text
-        self._something.set()
+    def put(self, kind: MessageType, text: str) -> None:
+        """Queue a message without blocking; it replaces an older one of its type."""
+        self.missed += kind in self._queue
+        self._queue[kind] = text
+        self._queued.set()
 
-    async def deliver(self, patience_s: float) -> None:
-        """Send what comes, until the page is gone; one that does not read for so long has to go."""
-        while True:
-            await self._something.wait()
-            self._something.clear()
-            for kind in _ORDER:
-                if (text := self._waiting.pop(kind, None)) is not None:
-                    async with asyncio.timeout(patience_s):
-                        await self._connection.send(text)
-
-
-class Hub:
-    """All outboxes."""
-
-    def __init__(self) -> None:
-        self._outboxes: dict[ServerConnection, Outbox] = {}
-
-    def __len__(self) -> int:
-        return len(self._outboxes)
-
-    def join(self, connection: ServerConnection) -> Outbox:
-        """Somebody new."""
-        self._outboxes[connection] = Outbox(connection)
-        return self._outboxes[connection]
-
-    def leave(self, connection: ServerConnection) -> None:
-        """Somebody has gone."""
-        self._outboxes.pop(connection, None)
-
-    def publish(self, kind: Kind, text: str) -> None:
-        """Tell everybody; waits for nobody."""
-        for outbox in self._outboxes.values():
-            outbox.put(kind, text)
+    async def send_queued(self, timeout_s: float) -> None:
+        """Send queued messages until the connection closes; abort it if the client does not read."""
+        try:
+            while True:
+                await self._queued.wait()
+                self._queued.clear()
+                for kind in _SEND_ORDER:
+                    if (text := self._queue.pop(kind, None)) is not None:
+                        async with asyncio.timeout(timeout_s):
+                            await self._connection.send(text)
+        except TimeoutError:
+            self._connection.transport.abort()
+        except ConnectionClosed:
+            pass

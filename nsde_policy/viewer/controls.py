@@ -1,4 +1,4 @@
-"""What a person can turn while a policy runs: each control with its range."""
+"""Settings that the page can change while a policy runs, with their ranges."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -8,11 +8,10 @@ from typing import NamedTuple
 from nsde_policy.config import BaseConfig, Sampling
 from nsde_policy.errors import ProtocolError
 from nsde_policy.inference.policy import Policy
-from nsde_policy.methods.neural_sde.config import SamplingConfig
 
 
 class Range(NamedTuple):
-    """The ends of a slider, and its step."""
+    """Limits and step of a slider."""
 
     low: float
     high: float
@@ -29,52 +28,51 @@ RANGES: Mapping[str, Range] = {
     "together": Range(0, 1, 1),
     "onward": Range(0, 1, 1),
 }
+SAMPLING_CONTROLS = ("alpha", "diffusion")
+"""Controls of how actions are sampled; they apply to methods whose sampling settings have these names."""
 
 
 @dataclass(frozen=True)
 class Controls(BaseConfig):
-    """How the policies are run, and what is drawn of them."""
+    """How the policies run, and what is drawn."""
 
     alpha: float = 0.5
     """Strength of a Neural SDE's denoiser, α."""
     diffusion: float = 1.0
     """Factor on a Neural SDE's noise, g."""
     chunk: int = 8
-    """Actions executed before planning again (T_a); methods that plan fewer plan as many as they can."""
+    """Actions executed before planning again (T_a), at most the longest chunk of the method."""
     paths: int = 24
-    """Sampled futures that are drawn."""
+    """Sampled paths to draw."""
     speed: float = 1.0
     """Simulated seconds per second."""
     field: bool = False
-    """Whether the drift around the agent is drawn."""
+    """Whether to draw the drift field around the agent."""
     together: bool = True
-    """Whether a hand on one table is a hand on both."""
+    """Whether a drag on one table moves the blocks of both."""
     onward: bool = False
-    """Whether the next seed follows a success."""
+    """Whether to start the next seed after a success."""
 
     @classmethod
-    def of(cls, policy: Policy) -> "Controls":
-        """As a policy was trained to be used."""
+    def from_policy(cls, policy: Policy) -> "Controls":
+        """Return the settings that a policy was trained for."""
         sampling = policy.model.config.sampling
-        if not isinstance(sampling, SamplingConfig):
-            return cls(chunk=policy.chunk)
-        return cls(alpha=sampling.alpha, diffusion=sampling.diffusion, chunk=policy.chunk)
+        known = {name: getattr(sampling, name) for name in SAMPLING_CONTROLS if hasattr(sampling, name)}
+        return cls(chunk=policy.chunk, **known)
 
-    def turned(self, name: str, value: float) -> "Controls":
-        """The same but for one control, kept in its range."""
+    def with_value(self, name: str, value: float) -> "Controls":
+        """Return a copy with one control changed; raise `ProtocolError` outside its range."""
         low, high, _ = RANGES[name]
-        if not low <= value <= high:  # also where it is no number
-            raise ProtocolError(f"{name} lies from {low:g} to {high:g}, got {value}")
-        kind = type(getattr(Controls, name))
-        return dataclasses.replace(self, **{name: kind(value)})
+        if not low <= value <= high:  # also true for NaN
+            raise ProtocolError(f"{name} must be from {low:g} to {high:g}, got {value}")
+        return dataclasses.replace(self, **{name: type(getattr(Controls, name))(value)})
 
-    def sampling(self, policy: Policy) -> Sampling:
-        """How this policy draws its actions under these controls; only a Neural SDE's can be turned."""
+    def sampling_for(self, policy: Policy) -> Sampling:
+        """Return the sampling settings of a policy, with the controls applied that it has."""
         own = policy.model.config.sampling
-        if not isinstance(own, SamplingConfig):
-            return own
-        return dataclasses.replace(own, alpha=self.alpha, diffusion=self.diffusion)
+        known = {name: getattr(self, name) for name in SAMPLING_CONTROLS if hasattr(own, name)}
+        return dataclasses.replace(own, **known)
 
-    def chunk_of(self, policy: Policy) -> int:
-        """Actions of one plan of this policy."""
+    def chunk_for(self, policy: Policy) -> int:
+        """Return the number of actions in one plan of a policy."""
         return min(self.chunk, policy.model.config.longest_chunk or self.chunk)

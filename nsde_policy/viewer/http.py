@@ -1,66 +1,61 @@
-"""Who may look on, and the one page they are given: plain HTTP, before there is a connection.
+"""HTTP side of the viewer: settings, access checks and the files of the page.
 
-What the page may rely on:
+Rules that the page relies on:
 
-- A websocket to /live that will not do is accepted and closed at once, before any message, because a browser
-  tells its page nothing of a refused handshake: 4403 "token" where the token in the address is not (or no
-  longer) the right one, 4503 "full" where as many look on as are let in. After 4403 asking again is in vain.
-- Every lane of a frame has "solved_s": simulated seconds from the reset to the first moment with the block in
-  its goal, up to the moment looked at; null where there is none.
-- "latency", of a lane and of a method in the state, is null until a plan was made with the present α,
-  diffusion and chunk.
-- While recording, the page says {"do": "release"} when the pointer leaves the table, the finger is lifted or
-  the page is hidden, and no "aim" behind it until the pointer is back. The state's "phase" is then "paused":
-  nothing is recorded until the next "aim", with which it is "recording" again. A page that goes away has
-  released.
-- A notice goes to the page that asked for what cannot be done; one about the stage itself, to all.
+- A browser does not tell a page why a websocket handshake failed. So a websocket at /live is accepted and
+  closed at once if the token is wrong (4403 "token": do not retry) or too many clients connect (4503 "full").
+- "solved_s" in each lane of a frame: simulated seconds from the reset to the first success, or null if the
+  displayed period is before it.
+- "latency", in lanes and in the state: null until a plan was made with the current α, diffusion and chunk.
+- While recording, the page sends {"do": "release"} when the pointer leaves the table, the finger is lifted or
+  the page is hidden, and no "aim" until the pointer is back. The phase is then "paused" until the next "aim".
+  A client that disconnects is treated as if it had sent "release".
+- A notice about a message goes to the client that sent it; a notice about the simulation goes to all.
 """
 
-import base64
 import contextlib
-import hashlib
 import ipaddress
 import math
 import re
 import socket
 from dataclasses import dataclass, field
-from functools import cached_property
 from importlib import resources
 from urllib.parse import parse_qs, quote, urlsplit
 
 from websockets.datastructures import Headers
-from websockets.http11 import Request
+from websockets.http11 import Request, Response
 
 from nsde_policy.config import require
 from nsde_policy.deploy.server.auth import check_token, is_loopback, same_token
 from nsde_policy.errors import ConfigError
-from nsde_policy.viewer.messages import MAX_MESSAGE
+from nsde_policy.viewer.messages import MAX_CLIENT_MESSAGE_BYTES
 
 SOCKET = "/live"
-"""Where the page's websocket is."""
+"""Path of the websocket."""
 NO_TOKEN, FULL = (4403, "token"), (4503, "full")
-"""Close codes, and reasons, of a websocket that is let in only to be told why it is not."""
+"""Close codes and reasons of websockets that are not admitted."""
 _HOST = re.compile(r"[\w.-]+(:\d+)?|\[[\da-fA-F:.]+\](:\d+)?", re.ASCII)
+_CONTENT_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 
 
 @dataclass(frozen=True)
 class ViewerSettings:
-    """How a page is served."""
+    """Address and limits of the server."""
 
     host: str = "127.0.0.1"
     """Address to listen at."""
     port: int = 8000
-    """0 picks a free one."""
+    """Port to listen at; 0 picks a free one."""
     token: str | None = field(default=None, repr=False)
-    """What must stand in the address, ?token=…; needed wherever others than this machine can connect."""
+    """Required in the address of the page, ?token=…, if other machines can connect."""
     max_clients: int = 16
-    """Pages at a time."""
+    """Connected pages."""
     max_rate: float = 100.0
-    """Messages per second of one page; what comes faster waits in its own connection."""
-    max_message: int = MAX_MESSAGE
-    """Bytes of the largest message taken."""
+    """Messages per second of one client; faster ones wait in its connection."""
+    max_message: int = MAX_CLIENT_MESSAGE_BYTES
+    """Size limit of a message from a client, bytes."""
     patience_s: float = 10.0
-    """Longest a page may take to greet, to answer a ping or to read a frame, seconds."""
+    """Timeout of a client's handshake, pong and reading of a frame, seconds."""
 
     def __post_init__(self) -> None:
         require(self, bool(self.host), "need a host to listen at, such as 127.0.0.1 or 0.0.0.0, got none")
@@ -72,89 +67,88 @@ class ViewerSettings:
         if self.token is not None:
             check_token(self.token)
         elif not is_loopback(self.host):
-            raise ConfigError(
-                f"{self.host} can be reached from other machines: show the page there with a token"
-            )
+            raise ConfigError(f"{self.host} can be reached from other machines: a token is required")
 
     def urls(self, port: int) -> list[str]:
-        """What to type into a browser: here, and where every machine can connect, also elsewhere."""
+        """Return addresses for a browser: on this machine first, then from other machines."""
         try:
             everywhere = ipaddress.ip_address(self.host).is_unspecified
         except ValueError:
             everywhere = False
-        hosts = ["localhost", *_own_names()] if everywhere else [self.host]
+        hosts = ["localhost", *_external_names()] if everywhere else [self.host]
         query = f"?token={quote(self.token, safe='')}" if self.token else ""
         return [f"http://{f'[{host}]' if ':' in host else host}:{port}/{query}" for host in hosts]
 
-    def objection(self, request: Request) -> str | None:
-        """Why a request is not for us, if so."""
+    def find_objection(self, request: Request) -> str | None:
+        """Return why a request is refused, or None; guards against DNS rebinding and foreign pages."""
         hosts, origins = request.headers.get_all("Host"), request.headers.get_all("Origin")
         host = hosts[0] if len(hosts) == 1 else ""
-        if not _HOST.fullmatch(host) or (self.token is None and not is_loopback(_name(host))):
-            return f"this page is for this machine alone and goes by localhost, not by {host[:80]!r}"
+        if not _HOST.fullmatch(host) or (self.token is None and not is_loopback(_host_name(host))):
+            return f"without a token the page is served to localhost only, got host {host[:80]!r}"
         if origins and origins not in ([f"http://{host}"], [f"https://{host}"]):
-            return f"a page of {origins[0][:80]!r} may not look on"
+            return f"pages of {origins[0][:80]!r} may not connect"
         return None
 
-    def knows(self, request: Request) -> bool:
-        """Whether a request has the token, where one is needed."""
-        return self.token is None or same_token(self.token, _token(request.path))
+    def accepts_token(self, request: Request) -> bool:
+        """Return whether a request has the token, or none is required."""
+        return self.token is None or same_token(self.token, _read_token(request.path))
 
 
-@dataclass(frozen=True)
-class Page:
-    """The page: one file, which asks no other host for anything."""
+class StaticFiles:
+    """The files of the page, by path; loaded once, so that no request reads the disk."""
 
-    @cached_property
-    def body(self) -> bytes:
-        """Its bytes."""
-        return resources.files("nsde_policy.viewer").joinpath("page.html").read_bytes()
+    def __init__(self) -> None:
+        folder = resources.files("nsde_policy.viewer") / "static"
+        files = {f"/static/{file.name}": file for file in folder.iterdir()}
+        files["/static/scene.js"] = resources.files("nsde_policy.envs.pusht") / "scene.js"
+        files["/"] = files.pop("/static/index.html")
+        self._files = {
+            path: (file.name.rpartition(".")[2], file.read_bytes()) for path, file in files.items()
+        }
 
-    def headers(self, host: str) -> Headers:
-        """Nothing may run on it, or be loaded by it, but what it brings along."""
-        policy = (
-            f"default-src 'none'; script-src {self._hashes('script')}; style-src {self._hashes('style')}; "
-            f"img-src data:; connect-src 'self' ws://{host} wss://{host}; "
-            "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-        )
-        return Headers(
+    def respond(self, path: str, host: str) -> Response | None:
+        """Return the response to a GET request, or None if there is no such file."""
+        if path not in self._files:
+            return None
+        suffix, body = self._files[path]
+        headers = Headers(
             {
-                "Content-Type": "text/html; charset=utf-8",
-                "Content-Length": str(len(self.body)),
-                "Content-Security-Policy": policy,
+                "Content-Type": f"{_CONTENT_TYPES[suffix]}; charset=utf-8",
+                "Content-Length": str(len(body)),
+                "Content-Security-Policy": (
+                    "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; "
+                    f"connect-src 'self' ws://{host} wss://{host}; "
+                    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+                ),
                 "Referrer-Policy": "no-referrer",
                 "X-Content-Type-Options": "nosniff",
                 "Cache-Control": "no-store",
                 "Connection": "close",
             }
         )
-
-    def _hashes(self, tag: str) -> str:
-        parts = re.findall(rf"<{tag}>(.*?)</{tag}>".encode(), self.body, re.DOTALL)
-        digests = (base64.b64encode(hashlib.sha256(part).digest()).decode() for part in parts)
-        return " ".join(f"'sha256-{digest}'" for digest in digests)
+        return Response(200, "OK", headers, body)
 
 
-def _name(host: str) -> str:
-    """The name in a `Host` header, without its port and brackets."""
+def _host_name(host: str) -> str:
+    """Return the name in a `Host` header, without port and brackets."""
     try:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:
         return ""
 
 
-def _token(path: str) -> str:
+def _read_token(path: str) -> str:
     try:
-        found = parse_qs(urlsplit(path).query, max_num_fields=8).get("token", [])
-    except ValueError:  # too many fields, or no address at all
+        values = parse_qs(urlsplit(path).query, max_num_fields=8).get("token", [])
+    except ValueError:  # too many fields, or not a URL
         return ""
-    return found[0] if len(found) == 1 else ""
+    return values[0] if len(values) == 1 else ""
 
 
-def _own_names() -> list[str]:
-    """By what other machines know this one: the address its way out starts from, else its name."""
+def _external_names() -> list[str]:
+    """Return how other machines reach this one: the address of its default route, else its host name."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(("192.0.2.1", 9))  # an address of no machine; nothing is sent
+        probe.connect(("192.0.2.1", 9))  # a reserved address; connecting a datagram socket sends nothing
         return [str(probe.getsockname()[0])]
     name = socket.gethostname()
     return [] if name == "localhost" else [name]

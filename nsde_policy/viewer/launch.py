@@ -1,4 +1,4 @@
-"""From a stage to a page in a browser: load, listen, say where, stop on a signal."""
+"""Start an app: load policies, listen, print the address, stop on a signal."""
 
 import asyncio
 import itertools
@@ -15,26 +15,26 @@ from nsde_policy.deploy.server.auth import is_loopback, json_log
 from nsde_policy.errors import ConfigError
 from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.registry import get_method
-from nsde_policy.viewer.app import Stage
+from nsde_policy.viewer.app import App
 from nsde_policy.viewer.http import ViewerSettings
-from nsde_policy.viewer.policy_runner import Performer
+from nsde_policy.viewer.policy_runner import PolicyRunner
 from nsde_policy.viewer.server import ViewerServer
 
 
-def performers(runs: Sequence[Path]) -> list[Performer]:
-    """Load runs, each under a name of its own."""
+def load_runners(runs: Sequence[Path]) -> list[PolicyRunner]:
+    """Load run directories under distinct names."""
     policies = [Policy.from_pretrained(run) for run in runs]
     titles = [get_method(policy.spec.method).title for policy in policies]
     return [
-        Performer.of(name, f"{title}, {name}" if titles.count(title) > 1 else title, policy)
-        for name, title, policy in zip(names(runs), titles, policies, strict=True)
+        PolicyRunner(name, f"{title}, {name}" if titles.count(title) > 1 else title, policy)
+        for name, title, policy in zip(name_runs(runs), titles, policies, strict=True)
     ]
 
 
-def names(runs: Sequence[Path]) -> list[str]:
-    """A name for each run: its directory's, after as many folders above it as it takes, then a number."""
+def name_runs(runs: Sequence[Path]) -> list[str]:
+    """Name runs by their folder; add parent folders, then a number, until the names are distinct."""
     paths = [(SHIPPED,) if run == SHIPPED_POLICY else run.resolve().parts[1:] for run in runs]
-    found: list[str] = []
+    names: list[str] = []
     for path in paths:
         others = [other for other in paths if other != path]
         depth = 1
@@ -42,40 +42,41 @@ def names(runs: Sequence[Path]) -> list[str]:
             depth += 1
         name = "/".join(path[-depth:])
         numbered = (f"{name} ({number})" for number in itertools.count(2))
-        found.append(next(each for each in itertools.chain([name], numbered) if each not in found))
-    return found
+        names.append(next(each for each in itertools.chain([name], numbered) if each not in names))
+    return names
 
 
-def settings(host: str, port: int, token: str | None) -> ViewerSettings:
-    """Where to listen; a token is made up where one is needed and none was given."""
+def make_settings(host: str, port: int, token: str | None) -> ViewerSettings:
+    """Return server settings; generate a token if one is required and none is given."""
     if token is None and not is_loopback(host):
         token = secrets.token_urlsafe(16)
     return ViewerSettings(host=host, port=port, token=token)
 
 
-def show(stage: Stage, where: ViewerSettings, *, what: str, browser: bool, as_json: bool) -> None:
-    """Show a stage until SIGTERM or Ctrl-C."""
-    server = ViewerServer(stage, where, json_log(sys.stderr))
+def run_app(app: App, settings: ViewerSettings, *, what: str, browser: bool, as_json: bool) -> None:
+    """Serve an app until SIGTERM or Ctrl-C, and print its address to stdout."""
+    server = ViewerServer(app, settings, json_log(sys.stderr))
 
-    def ready(port: int) -> None:
-        url, *elsewhere = where.urls(port)
-        said = f"{what}: {url}" + "".join(f"\n  from other machines: {each}" for each in elsewhere)
+    def announce(port: int) -> None:
+        url, *elsewhere = settings.urls(port)
+        text = f"{what}: {url}" + "".join(f"\n  from other machines: {each}" for each in elsewhere)
         facts = {"url": url, "elsewhere": elsewhere, "port": port}
-        print(json.dumps(facts) if as_json else said, flush=True)
-        if browser and not _opened(url):
-            print("no browser could be opened; open the address yourself", file=sys.stderr)
+        print(json.dumps(facts) if as_json else text, flush=True)
+        if browser:
+            _open_browser(url)
 
-    asyncio.run(_until_told(server, ready))
+    asyncio.run(_run_until_signal(server, announce))
 
 
-async def _until_told(server: ViewerServer, ready: Callable[[int], None]) -> None:
+async def _run_until_signal(server: ViewerServer, announce: Callable[[int], None]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, server.stop)
-    await server.run(ready)
+    await server.run(announce)
 
 
-def _opened(url: str) -> bool:
+def _open_browser(url: str) -> None:
     try:
-        return webbrowser.open(url)
+        if not webbrowser.open(url):
+            print("no browser could be opened; open the address yourself", file=sys.stderr)
     except webbrowser.Error as error:
         raise ConfigError(f"no browser can be opened here ({error}); leave out --open") from None

@@ -1,73 +1,70 @@
-"""The one thread that runs a stage: on time, whoever looks on, however much they ask for."""
+"""Simulation thread: ticks the app at a fixed rate, independent of the number of clients."""
 
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from statistics import median
-from typing import Any, Literal
+from typing import Any
 
 from nsde_policy.errors import NsdePolicyError
-from nsde_policy.viewer.app import Stage
-from nsde_policy.viewer.messages import Command, encode, notice
+from nsde_policy.viewer.app import App
+from nsde_policy.viewer.clients import MessageType
+from nsde_policy.viewer.messages import ClientMessage, encode_message, encode_notice
 
-Kind = Literal["state", "frame", "notice"]
-Publish = Callable[[Kind, str], None]
-"""Told what is new; must not wait for anybody."""
-Decline = Callable[[NsdePolicyError], None]
-"""Told why a command cannot be followed; must not wait for anybody."""
+Publish = Callable[[MessageType, str], None]
+"""Sends a message to all clients; must not block."""
+ReportError = Callable[[NsdePolicyError], None]
+"""Tells the sender of a message why it failed; must not block."""
 
 FRAME_S = 1 / 30
-"""Frames are published no faster than this, whatever the speed."""
-_KEPT = 3000
+"""Shortest time between two frames, at any speed."""
+_TIMED_PERIODS = 3000
 
 
-class Clockwork:
-    """Ticks a stage at its own pace, does what pages ask for in between, and publishes what came of it.
+class SimulationThread:
+    """Thread that runs an app, handles queued messages between control periods and publishes frames.
 
-    Commands wait in a box that holds one of each kind, the newest: it cannot grow, and a page that asks for
-    the same thing a thousand times has asked for it once.
+    The queue holds one message per `queue_key`, the newest, so that no client can make it grow.
     """
 
-    def __init__(
-        self, stage: Stage, publish: Publish, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._stage, self._publish, self._clock = stage, publish, clock
-        self._box: dict[tuple[str, ...], tuple[Command, Decline]] = {}
+    def __init__(self, app: App, publish: Publish) -> None:
+        self._app, self._publish = app, publish
+        self._queue: dict[tuple[str, ...], tuple[ClientMessage, ReportError]] = {}
         self._wake = threading.Condition()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="nsde-policy-viewer", daemon=True)
-        self._late: deque[float] = deque(maxlen=_KEPT)
-        self._worked: deque[float] = deque(maxlen=_KEPT)
-        self.audience = 0
-        """People who look on; without any, nothing is drawn."""
+        self._late: deque[float] = deque(maxlen=_TIMED_PERIODS)
+        self._worked: deque[float] = deque(maxlen=_TIMED_PERIODS)
+        self.clients = 0
+        """Connected clients; without any, no frames are made."""
         self.periods = 0
         """Control periods so far."""
         self.failure: BaseException | None = None
-        """What ended it, where that was no `stop`."""
+        """Exception that ended the thread, if any."""
         self.on_failure: Callable[[], None] = lambda: None
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End, after the control period that is under way."""
+        """End the thread after the current control period, and wait for it."""
         with self._wake:
             self._stopping = True
             self._wake.notify()
         if self._thread.is_alive():
             self._thread.join()
 
-    def submit(self, command: Command, decline: Decline = lambda error: None) -> None:
-        """Ask for something; from any thread, and without waiting. The stage's thread calls `decline`."""
+    def submit(self, message: ClientMessage, report: ReportError = lambda error: None) -> None:
+        """Queue a message from any thread without blocking; `report` is called in the simulation thread."""
         with self._wake:
-            self._box.pop(command.kind, None)
-            self._box[command.kind] = command, decline  # behind those that came before
+            self._queue.pop(message.queue_key, None)  # the newest message goes to the end of the queue
+            self._queue[message.queue_key] = message, report
             self._wake.notify()
 
     def timing(self) -> dict[str, float]:
-        """How late control periods began, and how long they took, milliseconds."""
+        """Return how late control periods began and how long they took, milliseconds."""
         late, worked = sorted(self._late) or [0.0], list(self._worked) or [0.0]
         return {
             "periods": self.periods,
@@ -76,61 +73,58 @@ class Clockwork:
             "work_ms": round(1e3 * median(worked), 3),
         }
 
-    def forget_timing(self) -> None:
-        """Begin to measure anew."""
+    def reset_timing(self) -> None:
+        """Restart the measurements of `timing`."""
         self._late.clear()
         self._worked.clear()
 
     def _run(self) -> None:
         try:
             self._loop()
-        except BaseException as error:  # of any kind: somebody has to be told
+        except BaseException as error:  # any exception must stop the server
             self.failure = error
             self.on_failure()
 
     def _loop(self) -> None:
-        due, shown, told, stale = self._clock() + self._stage.period_s, 0.0, -1, False
-        while (commands := self._next(min(due, shown + FRAME_S) if stale else due)) is not None:
-            for command, decline in commands:
-                stale |= self._followed(command, decline)
-            now = self._clock()
+        app, clock = self._app, time.monotonic
+        due, shown, revision, changed = clock() + app.period_s, 0.0, -1, False
+        while (queued := self._wait(min(due, shown + FRAME_S) if changed else due)) is not None:
+            for message, report in queued:
+                try:
+                    app.handle(message)
+                    changed = True
+                except NsdePolicyError as error:
+                    report(error)
+            now = clock()
             if now >= due:
                 self.periods += 1
-                stale |= bool(self._guarded(self._stage.tick))
+                changed |= bool(self._notify_on_error(app.tick))
                 self._late.append(now - due)
-                self._worked.append(self._clock() - now)
-                due = max(due + self._stage.period_s, self._clock())
-            due = min(due, self._clock() + self._stage.period_s)  # the speed may have changed
-            if told != self._stage.revision:
-                told = self._stage.revision
-                self._show("state", self._stage.state)
-            if stale and self._clock() >= shown + FRAME_S:
-                shown, stale = self._clock(), False
-                self._show("frame", self._stage.frame)
+                self._worked.append(clock() - now)
+                due = max(due + app.period_s, clock())
+            due = min(due, clock() + app.period_s)  # the speed may have changed
+            if revision != app.revision:
+                revision = app.revision
+                self._send("state", app.state)
+            if changed and clock() >= shown + FRAME_S:
+                shown, changed = clock(), False
+                self._send("frame", app.frame)
 
-    def _next(self, until: float) -> list[tuple[Command, Decline]] | None:
-        """What has been asked for by now, or else by `until`; None at the end."""
+    def _wait(self, until: float) -> list[tuple[ClientMessage, ReportError]] | None:
+        """Wait for messages until a time and return them; None after `stop`."""
         with self._wake:
-            if not self._box and not self._stopping:
-                self._wake.wait(max(0.0, until - self._clock()))
-            commands, self._box = [*self._box.values()], {}
-            return None if self._stopping else commands
+            if not self._queue and not self._stopping:
+                self._wake.wait(max(0.0, until - time.monotonic()))
+            queued, self._queue = [*self._queue.values()], {}
+            return None if self._stopping else queued
 
-    def _followed(self, command: Command, decline: Decline) -> bool:
-        try:
-            self._stage.handle(command)
-        except NsdePolicyError as error:
-            decline(error)
-            return False
-        return True
-
-    def _guarded(self, action: Callable[[], object]) -> object:
+    def _notify_on_error(self, action: Callable[[], object]) -> object:
         try:
             return action()
         except NsdePolicyError as error:
-            self._publish("notice", notice(error))
+            self._publish("notice", encode_notice(error))
             return None
 
-    def _show(self, kind: Kind, what: Callable[[], dict[str, Any]]) -> None:
-        if self.audience:
-            self._guarded(lambda: self._publish(kind, encode(what())))
+    def _send(self, kind: MessageType, make: Callable[[], dict[str, Any]]) -> None:
+        if self.clients:
+            self._notify_on_error(lambda: self._publish(kind, encode_message(make())))

@@ -1,194 +1,150 @@
-"""What a page may ask for: small JSON objects, checked before they are believed.
+"""JSON messages between the page and the server.
 
-`{"do": "reset", "seed": 100003}` is `Reset(seed=100003)`. Whatever else comes in is a `ProtocolError`.
+A client names the type of its message in "do": `{"do": "reset", "seed": 100003}` is `Reset(seed=100003)`.
+Types and ranges are checked during parsing; a mismatch raises `ProtocolError`.
 """
 
 import json
-import math
-from dataclasses import dataclass
-from typing import Any, Literal, NoReturn
+from typing import Annotated, Any, Literal
 
-from nsde_policy.config import BaseConfig
+import msgspec
+
 from nsde_policy.errors import ProtocolError
 from nsde_policy.viewer.controls import RANGES
 
-MAX_MESSAGE = 1024
-"""Bytes of the largest message taken from a page."""
-MAX_SEED = 2**32 - 1
+MAX_CLIENT_MESSAGE_BYTES = 1024
+MAX_START_SEED = 2**32 - 1
+"""Largest seed of a start; that of the environment's generator."""
 MAX_LANES = 2
-_FAR = 1e4
-"""Pixels beyond which nothing on a table can be."""
+"""Policies that run side by side."""
+
+Seed = Annotated[int, msgspec.Meta(ge=0, le=MAX_START_SEED)]
+Coordinate = Annotated[float, msgspec.Meta(ge=-1e4, le=1e4)]
+"""Pixels of the table; far beyond its edge is an error of the client."""
 
 
-def following(seed: int) -> int:
-    """The seed behind one: behind the last, the first."""
-    return seed + 1 if seed < MAX_SEED else 0
+def next_seed(seed: int) -> int:
+    """Return the seed after `seed`; after the largest comes 0."""
+    return (seed + 1) % (MAX_START_SEED + 1)
 
 
-class Command(BaseConfig):
-    """Something a page asks for."""
+class ClientMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="do", tag=str.lower):
+    """Something that a client asks for."""
 
     @property
-    def kind(self) -> tuple[str, ...]:
-        """Of two commands of one kind that wait, only the later one counts."""
+    def queue_key(self) -> tuple[str, ...]:
+        """Of two queued messages with the same key, only the later one is handled."""
         return (type(self).__name__,)
 
 
-def _bounded(**numbers: float) -> None:
-    for name, value in numbers.items():
-        if not (math.isfinite(value) and abs(value) <= _FAR):
-            raise ProtocolError(f"{name} must be a number of the table, got {value}")
-
-
-@dataclass(frozen=True)
-class Pause(Command):
-    """Stop, or go on from the moment that is looked at."""
+class Pause(ClientMessage, frozen=True):
+    """Pause, or continue from the period on display."""
 
     on: bool
 
 
-@dataclass(frozen=True)
-class Step(Command):
-    """Run one control period, then stop."""
+class Step(ClientMessage, frozen=True):
+    """Run one control period, then pause."""
 
 
-@dataclass(frozen=True)
-class Reset(Command):
-    """Start again from a seed."""
+class Reset(ClientMessage, frozen=True):
+    """Start an episode from a seed."""
 
-    seed: int
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.seed <= MAX_SEED:
-            raise ProtocolError(f"a seed is a whole number from 0 to {MAX_SEED}, got {self.seed}")
+    seed: Seed
 
 
-@dataclass(frozen=True)
-class Scrub(Command):
-    """Look at a moment of the past, and stop there."""
+class Scrub(ClientMessage, frozen=True):
+    """Pause and display an earlier control period."""
 
     period: int
 
 
-@dataclass(frozen=True)
-class Set(Command):
-    """Turn a control: see `controls.py`."""
+class Set(ClientMessage, frozen=True):
+    """Change a control of `controls.py`."""
 
     name: str
     value: float
 
     def __post_init__(self) -> None:
         if self.name not in RANGES:
-            raise ProtocolError(f"there is no control {self.name!r:.40}; there are: {', '.join(RANGES)}")
+            raise ProtocolError(f"unknown control {self.name!r:.40}; expected one of {', '.join(RANGES)}")
 
     @property
-    def kind(self) -> tuple[str, ...]:
-        """Each control by itself."""
+    def queue_key(self) -> tuple[str, ...]:
+        """Return a key for each control, so that one slider does not replace another."""
         return ("Set", self.name)
 
 
-@dataclass(frozen=True)
-class Choose(Command):
-    """Which methods run, one or two, side by side from the same start."""
+class Choose(ClientMessage, frozen=True):
+    """Run these methods side by side, from the same start."""
 
-    lanes: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        if not 1 <= len(self.lanes) <= MAX_LANES:
-            raise ProtocolError(f"one method or two run at a time, got {len(self.lanes)}")
+    lanes: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=MAX_LANES)]
 
 
-@dataclass(frozen=True)
-class Hold(Command):
-    """A hand on the block, which carries it; or on the agent, which sends it."""
+class Hold(ClientMessage, frozen=True):
+    """Drag the block to a pose, or the agent to a position."""
 
-    lane: int
+    lane: Annotated[int, msgspec.Meta(ge=0, lt=MAX_LANES)]
     what: Literal["agent", "block"]
-    x: float
-    y: float
-    angle: float = 0.0
-
-    def __post_init__(self) -> None:
-        _bounded(x=self.x, y=self.y, angle=self.angle)
-        if not 0 <= self.lane < MAX_LANES:
-            raise ProtocolError(f"there are at most {MAX_LANES} tables, got a hand on number {self.lane}")
+    x: Coordinate
+    y: Coordinate
+    angle: Coordinate = 0.0
 
 
-@dataclass(frozen=True)
-class Release(Command):
-    """The hand lets go."""
+class Release(ClientMessage, frozen=True):
+    """End a drag; while recording, pause."""
 
 
-@dataclass(frozen=True)
-class Aim(Command):
-    """Where a person who teleoperates points."""
+class Aim(ClientMessage, frozen=True):
+    """Move the agent to the pointer, while recording."""
 
-    x: float
-    y: float
-
-    def __post_init__(self) -> None:
-        _bounded(x=self.x, y=self.y)
+    x: Coordinate
+    y: Coordinate
 
 
-@dataclass(frozen=True)
-class Take(Command):
-    """Begin to record: the agent follows from now on."""
+class Take(ClientMessage, frozen=True):
+    """Start recording: the agent follows the pointer."""
 
 
-@dataclass(frozen=True)
-class Keep(Command):
-    """The recorded episode is good: append it to the store."""
+class Keep(ClientMessage, frozen=True):
+    """Append the recorded episode to the store."""
 
 
-@dataclass(frozen=True)
-class Discard(Command):
-    """The recorded episode is not: forget it, and start again from the same seed."""
+class Discard(ClientMessage, frozen=True):
+    """Drop the recorded episode and restart its seed."""
 
 
-@dataclass(frozen=True)
-class Undo(Command):
-    """Take the last kept episode out of the store."""
+class Undo(ClientMessage, frozen=True):
+    """Remove the last kept episode from the store."""
 
 
-@dataclass(frozen=True)
-class Greet(Command):
-    """Somebody new looks on: tell everything once more. Said by the server, never by a page."""
+class Refresh(ClientMessage, frozen=True):
+    """Send the state to a new client; sent by the server, never by a page."""
 
 
-_SAID = {
-    kind.__name__.lower(): kind
-    for kind in (Pause, Step, Reset, Scrub, Set, Choose, Hold, Release, Aim, Take, Keep, Discard, Undo)
-}
+_CLIENT_MESSAGES = (
+    Pause | Step | Reset | Scrub | Set | Choose | Hold | Release | Aim | Take | Keep | Discard | Undo
+)
+_decoder: msgspec.json.Decoder[ClientMessage] = msgspec.json.Decoder(_CLIENT_MESSAGES)
 
 
-def parse(data: str | bytes) -> Command:
-    """The command in a message."""
+def parse_message(data: str | bytes) -> ClientMessage:
+    """Parse a message of a client that may be damaged or hostile.
+
+    Raises:
+        ProtocolError: If it is not a JSON object of a known type with valid fields.
+    """
     try:
-        values = json.loads(data, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise ProtocolError(f"a message is a JSON object, got what is none: {error}") from None
-    if not isinstance(values, dict) or not isinstance(values.get("do"), str):
-        raise ProtocolError('a message is a JSON object with "do", such as {"do": "step"}')
-    kind = _SAID.get(values.pop("do"))
-    if kind is None:
-        raise ProtocolError(f"a page can ask for {', '.join(_SAID)}; nothing else")
-    try:
-        return kind.from_dict(values)
-    except ProtocolError:
-        raise
-    except (ValueError, TypeError, OverflowError) as error:
-        raise ProtocolError(f"{kind.__name__.lower()}: {error}") from None
+        return _decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise ProtocolError(f"invalid message: {error}") from None
 
 
-def encode(message: dict[str, Any]) -> str:
-    """A message for pages, without blanks."""
+def encode_message(message: dict[str, Any]) -> str:
+    """Encode a message to clients as compact JSON; NaN and infinity raise `ValueError`."""
     return json.dumps(message, separators=(",", ":"), allow_nan=False)
 
 
-def notice(error: Exception) -> str:
-    """An error, as pages are told of it."""
-    return encode({"type": "notice", "text": " ".join(str(error).split())})
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
+def encode_notice(error: Exception) -> str:
+    """Encode an error as a notice, which the page shows for some seconds."""
+    return encode_message({"type": "notice", "text": " ".join(str(error).split())})

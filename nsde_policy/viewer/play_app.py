@@ -1,4 +1,4 @@
-"""Policies that run live, one or two side by side, under people's hands."""
+"""App of `nsde-policy play`: one or two policies side by side, which users can disturb."""
 
 import time
 from collections.abc import Sequence
@@ -6,199 +6,184 @@ from typing import Any
 
 from nsde_policy.envs.pusht.dynamics import CONTROL_HZ
 from nsde_policy.errors import ConfigError, EnvInputError, ProtocolError
-from nsde_policy.methods.neural_sde.config import SamplingConfig
-from nsde_policy.viewer.app import table
+from nsde_policy.viewer import messages
+from nsde_policy.viewer.app import describe_table
 from nsde_policy.viewer.controls import RANGES, Controls
-from nsde_policy.viewer.messages import (
-    Choose,
-    Command,
-    Greet,
-    Hold,
-    Pause,
-    Release,
-    Reset,
-    Scrub,
-    Set,
-    Step,
-    following,
-)
-from nsde_policy.viewer.policy_runner import Lane, Performer
+from nsde_policy.viewer.policy_runner import Lane, PolicyRunner
 
-REST = 2 * CONTROL_HZ
-"""Control periods that a success is shown before the next seed follows, where that is wanted."""
-_PUSHT = (5, 2)
-_REPLANS = ("alpha", "diffusion", "chunk")
+REST_PERIODS = 2 * CONTROL_HZ
+"""Control periods that a success is shown before the next seed starts, if `onward` is on."""
+_TABLE_DIMS = (5, 2)
+"""Numbers in an observation and in an action of Push-T."""
+_PLAN_CONTROLS = ("alpha", "diffusion", "chunk")
 """Controls that a plan depends on."""
 
 
-class Play:
-    """A `Stage` of lanes."""
+class PlayApp:
+    """An `App` of one or two lanes; the first of the `runners` plays first.
 
-    def __init__(self, performers: Sequence[Performer], *, seed: int, patience_s: float = 0.1) -> None:
-        """`patience_s` is how long a control period waits for a plan before others are listened to again;
-        simulated time stands still until it is there.
-        """
-        for performer in performers:
-            spec = performer.policy.spec
-            if (spec.obs_dim, spec.act_dim) != _PUSHT:
+    A control period waits up to `plan_timeout_s` for a plan before messages are handled again; simulated time
+    stands still until the plan is there.
+    """
+
+    def __init__(self, runners: Sequence[PolicyRunner], *, seed: int, plan_timeout_s: float = 0.1) -> None:
+        for runner in runners:
+            spec = runner.policy.spec
+            if (spec.obs_dim, spec.act_dim) != _TABLE_DIMS:
                 raise ConfigError(
-                    f"{performer.name} takes {spec.obs_dim} numbers and answers {spec.act_dim}; "
-                    "what can be played here is Push-T from its state, 5 in and 2 out"
+                    f"{runner.name} has {spec.obs_dim} observations and {spec.act_dim} actions; "
+                    "expected 5 and 2, a policy for Push-T from its state"
                 )
-        self._performers = {performer.name: performer for performer in performers}
-        self._controls = Controls.of(performers[0].policy)
-        self._lanes = [Lane(performers[0], seed)]
+        self._runners = {runner.name: runner for runner in runners}
+        self._controls = Controls.from_policy(runners[0].policy)
+        self._lanes = [Lane(runners[0], seed)]
         self._seed, self._epoch, self._rested, self.revision = seed, 0, 0, 0
-        self._patience_s = patience_s
+        self._plan_timeout_s = plan_timeout_s
         self._paused = self._one_step = False
         self._viewed: int | None = None
-        self._hand: Hold | None = None
-        self._letting_go = self._replan = False
+        """Control period on display, if not the current one."""
+        self._drag: messages.Hold | None = None
+        self._releasing = self._replan = False
 
     @property
     def hello(self) -> dict[str, Any]:
-        """The table, the methods there are, and the ranges of the controls."""
+        """Table, methods and ranges of the controls."""
         return {
-            **table("play"),
+            **describe_table("play"),
             "ranges": RANGES,
             "methods": [
                 {
-                    "name": p.name,
-                    "title": p.title,
-                    "sde": isinstance(p.policy.model.config.sampling, SamplingConfig),
-                    "longest": p.policy.model.config.longest_chunk,
+                    "name": runner.name,
+                    "title": runner.title,
+                    "sde": runner.policy.model.foresees_states,
+                    "longest": runner.policy.model.config.longest_chunk,
                 }
-                for p in self._performers.values()
+                for runner in self._runners.values()
             ],
         }
 
     @property
     def period_s(self) -> float:
-        """A tenth of a second at speed 1."""
+        """Wall-clock seconds of one control period, 0.1 at speed 1."""
         return 1.0 / (CONTROL_HZ * self._controls.speed)
 
     def state(self) -> dict[str, Any]:
-        """Controls, lanes, and the coverage of every remembered moment."""
-        world = self._lanes[0].world
+        """Return controls, lanes, and the coverage of every control period in the history."""
         return {
             "type": "state",
             "controls": self._controls.to_dict(),
-            "lanes": [lane.performer.name for lane in self._lanes],
+            "lanes": [lane.runner.name for lane in self._lanes],
             "seed": self._seed,
             "paused": self._paused,
             "epoch": self._epoch,
-            "first": world.first,
-            "coverage": [[round(c, 3) for c in lane.world.coverage] for lane in self._lanes],
-            "latency": {p.name: p.latency(self._controls) for p in self._performers.values()},
+            "first": self._lanes[0].simulation.first,
+            "coverage": [[round(c, 3) for c in lane.simulation.coverage] for lane in self._lanes],
+            "latency": {runner.name: runner.latency(self._controls) for runner in self._runners.values()},
         }
 
     def frame(self) -> dict[str, Any]:
-        """The moment that is looked at, in every lane."""
-        world = self._lanes[0].world
+        """Return the control period on display, in every lane."""
+        simulation = self._lanes[0].simulation
         return {
             "type": "frame",
             "epoch": self._epoch,
-            "first": world.first,
-            "last": world.last,
-            "at": world.last if self._viewed is None else self._viewed,
+            "first": simulation.first,
+            "last": simulation.last,
+            "at": simulation.last if self._viewed is None else self._viewed,
             "paused": self._paused,
-            "lanes": [lane.look(self._controls, self._viewed) for lane in self._lanes],
+            "lanes": [lane.view(self._controls, self._viewed) for lane in self._lanes],
         }
 
     def tick(self) -> bool:
-        """Step every lane; where all rest, wait."""
-        if self._paused and self._hand is None and not self._one_step:
+        """Step every lane; wait if paused or if all are solved."""
+        if self._paused and self._drag is None and not self._one_step:
             return False
-        if self._hand is None and all(lane.solved for lane in self._lanes):
+        if self._drag is None and all(lane.solved for lane in self._lanes):
             self._rested += 1
-            if not self._controls.onward or self._rested < REST:
+            if not self._controls.onward or self._rested < REST_PERIODS:
                 return False
-            self._reset(following(self._seed))
+            self._reset(messages.next_seed(self._seed))
             return True
         self._step()
         return True
 
-    def handle(self, command: Command) -> None:
-        """Do what a page asks for."""
-        self._obey(command)
-        if not isinstance(command, Hold | Release | Scrub):
+    def handle(self, message: messages.ClientMessage) -> None:
+        """Handle a message of a client."""
+        self._dispatch(message)
+        if not isinstance(message, messages.Hold | messages.Release | messages.Scrub):
             self.revision += 1
 
-    def _obey(self, command: Command) -> None:
-        match command:
-            case Pause(on):
+    def _dispatch(self, message: messages.ClientMessage) -> None:
+        match message:
+            case messages.Pause(on):
                 self._paused, self._one_step = on, False
                 if not on:
-                    self._go_on_from_here()
-            case Step():
-                self._go_on_from_here()
+                    self._continue_from_view()
+            case messages.Step():
+                self._continue_from_view()
                 self._paused = self._one_step = True
-            case Reset(seed):
+            case messages.Reset(seed):
                 self._reset(seed)
-            case Scrub(period):
-                world = self._lanes[0].world
+            case messages.Scrub(period):
+                simulation = self._lanes[0].simulation
                 self._paused, self._one_step = True, False
-                self._viewed = min(max(period, world.first), world.last)
-            case Set(name, value):
-                self._controls = self._controls.turned(name, value)
-                if name in _REPLANS:
-                    self._replan = True
-                    for performer in self._performers.values():
-                        performer.plan_s.clear()  # of plans of another kind
-            case Choose(names):
+                self._viewed = min(max(period, simulation.first), simulation.last)
+            case messages.Set(name, value):
+                self._set(name, value)
+            case messages.Choose(names):
                 self._choose(names)
-            case Hold():
-                self._hold(command)
-            case Release():
-                self._letting_go = self._hand is not None
-            case Greet():
+            case messages.Hold():
+                self._hold(message)
+            case messages.Release():
+                self._releasing = self._drag is not None
+            case messages.Refresh():
                 pass
             case _:
-                raise ProtocolError(f"{type(command).__name__.lower()} is for recording: nsde-policy collect")
+                what = type(message).__name__.lower()
+                raise ProtocolError(f"{what!r} is a message for recording: run nsde-policy collect")
 
-    def close(self, patience_s: float) -> bool:
-        """Make no more plans; whether those being made have ended within so many seconds."""
+    def close(self, timeout_s: float) -> bool:
+        """Stop planning; return whether running plans ended within the timeout."""
         for lane in self._lanes:
-            lane.leave()
-        ends = time.monotonic() + patience_s
-        threads = [performer.thread for performer in self._performers.values()]
-        ended = [thread.close(max(0.0, ends - time.monotonic())) for thread in threads]  # every one of them
-        return all(ended)
+            lane.cancel_plan()
+        ends = time.monotonic() + timeout_s
+        closed = [each.thread.close(max(0.0, ends - time.monotonic())) for each in self._runners.values()]
+        return all(closed)
 
     def _step(self) -> None:
-        """Run one control period in every lane; where somebody still thinks, all wait, but for a hand."""
+        """Run one control period in every lane; while a lane is planning, all wait unless a user drags."""
         if self._replan:
             for lane in self._lanes:
                 lane.forget_plan()
             self._replan = False
         acting = not self._paused or self._one_step
-        thinks = [acting and lane.thinks(self._controls, self._patience_s) for lane in self._lanes]
-        if self._hand is None and any(thinks):
+        planning = [acting and lane.is_planning(self._controls, self._plan_timeout_s) for lane in self._lanes]
+        if self._drag is None and any(planning):
             return
-        for i, (lane, busy) in enumerate(zip(self._lanes, thinks, strict=True)):
-            lane.step(self._hand if self._reaches(i) else None, acts=acting and not busy)
+        for i, (lane, busy) in enumerate(zip(self._lanes, planning, strict=True)):
+            lane.step(self._drag if self._is_dragged(i) else None, acts=acting and not busy)
         self._rested, self._one_step = 0, False
-        if self._letting_go:
+        if self._releasing:
             for i, lane in enumerate(self._lanes):
-                if self._reaches(i):
-                    lane.let_go()
-            self._hand, self._letting_go = None, False
+                if self._is_dragged(i):
+                    lane.forget_history()
+            self._drag, self._releasing = None, False
 
-    def _reaches(self, lane: int) -> bool:
-        return self._hand is not None and (self._controls.together or self._hand.lane == lane)
+    def _is_dragged(self, lane: int) -> bool:
+        return self._drag is not None and (self._controls.together or self._drag.lane == lane)
 
-    def _hold(self, hand: Hold) -> None:
-        """Where time stands still it goes on while the hand is there, though the policy does not act."""
-        if hand.lane >= len(self._lanes):  # there were two a moment ago
-            raise EnvInputError(f"there is one table now, got a hand on number {hand.lane}")
-        self._go_on_from_here()
-        self._hand, self._letting_go = hand, False
+    def _hold(self, drag: messages.Hold) -> None:
+        """Start or move a drag; if paused, the simulation runs meanwhile, but the policy does not act."""
+        if drag.lane >= len(self._lanes):  # there may have been two when the message was sent
+            raise EnvInputError(f"cannot drag on table {drag.lane}: only one is shown")
+        self._continue_from_view()
+        self._drag, self._releasing = drag, False
 
-    def _go_on_from_here(self) -> None:
-        """Make the moment that is looked at the present."""
+    def _continue_from_view(self) -> None:
+        """Go back to the control period on display, if it is not the current one."""
         if self._viewed is None:
             return
-        if self._viewed < self._lanes[0].world.last:
+        if self._viewed < self._lanes[0].simulation.last:
             for lane in self._lanes:
                 lane.restore(self._viewed)
             self._epoch += 1
@@ -206,20 +191,27 @@ class Play:
         self._viewed = None
 
     def _reset(self, seed: int) -> None:
-        self._seed, self._viewed, self._hand, self._letting_go, self._rested = seed, None, None, False, 0
-        self._one_step = False
+        self._seed, self._viewed, self._drag, self._rested = seed, None, None, 0
+        self._releasing = self._one_step = False
         self._epoch += 1
         self.revision += 1
         for lane in self._lanes:
             lane.reset(seed)
 
+    def _set(self, name: str, value: float) -> None:
+        self._controls = self._controls.with_value(name, value)
+        if name in _PLAN_CONTROLS:
+            self._replan = True
+            for runner in self._runners.values():
+                runner.plan_s.clear()  # they were measured with other controls
+
     def _choose(self, names: Sequence[str]) -> None:
-        unknown = [name for name in names if name not in self._performers]
-        if unknown:
-            raise ProtocolError(
-                f"there is no method {unknown[0]!r:.60}; there are: {', '.join(self._performers)}"
-            )
+        for name in names:
+            if name not in self._runners:
+                raise ProtocolError(
+                    f"unknown method {name!r:.60}; expected one of {', '.join(self._runners)}"
+                )
         for lane in self._lanes:
-            lane.leave()
-        self._lanes = [Lane(self._performers[name], self._seed) for name in names]
+            lane.cancel_plan()
+        self._lanes = [Lane(self._runners[name], self._seed) for name in names]
         self._reset(self._seed)

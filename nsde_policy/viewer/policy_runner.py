@@ -1,13 +1,16 @@
-"""A policy on a table of its own: it plans, a hand may interfere, and every moment can be gone back to."""
+"""A policy on a table: it plans in its planner thread, a user may interfere, every period can be restored."""
 
+import time
 from collections import deque
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from nsde_policy.config import Sampling
 from nsde_policy.envs.pusht.geometry import SIDE
 from nsde_policy.errors import PlanError
 from nsde_policy.eval.rollout import make_generator
@@ -15,176 +18,189 @@ from nsde_policy.inference.history import History
 from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.spec import Plan
 from nsde_policy.inference.worker import PlannerThread
-from nsde_policy.viewer.async_planner import AsyncPlanner
+from nsde_policy.viewer.app import round_trail
 from nsde_policy.viewer.controls import Controls
-from nsde_policy.viewer.forecast import Fan, drift_field
+from nsde_policy.viewer.forecast import compute_drift_field, sample_fan
 from nsde_policy.viewer.messages import Hold
-from nsde_policy.viewer.simulation import Deed, World
+from nsde_policy.viewer.simulation import Input, Simulation
+
+
+class PlanResult(NamedTuple):
+    """A plan, the state of the random generator after it, and how long it took."""
+
+    plan: Plan
+    noise: torch.Tensor
+    seconds: float
 
 
 @dataclass(frozen=True)
-class Performer:
-    """A method that can be put on a table."""
+class PolicyRunner:
+    """A loaded policy with the thread that plans for it; several lanes may share it."""
 
     name: str
     title: str
     policy: Policy
-    plan_s: deque[float]
-    """How long its last plans took, with the controls as they are."""
-    thread: PlannerThread
-    """Makes its plans, shared by all lanes that it plays in."""
+    plan_s: deque[float] = field(default_factory=lambda: deque(maxlen=50))
+    """Durations of the last plans with the current controls, seconds."""
+    thread: PlannerThread = field(default_factory=PlannerThread)
 
-    @classmethod
-    def of(cls, name: str, title: str, policy: Policy) -> "Performer":
-        """One that has not planned yet."""
-        return cls(name, title, policy, deque(maxlen=50), PlannerThread())
+    def submit_plan(
+        self, history: History, noise: torch.Tensor, chunk: int, sampling: Sampling
+    ) -> Future[PlanResult]:
+        """Queue a plan from a copy of `history`, with a random generator in the state `noise`."""
+        history = history.copy()
+
+        def plan() -> PlanResult:
+            generator = torch.Generator()
+            generator.set_state(noise)
+            started = time.perf_counter()
+            made = self.policy.plan(history, generator=generator, chunk=chunk, sampling=sampling)
+            return PlanResult(made, generator.get_state(), time.perf_counter() - started)
+
+        return self.thread.submit(plan)
 
     def latency(self, controls: Controls) -> dict[str, float] | None:
-        """Median time of a plan, and network calls; None before the first with these controls."""
+        """Return median time of a plan and its network calls; None before the first with these controls."""
         if not self.plan_s:
             return None
-        chunk = controls.chunk_of(self.policy)
-        calls = self.policy.model.network_calls(chunk, controls.sampling(self.policy))
+        chunk = controls.chunk_for(self.policy)
+        calls = self.policy.model.network_calls(chunk, controls.sampling_for(self.policy))
         return {"ms": round(1e3 * median(self.plan_s), 2), "actions": chunk, "calls": calls}
 
 
 @dataclass(frozen=True)
-class _Mind:
-    """What the policy knew at a moment."""
+class _Memory:
+    """State of a lane's policy at one control period."""
 
-    memory: History
+    history: History
     plan: Plan | None
     used: int
     """Actions of the plan that have been executed."""
     noise: torch.Tensor
-    """State of the generator its noise comes from."""
+    """State of the random generator."""
 
 
 class Lane:
-    """Plays as `nsde-policy eval` does: the same seed gives the same episode, until somebody interferes."""
+    """One policy on one table.
 
-    _plan: Plan | None
+    It plays as `nsde-policy eval` does: the same seed gives the same episode until a user interferes.
+    """
 
-    def __init__(self, performer: Performer, seed: int) -> None:
-        self.performer, self.policy = performer, performer.policy
-        self._planner = AsyncPlanner(performer.policy, performer.thread)
-        self.world = World(seed)
+    def __init__(self, runner: PolicyRunner, seed: int) -> None:
+        self.runner, self.policy = runner, runner.policy
+        self._pending: Future[PlanResult] | None = None
+        self.simulation = Simulation(seed)
         self.reset(seed)
 
     def reset(self, seed: int) -> None:
-        """Start again from a seed."""
-        self.world.reset(seed)
+        """Start from a seed."""
+        self.simulation.reset(seed)
         self._noise = make_generator(seed).get_state()
-        self._forget()
-        self._minds = {0: self._mind()}
+        self._memories: dict[int, _Memory] = {}
+        self.forget_history()
 
     @property
     def solved(self) -> bool:
-        """Whether the block lies where it should; the policy then rests."""
-        return self.world.now.solved
+        """Whether the block is in its goal; the policy then rests."""
+        return self.simulation.now.solved
 
     def forget_plan(self) -> None:
-        """Plan anew at the next period, as after a change of the controls."""
-        self._planner.cancel()
-        self._plan, self._used = None, 0
-        self._minds[self.world.last] = self._mind()
+        """Drop the plan, so that the next period makes a new one, as after a change of the controls."""
+        self.cancel_plan()
+        self._plan: Plan | None = None
+        self._used = 0
+        self._memories[self.simulation.last] = self._memory()
 
-    def leave(self) -> None:
-        """Want no more plans."""
-        self._planner.cancel()
+    def forget_history(self) -> None:
+        """Drop plan and observations, as after a drag, which they do not explain."""
+        self._history = self.policy.spec.new_history()
+        self._history.add_observation(self.simulation.now.obs)
+        self.forget_plan()
 
-    def let_go(self) -> None:
-        """A hand has changed the world: what was seen before it says nothing of what comes next."""
-        self._forget()
-        self._minds[self.world.last] = self._mind()
+    def cancel_plan(self) -> None:
+        """Remove the pending plan from the planner's queue, or ignore its result if it is running."""
+        if self._pending is not None:
+            self._pending.cancel()
+            self._pending = None
 
-    def thinks(self, controls: Controls, patience_s: float) -> bool:
-        """Whether its next command takes longer than that to plan; the plan is begun where it is due."""
+    def is_planning(self, controls: Controls, timeout_s: float) -> bool:
+        """Return whether the next action is not planned within the timeout; start a plan if one is due."""
         if self.solved or (self._plan is not None and self._used < len(self._plan.actions)):
             return False
-        if not self._planner.busy:
-            sampling = controls.sampling(self.policy)
-            self._planner.request(self._memory, self._noise, controls.chunk_of(self.policy), sampling)
+        if self._pending is None:
+            chunk, sampling = controls.chunk_for(self.policy), controls.sampling_for(self.policy)
+            self._pending = self.runner.submit_plan(self._history, self._noise, chunk, sampling)
         else:
-            patience_s = 0.0  # it has been waited for already
-        thought = self._planner.result(patience_s)
-        if thought is None:
+            timeout_s = 0.0  # an earlier call has waited already
+        try:
+            error = self._pending.exception(timeout_s)
+        except TimeoutError:
             return True
-        if not np.isfinite(thought.plan.actions).all():
-            raise PlanError(f"{self.performer.title} planned something that is not finite; it stands still")
-        self._plan, self._used, self._noise = thought.plan, 0, thought.noise
-        self.performer.plan_s.append(thought.seconds)
+        pending, self._pending = self._pending, None
+        if error is not None:
+            raise error
+        made = pending.result()
+        if not np.isfinite(made.plan.actions).all():
+            raise PlanError(f"{self.runner.title} planned actions that are not finite; the agent stays")
+        self._plan, self._used, self._noise = made.plan, 0, made.noise
+        self.runner.plan_s.append(made.seconds)
         return False
 
-    def step(self, hand: Hold | None, *, acts: bool = True) -> None:
-        """Run one control period; a policy that does not act leaves the agent where it is."""
-        if hand is None and (self.solved or not acts):
-            self.world.advance(Deed(None))
+    def step(self, hold: Hold | None, *, acts: bool = True) -> None:
+        """Run one control period; if the policy does not act, the agent stays or follows a drag."""
+        if hold is None and (self.solved or not acts):
+            self.simulation.advance(Input(None))
         else:
-            target = self._target(hand, acts and not self.solved)
-            carried = (hand.x, hand.y, hand.angle) if hand and hand.what == "block" else None
-            self.world.advance(Deed(target, carried))
-            self._memory.add_action(target)
-            self._memory.add_observation(self.world.now.obs)
-        self._minds[self.world.last] = self._mind()
-        for gone in range(min(self._minds), self.world.first):
-            del self._minds[gone]
+            target = self._target(hold, acts and not self.solved)
+            dragged = (hold.x, hold.y, hold.angle) if hold and hold.what == "block" else None
+            self.simulation.advance(Input(target, dragged))
+            self._history.add_action(target)
+            self._history.add_observation(self.simulation.now.obs)
+        self._memories[self.simulation.last] = self._memory()
+        for dropped in range(min(self._memories), self.simulation.first):
+            del self._memories[dropped]
 
     def restore(self, period: int) -> None:
-        """Make a moment of the past the present: the table, the memory, the plan and the noise to come."""
-        self._planner.cancel()
-        self.world.restore(period)
-        mind = self._minds[period]
-        self._minds = {k: m for k, m in self._minds.items() if k <= period}
-        self._memory, self._plan, self._used = mind.memory.copy(), mind.plan, mind.used
-        self._noise = mind.noise
+        """Go back to a control period: table, history, plan and random generator."""
+        self.cancel_plan()
+        self.simulation.restore(period)
+        memory = self._memories[period]
+        self._memories = {k: m for k, m in self._memories.items() if k <= period}
+        self._history, self._plan, self._used = memory.history.copy(), memory.plan, memory.used
+        self._noise = memory.noise
 
-    def look(self, controls: Controls, period: int | None = None) -> dict[str, Any]:
-        """What is to be drawn of the present, or of a moment of the past."""
-        past = period is not None and period < self.world.last
-        moment = self.world.at(period) if past and period is not None else self.world.now
-        solved_s = self.world.solved_s(self.world.last if period is None else period)
-        mind = self._minds[period] if past and period is not None else self._mind()
-        trail = [moment.obs.tolist()] if past else self.world.trail
-        sampling = controls.sampling(self.policy)
-        fan = None if moment.solved else Fan.of(self.policy, mind.memory, sampling, controls.paths)
-        field = controls.field and drift_field(self.policy, mind.memory, sampling)
+    def view(self, controls: Controls, period: int | None = None) -> dict[str, Any]:
+        """Return what to draw of a control period, by default the current one."""
+        last = self.simulation.last
+        period = last if period is None else period
+        past = period < last
+        snapshot = self.simulation.at(period)
+        memory = self._memories[period] if past else self._memory()
+        sampling = controls.sampling_for(self.policy)
+        fan = None if snapshot.solved else sample_fan(self.policy, memory.history, sampling, controls.paths)
+        field = controls.field and compute_drift_field(self.policy, memory.history, sampling)
         return {
-            "trail": [[round(v, 2) for v in row[:4]] + [round(row[4], 4)] for row in trail],
-            "target": [round(float(v), 1) for v in mind.memory.last_action],
-            "coverage": round(moment.coverage, 4),
-            "solved": moment.solved,
-            "solved_s": solved_s,
-            "plan": _ahead(mind),
-            "fan": fan and fan.to_json(),
+            "trail": round_trail([snapshot.obs.tolist()] if past else self.simulation.trail),
+            "target": [round(float(v), 1) for v in memory.history.last_action],
+            "coverage": round(snapshot.coverage, 4),
+            "solved": snapshot.solved,
+            "solved_s": self.simulation.solved_s(period),
+            "plan": np.round(memory.plan.actions[memory.used :], 1).tolist() if memory.plan else [],
+            "fan": fan,
             "field": field or None,
-            "thinking": self._planner.busy,
-            "latency": self.performer.latency(controls),
+            "thinking": self._pending is not None,
+            "latency": self.runner.latency(controls),
         }
 
-    def _target(self, hand: Hold | None, acts: bool) -> tuple[float, float]:
-        """Where the agent is sent: by the hand on it, by the policy, or nowhere."""
-        x, y = self.world.now.obs[:2]
-        if hand is not None and hand.what == "agent":
-            x, y = hand.x, hand.y
+    def _target(self, hold: Hold | None, acts: bool) -> tuple[float, float]:
+        """Return the commanded position: of a drag, of the plan, or where the agent is."""
+        x, y = self.simulation.now.obs[:2]
+        if hold is not None and hold.what == "agent":
+            x, y = hold.x, hold.y
         elif acts and self._plan is not None:
             x, y = self._plan.actions[self._used]
             self._used += 1
         return min(max(float(x), 0.0), SIDE), min(max(float(y), 0.0), SIDE)
 
-    def _forget(self) -> None:
-        self._planner.cancel()
-        self._plan, self._used = None, 0
-        self._memory = self.policy.spec.new_history()
-        self._memory.add_observation(self.world.now.obs)
-
-    def _mind(self) -> _Mind:
-        return _Mind(self._memory.copy(), self._plan, self._used, self._noise)
-
-
-def _ahead(mind: _Mind) -> list[list[float]]:
-    """Commands of the plan that are still to come."""
-    if mind.plan is None:
-        return []
-    rows: list[list[float]] = np.round(mind.plan.actions[mind.used :], 1).tolist()
-    return rows
+    def _memory(self) -> _Memory:
+        return _Memory(self._history.copy(), self._plan, self._used, self._noise)

@@ -1,4 +1,4 @@
-"""Demonstrations by hand: the agent follows a pointer at 10 Hz, and a person says what is kept."""
+"""App of `nsde-policy collect`: the agent follows the pointer, the user keeps or discards episodes."""
 
 from typing import Any, Literal
 
@@ -12,29 +12,18 @@ from nsde_policy.envs.pusht.dynamics import CONTROL_HZ
 from nsde_policy.envs.pusht.env import ResetRule
 from nsde_policy.envs.pusht.geometry import SIDE, SUCCESS_COVERAGE
 from nsde_policy.errors import EpisodeError, ProtocolError
-from nsde_policy.viewer.app import table
-from nsde_policy.viewer.messages import (
-    Aim,
-    Command,
-    Discard,
-    Greet,
-    Keep,
-    Release,
-    Reset,
-    Take,
-    Undo,
-    following,
-)
-from nsde_policy.viewer.simulation import Deed, World
+from nsde_policy.viewer import messages
+from nsde_policy.viewer.app import describe_table, round_trail
+from nsde_policy.viewer.simulation import Input, Simulation
 
 Phase = Literal["ready", "recording", "paused", "done"]
 
-LONGEST = 120 * CONTROL_HZ
-"""Control periods an episode may have, two minutes."""
+MAX_EPISODE_PERIODS = 120 * CONTROL_HZ
+"""Time limit of a recorded episode, two minutes."""
 
 
-def by_hand(reset_rule: ResetRule) -> Provenance:
-    """What is noted in a store of demonstrations by hand."""
+def make_provenance(reset_rule: ResetRule) -> Provenance:
+    """Return the provenance of demonstrations recorded by hand."""
     return Provenance(
         by="teleoperation",
         settings={"env": PUSHT_ID, "reset_rule": reset_rule},
@@ -42,15 +31,17 @@ def by_hand(reset_rule: ResetRule) -> Provenance:
     )
 
 
-class Teleop:
-    """A `Stage` on which a person acts. An episode is
+class RecordApp:
+    """An `App` that records demonstrations.
 
-    - ready: the agent waits for a pointer to come to it;
-    - recording: every control period, what was seen and where the agent was sent;
-    - paused: the pointer has left, or the page has; time stands still until somebody points again;
-    - done: the block lies in its goal, or two minutes are over.
+    The phases of an episode:
 
-    Kept, the next seed follows; discarded, the same seed again.
+    - ready: the agent waits for the pointer;
+    - recording: every control period, the observation and the commanded position are recorded;
+    - paused: the pointer or the client has left; simulated time stands still until the pointer is back;
+    - done: the block is in its goal, or the time limit is reached.
+
+    After a kept episode the next seed starts, after a discarded one the same seed.
     """
 
     period_s = 1.0 / CONTROL_HZ
@@ -61,106 +52,107 @@ class Teleop:
         self, collection: Collection, *, seed_start: int, reset_rule: ResetRule = "benchmark"
     ) -> None:
         self._collection = collection
-        held = collection.episodes
-        self._world = World(following(held[-1].seed) if held else seed_start, reset_rule)
+        kept = collection.episodes
+        self._simulation = Simulation(messages.next_seed(kept[-1].seed) if kept else seed_start, reset_rule)
         self.revision, self._epoch = 0, 0
-        self._begin(self._world.seed)
+        self._start_episode(self._simulation.seed)
 
     @property
     def hello(self) -> dict[str, Any]:
-        """The table."""
-        return table("collect")
+        """Shapes of the table."""
+        return describe_table("collect")
 
     def state(self) -> dict[str, Any]:
-        """The store, and how far this episode is."""
-        held = self._collection.episodes
+        """Return the size of the store and the phase of the episode."""
+        kept = self._collection.episodes
         return {
             "type": "state",
             "lanes": ["you"],
-            "seed": self._world.seed,
+            "seed": self._simulation.seed,
             "paused": False,
             "epoch": self._epoch,
-            "first": self._world.first,
-            "coverage": [[round(c, 3) for c in self._world.coverage]],
+            "first": self._simulation.first,
+            "coverage": [[round(c, 3) for c in self._simulation.coverage]],
             "store": self._collection.path.name,
-            "kept": len(held),
-            "solved": sum(each.success for each in held),
+            "kept": len(kept),
+            "solved": sum(each.success for each in kept),
             "phase": self._phase,
         }
 
     def frame(self) -> dict[str, Any]:
-        """The moment."""
-        world = self._world
+        """Return the current control period."""
+        simulation = self._simulation
         lane = {
-            "trail": [[round(v, 2) for v in row[:4]] + [round(row[4], 4)] for row in world.trail],
-            "target": [round(v, 1) for v in (self._aim or world.now.obs[:2].tolist())],
-            "coverage": round(world.now.coverage, 4),
-            "solved": world.now.solved,
-            "solved_s": world.solved_s(world.last),
+            "trail": round_trail(simulation.trail),
+            "target": [round(v, 1) for v in (self._aim or simulation.now.obs[:2].tolist())],
+            "coverage": round(simulation.now.coverage, 4),
+            "solved": simulation.now.solved,
+            "solved_s": simulation.solved_s(simulation.last),
         }
-        moments = {"first": world.first, "last": world.last, "at": world.last}
-        return {"type": "frame", "epoch": self._epoch, **moments, "paused": False, "lanes": [lane]}
+        periods = {"first": simulation.first, "last": simulation.last, "at": simulation.last}
+        return {"type": "frame", "epoch": self._epoch, **periods, "paused": False, "lanes": [lane]}
 
     def tick(self) -> bool:
-        """While recording, note what is seen and where the agent is sent, and send it."""
+        """While recording, record one control period and run it."""
         if self._phase != "recording" or self._aim is None:
             return False
-        self._seen.append(self._world.now.obs)
-        self._sent.append(self._aim)
-        self._world.advance(Deed(self._aim))
-        if self._world.now.solved or len(self._seen) >= LONGEST:
-            self._phase = "done"
-            self.revision += 1
+        self._observations.append(self._simulation.now.obs)
+        self._actions.append(self._aim)
+        self._simulation.advance(Input(self._aim))
+        if self._simulation.now.solved or len(self._actions) >= MAX_EPISODE_PERIODS:
+            self._change_phase("recording", "done")
         return True
 
-    def handle(self, command: Command) -> None:
-        """Do what a page asks for."""
-        self._obey(command)
-        if not isinstance(command, Aim):
+    def handle(self, message: messages.ClientMessage) -> None:
+        """Handle a message of a client."""
+        self._dispatch(message)
+        if not isinstance(message, messages.Aim):
             self.revision += 1
 
-    def _obey(self, command: Command) -> None:
-        match command:
-            case Aim(x, y):
+    def _dispatch(self, message: messages.ClientMessage) -> None:
+        match message:
+            case messages.Aim(x, y):
                 self._aim = min(max(x, 0.0), SIDE), min(max(y, 0.0), SIDE)
-                self._turn("paused", "recording")
-            case Release():
-                self._turn("recording", "paused")
-            case Take():
-                if self._phase == "ready" and self._aim is not None:
-                    self._phase = "recording"
-            case Keep():
+                self._change_phase("paused", "recording")
+            case messages.Release():
+                self._change_phase("recording", "paused")
+            case messages.Take():
+                if self._aim is not None:
+                    self._change_phase("ready", "recording")
+            case messages.Keep():
                 self._keep()
-            case Discard():
-                self._begin(self._world.seed)
-            case Undo():
-                self._begin(self._collection.undo().seed)
-            case Reset(seed):
-                self._begin(seed)
-            case Greet():
+            case messages.Discard():
+                self._start_episode(self._simulation.seed)
+            case messages.Undo():
+                self._start_episode(self._collection.undo().seed)
+            case messages.Reset(seed):
+                self._start_episode(seed)
+            case messages.Refresh():
                 pass
             case _:
-                raise ProtocolError(f"{type(command).__name__.lower()} is for policies: nsde-policy play")
+                what = type(message).__name__.lower()
+                raise ProtocolError(f"{what!r} is a message for policies: run nsde-policy play")
 
-    def _turn(self, before: Phase, after: Phase) -> None:
+    def _change_phase(self, before: Phase, after: Phase) -> None:
         if self._phase == before:
             self._phase = after
             self.revision += 1
 
     def _keep(self) -> None:
-        if len(self._seen) < MIN_STEPS:
+        steps = len(self._actions)
+        if steps < MIN_STEPS:
             raise EpisodeError(
-                f"an episode has at least {MIN_STEPS} control periods, this one {len(self._seen)}: move first"
+                f"an episode needs at least {MIN_STEPS} control periods, got {steps}: move first"
             )
-        world = self._world
-        best = min(max(world.coverage) / SUCCESS_COVERAGE, 1.0)
-        episode = Episode(np.array(self._seen, np.float32), np.array(self._sent, np.float32))
-        self._collection.add(episode, EpisodeInfo(world.seed, world.now.solved, best))
-        self._begin(following(world.seed))
+        simulation = self._simulation
+        best = min(max(simulation.coverage) / SUCCESS_COVERAGE, 1.0)
+        episode = Episode(np.array(self._observations, np.float32), np.array(self._actions, np.float32))
+        self._collection.add(episode, EpisodeInfo(simulation.seed, simulation.now.solved, best))
+        self._start_episode(messages.next_seed(simulation.seed))
 
-    def _begin(self, seed: int) -> None:
-        self._world.reset(seed)
+    def _start_episode(self, seed: int) -> None:
+        self._simulation.reset(seed)
         self._epoch += 1
         self._phase, self._aim = "ready", None
-        self._seen: list[np.ndarray] = []
-        self._sent: list[tuple[float, float]] = []
+        self._observations: list[np.ndarray] = []
+        self._actions: list[tuple[float, float]] = []

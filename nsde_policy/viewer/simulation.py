@@ -1,7 +1,7 @@
-"""A Push-T table that remembers: every control period of the last minutes, and the way back to each.
+"""Push-T simulation with a history: any control period of the last two minutes can be restored exactly.
 
-The physics cannot be put into a past state: its solver remembers contacts. So a moment is restored by doing
-again what was done since the last reset, which gives the same numbers bit for bit, 0.1 ms a period.
+The physics engine cannot be set to an earlier state, because its solver caches contacts. So a period is
+restored by replaying the inputs since the last reset: the same numbers bit for bit, 0.1 ms a period.
 """
 
 import math
@@ -13,25 +13,25 @@ import numpy as np
 from nsde_policy.envs.pusht.dynamics import CONTROL_HZ, STEPS_PER_PERIOD
 from nsde_policy.envs.pusht.env import PushTEnv, ResetRule
 
-HISTORY = 1200
-"""Control periods that can be gone back at least, two minutes; at most twice as many are kept."""
+HISTORY_PERIODS = 1200
+"""Control periods that can be restored at least, two minutes; at most twice as many are kept."""
 
 Pose = tuple[float, float, float]
 """x, y, angle of the block, pixels and radians."""
 
 
 @dataclass(frozen=True)
-class Deed:
-    """What was done to the table in one control period."""
+class Input:
+    """What acts on the table in one control period."""
 
     target: tuple[float, float] | None
-    """Where the agent was sent; None where everything rests."""
-    hand: Pose | None = None
-    """Where a hand carried the block to."""
+    """Commanded position of the agent; None if everything rests."""
+    dragged: Pose | None = None
+    """Pose to which a user drags the block."""
 
 
 @dataclass(frozen=True)
-class Moment:
+class Snapshot:
     """The table between two control periods."""
 
     obs: np.ndarray
@@ -42,81 +42,78 @@ class Moment:
 
 @dataclass
 class _Segment:
-    """A stretch that can be done again from its start."""
+    """Inputs that can be replayed from a reset."""
 
     first: int
-    """Control period it starts at."""
+    """Control period of the reset."""
     start: dict[str, Any]
-    """Arguments of the reset it starts with."""
-    deeds: list[Deed] = field(default_factory=list)
+    """Arguments of the reset."""
+    inputs: list[Input] = field(default_factory=list)
 
 
-class World:
-    """One table, and what happened on it."""
+class Simulation:
+    """One table and its history."""
 
+    trail: list[list[float]]
+    """Agent and block after every physics step of the last control period."""
     _solved: int | None
-    """First control period that found the block in its goal; kept though the moment may be forgotten."""
+    """First solved control period; kept when its snapshot is dropped."""
 
     def __init__(self, seed: int, reset_rule: ResetRule = "benchmark") -> None:
         self._env = PushTEnv(reset_rule=reset_rule)
         self.reset(seed)
 
     def reset(self, seed: int) -> None:
-        """Start again from a seed; the past is forgotten."""
+        """Start from a seed and drop the history."""
         segment = _Segment(0, {"seed": seed})
-        moment = self._begin(segment)  # a seed that is refused changes nothing
-        self.seed, self._segments, self._moments = seed, [segment], [moment]
-        self._solved = 0 if moment.solved else None
+        snapshot = self._start(segment)  # first, so that an invalid seed changes nothing
+        self.seed, self._segments, self._snapshots = seed, [segment], [snapshot]
+        self._solved = 0 if snapshot.solved else None
 
     @property
     def first(self) -> int:
-        """The oldest control period that is remembered."""
+        """Oldest control period in the history."""
         return self._segments[0].first
 
     @property
     def last(self) -> int:
-        """The present control period."""
-        return self.first + len(self._moments) - 1
+        """Current control period."""
+        return self.first + len(self._snapshots) - 1
 
     @property
-    def now(self) -> Moment:
-        """The present."""
-        return self._moments[-1]
+    def now(self) -> Snapshot:
+        """Current snapshot of the table."""
+        return self._snapshots[-1]
 
-    def at(self, period: int) -> Moment:
-        """A moment that is remembered."""
-        return self._moments[period - self.first]
+    def at(self, period: int) -> Snapshot:
+        """Return the snapshot of a control period in the history."""
+        return self._snapshots[period - self.first]
 
     def solved_s(self, period: int) -> float | None:
-        """Simulated seconds from the reset to the first success; None where `period` is before it."""
+        """Return simulated seconds from the reset to the first success; None if `period` is before it."""
         return None if self._solved is None or self._solved > period else self._solved / CONTROL_HZ
 
     @property
     def coverage(self) -> list[float]:
-        """Coverage from the oldest moment to the present."""
-        return [moment.coverage for moment in self._moments]
+        """Coverage of every control period in the history."""
+        return [snapshot.coverage for snapshot in self._snapshots]
 
-    @property
-    def trail(self) -> list[list[float]]:
-        """Where agent and block were at every step of the physics of the last period."""
-        return self._trail
-
-    def advance(self, deed: Deed) -> None:
+    def advance(self, new: Input) -> None:
         """Run one control period."""
         segment = self._segments[-1]
-        if len(segment.deeds) == HISTORY:
-            del self._moments[: segment.first - self.first]
-            new = _Segment(segment.first + HISTORY, {"options": {"state": self._on_the_table()}})
-            self._segments, segment = [segment, new], new
-            self._begin(new)
-        moment = self._do(deed)  # a deed that is refused has not happened
-        segment.deeds.append(deed)
-        self._moments.append(moment)
-        if moment.solved and self._solved is None:
+        if len(segment.inputs) == HISTORY_PERIODS:
+            del self._snapshots[: segment.first - self.first]
+            self._segments = [segment, _Segment(segment.first + HISTORY_PERIODS, self._restart_options())]
+            segment = self._segments[-1]
+            self._start(segment)
+        snapshot = self._apply(new)  # first, so that an invalid input changes nothing
+        segment.inputs.append(new)
+        self._snapshots.append(snapshot)
+        if snapshot.solved and self._solved is None:
             self._solved = self.last
 
     def restore(self, period: int) -> None:
-        """Make a remembered moment the present, exactly; what came after it is forgotten."""
+        """Go back to a control period in the history, exactly, and drop what came after it."""
         if period == self.last:
             return
         if self._solved is not None and self._solved > period:
@@ -124,45 +121,45 @@ class World:
         while self._segments[-1].first > period:
             self._segments.pop()
         segment, first = self._segments[-1], self.first
-        del segment.deeds[period - segment.first :]
-        del self._moments[period - first + 1 :]
-        self._begin(segment)
-        for deed in segment.deeds:
-            self._do(deed)
+        del segment.inputs[period - segment.first :]
+        del self._snapshots[period - first + 1 :]
+        self._start(segment)
+        for old in segment.inputs:
+            self._apply(old)
 
-    def _begin(self, segment: _Segment) -> Moment:
+    def _start(self, segment: _Segment) -> Snapshot:
         obs, info = self._env.reset(**segment.start)
-        self._trail = [np.asarray(obs).tolist()]
-        return Moment(np.asarray(obs), info["coverage"], info["success"])
+        self.trail = [np.asarray(obs).tolist()]
+        return Snapshot(np.asarray(obs), info["coverage"], info["success"])
 
-    def _do(self, deed: Deed) -> Moment:
-        obs, trail = self._trail[-1], []
-        if deed.target is None:
-            self._trail = [obs]
+    def _apply(self, new: Input) -> Snapshot:
+        before = self.trail[-1]
+        if new.target is None:
+            self.trail = [before]
             return self.now
-        env, target = self._env, np.array(deed.target)
-        carried = _between(obs[2:], deed.hand) if deed.hand else None
+        target, trail = np.array(new.target), []
+        poses = _interpolate_poses(before[2:], new.dragged) if new.dragged else None
         for step in range(STEPS_PER_PERIOD):
-            if carried:
-                env.hold_block(carried[step])
-            seen, info = env.advance(target, 1)
-            trail.append(np.asarray(seen).tolist())
-        self._trail = trail
-        return Moment(np.asarray(seen), info["coverage"], info["success"])
+            if poses:
+                self._env.hold_block(poses[step])
+            obs, info = self._env.advance(target, 1)
+            trail.append(np.asarray(obs).tolist())
+        self.trail = trail
+        return Snapshot(np.asarray(obs), info["coverage"], info["success"])
 
-    def _on_the_table(self) -> list[float]:
-        """The present as a start of its own: a table at rest, a little before the agent goes on."""
+    def _restart_options(self) -> dict[str, Any]:
+        """Return arguments of a reset to the current poses, at rest and within the table."""
         state = self.now.obs.copy()
         state[:2] = np.clip(state[:2], 0.0, 512.0)
         state[2:4] = np.clip(state[2:4], -256.0, 768.0)
-        return [float(x) for x in state]
+        return {"options": {"state": [float(x) for x in state]}}
 
 
-def _between(here: list[float], there: Pose) -> list[Pose]:
-    """Poses on the way of a hand, one per step of the physics; the short way round for the angle."""
-    turn = math.remainder(there[2] - here[2], 2 * math.pi)
+def _interpolate_poses(start: list[float], end: Pose) -> list[Pose]:
+    """Return one pose of the block per physics step, with the angle going the short way round."""
+    turn = math.remainder(end[2] - start[2], 2 * math.pi)
     shares = [(step + 1) / STEPS_PER_PERIOD for step in range(STEPS_PER_PERIOD)]
     return [
-        (here[0] + s * (there[0] - here[0]), here[1] + s * (there[1] - here[1]), here[2] + s * turn)
+        (start[0] + s * (end[0] - start[0]), start[1] + s * (end[1] - start[1]), start[2] + s * turn)
         for s in shares
     ]

@@ -9,10 +9,12 @@ import pytest
 
 from nsde_policy.cli.main import main
 from nsde_policy.eval.report.replays import Replays
-from tests.helpers.browser import DESKTOP, PHONE, Watched, chromium, until, watched
+from tests.helpers.browser import DESKTOP, PHONE, MonitoredPage, chromium, open_page, wait_until
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
+
+pytestmark = pytest.mark.browser
 
 EPISODES = 3
 LABELS = ["Neural SDE", "Regression, theirs"]
@@ -37,16 +39,16 @@ def folder(browser: "Browser", tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder
 
 
-def opened(browser: "Browser", folder: Path, **options: Any) -> Watched:
+def opened(browser: "Browser", folder: Path, **options: Any) -> MonitoredPage:
     context = browser.new_context(**{"viewport": DESKTOP, "reduced_motion": "reduce", **options})
-    seen = watched(context)
+    seen = open_page(context)
     seen.page.goto((folder / "report.html").as_uri())
-    until(seen.page, "document.querySelectorAll('.scenes canvas').length === 2")
-    until(seen.page, "state.episodes.length === 2")
+    wait_until(seen.page, "document.querySelectorAll('.scenes canvas').length === 2")
+    wait_until(seen.page, "state.episodes.length === 2")
     return seen
 
 
-def assert_well_behaved(seen: Watched, folder: Path) -> None:
+def assert_well_behaved(seen: MonitoredPage, folder: Path) -> None:
     assert seen.errors == []
     assert set(seen.requests) == {(folder / "report.html").as_uri()}, "it asked for something outside itself"
 
@@ -58,7 +60,7 @@ def test_it_opens_without_errors_or_requests_at_any_width(
     seen = opened(browser, folder, **options)
     page = seen.page
     page.locator("#sheets").scroll_into_view_if_needed()
-    until(page, "document.querySelector('.sheet').hasAttribute('aria-label')")
+    wait_until(page, "document.querySelector('.sheet').hasAttribute('aria-label')")
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, (
         "it must not run off the side"
     )
@@ -74,7 +76,7 @@ def test_clicking_a_start_shows_every_run_and_how_it_did(browser: "Browser", fol
     page = seen.page
     for k in range(EPISODES):
         page.locator(".starts button").nth(k).click()
-        until(page, f"document.querySelector('#start-title').textContent === 'Start {100_000 + k}'")
+        wait_until(page, f"document.querySelector('#start-title').textContent === 'Start {100_000 + k}'")
         captions = page.locator(".scenes figcaption").all_inner_texts()
         for label, caption, run in zip(LABELS, captions, page.evaluate("DATA.runs"), strict=True):
             assert label in caption
@@ -91,7 +93,7 @@ def test_what_the_page_plays_is_what_was_recorded(browser: "Browser", folder: Pa
         (file,) = (folder / "kept").glob(f"{method}*.npz")
         recorded = Replays.from_bytes(file.read_bytes())
         for k in range(EPISODES):
-            shown = seen.page.evaluate(f"episodeOf({number}, {k})")
+            shown = seen.page.evaluate(f"loadEpisode({number}, {k})")
             np.testing.assert_allclose(shown, recorded.episode(k))
     seen.page.context.close()
 
@@ -107,13 +109,13 @@ def test_episodes_play_pause_and_scrub(browser: "Browser", folder: Path):
     assert page.locator("#clock").inner_text() == "0.3 s"
     assert page.evaluate(picture) != end, "another moment looks otherwise"
     page.locator("#play").click()
-    until(page, "state.moment > 8")
+    wait_until(page, "state.time > 8")
     assert "Pause" in page.locator("#play").inner_text()
     page.locator("#play").click()
     assert page.evaluate("state.playing") is False
     page.locator("#speed").select_option("8")
     page.locator("#play").click()
-    until(page, "state.moment === state.last && !state.playing")
+    wait_until(page, "state.time === state.last && !state.playing")
     assert_well_behaved(seen, folder)
     page.context.close()
 
@@ -127,13 +129,13 @@ def test_it_can_be_used_with_the_keyboard_alone(browser: "Browser", folder: Path
     chosen = page.evaluate("state.start")
     assert page.evaluate("document.activeElement.dataset.start") == str(chosen)
     page.keyboard.press("n")
-    until(page, f"state.start === {(chosen + 1) % EPISODES}")
+    wait_until(page, f"state.start === {(chosen + 1) % EPISODES}")
     page.keyboard.press("p")
-    until(page, f"state.start === {chosen}")
+    wait_until(page, f"state.start === {chosen}")
     page.evaluate("document.activeElement.blur()")
-    until(page, "state.moment === state.last")
+    wait_until(page, "state.time === state.last")
     page.keyboard.press("ArrowLeft")
-    assert page.evaluate("state.moment === state.last - 1")
+    assert page.evaluate("state.time === state.last - 1")
     page.keyboard.press("Space")
     assert page.evaluate("state.playing") is True
     assert_well_behaved(seen, folder)
@@ -148,11 +150,11 @@ def test_filters_and_contact_sheets_lead_to_episodes(browser: "Browser", folder:
         count = int(button.inner_text().split()[-1])
         assert page.locator(".starts button").count() == count
     page.locator("#sheets .tabs button").nth(1).click()
-    until(page, "document.querySelector('.sheet').getAttribute('aria-label').startsWith('Regression')")
-    until(page, "document.querySelector('.sheet').height > 100")
+    wait_until(page, "document.querySelector('.sheet').getAttribute('aria-label').startsWith('Regression')")
+    wait_until(page, "document.querySelector('.sheet').height > 100")
     tile = page.evaluate("sheet.tile + sheet.gap")
     page.locator(".sheet").click(position={"x": 2.5 * tile, "y": 0.5 * tile})
-    until(page, "state.start === 2")
+    wait_until(page, "state.start === 2")
     assert_well_behaved(seen, folder)
     page.context.close()
 
@@ -162,7 +164,7 @@ def test_videos_and_training_curves_are_there(browser: "Browser", folder: Path):
     page = seen.page
     wanted = sum(len({*run["success"]}) for run in page.evaluate("DATA.runs"))  # one of each outcome
     assert page.locator("video").count() == wanted
-    until(page, "[...document.querySelectorAll('video')].every((v) => v.readyState >= 1)")
+    wait_until(page, "[...document.querySelectorAll('video')].every((v) => v.readyState >= 1)")
     for length in page.evaluate("[...document.querySelectorAll('video')].map((v) => v.duration)"):
         assert 1 < length < 32
     assert page.locator("#training .chart path.line").count() == 1

@@ -1,15 +1,16 @@
-"""A real browser for tests of pages: Debian's Chromium, driven by Playwright.
+"""Headless Chromium for tests of web pages, driven by Playwright.
 
-Where Chromium or Playwright is missing, tests that need them skip, with the reason; with
-NSDE_POLICY_REQUIRE_CHROMIUM=1, as in CI, they fail instead.
+If Chromium or Playwright is missing, tests that need them are skipped with the reason; with
+NSDE_POLICY_REQUIRE_CHROMIUM=1, as in CI, they fail instead. Mark such tests with `pytest.mark.browser`.
 """
 
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -32,14 +33,14 @@ DESKTOP, PHONE = {"width": 1440, "height": 900}, {"width": 390, "height": 844}
 
 @contextmanager
 def chromium() -> "Iterator[Browser]":
-    """A headless browser; skips the test, or fails it, where there is none."""
+    """Run a headless browser; skip or fail the test if it is not installed."""
     executable = shutil.which("chromium")
     if executable is None:
-        _absent("no chromium: apt-get install chromium")
+        _skip_or_fail("no chromium: apt-get install chromium")
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
-        _absent("no playwright: pip install 'nsde-policy[dev]'")
+        _skip_or_fail("no playwright: pip install 'nsde-policy[dev]'")
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=executable, args=FLAGS)
         try:
@@ -48,44 +49,51 @@ def chromium() -> "Iterator[Browser]":
             browser.close()
 
 
-def _absent(reason: str) -> None:
+def _skip_or_fail(reason: str) -> None:
     if os.environ.get(REQUIRED) == "1":
         pytest.fail(f"{reason} ({REQUIRED}=1)")
     pytest.skip(reason)
 
 
-def until(page: "Page", expression: str) -> None:
-    """Wait until an expression holds in the page; unlike Playwright's own, also where a page forbids eval."""
-    for _ in range(600):
-        if page.evaluate(expression):
-            return
-        page.wait_for_timeout(50)
-    pytest.fail(f"never came true in the page: {expression}")
+def wait_until(page: "Page", expression: str, timeout_s: float = 30.0) -> Any:
+    """Wait until a JavaScript expression is true in the page and return its value.
+
+    Playwright's `wait_for_function` uses eval, which the content security policies of our pages forbid. An
+    exception counts as false: between two messages, the state of a page may be incomplete.
+    """
+    ends = time.monotonic() + timeout_s
+    guarded = f"(() => {{ try {{ return {expression}; }} catch {{ return false; }} }})()"
+    while not (value := page.evaluate(guarded)):
+        assert time.monotonic() < ends, f"not true within {timeout_s:g} s: {expression}"
+        page.wait_for_timeout(40)
+    return value
 
 
 @dataclass
-class Watched:
-    """A page, and what it said and asked for that a good page does not."""
+class MonitoredPage:
+    """A page with a record of its errors and requests."""
 
     page: "Page"
     errors: list[str] = field(default_factory=list)
-    """Errors and warnings of the console, and exceptions nobody caught."""
+    """Errors and warnings of the console, and uncaught exceptions."""
     requests: list[str] = field(default_factory=list)
-    """Addresses it asked for, but those within itself (data:, blob:)."""
+    """URLs it requested, without data: and blob:."""
 
 
-def watched(context: "BrowserContext") -> Watched:
-    """A new page that is listened to from the beginning."""
-    seen = Watched(context.new_page())
-    seen.page.on("pageerror", lambda error: seen.errors.append(str(error)))
-    seen.page.on(
+def open_page(context: "BrowserContext") -> MonitoredPage:
+    """Open an empty page and record its errors and requests from the start."""
+    monitored = MonitoredPage(context.new_page())
+    monitored.page.on("pageerror", lambda error: monitored.errors.append(str(error)))
+    monitored.page.on(
         "console",
-        lambda message: seen.errors.append(message.text) if message.type in ("error", "warning") else None,
-    )
-    seen.page.on(
-        "request",
-        lambda request: (
-            None if request.url.startswith(("data:", "blob:")) else seen.requests.append(request.url)
+        lambda message: (
+            monitored.errors.append(message.text) if message.type in ("error", "warning") else None
         ),
     )
-    return seen
+    monitored.page.on(
+        "request",
+        lambda request: (
+            None if request.url.startswith(("data:", "blob:")) else monitored.requests.append(request.url)
+        ),
+    )
+    return monitored

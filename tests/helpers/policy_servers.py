@@ -27,7 +27,7 @@ from nsde_policy.deploy.server.config import ServeSettings
 from nsde_policy.deploy.server.server import PolicyServer
 from nsde_policy.inference.calibration import Calibration
 from nsde_policy.inference.spec import Plan, Planner, PolicySpec
-from tests.helpers.server_threads import running
+from tests.helpers.server_threads import run_in_thread
 
 SPEC = PolicySpec(
     obs_dim=3,
@@ -131,7 +131,7 @@ def served(planner: Planner, *, calibration: Calibration | None = None, **option
 
     settings = ServeSettings(**{"port": 0, "deadline_s": 5.0, **options})
     server = PolicyServer(planner, settings, log, calibration=calibration)
-    with running(server) as port:
+    with run_in_thread(server) as port:
         yield Served(port, server, events)
 
 

@@ -1,4 +1,4 @@
-"""A server of the package in a thread of the test, on a free port."""
+"""Run a server of the package in a thread of the test, on a free port."""
 
 import asyncio
 import threading
@@ -10,21 +10,21 @@ from nsde_policy.viewer.server import ViewerServer
 
 
 @contextmanager
-def running(server: PolicyServer | ViewerServer) -> Iterator[int]:
-    """Run it, and give its port; it has to stop when it is told to."""
+def run_in_thread(server: PolicyServer | ViewerServer) -> Iterator[int]:
+    """Run a server and yield its port; assert that it stops when told to."""
     ready, port = threading.Event(), 0
 
-    def note(found: int) -> None:
+    def set_port(found: int) -> None:
         nonlocal port
         port = found
         ready.set()
 
-    thread = threading.Thread(target=lambda: asyncio.run(server.run(note)))
+    thread = threading.Thread(target=lambda: asyncio.run(server.run(set_port)))
     thread.start()
-    assert ready.wait(10)
+    assert ready.wait(30), "the server did not start"
     try:
         yield port
     finally:
         server.stop()
-        thread.join(20)
+        thread.join(30)
         assert not thread.is_alive(), "the server did not stop"

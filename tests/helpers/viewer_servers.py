@@ -1,4 +1,4 @@
-"""Real servers of the live page for tests, in a thread, with real policies on real tables."""
+"""Viewer servers for tests: real policies and simulations, served from a thread."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -12,22 +12,22 @@ from websockets.sync.client import ClientConnection, connect
 from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.tasks import get_task
 from nsde_policy.training.progress import train
-from nsde_policy.viewer.app import Stage
+from nsde_policy.viewer.app import App
 from nsde_policy.viewer.http import ViewerSettings
-from nsde_policy.viewer.launch import performers
-from nsde_policy.viewer.messages import Command
-from nsde_policy.viewer.policy_runner import Performer
+from nsde_policy.viewer.launch import load_runners
+from nsde_policy.viewer.messages import ClientMessage
+from nsde_policy.viewer.policy_runner import PolicyRunner
 from nsde_policy.viewer.server import ViewerServer
 from tests.helpers.policy_servers import until
-from tests.helpers.server_threads import running
+from tests.helpers.server_threads import run_in_thread
 
 SEED = 100_003
 """A start that the shipped policy solves within fourteen seconds."""
 
 
 @dataclass
-class Shown:
-    """A page that is served, and what the server logged."""
+class RunningViewer:
+    """A running viewer server and the events it logged."""
 
     port: int
     server: ViewerServer
@@ -37,60 +37,64 @@ class Shown:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/"
 
-    def line(self, query: str = "", **options: Any) -> ClientConnection:
-        """A websocket to it."""
+    def connect(self, query: str = "", **options: Any) -> ClientConnection:
+        """Open a websocket to the server."""
         url = f"ws://127.0.0.1:{self.port}/live{query}"
-        return connect(url, compression=None, proxy=None, open_timeout=5, close_timeout=0.2, **options)
+        return connect(url, compression=None, proxy=None, open_timeout=10, close_timeout=0.2, **options)
 
     def wait_for(self, event: str, count: int = 1) -> list[dict[str, Any]]:
-        def found() -> list[dict[str, Any]]:
+        """Wait until the server has logged an event so often, and return these events."""
+
+        def logged() -> list[dict[str, Any]]:
             return [e for e in self.events if e["event"] == event]
 
-        until(lambda: len(found()) >= count, f"{count} × {event}: {self.events}")
-        return found()
+        until(lambda: len(logged()) >= count, f"{count} × {event}: {self.events}")
+        return logged()
 
 
-def heard(line: ClientConnection, kind: str, where: Callable[[dict[str, Any]], bool] = lambda m: True) -> Any:
-    """The next message of a kind for which something holds."""
+def receive(
+    client: ClientConnection, kind: str, condition: Callable[[dict[str, Any]], bool] = lambda message: True
+) -> Any:
+    """Return the next message of a type that satisfies a condition."""
     for _ in range(400):
-        message = json.loads(line.recv(timeout=10))
-        if message["type"] == kind and where(message):
+        message = json.loads(client.recv(timeout=10))
+        if message["type"] == kind and condition(message):
             return message
-    raise AssertionError(f"no such {kind}")
+    raise AssertionError(f"no {kind} satisfied the condition")
 
 
-def ask(line: ClientConnection, do: str, **values: Any) -> None:
-    line.send(json.dumps({"do": do, **values}))
+def send(client: ClientConnection, do: str, **values: Any) -> None:
+    client.send(json.dumps({"do": do, **values}))
 
 
 @contextmanager
-def shown(stage: Stage, **options: Any) -> Iterator[Shown]:
-    """A server in a thread, on a free port unless one is named."""
+def run_viewer(app: App, **options: Any) -> Iterator[RunningViewer]:
+    """Run a viewer server in a thread, on a free port unless `port` is given."""
     events: list[dict[str, Any]] = []
 
     def log(event: str, **facts: Any) -> None:
         events.append({"event": event, **facts})
 
-    server = ViewerServer(stage, ViewerSettings(**{"port": 0, **options}), log)
-    with running(server) as port:
-        yield Shown(port, server, events)
+    server = ViewerServer(app, ViewerSettings(**{"port": 0, **options}), log)
+    with run_in_thread(server) as port:
+        yield RunningViewer(port, server, events)
 
 
-def two_methods(folder: Path) -> list[Performer]:
-    """The shipped Neural SDE, and nearest neighbours, which are trained in an instant."""
+def load_two_methods(folder: Path) -> list[PolicyRunner]:
+    """Load the shipped Neural SDE and nearest neighbours, which train in an instant."""
     run = folder / "neighbours"
     config = get_task("pusht").preset("default", "knn")
     train(
         None, config, run, task="pusht", seed=0, device="cpu", resume=False, eval_every=0, tensorboard=False
     )
-    return performers([SHIPPED_POLICY, run])
+    return load_runners([SHIPPED_POLICY, run])
 
 
-def act(stage: Stage, *events: Command | int) -> None:
-    """Commands, and numbers of ticks in between."""
+def run_events(app: App, *events: ClientMessage | int) -> None:
+    """Handle messages; an integer is a number of control periods in between."""
     for event in events:
         if isinstance(event, int):
             for _ in range(event):
-                stage.tick()
+                app.tick()
         else:
-            stage.handle(event)
+            app.handle(event)

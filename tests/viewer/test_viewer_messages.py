@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import re
 
 import pytest
 from hypothesis import given
@@ -10,15 +11,25 @@ from hypothesis import strategies as st
 
 from nsde_policy.errors import ProtocolError
 from nsde_policy.viewer.controls import RANGES, Controls
-from nsde_policy.viewer.messages import Aim, Choose, Command, Hold, Pause, Reset, Set, Step, parse
+from nsde_policy.viewer.messages import (
+    Aim,
+    Choose,
+    ClientMessage,
+    Hold,
+    Pause,
+    Reset,
+    Set,
+    Step,
+    parse_message,
+)
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
 VALUES = PLAIN | st.lists(PLAIN, max_size=3)
-VERBS = st.sampled_from(["pause", "reset", "scrub", "set", "choose", "hold", "aim", "greet", "keep", "x"])
+VERBS = st.sampled_from(["pause", "reset", "scrub", "set", "choose", "hold", "aim", "refresh", "keep", "x"])
 
 
 @pytest.mark.parametrize(
-    ("text", "meant"),
+    ("text", "expected"),
     [
         ('{"do": "pause", "on": true}', Pause(True)),
         ('{"do": "step"}', Step()),
@@ -29,69 +40,72 @@ VERBS = st.sampled_from(["pause", "reset", "scrub", "set", "choose", "hold", "ai
         (b'{"do": "aim", "x": 3, "y": 4}', Aim(3.0, 4.0)),
     ],
 )
-def test_what_pages_say_is_understood(text, meant):
-    assert parse(text) == meant
+def test_valid_messages_are_parsed(text, expected):
+    assert parse_message(text) == expected
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
-        ("", "JSON object"),
-        ("[" * 500, "JSON object"),
-        ("[1]", "JSON object"),
-        ('"step"', "JSON object"),
-        ('{"do": 3}', '"do"'),
-        ('{"do": "greet"}', "can ask for"),
-        ('{"do": "reset", "seed": -1}', "from 0 to"),
-        ('{"do": "reset", "seed": 4294967296}', "from 0 to"),
+        ("", "truncated"),
+        ("[" * 500, "`object`, got `array`"),
+        ("[1]", "`object`, got `array`"),
+        ('"step"', "`object`, got `str`"),
+        ("{}", "missing required field `do`"),
+        ('{"do": 3}', "do"),
+        ('{"do": "refresh"}', "'refresh'"),
+        ('{"do": "step", "more": ' + "[" * 5000, "`more`"),
+        ('{"do": "reset", "seed": -1}', "`int` >= 0 - at `$.seed`"),
+        ('{"do": "reset", "seed": 4294967296}', "`int` <= 4294967295"),
         ('{"do": "reset", "seed": 1.5}', "int"),
         ('{"do": "reset"}', "seed"),
         ('{"do": "step", "twice": true}', "twice"),
         ('{"do": "pause", "on": 1}', "bool"),
-        ('{"do": "aim", "x": NaN, "y": 0}', "NaN"),
-        ('{"do": "aim", "x": 1e999, "y": 0}', "number of the table"),
-        ('{"do": "aim", "x": 1' + "0" * 400 + ', "y": 0}', "too large"),
-        ('{"do": "hold", "lane": 0, "what": "wall", "x": 1, "y": 2}', "one of"),
-        ('{"do": "choose", "lanes": ["a", "b", "c"]}', "one method or two"),
-        ('{"do": "choose", "lanes": []}', "one method or two"),
-        ('{"do": "set", "name": "gravity", "value": 1}', "no control 'gravity'; there are: alpha, diffusion"),
-        ('{"do": "set", "name": "__class__", "value": 1}', "no control"),
-        ('{"do": "hold", "lane": -1, "what": "block", "x": 1, "y": 2}', "number -1"),
-        ('{"do": "hold", "lane": 2, "what": "block", "x": 1, "y": 2}', "at most 2 tables"),
-        (b"\xff\xfe\x00", "JSON object"),
+        ('{"do": "aim", "x": NaN, "y": 0}', "malformed"),
+        ('{"do": "aim", "x": 1e999, "y": 0}', "out of range"),
+        ('{"do": "aim", "x": 1e5, "y": 0}', "<= 10000.0 - at `$.x`"),
+        ('{"do": "aim", "x": 1' + "0" * 400 + ', "y": 0}', "out of range"),
+        ('{"do": "hold", "lane": 0, "what": "wall", "x": 1, "y": 2}', "'wall' - at `$.what`"),
+        ('{"do": "choose", "lanes": ["a", "b", "c"]}', "length <= 2"),
+        ('{"do": "choose", "lanes": []}', "length >= 1"),
+        ('{"do": "set", "name": "gravity", "value": 1}', "unknown control 'gravity'; expected one of alpha"),
+        ('{"do": "set", "name": "__class__", "value": 1}', "unknown control"),
+        ('{"do": "hold", "lane": -1, "what": "block", "x": 1, "y": 2}', ">= 0 - at `$.lane`"),
+        ('{"do": "hold", "lane": 2, "what": "block", "x": 1, "y": 2}', "<= 1 - at `$.lane`"),
+        (b"\xff\xfe\x00", "malformed"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_words(text, said):
-    with pytest.raises(ProtocolError, match=said):
-        parse(text)
+def test_invalid_messages_raise_an_error_that_says_why(text, expected):
+    with pytest.raises(ProtocolError, match=re.escape(expected)):
+        parse_message(text)
 
 
 FIELDS = st.sampled_from(["seed", "on", "x", "y", "lane", "what", "lanes", "name"])
 
 
 @given(st.dictionaries(FIELDS, VALUES, max_size=5), VERBS)
-def test_nothing_a_page_sends_breaks_the_reader(values, verb):
+def test_any_json_object_is_parsed_or_raises_protocol_error(values, verb):
     with contextlib.suppress(ProtocolError):  # anything else fails
-        assert isinstance(parse(json.dumps({**values, "do": verb})), Command)
+        assert isinstance(parse_message(json.dumps({**values, "do": verb})), ClientMessage)
 
 
 @given(st.binary(max_size=200))
-def test_nor_do_bytes(data):
+def test_random_bytes_raise_protocol_error(data):
     with pytest.raises(ProtocolError):
-        parse(data)
+        parse_message(data)
 
 
-def test_of_two_sliders_both_count_and_of_two_turns_of_one_only_the_last():
-    assert Set("alpha", 1).kind == Set("alpha", 2).kind != Set("speed", 1).kind
+def test_queue_key_differs_between_controls():
+    assert Set("alpha", 1).queue_key == Set("alpha", 2).queue_key != Set("speed", 1).queue_key
 
 
 @pytest.mark.parametrize("name", list(RANGES))
-def test_a_control_keeps_its_type_and_its_range(name):
+def test_controls_keep_their_type_and_range(name):
     low, high, _ = RANGES[name]
     for value in (low, high):
-        turned = Controls().turned(name, float(value))
-        assert getattr(turned, name) == value
-        assert type(getattr(turned, name)) is type(getattr(Controls(), name))
+        changed = Controls().with_value(name, float(value))
+        assert getattr(changed, name) == value
+        assert type(getattr(changed, name)) is type(getattr(Controls(), name))
     for value in (low - 1, high + 1, math.nan, math.inf):
         with pytest.raises(ProtocolError, match=name):
-            Controls().turned(name, value)
+            Controls().with_value(name, value)

@@ -1,4 +1,4 @@
-"""Tests for nsde_policy/viewer/play_app.py, lane.py and forecast.py: policies on tables, without a server."""
+"""Tests for nsde_policy/viewer/play_app.py, policy_runner.py and forecast.py, without a server."""
 
 import shutil
 import threading
@@ -15,11 +15,11 @@ from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.errors import EnvInputError, PlanError, ProtocolError
 from nsde_policy.eval.rollout import Player, RolloutConfig, Trace
 from nsde_policy.inference.policy import Policy
-from nsde_policy.viewer.launch import names, performers
+from nsde_policy.viewer.launch import load_runners, name_runs
 from nsde_policy.viewer.messages import (
     Aim,
     Choose,
-    Command,
+    ClientMessage,
     Hold,
     Pause,
     Release,
@@ -27,114 +27,114 @@ from nsde_policy.viewer.messages import (
     Scrub,
     Set,
     Step,
-    encode,
+    encode_message,
 )
-from nsde_policy.viewer.play_app import REST, Play
-from nsde_policy.viewer.policy_runner import Performer
-from tests.helpers.viewer_servers import SEED, act, two_methods
+from nsde_policy.viewer.play_app import REST_PERIODS, PlayApp
+from nsde_policy.viewer.policy_runner import PolicyRunner
+from tests.helpers.viewer_servers import SEED, load_two_methods, run_events
 
 
 @pytest.fixture(scope="module")
-def methods(tmp_path_factory: pytest.TempPathFactory) -> list[Performer]:
-    return two_methods(tmp_path_factory.mktemp("runs"))
+def methods(tmp_path_factory: pytest.TempPathFactory) -> list[PolicyRunner]:
+    return load_two_methods(tmp_path_factory.mktemp("runs"))
 
 
 @pytest.fixture
-def stage(methods: list[Performer]) -> Play:
-    return Play(methods, seed=SEED, patience_s=60)
+def app(methods: list[PolicyRunner]) -> PlayApp:
+    return PlayApp(methods, seed=SEED, plan_timeout_s=60)
 
 
-def run(stage: Play, *events: Command | int) -> dict[str, Any]:
-    """Commands, and numbers of ticks in between; returns the last frame."""
-    act(stage, *events)
-    return stage.frame()
+def run(app: PlayApp, *events: ClientMessage | int) -> dict[str, Any]:
+    """Run messages and numbers of ticks, and return the last frame."""
+    run_events(app, *events)
+    return app.frame()
 
 
-def test_an_untouched_seed_is_the_episode_that_eval_scores(stage: Play):
+def test_an_undisturbed_seed_is_the_episode_that_eval_scores(app: PlayApp):
     trace = Trace()
     result = Player(SHIPPED_POLICY, RolloutConfig()).play(SEED, trace)
-    frame = run(stage, 1000)
+    frame = run(app, 1000)
     assert result.success
     assert frame["lanes"][0]["solved"]
     assert frame["last"] == result.steps
     assert frame["lanes"][0]["solved_s"] == result.steps / 10
-    assert run(stage, Scrub(result.steps - 1))["lanes"][0]["solved_s"] is None
-    assert stage.state()["coverage"][0] == [round(c, 3) for c in trace.progress]
+    assert run(app, Scrub(result.steps - 1))["lanes"][0]["solved_s"] is None
+    assert app.state()["coverage"][0] == [round(c, 3) for c in trace.progress]
 
 
-def test_who_goes_back_and_plays_on_sees_the_same_again(stage: Play):
-    before = run(stage, 45)
-    covered = stage.state()["coverage"]
-    again = run(stage, Scrub(21), Pause(False), 24)
+def test_continuing_from_the_past_replays_the_same_episode(app: PlayApp):
+    before = run(app, 45)
+    covered = app.state()["coverage"]
+    again = run(app, Scrub(21), Pause(False), 24)
     assert again["last"] == before["last"]
     assert again["lanes"][0]["trail"] == before["lanes"][0]["trail"]
-    assert stage.state()["coverage"] == covered
-    assert again["epoch"] > before["epoch"], "pages must not blend the two pasts"
+    assert app.state()["coverage"] == covered
+    assert again["epoch"] > before["epoch"], "pages must not interpolate between the two pasts"
 
 
-def test_looking_back_stops_time_and_changes_nothing(stage: Play):
-    before = run(stage, 30)
-    looked = run(stage, Scrub(10), 5)
+def test_scrubbing_pauses_and_changes_nothing(app: PlayApp):
+    before = run(app, 30)
+    looked = run(app, Scrub(10), 5)
     assert (looked["at"], looked["last"], looked["paused"]) == (10, 30, True)
-    assert run(stage, Scrub(10**9))["lanes"][0]["trail"][-1] == before["lanes"][0]["trail"][-1]
-    assert run(stage, Scrub(-5))["at"] == 0
+    assert run(app, Scrub(10**9))["lanes"][0]["trail"][-1] == before["lanes"][0]["trail"][-1]
+    assert run(app, Scrub(-5))["at"] == 0
 
 
-def test_pause_stands_still_and_a_step_is_one_period(stage: Play):
-    assert run(stage, 5, Pause(True), 7)["last"] == 5
-    frame = run(stage, Step(), 7)
+def test_pause_stops_time_and_step_runs_one_period(app: PlayApp):
+    assert run(app, 5, Pause(True), 7)["last"] == 5
+    frame = run(app, Step(), 7)
     assert (frame["last"], frame["paused"]) == (6, True)
-    assert run(stage, Pause(False), 3)["last"] == 9
+    assert run(app, Pause(False), 3)["last"] == 9
 
 
-def test_a_reset_starts_from_the_seed_however_often(stage: Play):
-    first = run(stage, Reset(42), 8)["lanes"][0]["trail"]
-    assert run(stage, 20, Reset(42), 8)["lanes"][0]["trail"] == first
-    assert stage.state()["seed"] == 42
+def test_reset_repeats_the_episode_of_a_seed(app: PlayApp):
+    first = run(app, Reset(42), 8)["lanes"][0]["trail"]
+    assert run(app, 20, Reset(42), 8)["lanes"][0]["trail"] == first
+    assert app.state()["seed"] == 42
 
 
-def test_a_hand_carries_the_block_away_and_the_policy_brings_it_back(stage: Play):
-    assert run(stage, 400)["lanes"][0]["solved"]
-    x, y, angle = run(stage)["lanes"][0]["trail"][-1][2:]
+def test_policy_recovers_after_the_block_is_dragged_away(app: PlayApp):
+    assert run(app, 400)["lanes"][0]["solved"]
+    x, y, angle = run(app)["lanes"][0]["trail"][-1][2:]
     away = Hold(0, "block", x + 90, y - 60, angle)
-    frame = run(stage, away, Release(), 1)
+    frame = run(app, away, Release(), 1)
     assert frame["lanes"][0]["coverage"] < 0.6
     assert frame["lanes"][0]["trail"][-1][2:4] == pytest.approx([x + 90, y - 60], abs=0.02)
-    run(stage, 500)
-    assert max(stage.state()["coverage"][0][frame["last"] :]) > 0.9
+    run(app, 500)
+    assert max(app.state()["coverage"][0][frame["last"] :]) > 0.9
 
 
-def test_a_hand_on_the_agent_leads_it_and_lets_go(stage: Play):
-    held = run(stage, 10, Hold(0, "agent", 30.0, 480.0), 25)["lanes"][0]
-    assert held["trail"][-1][:2] == pytest.approx([30, 480], abs=2)
-    assert held["target"] == [30, 480]
-    freed = run(stage, Release(), 2)["lanes"][0]
-    assert freed["target"] != [30, 480]
+def test_a_dragged_agent_follows_until_released(app: PlayApp):
+    dragged = run(app, 10, Hold(0, "agent", 30.0, 480.0), 25)["lanes"][0]
+    assert dragged["trail"][-1][:2] == pytest.approx([30, 480], abs=2)
+    assert dragged["target"] == [30, 480]
+    released = run(app, Release(), 2)["lanes"][0]
+    assert released["target"] != [30, 480]
 
 
-def test_while_time_stands_still_a_hand_moves_the_block_and_the_policy_waits(stage: Play):
-    before = run(stage, 12, Pause(True), 3)["lanes"][0]["trail"][-1]
-    after = run(stage, Hold(0, "block", 380.0, 120.0, 1.0), 12, Release(), 2)
+def test_block_can_be_dragged_while_paused(app: PlayApp):
+    before = run(app, 12, Pause(True), 3)["lanes"][0]["trail"][-1]
+    after = run(app, Hold(0, "block", 380.0, 120.0, 1.0), 12, Release(), 2)
     x, y = after["lanes"][0]["trail"][-1][2:4]
     assert (x, y) == pytest.approx((380, 120), abs=0.5)
     assert np.hypot(*np.subtract(after["lanes"][0]["trail"][-1][:2], before[:2])) < 60
     assert after["paused"]
-    assert run(stage, 5)["last"] == after["last"]
+    assert run(app, 5)["last"] == after["last"]
 
 
-def test_side_by_side_start_alike_and_a_hand_moves_both_or_one(stage: Play):
-    frame = run(stage, Choose(("shipped", "neighbours")))
+def test_two_lanes_start_alike_and_a_drag_moves_both_or_one(app: PlayApp):
+    frame = run(app, Choose(("shipped", "neighbours")))
     assert frame["lanes"][0]["trail"] == frame["lanes"][1]["trail"]
-    both = run(stage, 3, Hold(1, "block", 200.0, 380.0, 0.5), 2, Release(), 1)
+    both = run(app, 3, Hold(1, "block", 200.0, 380.0, 0.5), 2, Release(), 1)
     assert both["lanes"][0]["trail"][0][2:4] == pytest.approx([200, 380], abs=8)
     assert both["lanes"][1]["trail"][0][2:4] == pytest.approx([200, 380], abs=8)
-    one = run(stage, Set("together", 0), Hold(1, "block", 380.0, 120.0, 0.5), 2, Release(), 1)
+    one = run(app, Set("together", 0), Hold(1, "block", 380.0, 120.0, 0.5), 2, Release(), 1)
     assert np.hypot(*np.subtract(one["lanes"][0]["trail"][0][2:4], [380, 120])) > 100
-    assert {"shipped", "neighbours"} == {name for name, ms in stage.state()["latency"].items() if ms}
+    assert {"shipped", "neighbours"} == {name for name, ms in app.state()["latency"].items() if ms}
 
 
-def test_only_a_neural_sde_has_a_fan_and_a_drift(stage: Play):
-    frame = run(stage, Choose(("shipped", "neighbours")), Set("paths", 7), Set("field", 1), 2)
+def test_only_a_neural_sde_has_sampled_paths_and_a_drift_field(app: PlayApp):
+    frame = run(app, Choose(("shipped", "neighbours")), Set("paths", 7), Set("field", 1), 2)
     sde, neighbours = frame["lanes"]
     assert len(sde["fan"]["paths"]) == len(sde["fan"]["sigma"]) == 7
     assert sde["fan"]["paths"][0][:2] == pytest.approx(sde["trail"][-1][:2], abs=0.1)
@@ -142,56 +142,56 @@ def test_only_a_neural_sde_has_a_fan_and_a_drift(stage: Play):
     assert neighbours["fan"] is None
     assert neighbours["field"] is None
     assert neighbours["plan"]
-    encode(frame)
+    encode_message(frame)
 
 
-def test_the_strength_of_the_diffusion_is_the_width_of_the_fan(stage: Play):
+def test_diffusion_strength_scales_the_width_of_the_fan(app: PlayApp):
     def width(strength: float) -> float:
-        frame = run(stage, Set("diffusion", strength))
+        frame = run(app, Set("diffusion", strength))
         return float(np.std(np.array(frame["lanes"][0]["fan"]["paths"])[:, -2:], axis=0).sum())
 
     def sigma(strength: float) -> float:
-        return float(np.mean(run(stage, Set("diffusion", strength))["lanes"][0]["fan"]["sigma"]))
+        return float(np.mean(run(app, Set("diffusion", strength))["lanes"][0]["fan"]["sigma"]))
 
-    run(stage, 10, Pause(True))
+    run(app, 10, Pause(True))
     assert width(0) < 1e-9
     assert width(0.5) < width(2)
     assert sigma(2) == pytest.approx(2 * sigma(1), rel=0.15)
 
 
-def test_a_shorter_chunk_is_a_plan_that_ends_sooner(stage: Play):
-    assert run(stage, Set("chunk", 3), 1)["lanes"][0]["latency"]["actions"] == 3
-    assert len(run(stage)["lanes"][0]["plan"]) == 2
-    assert len(run(stage, Set("chunk", 12), 1)["lanes"][0]["plan"]) == 11
+def test_chunk_control_sets_the_length_of_plans(app: PlayApp):
+    assert run(app, Set("chunk", 3), 1)["lanes"][0]["latency"]["actions"] == 3
+    assert len(run(app)["lanes"][0]["plan"]) == 2
+    assert len(run(app, Set("chunk", 12), 1)["lanes"][0]["plan"]) == 11
 
 
-def test_after_a_success_the_next_seed_follows_only_where_wanted(stage: Play):
-    rested = run(stage, 400, REST)
-    assert run(stage, 10 * REST)["last"] == rested["last"]
-    run(stage, Set("onward", 1), REST)
-    assert stage.state()["seed"] == SEED + 1
+def test_next_seed_starts_after_a_success_only_if_enabled(app: PlayApp):
+    rested = run(app, 400, REST_PERIODS)
+    assert run(app, 10 * REST_PERIODS)["last"] == rested["last"]
+    run(app, Set("onward", 1), REST_PERIODS)
+    assert app.state()["seed"] == SEED + 1
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("message", "expected"),
     [
         (Choose(("shipped", "nobody")), "shipped, neighbours"),
-        (Hold(1, "block", 1.0, 1.0), "number 1"),
-        (Set("alpha", 1e9), "alpha lies from 0 to 3"),
+        (Hold(1, "block", 1.0, 1.0), "table 1"),
+        (Set("alpha", 1e9), "alpha must be from 0 to 3"),
         (Aim(1.0, 2.0), "nsde-policy collect"),
     ],
 )
-def test_what_cannot_be_done_is_said_and_changes_nothing(stage: Play, command: Command, said: str):
-    before, told = run(stage, 4), stage.revision
-    with pytest.raises((ProtocolError, EnvInputError), match=said):
-        stage.handle(command)
-    assert stage.frame()["lanes"] == before["lanes"]
-    assert stage.revision == told
+def test_a_rejected_message_changes_nothing(app: PlayApp, message: ClientMessage, expected: str):
+    before, revision = run(app, 4), app.revision
+    with pytest.raises((ProtocolError, EnvInputError), match=expected):
+        app.handle(message)
+    assert app.frame()["lanes"] == before["lanes"]
+    assert app.revision == revision
 
 
 @contextmanager
-def held(policy: Policy) -> Iterator[threading.Event]:
-    """A policy that plans when it is let go, and not before."""
+def block_plans(policy: Policy) -> Iterator[threading.Event]:
+    """Block the plans of a policy until the yielded event is set."""
     go, plan = threading.Event(), policy.plan
 
     def waiting(*args: Any, **options: Any) -> Any:
@@ -203,11 +203,9 @@ def held(policy: Policy) -> Iterator[threading.Event]:
         yield go
 
 
-def test_a_method_that_takes_its_time_plays_the_same_episode_and_can_be_paused_meanwhile(
-    stage: Play, methods: list[Performer]
-):
-    slow = Play(methods, seed=SEED, patience_s=0)
-    with held(methods[0].policy) as go:
+def test_a_slow_planner_plays_the_same_episode_and_can_be_paused(app: PlayApp, methods: list[PolicyRunner]):
+    slow = PlayApp(methods, seed=SEED, plan_timeout_s=0)
+    with block_plans(methods[0].policy) as go:
         slow.tick()
         frame = slow.frame()
         assert (frame["last"], frame["lanes"][0]["thinking"]) == (0, True)
@@ -217,30 +215,30 @@ def test_a_method_that_takes_its_time_plays_the_same_episode_and_can_be_paused_m
         go.set()
         while slow.frame()["last"] < 20:
             slow.tick()
-    assert slow.frame()["lanes"][0]["trail"] == run(stage, 20)["lanes"][0]["trail"]
+    assert slow.frame()["lanes"][0]["trail"] == run(app, 20)["lanes"][0]["trail"]
 
 
-def test_a_plan_for_a_world_that_is_no_more_is_not_followed(stage: Play, methods: list[Performer]):
-    slow = Play(methods, seed=5, patience_s=0)
+def test_a_plan_from_before_a_reset_is_dropped(app: PlayApp, methods: list[PolicyRunner]):
+    slow = PlayApp(methods, seed=5, plan_timeout_s=0)
     slow.tick()
     run(slow, Reset(SEED))
     while slow.frame()["last"] < 9:
         slow.tick()
-    assert slow.frame()["lanes"][0]["trail"] == run(stage, 9)["lanes"][0]["trail"]
+    assert slow.frame()["lanes"][0]["trail"] == run(app, 9)["lanes"][0]["trail"]
 
 
-def test_a_hand_is_obeyed_while_a_method_thinks(methods: list[Performer]):
-    slow = Play(methods, seed=SEED, patience_s=0)
+def test_block_can_be_dragged_while_a_policy_is_planning(methods: list[PolicyRunner]):
+    slow = PlayApp(methods, seed=SEED, plan_timeout_s=0)
     frame = run(slow, Hold(0, "block", 400.0, 130.0, 0.3), 1)
     assert frame["last"] == 1
     assert frame["lanes"][0]["trail"][-1][2:4] == pytest.approx([400, 130], abs=0.5)
 
 
-def test_however_often_a_slow_method_is_chosen_one_plan_is_being_made_and_one_is_wanted(
+def test_choosing_a_slow_method_repeatedly_queues_one_plan_per_lane(
     monkeypatch: pytest.MonkeyPatch,
 ):
     before = threading.active_count()
-    (slow,) = performers([SHIPPED_POLICY])
+    (slow,) = load_runners([SHIPPED_POLICY])
     begun, go, plan = threading.Semaphore(0), threading.Semaphore(0), slow.policy.plan
 
     def waiting(*args: Any, **options: Any) -> Any:
@@ -249,36 +247,36 @@ def test_however_often_a_slow_method_is_chosen_one_plan_is_being_made_and_one_is
         return plan(*args, **options)
 
     monkeypatch.setattr(slow.policy, "plan", waiting)
-    stage = Play([slow], seed=SEED, patience_s=0)
+    app = PlayApp([slow], seed=SEED, plan_timeout_s=0)
     for chosen in (("shipped",), ("shipped", "shipped")) * 20:
-        run(stage, Choose(chosen), 2)
+        run(app, Choose(chosen), 2)
     assert begun.acquire(timeout=30)
     assert threading.active_count() == before + 1
-    for _ in range(3):  # the one that was begun first and is not wanted any more, and one for each table
+    for _ in range(3):  # the first one, which was cancelled while running, and one for each table
         go.release()
-    while stage.frame()["last"] < 1:
-        stage.tick()
+    while app.frame()["last"] < 1:
+        app.tick()
     assert len(slow.plan_s) == 2
     assert [begun.acquire(blocking=False) for _ in range(3)] == [True, True, False]
-    assert stage.close(30)
+    assert app.close(30)
 
 
-def test_a_plan_that_fails_is_not_the_last_one(methods: list[Performer], monkeypatch: pytest.MonkeyPatch):
-    stage = Play(methods, seed=SEED, patience_s=60)
+def test_planning_continues_after_a_failed_plan(methods: list[PolicyRunner], monkeypatch: pytest.MonkeyPatch):
+    app = PlayApp(methods, seed=SEED, plan_timeout_s=60)
     with monkeypatch.context() as broken:
         broken.setattr(methods[0].policy, "plan", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            stage.tick()
-    assert run(stage, 3)["last"] == 3
+            app.tick()
+    assert run(app, 3)["last"] == 3
 
 
-def test_how_long_a_plan_takes_is_told_of_plans_with_the_controls_as_they_are(stage: Play):
-    assert run(stage, 3)["lanes"][0]["latency"]["actions"] == 8
+def test_latency_covers_only_plans_with_the_current_controls(app: PlayApp):
+    assert run(app, 3)["lanes"][0]["latency"]["actions"] == 8
     for name in ("alpha", "diffusion", "chunk"):
-        assert run(stage, Set(name, 2.0))["lanes"][0]["latency"] is None
-        assert stage.state()["latency"]["shipped"] is None
-        assert run(stage, 1)["lanes"][0]["latency"]
-    assert run(stage, Set("speed", 2.0))["lanes"][0]["latency"]["actions"] == 2
+        assert run(app, Set(name, 2.0))["lanes"][0]["latency"] is None
+        assert app.state()["latency"]["shipped"] is None
+        assert run(app, 1)["lanes"][0]["latency"]
+    assert run(app, Set("speed", 2.0))["lanes"][0]["latency"]["actions"] == 2
 
 
 @pytest.mark.parametrize(
@@ -292,39 +290,39 @@ def test_how_long_a_plan_takes_is_told_of_plans_with_the_controls_as_they_are(st
         (["/run", "/a/run"], ["run", "a/run"]),
     ],
 )
-def test_runs_have_names_that_tell_them_apart(runs: list[Path | str], called: list[str]):
-    assert names([Path(run) for run in runs]) == called
+def test_runs_get_distinct_names(runs: list[Path | str], called: list[str]):
+    assert name_runs([Path(run) for run in runs]) == called
 
 
-def test_of_runs_with_one_name_and_one_method_none_is_lost(tmp_path: Path):
+def test_runs_with_equal_folder_names_and_methods_get_distinct_titles(tmp_path: Path):
     runs = [tmp_path / "a/run", tmp_path / "b/run"]
     for run_ in runs:
         shutil.copytree(SHIPPED_POLICY, run_)
-    methods = Play(performers(runs), seed=SEED).hello["methods"]
+    methods = PlayApp(load_runners(runs), seed=SEED).hello["methods"]
     assert [(m["name"], m["title"]) for m in methods] == [
         ("a/run", "Neural SDE, a/run"),
         ("b/run", "Neural SDE, b/run"),
     ]
 
 
-def test_the_wildest_settings_still_make_a_frame(stage: Play):
+def test_extreme_controls_give_valid_frames(app: PlayApp):
     for name, value in {"alpha": 3, "diffusion": 4, "chunk": 32, "paths": 64, "field": 1}.items():
-        stage.handle(Set(name, float(value)))
+        app.handle(Set(name, float(value)))
     for _ in range(60):
-        stage.tick()
-        encode(stage.frame())
+        app.tick()
+        encode_message(app.frame())
 
 
-def test_a_policy_that_has_lost_its_mind_stands_still_beside_one_that_waits(methods: list[Performer]):
-    (broken,) = performers([SHIPPED_POLICY])
+def test_a_policy_with_nan_weights_raises_and_its_lane_stays(methods: list[PolicyRunner]):
+    (broken,) = load_runners([SHIPPED_POLICY])
     with torch.no_grad():
         for weights in broken.policy.model.parameters():
             weights.fill_(torch.nan)
-    stage = Play([broken, methods[1]], seed=SEED, patience_s=60)
-    stage.handle(Choose(("shipped", "neighbours")))
+    app = PlayApp([broken, methods[1]], seed=SEED, plan_timeout_s=60)
+    app.handle(Choose(("shipped", "neighbours")))
     for _ in range(3):
-        with pytest.raises(PlanError, match="Neural SDE planned something that is not finite"):
-            stage.tick()
-    frame = run(stage, Scrub(5), Pause(False))
+        with pytest.raises(PlanError, match="Neural SDE planned actions that are not finite"):
+            app.tick()
+    frame = run(app, Scrub(5), Pause(False))
     assert (frame["last"], frame["lanes"][0]["fan"]) == (0, None)
-    encode(frame)
+    encode_message(frame)

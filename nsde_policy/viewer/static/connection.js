@@ -1,0 +1,68 @@
+"use strict";
+// The websocket to the server: reconnect, receive, send. Loaded last: it starts the page.
+
+const CLOSE_REASONS = {                  // codes of nsde_policy/viewer/http.py
+  4403: "The token in this address is not valid. Open the address that the server printed.",
+  4503: "The server has reached its limit of clients. Retrying…",
+};
+let socket = null, attempts = 0, retryTimer = 0;
+
+function connect() {
+  clearTimeout(retryTimer);
+  retryTimer = 0;
+  const scheme = location.protocol === "https:" ? "wss:" : "ws:";
+  socket = new WebSocket(`${scheme}//${location.host}/live${location.search}`);
+  socket.onmessage = (event) => {
+    const message = JSON.parse(event.data);
+    ({ hello: onHello, state: onState, frame: onFrame, notice: onNotice })[message.type]?.(message);
+  };
+  socket.onclose = ({ code }) => {
+    showConnection(false, CLOSE_REASONS[code] ?? "Connection lost, reconnecting…");
+    if (code === 4403) { socket = null; return; }       // the token will not become valid: do not retry
+    const wait = Math.min(3000, 400 * 2 ** attempts++);
+    retryTimer = setTimeout(connect, wait * (1 - 0.25 * Math.random()));
+  };
+}
+
+function send(message) {
+  if (socket?.readyState === WebSocket.OPEN) socket.send(JSON.stringify(message));
+}
+
+function retryNow() { if (socket === null || retryTimer) connect(); }
+$("retry").addEventListener("click", retryNow);
+addEventListener("online", retryNow);
+document.addEventListener("visibilitychange", () => { if (!document.hidden) retryNow(); });
+
+function showConnection(on, reason) {
+  $("live").dataset.on = on;
+  document.body.dataset.offline = !on;
+  showPhase();
+  $("banner").hidden = on;
+  if (on) attempts = 0; else { $("banner-text").textContent = reason; drag = null; }
+}
+
+function onHello(message) {
+  hello = message;
+  scene = new Scene(hello);
+  state = frame = null;                  // after a reconnect it may be another server
+  showMode();
+  showConnection(true);
+}
+
+function onState(message) {
+  const rebuild = !state || state.epoch !== message.epoch || state.lanes.join() !== message.lanes.join();
+  state = message;
+  if (rebuild) buildLanes();
+  lanes.forEach((lane, i) => {
+    lane.coverage = new Map(state.coverage[i].map((value, k) => [state.first + k, value]));
+  });
+  showState();
+}
+
+addEventListener("themechange", loadColours);
+loadColours();
+sizeObserver.observe($("lanes"));
+sizeObserver.observe($("strip"));
+addEventListener("resize", () => { if (hello && lanes.length) resize(); });
+connect();
+requestAnimationFrame(draw);

@@ -1,0 +1,229 @@
+"use strict";
+// Everything around the tables: buttons, sliders, keys, legend, planning times, the recording panel.
+
+/* ---- mode, state and notices ---- */
+
+function showMode() {
+  const collecting = hello.mode === "collect";
+  document.body.dataset.mode = hello.mode;
+  document.title = `nsde-policy ${hello.mode}`;
+  for (const element of document.querySelectorAll(".play-only")) element.toggleAttribute("hidden", collecting);
+  for (const id of ["pause", "step", "reset", "next", "compare"]) $(id).hidden = collecting;
+  $("collect-card").hidden = $("collect-steps").hidden = !collecting;
+  if (collecting) {
+    $("tagline").textContent = "Record demonstrations by hand.";
+    $("legend-agent").textContent = "agent: follows the pointer";
+    $("help-title").textContent = "Record demonstrations";
+    $("help-text").textContent = "Bring the pointer to the agent and it follows, ten commands a second. Push the T onto its outline, then keep or discard the episode.";
+    $("strip").removeAttribute("tabindex");
+    $("strip").classList.add("still");
+  } else buildSliders();
+  listKeys();
+}
+
+function showState() {
+  if (document.activeElement !== $("seed")) $("seed").value = state.seed;
+  if (hello.mode === "play") { showControls(); showLatency(); } else showStore();
+  showPaused(state.paused);
+  showPhase();
+  showLegend();
+}
+
+const PHASE_LABELS = { ready: "ready", recording: "recording at 10 Hz", paused: "paused", done: "episode over" };
+function showPhase() {
+  const live = $("live"), connected = live.dataset.on === "true";
+  const phase = connected && hello?.mode === "collect" ? state?.phase ?? "ready" : "";
+  live.dataset.phase = phase;
+  live.textContent = connected ? PHASE_LABELS[phase] ?? "live" : "offline";
+}
+
+let noticeTimer = 0;
+function onNotice({ text }) {
+  $("notice").textContent = text;
+  $("notice").hidden = false;
+  clearTimeout(noticeTimer);
+  noticeTimer = setTimeout(() => { $("notice").hidden = true; }, 5000);
+}
+
+const legendCard = $("legend-card"), wideScreen = matchMedia("(min-width: 1021px) and (min-height: 560px) and (min-aspect-ratio: 3/2)");
+/** Show the legend of what is drawn; beside the table if there is room. */
+function showLegend() {
+  const sde = state.lanes.map((name) => !!methodOf(name)?.sde), play = hello.mode === "play";
+  const shown = {
+    two: lanes.length === 2, play, sde: play && sde.includes(true) && state.controls.paths > 0,
+    field: play && sde.includes(true) && state.controls.field, plan: play && (sde.includes(false) || !state.controls.paths),
+  };
+  for (const row of legendCard.querySelectorAll("[data-for]")) row.hidden = !shown[row.dataset.for];
+  const parent = lanes.length === 1 && wideScreen.matches ? lanes[0].element.querySelector("header") : $("panel");
+  if (legendCard.parentElement !== parent) parent.append(legendCard);
+}
+wideScreen.addEventListener("change", () => { if (state && lanes.length) showLegend(); });
+
+function showPaused(paused) {
+  $("pause-icon").setAttribute("d", paused ? "M7 4.500l13 7.500-13 7.500z" : "M6 5h4v14H6zM14 5h4v14h-4z");
+  $("pause-text").textContent = paused ? "Play" : "Pause";
+  $("pause").setAttribute("aria-label", paused ? "Play" : "Pause");
+}
+
+function showLatency() {
+  $("latency").replaceChildren(...hello.methods.map((method) => {
+    const latency = state.latency[method.name], row = document.createElement("tr");
+    for (const text of [method.title, latency?.calls ?? "–", latency?.ms.toFixed(1) ?? "–"]) row.insertCell().textContent = text;
+    row.dataset.method = method.name;
+    return row;
+  }));
+}
+
+function showStore() {
+  $("store").textContent = state.store;
+  $("kept").textContent = state.kept;
+  $("kept-text").textContent = `${state.kept === 1 ? "episode" : "episodes"} kept, ${state.solved} solved`;
+  $("undo").disabled = !state.kept;
+  $("keep").disabled = $("discard").disabled = state.phase === "ready";
+}
+
+/* ---- sliders and switches ---- */
+
+const SLIDERS = {                        // name, title, text of a value, whether only a Neural SDE has it
+  policy: [
+    ["alpha", "Denoiser strength α", (v) => v.toFixed(2), true],
+    ["diffusion", "Diffusion strength", (v) => `× ${v.toFixed(2)}`, true],
+    ["chunk", "Chunk length", (v) => plural(v, "action"), false],
+  ],
+  view: [
+    ["paths", "Sampled paths", (v) => `${v}`, true],
+    ["speed", "Speed", (v) => `× ${v}`, false],
+  ],
+};
+
+function buildSliders() {
+  for (const [group, sliders] of Object.entries(SLIDERS)) {
+    $(`sliders-${group}`).replaceChildren(...sliders.map(([name, title, format]) => {
+      const [low, high, step] = hello.ranges[name], label = document.createElement("label");
+      label.className = "slider";
+      label.htmlFor = name;
+      label.innerHTML = `<span>${title}</span><output></output><input type="range" id="${name}" min="${low}" max="${high}" step="${step}">`;
+      const input = label.querySelector("input");
+      input.addEventListener("input", () => {
+        showSlider(input, format);
+        send({ do: "set", name, value: Number(input.value) });
+      });
+      return label;
+    }));
+  }
+}
+
+function showSlider(input, format) {
+  input.parentElement.querySelector("output").textContent = format(Number(input.value));
+  input.style.setProperty("--at", `${100 * (input.value - input.min) / (input.max - input.min)}%`);
+}
+
+function showControls() {
+  const sde = state.lanes.some((name) => methodOf(name)?.sde);
+  for (const [name, , format, sdeOnly] of [...SLIDERS.policy, ...SLIDERS.view]) {
+    const input = $(name);
+    if (document.activeElement !== input || !input.matches(":active")) input.value = state.controls[name];
+    input.parentElement.dataset.dim = sdeOnly && !sde;
+    showSlider(input, format);
+  }
+  for (const box of document.querySelectorAll("[data-control]")) box.checked = state.controls[box.dataset.control];
+}
+
+for (const box of document.querySelectorAll("[data-control]")) {
+  box.addEventListener("change", () => send({ do: "set", name: box.dataset.control, value: Number(box.checked) }));
+}
+
+/* ---- actions of buttons and keys ---- */
+
+/** Return whether a recording is neither kept nor discarded yet, and say so. */
+function refuseWhileRecording() {
+  if (hello.mode !== "collect" || state.phase === "ready") return false;
+  onNotice({ text: "Keep or discard the recording first." });
+  return true;
+}
+
+const actions = {
+  pause: () => send({ do: "pause", on: !state.paused }),
+  step: () => send({ do: "step" }),
+  reset: () => send({ do: "reset", seed: state.seed }),
+  next: () => send({ do: "reset", seed: (state.seed + 1) % (MAX_SEED + 1) }),
+  compare: () => {
+    const [first, second] = state.lanes, other = hello.methods.find((m) => m.name !== first) ?? hello.methods[0];
+    send({ do: "choose", lanes: second ? [first] : [first, other.name] });
+  },
+  keep: () => send({ do: "keep" }),
+  discard: () => send({ do: "discard" }),
+  undo: () => { if (!refuseWhileRecording()) send({ do: "undo" }); },
+  field: () => send({ do: "set", name: "field", value: Number(!state.controls.field) }),
+  method: () => {
+    const names = hello.methods.map((m) => m.name), k = names.indexOf(state.lanes[0]);
+    send({ do: "choose", lanes: [names[(k + 1) % names.length], ...state.lanes.slice(1)] });
+  },
+  back: () => frame && send({ do: "scrub", period: frame.at - 1 }),
+  forward: () => frame && send({ do: "scrub", period: frame.at + 1 }),
+  theme: () => setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"),
+  help: () => ($("help").open ? $("help").close() : $("help").showModal()),
+};
+for (const button of document.querySelectorAll("[data-action]")) {
+  const name = button.dataset.action;
+  button.addEventListener("click", () => { if (state || name === "theme" || name === "help") actions[name](); });
+}
+
+$("seed").addEventListener("change", () => {
+  if (!state) return;
+  const text = $("seed").value.trim(), seed = Number(text), valid = /^\d+$/.test(text) && seed <= MAX_SEED;
+  if (!valid) onNotice({ text: `A seed is a whole number from 0 to ${MAX_SEED}.` });
+  if (!valid || refuseWhileRecording()) { $("seed").value = state.seed; return; }
+  $("seed").value = seed;
+  send({ do: "reset", seed });
+});
+$("seed").addEventListener("keydown", (event) => {
+  if (event.key === "Escape") $("seed").value = state?.seed ?? "";
+  if (event.key === "Escape" || event.key === "Enter") $("seed").blur();     // Space pauses again
+});
+
+/* A button clicked with the pointer loses the focus, or Space would click it again instead of pausing. */
+let usesPointer = false;
+addEventListener("pointerdown", () => { usesPointer = true; }, true);
+addEventListener("keydown", () => { usesPointer = false; }, true);
+addEventListener("click", ({ target }) => {
+  const clicked = target.closest?.("button, [type=checkbox]");
+  if (usesPointer && clicked && !clicked.closest("dialog")) clicked.blur();
+});
+
+const KEYS = {                           // label, help text, key, action
+  play: [
+    ["Space", "pause or play", " ", "pause"], [".", "one control period", ".", "step"],
+    ["← →", "step through the past", "ArrowLeft", "back"], [null, "", "ArrowRight", "forward"],
+    ["R", "restart this seed", "r", "reset"], ["N", "next seed", "n", "next"],
+    ["M", "next method", "m", "method"], ["S", "two methods side by side", "s", "compare"],
+    ["V", "drift field around the agent", "v", "field"],
+  ],
+  collect: [
+    ["Enter", "keep the episode", "Enter", "keep"], ["⌫", "discard it and restart", "Backspace", "discard"],
+    ["U", "remove the last kept episode", "u", "undo"],
+  ],
+  both: [["T", "dark or light", "t", "theme"], ["?", "this help", "?", "help"]],
+};
+const activeKeys = () => [...KEYS[hello.mode], ...KEYS.both];
+
+function listKeys() {
+  $("keys").replaceChildren(...activeKeys().filter(([label]) => label).flatMap(([label, text]) => {
+    const dt = document.createElement("dt"), dd = document.createElement("dd"), kbd = document.createElement("kbd");
+    kbd.textContent = label;
+    dt.append(kbd);
+    dd.textContent = text;
+    return [dt, dd];
+  }));
+}
+
+addEventListener("keydown", (event) => {
+  if (!hello || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.target.matches?.("#seed, select")) return;
+  const name = activeKeys().find(([, , key]) => key === event.key || key === event.key.toLowerCase())?.[3];
+  if (!name || ($("help").open && name !== "help" && name !== "theme")) return;
+  if (event.target.matches?.("input[type=range]") && event.key.startsWith("Arrow")) return;
+  if (event.target.matches?.("button, [type=checkbox]") && (event.key === " " || event.key === "Enter")) return;
+  event.preventDefault();
+  if (!(event.repeat && !event.key.startsWith("Arrow") && event.key !== ".")) actions[name]();
+});

@@ -1,0 +1,72 @@
+"use strict";
+// The strip below the tables: coverage over time, and a slider into the past.
+
+const TICK_SECONDS = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200];
+let stripChanged = true;
+
+function drawStrip() {
+  const strip = $("strip"), context = strip.getContext("2d"), ratio = pixelRatio();
+  const width = strip.width / ratio, height = strip.height / ratio, foot = height - 15;
+  const { first, last, at } = frame, span = Math.max(last - first, 300);
+  const x = (period) => 2 + (width - 4) * (period - first) / span, y = (coverage) => foot - (foot - 5) * coverage;
+  strip.range = { first, last, span, width };
+  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  context.clearRect(0, 0, width, height);
+  context.font = "11px " + getComputedStyle(document.body).fontFamily;
+  context.fillStyle = colours.soft;
+  drawThreshold(context, y(hello.success), width);
+  drawTimeAxis(context, x, { first, span, width, height, foot });
+  for (const lane of lanes) drawCoverage(context, lane, x, y);
+  scene.drawLine(context, [[x(at), 2], [x(at), foot]], { stroke: colours.ink, lineWidth: 1.5 });
+  scene.drawCircle(context, x(at), y(lanes[0].coverage.get(at) ?? 0), 4, { fill: colours.card, stroke: colours.ink, lineWidth: 1.5 });
+  const seconds = (at / hello.hz).toFixed(1);
+  $("clock").textContent = `${seconds} s`;
+  strip.setAttribute("aria-valuemin", first);
+  strip.setAttribute("aria-valuemax", last);
+  strip.setAttribute("aria-valuenow", at);
+  strip.setAttribute("aria-valuetext", `${seconds} seconds`);
+}
+
+function drawThreshold(context, y, width) {
+  scene.drawLine(context, [[2, y], [width - 2, y]], { stroke: colours.goal, strokeAlpha: 0.8, dash: [3, 4] });
+  context.fillStyle = colours.soft;
+  context.textAlign = "right";
+  context.fillText(`${Math.round(100 * hello.success)} % of the goal covered`, width - 3, y + 13);
+}
+
+function drawTimeAxis(context, x, { first, span, width, height, foot }) {
+  const every = TICK_SECONDS.find((s) => s * hello.hz * (width - 4) / span >= 52) ?? TICK_SECONDS.at(-1);
+  context.textAlign = "center";
+  context.beginPath();
+  context.moveTo(2, foot + 0.5);
+  context.lineTo(width - 2, foot + 0.5);
+  for (let s = Math.ceil(first / hello.hz / every) * every; s * hello.hz <= first + span; s += every) {
+    const at = x(s * hello.hz), text = `${s} s`, half = context.measureText(text).width / 2;
+    context.moveTo(Math.round(at) + 0.5, foot);
+    context.lineTo(Math.round(at) + 0.5, foot + 4);
+    context.fillText(text, clamp(at, half + 2, width - half - 2), height - 1);
+  }
+  paintPath(context, { stroke: colours.line });
+}
+
+function drawCoverage(context, lane, x, y) {
+  const known = [...lane.coverage].sort((a, b) => a[0] - b[0]).map(([period, value]) => [x(period), y(value)]);
+  if (!known.length) return;
+  const colour = colourOf(lane), two = lanes.length === 2;
+  if (!two) {
+    const area = [...known, [known.at(-1)[0], y(0)], [known[0][0], y(0)]];
+    scene.drawLine(context, area, { fill: colour, fillAlpha: 0.1 });
+  }
+  // The second line is dashed: where both coincide, both can be seen.
+  scene.drawLine(context, known, { stroke: colour, lineWidth: two && !lane.index ? 2.6 : 2, dash: lane.index ? [6, 6] : [] });
+}
+
+function scrubTo(event) {
+  const range = $("strip").range;
+  if (!range || hello.mode !== "play") return;
+  const x = event.clientX - $("strip").getBoundingClientRect().left;
+  const period = range.first + (x - 2) / (range.width - 4) * range.span;
+  send({ do: "scrub", period: Math.round(clamp(period, range.first, range.last)) });
+}
+$("strip").addEventListener("pointerdown", (event) => { $("strip").setPointerCapture(event.pointerId); scrubTo(event); });
+$("strip").addEventListener("pointermove", (event) => { if (event.buttons) scrubTo(event); });

@@ -1,0 +1,270 @@
+"""Tests for nsde_policy/viewer/record_app.py and `nsde-policy collect` by hand."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from websockets.sync.client import connect
+
+from examples.record_demonstrations import pusher
+from nsde_policy.cli.main import main
+from nsde_policy.data import load_demonstrations
+from nsde_policy.data.collection import Collection
+from nsde_policy.data.zarr_store.store import Store
+from nsde_policy.envs.pusht.env import PushTEnv
+from nsde_policy.errors import DemoError, EpisodeError, ProtocolError
+from nsde_policy.inference.policy import Policy
+from nsde_policy.viewer import record_app
+from nsde_policy.viewer.messages import (
+    Aim,
+    ClientMessage,
+    Discard,
+    Keep,
+    Pause,
+    Release,
+    Reset,
+    Take,
+    Undo,
+    encode_message,
+)
+from nsde_policy.viewer.record_app import RecordApp, make_provenance
+from tests.helpers.browser import DESKTOP, chromium, open_page, wait_until
+from tests.helpers.viewer_servers import receive, run_events, run_viewer, send
+from tests.viewer.test_viewer_page import to_screen
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+START = 300_000
+
+
+def open_collection(path: Path) -> Collection:
+    return Collection.open(path, make_provenance("benchmark"))
+
+
+def run(app: RecordApp, *events: ClientMessage | int) -> dict[str, Any]:
+    """Run messages and numbers of ticks, and return the state."""
+    run_events(app, *events)
+    return app.state()
+
+
+def test_an_episode_holds_observations_and_pointer_positions(tmp_path: Path):
+    with open_collection(tmp_path / "d.zarr") as collection:
+        app = RecordApp(collection, seed_start=START)
+        assert run(app, 5)["phase"] == "ready"
+        run(app, Aim(100.0, 120.0), Take(), 3, Aim(600.0, 40.0), 4)
+        assert run(app)["phase"] == "recording"
+        encode_message(app.frame())
+        assert run(app, Keep())["kept"] == 1
+    demos = load_demonstrations(tmp_path / "d.zarr")
+    env = PushTEnv()
+    obs, _ = env.reset(seed=START)
+    for seen, sent, aimed in zip(demos.obs, demos.act, [(100, 120)] * 3 + [(512, 40)] * 4, strict=True):
+        assert np.array_equal(seen, np.asarray(obs, np.float32))
+        assert sent.tolist() == list(aimed)
+        obs, *_ = env.step(np.array(aimed, float))
+
+
+def test_keep_goes_to_the_next_seed_discard_repeats_it_undo_goes_back(tmp_path: Path):
+    moved: tuple[ClientMessage | int, ...] = (Aim(200.0, 200.0), Take(), 4)
+    with open_collection(tmp_path / "d.zarr") as collection:
+        app = RecordApp(collection, seed_start=7)
+        assert run(app, *moved, Keep())["seed"] == 8
+        assert run(app, *moved, Discard())["seed"] == 8
+        assert run(app, *moved, Keep(), *moved, Keep())["kept"] == 3
+        undone = run(app, *moved, Undo())
+        assert (undone["kept"], undone["seed"], undone["phase"]) == (2, 9, "ready")
+        assert run(app, Reset(500))["seed"] == 500
+        run(app, *moved, Keep())
+    with open_collection(tmp_path / "d.zarr") as collection:
+        app = RecordApp(collection, seed_start=7)
+        assert [kept.seed for kept in collection.episodes] == [7, 8, 500]
+        assert (run(app)["kept"], run(app)["seed"]) == (3, 501)
+
+
+def test_an_episode_ends_at_the_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(record_app, "MAX_EPISODE_PERIODS", 20)
+    with open_collection(tmp_path / "d.zarr") as collection:
+        app = RecordApp(collection, seed_start=3)
+        assert run(app, Aim(10.0, 10.0), Take(), 50)["phase"] == "done"
+        assert app.frame()["last"] == 20
+        run(app, Keep())
+        assert collection.episodes[0].success is False
+        assert 0 <= collection.episodes[0].max_reward < 1
+
+
+def test_recording_pauses_while_the_pointer_is_away(tmp_path: Path):
+    with open_collection(tmp_path / "d.zarr") as collection:
+        app = RecordApp(collection, seed_start=3)
+        run(app, Release())
+        assert run(app)["phase"] == "ready"
+        run(app, Aim(200.0, 200.0), Take(), 4)
+        before = app.revision
+        assert run(app, Release(), 30)["phase"] == "paused"
+        assert (app.frame()["last"], app.revision > before) == (4, True)
+        before = app.revision
+        assert run(app, Aim(220.0, 200.0), 3)["phase"] == "recording"
+        assert app.revision > before
+        run(app, Release(), 30, Keep())
+    assert load_demonstrations(tmp_path / "d.zarr").act.tolist() == [[200, 200]] * 4 + [[220, 200]] * 3
+
+
+def test_recording_pauses_when_its_client_disconnects_and_another_continues(tmp_path: Path):
+    with (
+        open_collection(tmp_path / "d.zarr") as collection,
+        run_viewer(RecordApp(collection, seed_start=3)) as viewer_server,
+    ):
+        with viewer_server.connect() as client:
+            send(client, "aim", x=90, y=90)
+            send(client, "take")
+            receive(client, "state", lambda message: message["phase"] == "recording")
+        with viewer_server.connect() as client:
+            receive(client, "state", lambda message: message["phase"] == "paused")
+            send(client, "aim", x=90, y=90)
+            receive(client, "state", lambda message: message["phase"] == "recording")
+
+
+def test_seeds_wrap_around_and_no_episode_is_kept_twice(tmp_path: Path):
+    moved: tuple[ClientMessage | int, ...] = (Aim(200.0, 200.0), Take(), 4)
+    with open_collection(tmp_path / "d.zarr") as collection:
+        app = RecordApp(collection, seed_start=2**32 - 1)
+        assert run(app, *moved, Keep())["seed"] == 0
+        with pytest.raises(EpisodeError, match="move first"):
+            app.handle(Keep())
+        assert [kept.seed for kept in collection.episodes] == [2**32 - 1]
+        assert run(RecordApp(collection, seed_start=5))["seed"] == 0
+
+
+def test_an_episode_without_steps_cannot_be_kept(tmp_path: Path):
+    with open_collection(tmp_path / "d.zarr") as collection:
+        app = RecordApp(collection, seed_start=3)
+        for early in ((), (Take(),), (Aim(1.0, 1.0), Take(), 1)):
+            run(app, *early)
+            before = app.revision
+            with pytest.raises(EpisodeError, match="move first"):
+                app.handle(Keep())
+            assert app.revision == before
+        with pytest.raises(EpisodeError, match="no episode"):
+            app.handle(Undo())
+        with pytest.raises(ProtocolError, match="nsde-policy play"):
+            app.handle(Pause(True))
+
+
+def test_recording_into_a_store_made_by_a_policy_is_rejected(tmp_path: Path, capsys: Any):
+    store = tmp_path / "made.zarr"
+    made = ["--policy", "shipped", "--episodes", "1", "--workers", "1"]
+    assert main(["collect", "--out", str(store), *made]) == 0
+    with pytest.raises(DemoError, match="policy"):
+        open_collection(store)
+    assert main(["collect", "--out", str(store), "--port", "0"]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "args", [["--chunk", "4"], ["--only-success"], ["--sampling", "alpha=1"], ["--seed-start", "-1"]]
+)
+def test_flags_for_policies_are_rejected_before_a_store_is_created(tmp_path: Path, args: list[str]):
+    assert main(["collect", "--out", str(tmp_path / "d.zarr"), *args]) == 2
+    assert not (tmp_path / "d.zarr").exists()
+
+
+def keep_one(port: int, held: int) -> None:
+    """Record and keep an episode, then start recording the next."""
+    with connect(f"ws://127.0.0.1:{port}/live", proxy=None) as client:
+        assert receive(client, "state")["kept"] == held
+        for then in ("keep", None):
+            send(client, "aim", x=90, y=90)
+            send(client, "take")
+            receive(client, "frame", lambda message: message["last"] > 4)
+            if then:
+                send(client, then)
+                receive(client, "state", lambda message: message["kept"] == held + 1)
+
+
+def test_kept_episodes_survive_a_kill_while_recording(tmp_path: Path):
+    store = tmp_path / "d.zarr"
+    command = [
+        sys.executable,
+        "-m",
+        "nsde_policy.cli.main",
+        "collect",
+        "--port",
+        "0",
+        "--json",
+        "--out",
+        str(store),
+    ]
+    for held in (0, 1):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+            try:
+                assert process.stdout is not None
+                keep_one(json.loads(process.stdout.readline())["port"], held)
+            finally:
+                os.kill(process.pid, signal.SIGKILL)
+    assert len(load_demonstrations(store).episode_ends) == 2
+
+
+def lead(page: "Page", seconds: float) -> None:
+    """Bring the pointer to the agent, then push the block as the example does."""
+    seen = "viewer.frame.lanes[0].trail.at(-1).slice(0, 2).join()"
+    drawn = f"viewer.lanes[0].pose.slice(0, 2).join() === {seen}"
+    wait_until(page, f"viewer.frame.epoch === viewer.state.epoch && {drawn}")
+    page.mouse.move(*to_screen(page, *page.evaluate("viewer.lanes[0].pose.slice(0, 2)")))
+    wait_until(page, "viewer.state.phase === 'recording'")
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends and page.evaluate("viewer.state.phase") == "recording":
+        target = pusher(np.array(page.evaluate("viewer.lanes[0].pose")))
+        page.mouse.move(*to_screen(page, *np.clip(target, 2, 510)))
+        page.wait_for_timeout(60)
+
+
+@pytest.mark.browser
+def test_recording_with_a_mouse_gives_a_store_that_trains(tmp_path: Path, capsys: Any):
+    store = tmp_path / "my_demos.zarr"
+    with (
+        open_collection(store) as collection,
+        run_viewer(RecordApp(collection, seed_start=START)) as viewer_server,
+        chromium() as browser,
+    ):
+        seen = open_page(browser.new_context(viewport=DESKTOP))
+        page = seen.page
+        page.goto(viewer_server.url)
+        wait_until(page, "viewer.frame && viewer.drawn > 3")
+        assert page.locator("#keep").is_disabled()
+        lead(page, 4)
+        page.keyboard.press("Enter")
+        wait_until(page, "viewer.state.kept === 1 && viewer.state.phase === 'ready' && viewer.frame")
+        assert page.locator("#kept").inner_text() == "1"
+        lead(page, 1)
+        page.keyboard.press("Backspace")
+        wait_until(page, "viewer.state.kept === 1 && viewer.state.phase === 'ready' && viewer.frame")
+        lead(page, 3)
+        page.click("#keep")
+        wait_until(page, "viewer.state.kept === 2 && viewer.state.phase === 'ready' && viewer.frame")
+        lead(page, 1)
+        page.click("#keep")
+        wait_until(page, "viewer.state.kept === 3")
+        page.keyboard.press("u")
+        wait_until(page, "viewer.state.kept === 2")
+        assert seen.errors == []
+    demos = load_demonstrations(store)
+    assert len(demos.episode_ends) == 2
+    assert np.abs(np.diff(demos.obs[: demos.episode_ends[0], :2], axis=0)).max() > 1, (
+        "the agent must have moved"
+    )
+    with Store(store) as written:
+        assert written.attributes["made_with"]["by"] == "teleoperation"
+        assert written.attributes["sessions"][0]["versions"]["nsde_policy"]
+    assert main(["data", "check", str(store)]) == 0
+    run_dir = tmp_path / "run"
+    short = ["--preset", "fast", "--train.steps", "20", "--train.batch-size", "32", "--device", "cpu"]
+    assert main(["train", "--demos", str(store), "--out", str(run_dir), *short]) == 0
+    action = Policy.from_pretrained(run_dir).select_action(demos.obs[0])
+    assert np.isfinite(action).all()
