@@ -75,14 +75,3 @@ def test_the_control_loop_refuses_a_rate_below_that_of_the_policy():
     done = run("control_loop.py", "--rate", 2)
     assert done.returncode == 2
     assert "rate_hz is 2" in done.stderr
-
-
-def test_the_python_snippets_of_the_readme_run():
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    (loop,) = (block for block in blocks if "policy.select_action" in block)
-    (sure,) = (block for block in blocks if "path_log_prob" in block)
-    names = {"obs": [235.0, 124.0, 299.6, 145.2, 5.378]}
-    exec(loop.replace('"runs/pusht-default-0"', ""), names)
-    exec(sure, names)
-    assert names["action"].shape == (2,)
-    assert names["paths"].shape == (9, 64, 7)
