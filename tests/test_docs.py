@@ -1,0 +1,172 @@
+"""Check README and docs against the repository: links, paths, names, commands and code."""
+
+import ast
+import importlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nsde_policy.cli import main as cli
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+FOLDERS = ("nsde_policy", "envs", "data", "eval", "benchmarks", "docs", "examples", "tests")
+ENTRY_POINT_GROUPS = {f"nsde_policy.{kind}" for kind in ("methods", "tasks", "readers", "encoders")}
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+
+def code_blocks(page: Path, *languages: str) -> list[str]:
+    """Return the fenced code blocks of some languages."""
+    found = re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    return [block for language, block in found if language in languages]
+
+
+def inline_code(page: Path) -> list[str]:
+    """Return the inline code outside fenced blocks."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    return re.findall(r"`([^`\n]+)`", text)
+
+
+def find_commands(page: Path) -> list[str]:
+    """Return every `nsde-policy …` of a page, without comments, as in a shell."""
+    lines = [line for block in code_blocks(page, "bash", "sh") for line in block.splitlines()]
+    lines += [code for code in inline_code(page) if " --" in code or "RUN" in code]
+    commands = [line.partition(" #")[0].replace("…", "").strip() for line in lines]
+    return [command for command in commands if command.startswith("nsde-policy ")]
+
+
+def make_anchor(heading: str) -> str:
+    """Return GitHub's anchor of a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+@each_page
+def test_links_lead_to_files_and_headings(page):
+    for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+        if target.startswith("http"):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (page.parent / name).resolve() if name else page
+        assert file.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
+            assert anchor in map(make_anchor, headings), target
+
+
+@each_page
+def test_paths_exist(page):
+    text = re.sub(r"\bmy_robot/\S+|https?://\S+", "", page.read_text())
+    paths = re.findall(rf"(?<![\w/.<])(?:{'|'.join(FOLDERS)})/[\w./-]*\w", text)
+    missing = {path for path in paths if not (ROOT / path).exists()}
+    examples = {path for path in missing if re.search(r"-v\d$|/NAME(\.py)?$|^docs/images$", path)}
+    assert missing == examples
+
+
+@each_page
+def test_dotted_names_import(page):
+    for name in set(re.findall(r"\bnsde_policy(?:\.\w+)+", page.read_text())) - ENTRY_POINT_GROUPS:
+        module, _, attribute = name.rpartition(".")
+        if name == "nsde_policy.json":  # a file in pt2 archives
+            continue
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError:
+            assert hasattr(importlib.import_module(module), attribute), name
+
+
+@each_page
+def test_imports_in_python_blocks_work(page):
+    for block in code_blocks(page, "python"):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("nsde_policy"):
+                module = importlib.import_module(node.module)
+                assert all(hasattr(module, alias.name) for alias in node.names), ast.unparse(node)
+
+
+@each_page
+def test_class_names_are_defined(page):
+    sources = [file.read_text() for folder in FOLDERS for file in (ROOT / folder).rglob("*.py")]
+    words = set(re.findall(r"\w+", " ".join(sources)))
+    for code in inline_code(page):
+        if found := re.fullmatch(r"([A-Z][a-z]+[A-Z]\w*(?:\.\w+)?)(?:\(.*\))?", code):
+            assert set(found[1].split(".")) <= words, code
+
+
+@each_page
+def test_commands_parse(page):
+    plugins = {"linear", "reach"}  # of the package in extending.md, which another test runs
+    for command in find_commands(page):
+        _, *args = shlex.split(command)
+        if not plugins & {*args}:
+            assert parses(args), command
+
+
+def parses(args: list[str]) -> bool:
+    """Return whether the command line accepts arguments, or prints its help."""
+    try:
+        cli._parse(args)
+    except SystemExit as stop:
+        return not stop.code
+    return True
+
+
+def test_readme_is_short_and_names_the_paper():
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) < 120
+    assert "Neural SDEs as a Unified Approach to Continuous-Domain Sequence" in text
+    assert "arXiv:2501.18871" in text
+
+
+def test_snippets_on_uncertainty_run():
+    blocks = code_blocks(ROOT / "docs/control_loop.md", "python")
+    (loop,) = (block for block in blocks if "policy.select_action" in block)
+    (uncertainty,) = (block for block in blocks if "path_log_prob" in block)
+    names = {"obs": [235.0, 124.0, 299.6, 145.2, 5.378]}
+    exec(loop.replace('"runs/pusht-default-0"', ""), names)
+    exec(uncertainty, names)
+    assert names["action"].shape == (2,)
+    assert names["paths"].shape == (9, 64, 7)
+
+
+def write_example_package(folder: Path) -> None:
+    """Write the package that docs/extending.md describes."""
+    (folder / "my_robot").mkdir(parents=True)
+    (folder / "my_robot/__init__.py").touch()
+    text = (ROOT / "docs/extending.md").read_text()
+    pattern = r"`([\w/]+\.(?:py|toml))`[^`]*?:\n\n```(?:python|toml)\n(.*?)^```"
+    blocks = re.findall(pattern, text, re.DOTALL | re.MULTILINE)
+    for name, content in blocks:
+        (folder / name).write_text(content)
+
+
+def run_in_shell(line: str, folder: Path) -> str:
+    """Run one line of a code block in a new process that sees the installed example package."""
+    path = os.pathsep.join([str(ROOT), str(folder / "installed")])
+    env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    program, *args = shlex.split(line, comments=True)
+    start = [sys.executable] if program == "python" else [sys.executable, "-m", "nsde_policy.cli.main"]
+    done = subprocess.run([*start, *args], cwd=folder, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_example_package_trains_evaluates_and_exports(tmp_path):
+    write_example_package(tmp_path)
+    install = "-m pip install -q --no-deps --no-build-isolation --target installed ."
+    subprocess.run([sys.executable, *install.split()], cwd=tmp_path, check=True, capture_output=True)
+    page = ROOT / "docs/extending.md"
+    (commands,) = (block for block in code_blocks(page, "bash") if "pip install -e ." in block)
+    output = [run_in_shell(line, tmp_path) for line in commands.splitlines()[1:]]
+    assert "final distance" in output[2]
+    (rate,) = re.findall(r"success rate\s+([\d.]+)", output[2])
+    assert float(rate) > 0.5
+    assert (tmp_path / "runs/reach/policy.onnx").exists()
+    (snippet,) = (block for block in code_blocks(page, "python") if "select_action" in block)
+    printed = run_in_shell(f"python -c {shlex.quote(snippet + 'print(*action)')}", tmp_path)
+    assert np.allclose([float(number) for number in printed.split()], (0.25, 0.35), atol=0.2)
