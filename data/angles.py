@@ -1,4 +1,4 @@
-"""Angles live on a circle: a jump of 2π between two frames is an artefact of the chart, not a motion."""
+"""Differences and unwrapping of angles, which jump by 2π where their range ends."""
 
 import math
 from collections.abc import Sequence
@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 TURN = 2 * math.pi
-"""One turn, radians."""
+"""One turn in radians."""
 
 
 def angle_difference(
     later: npt.NDArray[np.floating[Any]], earlier: npt.NDArray[np.floating[Any]]
 ) -> npt.NDArray[np.floating[Any]]:
-    """How far the angle turned the short way round, later − earlier in [−π, π]; any matching shapes."""
+    """Return later − earlier the short way round, in [−π, π]; shapes broadcast."""
     difference = later - earlier
     return difference - TURN * np.rint(difference / TURN)
 
@@ -24,8 +24,8 @@ def unwrap_angles(
 ) -> npt.NDArray[np.float32]:
     """Make the angle columns of a path continuous in time, (..., T, d) to (..., T, d).
 
-    Whole turns are added to the columns `dims`, so that no step exceeds half a turn; the frame
-    `anchor` keeps its recorded value, and so does every frame with no jump between it and `anchor`.
+    Whole turns are added to the columns `dims`, so that no step exceeds half a turn. The frame `anchor`
+    keeps its recorded value, and so does every frame with no jump between it and `anchor`.
     """
     if not dims or path.shape[-2] < 2:
         return path

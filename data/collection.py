@@ -1,77 +1,75 @@
-"""Collecting demonstrations: a store that grows by whole episodes, knows how they came about, and can go on.
+"""Collection of demonstrations: a crash-safe store with information about each episode and its provenance.
 
-Killed at any moment, it holds the episodes finished so far. What decides how episodes come about is kept with
-them, and a store made otherwise is refused, so that one store never mixes two kinds of demonstrations.
+A store can only be continued with the settings it was started with, so it never mixes two kinds of
+demonstrations.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
-from nsde_policy.data import PUSHT_ANGLES, DemoWriter, Episode
-from nsde_policy.envs.pusht.dynamics import CONTROL_HZ
+from nsde_policy.data.types import Episode
+from nsde_policy.data.zarr_store.writer import DemoWriter
 from nsde_policy.errors import DamagedStoreError
-from nsde_policy.run_directory import find_versions
-
-ABOUT = ("seed", "success", "max_reward")
-"""What is noted about each episode, in `meta/episode_…`."""
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """Where demonstrations come from."""
+    """Origin of demonstrations."""
 
     by: str
-    """Who moves the agent: "policy" or "teleoperation"."""
+    """Demonstrator: "policy" or "teleoperation"."""
     settings: Mapping[str, Any]
-    """What decides how episodes come about, as JSON; a store is only continued with the same."""
-    notes: Mapping[str, Any]
-    """What else is worth knowing, as JSON: noted with the date and versions whenever collecting goes on."""
+    """JSON settings that determine the episodes; a store is only continued with equal ones."""
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    """Further JSON values, stored with the date each time a store is continued."""
 
 
 @dataclass(frozen=True)
 class EpisodeInfo:
-    """What is known about an episode of a collection."""
+    """What a collection stores about an episode, in `meta/episode_<field>`."""
 
     seed: int
-    """Of its start."""
+    """Seed of the initial state."""
     success: bool
-    """Coverage above 0.95 at some moment."""
     max_reward: float
-    """Largest clip(coverage / 0.95, 0, 1) along the way."""
 
 
 class Collection:
-    """A store of Push-T demonstrations being collected; whatever `add` returned from is on disk.
+    """A store of demonstrations that is being collected, by one process at a time.
 
-        with Collection.open(path, provenance) as collection:
+        with Collection.open(path, provenance, rate_hz=10) as collection:
             collection.add(Episode(obs, act), EpisodeInfo(seed, success=True, max_reward=1.0))
             collection.undo()
 
-    One process at a time. The states are (agent x, y, block x, y, angle) at 10 Hz, as `train` expects them.
+    An episode is on disk when `add` returns.
     """
 
     def __init__(self, writer: DemoWriter) -> None:
         self._writer = writer
-        self._kept: list[EpisodeInfo] = []
+        self._episodes: list[EpisodeInfo] = []
         if not len(writer):
             return
-        about = writer.about
-        if not about.keys() >= {*ABOUT}:
-            raise DamagedStoreError(f"{writer.path} has lost the notes about its episodes; begin a new store")
-        for seed, success, reward in zip(*(about[name] for name in ABOUT), strict=True):
-            self._kept.append(EpisodeInfo(int(seed), bool(success), float(reward)))
+        names = [each.name for each in fields(EpisodeInfo)]
+        stored = writer.read_info()
+        if not stored.keys() >= {*names}:
+            raise DamagedStoreError(
+                f"{writer.path} has lost its episode information (meta/episode_seed, …); start a new store"
+            )
+        for seed, success, reward in zip(*(stored[name] for name in names), strict=True):
+            self._episodes.append(EpisodeInfo(int(seed), bool(success), float(reward)))
 
     @classmethod
-    def open(cls, path: Path, provenance: Provenance) -> Self:
-        """Begin a collection, or go on with one; what is none, or was made otherwise, is left untouched."""
+    def open(
+        cls, path: Path, provenance: Provenance, *, rate_hz: float | None = None, angles: Sequence[int] = ()
+    ) -> Self:
+        """Start a collection or continue one; `rate_hz` and `angles` are as for `DemoWriter`."""
         writer = DemoWriter(
             path,
-            rate_hz=CONTROL_HZ,
-            angles=PUSHT_ANGLES,
-            provenance={**provenance.notes, "versions": find_versions()},
+            rate_hz=rate_hz,
+            angles=angles,
+            provenance=provenance.notes,
             made_with={"by": provenance.by, **provenance.settings},
         )
         try:
@@ -83,32 +81,29 @@ class Collection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Let others write; every episode is on disk already."""
+        """Release the lock on the store; all episodes are already on disk."""
         self._writer.close()
 
     @property
     def path(self) -> Path:
-        """Where the store is."""
+        """Directory of the store."""
         return self._writer.path
 
     @property
     def episodes(self) -> tuple[EpisodeInfo, ...]:
-        """All episodes in the store, in their order."""
-        return tuple(self._kept)
+        """Information about all episodes, in recording order."""
+        return tuple(self._episodes)
 
-    def add(self, episode: Episode, kept: EpisodeInfo) -> None:
-        """Keep an episode; when this returns, it is on disk."""
-        about = {"seed": kept.seed, "success": kept.success, "max_reward": float(kept.max_reward)}
-        self._writer.append(episode, about=about)
-        self._kept.append(kept)
+    def add(self, episode: Episode, info: EpisodeInfo) -> None:
+        """Write an episode to disk."""
+        self._writer.append(episode, info={**asdict(info), "max_reward": float(info.max_reward)})
+        self._episodes.append(info)
 
     def undo(self) -> EpisodeInfo:
-        """Drop the last episode, in one step; says which it was."""
+        """Remove the last episode and return its information."""
         self._writer.drop_last()
-        return self._kept.pop()
+        return self._episodes.pop()

@@ -1,124 +1,109 @@
-"""Public demonstrations, fetched from where their authors keep them, and checked number by number.
+"""Download of public demonstrations: resumable, checked against a known fingerprint, installed atomically.
 
-    download(PUSHT, "pusht_cchi_v7_replay.zarr")
+    download(get_task("pusht").public_demos, "pusht_cchi_v7_replay.zarr")
 
-The way is: a partial download in a folder beside the target, an unpacked store in the same folder, a
-check of its content, one rename. So a store that stands under its name is whole, however the process
-ended; and what has arrived of a broken download is gone on from by the next call.
+The archive is downloaded and extracted in a folder beside the target. The store is renamed to its final name
+only after its content has been checked, so an interrupted download never leaves a partial store there.
 """
 
 import errno
 import os
+import re
 import shutil
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, BinaryIO
 
-from nsde_policy.data.fetch import Progress, fetch, no_progress
+import pooch
+import requests
+
 from nsde_policy.data.readers import load_demonstrations
+from nsde_policy.data.zarr_store.archive import extract_store
 from nsde_policy.data.zarr_store.lock import lock_directory
-from nsde_policy.data.zarr_store.store import PUSHT_ANGLES
-from nsde_policy.data.zarr_store.unpack import unpack_store
 from nsde_policy.errors import ArchiveError, DemoError, DownloadError, NotAStoreError, StoreLockedError
 from nsde_policy.files import PARTIAL
 
 SPARE_BYTES = 16 * 2**20
-"""Room that must be left on the disk."""
+"""Space that must stay free on the disk."""
+TIMEOUT_S = 30.0
+"""Seconds without data after which a connection is closed."""
+RETRIES = 3
+RETRIED_STATUSES = {408, 416, 425, 429, 500, 502, 503, 504}
+"""HTTP statuses that may be temporary; 416 means that the partial file does not match the server's."""
 
 
 @dataclass(frozen=True)
-class Source:
+class PublicDemos:
     """A set of demonstrations that can be downloaded."""
 
     url: str
-    """A zip file with one zarr store in it."""
+    """Address of a zip file that holds one zarr store."""
     fingerprint: str
-    """`Demonstrations.fingerprint` of the store: every observation, action and episode end."""
+    """`Demonstrations.fingerprint` of the store: SHA-256 of all observations, actions and episode ends."""
     angles: tuple[int, ...] = ()
-    """Columns of the observation that are angles; they are part of the fingerprint."""
+    """Angle columns of the observation; they are part of the fingerprint."""
     max_bytes: int = 2**30
-    """Largest archive, and largest store, that is believed."""
-
-
-PUSHT = Source(
-    url="https://diffusion-policy.cs.columbia.edu/data/training/pusht.zip",
-    fingerprint="a98719ddbca719f849bae2e010cd285d84124c955a00f22c862dfe7ba73778a7",
-    angles=PUSHT_ANGLES,
-    max_bytes=256 * 2**20,
-)
-"""206 human demonstrations of Push-T (Chi et al., RSS 2023; MIT licence); 32 MB."""
+    """Size limit of the archive and of the extracted store."""
 
 
 def download(
-    source: Source,
-    out: Path | str,
-    *,
-    url: str | None = None,
-    progress: Progress = no_progress,
-    sleep: Callable[[float], object] = time.sleep,
+    demos: PublicDemos, out: Path | str, *, url: str | None = None, progressbar: bool = False
 ) -> bool:
-    """Make `out` the store of `source`; False where it was there already, and whole.
+    """Download a store and check its content; a partial download is resumed.
 
     Args:
-        source: what to fetch.
-        out: the zarr directory to make. Anything else that stands there is refused and kept.
-        url: a mirror to fetch from; the content must be the same.
-        progress: opens a bar for the bytes that arrive.
-        sleep: waits between attempts.
+        demos: What to download.
+        out: Zarr directory to create; anything else that exists there is left untouched.
+        url: Mirror to download from; the content must be the same.
+        progressbar: Show a progress bar on standard error.
+
+    Returns:
+        False if the expected store was already there.
+
+    Raises:
+        DownloadError: If the store cannot be downloaded, does not fit on the disk or has other content.
     """
     out = Path(out)
     try:
         if out.name in ("", ".."):
-            raise DownloadError(f"{out} is no name for a store; give one, such as pusht.zarr")
-        if _is_there(source, out):
+            raise DownloadError(f"{out} is not a name for a store; give one, such as demos.zarr")
+        if _is_installed(demos, out):
             return False
         work = out.with_name(out.name + PARTIAL)
         lock = _lock(work)
         try:
-            _fetch_and_unpack(source, source.url if url is None else url, out, work, progress, sleep)
+            _install(demos, url or demos.url, out, work, progressbar)
         finally:
             with suppress(OSError):
-                work.rmdir()  # where nothing has arrived
+                work.rmdir()  # only succeeds if nothing has arrived
             os.close(lock)
     except OSError as error:
-        raise DownloadError(_said(error, out)) from error
+        if error.errno == errno.ENOSPC:
+            message = f"the disk is full; free space for {out} and run the command again to resume"
+        else:
+            message = f"{error.filename or out} cannot be written: {error.strerror or error}"
+        raise DownloadError(message) from error
     return True
 
 
-def _fetch_and_unpack(
-    source: Source,
-    url: str,
-    out: Path,
-    work: Path,
-    progress: Progress,
-    sleep: Callable[[float], object],
-) -> None:
-    def check_space(needed: int) -> None:
-        free, needed = shutil.disk_usage(work).free, needed + SPARE_BYTES
-        if free < needed:
-            found, expected = _megabytes(free), _megabytes(needed)
-            raise DownloadError(f"the disk has {found} free, {out} needs {expected}; make room")
-
-    archive, store = work / "archive.zip", work / "store"
-    fetch(
-        url,
-        archive,
-        limit=source.max_bytes,
-        check_space=check_space,
-        progress=progress,
-        sleep=sleep,
-    )
-    shutil.rmtree(store, ignore_errors=True)  # what a killed run left
+def _install(demos: PublicDemos, url: str, out: Path, work: Path, progressbar: bool) -> None:
+    """Download to `work`, extract, check and rename to `out`."""
+    store = work / "store"
+    archive = _Downloader(url, work, demos.max_bytes, progressbar).fetch()
+    shutil.rmtree(store, ignore_errors=True)  # left behind by a killed process
     store.mkdir()
     try:
-        unpack_store(archive, store, limit=source.max_bytes, check_space=check_space)
-        if found := _difference(source, store):
-            raise ArchiveError(found)
+        extract_store(
+            archive, store, max_bytes=demos.max_bytes, check_space=lambda size: _check_space(work, size)
+        )
+        if difference := _find_difference(demos, store):
+            raise ArchiveError(difference)
     except ArchiveError as error:
         shutil.rmtree(work)
-        raise ArchiveError(f"{url} does not hold the demonstrations: {error}; nothing was kept") from error
+        raise ArchiveError(
+            f"{url} does not hold the expected demonstrations: {error}; the download was deleted"
+        ) from error
     except BaseException:
         shutil.rmtree(store, ignore_errors=True)
         raise
@@ -126,25 +111,124 @@ def _fetch_and_unpack(
     shutil.rmtree(work)
 
 
-def _is_there(source: Source, out: Path) -> bool:
-    """Whether the store is already at `out`; anything else there is refused, but for an empty folder."""
+class _Downloader:
+    """Downloader for pooch that resumes a partial file and limits its size.
+
+    pooch retries failed attempts and deletes its temporary file after each, so the bytes are collected in
+    `archive.zip.partial`. The content of the archive is checked after extraction, which also finds a partial
+    file that was resumed from a changed archive.
+    """
+
+    def __init__(self, url: str, work: Path, max_bytes: int, progressbar: bool) -> None:
+        self._url, self._work, self._max_bytes, self._progressbar = url, work, max_bytes, progressbar
+        self._partial = work / f"archive.zip{PARTIAL}"
+        self._total: int | None = None
+        self._file: BinaryIO
+
+    def fetch(self) -> Path:
+        """Download the archive, or return the one that was downloaded completely before."""
+        if not re.match(r"https?://[^/]", self._url, re.IGNORECASE):
+            raise DownloadError(f"{self._url!r} is not a web address; expected http:// or https://")
+        pooch.get_logger().setLevel("WARNING")  # its INFO messages would interrupt the progress bar
+        registry = {"archive.zip": None}  # a mirror may compress the same store differently
+        cache = pooch.create(
+            self._work, "", registry=registry, urls={"archive.zip": self._url}, retry_if_failed=RETRIES
+        )
+        try:
+            return Path(cache.fetch("archive.zip", downloader=self))
+        except requests.RequestException as error:
+            hint = "; run the command again to resume" if self._partial.stat().st_size else ""
+            raise DownloadError(f"{self._url} cannot be downloaded: {_find_reason(error)}{hint}") from error
+        finally:
+            if self._partial.exists() and not self._partial.stat().st_size:
+                self._partial.unlink()
+
+    def __call__(self, url: str, output_file: str, pooch_instance: Any) -> None:
+        with self._partial.open("ab") as self._file:
+            start = self._file.tell()
+            headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
+            request = pooch.HTTPDownloader(
+                progressbar=self._progressbar,
+                chunk_size=2**13,
+                headers=headers,
+                timeout=TIMEOUT_S,
+                hooks={"response": self._check_response},
+            )
+            request(url, self, pooch_instance)
+            if self._total is not None and self._file.tell() < self._total:
+                raise requests.ConnectionError(f"the connection ended after {self._file.tell()} bytes")
+        self._partial.replace(output_file)
+
+    def _check_response(self, response: requests.Response, **_: Any) -> None:
+        if response.is_redirect:
+            return
+        if not response.ok and response.status_code not in RETRIED_STATUSES:
+            raise DownloadError(
+                f"{self._url} cannot be downloaded: the server says {response.status_code} {response.reason}"
+            )
+        start = self._file.tell()
+        content_range = response.headers.get("Content-Range", "")
+        if response.status_code == 206 and not content_range.startswith(f"bytes {start}-"):
+            self._discard()
+            raise requests.ConnectionError(f"the server sent {content_range!r}, expected bytes from {start}")
+        if response.status_code in (200, 416):  # a whole file, or the partial file is of another one
+            self._discard()
+            start = 0
+        length = response.headers.get("Content-Length", "")
+        self._total = start + int(length) if response.ok and length.isdigit() else None
+        if (self._total or 0) > self._max_bytes:
+            self._discard()
+            raise DownloadError(f"{self._url} has {self._total} bytes, expected at most {self._max_bytes}")
+        _check_space(self._work, (self._total or start) - start)
+
+    def _discard(self) -> None:
+        self._file.seek(0)
+        self._file.truncate()
+
+    def write(self, chunk: bytes) -> int:
+        if self._file.tell() + len(chunk) > self._max_bytes:
+            self._discard()
+            raise DownloadError(f"{self._url} sends more than the {self._max_bytes} bytes expected")
+        return self._file.write(chunk)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+def _find_reason(error: BaseException) -> str:
+    """Return the message of the innermost error: requests wraps the system's error several times."""
+    while inner := error.__cause__ or error.__context__:
+        error = inner
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def _check_space(folder: Path, size: int) -> None:
+    free, needed = shutil.disk_usage(folder).free, size + SPARE_BYTES
+    if free < needed:
+        raise DownloadError(
+            f"the disk has {free / 2**20:.0f} MB free, {folder} needs {needed / 2**20:.0f} MB; free space"
+        )
+
+
+def _is_installed(demos: PublicDemos, out: Path) -> bool:
+    """Return whether the expected store is at `out`; raise if anything but an empty folder is there."""
     if not os.path.lexists(out) or (out.is_dir() and not out.is_symlink() and not any(out.iterdir())):
         return False
-    if found := _difference(source, out):
+    if difference := _find_difference(demos, out):
         raise DownloadError(
-            f"{out} exists and is something else ({found}); move it away, or choose another place with --out"
+            f"{out} exists and has other content ({difference}); move it away or choose another --out"
         )
     return True
 
 
-def _difference(source: Source, store: Path) -> str | None:
-    """What is wrong with a store; None where every number is as expected."""
+def _find_difference(demos: PublicDemos, store: Path) -> str | None:
+    """Return what is wrong with a store, None if every number is as expected."""
     try:
-        found = load_demonstrations(store, angles=source.angles).fingerprint
+        found = load_demonstrations(store, angles=demos.angles).fingerprint
     except DemoError as error:
         return str(error)
-    if found != source.fingerprint:
-        return f"its content has the fingerprint {found[:12]}…, expected {source.fingerprint[:12]}…"
+    if found != demos.fingerprint:
+        return f"its content has the fingerprint {found[:12]}…, expected {demos.fingerprint[:12]}…"
     return None
 
 
@@ -152,17 +236,6 @@ def _lock(work: Path) -> int:
     try:
         return lock_directory(work)
     except StoreLockedError as error:
-        raise DownloadError(f"another process is downloading to {work}; wait for it") from error
+        raise DownloadError(f"another process is downloading to {work}; wait for it to finish") from error
     except NotAStoreError as error:
-        why = getattr(error.__cause__, "strerror", None) or error
-        raise DownloadError(f"{work} cannot be made, to download to: {why}") from error
-
-
-def _said(error: OSError, out: Path) -> str:
-    if error.errno == errno.ENOSPC:
-        return f"the disk is full; what has arrived is kept: make room for {out} and run it again"
-    return f"{error.filename or out} cannot be written: {error.strerror or error}"
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 2**20:.0f} MB"
+        raise DownloadError(f"{work} cannot be created: {_find_reason(error)}") from error

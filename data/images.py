@@ -1,4 +1,4 @@
-"""Images stay on disk: `open_images` gives frames on demand, as uint8."""
+"""Images of a store, read on demand as uint8."""
 
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,9 @@ from nsde_policy.errors import ArrayError, EpisodeError
 
 
 class LazyFrames:
-    """Frames of a store, (frames, …), read when indexed and not before.
+    """Frames of a store, (frames, …), read only when indexed.
 
-    zarr decodes whole chunks (in the Push-T demonstrations 161 frames, 18 MB), so take slices.
+    zarr decodes whole chunks, which often hold more than 100 frames, so read slices.
     """
 
     def __init__(self, array: StoredArray, frames: int) -> None:
@@ -26,11 +26,11 @@ class LazyFrames:
         return self.shape[0]
 
     def __getitem__(self, index: int | slice) -> npt.NDArray[np.uint8]:
-        """One frame, or a slice of successive ones; floats are rounded, never rescaled."""
+        """Read one frame or a slice of consecutive ones; floats are rounded, not rescaled."""
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
             if step != 1:
-                raise IndexError(f"only successive frames can be sliced, got a step of {step}")
+                raise IndexError(f"only consecutive frames can be sliced, got a step of {step}")
             return self._read(start, max(start, stop))
         if not -len(self) <= index < len(self):
             raise IndexError(f"frame {index} of {len(self)}")
@@ -46,7 +46,7 @@ class LazyFrames:
         if outside.any():
             at = np.unravel_index(int(np.argmax(outside)), values.shape)
             raise EpisodeError(
-                f"{self._array.name}: {values[at]} at frame {start + at[0]} is no brightness from 0 to 255"
+                f"{self._array.name}: {values[at]} at frame {start + at[0]} is not a brightness from 0 to 255"
             )
         return rounded.astype(np.uint8)
 
@@ -58,10 +58,10 @@ def open_images(
     episode_ends: str = "episode_ends",
     accept_omitted_chunks: bool = False,
 ) -> LazyFrames:
-    """Open the image array `data/<key>` lazily; its chunks are checked to be there, not decoded."""
+    """Open the image array `data/<key>`; its chunks are checked for existence, not decoded."""
     store = Store(Path(path), episode_ends=episode_ends, accept_omitted_chunks=accept_omitted_chunks)
-    ends, (array,) = store.episodes([f"data/{key}"])
+    ends, (array,) = store.open_episodes([f"data/{key}"])
     if len(array.shape) < 3:
         raise ArrayError(f"{array.name} has shape {array.shape}, expected images (frames, height, width, …)")
-    array.verify(int(ends[-1]), accept_omitted=accept_omitted_chunks)
+    array.check_chunks(int(ends[-1]), accept_omitted=accept_omitted_chunks)
     return LazyFrames(array, int(ends[-1]))

@@ -1,7 +1,7 @@
-"""Demonstrations as frozen, validated, read-only records: one `Episode`, and the whole set.
+"""Demonstrations as frozen, validated, read-only records: `Episode` and `Demonstrations`.
 
-Frames are rows. Observations and actions of one row belong to the same instant: the action is what
-the expert commanded after seeing that observation.
+Frames are rows. The observation and the action of a row belong to the same instant: the action is what the
+expert commanded after seeing that observation.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 
 MIN_STEPS = 2
-"""Fewest frames of an episode: two, to hold one transition."""
+"""Minimum number of frames of an episode, to hold one transition."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,19 +28,16 @@ class Episode:
     """One demonstration, recorded at a fixed control rate."""
 
     obs: Floats
-    """What the expert saw, (T, obs_dim)."""
+    """Observations, (T, obs_dim)."""
     act: Floats
-    """What the expert commanded at the same instants, (T, act_dim)."""
+    """Actions commanded at the same instants, (T, act_dim)."""
 
     def __post_init__(self) -> None:
-        ends = np.array([len(self.obs)])
         for field in ("obs", "act"):
-            values = _frames(getattr(self, field), field)
-            object.__setattr__(self, field, values)
+            object.__setattr__(self, field, _convert_frames(getattr(self, field), field))
         check_lengths({"obs": len(self.obs), "act": len(self.act)})
-        check_ends(ends, len(self.obs))
-        for field in ("obs", "act"):
-            values = getattr(self, field)
+        ends = check_ends(np.array([len(self.obs)]), len(self.obs))
+        for field, values in (("obs", self.obs), ("act", self.act)):
             check_finite(values, column_names(field, values.shape[1]), ends)
 
     def __len__(self) -> int:
@@ -49,33 +46,33 @@ class Episode:
 
 @dataclass(frozen=True, eq=False)
 class Demonstrations:
-    """A set of demonstrations, end to end in two flat arrays; iterating gives `Episode` views."""
+    """A set of demonstrations, concatenated in two flat arrays; iterating gives `Episode` views."""
 
     obs: Floats
-    """Every observation, (frames, obs_dim)."""
+    """All observations, (frames, obs_dim)."""
     act: Floats
-    """Every action, (frames, act_dim)."""
+    """All actions, (frames, act_dim)."""
     episode_ends: Ints
     """One past the last frame of each episode, (episodes,)."""
     angles: tuple[int, ...] = ()
-    """Which columns of `obs` are angles in radians."""
+    """Columns of `obs` that are angles in radians."""
     act_angles: tuple[int, ...] = ()
-    """Which columns of `act` are angles in radians."""
+    """Columns of `act` that are angles in radians."""
     rate_hz: float | None = None
-    """Frames per second; None where the recording does not say."""
+    """Frames per second; None if unknown."""
     obs_names: tuple[str, ...] = ()
-    """A name for each column of `obs`; by default obs[0], obs[1], …"""
+    """Name of each column of `obs`; by default obs[0], obs[1], …"""
     act_names: tuple[str, ...] = ()
-    """A name for each column of `act`; by default act[0], act[1], …"""
+    """Name of each column of `act`; by default act[0], act[1], …"""
     source: str = "memory"
-    """Where the demonstrations came from."""
+    """Path the demonstrations were loaded from."""
 
     def __post_init__(self) -> None:
         check_lengths({"obs": len(self.obs), "act": len(self.act)})
         ends = check_ends(np.asarray(self.episode_ends), len(self.obs))
-        object.__setattr__(self, "episode_ends", read_only(ends))
+        object.__setattr__(self, "episode_ends", _make_read_only(ends))
         for part, angles in (("obs", "angles"), ("act", "act_angles")):
-            values = _frames(getattr(self, part), part)
+            values = _convert_frames(getattr(self, part), part)
             width = values.shape[1]
             names = getattr(self, f"{part}_names") or column_names(part, width)
             if len(names) != width:
@@ -95,26 +92,26 @@ class Demonstrations:
         act_angles: Sequence[int] = (),
         rate_hz: float | None = None,
     ) -> "Demonstrations":
-        """Lay episodes end to end; they must agree in their widths."""
-        kept = list(episodes)
-        widths = {(e.obs.shape[1], e.act.shape[1]) for e in kept}
+        """Concatenate episodes of equal widths."""
+        episodes = list(episodes)
+        widths = {(e.obs.shape[1], e.act.shape[1]) for e in episodes}
         if len(widths) != 1:
             raise EpisodeError(
                 f"episodes must share one (obs_dim, act_dim), got {sorted(widths) or 'no episodes'}"
             )
         return cls(
-            obs=np.concatenate([e.obs for e in kept]),
-            act=np.concatenate([e.act for e in kept]),
-            episode_ends=np.cumsum([len(e) for e in kept]),
+            obs=np.concatenate([e.obs for e in episodes]),
+            act=np.concatenate([e.act for e in episodes]),
+            episode_ends=np.cumsum([len(e) for e in episodes]),
             angles=tuple(angles),
             act_angles=tuple(act_angles),
             rate_hz=rate_hz,
         )
 
-    def first(self, n: int) -> "Demonstrations":
-        """The first n demonstrations alone."""
+    def take(self, n: int) -> "Demonstrations":
+        """Return the first `n` demonstrations."""
         if not 1 <= n <= len(self):
-            raise DemoError(f"{self.source} holds {len(self)} demonstrations, the first {n} are asked for")
+            raise DemoError(f"cannot take the first {n} demonstrations: {self.source} holds {len(self)}")
         end = self.episode_ends[n - 1]
         return replace(self, obs=self.obs[:end], act=self.act[:end], episode_ends=self.episode_ends[:n])
 
@@ -137,32 +134,25 @@ class Demonstrations:
 
     @property
     def lengths(self) -> Ints:
-        """Frames of each episode, (episodes,)."""
+        """Number of frames of each episode, (episodes,)."""
         return np.diff(self.episode_ends, prepend=0)
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of every number and episode end: two sets with one fingerprint train alike."""
+        """SHA-256 of everything that training depends on: numbers, episode ends and angle columns."""
         digest = hashlib.sha256(repr((self.obs.shape, self.act.shape, self.angles, self.act_angles)).encode())
         for array in (self.obs, self.act, self.episode_ends):
             digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()
 
 
-def read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """A view of the same memory that refuses to be written to."""
-    view = array.view()
-    view.flags.writeable = False
-    return view
-
-
 def column_names(array: str, width: int) -> tuple[str, ...]:
-    """state[0], state[1], …: what messages call the columns of an array."""
+    """Return the names that messages use for the columns of an array, such as state[0]."""
     return tuple(f"{array}[{i}]" for i in range(width))
 
 
-def as_float32(values: npt.NDArray[Any], name: str) -> Floats:
-    """The same numbers as float32; refuses what is no real number and what float32 cannot hold."""
+def convert_to_float32(values: npt.NDArray[Any], name: str) -> Floats:
+    """Convert real numbers to float32; raise for other types and for numbers beyond its range."""
     if values.dtype.kind not in "biuf":
         raise ArrayError(f"{name} holds {values.dtype}, expected real numbers")
     with np.errstate(over="ignore"):
@@ -175,14 +165,14 @@ def as_float32(values: npt.NDArray[Any], name: str) -> Floats:
 
 
 def check_rate(rate_hz: float | None) -> None:
-    """Refuse a rate that is no positive number of frames per second."""
+    """Raise `DemoError` unless the rate is a positive number or None."""
     is_number = isinstance(rate_hz, int | float) and math.isfinite(rate_hz) and rate_hz > 0
     if rate_hz is not None and not is_number:
         raise DemoError(f"rate_hz must be a positive number of frames per second, got {rate_hz!r}")
 
 
 def check_lengths(lengths: dict[str, int]) -> None:
-    """Refuse arrays that do not have one row per frame each."""
+    """Raise `EpisodeError` unless all arrays have the same number of frames."""
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{name} {length}" for name, length in lengths.items())
         raise EpisodeError(
@@ -191,7 +181,7 @@ def check_lengths(lengths: dict[str, int]) -> None:
 
 
 def check_ends(ends: npt.NDArray[Any], frames: int) -> Ints:
-    """Episode ends as int64, after refusing any that do not cut `frames` frames into whole episodes."""
+    """Return episode ends as int64; raise `EpisodeError` unless they divide `frames` into episodes."""
     if ends.ndim != 1:
         raise EpisodeError(f"episode_ends has shape {ends.shape}, expected one number per episode")
     if ends.size == 0:
@@ -208,9 +198,7 @@ def check_ends(ends: npt.NDArray[Any], frames: int) -> Ints:
         )
     if ends[-1] > frames:
         i = int(np.argmax(ends > frames))
-        raise EpisodeError(
-            f"episode {i} ends at frame {ends[i]}, which overruns the {frames} frames there are"
-        )
+        raise EpisodeError(f"episode {i} ends at frame {ends[i]}, which overruns the {frames} frames")
     if ends[-1] < frames:
         raise EpisodeError(
             f"episode_ends does not cover all frames: the last episode ends at {ends[-1]} of {frames}; "
@@ -223,7 +211,7 @@ def check_ends(ends: npt.NDArray[Any], frames: int) -> Ints:
 
 
 def check_angles(angles: Sequence[int], width: int, name: str) -> tuple[int, ...]:
-    """Angle columns as a sorted tuple, after refusing any that `name` does not have."""
+    """Return angle columns as a sorted tuple; raise `EpisodeError` unless they are columns of `name`."""
     for column in angles:
         if isinstance(column, bool) or not isinstance(column, int | np.integer) or not 0 <= column < width:
             raise EpisodeError(
@@ -234,16 +222,8 @@ def check_angles(angles: Sequence[int], width: int, name: str) -> tuple[int, ...
     return tuple(sorted(int(column) for column in angles))
 
 
-def _frames(values: npt.NDArray[Any], name: str) -> Floats:
-    """Rows of float32, read-only, at least one column wide."""
-    values = as_float32(np.asarray(values), name)
-    if values.ndim != 2 or values.shape[1] == 0:
-        raise EpisodeError(f"{name} has shape {values.shape}, expected (frames, at least one column)")
-    return read_only(values)
-
-
 def check_finite(values: Floats, names: Sequence[str], ends: Ints) -> None:
-    """Refuse NaN and infinity, and say where."""
+    """Raise `EpisodeError` for NaN and infinity, with column, frame and episode."""
     bad = ~np.isfinite(values)
     if not bad.any():
         return
@@ -252,5 +232,19 @@ def check_finite(values: Floats, names: Sequence[str], ends: Ints) -> None:
     step = frame - (ends[episode - 1] if episode else 0)
     raise EpisodeError(
         f"{values[frame, column]} in {names[column]} at frame {frame} (episode {episode}, step {step}), "
-        f"{bad.sum()} such in all; repair or drop the episode"
+        f"{bad.sum()} such values in total; repair or drop the episode"
     )
+
+
+def _convert_frames(values: npt.NDArray[Any], name: str) -> Floats:
+    values = convert_to_float32(np.asarray(values), name)
+    if values.ndim != 2 or values.shape[1] == 0:
+        raise EpisodeError(f"{name} has shape {values.shape}, expected (frames, at least one column)")
+    return _make_read_only(values)
+
+
+def _make_read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return a read-only view, so that the caller's own array stays writable."""
+    view = array.view()
+    view.flags.writeable = False
+    return view

@@ -19,7 +19,7 @@ from nsde_policy.eval.evaluate import change_sampling
 from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.rollout import RolloutConfig
 from nsde_policy.inference.policy import Policy
-from nsde_policy.run_directory import RunDirectory, fingerprint
+from nsde_policy.run_directory import RunDirectory, find_versions, fingerprint
 from nsde_policy.tasks import get_task_of_run
 
 MAX_FAILURES = 100
@@ -88,9 +88,10 @@ def generate(run: Path, out: Path, config: GenerateConfig, *, workers: int = 0) 
             "run": SHIPPED if run == SHIPPED_POLICY else str(run),
             "train_seed": policy.record.seed,
             "trained_on": policy.record.demos.fingerprint,
+            "versions": find_versions(),
         },
     )
-    with Collection.open(out, provenance) as collection:
+    with Collection.open(out, provenance, rate_hz=task.rate_hz, angles=task.demos.angles) as collection:
         missing = config.episodes - len(collection.episodes)
         if missing > 0:
             pool = RolloutPool(run, rollout, workers=min(workers or os.cpu_count() or 1, missing))

@@ -14,7 +14,7 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 
-from nsde_policy.data import PUSHT_ANGLES, DemoWriter, Episode
+from nsde_policy.data import DemoWriter, Episode
 from nsde_policy.envs import PUSHT_ID
 from nsde_policy.envs.pusht import geometry
 
@@ -50,7 +50,7 @@ def main() -> None:
 
     env = gym.make(PUSHT_ID)
     provenance = {"demonstrator": "examples/record_demonstrations.py", "env": PUSHT_ID}
-    with DemoWriter(args.out, rate_hz=10, angles=PUSHT_ANGLES, provenance=provenance) as writer:
+    with DemoWriter(args.out, rate_hz=10, angles=(4,), provenance=provenance) as writer:
         for seed in range(args.episodes):
             observations, actions = [], []
             obs, _ = env.reset(seed=seed)

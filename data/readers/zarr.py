@@ -8,13 +8,13 @@ import numpy as np
 from nsde_policy.data.readers.base import Reader
 from nsde_policy.data.readers.registry import register_reader
 from nsde_policy.data.types import Demonstrations, column_names
-from nsde_policy.data.zarr_store.store import Store, declared_angles, find_angles
+from nsde_policy.data.zarr_store.store import Store, declared_angles
 from nsde_policy.errors import ArrayError
 
 
 @register_reader
 class ZarrReader(Reader):
-    """Reads `data/<arrays>` and `meta/episode_ends`."""
+    """Reader of the arrays in `data/` and of `meta/episode_ends`."""
 
     name = "zarr"
 
@@ -34,15 +34,15 @@ class ZarrReader(Reader):
         episode_ends: str = "episode_ends",
         accept_omitted_chunks: bool = False,
     ) -> Demonstrations:
-        """Load the low-dimensional arrays.
+        """Load the low-dimensional arrays; angles and rate default to the attributes `angles` and `rate_hz`.
 
         Args:
             path: Zarr directory or a zip of one.
-            obs_keys: Arrays below `data/` that make up an observation.
+            obs_keys: See `load_demonstrations`, as for the arguments up to `rate_hz`.
             act_key: Array below `data/` that holds the actions.
-            angles: Angle columns of the observation; None to use the `angles` attribute of each array.
-            act_angles: The same for the action.
-            rate_hz: Frames per second; None to use the store's `rate_hz` attribute.
+            angles: Angle columns of the observation.
+            act_angles: Angle columns of the action.
+            rate_hz: Frames per second.
             episode_ends: Array below `meta/` that holds one past the last frame of each episode.
             accept_omitted_chunks: Use the fill value for chunks that do not exist. Some writers leave out
                 chunks that hold nothing else, zarr 3 by default; a lost chunk looks the same.
@@ -50,15 +50,15 @@ class ZarrReader(Reader):
         if not obs_keys:
             raise ArrayError("no observation array was named; give at least one, such as 'state'")
         with Store(path, episode_ends=episode_ends, accept_omitted_chunks=accept_omitted_chunks) as store:
-            ends, arrays = store.episodes([f"data/{key}" for key in (*obs_keys, act_key)])
-            *obs, act = (store.columns(array, int(ends[-1])) for array in arrays)
+            ends, arrays = store.open_episodes([f"data/{key}" for key in (*obs_keys, act_key)])
+            *obs, act = (store.read_columns(array, int(ends[-1])) for array in arrays)
             names = [column_names(key, o.shape[1]) for key, o in zip(obs_keys, obs, strict=True)]
             return Demonstrations(
                 obs=np.concatenate(obs, axis=1) if len(obs) > 1 else obs[0],
                 act=act,
                 episode_ends=ends,
-                angles=tuple(find_angles(arrays[:-1]) if angles is None else angles),
-                act_angles=tuple(declared_angles(arrays[-1]) if act_angles is None else act_angles),
+                angles=declared_angles(*arrays[:-1]) if angles is None else tuple(angles),
+                act_angles=declared_angles(arrays[-1]) if act_angles is None else tuple(act_angles),
                 rate_hz=store.attributes.get("rate_hz") if rate_hz is None else rate_hz,
                 obs_names=tuple(name for group in names for name in group),
                 act_names=column_names(act_key, act.shape[1]),

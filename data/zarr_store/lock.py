@@ -1,4 +1,4 @@
-"""A directory that one process writes at a time."""
+"""Lock that lets one process at a time write to a directory."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,15 @@ from nsde_policy.errors import NotAStoreError, StoreLockedError
 
 
 def lock_directory(path: Path) -> int:
-    """Create and lock a directory; the lock ends with `os.close`, or with the process, however it dies."""
+    """Create and lock a directory.
+
+    Returns:
+        A file descriptor; the lock is released by `os.close`, or when the process ends for any reason.
+
+    Raises:
+        StoreLockedError: If another process holds the lock.
+        NotAStoreError: If the directory cannot be created.
+    """
     import fcntl
 
     try:

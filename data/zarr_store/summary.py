@@ -1,4 +1,4 @@
-"""What a store holds, as a typed record that prints as text or JSON."""
+"""Summary of a store as text or JSON."""
 
 import json
 import math
@@ -14,19 +14,19 @@ from nsde_policy.data.zarr_store.arrays import StoredArray
 from nsde_policy.data.zarr_store.store import MAX_COLUMNS, Store, declared_angles
 
 SHOWN_COLUMNS = 8
-"""Widest array whose columns are listed one by one in text."""
+"""Maximum number of columns that the text lists one by one."""
 
 
 @dataclass(frozen=True)
 class ArraySummary:
-    """One array below `data/`."""
+    """Summary of one array below `data/`."""
 
     name: str
-    """Its path in the store."""
+    """Path in the store."""
     shape: tuple[int, ...]
-    """(frames, …)."""
+    """Shape up to the last episode end, (frames, …)."""
     dtype: str
-    """Type of its numbers as stored."""
+    """Data type on disk."""
     minimum: tuple[float, ...] | None
     """Smallest value of each column; None for images, which are not read."""
     maximum: tuple[float, ...] | None
@@ -39,33 +39,31 @@ class ArraySummary:
 
 @dataclass(frozen=True)
 class StoreSummary:
-    """Everything `nsde-policy data info` tells."""
+    """Output of `nsde-policy data info`."""
 
     path: str
-    """Where the store is."""
     container: str
     """directory or zip."""
     zarr_format: int
     """2 or 3."""
     episodes: int
-    """How many demonstrations."""
     frames: int
-    """Frames of all episodes."""
+    """Number of frames of all episodes."""
     episode_length: tuple[int, float, int]
-    """Shortest, median and longest episode, frames."""
+    """Shortest, median and longest episode in frames."""
     rate_hz: float | None
-    """Frames per second; None where the store does not say."""
+    """Frames per second; None if the store does not say."""
     arrays: tuple[ArraySummary, ...]
     """Arrays below `data/`."""
     attributes: dict[str, Any]
-    """What the store says about itself: provenance."""
+    """Attributes of the store, such as its provenance."""
 
-    def as_json(self) -> str:
-        """All fields, by their names."""
+    def to_json(self) -> str:
+        """Format all fields as a JSON object."""
         return json.dumps(asdict(self), indent=2)
 
-    def as_text(self) -> str:
-        """A page for people."""
+    def to_text(self) -> str:
+        """Format the summary as text for a terminal."""
         short, median, long = self.episode_length
         hz = self.rate_hz
         rate = f"{hz:g} Hz, {self.frames / hz:.0f} s" if hz else "rate not recorded"
@@ -75,7 +73,7 @@ class StoreSummary:
             f"episode length {short} to {long} frames, median {median:g}",
         ]
         for array in self.arrays:
-            lines += ["", *_array_lines(array)]
+            lines += ["", *_format_array(array)]
         if self.attributes:
             lines += ["", "attributes " + json.dumps(self.attributes)]
         return "\n".join(lines)
@@ -84,9 +82,9 @@ class StoreSummary:
 def summarize(
     path: Path | str, *, episode_ends: str = "episode_ends", accept_omitted_chunks: bool = False
 ) -> StoreSummary:
-    """Read every low-dimensional array of a store and say what is in it; damage raises a `DemoError`."""
+    """Read every low-dimensional array of a store and summarize it; damage raises a `DemoError`."""
     with Store(Path(path), episode_ends=episode_ends, accept_omitted_chunks=accept_omitted_chunks) as store:
-        ends, arrays = store.episodes(store.names("data"))
+        ends, arrays = store.open_episodes(store.find_arrays("data"))
         lengths = np.diff(ends, prepend=0)
         rate_hz = store.attributes.get("rate_hz")
         check_rate(rate_hz)
@@ -103,20 +101,28 @@ def summarize(
         )
 
 
+def find_wrapped_columns(values: Floats, ends: Ints) -> list[int]:
+    """Return the columns that span at most one turn and jump by nearly a whole one within an episode."""
+    steps = np.abs(np.delete(np.diff(values, axis=0), ends[:-1] - 1, axis=0))
+    jumps = (steps > 0.9 * TURN).any(0)
+    within_a_turn = np.ptp(values, axis=0) <= TURN * (1 + 1e-4)
+    return [int(column) for column in np.flatnonzero(jumps & within_a_turn)]
+
+
 def _summarize_array(store: Store, array: StoredArray, ends: Ints) -> ArraySummary:
     frames = int(ends[-1])
     minimum = maximum = None
     looks_like_angles: tuple[int, ...] = ()
     angles = declared_angles(array)
     if math.prod(array.shape[1:]) <= MAX_COLUMNS:
-        values = store.columns(array, frames)
+        values = store.read_columns(array, frames)
         check_finite(values, column_names(array.name, values.shape[1]), ends)
         minimum, maximum = tuple(values.min(0).tolist()), tuple(values.max(0).tolist())
-        looks_like_angles = tuple(c for c in wrapped_columns(values, ends) if c not in angles)
+        looks_like_angles = tuple(c for c in find_wrapped_columns(values, ends) if c not in angles)
     return ArraySummary(
         name=array.name,
         shape=(frames, *array.shape[1:]),
-        dtype=str(array.dtype),
+        dtype=str(array.zarray.dtype),
         minimum=minimum,
         maximum=maximum,
         angles=angles,
@@ -124,15 +130,7 @@ def _summarize_array(store: Store, array: StoredArray, ends: Ints) -> ArraySumma
     )
 
 
-def wrapped_columns(values: Floats, ends: Ints) -> list[int]:
-    """Columns that stay within one turn and jump by nearly a whole one within an episode."""
-    steps = np.abs(np.delete(np.diff(values, axis=0), ends[:-1] - 1, axis=0))
-    jumps = (steps > 0.9 * TURN).any(0)
-    within_a_turn = np.ptp(values, axis=0) <= TURN * (1 + 1e-4)
-    return [int(column) for column in np.flatnonzero(jumps & within_a_turn)]
-
-
-def _array_lines(array: ArraySummary) -> list[str]:
+def _format_array(array: ArraySummary) -> list[str]:
     lines = [f"{array.name}  {array.shape}  {array.dtype}"]
     if array.minimum is None or array.maximum is None:
         return [lines[0] + "  read lazily"]
@@ -144,5 +142,5 @@ def _array_lines(array: ArraySummary) -> list[str]:
             angle = "  angle" if column in array.angles else ""
             lines.append(f"  [{column}]  {low:.6g} … {high:.6g}{angle}")
     for column in array.looks_like_angles:
-        lines.append(f"  [{column}] jumps by 2π and looks like an angle: name it in `angles` when training")
+        lines.append(f"  [{column}] jumps by 2π and looks like an angle: list it in `angles` for training")
     return lines

@@ -1,10 +1,10 @@
-"""Recording demonstrations so that a crash costs at most the episode being written.
+"""Crash-safe recording of demonstrations: a crash loses at most the episode being written.
 
-An episode is committed by one atomic step, the replacement of `meta/episode_ends/.zarray`, which
-says how many episodes there are. Everything before that step only adds rows behind the committed
-ones: finished chunks never change, the unfinished one is replaced by a copy with more rows, and
-every file is replaced whole. So at any moment the store on disk holds all committed episodes; what
-lies behind them is ignored by the loader and cut off by the next writer.
+An episode is committed by one atomic step, the replacement of `meta/episode_ends/.zarray`, which holds the
+number of episodes. All writes before that step only add rows behind the committed ones: complete chunks never
+change, the incomplete one is replaced by a copy with more rows, and every file is replaced atomically. So the
+store on disk holds all committed episodes at any time; rows behind them are ignored by the reader and cut off
+by the next writer.
 """
 
 import json
@@ -14,36 +14,35 @@ import shutil
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from nsde_policy.data.types import Episode, Ints, check_angles, check_rate
-from nsde_policy.data.zarr_store.arrays import read_metadata
-from nsde_policy.data.zarr_store.files import DirectoryFiles
 from nsde_policy.data.zarr_store.growing_array import GrowingArray
 from nsde_policy.data.zarr_store.lock import lock_directory
-from nsde_policy.data.zarr_store.store import MADE_WITH, RECORDING, Store
+from nsde_policy.data.zarr_store.store import RECORDING, Store
 from nsde_policy.errors import DamagedStoreError, DemoError, EpisodeError, NotAStoreError
-from nsde_policy.files import PARTIAL, replace_file
+from nsde_policy.files import PARTIAL, read_json, replace_file
 
 ENDS = "meta/episode_ends"
-ABOUT = "meta/episode_"
-"""Where what is noted about each episode begins: its seed is in meta/episode_seed."""
+INFO_PREFIX = "meta/episode_"
+"""Prefix of arrays with one number per episode: `info={"seed": 7}` is stored in meta/episode_seed."""
+MADE_WITH = "made_with"
+"""Root attribute with the settings that determine all episodes of a recording."""
 GROUPS = (".zgroup", "data/.zgroup", "meta/.zgroup")
-NO_ENDS: Ints = np.zeros(0, np.int64)
+_NO_ENDS: Ints = np.zeros(0, np.int64)
 
 
 class DemoWriter:
-    """Appends whole episodes to a replay-buffer store, zarr format 2; one writer at a time (POSIX).
+    """Writer that appends whole episodes to a replay-buffer store, zarr format 2; one at a time (POSIX).
 
         with DemoWriter("demos.zarr", rate_hz=10, angles=(4,)) as writer:
-            writer.append(Episode(obs, act), extras={"img": frames}, about={"seed": 7})
+            writer.append(Episode(obs, act), extras={"img": frames}, info={"seed": 7})
 
-    The first episode decides the arrays, their widths and types. An existing recording is continued; who
-    opens it and records nothing leaves no trace.
+    The first episode determines the arrays, their widths and types. An existing recording is continued;
+    a writer that appends nothing leaves it unchanged.
     """
 
     _ends: GrowingArray
@@ -62,125 +61,125 @@ class DemoWriter:
         provenance: Mapping[str, Any] | None = None,
         made_with: Mapping[str, Any] | None = None,
     ) -> None:
-        """Open or begin a recording.
+        """Start or continue a recording.
 
         Args:
-            path: a directory; it is created, or holds an earlier recording.
-            rate_hz: frames per second.
-            angles: which columns of an observation are angles in radians.
-            act_angles: which columns of an action are.
-            obs_key: name of the observations' array below `data/`.
-            act_key: name of the actions' array.
-            provenance: who, what, where: noted in the store with the episode it begins at; JSON.
-            made_with: how all its episodes come about; a recording made otherwise is not continued; JSON.
+            path: Directory that is created or holds an earlier recording.
+            rate_hz: Frames per second.
+            angles: Columns of an observation that are angles in radians.
+            act_angles: Columns of an action that are angles in radians.
+            obs_key: Name of the array of observations below `data/`.
+            act_key: Name of the array of actions below `data/`.
+            provenance: JSON values stored with the first episode that this writer appends.
+            made_with: JSON settings that determine the episodes; a recording with others is not continued.
         """
         check_rate(rate_hz)
         self.path = Path(path)
         self._keys = (obs_key, act_key)
         self._angles = {f"data/{obs_key}": list(angles), f"data/{act_key}": list(act_angles)}
         self._session = {"started": datetime.now(UTC).isoformat(timespec="seconds"), **(provenance or {})}
-        self._noted: int | None = None
+        self._session_start: int | None = None
         self._lock = lock_directory(self.path)
         try:
             settings = {RECORDING: {"obs_key": obs_key, "act_key": act_key}, "rate_hz": rate_hz}
-            self._begin(settings, json.loads(json.dumps(made_with or {})))
+            self._open(settings, json.loads(json.dumps(made_with or {})))
         except BaseException:
             self.close()
             raise
 
-    def __enter__(self) -> "DemoWriter":
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __len__(self) -> int:
-        """Episodes committed so far."""
+        """Return the number of committed episodes."""
         return self._ends.length
 
     def close(self) -> None:
-        """Let others write; every appended episode is on disk already."""
+        """Release the lock on the store; all appended episodes are already on disk."""
         if self._lock >= 0:
             os.close(self._lock)
             self._lock = -1
 
-    @property
-    def about(self) -> dict[str, npt.NDArray[Any]]:
-        """What was noted about the committed episodes, (episodes,) each."""
+    def read_info(self) -> dict[str, npt.NDArray[Any]]:
+        """Read the `info` of all committed episodes, (episodes,) each."""
+        names = [name for name in self._arrays if name.startswith(INFO_PREFIX)]
         with Store(self.path) as store:
-            return {
-                name.removeprefix(ABOUT): store.array(name).read(0, len(self))
-                for name in self._arrays
-                if name.startswith(ABOUT)
-            }
+            return {n.removeprefix(INFO_PREFIX): store.open_array(n).read(0, len(self)) for n in names}
 
     def append(
         self,
         episode: Episode,
         extras: Mapping[str, npt.NDArray[Any]] | None = None,
-        about: Mapping[str, float] | None = None,
+        info: Mapping[str, float] | None = None,
     ) -> None:
-        """Commit one episode, with `extras` such as images, one row per frame, and numbers `about` it."""
+        """Write and commit one episode.
+
+        Args:
+            episode: Observations and actions.
+            extras: Further arrays with one row per frame, such as images.
+            info: Numbers about the episode, such as its seed.
+        """
         if self._lock < 0:
             raise DemoError(f"the writer of {self.path} is closed; open a new one")
-        rows = self._rows(episode, extras or {}, about or {})
-        arrays = self._arrays or {name: self._new_array(name, values) for name, values in rows.items()}
+        rows = self._collect_rows(episode, extras or {}, info or {})
+        arrays = self._arrays or {name: self._create_array(name, values) for name, values in rows.items()}
         end = np.array([self._frames + len(episode)], np.int64)
         try:
-            self._note_session()
+            self._write_session()
             for name, values in rows.items():
-                self._write(arrays[name].files(values))
-            self._write(self._ends.files(end))
+                self._write(arrays[name].encode(values))
+            self._write(self._ends.encode(end))
         except OSError as error:
             why = error.strerror or str(error)
             raise DemoError(f"{self.path}: episode not recorded, {why}; earlier ones are safe") from error
-        self._arrays = {name: arrays[name].extended(values) for name, values in rows.items()}
-        self._ends = self._ends.extended(end)
+        self._arrays = {name: arrays[name].extend(values) for name, values in rows.items()}
+        self._ends = self._ends.extend(end)
         self._frames += len(episode)
 
     def drop_last(self) -> None:
-        """Take back the last committed episode, by the one step that says how many there are."""
+        """Remove the last committed episode, by one atomic step."""
         if not len(self):
             raise EpisodeError(f"{self.path} holds no episode to drop")
-        count = f"{ENDS}/.zarray"
-        shorter = GrowingArray.empty(ENDS, NO_ENDS, {}).files(self._committed_ends()[:-1])
-        self._write({count: shorter[count]})
+        key = f"{ENDS}/.zarray"
+        shorter = GrowingArray.empty(ENDS, _NO_ENDS, {}).encode(self._read_ends()[:-1])
+        self._write({key: shorter[key]})
         self._load()
 
-    def _begin(self, settings: dict[str, Any], made_with: dict[str, Any]) -> None:
-        """Mark an empty directory as a recording, or continue the one that is there."""
-        attributes = self._noted_so_far()
-        if attributes is None:  # nobody has recorded anything here
-            made = {MADE_WITH: made_with} if made_with else {}
-            self._write({".zattrs": json.dumps({**settings, **made}).encode()})
-            attributes = read_metadata(DirectoryFiles(self.path), ".zattrs")
+    def _open(self, settings: dict[str, Any], made_with: dict[str, Any]) -> None:
+        """Start a recording in an empty directory, or check and continue an existing one."""
+        attributes = self._read_attributes()
+        if self._is_empty(attributes):
+            attributes = {**settings, **({MADE_WITH: made_with} if made_with else {})}
+            self._write({".zattrs": json.dumps(attributes).encode()})
         if RECORDING not in attributes:
-            raise NotAStoreError(f"{self.path} is no recording of this package; choose a new path")
+            raise NotAStoreError(f"{self.path} is not a recording of this package; choose a new path")
         found = {name: attributes.get(name) for name in settings}
         if found != settings:
             raise EpisodeError(f"{self.path} was recorded with {found}, which {settings} cannot continue")
-        self._check_made_alike(attributes.get(MADE_WITH, {}), made_with)
+        self._check_made_with(attributes.get(MADE_WITH, {}), made_with)
         for partial in self.path.rglob(f"*{PARTIAL}"):
             partial.unlink()
         self._write({group: b'{"zarr_format": 2}' for group in GROUPS if not (self.path / group).is_file()})
         self._load()
 
-    def _noted_so_far(self) -> dict[str, Any] | None:
-        """What the store says of itself; None where it is empty, whatever was meant to come into it."""
-        if {path.name for path in self.path.iterdir()} <= {".zattrs" + PARTIAL}:
-            return None
-        attributes = read_metadata(DirectoryFiles(self.path), ".zattrs")
-        ends = f"{ENDS}/.zarray"
-        counted = (self.path / ends).is_file() and read_metadata(DirectoryFiles(self.path), ends)[
-            "shape"
-        ] != [0]
-        held = counted or any(path.is_dir() for path in (self.path / "data").glob("*"))
-        return attributes if held or RECORDING not in attributes else None
+    def _read_attributes(self) -> dict[str, Any]:
+        path = self.path / ".zattrs"
+        return read_json(path, error=DamagedStoreError) if path.exists() else {}
 
-    def _check_made_alike(self, found: Any, given: dict[str, Any]) -> None:
-        """Refuse to mix episodes that come about in different ways."""
+    def _is_empty(self, attributes: Mapping[str, Any]) -> bool:
+        """Return whether the directory is empty or a recording without episodes, whatever its settings."""
+        if {path.name for path in self.path.iterdir()} <= {".zattrs" + PARTIAL}:
+            return True
+        ends = self.path / ENDS / ".zarray"
+        if ends.is_file() and read_json(ends, error=DamagedStoreError).get("shape") != [0]:
+            return False
+        has_arrays = any(path.is_dir() for path in (self.path / "data").glob("*"))
+        return RECORDING in attributes and not has_arrays
+
+    def _check_made_with(self, found: Any, given: dict[str, Any]) -> None:
         if found == given:
             return
         if not found or not isinstance(found, dict):
@@ -188,111 +187,113 @@ class DemoWriter:
                 f"{self.path} does not say how its episodes were made, so none are added; choose a new path"
             )
         for name in {**found, **given}:
-            was, wanted = found.get(name), given.get(name)
-            if was != wanted:
-                how = f"by {was}" if name == "by" else f"with {name} {json.dumps(was)}"
-                otherwise = f"by {wanted or 'somebody unnamed'}" if name == "by" else json.dumps(wanted)
+            old, new = found.get(name), given.get(name)
+            if old != new:
+                made = (
+                    f"by {old}, not by {new}"
+                    if name == "by"
+                    else f"with {name} {json.dumps(old)}, not {json.dumps(new)}"
+                )
                 raise EpisodeError(
-                    f"{self.path} was made {how}, not {otherwise}; "
-                    "go on with the same settings, or choose a new path"
+                    f"{self.path} was made {made}; continue with the same settings or choose a new path"
                 )
 
-    def _note_session(self) -> None:
-        """Say who records, before the first episode; sessions of which nothing is left are forgotten."""
-        if self._noted is not None and self._noted <= len(self):
+    def _write_session(self) -> None:
+        """Store the provenance before the first episode; sessions without remaining episodes are removed."""
+        if self._session_start is not None and self._session_start <= len(self):
             return
-        attributes = read_metadata(DirectoryFiles(self.path), ".zattrs")
+        attributes = self._read_attributes()
         earlier = [s for s in attributes.get("sessions", []) if s.get("first_episode", 0) < len(self)]
         attributes["sessions"] = [*earlier, {"first_episode": len(self), **self._session}]
         self._write({".zattrs": json.dumps(attributes).encode()})
-        self._noted = len(self)
+        self._session_start = len(self)
 
     def _load(self) -> None:
-        """Take up the committed episodes, and cut off whatever lies behind them."""
-        ends = self._committed_ends()
-        self._ends = GrowingArray.empty(ENDS, NO_ENDS, {}).extended(ends)
+        """Load the committed episodes and cut off any rows behind them."""
+        ends = self._read_ends()
+        self._ends = GrowingArray.empty(ENDS, _NO_ENDS, {}).extend(ends)
         self._frames = int(ends[-1]) if len(ends) else 0
         self._arrays = {}
         if not self._frames:
-            folders = [path for part in ("data", "meta") for path in (self.path / part).iterdir()]
-            for folder in folders:
+            for folder in [path for part in ("data", "meta") for path in (self.path / part).iterdir()]:
                 if folder.is_dir() and folder != self.path / ENDS:
                     shutil.rmtree(folder)
             return
         with Store(self.path) as store:
-            for name in store.names("data"):
-                self._arrays[name] = self._take_up(store, name, self._frames)
-            for name in store.names("meta"):
+            for name in store.find_arrays("data"):
+                self._arrays[name] = self._load_array(store, name, self._frames)
+            for name in store.find_arrays("meta"):
                 if name != ENDS:
-                    self._arrays[name] = self._take_up(store, name, len(self))
+                    self._arrays[name] = self._load_array(store, name, len(self))
 
-    def _committed_ends(self) -> Ints:
+    def _read_ends(self) -> Ints:
         with Store(self.path) as store:
-            names = store.names("data")
-            if ENDS not in store.names("meta"):
+            names = store.find_arrays("data")
+            if ENDS not in store.find_arrays("meta"):
                 if names:
                     raise DamagedStoreError(f"{self.path} has lost {ENDS}; restore it before recording more")
-                self._write(GrowingArray.empty(ENDS, NO_ENDS, {}).files(NO_ENDS))
-            return store.episodes(names)[0] if store.array(ENDS).shape[0] else NO_ENDS
+                self._write(GrowingArray.empty(ENDS, _NO_ENDS, {}).encode(_NO_ENDS))
+            return store.open_episodes(names)[0] if store.open_array(ENDS).shape[0] else _NO_ENDS
 
-    def _take_up(self, store: Store, name: str, rows: int) -> GrowingArray:
-        """Continue an array behind its committed rows; longer ones are cut off there."""
-        stored = store.array(name)
+    def _load_array(self, store: Store, name: str, rows: int) -> GrowingArray:
+        """Load the committed rows of an array and cut off any others."""
+        stored = store.open_array(name)
         if stored.shape[0] < rows:
             raise DamagedStoreError(f"{name} has {stored.shape[0]} rows of {rows}; restore it from a copy")
-        stored.verify(rows)
+        stored.check_chunks(rows)
         tail = stored.read(rows - rows % stored.rows_per_read, rows)
         array = GrowingArray(name, rows, tail, stored.rows_per_read, stored.attributes)
         angles, given = array.attributes.get("angles", []), self._angles.get(name, [])
         if angles != sorted(given):
             raise EpisodeError(f"{name} was recorded with angle columns {angles}, not {given}")
         if stored.shape[0] > rows:
-            self._write(array.files(tail[:0]))
+            self._write(array.encode(tail[:0]))
             for chunk in (self.path / name).glob("[0-9]*"):
                 if int(chunk.name.split(".")[0]) * array.chunk_rows >= array.length:
                     chunk.unlink()
         return array
 
-    def _new_array(self, name: str, rows: npt.NDArray[Any]) -> GrowingArray:
+    def _create_array(self, name: str, rows: npt.NDArray[Any]) -> GrowingArray:
         angles = self._angles.get(name)
         attributes = {"angles": list(check_angles(angles, rows.shape[1], name))} if angles else {}
         return GrowingArray.empty(name, rows, attributes)
 
-    def _rows(
-        self, episode: Episode, extras: Mapping[str, npt.NDArray[Any]], about: Mapping[str, float]
+    def _collect_rows(
+        self, episode: Episode, extras: Mapping[str, npt.NDArray[Any]], info: Mapping[str, float]
     ) -> dict[str, npt.NDArray[Any]]:
-        """The new rows of every array, after refusing any that do not fit."""
-        given = dict(zip(self._keys, (episode.obs, episode.act), strict=True))
+        """Return the new rows of every array; raise if they do not fit the recording."""
+        obs_key, act_key = self._keys
+        rows: dict[str, npt.NDArray[Any]] = {f"data/{obs_key}": episode.obs, f"data/{act_key}": episode.act}
         for key, values in extras.items():
-            if not re.fullmatch(r"\w+", key) or key in given:
+            if not re.fullmatch(r"\w+", key) or key in self._keys:
                 raise EpisodeError(f"{key!r} cannot name an extra array; use letters, digits and _")
-            given[key] = _checked_extra(key, np.asarray(values), len(episode))
-        rows: dict[str, npt.NDArray[Any]] = {f"data/{key}": values for key, values in given.items()}
-        for key, value in about.items():
-            if not re.fullmatch(r"\w+", key) or ABOUT + key == ENDS:
-                raise EpisodeError(f"{key!r} cannot name a note; use letters, digits and _")
-            rows[ABOUT + key] = _checked_extra(key, np.asarray([value]), 1)
+            rows[f"data/{key}"] = _check_rows(key, np.asarray(values), len(episode))
+        for key, value in info.items():
+            if not re.fullmatch(r"\w+", key) or INFO_PREFIX + key == ENDS:
+                raise EpisodeError(f"{key!r} cannot name episode information; use letters, digits and _")
+            rows[INFO_PREFIX + key] = _check_rows(key, np.asarray([value]), 1)
         if self._arrays and rows.keys() != self._arrays.keys():
             raise EpisodeError(f"got arrays {sorted(rows)}, the recording has {sorted(self._arrays)}")
         for name, array in self._arrays.items():
             if (rows[name].shape[1:], rows[name].dtype) != (array.tail.shape[1:], array.tail.dtype):
-                raise EpisodeError(f"{name} is {_form(rows[name])}, the recording has {_form(array.tail)}")
+                raise EpisodeError(
+                    f"{name} is {_describe(rows[name])}, the recording has {_describe(array.tail)}"
+                )
         return rows
 
     def _write(self, files: Mapping[str, bytes]) -> None:
-        """Replace files one after the other, in the order given."""
+        """Replace files atomically, in the given order."""
         for key, content in files.items():
             replace_file(self.path / key, content)
 
 
-def _checked_extra(key: str, values: npt.NDArray[Any], frames: int) -> npt.NDArray[Any]:
-    """One row of finite real numbers per frame, or an error."""
+def _check_rows(key: str, values: npt.NDArray[Any], frames: int) -> npt.NDArray[Any]:
     if values.dtype.kind not in "biuf" or values.ndim < 1 or len(values) != frames or not values.size:
-        raise EpisodeError(f"{key} is {_form(values)}, expected {frames} rows of real numbers")
+        raise EpisodeError(f"{key} is {_describe(values)}, expected {frames} rows of real numbers")
     if not np.isfinite(values).all():
         raise EpisodeError(f"{key} holds NaN or infinity; nothing of this episode was recorded")
     return values
 
 
-def _form(values: npt.NDArray[Any]) -> str:
+def _describe(values: npt.NDArray[Any]) -> str:
     return f"{values.dtype} {values.shape}"

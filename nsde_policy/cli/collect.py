@@ -47,6 +47,7 @@ class Collect:
 
     def _record(self) -> None:
         from nsde_policy.data.collection import Collection
+        from nsde_policy.tasks import get_task
         from nsde_policy.viewer.launch import make_settings, run_app
         from nsde_policy.viewer.messages import MAX_START_SEED
         from nsde_policy.viewer.record_app import RecordApp, make_provenance
@@ -58,7 +59,10 @@ class Collect:
             raise ConfigError(f"need --seed-start from 0 to {MAX_START_SEED}, got {self.seed_start}")
         settings = make_settings(self.host, self.port, options.read_token(self.token_file))
         rule = self.reset_rule or "benchmark"
-        with Collection.open(self.out, make_provenance(rule)) as collection:
+        task, provenance = get_task("pusht"), make_provenance(rule)
+        with Collection.open(
+            self.out, provenance, rate_hz=task.rate_hz, angles=task.demos.angles
+        ) as collection:
             app = RecordApp(collection, seed_start=self.seed_start, reset_rule=rule)
             run_app(app, settings, what="collecting", browser=self.open, as_json=self.json)
             print(f"{self.out} holds {len(collection.episodes)} episodes")

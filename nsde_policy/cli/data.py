@@ -37,7 +37,7 @@ class DataInfo:
         summary = summarize(
             self.path, episode_ends=self.episode_ends, accept_omitted_chunks=self.accept_omitted_chunks
         )
-        print(summary.as_json() if self.json else summary.as_text())
+        print(summary.to_json() if self.json else summary.to_text())
 
 
 @dataclass(frozen=True)
@@ -118,16 +118,15 @@ class DataDownload:
 
     def run(self) -> None:
         """Download with a progress bar."""
-        from tqdm import tqdm
+        from nsde_policy.data.download import download
+        from nsde_policy.errors import DownloadError
+        from nsde_policy.tasks import get_task
 
-        from nsde_policy.data.download import PUSHT, download
-
-        def bar(total: int | None, done: int) -> tqdm:
-            size = {"unit": "B", "unit_scale": True, "unit_divisor": 1024}
-            return tqdm(desc="downloading", total=total, initial=done, leave=False, disable=None, **size)
-
+        demos = get_task(self.name).public_demos
+        if demos is None:
+            raise DownloadError(f"the task {self.name!r} has no public demonstrations")
         try:
-            fresh = download(PUSHT, self.out, url=self.url, progress=bar)
+            fresh = download(demos, self.out, url=self.url, progressbar=sys.stderr.isatty())
         except KeyboardInterrupt:
             raise KeyboardInterrupt("interrupted; run the same command again to resume") from None
         print(f"{'OK' if fresh else 'OK, already there'}: {self.out} holds the expected demonstrations")

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from nsde_policy.data import Mirror
+    from nsde_policy.data.download import PublicDemos
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,11 @@ class Task(abc.ABC):
     @property
     def mirror(self) -> Mirror | None:
         """Mirror symmetry of the task, None if it has none."""
+        return None
+
+    @property
+    def public_demos(self) -> "PublicDemos | None":
+        """Demonstrations that `nsde-policy data download` fetches, None if there are none."""
         return None
 
     def progress(self, info: Mapping[str, Any]) -> float | None:

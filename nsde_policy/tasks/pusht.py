@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from nsde_policy.data import Mirror
+    from nsde_policy.data.download import PublicDemos
 
 _SIDE = 512.0
 _PATHS, _GHOSTS = 24, 4
@@ -49,6 +50,18 @@ class PushTTask(Task):
         swap = ((1, -1.0, _SIDE), (0, -1.0, _SIDE))
         block = ((3, -1.0, _SIDE), (2, -1.0, _SIDE), (4, -1.0, math.pi / 2))
         return Mirror(obs=swap + block, act=swap)
+
+    @property
+    def public_demos(self) -> "PublicDemos":
+        """206 human demonstrations (Chi et al., RSS 2023; MIT licence), 32 MB."""
+        from nsde_policy.data.download import PublicDemos
+
+        return PublicDemos(
+            url="https://diffusion-policy.cs.columbia.edu/data/training/pusht.zip",
+            fingerprint="a98719ddbca719f849bae2e010cd285d84124c955a00f22c862dfe7ba73778a7",
+            angles=self.demos.angles,
+            max_bytes=256 * 2**20,
+        )
 
     def progress(self, info: Mapping[str, Any]) -> float:
         """Return the covered share of the goal."""

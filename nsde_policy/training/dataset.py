@@ -16,7 +16,7 @@ from nsde_policy.config import WindowConfig
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import measure_state
 from nsde_policy.core.targets import Transitions, Windows
-from nsde_policy.data import Demonstrations, load_demonstrations, unwrap_angles, with_mirror_images
+from nsde_policy.data import Demonstrations, add_mirror_images, load_demonstrations, unwrap_angles
 from nsde_policy.encoders import get_encoder
 from nsde_policy.errors import ConfigError
 from nsde_policy.methods.registry import get_method
@@ -32,7 +32,7 @@ def load_training_demos(config: DemoConfig, path: Path) -> Demonstrations:
         path, obs_keys=config.obs_keys, act_key=config.act_key, angles=config.angles or None
     )
     demos = get_encoder(config.encoder).encode_demonstrations(demos)
-    return demos.first(config.episodes) if config.episodes else demos
+    return demos.take(config.episodes) if config.episodes else demos
 
 
 def augment(demos: Demonstrations, config: RunConfig, *, task: str) -> Demonstrations:
@@ -42,7 +42,7 @@ def augment(demos: Demonstrations, config: RunConfig, *, task: str) -> Demonstra
     mirror = get_task(task).mirror
     if mirror is None:
         raise ConfigError(f"the task {task!r} has no mirror symmetry; set demos.mirror to False")
-    return with_mirror_images(demos, mirror)
+    return add_mirror_images(demos, mirror)
 
 
 def build_training_data(demos: Demonstrations, config: RunConfig, *, task: str) -> Samples:

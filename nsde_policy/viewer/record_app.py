@@ -12,6 +12,7 @@ from nsde_policy.envs.pusht.dynamics import CONTROL_HZ
 from nsde_policy.envs.pusht.env import ResetRule
 from nsde_policy.envs.pusht.geometry import SIDE, SUCCESS_COVERAGE
 from nsde_policy.errors import EpisodeError, ProtocolError
+from nsde_policy.run_directory import find_versions
 from nsde_policy.viewer import messages
 from nsde_policy.viewer.app import describe_table, round_trail
 from nsde_policy.viewer.simulation import Input, Simulation
@@ -27,7 +28,7 @@ def make_provenance(reset_rule: ResetRule) -> Provenance:
     return Provenance(
         by="teleoperation",
         settings={"env": PUSHT_ID, "reset_rule": reset_rule},
-        notes={"input": "pointer on the page of nsde-policy collect"},
+        notes={"input": "pointer on the page of nsde-policy collect", "versions": find_versions()},
     )
 
 

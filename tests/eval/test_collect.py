@@ -167,7 +167,7 @@ def test_a_store_of_other_settings_is_refused_and_not_touched(
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--out", "FOREIGN", "--policy", "RUN"], "no recording of this package"),
+        (["--out", "FOREIGN", "--policy", "RUN"], "not a recording of this package"),
         (["--out", "FILE", "--policy", "RUN"], "cannot become a recording"),
         (["--out", "NEW", "--policy", "/nowhere"], "no run directory"),
         (["--out", "NEW", "--policy", "RUN", "--episodes", "0"], "episodes >= 1"),
@@ -205,7 +205,7 @@ def test_a_store_that_lost_what_is_known_of_its_episodes_is_not_continued(tmp_pa
     with pytest.raises(DamagedStoreError, match="has 1 rows of 2"):
         Collection.open(path, HAND)
     shutil.rmtree(path / "meta/episode_seed")
-    with pytest.raises(DamagedStoreError, match="lost the notes"):
+    with pytest.raises(DamagedStoreError, match="lost its episode information"):
         Collection.open(path, HAND)
     assert len(load_demonstrations(path)) == 2
 
@@ -226,7 +226,7 @@ def test_an_empty_store_is_taken_over_whatever_it_was_meant_for(tmp_path: Path):
 
 
 def test_a_recording_that_does_not_say_how_it_was_made_is_told_so_in_words(tmp_path: Path):
-    with DemoWriter(tmp_path / "demos.zarr", rate_hz=10, angles=(4,)) as writer:
+    with DemoWriter(tmp_path / "demos.zarr") as writer:
         writer.append(recorded())
     with pytest.raises(EpisodeError, match="does not say how its episodes were made"):
         Collection.open(tmp_path / "demos.zarr", HAND)

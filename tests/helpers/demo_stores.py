@@ -1,4 +1,4 @@
-"""Small stores of demonstrations, written by zarr itself and not by the package."""
+"""Small stores of demonstrations, written by zarr itself instead of the package."""
 
 import io
 import shutil
@@ -15,11 +15,11 @@ Array = npt.NDArray[Any]
 FRAMES = 40
 ENDS = (15, 25, 40)
 INSIDE = "pusht/pusht_cchi_v7_replay.zarr/"
-"""Where the public archive of the human demonstrations holds its store."""
+"""Folder of the store in the public archive of human demonstrations."""
 
 
 def example_arrays() -> dict[str, Array]:
-    """Three episodes of a five-column state with a wrapped angle, actions, keypoints and images."""
+    """Return three episodes: a five-column state with a wrapped angle, actions, keypoints and images."""
     rng = np.random.default_rng(0)
     state = rng.uniform(1, 500, (FRAMES, 5)).astype(np.float32)
     state[:, 4] = np.linspace(0.1, 15, FRAMES) % (2 * np.pi)
@@ -41,7 +41,7 @@ def write_store(
     every_chunk: bool = True,
     **options: Any,
 ) -> Path:
-    """Write the example, with arrays replaced (or left out, where None); chunks hold 10 frames."""
+    """Write the example with some arrays replaced, or left out if None; chunks hold 10 frames."""
     arrays = {**example_arrays(), **(change or {})}
     group = zarr.open_group(path, mode="w", zarr_format=zarr_format, attributes=dict(attributes or {}))
     for name, values in arrays.items():
@@ -60,26 +60,26 @@ def write_store(
     return path
 
 
-def zipped(path: Path, *, inside: str = ".") -> Path:
-    """A zip of a store, at its top or in a folder."""
+def zip_store(path: Path, *, inside: str = ".") -> Path:
+    """Write a zip of a store, at its top or in a folder."""
     target = shutil.make_archive(
         str(path), "zip", root_dir=path.parent if inside != "." else path, base_dir=inside
     )
     return Path(target)
 
 
-def files_of(folder: Path) -> dict[str, bytes]:
-    """Every file of a store, by its path in it."""
+def read_files(folder: Path) -> dict[str, bytes]:
+    """Return the content of all files below a folder by their path."""
     return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def packed(
+def zip_files(
     files: Mapping[str, bytes],
     *,
     inside: str = INSIDE,
     extra: Iterable[tuple[str | zipfile.ZipInfo, bytes]] = (),
 ) -> bytes:
-    """A zip of a store's files in a folder, with further members behind them."""
+    """Return a zip of files in a folder, followed by further members."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("pusht/", b"")
@@ -91,10 +91,10 @@ def packed(
 
 
 def edit_bytes(path: Path, change: Callable[[bytes], bytes]) -> None:
-    """Rewrite one file of a store."""
+    """Change the content of a file."""
     path.write_bytes(change(path.read_bytes()))
 
 
-def flip(content: bytes, at: int) -> bytes:
-    """The same bytes but for one bit."""
+def flip_bit(content: bytes, at: int) -> bytes:
+    """Return the bytes with one bit flipped."""
     return content[:at] + bytes([content[at] ^ 0x10]) + content[at + 1 :]

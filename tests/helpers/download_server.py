@@ -1,4 +1,4 @@
-"""A web server on this machine that can be told to misbehave."""
+"""A local web server that serves one file and can be told to misbehave."""
 
 import threading
 from collections.abc import Iterator
@@ -10,35 +10,33 @@ from typing import Any
 
 @dataclass
 class Site:
-    """One file, how it is served, and what was asked for it."""
+    """One file, how it is served, and the requests for it."""
 
     content: bytes = b""
-    headers: dict[str, str] = field(default_factory=lambda: {"ETag": '"1"'})
-    ranges: bool = True
-    """Whether parts are sent."""
-    says_length: bool = True
-    shift: int = 0
-    """Bytes by which the parts that are sent are not those asked for."""
+    supports_ranges: bool = True
+    sends_length: bool = True
+    range_shift: int = 0
+    """Number of bytes by which a partial response starts too early."""
     cuts: list[int] = field(default_factory=list)
-    """After how many bytes the next answers are cut off, in turn; what follows is whole."""
+    """Number of body bytes after which the next responses end, in turn."""
     statuses: list[int] = field(default_factory=list)
-    """Other statuses that the next answers have, in turn."""
+    """Statuses of the next responses, in turn, instead of sending the file."""
     location: str = ""
-    """Where to go instead, for redirections."""
-    stall: threading.Event | None = None
-    """Set when the answers have been cut, which then hang instead of ending."""
-    asked: list[str] = field(default_factory=list)
-    """The Range of each request, empty where there was none."""
+    """Target of redirects."""
+    stalled: threading.Event | None = None
+    """If given, set once a response has been cut, which then hangs instead of ending."""
+    requested: list[str] = field(default_factory=list)
+    """The Range header of each request, empty if there was none."""
     url: str = ""
 
 
 @contextmanager
-def serving(site: Site) -> Iterator[Site]:
+def serve_site(site: Site) -> Iterator[Site]:
     """Serve until the end of the block."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            answer(self, site)
+            respond(self, site)
 
         def log_message(self, *_: Any) -> None:
             pass
@@ -54,9 +52,9 @@ def serving(site: Site) -> Iterator[Site]:
         server.server_close()
 
 
-def answer(request: BaseHTTPRequestHandler, site: Site) -> None:
-    asked = request.headers.get("Range", "")
-    site.asked.append(asked)
+def respond(request: BaseHTTPRequestHandler, site: Site) -> None:
+    requested = request.headers.get("Range", "")
+    site.requested.append(requested)
     if site.statuses:
         request.send_response(site.statuses.pop(0))
         if site.location:
@@ -64,20 +62,19 @@ def answer(request: BaseHTTPRequestHandler, site: Site) -> None:
         request.send_header("Content-Length", "0")
         request.end_headers()
         return
-    same = request.headers.get("If-Range") in site.headers.values()
-    start = int(asked.removeprefix("bytes=").removesuffix("-")) if asked and site.ranges and same else 0
-    start -= site.shift if start else 0
+    start = (
+        int(requested.removeprefix("bytes=").removesuffix("-")) if requested and site.supports_ranges else 0
+    )
+    start -= site.range_shift if start else 0
     body = site.content[start:]
     request.send_response(206 if start else 200)
     if start:
         request.send_header("Content-Range", f"bytes {start}-{len(site.content) - 1}/{len(site.content)}")
-    if site.says_length:
+    if site.sends_length:
         request.send_header("Content-Length", str(len(body)))
-    for name, value in site.headers.items():
-        request.send_header(name, value)
     request.end_headers()
     request.wfile.write(body[: site.cuts.pop(0)] if site.cuts else body)
     request.wfile.flush()
-    if site.stall and not site.stall.is_set():
-        site.stall.set()
+    if site.stalled and not site.stalled.is_set():
+        site.stalled.set()
         threading.Event().wait(30)

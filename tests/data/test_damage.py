@@ -23,7 +23,7 @@ from nsde_policy.errors import (
     EpisodeError,
     NotAStoreError,
 )
-from tests.helpers.demo_stores import edit_bytes, example_arrays, flip, write_store, zipped
+from tests.helpers.demo_stores import edit_bytes, example_arrays, flip_bit, write_store, zip_store
 
 
 @dataclass(frozen=True)
@@ -109,17 +109,17 @@ def empty_group(path: Path) -> Path:
 
 
 def truncated_zip(path: Path) -> Path:
-    archive = zipped(write_store(path))
+    archive = zip_store(write_store(path))
     edit_bytes(archive, half)
     return archive
 
 
 def zip_with_a_flipped_bit(path: Path) -> Path:
-    archive = zipped(write_store(path, compressors=None))
+    archive = zip_store(write_store(path, compressors=None))
     with zipfile.ZipFile(archive) as file:
         name = "data/state/1.0"
         content = file.read(name)
-    edit_bytes(archive, lambda data: data.replace(content[:64], flip(content[:64], 40)))
+    edit_bytes(archive, lambda data: data.replace(content[:64], flip_bit(content[:64], 40)))
     if zipfile.ZipFile(archive).testzip() is None:
         raise AssertionError("the zip was not spoilt")
     return archive
@@ -192,7 +192,7 @@ FOO = {"id": "foo"}
 DAMAGES = [
     # the path
     Damage("missing path", lambda path: path, NotAStoreError, "does not exist"),
-    Damage("some file", some_file, NotAStoreError, "is no zarr store"),
+    Damage("some file", some_file, NotAStoreError, "is not a zarr store"),
     Damage("empty directory", empty_directory, NotAStoreError, "is empty"),
     Damage("other directory", other_directory, NotAStoreError, "neither .zgroup nor zarr.json"),
     Damage("other zip", stored_zip, NotAStoreError, "neither .zgroup nor zarr.json"),
@@ -218,9 +218,16 @@ DAMAGES = [
     Damage(
         "binary metadata", with_file(STATE_META, lambda _: b"\xff\xfe\0"), DamagedStoreError, "not valid JSON"
     ),
-    Damage("negative shape", with_metadata(STATE_META, shape=[-4, 5]), DamagedStoreError, "makes no sense"),
-    Damage("no shape", with_file(STATE_META, lambda _: b'{"dtype": "<f4"}'), DamagedStoreError, "no sense"),
-    Damage("no dtype", with_file(STATE_META, lambda _: b"{}"), DamagedStoreError, "does not say"),
+    Damage(
+        "negative shape",
+        with_metadata(STATE_META, shape=[-4, 5]),
+        DamagedStoreError,
+        "metadata of data/state is invalid",
+    ),
+    Damage("no shape", with_file(STATE_META, lambda _: b'{"dtype": "<f4"}'), DamagedStoreError, "is invalid"),
+    Damage(
+        "no dtype", with_file(STATE_META, lambda _: b"{}"), DamagedStoreError, "does not give a data type"
+    ),
     Damage(
         "huge shape", with_metadata(STATE_META, shape=[10**15, 5]), EpisodeError, "differ in their number"
     ),
@@ -260,7 +267,9 @@ DAMAGES = [
         "stub of Blosc", with_file(CHUNK, lambda b: b[:9], **BLOSC), DamagedStoreError, "9 bytes, less than"
     ),
     Damage("padded Blosc", with_file(CHUNK, lambda b: b + b"0", **BLOSC), DamagedStoreError, "header says"),
-    Damage("flipped Blosc size", with_file(CHUNK, lambda b: flip(b, 13), **BLOSC), DamagedStoreError, "says"),
+    Damage(
+        "flipped Blosc size", with_file(CHUNK, lambda b: flip_bit(b, 13), **BLOSC), DamagedStoreError, "says"
+    ),
     Damage(
         "truncated plain chunk",
         with_file(CHUNK, half, compressors=None),
@@ -275,7 +284,9 @@ DAMAGES = [
     ),
     Damage(
         "bit flip under a checksum",
-        with_file(CHUNK, lambda b: flip(b, -20), compressors={"id": "zstd", "level": 1, "checksum": True}),
+        with_file(
+            CHUNK, lambda b: flip_bit(b, -20), compressors={"id": "zstd", "level": 1, "checksum": True}
+        ),
         DamagedStoreError,
         "frames 10 to 20 cannot be decoded",
     ),
@@ -288,7 +299,7 @@ DAMAGES = [
     ),
     Damage(
         "bit flip in a sharded Blosc header",
-        sharded(lambda p: edit_bytes(p, lambda b: flip(b, 13)), compressors=BloscCodec()),
+        sharded(lambda p: edit_bytes(p, lambda b: flip_bit(b, 13)), compressors=BloscCodec()),
         DamagedStoreError,
         "its Blosc header says",
     ),
@@ -432,7 +443,7 @@ def test_whatever_call_is_denied_the_error_is_typed(
 
 
 def test_a_garbled_zip_never_escapes_as_another_error(tmp_path: Path) -> None:
-    archive = zipped(write_store(tmp_path / "demos.zarr"))
+    archive = zip_store(write_store(tmp_path / "demos.zarr"))
     whole = np.frombuffer(archive.read_bytes(), np.uint8)
     rng = np.random.default_rng(0)
     refused = 0

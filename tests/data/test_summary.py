@@ -8,9 +8,9 @@ import pytest
 
 from nsde_policy.cli.data import DataCheck, DataInfo
 from nsde_policy.data.zarr_store.check import check_store
-from nsde_policy.data.zarr_store.summary import summarize, wrapped_columns
+from nsde_policy.data.zarr_store.summary import find_wrapped_columns, summarize
 from nsde_policy.errors import DemoError, EpisodeError, NotAStoreError
-from tests.helpers.demo_stores import edit_bytes, write_store, zipped
+from tests.helpers.demo_stores import edit_bytes, write_store, zip_store
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def test_info_as_json(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    DataInfo(zipped(store), json=True).run()
+    DataInfo(zip_store(store), json=True).run()
     info = json.loads(capsys.readouterr().out)
     assert (info["episodes"], info["frames"], info["rate_hz"]) == (3, 40, 10)
     assert info["episode_length"] == [10, 15, 15]
@@ -55,7 +55,7 @@ def test_only_columns_that_wrap_look_like_angles() -> None:
     columns = [turning % (2 * np.pi), (turning + np.pi) % (2 * np.pi) - np.pi, turning, np.tile([0, 500], 30)]
     jump_between_episodes = np.repeat([0.1, 6.2], 30)
     values = np.stack([*columns, jump_between_episodes], axis=1).astype(np.float32)
-    assert wrapped_columns(values, np.array([30, 60])) == [0, 1]
+    assert find_wrapped_columns(values, np.array([30, 60])) == [0, 1]
 
 
 def test_check_says_ok(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,7 +85,7 @@ def test_check_lists_all_problems(tmp_path: Path, capsys: pytest.CaptureFixture[
     for part in (
         "chunk data/state/1.0 is missing",
         "chunk data/state/2.0 is missing",
-        "data/extra/.zarray is no valid JSON",
+        "data/extra/.zarray is not valid JSON",
         "data/img: frames 30 to 40 cannot be decoded",
         "data/short 9",
         "data/action: 20 NaN or infinite numbers in frames 0 to 10",

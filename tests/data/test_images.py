@@ -8,13 +8,13 @@ import pytest
 
 from nsde_policy.data import open_images
 from nsde_policy.errors import ArrayError, DamagedStoreError, EpisodeError
-from tests.helpers.demo_stores import example_arrays, write_store, zipped
+from tests.helpers.demo_stores import example_arrays, write_store, zip_store
 
 
 @pytest.mark.parametrize("in_a_zip", [False, True])
 def test_slices_are_read_as_uint8(tmp_path: Path, in_a_zip: bool) -> None:
     path = write_store(tmp_path / "demos.zarr")
-    frames = open_images(zipped(path) if in_a_zip else path)
+    frames = open_images(zip_store(path) if in_a_zip else path)
     expected = example_arrays()["data/img"].astype(np.uint8)
 
     assert (len(frames), frames.shape, frames.dtype) == (40, (40, 8, 8, 3), np.uint8)
@@ -40,7 +40,7 @@ def test_only_the_chunks_asked_for_are_decoded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        (np.full((40, 4, 4, 3), 256.0), EpisodeError, r"256.0 at frame 0 is no brightness"),
+        (np.full((40, 4, 4, 3), 256.0), EpisodeError, r"256.0 at frame 0 is not a brightness"),
         (np.full((40, 4, 4, 3), np.nan), EpisodeError, "nan at frame 0"),
         (np.full((40, 4, 4, 3), -3), EpisodeError, "-3 at frame 0"),
         (np.ones((40, 4)), ArrayError, "expected images"),

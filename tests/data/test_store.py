@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from zarr.codecs import BloscCodec, GzipCodec
 
-from nsde_policy.data import PUSHT_ANGLES, load_demonstrations
+from nsde_policy.data import load_demonstrations
 from nsde_policy.errors import DamagedStoreError, DemoError
-from tests.helpers.demo_stores import ENDS, example_arrays, write_store, zipped
+from tests.helpers.demo_stores import ENDS, example_arrays, write_store, zip_store
 
 PACKINGS: list[tuple[int, dict[str, Any]]] = [
     (2, {}),
@@ -33,9 +33,9 @@ def test_every_kind_of_store_reads_alike(
 ) -> None:
     path = write_store(tmp_path / "demos.zarr", zarr_format=zarr_format, **packing)
     if container != "directory":
-        path = zipped(path, inside="." if container == "zip" else "demos.zarr")
+        path = zip_store(path, inside="." if container == "zip" else "demos.zarr")
 
-    demos = load_demonstrations(path, angles=PUSHT_ANGLES, rate_hz=10)
+    demos = load_demonstrations(path, angles=(4,), rate_hz=10)
 
     arrays = example_arrays()
     np.testing.assert_array_equal(demos.obs, arrays["data/state"])
@@ -123,7 +123,7 @@ def test_no_observation_at_all_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_human_demonstrations(human_demos: Path) -> None:
-    demos = load_demonstrations(human_demos, angles=PUSHT_ANGLES, rate_hz=10)
+    demos = load_demonstrations(human_demos, angles=(4,), rate_hz=10)
     assert (len(demos), demos.obs.shape, demos.act.shape) == (206, (25_650, 5), (25_650, 2))
     assert (demos.lengths.min(), demos.lengths.max()) == (49, 246)
     assert demos.obs[:, 4].max() < 2 * np.pi

@@ -27,7 +27,7 @@ from nsde_policy.errors import (
     StoreLockedError,
 )
 from nsde_policy.files import PARTIAL
-from tests.helpers.demo_stores import flip, write_store
+from tests.helpers.demo_stores import flip_bit, write_store
 
 
 def episode(number: int, steps: int = 7) -> Episode:
@@ -129,7 +129,7 @@ def test_death_while_an_episode_is_taken_back_leaves_it_there_or_gone(
         path = tmp_path / f"{lives}.zarr"
         with DemoWriter(path) as writer:
             for number in range(4):
-                writer.append(episode(number), about={"seed": number})
+                writer.append(episode(number), info={"seed": number})
         finished = False
         with monkeypatch.context() as patch, contextlib.suppress(Killed), DemoWriter(path) as writer:
             dying_writer(patch, lives, half_written=True)
@@ -138,9 +138,9 @@ def test_death_while_an_episode_is_taken_back_leaves_it_there_or_gone(
         assert numbers(path) in ([0, 1, 2], [0, 1, 2, 3][: 4 - finished])
         assert check_store(path) == []
         with DemoWriter(path) as writer:
-            assert writer.about["seed"].tolist() == numbers(path)
-            writer.append(episode(9), about={"seed": 9})
-            assert writer.about["seed"].tolist() == numbers(path)
+            assert writer.read_info()["seed"].tolist() == numbers(path)
+            writer.append(episode(9), info={"seed": 9})
+            assert writer.read_info()["seed"].tolist() == numbers(path)
         if finished:
             break
     assert lives >= 3
@@ -150,15 +150,15 @@ def test_a_note_about_each_episode_is_kept_with_it(tmp_path: Path) -> None:
     path = tmp_path / "demos.zarr"
     for number in range(3):
         with DemoWriter(path) as writer:
-            writer.append(episode(number), about={"seed": number, "won": number > 0})
+            writer.append(episode(number), info={"seed": number, "won": number > 0})
     with DemoWriter(path) as writer:
-        assert writer.about["seed"].tolist() == [0, 1, 2]
-        assert writer.about["won"].tolist() == [False, True, True]
-        for about in ({"seed": 3}, {"seed": 3, "won": np.nan}, {"seed": 0.5, "won": True}):
+        assert writer.read_info()["seed"].tolist() == [0, 1, 2]
+        assert writer.read_info()["won"].tolist() == [False, True, True]
+        for info in ({"seed": 3}, {"seed": 3, "won": np.nan}, {"seed": 0.5, "won": True}):
             with pytest.raises(DemoError):
-                writer.append(episode(3), about=about)
-        with pytest.raises(EpisodeError, match="cannot name a note"):
-            writer.append(episode(3), about={"ends": 3})
+                writer.append(episode(3), info=info)
+        with pytest.raises(EpisodeError, match="cannot name episode information"):
+            writer.append(episode(3), info={"ends": 3})
     assert numbers(path) == [0, 1, 2]
 
 
@@ -253,7 +253,7 @@ RECORDER = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from tests.data.test_data_writer import episode, images
+from tests.data.test_writer import episode, images
 from nsde_policy.data import DemoWriter
 
 with DemoWriter(sys.argv[1]) as writer:
@@ -300,7 +300,7 @@ def test_a_flipped_bit_in_a_recording_is_noticed(tmp_path: Path) -> None:
         whole = (path / name).read_bytes()
         noticed = 0
         for at in range(len(whole)):
-            (path / name).write_bytes(flip(whole, at))
+            (path / name).write_bytes(flip_bit(whole, at))
             try:
                 assert numbers(path) == [0], "the bit meant nothing"
             except DamagedStoreError:
@@ -340,7 +340,7 @@ def test_what_is_not_ours_is_left_alone(tmp_path: Path) -> None:
     foreign = write_store(tmp_path / "foreign.zarr")
     (foreign / "film.partial").write_text("half a film")
     before = {p: p.stat().st_mtime_ns for p in foreign.rglob("*")}
-    with pytest.raises(NotAStoreError, match="no recording of this package"):
+    with pytest.raises(NotAStoreError, match="not a recording of this package"):
         DemoWriter(foreign)
     assert before == {p: p.stat().st_mtime_ns for p in foreign.rglob("*")}
 

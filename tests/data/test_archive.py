@@ -1,0 +1,116 @@
+"""Tests for data/zarr_store/archive.py: damaged and malicious archives."""
+
+import stat
+import zipfile
+
+import pytest
+
+from nsde_policy.data.zarr_store.archive import extract_store
+from nsde_policy.errors import ArchiveError
+from tests.helpers.demo_stores import INSIDE, read_files, write_store, zip_files
+
+LIMIT = 2**20
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return read_files(write_store(tmp_path_factory.mktemp("store") / "demos.zarr"))
+
+
+def extract(content, folder):
+    """Extract an archive to `folder`/store and return the files written there."""
+    (folder / "archive.zip").write_bytes(content)
+    (folder / "store").mkdir()
+    extract_store(folder / "archive.zip", folder / "store", max_bytes=LIMIT)
+    return read_files(folder / "store")
+
+
+def make_member(name, mode=0, **fields):
+    info = zipfile.ZipInfo(name)
+    info.external_attr = mode << 16
+    for field, value in fields.items():
+        setattr(info, field, value)
+    return info
+
+
+@pytest.mark.parametrize("inside", ["", "demos.zarr/", INSIDE])
+def test_store_is_found_at_the_top_or_in_a_folder(files, tmp_path, inside):
+    assert extract(zip_files(files, inside=inside), tmp_path) == files
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_both_zarr_formats_are_extracted(tmp_path, zarr_format):
+    files = read_files(write_store(tmp_path / "demos.zarr", zarr_format=zarr_format))
+    assert extract(zip_files(files), tmp_path) == files
+
+
+def test_other_files_are_not_extracted(files, tmp_path):
+    content = zip_files(files, extra=[("pusht/LICENSE", b"MIT"), ("__MACOSX/._x", b"?")])
+    assert extract(content, tmp_path) == files
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        "../evil",
+        "/tmp/evil",
+        INSIDE + "../../../evil",
+        INSIDE + "data/../../evil",
+        "..\\evil",
+        "C:evil",
+        "./evil",
+        "a//b",
+        "a\nb",
+        make_member(INSIDE + "data/link", stat.S_IFLNK | 0o777),
+        make_member("pusht/pipe", stat.S_IFIFO | 0o666),
+        make_member(INSIDE + "data/state/9.0", compress_type=zipfile.ZIP_BZIP2),
+        INSIDE + "data/state/run.sh",
+        INSIDE + "setup.py",
+        INSIDE + "data/state/.zarray",
+        INSIDE + "data/0/0",
+    ],
+    ids=lambda member: getattr(member, "filename", member),
+)
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_suspicious_member_rejects_the_archive(files, tmp_path, member):
+    content = zip_files(files, extra=[(INSIDE + "data/0", b""), (member, b"/etc/passwd")])
+    with pytest.raises(ArchiveError, match=r"the archive holds .*"):
+        extract(content, tmp_path)
+    assert {name.split("/")[0] for name in read_files(tmp_path)} <= {"archive.zip", "store"}
+
+
+def test_zip_bomb_is_rejected_before_extraction(files, tmp_path):
+    content = zip_files(files, extra=[(INSIDE + "data/img/99.0.0.0", bytes(LIMIT))])
+    with pytest.raises(ArchiveError, match="unpacks to"):
+        extract(content, tmp_path)
+    assert not any((tmp_path / "store").iterdir())
+
+
+def test_zip_bomb_with_a_false_size_is_stopped(files, tmp_path):
+    size = 1_234_567
+    bomb = zip_files({**files, "data/img/99.0.0.0": bytes(size)})
+    declared, false = size.to_bytes(4, "little"), (100).to_bytes(4, "little")
+    assert bomb.count(declared) == 2
+    with pytest.raises(ArchiveError, match="damaged"):
+        extract(bomb.replace(declared, false), tmp_path)
+    assert sum(map(len, read_files(tmp_path / "store").values())) < size / 2
+
+
+def test_too_many_members_are_rejected(files, tmp_path, monkeypatch):
+    monkeypatch.setattr("nsde_policy.data.zarr_store.archive.MAX_MEMBERS", 10)
+    with pytest.raises(ArchiveError, match="expected at most 10"):
+        extract(zip_files(files), tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", b"<html></html>", b"PK\x05\x06" + bytes(30)])
+def test_other_content_is_rejected(tmp_path, content):
+    with pytest.raises(ArchiveError, match=r"damaged|no zarr store"):
+        extract(content, tmp_path)
+
+
+def test_truncated_archive_is_rejected_at_any_length(files, tmp_path):
+    content = zip_files(files)
+    for i, size in enumerate(range(0, len(content), len(content) // 40)):
+        (tmp_path / str(i)).mkdir()
+        with pytest.raises(ArchiveError):
+            extract(content[:size], tmp_path / str(i))
