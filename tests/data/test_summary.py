@@ -60,7 +60,7 @@ def test_only_columns_that_wrap_look_like_angles() -> None:
 
 def test_check_says_ok(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     DataCheck(store).run()
-    assert capsys.readouterr().out == f"OK: {store} is whole\n"
+    assert capsys.readouterr().out == f"OK: {store} is complete and readable\n"
 
 
 def test_check_lists_all_problems(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
