@@ -1,6 +1,6 @@
-"""How long a plan takes: all methods in one process, in turns, one observation at a time, one thread.
+"""Planning latency: all methods in one process, in turns, one observation at a time, one thread.
 
-Within a round every method plans once, so that whatever else the machine does hits all of them alike.
+Every method plans once per round, so that other load on the machine affects all of them alike.
 """
 
 import json
@@ -31,20 +31,21 @@ from nsde_policy.training.dataset import build_training_data, load_training_demo
 
 START_SEED = 100_000
 """Seed of the start that is planned from."""
-FEWEST = 3
-"""Rounds that even the slowest method takes part in."""
+MIN_ROUNDS = 3
+REFERENCE_METHOD = "neural_sde"
+"""Method whose median is the unit of the ratios."""
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "diffusion": {
         "DDPM-100": {"scheduler": "ddpm", "steps": 100},
         "DDIM-10": {"scheduler": "ddim", "steps": 10},
     }
 }
-"""Ways to sample a method that are timed each, by what is added to its name."""
+"""Sampling settings that are timed separately, by method and by what is added to its name."""
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A model, and what it is asked."""
+    """A model to time, and the states that it plans from."""
 
     name: str
     method: str
@@ -52,12 +53,12 @@ class Contender:
     model: PolicyModel[Any] = field(repr=False)
     sampling: Sampling
     chunk: int
-    """Actions it executes before it plans again (T_a), and so plans at a time."""
+    """Actions executed before planning again (T_a), and so planned at a time."""
     states: Tensor = field(repr=False)
-    """What it sees, (1, history, d)."""
+    """(1, history, d)."""
 
     @classmethod
-    def of(
+    def build(
         cls,
         name: str,
         record: RunRecord,
@@ -66,28 +67,23 @@ class Contender:
         *,
         device: str = "cpu",
     ) -> "Contender":
-        """A model at the start of an episode."""
-        config, states = record.config, _states(record).to(device)
+        """Build a contender that plans from the start of an episode."""
+        config, states = record.config, _start_states(record).to(device)
         model = model.eval().to(device)
         return cls(name, config.method, preset_of(record), model, sampling, config.chunk, states)
 
-    @property
-    def parameters(self) -> int:
-        """Numbers it learns."""
-        return sum(parameter.numel() for parameter in self.model.parameters())
-
     def plan_sizes(self, actions: int) -> list[int]:
-        """Actions of each plan that it takes to get so many."""
+        """Return the number of actions of each plan that together give `actions`."""
         longest = min(self.chunk, self.model.config.longest_chunk or actions, actions)
         whole, rest = divmod(actions, longest)
         return [longest] * whole + [rest] * (rest > 0)
 
     def network_calls(self, actions: int) -> int:
-        """Network calls, one after the other, for so many actions."""
+        """Count the sequential network calls for `actions`."""
         return sum(self.model.network_calls(size, self.sampling) for size in self.plan_sizes(actions))
 
-    def seconds(self, actions: int, draws: Draws) -> float:
-        """Time from states to so many actions, in the memory of the CPU."""
+    def measure(self, actions: int, draws: Draws) -> float:
+        """Plan `actions` and return the seconds it took, the copy to the CPU included."""
         started = time.perf_counter()
         for size in self.plan_sizes(actions):
             self.model.plan(self.states, steps=size, draws=draws, sampling=self.sampling).cpu()
@@ -96,35 +92,45 @@ class Contender:
 
 @dataclass(frozen=True)
 class Timing:
-    """How long one contender took."""
+    """Measured times of one contender."""
 
     contender: Contender
     actions: int
     chunks: tuple[float, ...]
-    """Seconds for all actions, round by round."""
+    """Seconds for all actions, by round."""
     first_actions: tuple[float, ...]
-    """Seconds for the first action alone."""
+    """Seconds for the first action alone, by round."""
 
     @property
     def median_ms(self) -> float:
-        """For all actions."""
+        """Median time for all actions, milliseconds."""
         return 1e3 * float(np.median(self.chunks))
 
-    @property
-    def p99_ms(self) -> float:
-        """99 of 100 plans are faster; of few rounds, about the slowest."""
-        return 1e3 * float(np.percentile(self.chunks, 99))
+    def to_dict(self, reference_ms: float | None) -> dict[str, Any]:
+        """Return plain values for JSON, with the ratio to the median of the reference method."""
+        contender = self.contender
+        return {
+            "method": contender.name,
+            "median_ms": _round_significant(self.median_ms),
+            "p99_ms": _round_significant(1e3 * float(np.percentile(self.chunks, 99))),
+            "calls_per_chunk": contender.network_calls(self.actions),
+            "first_action_ms": _round_significant(1e3 * float(np.median(self.first_actions))),
+            "parameters": sum(parameter.numel() for parameter in contender.model.parameters()),
+            "ratio": None if reference_ms is None else _round_significant(self.median_ms / reference_ms),
+            "n": len(self.chunks),
+            "actions": self.actions,
+            "policy": contender.method,
+            "preset": contender.preset,
+            "chunk": contender.chunk,
+            "sampling": contender.sampling.to_dict(),
+            "machine": device_name(str(contender.states.device)),
+        }
 
-    @property
-    def first_action_ms(self) -> float:
-        """Median for the first action alone."""
-        return 1e3 * float(np.median(self.first_actions))
 
+def build_fresh_contenders(methods: Sequence[str], *, device: str = "cpu") -> Iterator[Contender]:
+    """Build models of the default preset with random weights, on which the time does not depend.
 
-def fresh_contenders(methods: Sequence[str], *, device: str = "cpu") -> Iterator[Contender]:
-    """Models of the default preset with fresh weights, on which time does not depend; Push-T.
-
-    What they keep of the demonstrations, such as neighbours, is taken from the embedded ones.
+    The task and the demonstrations, which some methods store, are those of the package.
     """
     shipped = RunDirectory(SHIPPED_POLICY).read_record()
     task = get_task_of_run(shipped)
@@ -133,48 +139,50 @@ def fresh_contenders(methods: Sequence[str], *, device: str = "cpu") -> Iterator
         model = build_model(record)
         demos = load_training_demos(record.config.demos, EMBEDDED_DEMOS)
         model.prepare(build_training_data(demos, record.config, task=task.name))
-        yield from _variants(method, record, model, device)
+        yield from _build_variants(method, record, model, device)
 
 
-def run_contenders(runs: Sequence[Path], *, device: str = "cpu") -> Iterator[Contender]:
-    """Trained runs, named by their directories."""
+def load_contenders(runs: Sequence[Path], *, device: str = "cpu") -> Iterator[Contender]:
+    """Load trained runs, named by their directories."""
     for path in runs:
         record, model = load_model(RunDirectory(path))
-        yield from _variants(str(path), record, model, device)
+        yield from _build_variants(str(path), record, model, device)
 
 
-def _variants(name: str, record: RunRecord, model: PolicyModel[Any], device: str) -> Iterator[Contender]:
+def _build_variants(
+    name: str, record: RunRecord, model: PolicyModel[Any], device: str
+) -> Iterator[Contender]:
     own = model.config.sampling
     for detail, changes in VARIANTS.get(record.config.method, {"": {}}).items():
         sampling = type(own).from_dict({**own.to_dict(), **changes})
-        full = f"{name}, {detail}" if detail else name
-        yield Contender.of(full, record, model, sampling, device=device)
+        yield Contender.build(f"{name}, {detail}" if detail else name, record, model, sampling, device=device)
 
 
-def _states(record: RunRecord) -> Tensor:
-    """What a policy remembers at the start of an episode, (1, history, d)."""
+def _start_states(record: RunRecord) -> Tensor:
+    """Return the states of a policy at the start of an episode, (1, history, d)."""
     task, obs = get_task_of_run(record), np.zeros(record.layout.obs_dim)
     if task.env_id is not None:
         env = task.make_env()
         obs, _ = env.reset(seed=START_SEED)
         env.close()
-    memory = build_policy_spec(record).new_history()
-    memory.add_observation(obs)
-    return torch.from_numpy(memory.states())[None]
+    history = build_policy_spec(record).new_history()
+    history.add_observation(obs)
+    return torch.from_numpy(history.states())[None]
 
 
 @torch.no_grad()
-def time_in_turns(
+def measure_latency(
     contenders: Sequence[Contender], *, rounds: int = 30, actions: int = ACTIONS, budget_s: float = 20.0
 ) -> list[Timing]:
     """Time all contenders in turns, after a warm-up.
 
-    One that would take more than `budget_s` sits out some rounds, evenly, though never so many that fewer
-    than three remain.
+    A contender that would take more than `budget_s` skips some rounds, evenly, but takes part in at least
+    `MIN_ROUNDS`.
     """
-    if rounds < FEWEST or actions < 1 or budget_s <= 0:
+    if rounds < MIN_ROUNDS or actions < 1 or budget_s <= 0:
         raise ConfigError(
-            f"need at least {FEWEST} rounds, an action and some time, got {rounds}, {actions}, {budget_s:g} s"
+            f"need rounds >= {MIN_ROUNDS}, actions >= 1 and a budget above 0 s, "
+            f"got {rounds}, {actions} and {budget_s:g} s"
         )
     if not contenders:
         raise ConfigError("nothing to time: name methods, or give runs")
@@ -184,89 +192,58 @@ def time_in_turns(
     with one_thread():
         turns = []
         for contender, random in zip(contenders, draws, strict=True):
-            contender.seconds(1, random)
-            once = contender.seconds(1, random) + contender.seconds(actions, random)
-            turns.append(min(rounds, max(FEWEST, int(budget_s / once))))
+            contender.measure(1, random)
+            once = contender.measure(1, random) + contender.measure(actions, random)
+            turns.append(min(rounds, max(MIN_ROUNDS, int(budget_s / once))))
         for now in range(rounds):
             for i, contender in enumerate(contenders):
                 if (now + 1) * turns[i] // rounds > now * turns[i] // rounds:
-                    chunks[i].append(contender.seconds(actions, draws[i]))
-                    firsts[i].append(contender.seconds(1, draws[i]))
+                    chunks[i].append(contender.measure(actions, draws[i]))
+                    firsts[i].append(contender.measure(1, draws[i]))
     return [
         Timing(contender, actions, tuple(chunk), tuple(first))
         for contender, chunk, first in zip(contenders, chunks, firsts, strict=True)
     ]
 
 
-def ratios(timings: Sequence[Timing]) -> list[float | None]:
-    """How many times the Neural SDE's median each one's is; None where there is no Neural SDE."""
-    ours = next((t.median_ms for t in timings if t.contender.method == "neural_sde"), None)
-    return [None if ours is None else timing.median_ms / ours for timing in timings]
-
-
 def as_rows(timings: Sequence[Timing]) -> list[dict[str, Any]]:
-    """One object per contender, for JSON."""
-    return [
-        {
-            "method": timing.contender.name,
-            "median_ms": _short(timing.median_ms),
-            "p99_ms": _short(timing.p99_ms),
-            "calls_per_chunk": timing.contender.network_calls(timing.actions),
-            "first_action_ms": _short(timing.first_action_ms),
-            "parameters": timing.contender.parameters,
-            "ratio": None if ratio is None else _short(ratio),
-            "n": len(timing.chunks),
-            "actions": timing.actions,
-            "policy": timing.contender.method,
-            "preset": timing.contender.preset,
-            "chunk": timing.contender.chunk,
-            "sampling": timing.contender.sampling.to_dict(),
-            "machine": device_name(str(timing.contender.states.device)),
-        }
-        for timing, ratio in zip(timings, ratios(timings), strict=True)
-    ]
+    """Return one object per contender, for JSON."""
+    reference = next((t.median_ms for t in timings if t.contender.method == REFERENCE_METHOD), None)
+    return [timing.to_dict(reference) for timing in timings]
 
 
 def as_json(timings: Sequence[Timing]) -> str:
-    """A list of objects, one line each."""
+    """Return a JSON list with one line per contender."""
     return "[\n" + ",\n".join(json.dumps(row) for row in as_rows(timings)) + "\n]\n"
 
 
 def as_markdown(timings: Sequence[Timing], *, device: str) -> str:
-    """The table, the fastest first."""
-    actions = timings[0].actions
+    """Return a table, the fastest first."""
+    rows = as_rows(timings)
+    reference = "–" if rows[0]["ratio"] is None else get_method(REFERENCE_METHOD).title
     lines = [
-        f"{actions} actions from one observation, batch 1, one thread, {device_name(device)}, torch "
-        f"{torch.__version__}; milliseconds",
+        f"{timings[0].actions} actions from one observation, batch 1, one thread, {device_name(device)}, "
+        f"torch {torch.__version__}; milliseconds",
         "",
-        f"| method | median | p99 | first action | calls | parameters | × {_ours(timings)} | rounds |",
+        f"| method | median | p99 | first action | calls | parameters | × {reference} | rounds |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for row in sorted(as_rows(timings), key=lambda row: float(row["median_ms"])):
+    for row in sorted(rows, key=lambda row: float(row["median_ms"])):
         times = [f"{row[key]:.2f}" for key in ("median_ms", "p99_ms", "first_action_ms")]
-        costs = [str(row["calls_per_chunk"]), f"{row['parameters']:,}", _times(row["ratio"]), str(row["n"])]
+        ratio = row["ratio"]
+        factor = "–" if ratio is None else f"{ratio:.2g}" if ratio < 10 else f"{ratio:.0f}"
+        costs = [str(row["calls_per_chunk"]), f"{row['parameters']:,}", factor, str(row["n"])]
         lines.append(f"| {' | '.join([row['method'], *times, *costs])} |")
     return "\n".join(lines)
 
 
-def _times(ratio: float | None) -> str:
-    if ratio is None:
-        return "–"
-    return f"{ratio:.2g}" if ratio < 10 else f"{ratio:.0f}"
-
-
-def _ours(timings: Sequence[Timing]) -> str:
-    names = [timing.contender.name for timing in timings if timing.contender.method == "neural_sde"]
-    return get_method("neural_sde").title if names else "–"
-
-
-def _short(value: float) -> float:
-    """Five significant digits."""
+def _round_significant(value: float) -> float:
+    """Round to five significant digits."""
     return float(f"{value:.5g}") if math.isfinite(value) else value
 
 
 def device_name(device: str) -> str:
-    """The processor, in words."""
+    """Return the name of the processor behind a torch device."""
     if device.startswith("cuda"):
         name: str = torch.cuda.get_device_name(device)
         return name

@@ -1,7 +1,6 @@
-"""Comparisons of two policies start by start: what they share, such as hard starts, cancels.
+"""Paired comparison of two policies on the same starts.
 
-Both play the same starts, so their difference is known start by start, and its interval is far narrower
-than what two separate intervals suggest.
+The difference is known for every start, so its interval is far narrower than two separate intervals suggest.
 """
 
 import math
@@ -14,7 +13,7 @@ from nsde_policy.errors import ComparisonError
 from nsde_policy.eval.statistics import Estimate, mean
 
 LEVEL = 0.05
-"""A p-value below it counts: the counterpart of 95 % intervals."""
+"""Significance level of p-values, matching 95 % intervals."""
 NO_DIFFERENCE = "no difference shown"
 
 
@@ -25,37 +24,37 @@ def paired_difference(
     resamples: int = 10_000,
     seed: int = 0,
 ) -> Estimate:
-    """Mean of a − b over the starts with its 95 % percentile bootstrap interval.
+    """Estimate the mean of a − b over the starts with its 95 % percentile bootstrap interval.
 
-    Starts are drawn with replacement, both policies' values together. The interval says how far the
-    difference would move on other starts, not what another training would have given.
+    Starts are resampled, with both policies' values together. The interval covers the choice of starts, not
+    the randomness of training.
     """
     first, second = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
     if first.shape != second.shape or first.ndim != 1 or not len(first):
         raise ComparisonError(
-            f"pairs need one value per start on either side, got shapes {first.shape} and {second.shape}"
+            f"need one value per start for both policies, got shapes {first.shape} and {second.shape}"
         )
     return mean((first - second).tolist(), resamples=resamples, seed=seed)
 
 
 class McNemar(NamedTuple):
-    """On how many pairs only one of two policies succeeded, and how surprising that split is."""
+    """Numbers of pairs in which only one policy succeeded, and the p-value of their difference."""
 
     only_a: int
     only_b: int
     p: float
-    """Chance of a split at least as uneven if either side were as likely; two-sided, exact."""
+    """Probability of a split at least as uneven under the null hypothesis; two-sided, exact."""
 
 
 def mcnemar(a: Sequence[bool] | np.ndarray, b: Sequence[bool] | np.ndarray) -> McNemar:
-    """McNemar's exact test of paired successes: the pairs that differ are fair coins, or they are not.
+    """Compute McNemar's exact test of paired successes.
 
     p = min(1, 2 P(X ≤ min(n_A, n_B))) with X binomial, n_A + n_B throws of probability ½ (McNemar, 1947).
     """
     first, second = np.asarray(a, dtype=bool), np.asarray(b, dtype=bool)
     if first.shape != second.shape:
         raise ComparisonError(
-            f"pairs need one outcome on either side, got shapes {first.shape} and {second.shape}"
+            f"need one outcome per start for both policies, got shapes {first.shape} and {second.shape}"
         )
     only_a, only_b = int((first & ~second).sum()), int((second & ~first).sum())
     n = only_a + only_b
@@ -64,10 +63,10 @@ def mcnemar(a: Sequence[bool] | np.ndarray, b: Sequence[bool] | np.ndarray) -> M
 
 
 def verdict(difference: Estimate, *, a: str, b: str, p: float | None = None) -> str:
-    """ "A ahead" or "B ahead" of the difference A − B; else that none is shown.
+    """Return "A ahead" or "B ahead" for the difference A − B, or that no difference is shown.
 
-    Ahead needs an interval that excludes zero and, where a test was made, p < 0.05 as well: where very few
-    pairs differ, a bootstrap alone is too bold.
+    Ahead requires an interval that excludes zero and, if p is given, p < 0.05: with very few differing pairs,
+    a bootstrap interval alone is too narrow.
     """
     if p is not None and p >= LEVEL:
         return NO_DIFFERENCE

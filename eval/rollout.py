@@ -29,7 +29,8 @@ class RolloutConfig:
     """How episodes are played."""
 
     task: Task | None = None
-    """What is played; None for the task that the policy was trained for."""
+    """Task to play; None for the one that the policy was trained for. Worker processes need it if the task is
+    registered by the running program instead of an entry point."""
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the environment, which override those of the task."""
     chunk: int | None = None

@@ -1,4 +1,4 @@
-"""Figures with 95 % intervals: a number without one is an anecdote."""
+"""Means and proportions with 95 % intervals."""
 
 import math
 from collections.abc import Sequence
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 Z95 = 1.959963984540054
-"""Two-sided 95 % quantile of the normal law."""
+"""Two-sided 95 % quantile of the normal distribution."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure over n samples with its 95 % interval."""
+    """A statistic of n samples with its 95 % interval."""
 
     value: float
     low: float
@@ -24,7 +24,7 @@ class Estimate:
 
 
 def proportion(successes: int, n: int) -> Estimate:
-    """A share with Wilson's interval, which is honest near 0 and 1."""
+    """Estimate a proportion with Wilson's interval, which is valid near 0 and 1."""
     p = successes / n
     centre = (p + Z95**2 / (2 * n)) / (1 + Z95**2 / n)
     half = Z95 / (1 + Z95**2 / n) * math.sqrt(p * (1 - p) / n + Z95**2 / (4 * n * n))
@@ -32,7 +32,7 @@ def proportion(successes: int, n: int) -> Estimate:
 
 
 def mean(values: Sequence[float], *, resamples: int = 10_000, seed: int = 0) -> Estimate:
-    """A mean with its percentile bootstrap interval."""
+    """Estimate a mean with its percentile bootstrap interval."""
     array = np.asarray(values, dtype=float)
     rng = np.random.default_rng(seed)
     means = array[rng.integers(len(array), size=(resamples, len(array)))].mean(axis=1)

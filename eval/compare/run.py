@@ -16,7 +16,7 @@ from nsde_policy.eval.compare.result import ACTIONS, Comparison, merged, read_co
 from nsde_policy.eval.compare.suite import less_demonstrations, preset_of
 from nsde_policy.eval.disturbances import Condition
 from nsde_policy.eval.evaluate import change_sampling, evaluate_policy
-from nsde_policy.eval.latency import FEWEST, Contender, as_rows, device_name, time_in_turns
+from nsde_policy.eval.latency import MIN_ROUNDS, Contender, as_rows, device_name, measure_latency
 from nsde_policy.eval.rollout import EpisodeResult, Trace
 from nsde_policy.files import replace_file
 from nsde_policy.inference.loading import load_model
@@ -65,8 +65,8 @@ def compare(
     What was played is kept in the folder `kept`, and not played again as long as weights and settings are
     the same.
     """
-    if rounds and rounds < FEWEST:
-        raise ConfigError(f"timing takes at least {FEWEST} rounds, got {rounds}; 0 leaves it out")
+    if rounds and rounds < MIN_ROUNDS:
+        raise ConfigError(f"timing takes at least {MIN_ROUNDS} rounds, got {rounds}; 0 leaves it out")
     records = checked_records(jobs)
     names = names_of(records)
     found = []
@@ -236,8 +236,8 @@ def _timed(
     for name, job in first.items():
         record, model = load_model(RunDirectory(job.run))
         sampling = change_sampling(record.config.model.sampling, job.sampling)
-        contenders.append(Contender.of(name, records[job.run], model, sampling))
-    return as_rows(time_in_turns(contenders, rounds=rounds))
+        contenders.append(Contender.build(name, records[job.run], model, sampling))
+    return as_rows(measure_latency(contenders, rounds=rounds))
 
 
 def with_latency(comparison: Comparison, rows: Sequence[Mapping[str, Any]]) -> Comparison:

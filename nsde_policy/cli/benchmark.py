@@ -39,9 +39,9 @@ class Benchmark:
         from nsde_policy.eval.latency import (
             as_json,
             as_markdown,
-            fresh_contenders,
-            run_contenders,
-            time_in_turns,
+            build_fresh_contenders,
+            load_contenders,
+            measure_latency,
         )
         from nsde_policy.training.progress import pick_device
 
@@ -52,6 +52,9 @@ class Benchmark:
             raise ConfigError("a method or a run is named twice; name each once")
         options.check_json_file(self.json)
         device = pick_device(self.device)
-        contenders = [*fresh_contenders(methods, device=device), *run_contenders(self.runs, device=device)]
-        timings = time_in_turns(contenders, rounds=self.rounds, actions=self.chunk, budget_s=self.budget)
+        contenders = [
+            *build_fresh_contenders(methods, device=device),
+            *load_contenders(self.runs, device=device),
+        ]
+        timings = measure_latency(contenders, rounds=self.rounds, actions=self.chunk, budget_s=self.budget)
         options.print_results(self.json, as_json(timings), as_markdown(timings, device=device))

@@ -23,7 +23,7 @@ def is_colour(picture, point, colour):
     return np.abs(picture[round(y), round(x)].astype(int) - colour).max() <= 4
 
 
-def test_the_recorded_frames_are_drawn_to_35_db(human_demos):
+def test_benchmark_frame_matches_recorded_frames_to_35_db(human_demos):
     import zarr
 
     data = zarr.open_group(str(human_demos), mode="r")["data"]
@@ -43,7 +43,7 @@ def test_the_recorded_frames_are_drawn_to_35_db(human_demos):
 
 
 @pytest.mark.parametrize("size", [16, 96, 333, 1024])
-def test_a_frame_for_people_comes_in_any_size(size):
+def test_frame_has_the_requested_size(size):
     picture = drawing.frame((100, 100), (300, 300, 1.0), size=size, target=(120, 120))
     assert picture.shape == (size, size, 3)
     assert picture.dtype == np.uint8
@@ -58,12 +58,12 @@ def test_a_frame_for_people_comes_in_any_size(size):
         ({"paths": np.zeros((1, 3, 3))}, r"shape \(n_points, 2\), got \(3, 3\)"),
     ],
 )
-def test_a_picture_that_cannot_be_drawn_is_refused(asked, message):
+def test_invalid_drawing_arguments_are_rejected(asked, message):
     with pytest.raises(EnvInputError, match=message):
         drawing.frame((100, 100), (300, 300, 1.0), **asked)
 
 
-def test_everything_asked_for_is_in_the_frame():
+def test_frame_shows_all_requested_shapes():
     agent, block = (100.0, 100.0), (300.0, 300.0, 1.0)
     palette = drawing.Palette()
     path = np.array([[[100.0, 100.0], [200.0, 100.0], [300.0, 120.0]]])
@@ -89,7 +89,7 @@ def test_rgb_array_shows_the_target_of_the_last_action():
     assert is_colour(env.render(), (60, 450), target)
 
 
-def test_a_window_works_without_a_screen_when_asked_to():
+def test_window_works_with_a_dummy_display():
     code = (
         "import gymnasium, numpy, nsde_policy.envs\n"
         "e = gymnasium.make('nsde_policy/PushT-v0', render_mode='human', render_size=128)\n"

@@ -16,7 +16,7 @@ OLD_PYMUNK = Path(os.environ.get("NSDE_POLICY_PYMUNK_6", Path(sys.prefix) / "pym
 
 
 @pytest.mark.parametrize("pymunk", ["installed", "6.11"])
-def test_every_human_demonstration_replays_as_it_was_recorded(human_demos, pymunk):
+def test_human_demonstrations_replay_as_recorded(human_demos, pymunk):
     env = dict(os.environ)
     if pymunk != "installed":
         if not OLD_PYMUNK.is_dir():
@@ -37,7 +37,7 @@ def test_every_human_demonstration_replays_as_it_was_recorded(human_demos, pymun
     assert max(e["angle_error"] for e in episodes) < 1e-4
 
 
-def test_placing_the_angle_first_restores_the_position_and_the_legacy_order_does_not():
+def test_only_placing_the_angle_first_restores_the_position():
     state = [100.0, 200.0, 300.0, 250.0, 2.0]
     exact, legacy = PushTDynamics(), PushTDynamics()
     exact.place(state)
@@ -49,7 +49,7 @@ def test_placing_the_angle_first_restores_the_position_and_the_legacy_order_does
     assert math.dist(legacy.block[:2], (300.0, 250.0)) > 1.0
 
 
-def test_the_agent_never_leaves_the_table_however_it_is_driven():
+def test_agent_never_leaves_the_table():
     table = PushTDynamics()
     table.place([0.0, 512.0, 256.0, 256.0, 0.0])
     for target in [(512.0, 0.0), (0.0, 512.0)] * 20 + [(512.0, 0.0)] * 3 + [(0.0, 0.0), (512.0, 512.0)] * 20:
@@ -58,7 +58,7 @@ def test_the_agent_never_leaves_the_table_however_it_is_driven():
         assert 0.0 <= table.agent[1] <= 512.0
 
 
-def test_contacts_are_counted_only_while_the_agent_touches_the_block():
+def test_contacts_are_counted_only_while_agent_and_block_touch():
     table = PushTDynamics()
     table.place([256.0, 150.0, 256.0, 256.0, 0.0])
     counts = []
@@ -74,7 +74,7 @@ def test_contacts_are_counted_only_while_the_agent_touches_the_block():
     assert table.block[1] == pytest.approx(before[1], abs=1.0)
 
 
-def test_the_block_stops_the_moment_nobody_pushes_it():
+def test_block_stops_as_soon_as_it_is_not_pushed():
     table = PushTDynamics()
     table.place([256.0, 200.0, 256.0, 256.0, 0.0])
     table.advance(256.0, 300.0)

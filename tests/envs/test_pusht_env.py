@@ -39,11 +39,11 @@ def start_of(seed, **kwargs):
 @pytest.mark.filterwarnings("ignore:.*recommend using a symmetric and normalized space")
 @pytest.mark.parametrize("obs_type", OBS_TYPES)
 @pytest.mark.parametrize("env_id", IDS)
-def test_gymnasium_finds_nothing_wrong(env_id, obs_type):
+def test_env_passes_the_gymnasium_checker(env_id, obs_type):
     check_env(gym.make(env_id, obs_type=obs_type).unwrapped)
 
 
-def test_push_t_is_registered():
+def test_env_is_registered():
     assert PUSHT_ID in IDS
 
 
@@ -66,15 +66,15 @@ def test_demonstration_k_starts_where_benchmark_seed_k_does(human_states, k):
 
 
 @pytest.mark.parametrize("seed", GYM_PUSHT_STARTS)
-def test_the_gym_pusht_rule_starts_where_gym_pusht_does(seed):
+def test_gym_pusht_rule_matches_gym_pusht(seed):
     assert start_of(seed, reset_rule="gym_pusht") == pytest.approx(GYM_PUSHT_STARTS[seed], abs=1e-9)
 
 
-def test_the_two_rules_draw_different_states_from_one_seed():
+def test_reset_rules_draw_different_states_from_one_seed():
     assert not np.allclose(start_of(100000), start_of(100000, reset_rule="gym_pusht"))
 
 
-def test_without_a_seed_every_episode_starts_elsewhere_and_the_sequence_repeats():
+def test_unseeded_resets_draw_a_repeatable_sequence_of_starts():
     def three(env):
         env.reset(seed=5)
         return np.array([env.reset()[0] for _ in range(3)])
@@ -84,7 +84,7 @@ def test_without_a_seed_every_episode_starts_elsewhere_and_the_sequence_repeats(
     assert len(np.unique(first[:, 0])) == 3
 
 
-def test_a_given_state_is_restored_exactly():
+def test_given_state_is_restored_exactly():
     rng = np.random.default_rng(3)
     env = make()
     for _ in range(50):
@@ -93,13 +93,13 @@ def test_a_given_state_is_restored_exactly():
         assert obs == pytest.approx(state, abs=1e-9)
 
 
-def test_a_state_that_touches_the_block_is_restored_exactly_too():
+def test_state_with_contact_is_restored_exactly():
     state = [256.0, 250.0, 256.0, 256.0, 0.0]  # the agent stands in the bar
     obs, _ = make().reset(options={"state": state})
     assert obs == pytest.approx(state, abs=1e-9)
 
 
-def test_an_episode_repeats_itself_after_a_reset():
+def test_episode_repeats_after_a_reset():
     rng = np.random.default_rng(0)
     actions = rng.uniform(100, 400, (80, 2))
     env = make()
@@ -124,14 +124,14 @@ def test_reward_is_coverage_over_95_percent_and_success_ends_the_episode():
     assert info["coverage"] < 0.95
 
 
-def test_an_episode_is_truncated_after_300_periods():
+def test_episode_is_truncated_after_300_periods():
     env = make()
     env.reset(seed=100000)
     ended = [env.step(np.array([30.0, 30.0]))[3] for _ in range(300)]
     assert ended.index(True) == 299
 
 
-def test_targets_off_the_table_are_clipped_to_it():
+def test_targets_are_clipped_to_the_table():
     far, edge = make(), make()
     for env in (far, edge):
         env.reset(seed=100001)
@@ -141,7 +141,7 @@ def test_targets_off_the_table_are_clipped_to_it():
         assert np.array_equal(a, b)
 
 
-def test_keypoints_are_those_of_the_demonstrations(human_demos):
+def test_keypoints_match_the_demonstrations(human_demos):
     import zarr
 
     data = zarr.open_group(str(human_demos), mode="r")["data"]
@@ -184,7 +184,7 @@ BAD_ACTIONS = {
 
 
 @pytest.mark.parametrize("name", BAD_ACTIONS)
-def test_a_bad_action_is_refused_and_changes_nothing(name):
+def test_invalid_action_is_rejected_and_changes_nothing(name):
     action, message = BAD_ACTIONS[name]
     env = make()
     before, _ = env.reset(seed=100000)
@@ -211,7 +211,7 @@ BAD_OPTIONS = {
 
 
 @pytest.mark.parametrize("name", BAD_OPTIONS)
-def test_bad_reset_options_are_refused(name):
+def test_invalid_reset_options_are_rejected(name):
     options, message = BAD_OPTIONS[name]
     with pytest.raises(EnvInputError, match=message):
         make().reset(options=options)
@@ -226,38 +226,38 @@ BAD_SETTINGS = {
 
 
 @pytest.mark.parametrize("name", BAD_SETTINGS)
-def test_bad_settings_are_refused(name):
+def test_invalid_settings_are_rejected(name):
     settings, message = BAD_SETTINGS[name]
     with pytest.raises(EnvInputError, match=message):
         PushTEnv(**settings)
 
 
-def test_a_seed_the_benchmark_cannot_mean_is_refused():
+def test_benchmark_rule_rejects_seeds_of_2_to_the_32():
     with pytest.raises(EnvInputError, match=r"below 2\*\*32"):
         make().reset(seed=2**32)
 
 
 @pytest.mark.parametrize("seed", [-1, 1.5, "7", True, [7]])
-def test_a_seed_that_is_no_whole_number_is_refused(seed):
+def test_invalid_seed_is_rejected(seed):
     with pytest.raises(EnvInputError, match="a seed must be a non-negative integer"):
         make().reset(seed=seed)
 
 
-def test_a_seed_of_numpys_is_the_same_seed():
+def test_numpy_integer_is_a_valid_seed():
     assert np.array_equal(start_of(np.int64(100000)), start_of(100000))
 
 
-def test_the_id_can_name_the_module_that_registers_it():
+def test_env_id_can_name_its_module():
     code = "import gymnasium; gymnasium.make('nsde_policy.envs:nsde_policy/PushT-v0').reset(seed=0)"
     subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=True)
 
 
-def test_stepping_before_a_reset_is_refused():
+def test_step_before_reset_is_rejected():
     with pytest.raises(EnvInputError, match=r"call reset\(\) first"):
         PushTEnv().step(np.zeros(2))
 
 
-def test_rendering_without_a_mode_says_which_there_are():
+def test_render_without_a_mode_lists_the_modes():
     env = PushTEnv()
     env.reset(seed=0)
     with pytest.raises(EnvInputError, match="rgb_array"):

@@ -22,7 +22,7 @@ def oracle(pose):
     return placed(pose).intersection(placed(geometry.GOAL_POSE)).area / TEE.area
 
 
-def test_the_outline_is_the_two_parts_together():
+def test_outline_is_the_union_of_both_parts():
     assert shapely.Polygon(geometry.OUTLINE).equals(TEE)
     assert TEE.area == geometry.AREA
 
@@ -47,17 +47,17 @@ def test_coverage_agrees_with_shapely_near_success():
 
 
 @pytest.mark.parametrize("turns", [0, 1, -2])
-def test_the_goal_pose_covers_the_goal_whole(turns):
+def test_goal_pose_covers_the_whole_goal(turns):
     x, y, angle = geometry.GOAL_POSE
     assert geometry.coverage((x, y, angle + turns * 2 * math.pi)) == pytest.approx(1.0, abs=1e-12)
 
 
 @pytest.mark.parametrize("quarter", [1, 2, 3])
-def test_right_angles_where_edges_are_parallel_are_exact_too(quarter):
+def test_coverage_is_exact_with_parallel_edges(quarter):
     x, y, angle = geometry.GOAL_POSE
     pose = (x, y, angle + quarter * math.pi / 2)
     assert geometry.coverage(pose) == pytest.approx(oracle(pose), abs=1e-12)
 
 
-def test_a_block_far_away_covers_nothing():
+def test_distant_block_covers_nothing():
     assert geometry.coverage((-200.0, 700.0, 1.0)) == 0.0

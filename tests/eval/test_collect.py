@@ -54,7 +54,7 @@ def store(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_what_was_collected_is_what_was_played_and_where_it_comes_from(run: Path, store: Path):
+def test_store_holds_the_played_episodes_and_their_provenance(run: Path, store: Path):
     demos = load_demonstrations(store)
     assert (len(demos), demos.angles, demos.rate_hz) == (4, (4,), 10)
     assert check_store(store) == []
@@ -78,7 +78,7 @@ def test_what_was_collected_is_what_was_played_and_where_it_comes_from(run: Path
             obs, *_ = env.step(action)
 
 
-def test_the_number_of_processes_changes_nothing(run: Path, store: Path, tmp_path: Path):
+def test_store_is_independent_of_the_number_of_processes(run: Path, store: Path, tmp_path: Path):
     out = tmp_path / "demos.zarr"
     args = command(run, out, "--episodes", "4", "--seed-start", "7")
     args[args.index("--workers") + 1] = "2"
@@ -86,14 +86,14 @@ def test_the_number_of_processes_changes_nothing(run: Path, store: Path, tmp_pat
     assert content(out) == content(store)
 
 
-def test_collecting_in_two_goes_gives_the_same_store(run: Path, store: Path, tmp_path: Path):
+def test_collecting_in_several_runs_gives_the_same_store(run: Path, store: Path, tmp_path: Path):
     out = tmp_path / "demos.zarr"
     for episodes in ("1", "4", "4", "2"):
         assert main(command(run, out, "--episodes", episodes, "--seed-start", "7")) == 0
     assert content(out) == content(store)
 
 
-def test_killed_at_any_moment_it_goes_on_to_the_same_store(run: Path, store: Path, tmp_path: Path):
+def test_killed_process_resumes_to_the_same_store(run: Path, store: Path, tmp_path: Path):
     out = tmp_path / "demos.zarr"
     args = command(run, out, "--episodes", "4", "--seed-start", "7")
     for held in (0, 1):
@@ -114,7 +114,7 @@ def _episodes(store: Path) -> int:
     return json.loads(count.read_text())["shape"][0] if count.exists() else 0
 
 
-def test_only_successes_are_kept_where_asked(tmp_path: Path):
+def test_only_success_discards_failures(tmp_path: Path):
     out = tmp_path / "won.zarr"
     args = ["--episodes", "3", "--only-success", "--seed-start", "100000"]
     assert main(command("shipped", out, *args)) == 0
@@ -127,7 +127,7 @@ def test_only_successes_are_kept_where_asked(tmp_path: Path):
     assert all(len(episode) < 300 for episode in demos), "an episode ends when it succeeds"
 
 
-def test_a_policy_that_never_succeeds_is_given_up(
+def test_only_success_gives_up_after_many_failures(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr(generating, "MAX_FAILURES", 2)
@@ -136,7 +136,7 @@ def test_a_policy_that_never_succeeds_is_given_up(
     assert "2 episodes in a row failed, up to seed 8" in capsys.readouterr().err
 
 
-def test_what_was_collected_trains_at_once(store: Path, tmp_path: Path):
+def test_collected_store_can_be_trained_on(store: Path, tmp_path: Path):
     quick = ["--train.steps", "20", "--model.network.width", "16", "--device", "cpu"]
     assert main(["train", "--demos", str(store), *quick, "--out", str(tmp_path / "run")]) == 0
     assert main(["eval", str(tmp_path / "run"), "--episodes", "1", "--workers", "1"]) == 0
@@ -153,7 +153,7 @@ def test_what_was_collected_trains_at_once(store: Path, tmp_path: Path):
         (["--policy", "shipped"], "was made with policy"),
     ],
 )
-def test_a_store_of_other_settings_is_refused_and_not_touched(
+def test_store_with_other_settings_is_rejected_and_unchanged(
     run: Path, store: Path, args: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ):
     before = {p: p.stat().st_mtime_ns for p in store.rglob("*")}
@@ -194,7 +194,7 @@ def test_bad_input_exits_with_code_2(
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")} == before
 
 
-def test_a_store_that_lost_what_is_known_of_its_episodes_is_not_continued(tmp_path: Path):
+def test_store_without_episode_info_cannot_be_resumed(tmp_path: Path):
     path = tmp_path / "demos.zarr"
     with Collection.open(path, HAND) as collection:
         collection.add(recorded(), EpisodeInfo(1, True, 1.0))
@@ -210,7 +210,7 @@ def test_a_store_that_lost_what_is_known_of_its_episodes_is_not_continued(tmp_pa
     assert len(load_demonstrations(path)) == 2
 
 
-def test_an_empty_store_is_taken_over_whatever_it_was_meant_for(tmp_path: Path):
+def test_empty_store_can_be_resumed_with_other_settings(tmp_path: Path):
     path, machine = tmp_path / "demos.zarr", Provenance("policy", {"env": "a table"}, {})
     for provenance in (HAND, machine, HAND):
         with Collection.open(path, provenance) as collection:
@@ -225,14 +225,14 @@ def test_an_empty_store_is_taken_over_whatever_it_was_meant_for(tmp_path: Path):
         Collection.open(path, machine)
 
 
-def test_a_recording_that_does_not_say_how_it_was_made_is_told_so_in_words(tmp_path: Path):
+def test_store_without_provenance_cannot_be_resumed(tmp_path: Path):
     with DemoWriter(tmp_path / "demos.zarr") as writer:
         writer.append(recorded())
     with pytest.raises(EpisodeError, match="does not say how its episodes were made"):
         Collection.open(tmp_path / "demos.zarr", HAND)
 
 
-def test_a_collection_knows_its_episodes_and_takes_the_last_one_back(tmp_path: Path):
+def test_collection_lists_episodes_and_undoes_the_last(tmp_path: Path):
     path = tmp_path / "demos.zarr"
     kept = [EpisodeInfo(seed, seed > 1, seed / 4) for seed in range(3)]
     with Collection.open(path, HAND) as collection:

@@ -1,4 +1,4 @@
-"""Tests for eval/latency.py and `nsde-policy benchmark latency`; no time is asserted, machines differ."""
+"""Tests for eval/latency.py and `nsde-policy benchmark latency`; without limits on the times themselves."""
 
 import json
 from dataclasses import replace
@@ -12,7 +12,7 @@ from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.cli.main import main
 from nsde_policy.config import Sampling
 from nsde_policy.errors import ConfigError
-from nsde_policy.eval.latency import Contender, as_markdown, as_rows, fresh_contenders, time_in_turns
+from nsde_policy.eval.latency import Contender, as_markdown, as_rows, build_fresh_contenders, measure_latency
 from nsde_policy.inference.loading import build_model, load_model
 from nsde_policy.methods.base import Draws
 from nsde_policy.methods.regression import Regression, RegressionConfig
@@ -20,7 +20,7 @@ from nsde_policy.run_directory import RunDirectory
 
 
 class Counting(Regression):
-    """Regression that writes down who planned how much."""
+    """Regression that logs which model planned how many actions."""
 
     log: list[tuple[int, int]]
     number = 0
@@ -37,13 +37,13 @@ def counting(number: int, log: list[tuple[int, int]], *, horizon: int = 9, chunk
     model = Counting(config, record.layout, generator=torch.Generator().manual_seed(0))
     model.number, model.log = number, log
     record = replace(record, config=replace(record.config, model=config, chunk=chunk))
-    return Contender.of(f"number {number}", record, model, Sampling())
+    return Contender.build(f"number {number}", record, model, Sampling())
 
 
-def test_all_take_turns_within_a_round():
+def test_every_method_plans_once_per_round():
     log: list[tuple[int, int]] = []
     contenders = [counting(number, log) for number in (1, 2, 3)]
-    timings = time_in_turns(contenders, rounds=4)
+    timings = measure_latency(contenders, rounds=4)
     turns = [number for number, steps in log if steps == 8]
     assert turns == [1, 2, 3] * 5  # once to warm up
     assert [len(timing.chunks) for timing in timings] == [4, 4, 4]
@@ -51,59 +51,60 @@ def test_all_take_turns_within_a_round():
     assert (log.count((1, 1)), log.count((1, 8))) == (6, 5)
 
 
-def test_who_plans_one_action_at_a_time_plans_eight_times():
+def test_short_chunks_take_several_plans():
     log: list[tuple[int, int]] = []
     contenders = [counting(1, log, horizon=2, chunk=1), counting(2, log, chunk=3), counting(3, log)]
     assert [contender.plan_sizes(8) for contender in contenders] == [[1] * 8, [3, 3, 2], [8]]
     assert [contender.network_calls(8) for contender in contenders] == [8, 3, 1]
-    time_in_turns(contenders[:1], rounds=3)
+    measure_latency(contenders[:1], rounds=3)
     assert len(log) == 8 * 4 + 2 + 3
 
 
-def test_the_slow_sit_out_rounds_evenly_and_the_table_says_so(monkeypatch: pytest.MonkeyPatch):
+def test_slow_methods_skip_rounds_evenly(monkeypatch: pytest.MonkeyPatch):
     log: list[tuple[int, int]] = []
     slow, quick = counting(1, log), counting(2, log)
-    true_seconds = Contender.seconds
+    measure = Contender.measure
 
-    def seconds(self: Contender, actions: int, draws: Draws) -> float:
-        true_seconds(self, actions, draws)
+    def fake_measure(self: Contender, actions: int, draws: Draws) -> float:
+        measure(self, actions, draws)
         return 2.0 if self is slow else 0.001
 
-    monkeypatch.setattr(Contender, "seconds", seconds)
-    timings = time_in_turns([slow, quick], rounds=12, budget_s=16.0)
+    monkeypatch.setattr(Contender, "measure", fake_measure)
+    timings = measure_latency([slow, quick], rounds=12, budget_s=16.0)
     assert [len(timing.chunks) for timing in timings] == [4, 12]
     turns = [number for number, steps in log if steps == 8][2:]
     assert turns == [2, 2, 1, 2] * 4
     assert timings[0].median_ms == pytest.approx(2000)
     assert "| number 1 | 2000.00 | 2000.00 | 2000.00 | 1 |" in as_markdown(timings, device="cpu")
-    least = time_in_turns([slow, quick], rounds=12, budget_s=1.0)
+    least = measure_latency([slow, quick], rounds=12, budget_s=1.0)
     assert [len(timing.chunks) for timing in least] == [3, 12]
 
 
-def test_percentiles_and_ratios_are_what_they_are_called(monkeypatch: pytest.MonkeyPatch):
+def test_percentiles_and_ratios(monkeypatch: pytest.MonkeyPatch):
     record, ours = load_model(RunDirectory(SHIPPED_POLICY))
-    contenders = [Contender.of("ours", record, ours, ours.config.sampling), counting(1, [])]
+    contenders = [Contender.build("ours", record, ours, ours.config.sampling), counting(1, [])]
     clock = iter(range(1, 10_000))
-    monkeypatch.setattr(Contender, "seconds", lambda self, *_: next(clock) if self.name == "ours" else 500.0)
-    timings = time_in_turns(contenders, rounds=5, budget_s=1e6)
+    monkeypatch.setattr(Contender, "measure", lambda self, *_: next(clock) if self.name == "ours" else 500.0)
+    timings = measure_latency(contenders, rounds=5, budget_s=1e6)
     assert timings[0].chunks == (4, 6, 8, 10, 12)
     assert timings[0].median_ms == 8000
-    assert timings[0].p99_ms == pytest.approx(1000 * (12 - 0.04 * 2))
+    assert as_rows(timings)[0]["p99_ms"] == pytest.approx(1000 * (12 - 0.04 * 2), rel=1e-4)
     assert [row["ratio"] for row in as_rows(timings)] == [1, 62.5]
     assert [row["ratio"] for row in as_rows(timings[1:])] == [None]
 
 
-def test_fresh_models_are_the_default_presets_asked_at_a_start_of_push_t():
-    shipped, regression = fresh_contenders(["neural_sde", "regression"])
+def test_fresh_models_have_the_default_preset_and_a_real_start():
+    shipped, regression = build_fresh_contenders(["neural_sde", "regression"])
     record = RunDirectory(SHIPPED_POLICY).read_record()
-    assert shipped.parameters == sum(p.numel() for p in build_model(record).parameters())
+    sizes = [sum(p.numel() for p in model.parameters()) for model in (shipped.model, build_model(record))]
+    assert sizes[0] == sizes[1]
     assert (shipped.preset, shipped.network_calls(8), regression.network_calls(8)) == ("default", 8, 1)
     assert shipped.states.shape == (1, 2, 7)
     assert torch.equal(shipped.states[0, 0], shipped.states[0, 1])
     assert torch.equal(shipped.states[0, 0, :2], shipped.states[0, 0, 5:])
 
 
-def test_the_command_prints_a_table_and_writes_a_list(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_command_prints_a_table_and_writes_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     file = tmp_path / "latency.json"
     args = ["--methods", "regression", "neural_sde", "--runs", str(SHIPPED_POLICY), "--rounds", "3"]
     assert main(["benchmark", "latency", *args, "--json", str(file)]) == 0
@@ -118,7 +119,7 @@ def test_the_command_prints_a_table_and_writes_a_list(tmp_path: Path, capsys: py
     assert rows[1]["ratio"] == 1
 
 
-def test_the_list_can_go_to_standard_output(capsys: pytest.CaptureFixture[str]):
+def test_json_can_go_to_standard_output(capsys: pytest.CaptureFixture[str]):
     args = ["benchmark", "latency", "--methods", "regression", "--rounds", "3", "--chunk", "4", "--json", "-"]
     assert main(args) == 0
     (row,) = json.loads(capsys.readouterr().out)
@@ -128,11 +129,11 @@ def test_the_list_can_go_to_standard_output(capsys: pytest.CaptureFixture[str]):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--methods", "telepathy"], "no policy 'telepathy'"),
+        (["--methods", "telepathy"], "unknown method 'telepathy'"),
         (["--methods", "regression", "regression"], "named twice"),
-        (["--methods", "regression", "--rounds", "2"], "at least 3 rounds"),
-        (["--methods", "regression", "--chunk", "0"], "an action"),
-        (["--methods", "regression", "--budget", "0"], "some time"),
+        (["--methods", "regression", "--rounds", "2"], "need rounds >= 3"),
+        (["--methods", "regression", "--chunk", "0"], "actions >= 1"),
+        (["--methods", "regression", "--budget", "0"], "budget above 0 s"),
         (["--methods", "regression", "--json", "/proc/x.json"], "cannot be written"),
         (["--runs", "/nowhere"], "no run directory"),
         (["--device", "abacus"], "abacus"),
@@ -145,6 +146,6 @@ def test_bad_input_exits_with_code_2(args: list[str], message: str, capsys: pyte
     assert "full helptext" in said or said.count("\n") == 1  # a box of tyro, or one line
 
 
-def test_nobody_to_time_is_refused():
+def test_nothing_to_time_is_an_error():
     with pytest.raises(ConfigError, match="nothing to time"):
-        time_in_turns([])
+        measure_latency([])

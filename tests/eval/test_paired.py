@@ -20,7 +20,7 @@ def outcomes(only_a: int, only_b: int, both: int = 2, neither: int = 3) -> tuple
 
 
 @pytest.mark.parametrize(("only_a", "only_b"), [(0, 0), (1, 0), (0, 5), (3, 3), (7, 2), (1, 9)])
-def test_mcnemar_is_what_counting_every_way_the_coins_may_fall_gives(only_a: int, only_b: int):
+def test_mcnemar_matches_enumeration(only_a: int, only_b: int):
     n, gap = only_a + only_b, abs(only_a - only_b)
     falls = [abs(2 * sum(coins) - n) for coins in itertools.product((0, 1), repeat=n)]
     expected = sum(fall >= gap for fall in falls) / 2**n
@@ -40,7 +40,7 @@ def test_mcnemar_of_thousands_of_pairs_is_finite():
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=60))
-def test_mcnemar_does_not_care_who_is_named_first_nor_for_pairs_that_agree(pairs):
+def test_mcnemar_is_symmetric_and_ignores_equal_pairs(pairs):
     a, b = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     there, back = mcnemar(a, b), mcnemar(b, a)
     assert there.p == back.p
@@ -49,14 +49,14 @@ def test_mcnemar_does_not_care_who_is_named_first_nor_for_pairs_that_agree(pairs
     assert 0 < there.p <= 1
 
 
-def test_the_test_errs_no_more_often_than_it_says():
+def test_mcnemar_keeps_its_error_rate():
     """Two equal policies, 100 starts: p < 0.05 in at most 5 % of experiments."""
     rng = np.random.default_rng(0)
     alarms = [mcnemar(rng.random(100) < 0.8, rng.random(100) < 0.8).p < 0.05 for _ in range(1000)]
     assert np.mean(alarms) < 0.06
 
 
-def test_the_interval_covers_the_true_difference_about_95_times_in_100():
+def test_paired_interval_covers_the_true_difference():
     """Successes with a share of common luck: P(A) = 0.85, P(B) = 0.75 on 200 starts."""
     rng = np.random.default_rng(0)
     covered = []
@@ -77,14 +77,14 @@ def quantile(p: float) -> float:
     return 1 - math.sqrt(2 * 0.21 * (1 - p))
 
 
-def test_what_two_policies_share_cancels():
+def test_shared_difficulty_cancels_in_paired_differences():
     rng = np.random.default_rng(1)
     hard = rng.normal(size=300)
     found = paired_difference(hard + 0.1, hard)
     assert (found.low, found.value, found.high) == pytest.approx((0.1, 0.1, 0.1))
 
 
-def test_the_interval_of_a_mean_is_that_of_a_normal_law_where_there_are_many():
+def test_bootstrap_interval_approaches_the_normal_interval():
     rng = np.random.default_rng(2)
     a, b = rng.normal(0.3, 1.0, 2000), rng.normal(0.0, 2.0, 2000)
     found = paired_difference(a, b, resamples=4000)
@@ -93,7 +93,7 @@ def test_the_interval_of_a_mean_is_that_of_a_normal_law_where_there_are_many():
     assert (found.low, found.high) == pytest.approx((found.value - half, found.value + half), abs=0.1 * half)
 
 
-def test_one_seed_one_interval():
+def test_bootstrap_is_deterministic_for_a_seed():
     a, b = [0.0, 1.0, 0.5, 0.2, 0.9], [0.1, 0.3, 0.5, 0.1, 0.2]
     assert paired_difference(a, b) == paired_difference(a, b)
     assert paired_difference(a, b, seed=1, resamples=50) != paired_difference(a, b, seed=2, resamples=50)
@@ -109,22 +109,22 @@ def test_one_seed_one_interval():
         (0.01, 0.2, 0.05, NO_DIFFERENCE),
     ],
 )
-def test_ahead_needs_an_interval_without_zero_and_no_test_against_it(low, high, p, expected):
+def test_ahead_requires_interval_and_p_value(low, high, p, expected):
     difference = Estimate((low + high) / 2, low, high, 100)
     assert verdict(difference, a="ours", b="theirs", p=p) == expected
 
 
-def test_four_pairs_that_differ_are_too_few_whatever_the_bootstrap_says():
+def test_four_differing_pairs_are_too_few():
     a, b = outcomes(4, 0, both=40, neither=6)
     difference = paired_difference(a, b)
     assert difference.low > 0
     assert verdict(difference, a="A", b="B", p=mcnemar(a, b).p) == NO_DIFFERENCE
 
 
-def test_values_that_are_no_pairs_are_refused():
+def test_unpaired_values_are_rejected():
     with pytest.raises(ComparisonError, match="one value per start"):
         paired_difference([1.0, 2.0], [1.0])
     with pytest.raises(ComparisonError, match="one value per start"):
         paired_difference([], [])
-    with pytest.raises(ComparisonError, match="one outcome on either side"):
+    with pytest.raises(ComparisonError, match="one outcome per start"):
         mcnemar([True], [True, False])

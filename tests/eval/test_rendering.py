@@ -54,7 +54,7 @@ def episode(seed, success, max_progress=1.0):
     return EpisodeResult(seed, success, 1.0, {}, max_progress, **costs)
 
 
-def test_a_rendered_episode_is_exactly_the_evaluated_one():
+def test_rendered_episode_equals_the_evaluated_one():
     player = Player(None, RolloutConfig())  # to its end: noise used up by a forecast would show by then
     (evaluated,) = RolloutPool(None, player.config).evaluate(SEEDS[1:2])
     film = RenderedEpisode.play(player, SEEDS[1])
@@ -77,7 +77,7 @@ def test_forecasts_start_where_the_policy_planned(film):
     ]
 
 
-def test_the_tube_holds_two_standard_deviations(film):
+def test_region_is_two_standard_deviations_wide(film):
     agent = film.forecasts[0].obs[1:, :, :2]
     end = agent[-1]
     corners = drawing.spread_regions(agent)[-1] - end.mean(axis=0)
@@ -85,14 +85,14 @@ def test_the_tube_holds_two_standard_deviations(film):
     np.testing.assert_allclose(np.einsum("pi,ij,pj->p", corners, inverse, corners), 4.0, rtol=1e-6)
 
 
-def test_a_frame_shows_the_forecast_and_the_coverage(film):
+def test_frame_shows_the_forecast_and_a_caption(film):
     plain = drawing.frame(film.trace.obs[0][:2], film.trace.obs[0][2:])
     frame = film.frame(0, 512)
     assert frame.shape == (512 + caption_height(512), 512, 3)
     assert (frame[:512] != plain).any(axis=-1).sum() > 1000
     ended = film.frame(len(film) - 1, 512)
     agent, block = film.trace.obs[-1][:2], film.trace.obs[-1][2:]
-    np.testing.assert_array_equal(ended[:512], drawing.frame(agent, block))  # nothing is ahead any more
+    np.testing.assert_array_equal(ended[:512], drawing.frame(agent, block))  # the last frame has no forecast
 
 
 def test_files_are_named_by_outcome():
@@ -101,13 +101,13 @@ def test_files_are_named_by_outcome():
     assert rendering.format_outcome(episode(7, False, 0.9499)) == "seed-7-failure-0.94"
 
 
-def test_the_first_failures_and_the_first_successes_are_filmed():
+def test_videos_show_the_first_failures_and_successes():
     episodes = [episode(seed, seed % 2 == 0) for seed in range(8)]
     assert rendering.choose_video_seeds(episodes, 2) == {1, 3, 0, 2}
     assert rendering.choose_video_seeds(episodes, 0) == set()
 
 
-def test_without_a_display_videos_and_a_sheet_are_written(found, no_display, tmp_path):
+def test_videos_and_contact_sheet_are_written_without_a_display(found, no_display, tmp_path):
     import imageio.v2 as imageio
 
     out = tmp_path / "eval"
@@ -130,7 +130,7 @@ def test_without_a_display_videos_and_a_sheet_are_written(found, no_display, tmp
     )
 
 
-def test_the_contact_sheet_has_a_tile_per_episode(found, no_display, tmp_path, monkeypatch):
+def test_contact_sheet_has_a_tile_per_episode(found, no_display, tmp_path, monkeypatch):
     monkeypatch.setattr(rendering, "choose_video_seeds", lambda *_: set())
     rendering.Renderer(None, tmp_path).show(found)
     sheet = pygame.surfarray.array3d(pygame.image.load(str(tmp_path / rendering.SHEET))).swapaxes(0, 1)
@@ -142,7 +142,7 @@ def test_the_contact_sheet_has_a_tile_per_episode(found, no_display, tmp_path, m
     assert min(found_in) > 50
 
 
-def test_a_missing_extra_is_said_before_anything_is_played(monkeypatch, tmp_path, no_display, capsys):
+def test_missing_extra_fails_before_playing(monkeypatch, tmp_path, no_display, capsys):
     monkeypatch.setitem(sys.modules, "imageio_ffmpeg", None)
     with pytest.raises(MissingDependencyError, match=r"nsde-policy\[video\]"):
         rendering.Renderer(None, tmp_path)
@@ -152,20 +152,20 @@ def test_a_missing_extra_is_said_before_anything_is_played(monkeypatch, tmp_path
     assert said.err.count("\n") == 1
 
 
-def test_what_cannot_be_written_is_refused_before_anything_is_played(no_display):
+def test_unwritable_output_fails_before_playing(no_display):
     with pytest.raises(OutputError, match="cannot be written"):
         rendering.Renderer(None, Path("/dev/null/eval"))
     with pytest.raises(ConfigError, match="videos must be at least 0"):
         rendering.Renderer(None, videos=-1)
 
 
-def test_no_folder_is_made_in_what_is_no_run(no_display, tmp_path):
+def test_no_folder_is_made_outside_run_directories(no_display, tmp_path):
     with pytest.raises(CheckpointError):
         rendering.Renderer(tmp_path / "typo")
     assert not list(tmp_path.iterdir())
 
 
-def test_an_interrupted_video_leaves_no_file(film, tmp_path, monkeypatch):
+def test_interrupted_video_leaves_no_file(film, tmp_path, monkeypatch):
     def interrupted(*_):
         yield film.frame(0, 64)
         raise KeyboardInterrupt
@@ -179,7 +179,7 @@ def test_an_interrupted_video_leaves_no_file(film, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "end", ["pygame.event.post(pygame.event.Event(pygame.QUIT))", "raise KeyboardInterrupt"]
 )
-def test_a_window_plays_until_it_is_closed(end):
+def test_window_plays_until_it_is_closed(end):
     code = f"""
 import pygame
 from nsde_policy.envs.window import Window
@@ -202,7 +202,7 @@ assert not pygame.display.get_init()
 
 
 @pytest.mark.parametrize("display", [None, ":77"])
-def test_without_a_display_within_reach_there_is_no_window(display, monkeypatch):
+def test_no_window_without_a_reachable_display(display, monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)

@@ -30,21 +30,21 @@ def alone():
     return timeless(RolloutPool(None, CONFIG).evaluate(SEEDS))
 
 
-def test_the_result_of_a_seed_does_not_depend_on_workers_order_or_other_seeds(alone):
+def test_result_of_a_seed_is_independent_of_workers_order_and_other_seeds(alone):
     assert timeless(RolloutPool(None, CONFIG, workers=2).evaluate(SEEDS)) == alone
     assert timeless(RolloutPool(None, CONFIG).evaluate(SEEDS[::-1]))[::-1] == alone
     assert timeless(RolloutPool(None, CONFIG).evaluate(SEEDS[1:2])) == alone[1:2]
 
 
-def test_results_come_in_the_order_of_the_seeds(alone):
+def test_results_are_in_the_order_of_the_seeds(alone):
     assert [result.seed for result in alone] == SEEDS
 
 
-def test_the_shipped_policy_moves_the_block_well_onto_the_goal(alone):
+def test_shipped_policy_scores_well(alone):
     assert np.mean([result.score for result in alone]) > 0.9
 
 
-def test_a_trace_is_the_episode(alone):
+def test_trace_matches_the_result(alone):
     trace = Trace()
     result = Player(None, CONFIG).play(SEEDS[0], trace)
     assert timeless([result]) == alone[:1]
@@ -54,12 +54,12 @@ def test_a_trace_is_the_episode(alone):
     assert result.network_calls == 8 * result.plans
 
 
-def test_the_chunk_is_how_often_it_plans():
+def test_chunk_sets_the_number_of_plans():
     (result,) = RolloutPool(None, replace(CONFIG, chunk=2)).evaluate(SEEDS[:1])
     assert result.plans == -(-result.steps // 2)
 
 
-def test_episodes_played_side_by_side_start_and_end_alike(alone):
+def test_batched_episodes_score_alike(alone):
     together = timeless(RolloutPool(None, CONFIG, batch=3).evaluate(SEEDS))
     assert [result.seed for result in together] == SEEDS
     assert [r.score for r in together] == pytest.approx([r.score for r in alone], abs=0.1)
@@ -71,7 +71,7 @@ def traced(condition: Condition, chunk: int = 8) -> Trace:
     return trace
 
 
-def test_a_late_plan_drops_the_actions_whose_moment_has_passed():
+def test_late_plan_drops_actions_of_past_periods():
     policy, late = Policy.from_pretrained(), 3
     trace = traced(Condition(latency_steps=late))
     start, memory = trace.histories[0]
@@ -83,7 +83,7 @@ def test_a_late_plan_drops_the_actions_whose_moment_has_passed():
     assert [step for step, _ in trace.histories][:3] == [0, 8, 16]
 
 
-def test_a_plan_too_short_for_the_latency_is_executed_late_rather_than_not_at_all(tmp_path):
+def test_plan_shorter_than_the_latency_is_executed_late(tmp_path):
     args = ["train", "--policy", "regression", "--preset", "fast", "--train.steps", "1"]
     assert main([*args, "--out", str(tmp_path / "run")]) == 0
     policy = Policy.from_pretrained(tmp_path / "run")
@@ -94,7 +94,7 @@ def test_a_plan_too_short_for_the_latency_is_executed_late_rather_than_not_at_al
     assert np.allclose(trace.actions[5:13], np.clip(planned, 0, 512))
 
 
-def test_noise_and_pushes_depend_on_the_seed_alone():
+def test_noise_and_push_depend_only_on_the_seed():
     condition = Condition(obs_noise=0.5, push=80.0)
     one, two = (Disturbances(condition, 7, np.array([2.0, 0.0])) for _ in range(2))
     seen = [one.add_noise(np.zeros(2)) for _ in range(2000)]
@@ -105,7 +105,7 @@ def test_noise_and_pushes_depend_on_the_seed_alone():
     assert len(pushes) == 1
 
 
-def test_a_push_moves_the_block_once_and_the_policy_is_told_of_it():
+def test_push_moves_the_block_once():
     moved = np.linalg.norm(np.diff(np.array(traced(Condition(push=80.0)).obs)[:, 2:4], axis=0), axis=1)
     calm = np.linalg.norm(np.diff(np.array(traced(Condition()).obs)[:, 2:4], axis=0), axis=1)
     assert calm.max() < 50 < moved.max()
@@ -116,7 +116,7 @@ def test_a_push_moves_the_block_once_and_the_policy_is_told_of_it():
     ("settings", "message"),
     [({"latency_steps": -1}, "latency_steps"), ({"obs_noise": -0.1}, "obs_noise"), ({"push": -1.0}, "push")],
 )
-def test_impossible_conditions_are_refused(settings, message):
+def test_invalid_condition_is_rejected(settings, message):
     with pytest.raises(ConfigError, match=message):
         Condition(**settings)
 
@@ -124,12 +124,12 @@ def test_impossible_conditions_are_refused(settings, message):
 @pytest.mark.parametrize(
     "call", [lambda: RolloutConfig(chunk=0), lambda: list(RolloutPool(None, CONFIG, workers=0).evaluate([1]))]
 )
-def test_impossible_numbers_are_refused(call):
+def test_chunk_and_workers_below_one_are_rejected(call):
     with pytest.raises(ConfigError, match="at least 1"):
         call()
 
 
-def test_wilsons_interval_is_that_of_the_textbook():
+def test_wilson_interval_matches_known_values():
     estimate = proportion(10, 10)
     assert estimate.value == 1.0
     assert (estimate.low, estimate.high) == pytest.approx((0.7225, 1.0), abs=1e-4)
@@ -137,7 +137,7 @@ def test_wilsons_interval_is_that_of_the_textbook():
     assert (half.low, half.high) == pytest.approx((0.4038, 0.5962), abs=1e-4)
 
 
-def test_the_bootstrap_interval_covers_the_truth_as_often_as_it_says():
+def test_bootstrap_interval_has_its_nominal_coverage():
     rng = np.random.default_rng(0)
     hits = 0
     for _ in range(200):
@@ -146,7 +146,7 @@ def test_the_bootstrap_interval_covers_the_truth_as_often_as_it_says():
     assert 0.88 < hits / 200 < 0.99
 
 
-def test_scores_sum_up_episodes():
+def test_scores_average_episodes():
     def episode(seed, reward, success):
         return EpisodeResult(seed, success, reward, {"error": seed}, None, 100 + seed, 10, 80, 80, 0.8)
 
@@ -162,7 +162,7 @@ def test_scores_sum_up_episodes():
     assert scores.network_calls_per_chunk == 8
 
 
-def test_the_command_writes_what_it_found(tmp_path, capsys):
+def test_command_writes_json(tmp_path, capsys):
     out = tmp_path / "scores.json"
     assert (
         main(["eval", "--episodes", "2", "--seed-start", "200005", "--workers", "1", "--json", str(out)]) == 0
@@ -192,7 +192,7 @@ def test_the_command_writes_what_it_found(tmp_path, capsys):
         (["--seed-start", "-5"], "seed_start >= 0"),
     ],
 )
-def test_bad_evaluations_are_refused_in_one_line(args, message, capsys):
+def test_invalid_arguments_exit_with_code_2(args, message, capsys):
     assert main(["eval", *args]) == 2
     said = capsys.readouterr().err
     assert message in said

@@ -1,0 +1,106 @@
+"""Tests that a task of another package plays through evaluation without changes to the library."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nsde_policy.cli.main import main
+from nsde_policy.errors import ConfigError
+from nsde_policy.eval.disturbances import Condition
+from nsde_policy.eval.evaluate import evaluate_policy, evaluate_quickly
+from nsde_policy.eval.pool import RolloutPool
+from nsde_policy.eval.render.video import Renderer
+from nsde_policy.eval.rollout import Player, RolloutConfig, Trace
+from nsde_policy.tasks import get_task
+from nsde_policy.training.run import train_run
+from tests.helpers.reach_task import ReachTask, demonstrate
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A nearest-neighbour policy of the task `reach`."""
+    config = get_task("reach").preset("fast", "knn")
+    path = tmp_path_factory.mktemp("runs") / "reach"
+    train_run(demonstrate(), config, path, task="reach", seed=0)
+    return path
+
+
+def test_eval_command_scores_a_custom_task(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    out = tmp_path / "scores.json"
+    assert main(["eval", str(run), "--episodes", "4", "--workers", "2", "--json", str(out)]) == 0
+    found = json.loads(out.read_text())
+    assert found["env"] == "Reach-v0"
+    assert "reset_rule" not in found
+    assert found["success_rate"]["value"] == 1.0
+    assert found["mean_min_distance"]["value"] < 0.15
+    assert [episode["min_distance"] for episode in found["episodes"]] == [
+        episode["final_distance"] for episode in found["episodes"]
+    ]
+    printed = capsys.readouterr().out
+    assert "mean min distance" in printed
+    assert "final distance" in printed
+
+
+def test_env_kwargs_reach_the_environment(run: Path):
+    near, far = (
+        evaluate_policy(run, episodes=1, seed_start=0, workers=1, env_kwargs={"reach": reach})
+        for reach in (0.3, 1.0)
+    )
+    assert near.context["reach"] == 0.3
+    assert near.scores.episodes[0].steps < far.scores.episodes[0].steps
+    with pytest.raises(ConfigError, match="does not take these arguments"):
+        evaluate_policy(run, episodes=1, seed_start=0, workers=1, env_kwargs={"gravity": 1})
+
+
+def test_errors_of_worker_processes_are_raised(run: Path):
+    pool = RolloutPool(run, RolloutConfig(get_task("reach"), {"gravity": 1}), workers=2)
+    with pytest.raises(ConfigError, match="does not take these arguments"):
+        list(pool.evaluate(range(4)))
+
+
+def test_quick_evaluation_uses_the_score_of_the_task(run: Path):
+    assert evaluate_quickly(run)["reward"] < 0.2
+
+
+def test_default_outcome_is_the_return():
+    outcome = get_task("none").outcome([1.0, 2.0], [{}, {}, {"is_success": True}])
+    assert (outcome.success, outcome.score) == (True, 3.0)
+
+
+def test_progress_is_optional(run: Path):
+    trace = Trace()
+    result = Player(run, RolloutConfig()).play(0, trace)
+    assert result.max_progress is None
+    assert trace.progress == [None] * (result.steps + 1)
+
+
+def test_a_task_without_drawing_cannot_be_rendered(run: Path, tmp_path: Path):
+    assert not get_task("reach").can_draw
+    assert get_task("pusht").can_draw
+    with pytest.raises(ConfigError, match="leave out --render"):
+        Renderer(run, tmp_path)
+    with pytest.raises(ConfigError, match=r"define ReachTask.draw"):
+        get_task("reach").draw(np.zeros(2), size=64)
+
+
+def test_a_task_without_push_cannot_be_pushed(run: Path):
+    with pytest.raises(ConfigError, match="leave out --push"):
+        evaluate_policy(run, episodes=1, seed_start=0, workers=1, condition=Condition(push=1.0))
+
+
+def test_spaces_that_do_not_fit_the_policy_are_rejected(run: Path):
+    with pytest.raises(ConfigError, match=r"observation space Box.*\(5,\).*needs a Box of shape \(2,\)"):
+        Player(run, RolloutConfig(get_task("pusht")))
+
+
+def test_a_task_without_environment_cannot_be_played(run: Path):
+    with pytest.raises(ConfigError, match="'none' has no environment to play in"):
+        Player(run, RolloutConfig(get_task("none")))
+
+
+def test_an_unregistered_environment_is_reported(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ReachTask, "env_id", "Nowhere-v0")
+    with pytest.raises(ConfigError, match="Nowhere-v0 of the task 'reach' cannot be made"):
+        get_task("reach").make_env()
