@@ -35,7 +35,9 @@ def sample_forecast(
         sampling: Replaces the policy's own settings.
         std: Also report standard deviations, from methods that have them.
     """
-    plans = policy.plan_batch([history] * len(generators), generators=generators, chunk=steps, sampling=sampling)
+    plans = policy.plan_batch(
+        [history] * len(generators), generators=generators, chunk=steps, sampling=sampling
+    )
     actions = np.stack([plan.actions for plan in plans], axis=1)
     paths = [plan.states for plan in plans if plan.states is not None]
     if not paths:

@@ -169,7 +169,7 @@ def test_store_with_other_settings_is_rejected_and_unchanged(
     [
         (["--out", "FOREIGN", "--policy", "RUN"], "not a recording of this package"),
         (["--out", "FILE", "--policy", "RUN"], "cannot become a recording"),
-        (["--out", "NEW", "--policy", "/nowhere"], "no run directory"),
+        (["--out", "NEW", "--policy", "/nowhere"], "not a run directory"),
         (["--out", "NEW", "--policy", "RUN", "--episodes", "0"], "episodes >= 1"),
         (["--out", "NEW", "--policy", "RUN", "--seed-start", "-1"], "seed_start >= 0"),
         (["--out", "NEW", "--policy", "RUN", "--seed-start", "4294967296"], "seeds end at 4294967295"),

@@ -135,7 +135,7 @@ def test_json_can_go_to_standard_output(capsys: pytest.CaptureFixture[str]):
         (["--methods", "regression", "--chunk", "0"], "actions >= 1"),
         (["--methods", "regression", "--budget", "0"], "budget above 0 s"),
         (["--methods", "regression", "--json", "/proc/x.json"], "cannot be written"),
-        (["--runs", "/nowhere"], "no run directory"),
+        (["--runs", "/nowhere"], "not a run directory"),
         (["--device", "abacus"], "abacus"),
     ],
 )

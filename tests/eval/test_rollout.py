@@ -181,7 +181,7 @@ def test_command_writes_json(tmp_path, capsys):
         (["--episodes", "0"], "episodes >= 1"),
         (["--chunk", "0"], "chunk must be at least 1"),
         (["--workers", "-1"], "workers"),
-        (["/nowhere/run"], "/nowhere/run is no run directory"),
+        (["/nowhere/run"], "/nowhere/run is not a run directory"),
         (["--alpha", "-1"], "alpha >= 0"),
         (
             ["--sampling", "steps=10"],
