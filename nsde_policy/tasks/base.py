@@ -102,7 +102,7 @@ class Task(abc.ABC):
         return None
 
     @property
-    def public_demos(self) -> "PublicDemos | None":
+    def public_demos(self) -> PublicDemos | None:
         """Demonstrations that `nsde-policy data download` fetches, None if there are none."""
         return None
 
