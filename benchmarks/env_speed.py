@@ -6,8 +6,8 @@
 
     python -m venv /tmp/gym-pusht && /tmp/gym-pusht/bin/pip install 'gym-pusht==0.1.8' 'pymunk<7'
 
-Both play the same actions, one process each, on one core, in turns; what is reported is the median
-of the ratios of neighbouring runs, because absolute speeds drift with whatever else a machine does.
+Both play the same actions, one process each, on one core, in turns. Reported is the median of the ratios of
+neighbouring runs, because absolute speeds vary with other load on the machine.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-# Runs in both Pythons, so it knows neither package: the arguments name what to import and make.
+# Runs in both Pythons: the arguments name the package to import and the environment to make.
 WORKER = """
 import importlib, json, sys, time
 import gymnasium, numpy

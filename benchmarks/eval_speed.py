@@ -9,7 +9,7 @@ episode after the other there. They take turns; reported are medians over the ro
 
 - whole: from the start of the process to its exit, with all imports;
 - playing: from the end of the first episode to the end of the last;
-- processor time of the whole, which other work on the machine changes least.
+- processor time of the whole, which other load on the machine affects least.
 
 Ratios are of control steps per second, of neighbouring runs.
 """
@@ -65,14 +65,14 @@ print(json.dumps({
 
 
 class Speed(NamedTuple):
-    """One run."""
+    """Times, steps and successes of one run."""
 
     whole_s: float
     playing_s: float
     cpu_s: float
     steps: int
     steps_playing: int
-    """Of the episodes that began after the first had ended."""
+    """Steps of the episodes that began after the first had ended."""
     successes: int
 
 
@@ -85,12 +85,12 @@ def run(python: str, code: str, episodes: int, workers: int) -> Speed:
     )
     whole_s, after = time.perf_counter() - started, os.times()
     cpu_s = after.children_user + after.children_system - before.children_user - before.children_system
-    said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    steps = said["steps"]
-    return Speed(whole_s, said["playing_s"], cpu_s, sum(steps), sum(steps[workers:]), said["successes"])
+    printed: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    steps = printed["steps"]
+    return Speed(whole_s, printed["playing_s"], cpu_s, sum(steps), sum(steps[workers:]), printed["successes"])
 
 
-def spread(values: list[float]) -> str:
+def format_spread(values: list[float]) -> str:
     return f"{statistics.median(values):.2f} ({min(values):.2f} … {max(values):.2f})"
 
 
@@ -116,14 +116,15 @@ def main() -> None:
             )
     both = list(zip(ours, theirs, strict=True))
     print(
-        f"{args.episodes} episodes with {args.workers} workers, whole: {spread([a.whole_s for a in ours])} s"
+        f"{args.episodes} episodes with {args.workers} workers, whole: "
+        f"{format_spread([a.whole_s for a in ours])} s"
     )
     for name, ratios in {
         "whole": [(a.steps / a.whole_s) / (b.steps / b.whole_s) for a, b in both],
         "playing": [(a.steps_playing / a.playing_s) / (b.steps_playing / b.playing_s) for a, b in both],
         "processor time": [(a.steps / a.cpu_s) / (b.steps / b.cpu_s) for a, b in both],
     }.items():
-        print(f"times gym-pusht's speed, {name}: {spread(ratios)}, {args.rounds} rounds")
+        print(f"times gym-pusht's speed, {name}: {format_spread(ratios)}, {args.rounds} rounds")
 
 
 if __name__ == "__main__":

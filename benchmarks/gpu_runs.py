@@ -1,7 +1,7 @@
-"""Training runs on one GPU, several at once where they are small, each step of each a captured graph.
+"""Train runs on one GPU, several small ones in parallel; each training step is a captured graph.
 
-Steps of runs that share a GPU take turns, so that a small run beside a large one waits for it at every step:
-train small ones together, and large ones alone.
+Steps of runs that share a GPU take turns, so a small run beside a large one waits for it at every step:
+train small runs together, and large ones alone.
 """
 
 import ctypes
@@ -25,26 +25,26 @@ from nsde_policy.training.dataset import build_training_data, load_training_demo
 from nsde_policy.training.loop import Training
 
 EPISODES = "episodes"
-"""Folder of a run that keeps what has been played with it."""
+"""Folder of a run that caches its played episodes."""
 TIMED = 100
-"""Steps that are timed while no other run trains."""
+"""Number of steps timed while no other run trains."""
 SAVE_EVERY_S = 60.0
 
 
 @dataclass(frozen=True)
 class TrainingNote:
-    """What a finished training says of itself."""
+    """Time, size and device of a finished training."""
 
     seconds: float | None
-    """From the sixth step to the saved weights, where the run had the device to itself from end to end."""
+    """From the sixth step to the saved weights, if no other run used the device meanwhile."""
     step_s: float
-    """Of one step, measured over a hundred while no other run trained."""
+    """Duration of one step, measured over a hundred while no other run trained."""
     parameters: int
     device: str
 
 
 class Run:
-    """One run on its way from nothing to weights; one that was stopped goes on where it was saved last."""
+    """One training run; resumes from its last save if it was stopped."""
 
     def __init__(self, path: Path, config: RunConfig, *, seed: int, demos: Path, device: str) -> None:
         self.files, self.config, self.seed = RunDirectory(path), config, seed
@@ -62,7 +62,7 @@ class Run:
         return TrainingNote(**json.loads(self._note.read_text()))
 
     def prepare(self) -> None:
-        """Load, build, take the first steps, which capture the step on CUDA, time some: one at a time."""
+        """Load the data, build the model and take the first steps, which capture the step on CUDA."""
         demos = load_training_demos(self.config.demos, self._demos)
         data = build_training_data(demos, self.config, task="pusht")
         record = RunRecord(
@@ -85,7 +85,7 @@ class Run:
         training.advance(5)
 
     def time_steps(self) -> None:
-        """Time some steps, while no other run trains."""
+        """Time some steps; no other run may train meanwhile."""
         training = self._training
         assert training is not None
         started, before = time.perf_counter(), training.step
@@ -95,7 +95,7 @@ class Run:
         self._step_s = self._timed_s / max(training.step - before, 1)
 
     def finish(self, *, alone: bool) -> None:
-        """Train to the end; a run that has the device to itself is saved now and then."""
+        """Train to the end; if it is alone on the device, save it every minute."""
         training, started = self._training, time.perf_counter()
         assert training is not None
         stream, saved = torch.cuda.Stream() if self._device.startswith("cuda") else None, started
@@ -117,15 +117,15 @@ class Run:
         print(f"{self.files.path.name}: {seconds:.1f} s{beside}", flush=True)
 
 
-def wait_asleep() -> None:
-    """Let threads sleep while they wait for the GPU; spinning, they would take the cores from the players."""
+def sleep_while_waiting() -> None:
+    """Let threads sleep while they wait for the GPU, so that the cores are free for rollouts."""
     driver, blocking_sync = ctypes.CDLL("libcuda.so.1"), 4
     if driver.cuInit(0) or driver.cuDevicePrimaryCtxSetFlags_v2(0, blocking_sync):
         print("threads will spin while they wait for the GPU", flush=True)
 
 
-def prepared(runs: Sequence[Run]) -> list[Run]:
-    """Those that are not trained yet, each ready to be finished, its steps timed while nothing else runs."""
+def prepare_runs(runs: Sequence[Run]) -> list[Run]:
+    """Prepare the runs that are not trained yet, time their steps one after the other, and return them."""
     todo = [run for run in runs if not run.is_done]
     for run in todo:
         run.prepare()
@@ -133,8 +133,8 @@ def prepared(runs: Sequence[Run]) -> list[Run]:
     return todo
 
 
-def finished(runs: Sequence[Run], parallel: int) -> Iterator[Run]:
-    """Train prepared runs to their end, so many at once; yields them as they are done."""
+def finish_runs(runs: Sequence[Run], parallel: int) -> Iterator[Run]:
+    """Train prepared runs to their end, `parallel` at a time; yield each when it is done."""
     with ThreadPoolExecutor(parallel) as threads:
         alone = min(parallel, len(runs)) == 1
         finishing = {threads.submit(run.finish, alone=alone): run for run in runs}
@@ -143,7 +143,7 @@ def finished(runs: Sequence[Run], parallel: int) -> Iterator[Run]:
             yield finishing[future]
 
 
-def trained(runs: Sequence[Run], parallel: int) -> Iterator[Run]:
-    """Train what is not trained yet, so many at once; yields runs as they are done."""
+def train_runs(runs: Sequence[Run], parallel: int) -> Iterator[Run]:
+    """Train the runs that are not trained yet, `parallel` at a time; yield every run when it is done."""
     yield from (run for run in runs if run.is_done)
-    yield from finished(prepared(runs), parallel)
+    yield from finish_runs(prepare_runs(runs), parallel)

@@ -1,9 +1,9 @@
-"""The pictures of the README, drawn with the shipped policy or a run of your own.
+"""Draw the pictures of the README, with the shipped policy or another run.
 
     python benchmarks/pictures.py [--run RUN] [--out docs/images]
 
 `pusht.png`: five moments of one episode. `pusht.gif`: three episodes side by side, at twice real time. The
-starts are the first of the test seeds, whatever comes out on them. Needs the extra `video`.
+starts are the first test seeds, not selected by their outcome. Needs the extra `video`.
 """
 
 import argparse
@@ -20,29 +20,29 @@ from nsde_policy.eval.rollout import Player, RolloutConfig, one_thread
 SEEDS = (100_000, 100_001, 100_002)
 MOMENTS = 5
 HOLD_S = 2.0
-"""How long the end of the longest episode stays."""
+"""Seconds for which the end of the longest episode is shown."""
 SPEED = 2
-"""Times real time, for a GIF that is not watched for long."""
+"""Factor of real time."""
 
 
-def strip(film: RenderedEpisode, *, side: int = 400) -> np.ndarray:
-    """Moments of an episode at equal distances, from its start to its end, side by side."""
-    steps = np.linspace(0, len(film) - 1, MOMENTS).round().astype(int)
-    return np.concatenate([film.frame(int(step), side) for step in steps], axis=1)
+def draw_moments(episode: RenderedEpisode, *, side: int = 400) -> np.ndarray:
+    """Draw equally spaced moments of an episode, from its start to its end, side by side."""
+    steps = np.linspace(0, len(episode) - 1, MOMENTS).round().astype(int)
+    return np.concatenate([episode.frame(int(step), side) for step in steps], axis=1)
 
 
-def side_by_side(films: Sequence[RenderedEpisode], *, side: int = 256) -> list[np.ndarray]:
-    """Episodes played together, each staying at its end until all have ended."""
-    films_frames = [list(film.frames(side)) for film in films]
-    longest = max(map(len, films_frames))
+def draw_side_by_side(episodes: Sequence[RenderedEpisode], *, side: int = 256) -> list[np.ndarray]:
+    """Draw episodes side by side, each paused at its end until all have ended."""
+    frames_of_episodes = [list(episode.frames(side)) for episode in episodes]
+    longest = max(map(len, frames_of_episodes))
     return [
-        np.concatenate([frames[min(step, len(frames) - 1)] for frames in films_frames], axis=1)
+        np.concatenate([frames[min(step, len(frames) - 1)] for frames in frames_of_episodes], axis=1)
         for step in range(longest)
     ]
 
 
 def write_gif(frames: Sequence[np.ndarray], path: Path) -> None:
-    """Write frames with one palette for all of them, so that what rests costs nothing."""
+    """Write frames with one common palette, so that unchanged areas take no space."""
     from PIL import Image
 
     every = Image.fromarray(np.concatenate(frames[:: max(len(frames) // 12, 1)]))
@@ -61,9 +61,9 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     with one_thread():
         player = Player(args.run, RolloutConfig())
-        films = [RenderedEpisode.play(player, seed) for seed in SEEDS]
-    save_png(strip(films[0]), args.out / "pusht.png")
-    write_gif(side_by_side(films), args.out / "pusht.gif")
+        episodes = [RenderedEpisode.play(player, seed) for seed in SEEDS]
+    save_png(draw_moments(episodes[0]), args.out / "pusht.png")
+    write_gif(draw_side_by_side(episodes), args.out / "pusht.gif")
     for name in ("pusht.png", "pusht.gif"):
         print(f"{args.out / name}  {(args.out / name).stat().st_size / 1e6:.2f} MB")
 

@@ -2,9 +2,9 @@
 
     python benchmarks/pusht_runs.py --demos pusht_cchi_v7_replay.zarr --out out/pusht_runs
 
-Trains variants × seeds on one device, `--parallel` at a time, while the cores play what is finished: final
-averaged weights, nothing selected. Training times are stated for runs that had the device to themselves
-(`--parallel 1`). Run it again to continue, on any machine: finished runs and episodes are kept. Writes
+Trains variants × seeds on one device, `--parallel` at a time, while the CPU cores play episodes of finished
+runs: final averaged weights, nothing selected. Training times are stated for runs that were alone on the
+device (`--parallel 1`). Run it again to resume, on any machine: finished runs and episodes are kept. Writes
 `results.json` and prints a Markdown table.
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_runs import EPISODES, Run, trained, wait_asleep
+from gpu_runs import EPISODES, Run, sleep_while_waiting, train_runs
 
 from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.rollout import RolloutConfig
@@ -35,7 +35,7 @@ NO_DENOISER = SamplingConfig(denoiser="off", diffusion=DIFFUSION)
 
 
 def _ablations(name: str, base: RunConfig) -> dict[str, RunConfig]:
-    """A base, and the base less one thing at a time."""
+    """Return a base and its variants with one part removed each."""
 
     def model(**changes: Any) -> RunConfig:
         return replace(base, model=replace(base.model, **changes))
@@ -67,33 +67,35 @@ RESAMPLED: dict[str, tuple[str, SamplingConfig]] = {
 }
 REPORTED = [name for name in (*VARIANTS, *RESAMPLED) if "fast" not in name]
 SHARD = 25
-"""Episodes a core plays at a time."""
-KEPT = ("max_reward", "success", "final_coverage", "steps")
-"""What is kept of an episode."""
+"""Number of episodes in one job of a core."""
+EPISODE_FIELDS = ("max_reward", "success", "final_coverage", "steps")
+"""Fields of an episode that are stored."""
 
 
-def run_of(variant: str, seed: int, *, out: Path, demos: Path, device: str, steps: int) -> Run:
-    """One variant, one seed."""
+def make_run(variant: str, seed: int, *, out: Path, demos: Path, device: str, steps: int) -> Run:
+    """Make the run of one variant and training seed."""
     config = VARIANTS[variant]
     config = config.replace_parts(train={"steps": steps or config.train.steps})
     path = out / f"{variant.replace(' ', '_').replace('−', 'no')}-{seed}"
     return Run(path, config, seed=seed, demos=demos, device=device)
 
 
-def play(path: Path, name: str, seeds: range, config: RolloutConfig) -> list[dict[str, Any]]:
-    """Episodes of a shard, from the file that keeps them where they have been played before."""
+def play_shard(path: Path, name: str, seeds: range, config: RolloutConfig) -> list[dict[str, Any]]:
+    """Play the episodes of a shard, or read them from its cache file."""
     kept = path / EPISODES / f"{name} {config.env_kwargs['reset_rule']} {seeds.start}-{seeds.stop}.json"
     if not kept.exists():
         torch.set_num_threads(1)
         results = [r.to_dict("max_reward") for r in RolloutPool(path, config).evaluate(seeds)]
-        replace_file(kept, json.dumps([{key: result[key] for key in KEPT} for result in results]).encode())
+        replace_file(
+            kept, json.dumps([{key: result[key] for key in EPISODE_FIELDS} for result in results]).encode()
+        )
     episodes: list[dict[str, Any]] = json.loads(kept.read_text())
     return episodes
 
 
-def outcome(name: str, run: Run, episodes: list[dict[str, Any]]) -> dict[str, Any]:
-    """A row of the report: a list per figure, in the order of the starts."""
-    figures = {key: [round(float(episode[key]), 6) for episode in episodes] for key in KEPT}
+def make_row(name: str, run: Run, episodes: list[dict[str, Any]]) -> dict[str, Any]:
+    """Make a row of the report: one list per field, in the order of the starts."""
+    figures = {key: [round(float(episode[key]), 6) for episode in episodes] for key in EPISODE_FIELDS}
     for key in ("success", "steps"):
         figures[key] = [int(figure) for figure in figures[key]]
     return {
@@ -125,12 +127,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=0, help="training steps, for a try")
     args = parser.parse_args()
     if args.table:
-        print(table(json.loads(args.table.read_text())))
+        print(format_table(json.loads(args.table.read_text())))
         return
     if args.demos is None:
         parser.error("--demos is needed to train")
     if args.parallel > 1 and args.device.startswith("cuda"):
-        wait_asleep()
+        sleep_while_waiting()
 
     shards = [
         range(start, min(start + SHARD, args.seed_start + args.episodes))
@@ -139,40 +141,40 @@ def main() -> None:
     rows = {name: RESAMPLED.get(name, (name, None)) for name in args.variants}
     order = [variant for variant in VARIANTS if variant in {base for base, _ in rows.values()}]
     runs = {
-        run_of(variant, seed, out=args.out, demos=args.demos, device=args.device, steps=args.steps): variant
+        make_run(variant, seed, out=args.out, demos=args.demos, device=args.device, steps=args.steps): variant
         for variant in order
         for seed in args.seeds
     }
     pending: dict[tuple[str, int], tuple[Run, list[Future[list[dict[str, Any]]]]]] = {}
     with ProcessPoolExecutor(args.workers, multiprocessing.get_context("spawn")) as pool:
-        for run in trained(list(runs), args.parallel):
+        for run in train_runs(list(runs), args.parallel):
             for name, (base, sampling) in rows.items():
                 if base == runs[run]:
                     rollout = RolloutConfig(env_kwargs={"reset_rule": args.reset_rule}, sampling=sampling)
-                    jobs = [pool.submit(play, run.files.path, name, seeds, rollout) for seeds in shards]
+                    jobs = [pool.submit(play_shard, run.files.path, name, seeds, rollout) for seeds in shards]
                     pending[name, run.seed] = run, jobs
         outcomes = []
         for name, seed in ((name, seed) for name in rows for seed in args.seeds):
             run, jobs = pending[name, seed]
-            outcomes.append(outcome(name, run, [episode for job in jobs for episode in job.result()]))
+            outcomes.append(make_row(name, run, [episode for job in jobs for episode in job.result()]))
     report = {
         "starts": [args.seed_start, args.seed_start + args.episodes - 1],
         "reset_rule": args.reset_rule,
         "outcomes": outcomes,
     }
-    replace_file(args.out / "results.json", as_json(report).encode())
-    print(table(report))
+    replace_file(args.out / "results.json", format_json(report).encode())
+    print(format_table(report))
 
 
-def as_json(report: dict[str, Any]) -> str:
-    """One line per outcome, so that a difference between two files can be read."""
+def format_json(report: dict[str, Any]) -> str:
+    """Format a report with one line per outcome, so that two files can be compared line by line."""
     head = json.dumps({key: value for key, value in report.items() if key != "outcomes"})
     lines = ",\n".join(json.dumps(each, ensure_ascii=False) for each in report["outcomes"])
     return f'{head[:-1]}, "outcomes": [\n{lines}\n]}}\n'
 
 
-def table(report: dict[str, Any]) -> str:
-    """Markdown: variant, score, strict success, training time."""
+def format_table(report: dict[str, Any]) -> str:
+    """Format a Markdown table of variant, score, strict success and training time."""
     first, last = report["starts"]
     machines = sorted({f"{each['trained_on']}, torch {each['torch']}" for each in report["outcomes"]})
     rows = [

@@ -1,12 +1,12 @@
-"""Every method on Push-T: trained on the same demonstrations, played on the same starts, on one GPU.
+"""Train every method on the same Push-T demonstrations and play the same starts, on one GPU.
 
     python benchmarks/pusht_suite.py --demos pusht_cchi_v7_replay.zarr --out out/suite
 
 Final averaged weights, nothing selected. Large runs train one by one, then small ones `--parallel` at a time,
-while other processes play what is finished, many episodes side by side on the GPU. Run it again to continue,
-finished runs and episodes are kept and a large run goes on where it was saved last; `--parts`, `--only` and
-`--stop-after` cut the work into pieces, `--table` puts all that is played together. A training time is that
-of a step while nothing else runs, times all steps. Writes `comparison.json`, which
+while other processes play episodes of finished runs, in batches on the GPU. Run it again to resume: finished
+runs and episodes are kept, and a large run continues from its last save. `--parts`, `--only` and
+`--stop-after` divide the work, `--table` only writes the results so far. A training time is the duration of a
+step on an otherwise idle GPU, times the number of steps. Writes `comparison.json`, which
 `nsde-policy compare --from-json` turns into tables and plots.
 """
 
@@ -22,7 +22,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import torch
-from gpu_runs import Run, finished, prepared, wait_asleep
+from gpu_runs import Run, finish_runs, prepare_runs, sleep_while_waiting
 
 from nsde_policy.eval.compare.entries import Entry, Episodes
 from nsde_policy.eval.compare.result import ACTIONS, Comparison
@@ -39,16 +39,16 @@ from nsde_policy.tasks import get_task
 
 
 @dataclass(frozen=True)
-class Trained:
-    """What is trained."""
+class TrainSpec:
+    """A training: method, preset, seed and changes to the preset."""
 
     method: str
     preset: str = "default"
     seed: int = 0
     steps: int = 0
-    """0 for the preset's own."""
+    """Training steps; 0 for the preset's."""
     demos: int = 0
-    """0 for all."""
+    """Number of demonstrations; 0 for all."""
 
     @property
     def folder(self) -> str:
@@ -65,86 +65,89 @@ class Trained:
 
 
 @dataclass(frozen=True)
-class Played:
-    """What is played: trained weights under a setting."""
+class PlaySpec:
+    """An evaluation: trained weights, sampling settings and disturbances."""
 
     name: str
-    trained: Trained
+    trained: TrainSpec
     sampling: tuple[str, ...] = ()
     chunk: int = 0
-    """0 for the preset's own."""
+    """Actions executed before planning again; 0 for the preset's."""
     condition: Condition = field(default_factory=Condition)
 
     @property
     def file(self) -> str:
-        trouble = "-".join(f"{key}={value}" for key, value in asdict(self.condition).items() if value)
-        parts = [self.name, self.trained.folder, f"chunk={self.chunk}" if self.chunk else "", trouble]
+        disturbance = "-".join(f"{key}={value}" for key, value in asdict(self.condition).items() if value)
+        parts = [self.name, self.trained.folder, f"chunk={self.chunk}" if self.chunk else "", disturbance]
         return " ".join(part for part in parts if part) + ".json"
 
 
 SEEDS = (0, 1, 2)
 LARGE = ("diffusion", "ibc", "bet", "lstm_gmm")
-"""Methods whose steps are long: trained one run at a time."""
+"""Methods with long steps, trained one run at a time."""
 SHORT = 25_000
 """Steps of the short Neural SDE, and of all trainings on fewer demonstrations."""
 DDIM = ("scheduler=ddim", "steps=10")
 
 
-def _main() -> Iterator[Played]:
+def _main() -> Iterator[PlaySpec]:
     for seed in SEEDS:
-        yield Played("neural_sde", Trained("neural_sde", seed=seed))
-        yield Played("neural_sde, 25k steps", Trained("neural_sde", seed=seed, steps=SHORT))
+        yield PlaySpec("neural_sde", TrainSpec("neural_sde", seed=seed))
+        yield PlaySpec("neural_sde, 25k steps", TrainSpec("neural_sde", seed=seed, steps=SHORT))
         for method in ("regression", "mip", "flow"):
-            yield Played(method, Trained(method, seed=seed))
-    yield Played("diffusion", Trained("diffusion"))
-    yield Played("diffusion, DDIM-10", Trained("diffusion"), sampling=DDIM)
-    yield Played("diffusion, transformer", Trained("diffusion", "transformer_pusht"))
+            yield PlaySpec(method, TrainSpec(method, seed=seed))
+    yield PlaySpec("diffusion", TrainSpec("diffusion"))
+    yield PlaySpec("diffusion, DDIM-10", TrainSpec("diffusion"), sampling=DDIM)
+    yield PlaySpec("diffusion, transformer", TrainSpec("diffusion", "transformer_pusht"))
     for method in ("lstm_gmm", "ibc", "bet", "knn"):
-        yield Played(method, Trained(method))
-    yield Played("lstm_gmm, full noise", Trained("lstm_gmm"), sampling=("noise=full",))
-    yield Played("ibc, best", Trained("ibc"), sampling=("answer=best",))
-    yield Played("knn, relative", Trained("knn"), sampling=("actions=relative",))
+        yield PlaySpec(method, TrainSpec(method))
+    yield PlaySpec("lstm_gmm, full noise", TrainSpec("lstm_gmm"), sampling=("noise=full",))
+    yield PlaySpec("ibc, best", TrainSpec("ibc"), sampling=("answer=best",))
+    yield PlaySpec("knn, relative", TrainSpec("knn"), sampling=("actions=relative",))
 
 
-STURDY = ("neural_sde", "diffusion", "diffusion, DDIM-10", "regression", "mip", "flow", "lstm_gmm", "bet")
+ROBUST = ("neural_sde", "diffusion", "diffusion, DDIM-10", "regression", "mip", "flow", "lstm_gmm", "bet")
 """Rows whose robustness is tested, one training of each."""
 
 
-def _sturdy() -> list[Played]:
-    return [play for play in _main() if play.trained.seed == 0 and play.name in (*STURDY, "knn, relative")]
+def _select_robustness_rows() -> list[PlaySpec]:
+    names = (*ROBUST, "knn, relative")
+    return [play for play in _main() if play.trained.seed == 0 and play.name in names]
 
 
-def _troubles(conditions: list[Condition]) -> Iterator[Played]:
+def _disturb(conditions: list[Condition]) -> Iterator[PlaySpec]:
     for condition in conditions:
-        yield from (replace(play, condition=condition) for play in _sturdy())
+        yield from (replace(play, condition=condition) for play in _select_robustness_rows())
 
 
-def _chunks() -> Iterator[Played]:
-    for play in _sturdy():
+def _chunks() -> Iterator[PlaySpec]:
+    for play in _select_robustness_rows():
         if play.name in ("neural_sde", "diffusion, DDIM-10", "regression", "mip", "flow"):
             yield from (replace(play, chunk=chunk) for chunk in (1, 2, 4))
 
 
-def _fewer_demos() -> Iterator[Played]:
+def _fewer_demos() -> Iterator[PlaySpec]:
     for demos in (10, 25, 50, 100, 0):
         for method in ("neural_sde", "regression", "mip", "flow"):
-            yield Played(f"{method}, 25k steps", Trained(method, steps=SHORT, demos=demos))
-        yield Played("diffusion, small, 25k steps", Trained("diffusion", "small", steps=SHORT, demos=demos))
-        yield Played("knn, relative", Trained("knn", demos=demos), sampling=("actions=relative",))
+            yield PlaySpec(f"{method}, 25k steps", TrainSpec(method, steps=SHORT, demos=demos))
+        yield PlaySpec(
+            "diffusion, small, 25k steps", TrainSpec("diffusion", "small", steps=SHORT, demos=demos)
+        )
+        yield PlaySpec("knn, relative", TrainSpec("knn", demos=demos), sampling=("actions=relative",))
 
 
-PARTS: dict[str, list[Played]] = {
+PARTS: dict[str, list[PlaySpec]] = {
     "main": list(_main()),
-    "push": list(_troubles([Condition(push=push) for push in (50.0, 100.0)])),
-    "noise": list(_troubles([Condition(obs_noise=noise) for noise in (0.25, 0.5, 1.0)])),
-    "latency": list(_troubles([Condition(latency_steps=late) for late in (1, 2, 4, 8)])),
+    "push": list(_disturb([Condition(push=push) for push in (50.0, 100.0)])),
+    "noise": list(_disturb([Condition(obs_noise=noise) for noise in (0.25, 0.5, 1.0)])),
+    "latency": list(_disturb([Condition(latency_steps=late) for late in (1, 2, 4, 8)])),
     "chunk": list(_chunks()),
     "demos": list(_fewer_demos()),
 }
 
 
-def perform(run: Run, play: Played, seeds: range, device: str, kept: Path) -> None:
-    """Play, and keep the entry of comparison.json."""
+def play_and_save(run: Run, play: PlaySpec, seeds: range, device: str, kept: Path) -> None:
+    """Play episodes and save their entry of comparison.json."""
     torch.set_num_threads(1)
     torch.set_float32_matmul_precision("high")
     policy = Policy.from_pretrained(run.files.path)
@@ -184,14 +187,17 @@ def main() -> None:
     parser.add_argument(
         "--only", nargs="*", default=["*"], help="runs, like 'bet-*'; large ones in this order"
     )
-    parser.add_argument("--table", action="store_true", help="only write what has been played")
+    parser.add_argument("--table", action="store_true", help="only write the results so far")
     parser.add_argument("--parallel", type=int, default=32, help="small runs trained at once")
     parser.add_argument("--episodes", type=int, default=200)
     parser.add_argument("--seed-start", type=int, default=100_000)
     parser.add_argument("--workers", type=int, default=max((os.cpu_count() or 1) - 2, 1))
     parser.add_argument("--steps", type=int, default=0, help="training steps of every run, for a try")
     parser.add_argument(
-        "--stop-after", type=float, default=1e9, help="seconds after which to write what is there"
+        "--stop-after",
+        type=float,
+        default=1e9,
+        help="seconds until the results so far are written",
     )
     args = parser.parse_args()
     stop_at = time.monotonic() + args.stop_after
@@ -215,37 +221,37 @@ def main() -> None:
     }
     kept = {play: args.out / "entries" / play.file for play in plays}
     if args.table:
-        return write(args, [path for path in kept.values() if path.exists()])
+        return write_comparison(args, [path for path in kept.values() if path.exists()])
     if args.device.startswith("cuda"):
-        wait_asleep()
+        sleep_while_waiting()
     pool = ProcessPoolExecutor(args.workers, multiprocessing.get_context("spawn"))
     jobs: list[Future[None]] = []
     try:
-        for run in in_turn(runs, args.parallel):
+        for run in train_in_order(runs, args.parallel):
             for play in plays:
                 if runs[play.trained] is run and not kept[play].exists():
-                    jobs.append(pool.submit(perform, run, play, seeds, args.device, kept[play]))
+                    jobs.append(pool.submit(play_and_save, run, play, seeds, args.device, kept[play]))
         wait(jobs, timeout=max(stop_at - time.monotonic(), 0))
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-        write(args, [kept[play] for play in plays if kept[play].exists()])
+        write_comparison(args, [kept[play] for play in plays if kept[play].exists()])
     for job in jobs:
         if job.done() and not job.cancelled():
             job.result()
-    os._exit(0)  # without waiting for players that are not done
+    os._exit(0)  # do not wait for unfinished rollouts
 
 
-def in_turn(runs: dict[Trained, Run], parallel: int) -> Iterator[Run]:
-    """What is trained already, then large runs one by one, then small ones together."""
-    todo = prepared(list(runs.values()))
+def train_in_order(runs: dict[TrainSpec, Run], parallel: int) -> Iterator[Run]:
+    """Yield trained runs first, then train large runs one by one, then small ones in parallel."""
+    todo = prepare_runs(list(runs.values()))
     yield from (run for run in runs.values() if run not in todo)
     large = [run for what, run in runs.items() if run in todo and what.method in LARGE]
-    yield from finished(large, 1)
-    yield from finished([run for run in todo if run not in large], parallel)
+    yield from finish_runs(large, 1)
+    yield from finish_runs([run for run in todo if run not in large], parallel)
 
 
-def write(args: argparse.Namespace, kept: list[Path]) -> None:
-    """Write comparison.json from what was played."""
+def write_comparison(args: argparse.Namespace, kept: list[Path]) -> None:
+    """Write comparison.json from the saved entries."""
     if not kept:
         return
     device = device_name(args.device)

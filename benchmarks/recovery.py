@@ -2,10 +2,10 @@
 
     python benchmarks/recovery.py [--seeds 3] [--json FILE]
 
-Data are chains of Euler–Maruyama steps of Δt = 0.2, started from their long-run law, and the truth is that
-chain's own f and g: the error measured is that of learning, with no discretisation error in it. Errors are
+Data are chains of Euler–Maruyama steps of Δt = 0.2 in their stationary distribution, and the truth is f and g
+of that chain: the measured error is that of learning, without a discretisation error. Errors are
 relative L2 errors over the central 95 % of the data, weighted by the data's density. The last rows fit a
-polynomial of degree 5 to the drift by least squares: what 200k transitions allow at best.
+polynomial of degree 5 to the drift by least squares, as a reference for what 200k transitions allow.
 """
 
 import argparse
@@ -64,19 +64,19 @@ class Errors:
 
 
 def simulate(sde: AbstractSDE, seed: int) -> Transitions:
-    """200k transitions of the chain in its long-run law: 2000 chains of 100 steps, after 100 to forget."""
+    """Simulate 200k stationary transitions: 2000 chains of 100 steps, after 100 discarded ones."""
     generator = torch.Generator().manual_seed(seed)
     start = 2 * torch.rand(2000, 1, generator=generator) - 1
     path = euler_maruyama(sde, start, dt=DT, steps=200, generator=generator)
     return pair_states(path[100:], dt=DT)
 
 
-def central(x: Tensor) -> Tensor:
+def select_central(x: Tensor) -> Tensor:
     low, high = x.quantile(0.025), x.quantile(0.975)
     return x[(x >= low) & (x <= high)].unsqueeze(-1)
 
 
-def relative(found: Tensor, true: Tensor) -> float:
+def relative_error(found: Tensor, true: Tensor) -> float:
     return ((found - true).norm() / true.norm()).item()
 
 
@@ -95,29 +95,33 @@ def recover(sde: AbstractSDE, data: Transitions, seed: int, steps: int = 1500, *
     generator = torch.Generator().manual_seed(seed)
     model = NeuralSDE(config, measure_state(data.x, data.x_next), generator=generator)
     fit(model, data, train, seed=seed)
-    x = central(data.x)
+    x = select_central(data.x)
     with torch.no_grad():
         found = model.sde().coefficients(x)
-    return Errors(relative(found.drift, sde.drift(x)), relative(found.diffusion, sde.diffusion(x)))
+    return Errors(
+        relative_error(found.drift, sde.drift(x)), relative_error(found.diffusion, sde.diffusion(x))
+    )
 
 
-def polynomial(sde: AbstractSDE, data: Transitions) -> Errors:
-    """Degree 5 in x for the drift, constant to degree 5 for the variance, by least squares."""
+def fit_polynomial(sde: AbstractSDE, data: Transitions) -> Errors:
+    """Fit polynomials of degree 5 to drift and variance by least squares."""
     powers = torch.arange(6)
     basis = data.x.double().pow(powers)
     velocity = ((data.x_next - data.x) / data.dt).double()
     drift = torch.linalg.lstsq(basis, velocity).solution
     residual = (velocity - basis @ drift).square() * DT
     variance = torch.linalg.lstsq(basis, residual).solution
-    x = central(data.x).double()
+    x = select_central(data.x).double()
     at = x.pow(powers)
-    return Errors(relative(at @ drift, sde.drift(x)), relative((at @ variance).sqrt(), sde.diffusion(x)))
+    return Errors(
+        relative_error(at @ drift, sde.drift(x)), relative_error((at @ variance).sqrt(), sde.diffusion(x))
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--json", type=Path, help="write every run's errors here too")
+    parser.add_argument("--json", type=Path, help="also write the errors of every run to this file")
     args = parser.parse_args()
     torch.set_num_threads(1)
     rows: list[dict[str, Any]] = []
@@ -129,16 +133,16 @@ def main() -> None:
             label: [recover(sde, data, seed, **objective) for seed, data in enumerate(sets)]
             for label, objective in OBJECTIVES.items()
         }
-        runs["polynomial, least squares"] = [polynomial(sde, data) for data in sets]
+        runs["polynomial, least squares"] = [fit_polynomial(sde, data) for data in sets]
         for label, errors in runs.items():
             drift, diffusion = [e.drift for e in errors], [e.diffusion for e in errors]
             rows.append({"process": name, "objective": label, "drift": drift, "diffusion": diffusion})
-            print(f"| {name} | {label} | {percent(drift)} | {percent(diffusion)} |", flush=True)
+            print(f"| {name} | {label} | {format_percent(drift)} | {format_percent(diffusion)} |", flush=True)
     if args.json is not None:
         args.json.write_text(json.dumps(rows, indent=2, ensure_ascii=False))
 
 
-def percent(values: list[float]) -> str:
+def format_percent(values: list[float]) -> str:
     return f"{100 * statistics.mean(values):.1f} % ({', '.join(f'{100 * v:.1f}' for v in values)})"
 
 

@@ -1,9 +1,9 @@
-"""A report on 4 runs × 200 episodes: how large it is, how soon it opens, whether it asks for anything.
+"""Measure a report on 4 runs × 200 episodes: size, time to open, requests to other hosts.
 
     python benchmarks/report_size.py [RUN …] --episodes 200 --json benchmarks/results/report_size.json
 
-Without runs, four methods are trained for a moment: their episodes fail, so that all of them last 300 steps
-and the page is as large as it gets. Times are from the start of the navigation to the first contentful paint,
+Without runs, four methods are trained for 200 steps: their episodes fail, so all of them last 300 steps and
+the page has its largest size. Times are from the start of the navigation to the first contentful paint,
 to the load event, and until every episode of every run is unpacked: medians over 5 fresh browsers.
 """
 
@@ -23,23 +23,23 @@ FLAGS = ["--no-sandbox", "--headless=new", "--disable-gpu", "--disable-backgroun
 REPEATS = 5
 
 
-def command(*args: object) -> None:
+def run_command(*args: object) -> None:
     subprocess.run([sys.executable, "-m", "nsde_policy.cli.main", *map(str, args)], check=True)
 
 
-def barely_trained(folder: Path) -> list[Path]:
+def train_briefly(folder: Path) -> list[Path]:
     runs = []
     for method in METHODS:
         run = folder / method
         runs.append(run)
         if not (run / "model.safetensors").exists():
             quick = ["--preset", "fast", "--train.steps", 200, "--train.log-every", 1, "--device", "cpu"]
-            command("train", "--policy", method, *quick, "--out", run)
+            run_command("train", "--policy", method, *quick, "--out", run)
     return runs
 
 
-def opened(page_file: Path) -> dict[str, Any]:
-    """One opening in a fresh browser."""
+def open_page(page_file: Path) -> dict[str, Any]:
+    """Open the page once in a new browser and return its times and outside requests."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
         page = browser.new_page(viewport={"width": 1440, "height": 900})
@@ -70,11 +70,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
 
-    runs = args.runs or barely_trained(args.out)
+    runs = args.runs or train_briefly(args.out)
     file = args.out / "report.html"
     kept = ["--kept", args.out / "kept", "--latency-rounds", 10]
-    command("report", *runs, "--episodes", args.episodes, "--out", file, *kept)
-    tries = [opened(file) for _ in range(REPEATS)]
+    run_command("report", *runs, "--episodes", args.episodes, "--out", file, *kept)
+    tries = [open_page(file) for _ in range(REPEATS)]
     found = {
         "runs": len(runs),
         "episodes": args.episodes,

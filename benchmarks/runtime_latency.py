@@ -1,14 +1,14 @@
-"""How long a chunk takes on a robot: the shipped policy as ONNX and on torch, and one Diffusion Policy chunk.
+"""Measure the latency of a chunk: the shipped policy as ONNX and on torch, and one Diffusion Policy chunk.
 
     python benchmarks/runtime_latency.py [--rounds 1000] [--calls 100000] [--json FILE]
 
 All contenders take turns in one process, batch 1, one CPU thread, 8 actions from one observation; in its turn
-each is called twice. The first call finds the caches full of the others' weights, as after a long control
-period; the second finds its own. Figures are medians and 99th percentiles; ratios are of medians of second
-calls. Afterwards the exported policy is called --calls times and the memory of the process is watched.
+each is called twice. In the first call the caches hold the others' weights, as after a long control period;
+in the second its own. Reported are medians and 99th percentiles; ratios are of medians of second calls.
+Afterwards the exported policy is called --calls times and the memory of the process is measured.
 
-"onnx, graph" is the graph alone, its inputs in place. "onnx, plan_from" is all that a control loop pays:
-checks, a generator made from a seed, noise, the graph, fresh arrays. "pt2, graph" is the archive of
+"onnx, graph" is the graph alone, its inputs in place. "onnx, plan_from" is the whole cost in a control loop:
+checks, a generator made from a seed, noise, the graph, new arrays. "pt2, graph" is the archive of
 torch.export, loaded again. "numpy" is the same equation in numpy.
 """
 
@@ -47,8 +47,8 @@ BASELINE = "diffusion, DDPM-100"
 Job = Callable[[], object]
 
 
-def numpy_plan(sde: FoldedSDE, states: np.ndarray) -> Job:
-    """The folded equation in plain numpy; erf is a polynomial good to 3e-7 (Abramowitz and Stegun 7.1.28)."""
+def make_numpy_plan(sde: FoldedSDE, states: np.ndarray) -> Job:
+    """Return the folded equation in numpy; erf is a polynomial, error 3e-7 (Abramowitz and Stegun 7.1.28)."""
     layers = [
         tuple(
             np.ascontiguousarray(tensor.numpy())
@@ -73,14 +73,14 @@ def numpy_plan(sde: FoldedSDE, states: np.ndarray) -> Job:
         fall *= fall
         return 0.5 * (x + np.abs(x) * (1 - 1 / fall))
 
-    def seen(x: np.ndarray) -> np.ndarray:
+    def add_sine_and_cosine(x: np.ndarray) -> np.ndarray:
         return np.concatenate([x, np.sin(x), np.cos(x)])
 
     def plan() -> np.ndarray:
         noise = rng.standard_normal((ACTIONS, states.shape[1]), np.float32)
-        x, older, path = states[0], seen(states[1]), []
+        x, older, path = states[0], add_sine_and_cosine(states[1]), []
         for z in noise:
-            now = seen(x)
+            now = add_sine_and_cosine(x)
             h, older = np.concatenate([now, older]), now
             for weight, bias, gain, offset in layers:
                 h = weight @ h + bias
@@ -93,8 +93,8 @@ def numpy_plan(sde: FoldedSDE, states: np.ndarray) -> Job:
     return plan
 
 
-def baseline() -> Job:
-    """One DDPM-100 chunk of the Diffusion Policy, the 65M U-Net with fresh weights."""
+def make_baseline() -> Job:
+    """Return a DDPM-100 chunk of the Diffusion Policy, the 65M U-Net with random weights."""
     record = replace(
         RunDirectory(SHIPPED_POLICY).read_record(), config=get_task("pusht").preset("default", "diffusion")
     )
@@ -106,7 +106,7 @@ def baseline() -> Job:
     return lambda: policy.model.plan(states, steps=ACTIONS, draws=draws)
 
 
-def contenders(folder: Path) -> tuple[dict[str, Job], RuntimePolicy, np.ndarray]:
+def make_contenders(folder: Path) -> tuple[dict[str, Job], RuntimePolicy, np.ndarray]:
     policy = Policy.from_pretrained()
     export_policy(policy, folder / "policy.onnx", steps=ACTIONS, cases=64)
     export_policy(policy, folder / "policy.pt2", format="pt2", steps=ACTIONS, cases=64)
@@ -130,13 +130,13 @@ def contenders(folder: Path) -> tuple[dict[str, Job], RuntimePolicy, np.ndarray]
         "pt2, graph": lambda: archive(inputs),
         "torch, plan_from": lambda: policy.plan_from(states, steps=ACTIONS, seed=0),
         "torch, plan_from, first action": lambda: policy.plan_from(states, steps=1, seed=0),
-        "numpy": numpy_plan(folded, states),
+        "numpy": make_numpy_plan(folded, states),
     }
     return jobs, runtime, states
 
 
-def in_turns(jobs: dict[str, Job], rounds: int, slow: Job, slow_rounds: int) -> dict[str, np.ndarray]:
-    """Seconds of both calls in every turn, (turns, 2); the slow job has few turns, spread evenly."""
+def time_in_turns(jobs: dict[str, Job], rounds: int, slow: Job, slow_rounds: int) -> dict[str, np.ndarray]:
+    """Return the seconds of both calls in every turn, (turns, 2); the slow job has few turns."""
     taken: dict[str, list[list[float]]] = {name: [] for name in (*jobs, BASELINE)}
 
     def turn(name: str, job: Job) -> None:
@@ -156,8 +156,8 @@ def in_turns(jobs: dict[str, Job], rounds: int, slow: Job, slow_rounds: int) -> 
     return {name: np.array(seconds) for name, seconds in taken.items()}
 
 
-def rows_of(taken: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-    """One object per contender, milliseconds."""
+def build_rows(taken: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+    """Build one object per contender, in milliseconds."""
     slowest = float(np.median(taken[BASELINE][:, 1]))
     rows = []
     for name, seconds in taken.items():
@@ -170,8 +170,8 @@ def rows_of(taken: dict[str, np.ndarray]) -> list[dict[str, Any]]:
     return rows
 
 
-def memory_growth(runtime: RuntimePolicy, states: np.ndarray, calls: int) -> dict[str, float]:
-    """Bytes that Python keeps and kilobytes of the process, part of the way and after all calls."""
+def measure_memory(runtime: RuntimePolicy, states: np.ndarray, calls: int) -> dict[str, float]:
+    """Measure Python's bytes and the process's kilobytes, after a part of the calls and after all."""
 
     def resident_kb() -> float:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
@@ -204,10 +204,10 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
-        jobs, runtime, states = contenders(Path(folder))
-        taken = in_turns(jobs, args.rounds, baseline(), args.baseline_rounds)
-        growth = memory_growth(runtime, states, args.calls)
-    rows = rows_of(taken)
+        jobs, runtime, states = make_contenders(Path(folder))
+        taken = time_in_turns(jobs, args.rounds, make_baseline(), args.baseline_rounds)
+        growth = measure_memory(runtime, states, args.calls)
+    rows = build_rows(taken)
     print(f"{ACTIONS} actions from one observation, one thread, {device_name('cpu')}; milliseconds\n")
     print("| what | median | p99 | first call | turns | DDPM-100 takes × |")
     print("| --- | --- | --- | --- | --- | --- |")

@@ -2,12 +2,12 @@
 
     python benchmarks/sde_speed.py [--paths 10000] [--steps 100] [--rounds 7] [--threads 1] [--json FILE]
 
-Runs alternate, and the figure is the median of the ratios of neighbouring runs, so that a machine whose speed
-drifts does not favour either side.
+Runs alternate, and the result is the median of the ratios of neighbouring runs, so that a drift of the
+machine's speed favours neither side.
 
-The first row is the fair one. By default torchsde 0.2.6 rounds its way into one extra step of nearly no
-length on this grid, and prepares its Brownian motion for steps that short: more than a second that says
-nothing about its solver. Telling the Brownian motion dt avoids it.
+The first row is the fair one. By default torchsde 0.2.6 adds one extra step of almost zero length on this
+grid by rounding, and prepares its Brownian motion for steps that short, which takes more than a second.
+Passing dt to the Brownian motion avoids it.
 """
 
 import argparse
@@ -29,7 +29,7 @@ DIM = 2
 
 
 class NetworkSDE(AbstractSDE):
-    """One MLP that answers with drift and log diffusion side by side; torchsde reads it through f_and_g."""
+    """One MLP for drift and log diffusion; torchsde calls it through f_and_g."""
 
     noise_type, sde_type = "diagonal", "ito"
 
@@ -58,7 +58,7 @@ class NetworkSDE(AbstractSDE):
         return self.diffusion(y)
 
 
-def seconds(run: Callable[[], object]) -> float:
+def time_call(run: Callable[[], object]) -> float:
     start = time.perf_counter()
     run()
     return time.perf_counter() - start
@@ -76,7 +76,7 @@ def measure(paths: int, steps: int, rounds: int) -> list[dict[str, Any]]:
     def torchsde_default() -> Tensor:
         return torchsde.sdeint(sde, x0, ts, method="euler", dt=1 / steps)
 
-    def torchsde_told_dt() -> Tensor:
+    def torchsde_with_dt() -> Tensor:
         bm = torchsde.BrownianInterval(0.0, 1.0, size=x0.shape, dtype=x0.dtype, dt=1 / steps)
         return torchsde.sdeint(sde, x0, ts, bm=bm, method="euler", dt=1 / steps)
 
@@ -85,14 +85,14 @@ def measure(paths: int, steps: int, rounds: int) -> list[dict[str, Any]]:
             sde.coefficients(x0)
 
     others: dict[str, Callable[[], object]] = {
-        "torchsde, Brownian motion told dt": torchsde_told_dt,
+        "torchsde, Brownian motion told dt": torchsde_with_dt,
         "torchsde, default": torchsde_default,
         "network alone": network_alone,
     }
     rows = []
     for name, other in others.items():
         ours(), other()
-        times = [(seconds(ours), seconds(other)) for _ in range(rounds)]
+        times = [(time_call(ours), time_call(other)) for _ in range(rounds)]
         rows.append(
             {
                 "against": name,
@@ -110,7 +110,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--json", type=Path, help="write the figures here too")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     rows = measure(args.paths, args.steps, args.rounds)

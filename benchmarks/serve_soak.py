@@ -1,12 +1,11 @@
-"""Soak `nsde-policy serve`: clients that ask as fast as they can; rate, latency, memory, errors.
+"""Soak test of `nsde-policy serve`: rate, latency, memory and errors under clients without pauses.
 
     python benchmarks/serve_soak.py                      # 288 000 requests: 8 robots at 10 Hz for an hour
     python benchmarks/serve_soak.py --requests 40000 --clients 8
 
-The server is the command, in a process of its own; the clients are another process with a thread each, so
-that on a small machine both compete for the same cores and latencies are those of a busy one. Every answer
-is compared with the local policy's for the same states and seed, bit for bit: actions, foreseen states and σ.
-Progress goes to standard error, a line per hundredth of the work.
+The server is a separate process; the clients are threads of this one, so on a small machine both compete for
+the same cores. Every answer is compared bit for bit with the local policy's for the same states and seed:
+actions, predicted states and σ. Progress goes to standard error, a line per hundredth of the work.
 """
 
 import argparse
@@ -24,9 +23,9 @@ from nsde_policy.errors import NsdePolicyError
 from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.spec import Plan
 
-QUESTIONS = 64
+DIFFERENT_REQUESTS = 64
 MARKS = 100
-"""Looks at the server's memory."""
+"""Number of measurements of the server's memory."""
 
 
 def resident_mb(pid: int) -> float:
@@ -36,26 +35,26 @@ def resident_mb(pid: int) -> float:
     raise RuntimeError(f"process {pid} has no resident memory")
 
 
-def questions(policy: Policy) -> list[tuple[np.ndarray, int, bytes]]:
-    """States in the range of the demonstrations, a seed, and the local policy's answer."""
+def make_requests(policy: Policy) -> list[tuple[np.ndarray, int, bytes]]:
+    """Make states in the range of the demonstrations, each with a seed and the local policy's answer."""
     rng, spec = np.random.default_rng(0), policy.spec
     asked = []
-    for seed in range(QUESTIONS):
+    for seed in range(DIFFERENT_REQUESTS):
         memory = spec.new_history()
         for _ in range(spec.history):
             memory.add_observation(rng.uniform(spec.low, spec.high)[: spec.obs_dim])
             memory.add_action(rng.uniform(spec.low, spec.high)[spec.obs_dim :])
         states = memory.states()
-        asked.append((states, seed, as_bytes(policy.plan_from(states, steps=spec.chunk, seed=seed))))
+        asked.append((states, seed, plan_to_bytes(policy.plan_from(states, steps=spec.chunk, seed=seed))))
     return asked
 
 
-def as_bytes(plan: Plan) -> bytes:
+def plan_to_bytes(plan: Plan) -> bytes:
     return b"".join(b"none" if part is None else part.tobytes() for part in plan)
 
 
 class Client(threading.Thread):
-    """One robot in a hurry."""
+    """Client thread that sends its next request as soon as it has an answer."""
 
     def __init__(self, url: str, count: int, asked: list[tuple[np.ndarray, int, bytes]]) -> None:
         super().__init__()
@@ -67,18 +66,18 @@ class Client(threading.Thread):
     def run(self) -> None:
         with self._policy as policy:
             for k in range(len(self.latencies_ms)):
-                states, seed, wanted = self._asked[k % QUESTIONS]
+                states, seed, wanted = self._asked[k % DIFFERENT_REQUESTS]
                 began = time.perf_counter()
                 try:
                     plan = policy.plan_from(states, steps=policy.spec.chunk, seed=seed)
-                    self.wrong += as_bytes(plan) != wanted
+                    self.wrong += plan_to_bytes(plan) != wanted
                 except NsdePolicyError as error:
                     self.errors.append(f"{type(error).__name__}: {error}")
                 self.latencies_ms[k] = 1e3 * (time.perf_counter() - began)
                 self.done += 1
 
 
-def tell_progress(robots: list[Client], total: int, resident: float, seconds: float) -> None:
+def print_progress(robots: list[Client], total: int, resident: float, seconds: float) -> None:
     done, errors = sum(robot.done for robot in robots), sum(len(robot.errors) for robot in robots)
     wrong = sum(robot.wrong for robot in robots)
     left = (total - done) * seconds / max(done, 1)
@@ -94,7 +93,7 @@ def soak(requests: int, clients: int, run: Path | None) -> dict[str, object]:
     import torch
 
     torch.set_num_threads(1)
-    asked = questions(Policy.from_pretrained(run))
+    asked = make_requests(Policy.from_pretrained(run))
     command = [
         sys.executable,
         "-m",
@@ -123,7 +122,7 @@ def soak(requests: int, clients: int, run: Path | None) -> dict[str, object]:
             time.sleep(0.2)
             if len(memory) <= MARKS * sum(robot.done for robot in robots) // total:
                 memory.append(resident_mb(server.pid))
-                tell_progress(robots, total, memory[-1], time.perf_counter() - began)
+                print_progress(robots, total, memory[-1], time.perf_counter() - began)
         seconds = time.perf_counter() - began
         memory.append(resident_mb(server.pid))
         server.terminate()

@@ -2,9 +2,9 @@
 
     python benchmarks/train_default.py --demos pusht_cchi_v7_replay.zarr [--ship]
 
-Prints how long it took. The run lies where `pusht_runs.py` looks for it, so that script scores it. `--ship`
-puts it into `nsde_policy/assets/pusht`; the embedded demonstrations (`embed_demos.py`) and the pictures
-(`pictures.py`) are made with what lies there, so make them again after it.
+Prints the training time. The run is stored where `pusht_runs.py` finds and scores it. `--ship` copies it to
+`nsde_policy/assets/pusht`; make the embedded demonstrations (`embed_demos.py`) and the pictures
+(`pictures.py`) again afterwards, because they use that policy.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import torch
-from pusht_runs import run_of
+from pusht_runs import make_run
 
 from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.eval.latency import device_name
@@ -27,10 +27,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("out/pusht_runs"))
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--steps", type=int, default=0, help="training steps, for a try")
-    parser.add_argument("--ship", action="store_true", help="put it into the package")
+    parser.add_argument("--ship", action="store_true", help="copy it into the package")
     args = parser.parse_args()
 
-    run = run_of("default", 0, out=args.out, demos=args.demos, device=args.device, steps=args.steps)
+    run = make_run("default", 0, out=args.out, demos=args.demos, device=args.device, steps=args.steps)
     started = time.perf_counter()
     run.prepare()
     prepared = time.perf_counter() - started
@@ -38,12 +38,12 @@ def main() -> None:
     print(
         f"on {device_name(args.device)}, torch {torch.__version__}: {prepared:.1f} s for the demonstrations, "
         f"the model and the first 5 steps (on CUDA with the capture), {run.note.seconds:.1f} s for the other "
-        f"{run.config.train.steps - 5} and the weights on the disk; imports are not counted"
+        f"{run.config.train.steps - 5} and saving the weights; imports are not counted"
     )
     if args.ship:
         for file in (run.files.config, run.files.model):
             shutil.copy(file, SHIPPED_POLICY)
-        print(f"put into {SHIPPED_POLICY}")
+        print(f"copied to {SHIPPED_POLICY}")
 
 
 if __name__ == "__main__":
