@@ -30,9 +30,8 @@ def play(
     with Session(policy, config, calibration=policy.calibration, clock=clock, sleep=sleep) as session:
         started = clock()
         for tick in session.ticks():
-            robot.advance(
-                tick - started - robot.time
-            )  # by 0 in simulated time, where `sleep` has advanced it
+            # In simulated time `sleep` has already advanced the robot, and this adds nothing.
+            robot.advance(tick - started - robot.time)
             if robot.success or robot.time >= seconds:
                 break
             robot.send(session.step(robot.observe(), min(tick, clock())))

@@ -66,10 +66,8 @@ class SessionConfig:
         for name in ("rate_hz", "deadline_s", "policy_hz", "max_age_s", "max_gap_s"):
             value = getattr(self, name)
             is_default = value is None and name not in ("rate_hz", "deadline_s")
-            is_positive = isinstance(value, Real) and 0 < float(value) < math.inf
-            require(self, is_default or is_positive, f"need {name} > 0, got {value!r}")
-        is_valid = isinstance(self.blend, Real) and 0 <= float(self.blend) < math.inf
-        require(self, is_valid, f"need blend >= 0, got {self.blend!r}")
+            require(self, is_default or 0 < _to_float(value) < math.inf, f"need {name} > 0, got {value!r}")
+        require(self, 0 <= _to_float(self.blend) < math.inf, f"need blend >= 0, got {self.blend!r}")
         for name, least in (("chunk", 1), ("seed", 0)):
             value = getattr(self, name)
             is_default = value is None and name == "chunk"
@@ -127,3 +125,8 @@ class ResolvedConfig:
     max_age_s: float
     max_gap_s: float
     chunk: int
+
+
+def _to_float(value: Any) -> float:
+    """Return `float(value)`, or NaN if it is not a real number, so that every range check fails."""
+    return float(value) if isinstance(value, Real) else math.nan

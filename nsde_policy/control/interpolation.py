@@ -121,7 +121,7 @@ class _Transition:
 class PlanFollower:
     """Moves a command along plans, without steps from one plan to the next.
 
-    The offset between the command and a new plan fades over `blend` policy periods. There is none if the plan
+    The offset between the command and a new plan fades over `blend` policy periods. It is zero if the plan
     starts at the last command, as those of a Neural SDE do.
     """
 

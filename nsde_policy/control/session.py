@@ -73,13 +73,14 @@ class Session:
         self.last: CommandRecord | None = None
         """The last command, with its plan, uncertainty and faults."""
         self._has_frozen_gc = self._is_closed = False
+        self._period = self._observed_period = -1  # newest policy period, and newest with an observation
         self.reset()
 
     def step(self, obs: Any, t: float | None = None) -> np.ndarray:
         """Return the command for this control period, (act_dim,). Call it once per control period.
 
         Args:
-            obs: The observation; None if none arrived.
+            obs: The observation; None if it is missing.
             t: When it was made, on the session's clock; by default now.
 
         Raises:

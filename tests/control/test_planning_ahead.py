@@ -1,4 +1,4 @@
-"""Tests for control/planning.py: plans made in a worker while the loop goes on."""
+"""Tests for control/planning.py: plans made in a worker thread."""
 
 import subprocess
 import sys

@@ -55,6 +55,16 @@ def test_a_closed_session_takes_no_step_but_its_plan_still_has_commands(ahead):
         session.step(OBS, sim.now)
 
 
+def test_the_first_plan_continues_the_initial_command():
+    sim = Sim()
+    session = make_session(sim, initial_command=np.array([20.0, 30.0]))
+    for _ in range(2):
+        first = session.step(OBS, sim.now)
+        assert session._scheduler.current.knots[0].tolist() == [20.0, 30.0]
+        assert (np.abs(first - [20.0, 30.0]) <= CALIBRATION.step).all()
+        session.reset()
+
+
 def test_without_calibration_there_is_no_out_of_distribution_score():
     session = make_session(Sim())
     session.step(OBS)
