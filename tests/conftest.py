@@ -1,4 +1,4 @@
-"""What tests share: the human demonstrations, where they are, and one torch thread."""
+"""Settings and fixtures of all tests: markers, one torch thread, the human demonstrations."""
 
 import os
 from pathlib import Path
@@ -8,30 +8,39 @@ import pytest
 import torch
 from hypothesis import settings
 
-settings.register_profile("repeatable", derandomize=True, deadline=None)  # a busy machine fails no test
+settings.register_profile("repeatable", derandomize=True, deadline=None)  # no failures on a busy machine
 settings.load_profile("repeatable")
 
-BESIDE_THE_CHECKOUT = Path(__file__).parents[2] / "shared/demos/pusht_cchi_v7_replay.zarr"
+DEFAULT_DEMOS = Path(__file__).parents[2] / "shared/demos/pusht_cchi_v7_replay.zarr"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests that use a `browser` fixture, and skip tests marked `gpu` without CUDA."""
+    for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.browser)
+        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip(reason="needs CUDA"))
 
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> None:
-    """Pin torch to one thread: results and times then depend on less."""
+    """Limit torch to one thread, so that results do not depend on the number of cores."""
     torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
 def human_demos() -> Path:
-    """The store of 206 human Push-T demonstrations, which is not part of the repository."""
-    path = Path(os.environ.get("NSDE_POLICY_DEMOS", BESIDE_THE_CHECKOUT))
+    """Return the store of 206 human Push-T demonstrations, which is not part of the repository."""
+    path = Path(os.environ.get("NSDE_POLICY_DEMOS", DEFAULT_DEMOS))
     if not path.exists():
         pytest.skip(f"no human demonstrations at {path}: data download pusht, set NSDE_POLICY_DEMOS")
     return path
 
 
 @pytest.fixture(scope="session")
-def human_states(human_demos) -> tuple[np.ndarray, np.ndarray]:
-    """All recorded states, (25650, 5), and where episodes end, (206,)."""
+def human_states(human_demos: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return all recorded states, (25650, 5), and the end of each episode, (206,)."""
     from nsde_policy.data import load_demonstrations
 
     demos = load_demonstrations(human_demos)
