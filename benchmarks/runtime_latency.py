@@ -30,7 +30,6 @@ import torch
 
 from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.deploy.export import export_policy, torch_export
-from nsde_policy.deploy.export.folded import FoldedSDE
 from nsde_policy.deploy.export.plan_module import Chunk
 from nsde_policy.deploy.runtime import RuntimePolicy
 from nsde_policy.deploy.runtime.graph import Graph
@@ -38,6 +37,7 @@ from nsde_policy.eval.latency import device_name
 from nsde_policy.inference.loading import build_model
 from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.base import Draws
+from nsde_policy.methods.neural_sde.fused_step import FoldedPlan, FusedStep
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import get_task
 
@@ -47,18 +47,18 @@ BASELINE = "diffusion, DDPM-100"
 Job = Callable[[], object]
 
 
-def make_numpy_plan(sde: FoldedSDE, states: np.ndarray) -> Job:
-    """Return the folded equation in numpy; erf is a polynomial, error 3e-7 (Abramowitz and Stegun 7.1.28)."""
+def make_numpy_plan(step: FusedStep, states: np.ndarray) -> Job:
+    """Return the folded step in numpy; erf is a polynomial error 3e-7 (Abramowitz and Stegun 7.1.28)."""
+    weights, circular = step.weights, list(step.layout.spec.circular)
+    assert weights.norms is not None
     layers = [
-        tuple(
-            np.ascontiguousarray(tensor.numpy())
-            for tensor in (layer.weight, layer.bias, norm.weight, norm.bias)
-        )
-        for layer, norm in zip(sde.trunk.layers, sde.trunk.norms, strict=True)
+        tuple(np.ascontiguousarray(tensor.detach().numpy()) for tensor in (*layer, *norm))
+        for layer, norm in zip(weights.layers, weights.norms, strict=True)
     ]
-    mean, shift, floor, variance, log_variance = (
-        getattr(sde, name).numpy() for name in ("mean", "shift", "floor", "variance", "log_variance")
+    mean, shift, variance, log_variance = (
+        tensor.detach().numpy() for tensor in (*weights.drift, *weights.log_variance)
     )
+    floor, spread = np.float32(step.variance_floor), step.spread.numpy()
     poly = [0.0705230784, 0.0422820123, 0.0092705272, 0.0001520143, 0.0002765672, 0.0000430638]
     rng = np.random.default_rng(0)
 
@@ -73,20 +73,20 @@ def make_numpy_plan(sde: FoldedSDE, states: np.ndarray) -> Job:
         fall *= fall
         return 0.5 * (x + np.abs(x) * (1 - 1 / fall))
 
-    def add_sine_and_cosine(x: np.ndarray) -> np.ndarray:
-        return np.concatenate([x, np.sin(x), np.cos(x)])
+    def features(x: np.ndarray) -> np.ndarray:
+        return np.concatenate([x, np.sin(x[circular]), np.cos(x[circular])])
 
     def plan() -> np.ndarray:
         noise = rng.standard_normal((ACTIONS, states.shape[1]), np.float32)
-        x, older, path = states[0], add_sine_and_cosine(states[1]), []
+        x, older, path = states[0], features(states[1]), []
         for z in noise:
-            now = add_sine_and_cosine(x)
+            now = features(x)
             h, older = np.concatenate([now, older]), now
             for weight, bias, gain, offset in layers:
                 h = weight @ h + bias
                 h -= h.mean()
                 h = gelu(h * (gain / np.sqrt(h @ h / len(h) + np.float32(1e-5))) + offset)
-            x = x + (mean @ h + shift + np.sqrt(floor + np.exp(variance @ h + log_variance)) * z)
+            x = x + (mean @ h + shift + np.sqrt(floor + np.exp(variance @ h + log_variance)) * spread * z)
             path.append(x)
         return np.stack(path)
 
@@ -121,7 +121,7 @@ def make_contenders(folder: Path) -> tuple[dict[str, Job], RuntimePolicy, np.nda
         graph.draw(np.random.default_rng(0))
     inputs = [array.copy() for array in chunk.inputs.values()]
     folded = Chunk(policy, ACTIONS).fast
-    assert isinstance(folded, FoldedSDE)
+    assert isinstance(folded, FoldedPlan)
     jobs: dict[str, Job] = {
         "onnx, graph": chunk.run,
         "onnx, graph, first action": first.run,
@@ -130,7 +130,7 @@ def make_contenders(folder: Path) -> tuple[dict[str, Job], RuntimePolicy, np.nda
         "pt2, graph": lambda: archive(inputs),
         "torch, plan_from": lambda: policy.plan_from(states, steps=ACTIONS, seed=0),
         "torch, plan_from, first action": lambda: policy.plan_from(states, steps=1, seed=0),
-        "numpy": make_numpy_plan(folded, states),
+        "numpy": make_numpy_plan(folded.step, states),
     }
     return jobs, runtime, states
 

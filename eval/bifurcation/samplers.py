@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from nsde_policy.config import NetworkConfig
 from nsde_policy.methods.base import LossParts, Stage, TrainableModel
-from nsde_policy.methods.neural_sde.equation import mlp_of
+from nsde_policy.methods.neural_sde.equation import build_mlp
 
 OCTAVES = 4
 """Frequencies by which a network sees the level of noise."""
@@ -48,7 +48,7 @@ class ConditionalSampler(TrainableModel[Pairs]):
     ) -> None:
         super().__init__()
         self.size, self.calls = target, calls
-        self.network = mlp_of(config, condition + target + 2 * OCTAVES, target, generator)
+        self.network = build_mlp(config, condition + target + 2 * OCTAVES, target, generator)
 
     def answer(self, condition: Tensor, z: Tensor, level: Tensor) -> Tensor:
         """The network at noisy z (n, k), with the level of noise (n, 1) as sines and cosines; (n, k)."""

@@ -20,7 +20,7 @@ from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
 from nsde_policy.methods.base import Draws, LossParts, PolicyModel, Stage, choose_sampling
-from nsde_policy.methods.neural_sde.equation import mlp_of
+from nsde_policy.methods.neural_sde.equation import build_mlp
 from nsde_policy.methods.registry import register_method
 
 OCTAVES = 4
@@ -108,7 +108,7 @@ class StreamingFlow(PolicyModel[Windows]):
         self.layout = StateLayout(layout)
         self.register_buffer("waves", math.pi * 2.0 ** torch.arange(OCTAVES))
         inputs = config.history * self.layout.feature_dim + layout.act_dim + 1 + 2 * OCTAVES
-        self.network = mlp_of(config.network, inputs, layout.act_dim, generator)
+        self.network = build_mlp(config.network, inputs, layout.act_dim, generator)
 
     def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
         """Mean square error of the velocity at one point of the flow per window, drawn from its marginal."""

@@ -16,7 +16,7 @@ from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
 from nsde_policy.methods.base import Draws, LossParts, PolicyModel, Stage
-from nsde_policy.methods.neural_sde.equation import mlp_of
+from nsde_policy.methods.neural_sde.equation import build_mlp
 from nsde_policy.methods.registry import register_method
 
 
@@ -56,7 +56,7 @@ class MIP(PolicyModel[Windows]):
         self.layout = StateLayout(layout)
         chunk = config.horizon * layout.act_dim
         inputs = config.history * self.layout.feature_dim + chunk + 1
-        self.network = mlp_of(config.network, inputs, chunk, generator)
+        self.network = build_mlp(config.network, inputs, chunk, generator)
 
     def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
         """‖π(o, 0, 0) − a‖² and ‖π(o, t* a + (1 − t*) z, t*) − a‖², z ~ N(0, 1), a in half ranges; means."""

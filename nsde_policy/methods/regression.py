@@ -13,7 +13,7 @@ from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
 from nsde_policy.methods.base import Draws, LossParts, PolicyModel, Stage
-from nsde_policy.methods.neural_sde.equation import mlp_of
+from nsde_policy.methods.neural_sde.equation import build_mlp
 from nsde_policy.methods.registry import register_method
 
 
@@ -44,7 +44,7 @@ class Regression(PolicyModel[Windows]):
         self.config: RegressionConfig = config
         self.layout = StateLayout(layout)
         inputs = config.history * self.layout.feature_dim
-        self.network = mlp_of(config.network, inputs, config.horizon * layout.act_dim, generator)
+        self.network = build_mlp(config.network, inputs, config.horizon * layout.act_dim, generator)
 
     def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
         """Mean square error of the actions, in units of half their range."""

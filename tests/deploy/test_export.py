@@ -1,4 +1,4 @@
-"""Tests for export: a graph answers as its policy does, or is not there."""
+"""Tests for deploy/export: a graph that differs from its policy is not written."""
 
 from pathlib import Path
 
@@ -9,7 +9,6 @@ import torch
 from nsde_policy.cli.main import main
 from nsde_policy.config import NetworkConfig
 from nsde_policy.deploy.export import export_policy
-from nsde_policy.deploy.export.folded import FoldedSDE
 from nsde_policy.deploy.export.parity import measure
 from nsde_policy.deploy.export.plan_module import Chunk
 from nsde_policy.errors import ConfigError, ExportError, GraphError, OutputError
@@ -18,44 +17,10 @@ from nsde_policy.methods.ibc import ImplicitBCConfig, ImplicitBCSampling
 from nsde_policy.methods.neural_sde.config import SamplingConfig
 from nsde_policy.methods.regression import RegressionConfig
 from nsde_policy.run_directory import RunDirectory
-from tests.helpers.exported_policies import DDIM, LAYOUT, SMALL, STRAIGHT, fresh, neural_sde
+from tests.helpers.exported_policies import DDIM, LAYOUT, SMALL, fresh, neural_sde
 
 
-@pytest.mark.parametrize(
-    ("changes", "layout"),
-    [
-        ({"history": 1}, LAYOUT),
-        ({"history": 3, "dt": 0.1}, LAYOUT),
-        ({"history": 2}, STRAIGHT),
-        ({"history": 1, "sampling": SamplingConfig(substeps=3, diffusion=0.5)}, LAYOUT),
-        ({"sampling": SamplingConfig(denoiser="off")}, LAYOUT),
-        ({"network": NetworkConfig(width=16, depth=3, residual=True, activation="silu")}, LAYOUT),
-        ({"network": NetworkConfig(width=16, depth=2, layer_norm=False, activation="tanh")}, STRAIGHT),
-        ({"noise_kind": "absolute", "noise": 0.05, "variance_floor": 0.3}, LAYOUT),
-    ],
-)
-def test_folding_constants_into_weights_changes_nothing(changes, layout):
-    chunk = Chunk(fresh(neural_sde(**changes), layout=layout), steps=6)
-    assert isinstance(chunk.fast, FoldedSDE)
-    assert_same(chunk)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"sampling": SamplingConfig(denoiser="cancelling")},
-        {"sampling": SamplingConfig(denoiser="learned"), "learned_strength": True},
-        {"network": NetworkConfig(width=16, depth=2, kind="separate")},
-        {"sampling": SamplingConfig(substeps=2)},
-        {"sampling": SamplingConfig(diffusion=0.0)},
-    ],
-)
-def test_what_cannot_be_folded_is_left_as_it_is(changes):
-    chunk = Chunk(fresh(neural_sde(**changes)), steps=2)
-    assert chunk.fast is chunk.reference
-
-
-def test_a_neural_sde_that_cannot_be_folded_is_traced_with_its_own_networks(tmp_path):
+def test_export_traces_the_plain_solver_if_the_fused_step_does_not_cover_the_equation(tmp_path):
     network = NetworkConfig(width=16, depth=2, kind="separate")
     sampling = SamplingConfig(denoiser="learned", substeps=2)
     policy = fresh(neural_sde(network=network, sampling=sampling, learned_strength=True), chunk=1)
@@ -64,15 +29,7 @@ def test_a_neural_sde_that_cannot_be_folded_is_traced_with_its_own_networks(tmp_
     assert whole.record.inputs[1].shape == (2, LAYOUT.dim)
 
 
-def assert_same(chunk: Chunk) -> None:
-    def answer(inputs):
-        out = chunk.fast(*(torch.from_numpy(values) for values in inputs))
-        return dict(zip(("actions", "path", "std"), (tensor.numpy() for tensor in out), strict=True))
-
-    assert measure(chunk, answer, n=50).worst < 2e-6
-
-
-def test_another_policys_answers_fail_the_comparison():
+def test_outputs_of_another_policy_fail_the_parity_check():
     asked, other = (Chunk(fresh(neural_sde(), seed=seed), steps=2) for seed in (0, 1))
 
     def answer(inputs):
@@ -84,7 +41,7 @@ def test_another_policys_answers_fail_the_comparison():
 
 
 @pytest.mark.parametrize("format", ["onnx", "pt2"])
-def test_a_graph_that_fails_leaves_no_file_and_an_earlier_one_as_it_was(format, tmp_path):
+def test_failed_export_writes_no_file_and_keeps_an_earlier_one(format, tmp_path):
     policy, out = fresh(RegressionConfig(network=SMALL)), tmp_path / f"policy.{format}"
     with torch.no_grad():
         policy.model.network.output.bias.fill_(3e38)  # overflows once it is scaled to the actions' range
@@ -97,14 +54,14 @@ def test_a_graph_that_fails_leaves_no_file_and_an_earlier_one_as_it_was(format, 
     assert not any((tmp_path / "new").iterdir())
 
 
-def test_a_first_action_graph_of_another_policy_does_not_stay(tmp_path):
+def test_export_removes_the_first_action_graph_of_an_earlier_policy(tmp_path):
     out = tmp_path / "policy.onnx"
     (tmp_path / "policy.first.onnx").write_bytes(b"of another policy")
     assert len(export_policy(fresh(RegressionConfig(network=SMALL)), out, cases=3)) == 1
     assert not (tmp_path / "policy.first.onnx").exists()
 
 
-def test_older_operators_are_written_when_asked_for(tmp_path):
+def test_opset_selects_the_operator_version(tmp_path):
     policy = fresh(RegressionConfig(network=SMALL))
     export_policy(policy, tmp_path / "policy.onnx", opset=18, cases=3)
     model = onnx.load(tmp_path / "policy.onnx")
@@ -113,7 +70,7 @@ def test_older_operators_are_written_when_asked_for(tmp_path):
     assert "Gelu" not in {node.op_type for node in model.graph.node}
 
 
-def test_what_cannot_be_exported_is_refused(tmp_path):
+def test_export_rejects_unsupported_settings(tmp_path):
     out = tmp_path / "policy.onnx"
     ddpm = fresh(DiffusionConfig(unet=DDIM.unet))
     with pytest.raises(ExportError, match=r"100 network calls.*scheduler=ddim"):
@@ -139,7 +96,7 @@ def test_what_cannot_be_exported_is_refused(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_command_writes_where_the_run_is_and_says_how_well(tmp_path: Path, capsys):
+def test_export_command_writes_into_the_run_directory_and_prints_the_parity(tmp_path: Path, capsys):
     policy, run = fresh(RegressionConfig(network=SMALL)), RunDirectory(tmp_path / "run")
     run.path.mkdir()
     run.save_record(policy.record)

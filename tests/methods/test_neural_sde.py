@@ -15,7 +15,7 @@ from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.targets import Transitions, pair_states, stack_history
 from nsde_policy.errors import ConfigError
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
-from nsde_policy.methods.neural_sde.model import NeuralSDE, spread
+from nsde_policy.methods.neural_sde.model import NeuralSDE
 
 NETWORK = NetworkConfig(width=16, depth=2)
 LAYOUT = StateSpec(
@@ -66,7 +66,7 @@ def test_every_part_of_the_loss_is_finite_and_reaches_its_weights(options: dict[
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_the_loss_never_waits_for_its_data(options: dict[str, Any]):
+def test_loss_needs_no_host_synchronisation(options: dict[str, Any]):
     """Fake tensors have no values: a host read, or control flow that depends on data, would raise."""
     model = build(**options).train()
     with FakeTensorMode(allow_non_fake_inputs=True):
@@ -74,7 +74,7 @@ def test_the_loss_never_waits_for_its_data(options: dict[str, Any]):
         assert model.loss(rows, seeded()).total(model.stages()[0].losses).shape == ()
 
 
-def test_randomness_of_the_loss_comes_from_the_generator_alone():
+def test_loss_draws_only_from_the_given_generator():
     model, before = build().train(), torch.random.get_rng_state()
     names = model.stages()[0].losses
     one, two = (model.loss(batch(), seeded(5)).total(names) for _ in range(2))
@@ -82,7 +82,7 @@ def test_randomness_of_the_loss_comes_from_the_generator_alone():
     assert torch.equal(before, torch.random.get_rng_state())
 
 
-def test_the_unit_of_a_coordinate_is_a_convention():
+def test_loss_does_not_depend_on_the_unit_of_a_coordinate():
     """Metres or millimetres: the same layout in other units gives the same loss."""
     unit = torch.tensor([1000.0, 1.0, 0.01])
     scaled = dataclasses.replace(
@@ -98,7 +98,7 @@ def test_the_unit_of_a_coordinate_is_a_convention():
         torch.testing.assert_close(part, there[name], rtol=1e-3, atol=1e-4)
 
 
-def test_the_unit_of_time_is_a_convention_for_the_loss_and_for_the_paths():
+def test_loss_and_paths_do_not_depend_on_the_unit_of_time():
     """Appendix B: any Δt may stand for one control period."""
     one, other = build(dt=1.0), build(dt=0.1)
     for name, part in one.loss(batch(dt=1.0), seeded()).parts.items():
@@ -155,8 +155,8 @@ def test_a_path_does_not_depend_on_the_batch_it_is_sampled_in():
 def test_step_std_is_the_spread_of_the_next_state():
     model, x = build(), batch().x[:1]
     paths = model.sample_paths(x.expand(20_000, -1), steps=1, generator=seeded())
-    torch.testing.assert_close(spread(paths)[1], model.step_std(x)[0], rtol=0.03, atol=0)
-    assert spread(paths)[0].abs().max() < 1e-5
+    torch.testing.assert_close(paths.std(dim=1)[1], model.step_std(x)[0], rtol=0.03, atol=0)
+    assert paths.std(dim=1)[0].abs().max() < 1e-5
 
 
 def test_path_log_prob_is_the_likelihood_of_the_sampled_equation():
@@ -174,7 +174,7 @@ def test_sampled_paths_are_likelier_than_paths_of_another_model():
     assert model.path_log_prob(own).mean() > model.path_log_prob(strange).mean()
 
 
-def test_a_constant_strength_of_one_undoes_the_blur_the_denoiser_sees():
+def test_constant_strength_of_one_removes_the_noise_that_the_denoiser_estimates():
     """Tweedie: one period adds σ² d(x) = σ d̂(x)."""
     model, x0 = build(), batch().x
     still = torch.zeros(1, len(x0), 3)
@@ -187,7 +187,7 @@ def test_a_constant_strength_of_one_undoes_the_blur_the_denoiser_sees():
 
 
 @pytest.mark.parametrize("denoiser", ["constant", "cancelling", "learned", "off"])
-def test_every_strength_samples(denoiser: Any):
+def test_every_kind_of_strength_can_be_sampled(denoiser: Any):
     model = build(learned_strength=True)
     sampling = SamplingConfig(denoiser=denoiser, substeps=2)
     path = model.sample_paths(batch().x, steps=3, generator=seeded(), sampling=sampling)
@@ -195,13 +195,13 @@ def test_every_strength_samples(denoiser: Any):
     assert path.isfinite().all()
 
 
-def test_without_diffusion_all_paths_from_one_state_are_one():
+def test_paths_from_one_state_are_equal_without_diffusion():
     model, x0 = build(), batch().x[:1].expand(5, -1)
     path = model.sample_paths(x0, steps=3, generator=seeded(), sampling=SamplingConfig(diffusion=0.0))
-    assert spread(path).max() < 1e-5
+    assert path.std(dim=1).max() < 1e-5
 
 
-def test_sequential_training_goes_flow_then_denoiser_then_diffusion():
+def test_sequential_training_has_stages_flow_denoiser_diffusion():
     model = build(
         schedule="sequential",
         learned_strength=True,
@@ -217,15 +217,15 @@ def test_sequential_training_goes_flow_then_denoiser_then_diffusion():
     assert sorted(owned) == sorted(id(p) for p in model.parameters())
 
 
-def test_refuses_to_sample_with_a_part_that_is_not_trained():
+def test_sampling_rejects_parts_that_are_not_trained():
     model = build(denoiser=False, sampling=OFF)
-    with pytest.raises(ConfigError, match="no denoiser is trained"):
+    with pytest.raises(ConfigError, match="the denoiser is not trained"):
         model.sample_paths(
             batch().x, steps=1, generator=seeded(), sampling=SamplingConfig(denoiser="constant")
         )
 
 
-def test_weights_and_layout_travel_together():
+def test_state_dict_holds_weights_and_layout():
     model, other = build(), NeuralSDE(build().config, LAYOUT, generator=seeded(9)).eval()
     other.load_state_dict(model.state_dict())
     x0 = batch().x

@@ -43,7 +43,7 @@ def path(steps: int = 6, n: int = 20) -> Tensor:
 
 
 def quiet(**changes: Any) -> dict[str, Any]:
-    """Settings without blur: what the networks see is what was observed."""
+    """Settings without noise on the training states."""
     return {"noise": 0.0, "denoiser": False, "sampling": STILL, **changes}
 
 
@@ -71,7 +71,7 @@ def by_hand(model: NeuralSDE, data: Transitions) -> dict[str, Tensor]:
         ({"objective": "joint"}, "joint"),
     ],
 )
-def test_each_objective_is_the_loss_it_is_called_after(options: dict[str, Any], part: str, dt: float):
+def test_each_objective_computes_its_formula(options: dict[str, Any], part: str, dt: float):
     model, data = build(**quiet(**options)), pair_states(path(), dt=dt)
     at = by_hand(model, data)
     log = options.get("flow_loss") == "log"
@@ -87,7 +87,7 @@ def test_each_objective_is_the_loss_it_is_called_after(options: dict[str, Any], 
     torch.testing.assert_close(model.loss(data, seeded()).parts[part], expected)
 
 
-def test_irregular_steps_in_one_batch_count_as_they_do_alone():
+def test_loss_of_irregular_steps_equals_the_mean_over_single_steps():
     model = build(**quiet())
     short, long = pair_states(path(), dt=0.5), pair_states(path(), dt=2.0)
     both = model.loss(Transitions.cat([short, long]), seeded()).parts
@@ -98,7 +98,7 @@ def test_irregular_steps_in_one_batch_count_as_they_do_alone():
 
 
 @pytest.mark.parametrize("objective", ["decoupled", "joint"])
-def test_what_weighs_nothing_teaches_nothing(objective: Any):
+def test_zero_weight_gives_zero_gradient(objective: Any):
     model, data = build(**quiet(objective=objective)), pair_states(path())
     weight = data.weight.clone()
     weight[:, 0] = 0.0
@@ -112,7 +112,7 @@ def test_what_weighs_nothing_teaches_nothing(objective: Any):
         torch.testing.assert_close(heavy[name], 3 * loss)
 
 
-def test_interpolation_moves_the_point_along_the_short_way_round():
+def test_interpolation_takes_the_shorter_way_around_the_circle():
     """Across ±π a point between two states lies between them, not on the far side of the circle."""
     near_pi = torch.tensor([[[5.0, math.pi - 0.02, 0.0]], [[5.0, -math.pi + 0.02, 0.0]]]).expand(2, 400, 3)
     model, seen = build(**quiet(interpolation="uniform")), []
@@ -126,12 +126,12 @@ def test_interpolation_moves_the_point_along_the_short_way_round():
 
 
 @pytest.mark.parametrize(("kind", "expected"), [("relative", [0.35, 0.07, 0.14]), ("absolute", [0.7] * 3)])
-def test_the_blur_has_the_size_that_was_asked_for(kind: Any, expected: list[float]):
+def test_noise_has_the_configured_size(kind: Any, expected: list[float]):
     assert build(noise=0.7, noise_kind=kind).learned.noise_std.tolist() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("kind", ["independent", "shared", "none"])
-def test_older_states_are_blurred_as_asked(kind: Any):
+def test_history_noise_options(kind: Any):
     model, seen = build(history=2, history_noise=kind, noise=0.5), []
     still = torch.zeros(2, 4000, 3) + torch.tensor([5.0, 0.0, 0.0])
     hook = model.learned.networks.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
@@ -156,7 +156,7 @@ def pull_of(model: NeuralSDE, sampling: SamplingConfig, x: Tensor) -> Tensor:
     return with_pull - without
 
 
-def test_every_strength_pulls_as_its_formula_says():
+def test_each_kind_of_strength_computes_its_formula():
     model, x = build(learned_strength=True, noise=0.7), path()[0]
     out = model.learned.outputs(model.learned.features(x))
     sigma, spread = model.learned.noise_std, torch.tensor(SPREAD)
@@ -175,7 +175,7 @@ def test_every_strength_pulls_as_its_formula_says():
         assert float(found.abs().max()) > 1e-4
 
 
-def test_sampling_steps_have_the_length_they_are_given():
+def test_sampling_uses_the_given_dt():
     model, x = build(), path()[0]
     sizes, noise = torch.tensor([0.5, 2.0, 1.0]), torch.randn(3, len(x), 3, generator=seeded(2))
     sampled = model.sample_paths(x, steps=3, noise=noise, dt=sizes)
@@ -186,7 +186,7 @@ def test_sampling_steps_have_the_length_they_are_given():
 
 
 @pytest.mark.parametrize("dt", [2.0, torch.tensor([1.0, 2.0])])
-def test_a_history_is_one_period_old_so_other_steps_are_refused(dt: Any):
+def test_other_step_sizes_are_rejected_with_history(dt: Any):
     model = build(history=2)
     with pytest.raises(ConfigError, match="with a history of 2 states a step is one control period"):
         model.sample_paths(stack_history(path(), 2)[0], steps=2, generator=seeded(), dt=dt)
@@ -195,7 +195,7 @@ def test_a_history_is_one_period_old_so_other_steps_are_refused(dt: Any):
 
 
 @pytest.mark.parametrize("history", [1, 2])
-def test_path_likelihood_is_that_of_a_loop_by_hand_with_history_and_wrapped_angles(history: int):
+def test_path_log_prob_equals_an_explicit_loop_with_history_and_angles(history: int):
     model, walk = build(history=history), path()
     wrapped = walk.clone()
     wrapped[..., 1] = torch.remainder(walk[..., 1], 2 * math.pi)
@@ -208,7 +208,7 @@ def test_path_likelihood_is_that_of_a_loop_by_hand_with_history_and_wrapped_angl
     torch.testing.assert_close(model.path_log_prob(wrapped), total, rtol=1e-3, atol=1e-2)
 
 
-def test_path_likelihood_knows_irregular_steps():
+def test_path_log_prob_takes_irregular_steps():
     model, walk, sizes = build(), path(2), torch.tensor([0.5, 2.0])
     drift, g = (part.detach() for part in model.sde().coefficients(walk[:-1]))
     dt = sizes[:, None, None]
@@ -219,7 +219,7 @@ def test_path_likelihood_knows_irregular_steps():
 
 
 @pytest.mark.parametrize("factor", [1.0, 0.5])
-def test_step_std_is_the_spread_that_is_sampled(factor: float):
+def test_step_std_equals_the_sampled_standard_deviation(factor: float):
     model, x = build(), path()[0, :1]
     sampling = SamplingConfig(diffusion=factor)
     next_states = model.sample_paths(x.expand(20_000, -1), steps=1, generator=seeded(), sampling=sampling)[1]
@@ -228,7 +228,7 @@ def test_step_std_is_the_spread_that_is_sampled(factor: float):
     )
 
 
-def test_the_variance_never_falls_below_its_floor():
+def test_variance_stays_above_its_floor():
     model = build(variance_floor=0.04)
     with torch.no_grad():
         model.learned.networks.log_variance.output.bias.fill_(-50.0)
@@ -236,7 +236,7 @@ def test_the_variance_never_falls_below_its_floor():
     assert lowest.min().item() == pytest.approx(0.2, rel=1e-3)
 
 
-def test_a_residual_network_adds_its_layers_to_the_first():
+def test_residual_network_adds_layers_to_the_first():
     net = MLP(4, None, width=8, depth=3, residual=True, generator=seeded())
     first = MLP(4, None, width=8, depth=1, generator=seeded())
     with torch.no_grad():
@@ -247,11 +247,11 @@ def test_a_residual_network_adds_its_layers_to_the_first():
     torch.testing.assert_close(net.eval()(x), first.eval()(x))
 
 
-def test_nothing_is_drawn_from_thin_air():
+def test_missing_generator_is_an_error():
     model, x = build(network=NetworkConfig(width=8, depth=1, dropout=0.5)), path()[0]
-    with pytest.raises(ConfigError, match="give a generator, or the noise itself"):
+    with pytest.raises(ConfigError, match="needs a generator or the noise"):
         model.sample_paths(x, steps=1)
-    with pytest.raises(ConfigError, match="give a generator, or the noise itself"):
+    with pytest.raises(ConfigError, match="needs a generator or the noise"):
         euler_maruyama(model.sde(), x, dt=1.0, steps=1)
     with pytest.raises(ConfigError, match="dropout in training needs a generator"):
         model.train().learned.networks(model.learned.features(x))
@@ -267,7 +267,7 @@ def test_nothing_is_drawn_from_thin_air():
         ),
     ],
 )
-def test_everything_stays_on_the_device_it_is_on(device: str):
+def test_all_results_stay_on_the_device(device: str):
     model, walk = build(history=2).to(device), path().to(device)
     x0 = stack_history(walk, 2)[0]
     noise = torch.zeros(3, *walk.shape[1:], device=device)
@@ -276,7 +276,7 @@ def test_everything_stays_on_the_device_it_is_on(device: str):
     assert model.step_std(x0).device.type == device
 
 
-def test_a_dimension_that_moves_at_an_even_pace_is_scaled_by_its_pace():
+def test_dimension_with_constant_increments_is_scaled_by_their_size():
     clock = torch.arange(50.0)[:, None].repeat(1, 2)
     clock[:, 1] = torch.randn(50, generator=seeded()).cumsum(0)
     spec = measure_state(clock[:-1], clock[1:])

@@ -55,7 +55,7 @@ def test_text_that_is_no_json_object_is_refused(text: str):
     [
         ({"history": 0}, "history >= 1"),
         ({"noise": 0.0}, "needs noise > 0"),
-        ({"denoiser": False}, "no denoiser is trained"),
+        ({"denoiser": False}, "the denoiser is not trained"),
         ({"sampling": SamplingConfig(denoiser="learned")}, "needs learned_strength"),
         ({"objective": "joint", "schedule": "sequential"}, "joint objective"),
         ({"schedule": "sequential"}, "needs network.kind = 'separate'"),

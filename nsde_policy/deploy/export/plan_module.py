@@ -8,13 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from nsde_policy.config import Sampling
-from nsde_policy.deploy.export.folded import FoldedSDE, can_fold
 from nsde_policy.deploy.runtime.metadata import GraphInput
 from nsde_policy.errors import ExportError
 from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.spec import PolicySpec
 from nsde_policy.methods.base import Draws, PolicyModel
-from nsde_policy.methods.neural_sde.model import NeuralSDE
 
 MOST_CALLS = 64
 """Most network calls that are written out one after the other; a DDPM chain of 100 is refused."""
@@ -94,9 +92,7 @@ class Chunk:
         self.foresees = model.foresees_states
         self.inputs = self._inputs(policy.spec)
         self.spec = replace(policy.spec, longest_chunk=steps, chunk=min(policy.chunk, steps))
-        self.fast: nn.Module = self.reference
-        if isinstance(model, NeuralSDE) and can_fold(model, chosen):
-            self.fast = FoldedSDE(model, steps, chosen)
+        self.fast: nn.Module = model.fold_for_export(chosen) or self.reference
         self.fast.eval().requires_grad_(False)
 
     def example(self) -> tuple[Tensor, ...]:

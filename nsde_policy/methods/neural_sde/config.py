@@ -1,4 +1,4 @@
-"""Settings of the Neural SDE, and its presets; no torch, so that the command line can read them."""
+"""Settings and presets of the Neural SDE; no torch, so that the command line starts fast."""
 
 import math
 from dataclasses import dataclass, field, replace
@@ -9,12 +9,12 @@ from nsde_policy.config import ModelConfig, NetworkConfig, Preset, Sampling, Tra
 
 @dataclass(frozen=True)
 class SamplingConfig(Sampling):
-    """How paths are drawn from a trained model; nothing here needs training again."""
+    """How paths are sampled from a trained model; changing it needs no training."""
 
     denoiser: Literal["constant", "cancelling", "learned", "off"] = "constant"
-    """What sets the denoiser's strength: a constant, ½ g gᵀ, a learned function; or no denoiser."""
+    """Strength of the denoiser: a constant, ½ g gᵀ (cancelling), a learned function; or no denoiser."""
     alpha: float = 0.5
-    """Factor on that strength. Constant: fraction of the blur undone per control period."""
+    """Factor on the strength. Constant: fraction of the blur undone per control period."""
     diffusion: float = 1.0
     """Factor on g; 0 follows the flow alone."""
     substeps: int = 1
@@ -28,14 +28,14 @@ class SamplingConfig(Sampling):
 
 @dataclass(frozen=True)
 class NeuralSDEConfig(ModelConfig):
-    """A Neural SDE: what it sees, what it is trained on, how it is sampled."""
+    """Inputs, training targets, networks and sampling of a Neural SDE."""
 
     history: int = 2
-    """States the network sees: 1 is the paper's Markov state, 2 adds the one before."""
+    """Number of states in the input: 1 is the paper's Markov state, 2 adds the one before."""
     dt: float = 1.0
-    """Δt of one control period; a convention, which changes no sampled path."""
+    """Δt of one control period; a convention that does not change sampled paths."""
     objective: Literal["decoupled", "joint"] = "decoupled"
-    """Flow and diffusion by losses of their own, or by one likelihood."""
+    """Separate losses for flow and diffusion, or one likelihood."""
     flow_loss: Literal["square", "log"] = "square"
     """Square loss, or the paper's log(r² + δ)."""
     delta: float = 0.1
@@ -45,11 +45,11 @@ class NeuralSDEConfig(ModelConfig):
     interpolation: Literal["none", "uniform"] = "none"
     """Train at the observed states, or at uniform points between them."""
     noise: float = 0.7
-    """Blur of the training states; 0 for none."""
+    """Standard deviation of the noise (blur) added to training states."""
     noise_kind: Literal["relative", "absolute"] = "relative"
-    """Unit of the blur: each dimension's typical increment, or state units."""
+    """Unit of the noise: each dimension's typical increment, or state units."""
     history_noise: Literal["independent", "shared", "none"] = "independent"
-    """Blur of the older states: independent of the newest, moved alike, or none."""
+    """Noise on the older states: independent of the newest, the same, or none."""
     denoiser: bool = True
     """Train the denoiser."""
     learned_strength: bool = False
@@ -61,7 +61,7 @@ class NeuralSDEConfig(ModelConfig):
     network: NetworkConfig = field(default_factory=NetworkConfig)
     """Size and shape of the networks."""
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
-    """How paths are drawn, unless said otherwise when they are."""
+    """How paths are sampled, unless the caller gives other settings."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -70,30 +70,32 @@ class NeuralSDEConfig(ModelConfig):
         require(self, 0 <= self.noise < math.inf, f"need noise >= 0, got {self.noise}")
         require(self, 0 < self.variance_floor < 1, f"need 0 < variance_floor < 1, got {self.variance_floor}")
         require(
-            self, self.noise > 0 or not self.denoiser, "a denoiser needs noise > 0: it has no blur to undo"
+            self,
+            self.noise > 0 or not self.denoiser,
+            "the denoiser needs noise > 0; set denoiser = False to train without noise",
         )
         require(self, self.denoiser or not self.learned_strength, "learned_strength needs the denoiser")
-        joint_in_turn = self.objective == "joint" and self.schedule == "sequential"
-        require(self, not joint_in_turn, "the joint objective trains flow and diffusion together")
-        starved = self.schedule == "sequential" and self.network.kind == "shared"
+        joint_in_sequence = self.objective == "joint" and self.schedule == "sequential"
+        require(self, not joint_in_sequence, "the joint objective trains flow and diffusion together")
+        no_trunk_owner = self.schedule == "sequential" and self.network.kind == "shared"
         require(
             self,
-            not starved,
+            not no_trunk_owner,
             "training in sequence needs network.kind = 'separate': no part may own the trunk",
         )
         self.check_sampling(self.sampling)
 
     @property
     def gains_from_threads(self) -> bool:
-        """Networks up to a width of 512 train faster on one thread."""
+        """Whether training is faster on several threads: with networks wider than 512."""
         return self.network.width > 512
 
     def check_sampling(self, sampling: SamplingConfig) -> None:
-        """Refuse to sample with a part that is not trained."""
+        """Raise `ConfigError` if sampling needs a part that is not trained."""
         require(
             self,
             self.denoiser or sampling.denoiser == "off",
-            "no denoiser is trained; sample with sampling.denoiser = 'off'",
+            "the denoiser is not trained; sample with sampling.denoiser = 'off'",
         )
         require(
             self,
@@ -102,14 +104,14 @@ class NeuralSDEConfig(ModelConfig):
         )
 
 
-_DEFAULT = NeuralSDEConfig(
+_DEFAULT_MODEL = NeuralSDEConfig(
     history=2,
     noise=0.7,
     network=NetworkConfig(kind="shared", width=256, depth=6, dropout=0.1),
     sampling=SamplingConfig(alpha=1.0, diffusion=0.5),
 )
-_FAST = replace(_DEFAULT, network=NetworkConfig(kind="shared", width=256, depth=4, dropout=0.1))
-_PAPER = NeuralSDEConfig(
+_FAST_MODEL = replace(_DEFAULT_MODEL, network=NetworkConfig(kind="shared", width=256, depth=4, dropout=0.1))
+_PAPER_MODEL = NeuralSDEConfig(
     history=1,
     flow_loss="log",
     diffusion_loss="squared",
@@ -122,20 +124,22 @@ _PAPER = NeuralSDEConfig(
 
 PRESETS = {
     "default": Preset(
-        _DEFAULT, TrainConfig(steps=100_000, batch_size=1024), demos={"final_action_weight": 10.0}
+        _DEFAULT_MODEL, TrainConfig(steps=100_000, batch_size=1024), demos={"final_action_weight": 10.0}
     ),
     "paper": Preset(
-        _PAPER,
+        _PAPER_MODEL,
         TrainConfig(steps=30_000, batch_size=1024),
         demos={"final_action_weight": 0.0, "mirror": False},
     ),
-    "fast": Preset(_FAST, TrainConfig(steps=30_000, batch_size=256), demos={"final_action_weight": 10.0}),
+    "fast": Preset(
+        _FAST_MODEL, TrainConfig(steps=30_000, batch_size=256), demos={"final_action_weight": 10.0}
+    ),
 }
-"""`default` scores best; `fast` is the best that a two-core CPU trains in five minutes; `paper` is the paper's own
-design as far as it says: a Markov state of observation and action, separate two-layer networks, the log loss,
+"""`default` scores best; `fast` trains in five minutes on a two-core CPU; `paper` follows the paper as far as
+it is specified: a Markov state of observation and action, separate two-layer networks, the log loss,
 interpolation, noise, a denoiser.
 
-Deviation: "the current action" is what the policy is asked for, so the state holds the previous action. The
+Deviation: the policy has to predict "the current action", so the state holds the previous action. The
 blur is relative to each dimension's increments, not one σ for all, and δ is 0.1 in their squared units: the
 paper states neither σ nor δ for its robot task.
 """

@@ -1,4 +1,4 @@
-"""The learned equation: networks in their own units inside, an SDE in state units outside.
+"""The learned SDE: its networks work in their own units, its coefficients are in state units.
 
 Units. Networks work with increments divided by their standard deviation s over one control period Δt₀:
 f̂ = f Δt₀/s, log ĝ² = log(g² Δt₀/s²), d̂ = σ d with σ the blur.
@@ -33,44 +33,44 @@ class LearnedSDE(AbstractScoredSDE):
         self.layout = StateLayout(layout)
         noise_std = noise_scale(config.noise, config.noise_kind, self.layout.increment_std)
         self.register_buffer("noise_std", noise_std)
-        self.networks = _networks(config, self.layout, generator)
+        self.networks = _build_networks(config, self.layout, generator)
 
     def features(self, x: Tensor) -> Tensor:
-        """What the networks see, (..., history·features).
+        """Return the inputs of the networks, (..., history·features).
 
-        Older states are shown as states, not as the steps between them: scaled to their spread, steps would
-        be the loudest input, and a policy that listens to what it just did copies itself.
+        Older states are inputs as states, not as steps between them: scaled to their spread, steps would
+        dominate the input, and a policy that relies on its last step copies it.
         """
         return self.layout.features(self._blocks(x)).flatten(-2)
 
     def outputs(self, features: Tensor, generator: torch.Generator | None = None) -> Outputs:
-        """What the networks say of the current state, in network units, the variance kept above its floor."""
+        """Evaluate the networks for the current state, in network units, the variance above its floor."""
         out: Outputs = self.networks(features, generator)
         floor = math.log(self.variance_floor)
         return out._replace(log_variance=floor + nn.functional.softplus(out.log_variance - floor))
 
     def increment(self, x: Tensor, x_next: Tensor) -> Tensor:
-        """x_next − x for states with history, on the circle where circular."""
+        """Return x_next − x for states with history, on the circle for angles."""
         return self.layout.increment(self._blocks(x), self._blocks(x_next)).flatten(-2)
 
     def drift(self, x: Tensor) -> Tensor:
-        """S f̂ / Δt₀ for the current state; older states follow their neighbour."""
+        """Return s f̂ / Δt₀ for the current state; older states follow their neighbour."""
         return self.terms(x).drift
 
     def diffusion(self, x: Tensor) -> Tensor:
-        """S ĝ / √Δt₀ for the current state; older states have none."""
+        """Return s ĝ / √Δt₀ for the current state, zero for older states."""
         return self.terms(x).diffusion
 
     def score(self, x: Tensor) -> Tensor:
-        """d̂ / σ for the current state; older states are left alone."""
+        """Return d̂ / σ for the current state, zero for older states."""
         return self.terms(x).score
 
     def coefficients(self, x: Tensor) -> Coefficients:
-        """Drift and diffusion from one network call."""
+        """Return drift and diffusion from one network call."""
         return Coefficients(*self.terms(x)[:2])
 
     def terms(self, x: Tensor) -> Terms:
-        """All three from one network call."""
+        """Return drift, diffusion and score from one network call."""
         scale, d = self.layout.increment_std, self.layout.dim
         out = self.outputs(self.features(x))
         drift = out.drift * (scale / self.period)
@@ -87,8 +87,8 @@ class LearnedSDE(AbstractScoredSDE):
         return x.reshape(*x.shape[:-1], self.history, self.layout.dim)
 
 
-def mlp_of(config: NetworkConfig, inputs: int, outputs: int | None, generator: torch.Generator) -> MLP:
-    """A network of the configured shape."""
+def build_mlp(config: NetworkConfig, inputs: int, outputs: int | None, generator: torch.Generator) -> MLP:
+    """Build a network from its settings."""
     return MLP(
         inputs,
         outputs,
@@ -102,14 +102,16 @@ def mlp_of(config: NetworkConfig, inputs: int, outputs: int | None, generator: t
     )
 
 
-def build_mlp(
+def build_state_mlp(
     config: NeuralSDEConfig, layout: StateLayout, outputs: int | None, generator: torch.Generator
 ) -> MLP:
-    """A network that sees a state with history."""
-    return mlp_of(config.network, config.history * layout.feature_dim, outputs, generator)
+    """Build a network whose input is a state with history."""
+    return build_mlp(config.network, config.history * layout.feature_dim, outputs, generator)
 
 
-def _networks(config: NeuralSDEConfig, layout: StateLayout, generator: torch.Generator) -> AbstractNetworks:
+def _build_networks(
+    config: NeuralSDEConfig, layout: StateLayout, generator: torch.Generator
+) -> AbstractNetworks:
     if config.network.kind == "shared":
-        return SharedTrunk(build_mlp(config, layout, None, generator), layout.dim, generator=generator)
-    return SeparateNetworks(*(build_mlp(config, layout, layout.dim, generator) for _ in range(3)))
+        return SharedTrunk(build_state_mlp(config, layout, None, generator), layout.dim, generator=generator)
+    return SeparateNetworks(*(build_state_mlp(config, layout, layout.dim, generator) for _ in range(3)))

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from nsde_policy.config import Sampling
 from nsde_policy.core import losses
-from nsde_policy.core.networks import Outputs
+from nsde_policy.core.networks import Outputs, SharedTrunk
 from nsde_policy.core.sde import (
     AbstractSDE,
     Coefficients,
@@ -26,15 +26,15 @@ from nsde_policy.core.targets import Transitions, draw_flow_target, draw_noise, 
 from nsde_policy.errors import ConfigError
 from nsde_policy.methods.base import Draws, LossParts, PolicyModel, Stage, choose_sampling
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
-from nsde_policy.methods.neural_sde.equation import LearnedSDE, build_mlp
-from nsde_policy.methods.neural_sde.fused_step import FastPaths
+from nsde_policy.methods.neural_sde.equation import LearnedSDE, build_state_mlp
+from nsde_policy.methods.neural_sde.fused_step import FoldedPlan, FusedStep
 
 
 class NeuralSDE(PolicyModel[Transitions]):
     """dx = (f(x) + α d(x)) dt + g(x) ⊙ dw with learned f, g, d (Eq. 22).
 
-    States with history are (..., history·d), newest first, as `targets.stack_history` makes them. Everything
-    public is in state units.
+    States with history are (..., history·d), newest first, as `targets.stack_history` returns them. Public
+    arguments and results are in state units.
     """
 
     training_view = "transitions"
@@ -46,21 +46,21 @@ class NeuralSDE(PolicyModel[Transitions]):
         self.config: NeuralSDEConfig = config
         self.learned = LearnedSDE(config, layout, generator)
         self.strength = (
-            build_mlp(config, self.layout, self.dim, generator) if config.learned_strength else None
+            build_state_mlp(config, self.layout, self.dim, generator) if config.learned_strength else None
         )
 
     @property
     def layout(self) -> StateLayout:
-        """What a state is made of."""
+        """Dimensions and scales of a state."""
         return self.learned.layout
 
     @property
     def dim(self) -> int:
-        """Dimensions of one state, d."""
+        """Number of dimensions of one state, d."""
         return self.layout.dim
 
     def loss(self, batch: Transitions, generator: torch.Generator) -> LossParts:
-        """Algorithm 1 up to its updates: interpolate, blur, and compare with what each part should answer."""
+        """Compute the losses of Algorithm 1: interpolate, add noise, compare each part with its target."""
         config, sde, d = self.config, self.learned, self.dim
         x_next = torch.cat([batch.x_next, batch.x[:, :-d]], dim=-1)
         target = draw_flow_target(
@@ -102,7 +102,7 @@ class NeuralSDE(PolicyModel[Transitions]):
         return {"flow": flow, "diffusion": diffusion}
 
     def stages(self) -> tuple[Stage, ...]:
-        """Everything together, or f, then d (and α), then g, each with a network of its own."""
+        """Return one stage for all parts, or three: f, then d (and α), then g."""
         config, networks = self.config, self.learned.networks
         named = {"denoiser": config.denoiser, "strength": config.learned_strength}
         score = tuple(name for name, wanted in named.items() if wanted)
@@ -116,7 +116,7 @@ class NeuralSDE(PolicyModel[Transitions]):
         return (flow, Stage(score, tuple(pull)), diffusion) if score else (flow, diffusion)
 
     def sde(self, sampling: SamplingConfig | None = None) -> AbstractSDE:
-        """The equation of states with history, (..., history·d), with the denoiser's pull as asked for."""
+        """Return the equation of states with history, (..., history·d), with its denoiser."""
         sampling = self.config.sampling if sampling is None else sampling
         self.config.check_sampling(sampling)
         learned = ScaledDiffusionSDE(self.learned, sampling.diffusion)
@@ -125,7 +125,7 @@ class NeuralSDE(PolicyModel[Transitions]):
         return ScoreCorrectedSDE(learned, self._strength(sampling))
 
     def _strength(self, sampling: SamplingConfig) -> Strength:
-        """α of Eq. 22. A constant counts in full corrections σ² per control period, so that it has no unit.
+        """Return α of Eq. 22; a constant counts full corrections σ² per control period and has no unit.
 
         Deviation: the paper leaves the unit of α open. With α = 1 a step of one period adds σ² d(x): by
         Tweedie's formula it moves to the mean of the states that the blur could have come from.
@@ -144,24 +144,33 @@ class NeuralSDE(PolicyModel[Transitions]):
         return learned
 
     def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
-        """The action part of one sampled path per row."""
+        """Return the actions of one sampled path per row."""
         paths = self.sample_futures(states, steps=steps, draws=draws, sampling=sampling)
         return paths[:, 1:, self.layout.spec.obs_dim :]
 
     def sample_futures(
         self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None
     ) -> Tensor:
-        """One sampled path per row, the present state first, (rows, steps + 1, d)."""
+        """Sample one path per row, the present state first, (rows, steps + 1, d)."""
         sampling = choose_sampling(self.config.sampling, sampling)
         noise = draws.normal(steps * sampling.substeps, self.dim).transpose(0, 1)
-        x0, fast = states.flatten(-2), FastPaths.of(self.learned, self.config, sampling)
-        if fast is None:
-            return self.sample_paths(x0, steps=steps, noise=noise, sampling=sampling).transpose(0, 1)
         self.config.check_sampling(sampling)
-        return fast.sample(x0, noise).transpose(0, 1)
+        x0, fused = states.flatten(-2), FusedStep.build(self.learned, sampling)
+        if fused is None:
+            return self.sample_paths(x0, steps=steps, noise=noise, sampling=sampling).transpose(0, 1)
+        return fused.sample(x0, noise).transpose(0, 1)
+
+    def fold_for_export(self, sampling: Sampling) -> nn.Module | None:
+        """Return the fused step with its constants in the weights, if it covers this equation."""
+        sampling, networks = choose_sampling(self.config.sampling, sampling), self.learned.networks
+        fused = FusedStep.build(self.learned, sampling)
+        lags = self.config.history > 1 and sampling.substeps > 1
+        if fused is None or lags or not isinstance(networks, SharedTrunk):
+            return None
+        return FoldedPlan(fused, networks)
 
     def network_calls(self, steps: int, sampling: Sampling | None = None) -> int:
-        """One per solver step; two where the denoiser's strength is a network of its own."""
+        """Count one call per solver step, or two if the denoiser's strength is a network."""
         sampling = choose_sampling(self.config.sampling, sampling)
         return steps * sampling.substeps * (2 if sampling.denoiser == "learned" else 1)
 
@@ -178,17 +187,19 @@ class NeuralSDE(PolicyModel[Transitions]):
     ) -> Tensor:
         """Sample one path per row of `x0` (..., history·d); (steps + 1, ..., d), the current state first.
 
-        One network call per solver step, two where the strength is learned. `noise` may be given instead of a
-        generator, (solver steps, ..., d). `dt` is the control period unless said otherwise, which only a
-        model without history can take: what it remembers is one period old.
+        Args:
+            x0: Current states with history.
+            steps: Control periods.
+            generator: Source of the noise.
+            noise: Standard normal numbers instead, (solver steps, ..., d).
+            dt: Time per step; other values than the control period need history = 1.
+            sampling: Replaces `config.sampling`.
         """
         sampling = self.config.sampling if sampling is None else sampling
         dt = self._step_size(dt)
         if noise is None:
             if generator is None:
-                raise ConfigError(
-                    "a path needs randomness from somewhere: give a generator, or the noise itself"
-                )
+                raise ConfigError("sampling a path needs a generator or the noise itself")
             shape = (steps * sampling.substeps, *x0.shape[:-1], self.dim)
             noise = torch.randn(shape, generator=generator, dtype=x0.dtype, device=x0.device)
         older = noise.new_zeros(()).expand(*noise.shape[:-1], (self.config.history - 1) * self.dim)
@@ -214,17 +225,11 @@ class NeuralSDE(PolicyModel[Transitions]):
 
     @torch.no_grad()
     def step_std(self, x: Tensor, *, sampling: SamplingConfig | None = None) -> Tensor:
-        """How uncertain the next state is: g(x) √Δt over one control period, state units, (..., d).
-
-        As it is sampled, so with the sampling's factor on g.
-        """
+        """Return σ of the next state: g(x) √Δt over one control period, as it is sampled, (..., d)."""
         return self.sde(sampling).diffusion(x)[..., : self.dim] * math.sqrt(self.config.dt)
 
     def futures_std(self, states: Tensor, paths: Tensor, *, sampling: Sampling | None = None) -> Tensor:
-        """How uncertain each step of sampled paths (rows, steps + 1, d) was, (rows, steps, d); one call.
-
-        `states` are what they were sampled from, (rows, history, d), newest first.
-        """
+        """Return σ of each step of sampled paths, (rows, steps, d), from one network call."""
         known = torch.cat([states[:, 1:].flip(1), paths[:, :-1]], dim=1).transpose(0, 1)
         stacked = stack_history(known, self.config.history)[self.config.history - 1 :]
         return self.step_std(stacked, sampling=choose_sampling(self.config.sampling, sampling)).transpose(
@@ -241,7 +246,7 @@ class NeuralSDE(PolicyModel[Transitions]):
     def path_log_prob(
         self, path: Tensor, *, dt: float | Tensor | None = None, sampling: SamplingConfig | None = None
     ) -> Tensor:
-        """Log p(x₁ … x_n | x₀) of paths (n + 1, ..., d) at one solver step per state (Eq. 12 to 17); (...).
+        """Return log p(x₁ … x_n | x₀) of paths (n + 1, ..., d), one step per state (Eq. 12 to 17); (...).
 
         The history before x₀ is taken to be x₀ itself.
         """
@@ -250,11 +255,3 @@ class NeuralSDE(PolicyModel[Transitions]):
         current = Coefficients(at.drift[..., : self.dim], at.diffusion[..., : self.dim])
         column = sizes.reshape(-1, *[1] * (path.dim() - 1))
         return increment_log_prob(current, self.layout.increment(path[:-1], path[1:]), column).sum(0)
-
-
-def spread(paths: Tensor) -> Tensor:
-    """How far apart sampled paths (steps + 1, n, ..., d) are: standard deviation over n, (steps + 1, ..., d).
-
-    Sampled angles are not wrapped, so that it holds for them too.
-    """
-    return paths.std(dim=1)

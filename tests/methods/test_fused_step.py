@@ -1,0 +1,112 @@
+"""Tests for methods/neural_sde/fused_step.py: the same paths as core/sde.py, bit for bit."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from nsde_policy.config import NetworkConfig
+from nsde_policy.core.spec import StateSpec
+from nsde_policy.methods.base import Draws
+from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
+from nsde_policy.methods.neural_sde.fused_step import FoldedPlan, FusedStep
+from nsde_policy.methods.neural_sde.model import NeuralSDE
+
+SPEC = StateSpec(
+    obs_dim=3, act_dim=1, circular=(1,), low=(0.0, 0.0, -5.0, -1.0), high=(9.0, 6.3, 5.0, 1.0),
+    increment_std=(0.5, 0.1, 0.2, 0.3),
+)  # fmt: skip
+LINEAR = replace(SPEC, circular=())
+OFF = SamplingConfig(denoiser="off", diffusion=0.3)
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def build(layout: StateSpec = SPEC, **changes: object) -> NeuralSDE:
+    network = NetworkConfig(width=24, depth=3, dropout=0.1)
+    config = NeuralSDEConfig(**{"network": network, **changes})  # type: ignore[arg-type]
+    return NeuralSDE(config, layout, generator=seeded()).eval()
+
+
+def states(history: int, rows: int) -> torch.Tensor:
+    return 3 * torch.randn(rows, history * 4, generator=seeded(1))
+
+
+MODELS = [
+    build(),
+    build(LINEAR),
+    build(history=1),
+    build(history=3, dt=0.1),
+    build(sampling=SamplingConfig(alpha=0.7, diffusion=0.5)),
+    build(sampling=OFF),
+    build(sampling=SamplingConfig(alpha=0.0)),
+    build(sampling=SamplingConfig(diffusion=0.0)),
+    build(history=1, sampling=SamplingConfig(substeps=3)),
+    build(sampling=SamplingConfig(substeps=2)),
+    build(noise_kind="absolute", noise=0.05, variance_floor=0.3),
+    build(network=NetworkConfig(width=16, depth=2, layer_norm=False, activation="tanh")),
+    build(network=NetworkConfig(width=16, depth=1, activation="relu")),
+    build(network=NetworkConfig(width=16, depth=2, activation="silu")),
+    build(network=NetworkConfig(width=16, depth=3, residual=True)),
+]
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("model", MODELS)
+def test_fused_paths_equal_those_of_the_plain_solver_bit_for_bit(model: NeuralSDE, rows: int):
+    sampling, x0 = model.config.sampling, states(model.config.history, rows)
+    noise = torch.randn(5 * sampling.substeps, rows, 4, generator=seeded(2))
+    fused = FusedStep.build(model.learned, sampling)
+    assert fused is not None
+    plain = model.sample_paths(x0, steps=5, noise=noise)
+    assert torch.equal(fused.sample(x0, noise), plain)
+    assert plain[1:].std() > 0.1
+
+
+@pytest.mark.parametrize(
+    "model", [m for m in MODELS if m.config.history == 1 or m.config.sampling.substeps == 1]
+)
+def test_folded_plan_equals_the_plain_solver_up_to_rounding(model: NeuralSDE):
+    sampling, history = model.config.sampling, model.config.history
+    x = states(history, 1).reshape(history, 4)
+    noise = torch.randn(5 * sampling.substeps, 4, generator=seeded(2))
+    folded = model.fold_for_export(sampling)
+    assert isinstance(folded, FoldedPlan)
+    actions, path, std = folded(x, noise)
+    plain = model.sample_paths(x.flatten()[None], steps=5, noise=noise[:, None])[:, 0]
+    torch.testing.assert_close(path, plain, rtol=1e-5, atol=1e-5)
+    assert torch.equal(actions, path[1:, 3:])
+    plain_std = model.futures_std(x[None], plain[None])[0, :, 3:]
+    torch.testing.assert_close(std, plain_std, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        build(network=NetworkConfig(kind="separate", width=16, depth=2)),
+        build(sampling=SamplingConfig(denoiser="cancelling")),
+        build(learned_strength=True, sampling=SamplingConfig(denoiser="learned")),
+        build().train(),
+    ],
+)
+def test_equations_that_the_fused_step_does_not_cover_use_the_plain_solver(model: NeuralSDE):
+    assert FusedStep.build(model.learned, model.config.sampling) is None
+    assert model.fold_for_export(model.config.sampling) is None
+
+
+def test_history_that_lags_behind_is_not_folded():
+    model = build(history=2, sampling=SamplingConfig(substeps=2))
+    assert model.fold_for_export(model.config.sampling) is None
+
+
+def test_sampled_futures_are_the_same_with_the_plain_solver(monkeypatch: pytest.MonkeyPatch):
+    model, x = build(), states(2, 2).reshape(2, 2, 4)
+
+    def sample() -> torch.Tensor:
+        return model.sample_futures(x, steps=4, draws=Draws([seeded(5), seeded(6)]))
+
+    fused = sample()
+    monkeypatch.setattr(FusedStep, "build", classmethod(lambda *_: None))
+    assert torch.equal(sample(), fused)
