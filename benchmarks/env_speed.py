@@ -2,7 +2,7 @@
 
     python benchmarks/env_speed.py --gym-pusht /path/to/python
 
-`--gym-pusht` is the Python of an environment of its own, since gym-pusht needs pymunk < 7:
+`--gym-pusht` is the Python of a separate environment, since gym-pusht needs pymunk < 7:
 
     python -m venv /tmp/gym-pusht && /tmp/gym-pusht/bin/pip install 'gym-pusht==0.1.8' 'pymunk<7'
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nsde_policy import load_demonstrations
 from nsde_policy.cli import main as cli
 
 ROOT = Path(__file__).parents[1]
@@ -99,6 +100,12 @@ def test_class_names_are_defined(page):
 
 
 @each_page
+def test_names_in_core_modules_are_defined(page):
+    for module, name in re.findall(r"`(sde|targets|losses|networks|state)\.(\w+)`", page.read_text()):
+        assert name == "py" or hasattr(importlib.import_module(f"nsde_policy.core.{module}"), name), name
+
+
+@each_page
 def test_commands_parse(page):
     plugins = {"linear", "reach"}  # of the package in extending.md, which another test runs
     for command in find_commands(page):
@@ -121,6 +128,15 @@ def test_readme_is_short_and_names_the_paper():
     assert len(text.splitlines()) < 120
     assert "Neural SDEs as a Unified Approach to Continuous-Domain Sequence" in text
     assert "arXiv:2501.18871" in text
+
+
+def test_snippets_on_demonstrations_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    load, write, collect = code_blocks(ROOT / "docs/demonstrations.md", "python")
+    exec(write, {})
+    exec(load.replace("angles=(4,)", "angles=(2,)"), {})
+    exec(collect.replace("my_demos", "collected"), {})
+    assert len(load_demonstrations("my_demos.zarr", rate_hz=10)) == 1
 
 
 def test_snippets_on_uncertainty_run():
