@@ -55,7 +55,7 @@ def _skip_or_fail(reason: str) -> None:
     pytest.skip(reason)
 
 
-def wait_until(page: "Page", expression: str, timeout_s: float = 30.0) -> Any:
+def wait_until(page: "Page", expression: str, timeout_s: float = 60.0) -> Any:
     """Wait until a JavaScript expression is true in the page and return its value.
 
     Playwright's `wait_for_function` uses eval, which the content security policies of our pages forbid. An
