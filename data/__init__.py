@@ -3,7 +3,6 @@
 zarr is imported only when a store is opened.
 """
 
-from nsde_policy.data.angles import angle_difference as angle_difference
 from nsde_policy.data.angles import unwrap_angles as unwrap_angles
 from nsde_policy.data.augmentation import Mirror as Mirror
 from nsde_policy.data.augmentation import add_mirror_images as add_mirror_images

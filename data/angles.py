@@ -1,22 +1,13 @@
-"""Differences and unwrapping of angles, which jump by 2π where their range ends."""
+"""Unwrapping of angles, which jump by 2π at the ends of their range."""
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 TURN = 2 * math.pi
 """One turn in radians."""
-
-
-def angle_difference(
-    later: npt.NDArray[np.floating[Any]], earlier: npt.NDArray[np.floating[Any]]
-) -> npt.NDArray[np.floating[Any]]:
-    """Return later − earlier the short way round, in [−π, π]; shapes broadcast."""
-    difference = later - earlier
-    return difference - TURN * np.rint(difference / TURN)
 
 
 def unwrap_angles(

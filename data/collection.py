@@ -7,7 +7,7 @@ demonstrations.
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from nsde_policy.data.types import Episode
 from nsde_policy.data.zarr_store.writer import DemoWriter
@@ -36,62 +36,29 @@ class EpisodeInfo:
     max_reward: float
 
 
-class Collection:
-    """A store of demonstrations that is being collected, by one process at a time.
+class Collection(DemoWriter):
+    """Writer of a store that knows how each of its episodes ended; one process at a time.
 
-        with Collection.open(path, provenance, rate_hz=10) as collection:
+        with Collection(path, provenance, rate_hz=10) as collection:
             collection.add(Episode(obs, act), EpisodeInfo(seed, success=True, max_reward=1.0))
             collection.undo()
 
     An episode is on disk when `add` returns.
     """
 
-    def __init__(self, writer: DemoWriter) -> None:
-        self._writer = writer
-        self._episodes: list[EpisodeInfo] = []
-        if not len(writer):
-            return
-        names = [each.name for each in fields(EpisodeInfo)]
-        stored = writer.read_info()
-        if not stored.keys() >= {*names}:
-            raise DamagedStoreError(
-                f"{writer.path} has lost its episode information (meta/episode_seed, …); start a new store"
-            )
-        for seed, success, reward in zip(*(stored[name] for name in names), strict=True):
-            self._episodes.append(EpisodeInfo(int(seed), bool(success), float(reward)))
-
-    @classmethod
-    def open(
-        cls, path: Path, provenance: Provenance, *, rate_hz: float | None = None, angles: Sequence[int] = ()
-    ) -> Self:
-        """Start a collection or continue one; `rate_hz` and `angles` are as for `DemoWriter`."""
-        writer = DemoWriter(
-            path,
-            rate_hz=rate_hz,
-            angles=angles,
-            provenance=provenance.notes,
-            made_with={"by": provenance.by, **provenance.settings},
+    def __init__(
+        self, path: Path, provenance: Provenance, *, rate_hz: float | None = None, angles: Sequence[int] = ()
+    ) -> None:
+        """Start a collection or continue one; the arguments are those of `DemoWriter`."""
+        made_with = {"by": provenance.by, **provenance.settings}
+        super().__init__(
+            path, rate_hz=rate_hz, angles=angles, provenance=provenance.notes, made_with=made_with
         )
         try:
-            return cls(writer)
+            self._episodes = self._read_episodes() if len(self) else []
         except BaseException:
-            writer.close()
+            self.close()
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Release the lock on the store; all episodes are already on disk."""
-        self._writer.close()
-
-    @property
-    def path(self) -> Path:
-        """Directory of the store."""
-        return self._writer.path
 
     @property
     def episodes(self) -> tuple[EpisodeInfo, ...]:
@@ -100,10 +67,18 @@ class Collection:
 
     def add(self, episode: Episode, info: EpisodeInfo) -> None:
         """Write an episode to disk."""
-        self._writer.append(episode, info={**asdict(info), "max_reward": float(info.max_reward)})
+        self.append(episode, info={**asdict(info), "max_reward": float(info.max_reward)})
         self._episodes.append(info)
 
     def undo(self) -> EpisodeInfo:
         """Remove the last episode and return its information."""
-        self._writer.drop_last()
+        self.drop_last()
         return self._episodes.pop()
+
+    def _read_episodes(self) -> list[EpisodeInfo]:
+        stored, names = self.read_info(), [each.name for each in fields(EpisodeInfo)]
+        if not stored.keys() >= {*names}:
+            raise DamagedStoreError(
+                f"{self.path} has lost its episode information (meta/episode_seed, …); start a new store"
+            )
+        return [EpisodeInfo(*row) for row in zip(*(stored[name].tolist() for name in names), strict=True)]

@@ -21,7 +21,7 @@ import requests
 from nsde_policy.data.readers import load_demonstrations
 from nsde_policy.data.zarr_store.archive import extract_store
 from nsde_policy.data.zarr_store.lock import lock_directory
-from nsde_policy.errors import ArchiveError, DemoError, DownloadError, NotAStoreError, StoreLockedError
+from nsde_policy.errors import ArchiveError, DemoError, DownloadError
 from nsde_policy.files import PARTIAL
 
 SPARE_BYTES = 16 * 2**20
@@ -63,6 +63,7 @@ def download(
 
     Raises:
         DownloadError: If the store cannot be downloaded, does not fit on the disk or has other content.
+        DemoError: If another process is downloading to `out`, or its folder cannot be created.
     """
     out = Path(out)
     try:
@@ -71,7 +72,7 @@ def download(
         if _is_installed(demos, out):
             return False
         work = out.with_name(out.name + PARTIAL)
-        lock = _lock(work)
+        lock = lock_directory(work)
         try:
             _install(demos, url or demos.url, out, work, progressbar)
         finally:
@@ -230,12 +231,3 @@ def _find_difference(demos: PublicDemos, store: Path) -> str | None:
     if found != demos.fingerprint:
         return f"its content has the fingerprint {found[:12]}…, expected {demos.fingerprint[:12]}…"
     return None
-
-
-def _lock(work: Path) -> int:
-    try:
-        return lock_directory(work)
-    except StoreLockedError as error:
-        raise DownloadError(f"another process is downloading to {work}; wait for it to finish") from error
-    except NotAStoreError as error:
-        raise DownloadError(f"{work} cannot be created: {_find_reason(error)}") from error

@@ -84,29 +84,16 @@ class Demonstrations:
         check_rate(self.rate_hz)
 
     @classmethod
-    def from_episodes(
-        cls,
-        episodes: Iterable[Episode],
-        *,
-        angles: Sequence[int] = (),
-        act_angles: Sequence[int] = (),
-        rate_hz: float | None = None,
-    ) -> "Demonstrations":
-        """Concatenate episodes of equal widths."""
+    def from_episodes(cls, episodes: Iterable[Episode], **fields: Any) -> "Demonstrations":
+        """Concatenate episodes of equal widths; `fields` are others of this class, such as `rate_hz`."""
         episodes = list(episodes)
         widths = {(e.obs.shape[1], e.act.shape[1]) for e in episodes}
         if len(widths) != 1:
             raise EpisodeError(
                 f"episodes must share one (obs_dim, act_dim), got {sorted(widths) or 'no episodes'}"
             )
-        return cls(
-            obs=np.concatenate([e.obs for e in episodes]),
-            act=np.concatenate([e.act for e in episodes]),
-            episode_ends=np.cumsum([len(e) for e in episodes]),
-            angles=tuple(angles),
-            act_angles=tuple(act_angles),
-            rate_hz=rate_hz,
-        )
+        obs, act = (np.concatenate([getattr(e, name) for e in episodes]) for name in ("obs", "act"))
+        return cls(obs, act, np.cumsum([len(e) for e in episodes]), **fields)
 
     def take(self, n: int) -> "Demonstrations":
         """Return the first `n` demonstrations."""

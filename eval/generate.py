@@ -91,7 +91,7 @@ def generate(run: Path, out: Path, config: GenerateConfig, *, workers: int = 0) 
             "versions": find_versions(),
         },
     )
-    with Collection.open(out, provenance, rate_hz=task.rate_hz, angles=task.demos.angles) as collection:
+    with Collection(out, provenance, rate_hz=task.rate_hz, angles=task.demos.angles) as collection:
         missing = config.episodes - len(collection.episodes)
         if missing > 0:
             pool = RolloutPool(run, rollout, workers=min(workers or os.cpu_count() or 1, missing))

@@ -34,18 +34,12 @@ class ZarrReader(Reader):
         episode_ends: str = "episode_ends",
         accept_omitted_chunks: bool = False,
     ) -> Demonstrations:
-        """Load the low-dimensional arrays; angles and rate default to the attributes `angles` and `rate_hz`.
+        """Load the low-dimensional arrays; see `load_demonstrations`.
 
-        Args:
-            path: Zarr directory or a zip of one.
-            obs_keys: See `load_demonstrations`, as for the arguments up to `rate_hz`.
-            act_key: Array below `data/` that holds the actions.
-            angles: Angle columns of the observation.
-            act_angles: Angle columns of the action.
-            rate_hz: Frames per second.
-            episode_ends: Array below `meta/` that holds one past the last frame of each episode.
-            accept_omitted_chunks: Use the fill value for chunks that do not exist. Some writers leave out
-                chunks that hold nothing else, zarr 3 by default; a lost chunk looks the same.
+        `angles`, `act_angles` and `rate_hz` default to the attributes of the arrays and the store. The array
+        `meta/<episode_ends>` holds one past the last frame of each episode. `accept_omitted_chunks` uses the
+        fill value for chunks that do not exist: some writers omit chunks that hold nothing else, zarr 3 by
+        default, but a lost chunk looks the same.
         """
         if not obs_keys:
             raise ArrayError("no observation array was named; give at least one, such as 'state'")

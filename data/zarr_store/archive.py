@@ -7,7 +7,6 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 from nsde_policy.data.zarr_store.files import find_root
 from nsde_policy.errors import ArchiveError
@@ -45,28 +44,19 @@ def extract_store(
                 source = opened.open(info)
             try:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                with source, (folder / name).open("xb") as file:
-                    shutil.copyfileobj(_Source(source), file)
+                with source, (folder / name).open("xb") as file, _wrap_errors(except_for=OSError):
+                    shutil.copyfileobj(source, file)  # compares the checksum at the end
             except (FileExistsError, NotADirectoryError) as error:
                 raise ArchiveError(f"the archive holds a file and a folder named {name!r}") from error
 
 
-class _Source:
-    """Member of an archive; errors of reading are told apart from errors of writing."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-
-    def read(self, size: int) -> bytes:
-        with _wrap_errors():
-            return self._file.read(size)  # compares the checksum at the end
-
-
 @contextmanager
-def _wrap_errors() -> Iterator[None]:
-    """Raise `ArchiveError` for every error: zipfile raises many kinds for damaged files."""
+def _wrap_errors(except_for: type[Exception] | tuple[()] = ()) -> Iterator[None]:
+    """Raise `ArchiveError` for every other error: zipfile raises many kinds for damaged files."""
     try:
         yield
+    except except_for:
+        raise
     except Exception as error:
         raise ArchiveError(f"the archive is damaged ({error or type(error).__name__})") from error
 

@@ -60,9 +60,7 @@ class Collect:
         settings = make_settings(self.host, self.port, options.read_token(self.token_file))
         rule = self.reset_rule or "benchmark"
         task, provenance = get_task("pusht"), make_provenance(rule)
-        with Collection.open(
-            self.out, provenance, rate_hz=task.rate_hz, angles=task.demos.angles
-        ) as collection:
+        with Collection(self.out, provenance, rate_hz=task.rate_hz, angles=task.demos.angles) as collection:
             app = RecordApp(collection, seed_start=self.seed_start, reset_rule=rule)
             run_app(app, settings, what="collecting", browser=self.open, as_json=self.json)
             print(f"{self.out} holds {len(collection.episodes)} episodes")

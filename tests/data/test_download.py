@@ -19,7 +19,7 @@ from nsde_policy.data import download as download_module
 from nsde_policy.data import load_demonstrations
 from nsde_policy.data.download import PublicDemos, download
 from nsde_policy.data.zarr_store.lock import lock_directory
-from nsde_policy.errors import ArchiveError, DownloadError
+from nsde_policy.errors import ArchiveError, DownloadError, NotAStoreError, StoreLockedError
 from nsde_policy.tasks import get_task
 from tests.helpers.demo_stores import read_files, write_store, zip_files
 from tests.helpers.download_server import Site, serve_site
@@ -347,13 +347,13 @@ def test_full_disk_keeps_the_partial_file(demos, site, out, monkeypatch):
 
 def test_unwritable_target_is_reported_in_one_line(demos, site, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(DownloadError, match="Not a directory"):
+    with pytest.raises(NotAStoreError, match="cannot be created: Not a directory"):
         download(demos, tmp_path / "file" / "pusht.zarr", url=site.url)
 
 
 def test_second_download_to_the_same_target_is_rejected(demos, site, out):
     lock = lock_directory(out.with_name(out.name + ".partial"))
-    check_error(demos, site, out, "another process")
+    check_error(demos, site, out, "another process", StoreLockedError)
     os.close(lock)
     download(demos, out, url=site.url)
 

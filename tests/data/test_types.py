@@ -36,7 +36,7 @@ def test_the_callers_own_array_stays_writable() -> None:
     obs[0] = 1
 
 
-def test_laying_episodes_end_to_end_gives_them_back() -> None:
+def test_from_episodes_concatenates_them() -> None:
     demos = some()
     again = Demonstrations.from_episodes(demos, angles=(2,), rate_hz=10)
     np.testing.assert_array_equal(again.obs, demos.obs)

@@ -118,7 +118,7 @@ def test_only_success_discards_failures(tmp_path: Path):
     out = tmp_path / "won.zarr"
     args = ["--episodes", "3", "--only-success", "--seed-start", "100000"]
     assert main(command("shipped", out, *args)) == 0
-    with Collection.open(tmp_path / "new.zarr", HAND) as empty:
+    with Collection(tmp_path / "new.zarr", HAND) as empty:
         assert empty.episodes == ()
     about = json.loads((out / ".zattrs").read_text())
     assert about["sessions"][0]["run"] == "shipped"
@@ -168,7 +168,7 @@ def test_store_with_other_settings_is_rejected_and_unchanged(
     ("args", "message"),
     [
         (["--out", "FOREIGN", "--policy", "RUN"], "not a recording of this package"),
-        (["--out", "FILE", "--policy", "RUN"], "cannot become a recording"),
+        (["--out", "FILE", "--policy", "RUN"], "cannot be created"),
         (["--out", "NEW", "--policy", "/nowhere"], "not a run directory"),
         (["--out", "NEW", "--policy", "RUN", "--episodes", "0"], "episodes >= 1"),
         (["--out", "NEW", "--policy", "RUN", "--seed-start", "-1"], "seed_start >= 0"),
@@ -196,61 +196,61 @@ def test_bad_input_exits_with_code_2(
 
 def test_store_without_episode_info_cannot_be_resumed(tmp_path: Path):
     path = tmp_path / "demos.zarr"
-    with Collection.open(path, HAND) as collection:
+    with Collection(path, HAND) as collection:
         collection.add(recorded(), EpisodeInfo(1, True, 1.0))
         collection.add(recorded(), EpisodeInfo(2, True, 1.0))
     count = path / "meta/episode_seed/.zarray"
     whole = count.read_text()
     count.write_text(json.dumps({**json.loads(whole), "shape": [1]}))
     with pytest.raises(DamagedStoreError, match="has 1 rows of 2"):
-        Collection.open(path, HAND)
+        Collection(path, HAND)
     shutil.rmtree(path / "meta/episode_seed")
     with pytest.raises(DamagedStoreError, match="lost its episode information"):
-        Collection.open(path, HAND)
+        Collection(path, HAND)
     assert len(load_demonstrations(path)) == 2
 
 
 def test_empty_store_can_be_resumed_with_other_settings(tmp_path: Path):
     path, machine = tmp_path / "demos.zarr", Provenance("policy", {"env": "a table"}, {})
     for provenance in (HAND, machine, HAND):
-        with Collection.open(path, provenance) as collection:
+        with Collection(path, provenance) as collection:
             collection.add(recorded(), EpisodeInfo(1, True, 1.0))
             collection.undo()
-    with Collection.open(path, HAND) as collection:
+    with Collection(path, HAND) as collection:
         collection.add(recorded(), EpisodeInfo(1, True, 1.0))
     assert json.loads((path / ".zattrs").read_text())["made_with"]["by"] == "teleoperation"
     shutil.rmtree(path / "data/state")
     shutil.rmtree(path / "data/action")
     with pytest.raises(EpisodeError, match="not by policy"):
-        Collection.open(path, machine)
+        Collection(path, machine)
 
 
 def test_store_without_provenance_cannot_be_resumed(tmp_path: Path):
     with DemoWriter(tmp_path / "demos.zarr") as writer:
         writer.append(recorded())
     with pytest.raises(EpisodeError, match="does not say how its episodes were made"):
-        Collection.open(tmp_path / "demos.zarr", HAND)
+        Collection(tmp_path / "demos.zarr", HAND)
 
 
 def test_collection_lists_episodes_and_undoes_the_last(tmp_path: Path):
     path = tmp_path / "demos.zarr"
     kept = [EpisodeInfo(seed, seed > 1, seed / 4) for seed in range(3)]
-    with Collection.open(path, HAND) as collection:
+    with Collection(path, HAND) as collection:
         for each in kept:
             collection.add(recorded(3 + each.seed), each)
         assert collection.undo() == kept[2]
         assert len(load_demonstrations(path)) == 2
-    with Collection.open(path, HAND) as collection:
+    with Collection(path, HAND) as collection:
         assert collection.episodes == tuple(kept[:2])
         collection.add(recorded(), kept[2])
-    with Collection.open(path, HAND) as collection:
+    with Collection(path, HAND) as collection:
         assert collection.episodes == tuple(kept)
         for _ in kept:
             collection.undo()
         with pytest.raises(EpisodeError, match="no episode to drop"):
             collection.undo()
         collection.add(recorded(), kept[1])
-    with Collection.open(path, HAND) as collection:
+    with Collection(path, HAND) as collection:
         assert collection.episodes == (kept[1],)
     with pytest.raises(EpisodeError, match="was made by teleoperation, not by policy"):
-        Collection.open(path, Provenance("policy", {"env": "a table"}, {}))
+        Collection(path, Provenance("policy", {"env": "a table"}, {}))

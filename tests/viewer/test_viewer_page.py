@@ -322,7 +322,7 @@ def test_solve_time_is_the_same_for_a_client_that_joins_later(
 
 def test_a_recording_survives_keys_and_seed_input(browser: "Browser", tmp_path: Path):
     with (
-        Collection.open(tmp_path / "demos.zarr", make_provenance("benchmark")) as collection,
+        Collection(tmp_path / "demos.zarr", make_provenance("benchmark")) as collection,
         run_viewer(RecordApp(collection, seed_start=SEED)) as viewer_server,
     ):
         seen = open_page(browser.new_context(viewport=DESKTOP))

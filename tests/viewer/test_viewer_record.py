@@ -46,7 +46,7 @@ START = 300_000
 
 
 def open_collection(path: Path) -> Collection:
-    return Collection.open(path, make_provenance("benchmark"))
+    return Collection(path, make_provenance("benchmark"))
 
 
 def run(app: RecordApp, *events: ClientMessage | int) -> dict[str, Any]:
