@@ -6,30 +6,30 @@ A full collection visits every object while all threads wait: a tenth of a secon
 
 import gc
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_lock = threading.Lock()
+_active_freezes = 0
 
 
-class GarbageFreezer:
-    """Freezes existing objects while at least one session is open, unless the program froze them itself."""
+@contextmanager
+def freeze_objects() -> Iterator[None]:
+    """Collect garbage once and exclude all existing objects from collection until the block ends.
 
-    def __init__(self) -> None:
-        self._lock, self._users, self._frozen = threading.Lock(), 0, False
-
-    def freeze(self) -> None:
-        """Collect garbage once, then freeze all objects; objects created later are collected as usual."""
-        with self._lock:
-            self._users += 1
-            if self._users == 1 and not gc.get_freeze_count():
-                gc.collect()
-                gc.freeze()
-                self._frozen = True
-
-    def unfreeze(self) -> None:
-        """Unfreeze all objects when the last session closes."""
-        with self._lock:
-            self._users -= 1
-            if self._users == 0 and self._frozen:
+    Blocks may overlap; the last one unfreezes. A program that has called `gc.freeze` itself is left alone.
+    """
+    global _active_freezes
+    with _lock:
+        is_ours = _active_freezes > 0 or not gc.get_freeze_count()
+        if is_ours and not _active_freezes:
+            gc.collect()
+            gc.freeze()
+        _active_freezes += is_ours
+    try:
+        yield
+    finally:
+        with _lock:
+            _active_freezes -= is_ours
+            if is_ours and not _active_freezes:
                 gc.unfreeze()
-                self._frozen = False
-
-
-garbage_freezer = GarbageFreezer()

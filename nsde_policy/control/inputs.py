@@ -39,7 +39,7 @@ class InputMonitor:
         self._newest = self._used = None
         return Fault(FaultKind.CLOCK_JUMP, now, f"the clock moved by {now - before:+.4g} s")
 
-    def read_clock(self, now: float) -> None:
+    def advance_clock(self, now: float) -> None:
         """Register time that passed inside the session, so that it does not count as a jump."""
         if self._clock is not None and now >= self._clock:
             self._clock = now

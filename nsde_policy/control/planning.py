@@ -116,8 +116,7 @@ class PlanScheduler:
         self.requested = 0
         """Number of plans requested so far, which is the index of the next."""
         self._first_valid = 0  # plans with a lower index were requested before `reset`
-        self._job: PlanJob | None = None
-        self._future: Future[PlanResult] | None = None
+        self._pending: tuple[PlanJob, Future[PlanResult]] | None = None
         self._waiting_since = 0.0
         self._reported_overdue = False
         self.current: TimedPlan | None = None
@@ -126,7 +125,7 @@ class PlanScheduler:
     @property
     def is_planning(self) -> bool:
         """Whether a plan has been requested and not arrived."""
-        return self._job is not None
+        return self._pending is not None
 
     def reset(self) -> None:
         """Drop all plans, also one that is being made: the world or the clock has jumped."""
@@ -138,72 +137,68 @@ class PlanScheduler:
         """Plan, or request a plan, if the current one is about to end or `replan` is set."""
         faults = self.collect(period)
         current = self.current
-        is_due = current is None or replan
-        if self._worker is None:
-            if is_due or current is None or period >= current.end:
-                faults += self._accept(
-                    self._plan_from_now(history, period, 0).run(self._planner, self._clock)
-                )
+        lead = 0 if self._worker is None else self._expected_latency()
+        if not replan and current is not None and current.end - period > lead:
             return faults
-        lead = self._expected_latency()
-        is_due = is_due or current is None or current.end - period <= lead
-        if is_due and self._job is None and self._next is None:
+        if self._worker is None:
+            result = self._plan_from_now(history, period, 0).run(self._planner, self._clock)
+            faults += self._accept(result)
+        elif self._pending is None and self._next is None:
             ahead = None if replan else self._plan_from_prediction(history, period, period + lead)
-            self._job = job = ahead or self._plan_from_now(history, period, lead)
+            job = ahead or self._plan_from_now(history, period, lead)
             self._waiting_since, self._reported_overdue = job.requested_at, False
-            self._future = self._worker.submit(
-                lambda: job.run(self._planner, self._clock, catch=BaseException)
-            )
+            future = self._worker.submit(lambda: job.run(self._planner, self._clock, catch=BaseException))
+            self._pending = job, future
             faults += self.collect(period, timeout_s=self._deadline if current is None else 0.0)
         return faults
 
     def collect(self, period: int, *, timeout_s: float = 0.0) -> list[Fault]:
         """Fetch a plan that has arrived, and switch to the next plan if its period has come."""
         faults: list[Fault] = []
-        if self._job is not None:
-            result = self._fetch(timeout_s)
-            if result is None:
-                faults = self._check_overdue(self._job)
-            else:
-                self._job = None
-                is_valid = result.job.index >= self._first_valid
-                faults = self._accept(result, period) if is_valid else self._record_fault(result)
+        result = self._fetch(timeout_s)
+        if result is None:
+            faults = self._check_overdue()
+        elif result.job.index >= self._first_valid:
+            faults = self._accept(result, period)
+        else:
+            self._record_fault(result)
         if self._next is not None and period >= self._next.start:
             self.current, self._next = self._next, None
         return faults
 
     def close(self) -> None:
         """Release the worker; record a fault of the last plan if it has arrived."""
-        if self._worker is None:
-            return
-        if self._job is not None and (result := self._fetch(0.0)) is not None:
-            self._job = None
+        if (result := self._fetch(0.0)) is not None:
             self._record_fault(result)
-        self._worker.close()
+        if self._worker is not None:
+            self._worker.close()
 
     def _fetch(self, timeout_s: float) -> PlanResult | None:
+        if self._pending is None:
+            return None
         try:
-            result = None if self._future is None else self._future.result(timeout_s)
+            result = self._pending[1].result(timeout_s)
         except TimeoutError:
             return None
-        self._future = None
+        self._pending = None
         return result
 
-    def _check_overdue(self, job: PlanJob) -> list[Fault]:
+    def _check_overdue(self) -> list[Fault]:
         """Report once that a plan takes longer to make than it would last."""
+        if self._pending is None or self._reported_overdue:
+            return []
         now = self._clock()
-        if self._reported_overdue or now - self._waiting_since <= job.steps / self._policy_hz:
+        if now - self._waiting_since <= self._pending[0].steps / self._policy_hz:
             return []
         self._reported_overdue = True
         detail = f"the worker has been planning for {now - self._waiting_since:.4g} s without a result"
         return [Fault(FaultKind.LATE_PLAN, now, detail)]
 
-    def _record_fault(self, result: PlanResult) -> list[Fault]:
+    def _record_fault(self, result: PlanResult) -> None:
         """Count the fault of a plan that is no longer needed; the session does not react to it."""
         plan = self._to_timed_plan(result)
         if isinstance(plan, Fault):
             self._recorder.record_fault(plan)
-        return []
 
     def _expected_latency(self) -> int:
         """Return how many policy periods the next plan is expected to take."""

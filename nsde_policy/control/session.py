@@ -10,6 +10,7 @@ It takes any `Planner`: a trained run, an exported graph, or a policy behind a s
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any, Self
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy as np
 from nsde_policy.control.clock import TimeGrid
 from nsde_policy.control.config import SessionConfig
 from nsde_policy.control.faults import Fault, FaultKind, get_reaction, respond_to_faults
-from nsde_policy.control.gc import garbage_freezer
+from nsde_policy.control.gc import freeze_objects
 from nsde_policy.control.inputs import InputMonitor, parse_time
 from nsde_policy.control.interpolation import PlanFollower
 from nsde_policy.control.limits import Limiter
@@ -72,7 +73,8 @@ class Session:
         self._monitor = InputMonitor(spec, resolved, max_ahead_s=self._tick_s)
         self.last: CommandRecord | None = None
         """The last command, with its plan, uncertainty and faults."""
-        self._has_frozen_gc = self._is_closed = False
+        self._is_closed = False
+        self._frozen_objects = ExitStack()
         self._period = self._observed_period = -1  # newest policy period, and newest with an observation
         self.reset()
 
@@ -100,7 +102,7 @@ class Session:
         faults += self._receive(obs, now if t is None else parse_time(t), now, period)
         faults += self._scheduler.collect(period)
         done = self._clock()
-        self._monitor.read_clock(done)
+        self._monitor.advance_clock(done)
         if self._grid.current_tick(done) > tick:  # planning took until a later period
             time = self._grid.tick_time(self._grid.current_tick(done))
             self._period = max(self._period, self._grid.current_period(time))
@@ -150,14 +152,11 @@ class Session:
         self._is_closed = True
         self._scheduler.close()
         self._recorder.close()
-        if self._has_frozen_gc:
-            self._has_frozen_gc = False
-            garbage_freezer.unfreeze()
+        self._frozen_objects.close()
 
     def __enter__(self) -> Self:
-        if self.config.freeze_gc and not self._has_frozen_gc:
-            self._has_frozen_gc = True
-            garbage_freezer.freeze()
+        if self.config.freeze_gc:
+            self._frozen_objects.enter_context(freeze_objects())
         return self
 
     def __exit__(self, *_: object) -> None:
