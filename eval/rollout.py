@@ -181,13 +181,7 @@ class EpisodeRunner:
             self._trace.progress.append(self._task.progress(info))
 
     def result(self, *, planned: int, calls: int, planning_s: float) -> EpisodeResult:
-        """Return the result.
-
-        Args:
-            planned: Actions of one plan.
-            calls: Network calls of one plan.
-            planning_s: Time of all plans.
-        """
+        """Return the result; `planned` actions and network `calls` are of one plan, `planning_s` of all."""
         outcome = self._task.outcome(self._rewards, self._infos)
         progress = [value for info in self._infos if (value := self._task.progress(info)) is not None]
         return EpisodeResult(

@@ -7,7 +7,6 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -114,7 +113,6 @@ def _sample_down(image: np.ndarray, size: int) -> np.ndarray:
 # --- The frame for people ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
 class Palette:
     """Colours of the frame for people, distinct in grey and for colour-blind readers."""
 
@@ -146,7 +144,6 @@ def frame(
     paths: np.ndarray | None = None,
     regions: Sequence[np.ndarray] = (),
     ghosts: Sequence[Sequence[float]] = (),
-    palette: Palette = Palette(),  # noqa: B008  (frozen)
 ) -> np.ndarray:
     """Draw a sharp frame of any size for people, (size, size, 3) uint8.
 
@@ -158,38 +155,37 @@ def frame(
         paths: Planned paths of the agent, (n_paths, n_points, 2), fading towards their ends.
         regions: Areas the agent may reach, convex polygons (n_corners, 2), together one translucent area.
         ghosts: Poses the block may take or has had, drawn as faint outlines.
-        palette: Colours of the parts.
     """
     if not 1 <= size <= MAX_SIZE:
         raise EnvInputError(f"a picture must be 1 to {MAX_SIZE} pixels wide, got {size}")
     canvas = _Canvas(size * _SUPERSAMPLING)
-    canvas.surface.fill(palette.table)
+    canvas.surface.fill(Palette.table)
     for part in geometry.PARTS:
-        canvas.polygon(palette.goal, geometry.to_world(geometry.corners(part), geometry.GOAL_POSE))
-    canvas.loop(palette.goal_edge, geometry.to_world(geometry.OUTLINE, geometry.GOAL_POSE), width=1.5)
-    canvas.loop(palette.wall, geometry.WALL_CORNERS, width=4)
+        canvas.polygon(Palette.goal, geometry.to_world(geometry.corners(part), geometry.GOAL_POSE))
+    canvas.loop(Palette.goal_edge, geometry.to_world(geometry.OUTLINE, geometry.GOAL_POSE), width=1.5)
+    canvas.loop(Palette.wall, geometry.WALL_CORNERS, width=4)
     with canvas.layer():
         for pose in ghosts:
-            canvas.polygon((*palette.ghost, 22), geometry.to_world(geometry.OUTLINE, pose))
+            canvas.polygon((*Palette.ghost, 22), geometry.to_world(geometry.OUTLINE, pose))
         for pose in ghosts:
-            canvas.loop((*palette.ghost, 120), geometry.to_world(geometry.OUTLINE, pose), width=1.2)
+            canvas.loop((*Palette.ghost, 120), geometry.to_world(geometry.OUTLINE, pose), width=1.2)
     for part in geometry.PARTS:
-        canvas.polygon(palette.block, geometry.to_world(geometry.corners(part), block))
-    canvas.loop(palette.block_edge, geometry.to_world(geometry.OUTLINE, block), width=2.5)
+        canvas.polygon(Palette.block, geometry.to_world(geometry.corners(part), block))
+    canvas.loop(Palette.block_edge, geometry.to_world(geometry.OUTLINE, block), width=2.5)
     with canvas.layer():
         for region in regions:
-            canvas.polygon((*palette.region, 230), _grow(region, 1.0))
+            canvas.polygon((*Palette.region, 230), _grow(region, 1.0))
         for region in regions:
-            canvas.polygon((*palette.region, 90), region)
+            canvas.polygon((*Palette.region, 90), region)
     with canvas.layer():
         for path in () if paths is None else paths:
             if np.ndim(path) != 2 or np.shape(path)[1] != 2:
                 raise EnvInputError(f"a path must have shape (n_points, 2), got {np.shape(path)}")
-            canvas.fading_line(palette.path, path, width=1.2)
-    canvas.disc(palette.agent_edge, agent, geometry.AGENT_RADIUS)
-    canvas.disc(palette.agent, agent, geometry.AGENT_RADIUS - 2.5)
+            canvas.fading_line(Palette.path, path, width=1.2)
+    canvas.disc(Palette.agent_edge, agent, geometry.AGENT_RADIUS)
+    canvas.disc(Palette.agent, agent, geometry.AGENT_RADIUS - 2.5)
     if target is not None:
-        canvas.cross(palette.target, target, reach=8, width=3)
+        canvas.cross(Palette.target, target, reach=8, width=3)
     return _pixels(pygame.transform.smoothscale(canvas.surface, (size, size)))
 
 
@@ -211,15 +207,15 @@ def spread_regions(points: np.ndarray, *, sigmas: float = 2.0) -> list[np.ndarra
     """
     mean = points.mean(axis=1)
     off = points - mean[:, None]
-    covariance = _interpolate(np.einsum("tni,tnj->tij", off, off) / (points.shape[1] - 1))
+    covariance = _subdivide(np.einsum("tni,tnj->tij", off, off) / (points.shape[1] - 1))
     variances, axes = np.linalg.eigh(covariance)
     reach = sigmas * np.sqrt(np.maximum(variances, 0.0))
     angle = np.linspace(0.0, 2 * np.pi, 36, endpoint=False)
     circle = np.stack([np.cos(angle), np.sin(angle)], axis=-1)
-    return list(_interpolate(mean)[:, None] + np.einsum("pj,tj,tij->tpi", circle, reach, axes))
+    return list(_subdivide(mean)[:, None] + np.einsum("pj,tj,tij->tpi", circle, reach, axes))
 
 
-def _interpolate(values: np.ndarray) -> np.ndarray:
+def _subdivide(values: np.ndarray) -> np.ndarray:
     """Add linear steps between neighbours along the first axis."""
     weights = np.arange(_ELLIPSES).reshape(-1, *[1] * values.ndim) / _ELLIPSES
     between = values[:-1] * (1 - weights) + values[1:] * weights  # (_ELLIPSES, steps - 1, …)

@@ -44,13 +44,13 @@ class PushTDynamics:
         _count_contacts(self._space, self._count_touch)
 
     @property
-    def agent(self) -> tuple[float, float]:
+    def agent(self) -> geometry.Point:
         """Centre of the agent, pixels."""
         x, y = self._agent.position
         return x, y
 
     @property
-    def block(self) -> tuple[float, float, float]:
+    def block(self) -> geometry.Pose:
         """Pose of the block's origin: x, y in pixels, angle in [0, 2π]."""
         x, y = self._block.position
         return x, y, self._block.angle % (2 * math.pi)
@@ -77,7 +77,7 @@ class PushTDynamics:
             self._block.angle = angle
             self._block.position = x, y
 
-    def move_block(self, pose: tuple[float, float, float]) -> None:
+    def move_block(self, pose: geometry.Pose) -> None:
         """Put the block elsewhere, at rest, without changing the agent's motion."""
         x, y, angle = pose
         self._block.velocity, self._block.angular_velocity = (0.0, 0.0), 0.0

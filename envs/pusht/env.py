@@ -1,7 +1,7 @@
 """Push-T as a Gymnasium environment."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import gymnasium as gym
@@ -87,11 +87,10 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
         self.render_mode = render_mode
         self.render_size = render_size
         self.action_space = spaces.Box(0.0, geometry.SIDE, (2,), np.float64)
-        self.observation_space = _observation_space(obs_type)
-        self._observe = _OBSERVE[obs_type]
+        self.observation_space = _make_observation_space(obs_type)
         self._dynamics: PushTDynamics | None = None
         self._target: tuple[float, float] | None = None
-        self._block: Pose | None = None
+        self._block: geometry.Pose | None = None
         self._coverage = 0.0
         self._window: Any = None
 
@@ -205,35 +204,15 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
         }
         return self._observe(agent, block), info
 
+    def _observe(self, agent: geometry.Point, block: geometry.Pose) -> Observation:
+        if self.obs_type == "state":
+            return np.array(agent + block)
+        if self.obs_type == "keypoints":
+            return np.array([*geometry.to_world(geometry.KEYPOINTS, block), agent]).ravel()
+        from nsde_policy.envs.pusht import drawing
 
-Position = tuple[float, float]
-Pose = tuple[float, float, float]
-
-
-def _observe_state(agent: Position, block: Pose) -> np.ndarray:
-    return np.array(agent + block)
-
-
-def _observe_keypoints(agent: Position, block: Pose) -> np.ndarray:
-    return np.array([*geometry.to_world(geometry.KEYPOINTS, block), agent]).ravel()
-
-
-def _observe_pixels(agent: Position, block: Pose) -> np.ndarray:
-    from nsde_policy.envs.pusht import drawing
-
-    return drawing.benchmark_frame(agent, block, FRAME_SIZE)
-
-
-def _observe_pixels_agent(agent: Position, block: Pose) -> dict[str, np.ndarray]:
-    return {"pixels": _observe_pixels(agent, block), "agent_pos": np.array(agent)}
-
-
-_OBSERVE: dict[ObsType, Callable[[Position, Pose], Observation]] = {
-    "state": _observe_state,
-    "keypoints": _observe_keypoints,
-    "pixels": _observe_pixels,
-    "pixels_agent": _observe_pixels_agent,
-}
+        pixels = drawing.benchmark_frame(agent, block, FRAME_SIZE)
+        return pixels if self.obs_type == "pixels" else {"pixels": pixels, "agent_pos": np.array(agent)}
 
 
 def _require_one_of(name: str, value: object, allowed: tuple[object, ...]) -> None:
@@ -241,24 +220,18 @@ def _require_one_of(name: str, value: object, allowed: tuple[object, ...]) -> No
         raise EnvInputError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {value!r}")
 
 
-def _observation_space(obs_type: ObsType) -> spaces.Space[Any]:
-    side = geometry.SIDE
-    agent = spaces.Box(0.0, side, (2,), np.float64)
+def _make_observation_space(obs_type: ObsType) -> spaces.Space[Any]:
+    side, block, n = geometry.SIDE, (_BLOCK_LOW, _BLOCK_HIGH), 2 * len(geometry.KEYPOINTS)
+    limits = [(0.0, side)] * 2 + [block] * 2 + [(0.0, 2 * math.pi)]
+    if obs_type == "keypoints":
+        limits = [block] * n + [(0.0, side)] * 2
+    if obs_type in ("state", "keypoints"):
+        low, high = np.array(limits).T
+        return spaces.Box(low, high, dtype=np.float64)
     pixels = spaces.Box(0, 255, (FRAME_SIZE, FRAME_SIZE, 3), np.uint8)
-    match obs_type:
-        case "state":
-            low = np.array([0.0, 0.0, _BLOCK_LOW, _BLOCK_LOW, 0.0])
-            high = np.array([side, side, _BLOCK_HIGH, _BLOCK_HIGH, 2 * math.pi])
-            return spaces.Box(low, high, dtype=np.float64)
-        case "keypoints":
-            n = 2 * len(geometry.KEYPOINTS)
-            low = np.array([_BLOCK_LOW] * n + [0.0] * 2)
-            high = np.array([_BLOCK_HIGH] * n + [side] * 2)
-            return spaces.Box(low, high, dtype=np.float64)
-        case "pixels":
-            return pixels
-        case "pixels_agent":
-            return spaces.Dict({"pixels": pixels, "agent_pos": agent})
+    if obs_type == "pixels":
+        return pixels
+    return spaces.Dict({"pixels": pixels, "agent_pos": spaces.Box(0.0, side, (2,), np.float64)})
 
 
 def _parse_floats(values: Any, n: int, what: str) -> list[float]:

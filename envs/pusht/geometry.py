@@ -19,6 +19,8 @@ SUCCESS_COVERAGE = 0.95
 
 Box = tuple[float, float, float, float]
 Point = tuple[float, float]
+Pose = tuple[float, float, float]
+"""x, y, angle of the block's origin."""
 
 # The T in its own frame; the origin is the middle of the bar's outer edge:
 #
@@ -104,7 +106,7 @@ def coverage(pose: Sequence[float]) -> float:
     return min(overlap / AREA, 1.0)
 
 
-def move_inside(pose: Sequence[float], low: float, high: float) -> tuple[float, float, float]:
+def move_inside(pose: Sequence[float], low: float, high: float) -> Pose:
     """Move a pose as little as needed for every corner of the T to lie in [low, high]²."""
     x, y, angle = pose
     xs, ys = zip(*to_world(OUTLINE, pose), strict=True)
@@ -113,7 +115,7 @@ def move_inside(pose: Sequence[float], low: float, high: float) -> tuple[float, 
     return x, y, angle
 
 
-def move_clear(pose: Sequence[float], agent: Sequence[float]) -> tuple[float, float, float]:
+def move_clear(pose: Sequence[float], agent: Sequence[float]) -> Pose:
     """Move a pose out of the agent if they overlap, by the shortest way for each part."""
     x, y, angle = pose
     for part in PARTS:

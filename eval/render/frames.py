@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nsde_policy.eval.render.forecast import sample_episode_forecasts
-from nsde_policy.eval.render.pictures import Caption, Tile, add_caption
+from nsde_policy.eval.render.pictures import Tile, add_caption
 from nsde_policy.eval.rollout import EpisodeResult, Player, Trace
 from nsde_policy.tasks.base import Forecast, Task
 
@@ -39,14 +39,14 @@ class RenderedEpisode:
 
     def frame(self, step: int, size: int) -> np.ndarray:
         """Draw one frame with its caption, (size + caption, size, 3) uint8."""
-        caption = Caption(
+        return add_caption(
+            self.scene(step, size),
             seed=self.result.seed,
             step=step,
             progress=self.trace.progress[step],
             threshold=self.task.success_progress,
             success=self.result.success if step == len(self) - 1 else None,
         )
-        return add_caption(self.scene(step, size), caption)
 
     def scene(self, step: int, size: int) -> np.ndarray:
         """Draw one frame without its caption, (size, size, 3) uint8."""

@@ -29,7 +29,7 @@ class Tile:
     """(side, side, 3) uint8; all tiles of a sheet share one side."""
     caption: str
     good: bool
-    """If not, the tile gets a red frame and a red caption."""
+    """If not, the tile gets a red frame and a red """
 
 
 def draw_contact_sheet(tiles: Sequence[Tile], *, columns: int, title: str) -> np.ndarray:
@@ -87,26 +87,29 @@ def check_png(path: Path) -> None:
     check_writable(path)
 
 
-@dataclass(frozen=True)
-class Caption:
-    """Text and progress bar below a frame."""
-
-    seed: int
-    step: int
-    progress: float | None
-    """Length of the bar in [0, 1]; None for no bar."""
-    threshold: float | None = None
-    """Progress of a success, a line across the bar."""
-    success: bool | None = None
-    """Outcome, once the episode is over."""
-
-
 _SMOOTHING = 3
 """Captions are drawn this much larger and averaged down."""
 
 
-def add_caption(picture: np.ndarray, caption: Caption) -> np.ndarray:
-    """Add a strip with the caption below a picture; (height + `caption_height`, width, 3) uint8."""
+def add_caption(
+    picture: np.ndarray,
+    *,
+    seed: int,
+    step: int,
+    progress: float | None = None,
+    threshold: float | None = None,
+    success: bool | None = None,
+) -> np.ndarray:
+    """Add a strip with text and a progress bar below a picture; (height + `caption_height`, width, 3) uint8.
+
+    Args:
+        picture: (height, width, 3) uint8.
+        seed: Seed of the episode.
+        step: Control period.
+        progress: Length of the bar in [0, 1]; None for no bar.
+        threshold: Progress of a success, a line across the bar.
+        success: Outcome, once the episode is over.
+    """
     width = picture.shape[1] * _SMOOTHING
     height = caption_height(picture.shape[1]) * _SMOOTHING
     strip = pygame.Surface((width, height))
@@ -114,26 +117,26 @@ def add_caption(picture: np.ndarray, caption: Caption) -> np.ndarray:
     pygame.font.init()
     unit = width / 512
     font = pygame.font.Font(None, round(24 * unit))
-    colour = {None: _ACCENT, True: _GOOD, False: _BAD}[caption.success]
+    colour = {None: _ACCENT, True: _GOOD, False: _BAD}[success]
 
     def write(text: str, x: float, ink: tuple[int, int, int]) -> None:
         line = font.render(text, True, ink)
         strip.blit(line, (x * unit, (height - line.get_height()) / 2 + unit))
 
-    write(f"seed {caption.seed}", 12, _INK)
-    write(f"step {caption.step}", 138, _INK)
-    if caption.progress is not None:
+    write(f"seed {seed}", 12, _INK)
+    write(f"step {step}", 138, _INK)
+    if progress is not None:
         left, top, length, thick = 236 * unit, height / 2 - 6 * unit, 180 * unit, 12 * unit
         round_ends = {"border_radius": round(3 * unit)}
         pygame.draw.rect(strip, _TRACK, (left, top, length, thick), **round_ends)
-        if caption.progress > 0:
-            pygame.draw.rect(strip, colour, (left, top, length * caption.progress, thick), **round_ends)
-        if caption.threshold is not None:
-            line = left + length * caption.threshold
+        if progress > 0:
+            pygame.draw.rect(strip, colour, (left, top, length * progress, thick), **round_ends)
+        if threshold is not None:
+            line = left + length * threshold
             pygame.draw.rect(strip, _INK, (line - unit, top - 5 * unit, 2 * unit, thick + 10 * unit))
-        write(f"{caption.progress:.3f}", 424, _INK if caption.success is None else colour)
-    if caption.success is not None:
-        _draw_mark(strip, caption.success, (488 * unit, height / 2), 11 * unit)
+        write(f"{progress:.3f}", 424, _INK if success is None else colour)
+    if success is not None:
+        _draw_mark(strip, success, (488 * unit, height / 2), 11 * unit)
     small = pygame.transform.smoothscale(strip, (width // _SMOOTHING, height // _SMOOTHING))
     return np.concatenate([picture, pygame.surfarray.array3d(small).swapaxes(0, 1)])
 

@@ -26,7 +26,7 @@ class Collect:
     """With --policy: discard failed episodes."""
     seed_start: int = 300_000
     """First seed; scores are published for 100000 and up, settings are tuned on 200000 and up."""
-    reset_rule: options.ResetRule = None
+    reset_rule: options.ResetRuleFlag = None
     chunk: options.Chunk = None
     sampling: options.SamplingChanges = ()
     workers: options.Workers = 0

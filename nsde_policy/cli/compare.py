@@ -37,7 +37,7 @@ class Compare:
     Neural SDE, which favours that method."""
     episodes: options.Episodes = 50
     seed_start: options.SeedStart = 100_000
-    reset_rule: options.ResetRule = None
+    reset_rule: options.ResetRuleFlag = None
     workers: options.Workers = 0
     device: options.Device = "auto"
     latency_rounds: options.LatencyRounds = 30

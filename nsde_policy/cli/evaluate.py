@@ -14,7 +14,7 @@ class Evaluate:
     run_dir: options.RunPath = None
     episodes: options.Episodes = 50
     seed_start: options.SeedStart = 100_000
-    reset_rule: options.ResetRule = None
+    reset_rule: options.ResetRuleFlag = None
     chunk: options.Chunk = None
     alpha: float | None = None
     """Denoiser strength of a Neural SDE; 0 disables it; by default as in training."""

@@ -31,7 +31,7 @@ SeedStart = Annotated[
         help="First seed; scores are published for 100000 and up, settings are tuned on 200000 and up."
     ),
 ]
-ResetRule = Annotated[
+ResetRuleFlag = Annotated[
     Literal["benchmark", "gym_pusht"] | None,
     tyro.conf.arg(help="How a seed becomes a start, in environments with several rules (Push-T)."),
 ]

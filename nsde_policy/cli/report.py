@@ -26,7 +26,7 @@ class ReportCommand:
     """Title of the page; default: task, number of policies and number of starts."""
     episodes: options.Episodes = 50
     seed_start: options.SeedStart = 100_000
-    reset_rule: options.ResetRule = None
+    reset_rule: options.ResetRuleFlag = None
     from_json: tuple[Path, ...] = ()
     """Files written by `compare` with the same starts; their further runs are shown without playback."""
     reference: options.Reference = None

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 from nsde_policy.config import Sampling
+from nsde_policy.eval.render.forecast import sample_forecast
 from nsde_policy.inference.history import History
 from nsde_policy.inference.policy import Policy
-from nsde_policy.methods.base import Draws
 
 FAN_STEPS = 16
 """Control periods that the sampled paths look ahead."""
@@ -28,20 +28,21 @@ def sample_fan(policy: Policy, history: History, sampling: Sampling, n: int) -> 
         its next position along each path in pixels, and "block", predicted poses at the end. None if the
         method predicts no states, or a path diverges.
     """
-    model = policy.model
-    if not model.foresees_states or n < 1:
+    if not policy.model.foresees_states or n < 1:
         return None
-    past = torch.from_numpy(history.states()).expand(n, -1, -1)
-    draws = Draws([torch.Generator().manual_seed(_FAN_SEED + row) for row in range(n)])
-    with torch.inference_mode():
-        paths = model.sample_futures(past, steps=FAN_STEPS, draws=draws, sampling=sampling)
-        std = model.futures_std(past, paths, sampling=sampling)[:, :, :2]
-    if not bool(paths.isfinite().all() & std.isfinite().all()):
+    generators = [torch.Generator().manual_seed(_FAN_SEED + row) for row in range(n)]
+    forecast = sample_forecast(
+        policy, history, steps=FAN_STEPS, generators=generators, sampling=sampling, std=True
+    )
+    if forecast.obs is None or forecast.std is None:
         return None
+    if not (np.isfinite(forecast.obs).all() and np.isfinite(forecast.std).all()):
+        return None
+    paths, std = forecast.obs.swapaxes(0, 1), forecast.std.swapaxes(0, 1)[:, :, :2]
     return {
-        "paths": _round_rows(paths[:, :, :2].reshape(n, -1).numpy(), 1),
-        "sigma": _round_rows(std.square().mean(-1).sqrt().numpy(), 1),
-        "block": _round_rows(paths[:FAN_BLOCKS, -1, 2:5].numpy(), 2),
+        "paths": _round_rows(paths[:, :, :2].reshape(n, -1), 1),
+        "sigma": _round_rows(np.sqrt(np.square(std).mean(-1)), 1),
+        "block": _round_rows(paths[:FAN_BLOCKS, -1, 2:5], 2),
     }
 
 

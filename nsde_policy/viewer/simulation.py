@@ -12,12 +12,10 @@ import numpy as np
 
 from nsde_policy.envs.pusht.dynamics import CONTROL_HZ, STEPS_PER_PERIOD
 from nsde_policy.envs.pusht.env import PushTEnv, ResetRule
+from nsde_policy.envs.pusht.geometry import Pose
 
 HISTORY_PERIODS = 1200
 """Control periods that can be restored at least, two minutes; at most twice as many are kept."""
-
-Pose = tuple[float, float, float]
-"""x, y, angle of the block, pixels and radians."""
 
 
 @dataclass(frozen=True)
