@@ -32,7 +32,7 @@ class Benchmark:
     """Seconds per method; slow methods run fewer rounds, at least 3."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Torch device of the policies."""
-    json: options.JsonFile = None
+    json: options.JsonFileFlag = None
 
     def run(self) -> None:
         """Measure and print the table."""

@@ -24,19 +24,16 @@ class Collect:
     """With --policy: number of episodes in the finished store."""
     only_success: bool = False
     """With --policy: discard failed episodes."""
-    seed_start: int = 300_000
-    """First seed; scores are published for 100000 and up, settings are tuned on 200000 and up."""
+    seed_start: options.SeedStartFlag = 300_000
     reset_rule: options.ResetRuleFlag = None
-    chunk: options.Chunk = None
-    sampling: options.SamplingChanges = ()
-    workers: options.Workers = 0
-    host: options.Host = "127.0.0.1"
-    port: options.Port = 8000
-    token_file: options.TokenFile = None
-    open: bool = False
-    """Open the page in a browser on this machine."""
-    json: bool = False
-    """Print the address of the page as one line of JSON."""
+    chunk: options.ChunkFlag = None
+    sampling: options.SamplingFlag = ()
+    workers: options.WorkersFlag = 0
+    host: options.HostFlag = "127.0.0.1"
+    port: options.PortFlag = 8000
+    token_file: options.TokenFileFlag = None
+    open: options.BrowserFlag = False
+    json: options.JsonAddressFlag = False
 
     def run(self) -> None:
         """Collect episodes and print how many the store holds."""
@@ -46,6 +43,7 @@ class Collect:
             self._generate(self.policy)
 
     def _record(self) -> None:
+        from nsde_policy.assets import SHIPPED_TASK
         from nsde_policy.data.collection import Collection
         from nsde_policy.tasks import get_task
         from nsde_policy.viewer.launch import make_settings, run_app
@@ -59,7 +57,7 @@ class Collect:
             raise ConfigError(f"need --seed-start from 0 to {MAX_START_SEED}, got {self.seed_start}")
         settings = make_settings(self.host, self.port, options.read_token(self.token_file))
         rule = self.reset_rule or "benchmark"
-        task, provenance = get_task("pusht"), make_provenance(rule)
+        task, provenance = get_task(SHIPPED_TASK), make_provenance(rule)
         with Collection(self.out, provenance, rate_hz=task.rate_hz, angles=task.demos.angles) as collection:
             app = RecordApp(collection, seed_start=self.seed_start, reset_rule=rule)
             run_app(app, settings, what="collecting", browser=self.open, as_json=self.json)

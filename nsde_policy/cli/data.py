@@ -5,30 +5,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-import tyro
+from tyro.conf import Positional, arg
 
 from nsde_policy.cli import options
 
-StorePath = Annotated[
-    Path, tyro.conf.Positional, tyro.conf.arg(help="Zarr directory of demonstrations, or a zip of one.")
+StorePathFlag = Annotated[Path, Positional, arg(help="Zarr directory of demonstrations, or a zip of one.")]
+EpisodeEndsFlag = Annotated[
+    str, arg(help="Array below meta/ with the index after each episode's last frame.")
 ]
-EpisodeEnds = Annotated[
-    str, tyro.conf.arg(help="Array below meta/ with the end of each episode (index after its last frame).")
-]
-AcceptOmittedChunks = Annotated[
-    bool, tyro.conf.arg(help="Read missing chunks as the fill value instead of reporting damage.")
-]
+AcceptOmittedChunksFlag = Annotated[bool, arg(help="Read missing chunks as the fill value, not as damage.")]
 
 
 @dataclass(frozen=True)
 class DataInfo:
     """Print episodes, shapes, ranges, rates and provenance of a store of demonstrations."""
 
-    path: StorePath
+    path: StorePathFlag
     json: bool = False
     """Print JSON instead of text."""
-    episode_ends: EpisodeEnds = "episode_ends"
-    accept_omitted_chunks: AcceptOmittedChunks = False
+    episode_ends: EpisodeEndsFlag = "episode_ends"
+    accept_omitted_chunks: AcceptOmittedChunksFlag = False
 
     def run(self) -> None:
         """Print the summary of the store."""
@@ -44,9 +40,9 @@ class DataInfo:
 class DataCheck:
     """Read every chunk of every array, images included, and list all problems."""
 
-    path: StorePath
-    episode_ends: EpisodeEnds = "episode_ends"
-    accept_omitted_chunks: AcceptOmittedChunks = False
+    path: StorePathFlag
+    episode_ends: EpisodeEndsFlag = "episode_ends"
+    accept_omitted_chunks: AcceptOmittedChunksFlag = False
 
     def run(self) -> None:
         """Print the problems; raise `DemoError` if there are any."""
@@ -71,7 +67,7 @@ class DataCheck:
 class DataReplay:
     """Replay demonstrations open loop in the environment of their task and report the deviation."""
 
-    path: StorePath
+    path: StorePathFlag
     task: options.TaskName = "pusht"
     """Task whose environment replays them; it must accept a start in options["state"]."""
     start: Literal["state", "seed"] = "state"
@@ -109,7 +105,7 @@ class DataReplay:
 class DataDownload:
     """Download a public set of demonstrations, resume a partial download, and verify the content."""
 
-    name: tyro.conf.Positional[Literal["pusht"]]
+    name: Positional[Literal["pusht"]]
     """pusht: 206 human demonstrations of Push-T, 32 MB (Chi et al., RSS 2023; MIT licence)."""
     out: Path = Path("pusht_cchi_v7_replay.zarr")
     """Zarr directory to create; a complete one is kept."""

@@ -11,31 +11,31 @@ from nsde_policy.cli import options
 class Evaluate:
     """Run episodes with a policy and print its scores with 95 % intervals."""
 
-    run_dir: options.RunPath = None
-    episodes: options.Episodes = 50
-    seed_start: options.SeedStart = 100_000
+    run_dir: options.RunFlag = None
+    episodes: options.EpisodesFlag = 50
+    seed_start: options.SeedStartFlag = 100_000
     reset_rule: options.ResetRuleFlag = None
-    chunk: options.Chunk = None
+    chunk: options.ChunkFlag = None
     alpha: float | None = None
     """Denoiser strength of a Neural SDE; 0 disables it; by default as in training."""
     diffusion: float | None = None
     """Factor on the diffusion of a Neural SDE; 0 follows the drift only."""
-    sampling: options.SamplingChanges = ()
+    sampling: options.SamplingFlag = ()
     latency_steps: int = 0
     """Delay between an observation and the plan made from it, in control periods."""
     obs_noise: float = 0.0
     """Observation noise, in standard deviations of the change over one control period."""
     push: float = 0.0
     """Disturb each episode once at a random time: move the object by this distance, in the task's unit."""
-    workers: options.Workers = 0
-    device: options.Device = "cpu"
+    workers: options.WorkersFlag = 0
+    device: options.DeviceFlag = "cpu"
     render: bool = False
     """Show episodes in a window; without a display, or with --out, write videos and a contact sheet."""
     out: Path | None = None
     """Directory for --render; default RUN/eval, or out/eval for the shipped policy."""
     videos: int = 3
     """With --render: number of failures and number of successes to write as videos."""
-    json: options.JsonFile = None
+    json: options.JsonFileFlag = None
 
     def run(self) -> None:
         """Evaluate, print the scores, render episodes."""

@@ -15,14 +15,14 @@ class Export:
     cheaper than a chunk, a second graph is written for the first action, NAME.first.onnx.
     """
 
-    run_dir: options.RunPath = None
+    run_dir: options.RunFlag = None
     format: Literal["onnx", "pt2"] = "onnx"
     """onnx runs without torch (nsde_policy.deploy.runtime, onnxruntime); pt2 is torch.export's archive."""
     out: Path | None = None
     """Output file; default RUN/policy.onnx or RUN/policy.pt2, or in the working directory if shipped."""
     steps: int | None = None
     """Actions per plan; by default the chunk of the run."""
-    sampling: options.SamplingChanges = ()
+    sampling: options.SamplingFlag = ()
     opset: int = 20
     """ONNX operator set, 18 to 23; from 20 on graphs are smallest and fastest."""
     cases: int = 256

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import tyro
+from tyro.conf import Positional, arg
 
 from nsde_policy.errors import ConfigError
 from nsde_policy.files import check_writable, replace_file
@@ -19,53 +19,31 @@ else:
 STANDARD_OUTPUT = Path("-")
 TOKEN_VARIABLE = "NSDE_POLICY_TOKEN"
 
-RunPath = Annotated[
-    Path | None,
-    tyro.conf.Positional,
-    tyro.conf.arg(help="Run directory; by default the policy shipped with the package."),
-]
-Episodes = Annotated[int, tyro.conf.arg(help="Number of episodes per run, on consecutive seeds.")]
-SeedStart = Annotated[
-    int,
-    tyro.conf.arg(
-        help="First seed; scores are published for 100000 and up, settings are tuned on 200000 and up."
-    ),
-]
+RunFlag = Annotated[Path | None, Positional, arg(help="Run directory; default: the policy of this package.")]
+EpisodesFlag = Annotated[int, arg(help="Number of episodes per run, on consecutive seeds.")]
+SeedStartFlag = Annotated[int, arg(help="First seed; scores are published for 100000+, tuning uses 200000+.")]
 ResetRuleFlag = Annotated[
     Literal["benchmark", "gym_pusht"] | None,
-    tyro.conf.arg(help="How a seed becomes a start, in environments with several rules (Push-T)."),
+    arg(help="How a seed becomes a start, in environments with several rules (Push-T)."),
 ]
-Chunk = Annotated[
-    int | None,
-    tyro.conf.arg(help="Actions executed before planning again (T_a); by default as in training."),
+ChunkFlag = Annotated[
+    int | None, arg(help="Actions executed before planning again; default: as in training.")
 ]
-SamplingChanges = Annotated[
-    tuple[str, ...],
-    tyro.conf.arg(help="Changes to the sampling settings: alpha=0.5, or scheduler=ddim steps=10."),
+SamplingFlag = Annotated[
+    tuple[str, ...], arg(help="Changes to the sampling settings: alpha=0.5, or scheduler=ddim steps=10.")
 ]
-Workers = Annotated[
-    int, tyro.conf.arg(help="Worker processes; 0 for one per core. Results do not depend on it.")
+WorkersFlag = Annotated[int, arg(help="Processes; 0 for one per core. Results do not depend on it.")]
+DeviceFlag = Annotated[str, arg(help="Torch device: cpu, cuda, cuda:1; auto uses a GPU if there is one.")]
+LatencyRoundsFlag = Annotated[int, arg(help="Timed plans per method, on one CPU thread; 0 for none.")]
+ReferenceFlag = Annotated[str | None, arg(help="Row to compare the others with; default neural_sde.")]
+HostFlag = Annotated[str, arg(help="Address to listen on; any address except loopback requires a token.")]
+PortFlag = Annotated[int, arg(help="TCP port; 0 picks a free one.")]
+TokenFileFlag = Annotated[Path | None, arg(help=f"File with the token; default: variable {TOKEN_VARIABLE}.")]
+JsonFileFlag = Annotated[
+    Path | None, arg(help="Write JSON to this file; '-' prints it instead of the table.")
 ]
-Device = Annotated[
-    str, tyro.conf.arg(help="Torch device of the policy: cpu, cuda, cuda:1; auto uses a GPU if there is one.")
-]
-LatencyRounds = Annotated[
-    int, tyro.conf.arg(help="Timed plans per method, on one CPU thread; 0 skips the latency measurement.")
-]
-Reference = Annotated[
-    str | None, tyro.conf.arg(help="Row to compare the others with; neural_sde by default.")
-]
-Host = Annotated[
-    str, tyro.conf.arg(help="Address to listen on; any address except loopback requires a token.")
-]
-Port = Annotated[int, tyro.conf.arg(help="TCP port; 0 picks a free one.")]
-TokenFile = Annotated[
-    Path | None, tyro.conf.arg(help=f"File with the token of clients; default: variable {TOKEN_VARIABLE}.")
-]
-JsonFile = Annotated[
-    Path | None,
-    tyro.conf.arg(help="Write results as JSON to this file; '-' prints JSON instead of the table."),
-]
+BrowserFlag = Annotated[bool, arg(help="Open the page in a browser on this machine.")]
+JsonAddressFlag = Annotated[bool, arg(help="Print the address as one line of JSON.")]
 
 
 def build_env_kwargs(reset_rule: str | None) -> dict[str, str]:

@@ -24,15 +24,13 @@ class Play:
 
     runs: tyro.conf.Positional[tuple[Path, ...]] = (Path("shipped"),)
     """Run directories to switch between; `shipped` for the policy of this package."""
-    host: options.Host = "127.0.0.1"
-    port: options.Port = 8000
-    token_file: options.TokenFile = None
+    host: options.HostFlag = "127.0.0.1"
+    port: options.PortFlag = 8000
+    token_file: options.TokenFileFlag = None
     seed: int = 100_000
     """Seed of the first episode."""
-    open: bool = False
-    """Open the page in a browser on this machine."""
-    json: bool = False
-    """Print the address of the page as one line of JSON."""
+    open: options.BrowserFlag = False
+    json: options.JsonAddressFlag = False
 
     def run(self) -> None:
         """Load the policies and serve the page until a signal."""

@@ -24,17 +24,17 @@ class ReportCommand:
     """Output file."""
     title: str | None = None
     """Title of the page; default: task, number of policies and number of starts."""
-    episodes: options.Episodes = 50
-    seed_start: options.SeedStart = 100_000
+    episodes: options.EpisodesFlag = 50
+    seed_start: options.SeedStartFlag = 100_000
     reset_rule: options.ResetRuleFlag = None
     from_json: tuple[Path, ...] = ()
     """Files written by `compare` with the same starts; their further runs are shown without playback."""
-    reference: options.Reference = None
+    reference: options.ReferenceFlag = None
     videos: int = 1
     """Number of failures and number of successes per run to write as videos."""
-    workers: options.Workers = 0
-    device: options.Device = "cpu"
-    latency_rounds: options.LatencyRounds = 30
+    workers: options.WorkersFlag = 0
+    device: options.DeviceFlag = "cpu"
+    latency_rounds: options.LatencyRoundsFlag = 30
     kept: Path = Path("out/report")
     """Cache directory of finished episodes."""
 

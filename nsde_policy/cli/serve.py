@@ -13,10 +13,10 @@ class Serve:
     The client is `nsde_policy.deploy.client.RemotePolicy`. GET /healthz on the same port returns the status.
     """
 
-    run_dir: options.RunPath = None
-    host: options.Host = "127.0.0.1"
-    port: options.Port = 8765
-    token_file: options.TokenFile = None
+    run_dir: options.RunFlag = None
+    host: options.HostFlag = "127.0.0.1"
+    port: options.PortFlag = 8765
+    token_file: options.TokenFileFlag = None
     max_message: int = 65_536
     """Largest accepted message, bytes."""
     max_clients: int = 32
@@ -29,11 +29,10 @@ class Serve:
     """Time limit of a request, queueing included, seconds; a plan that takes longer is answered "late"."""
     patience_s: float = 5.0
     """Timeout for a client's greeting, ping reply and reads, and for the last plan at exit, seconds."""
-    device: options.Device = "cpu"
+    device: options.DeviceFlag = "cpu"
     threads: int = 1
     """CPU threads per plan; small networks are fastest with one."""
-    json: bool = False
-    """Print the address as one line of JSON."""
+    json: options.JsonAddressFlag = False
 
     def run(self) -> None:
         """Load the policy and serve it until a signal."""

@@ -9,7 +9,7 @@ from typing import Annotated
 import tyro
 
 from nsde_policy.assets import SHIPPED_TASK
-from nsde_policy.cli.options import Device, MethodName, TaskName
+from nsde_policy.cli.options import DeviceFlag, MethodName, TaskName
 from nsde_policy.methods.registry import METHODS
 from nsde_policy.run_config import RunConfig
 from nsde_policy.tasks import TASKS, get_task
@@ -34,7 +34,7 @@ class Train:
     """Run directory; default runs/TASK-PRESET-SEED, for baselines runs/TASK-METHOD-PRESET-SEED."""
     seed: int = 0
     """Seed of weights, batches and noise."""
-    device: Device = "auto"
+    device: DeviceFlag = "auto"
     resume: bool = False
     """Continue the run in --out from its last checkpoint."""
     eval_every: int = 0

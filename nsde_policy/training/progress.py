@@ -18,7 +18,7 @@ from nsde_policy.training.run import TrainingProgress, train_run
 
 logger = logging.getLogger(__name__)
 
-Evaluate = Callable[[Path], Mapping[str, float]]
+QuickEvaluation = Callable[[Path], Mapping[str, float]]
 """Returns scores of the policy in a run directory, by name."""
 QUICK_SCORES = ("reward", "success")
 """Scores of a quick evaluation that are plotted."""
@@ -34,21 +34,21 @@ def train(
     device: str,
     resume: bool = False,
     eval_every: int = 0,
-    evaluate: Evaluate | None = None,
+    evaluate: QuickEvaluation | None = None,
     tensorboard: bool = False,
 ) -> RunDirectory:
-    """Train on demonstrations into a run directory, with a progress bar.
+    """Train into a run directory with a progress bar.
 
     Args:
-        demos: Store of demonstrations; None for those embedded in the package.
+        demos: Demonstrations; None for those embedded in the package.
         config: Settings of the run.
         path: Run directory.
         task: Name of the task.
         seed: Seed of weights, batches and noise.
         device: Device name of torch, or "auto".
         resume: Continue from the last checkpoint.
-        eval_every: Steps between calls of `evaluate`; 0 for none.
-        evaluate: Scores the run so far; the scores are logged with the losses.
+        eval_every: Steps between calls of `evaluate`, whose scores are logged with the losses; 0 for none.
+        evaluate: Scores a run directory.
         tensorboard: Write the losses for TensorBoard too.
     """
     episodes = load_training_demos(config.demos, demos or EMBEDDED_DEMOS)
@@ -82,7 +82,12 @@ class ProgressMonitor:
     """Progress bar, quick evaluations and TensorBoard output of a training run."""
 
     def __init__(
-        self, run: RunDirectory, steps: int, eval_every: int, evaluate: Evaluate | None, tensorboard: bool
+        self,
+        run: RunDirectory,
+        steps: int,
+        eval_every: int,
+        evaluate: QuickEvaluation | None,
+        tensorboard: bool,
     ) -> None:
         self._run, self._steps, self._evaluate, self._eval_every = run, steps, evaluate, eval_every
         self._board = _open_tensorboard(run.path) if tensorboard else None
