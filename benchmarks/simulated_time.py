@@ -6,18 +6,18 @@ from concurrent.futures import Future
 
 import numpy as np
 
-from nsde_policy.control.planning import PlanResult
+from nsde_policy.control.planning import PlanJobResult
 from nsde_policy.inference.spec import Plan, Planner, PolicySpec
 
 
-class DelayedFuture(Future[PlanResult]):
+class DelayedFuture(Future[PlanJobResult]):
     """Future whose result is available from a given time of a simulated clock on."""
 
     def __init__(self, clock: Callable[[], float], ready_at: float) -> None:
         super().__init__()
         self._simulated_clock, self._ready_at = clock, ready_at
 
-    def result(self, timeout: float | None = None) -> PlanResult:
+    def result(self, timeout: float | None = None) -> PlanJobResult:
         if self._simulated_clock() + 1e-9 < self._ready_at:
             raise TimeoutError  # simulated time does not pass while waiting
         return super().result(timeout)
@@ -29,7 +29,7 @@ class SimulatedWorker:
     def __init__(self, clock: Callable[[], float], *, delay_s: float) -> None:
         self._clock, self._delay = clock, delay_s
 
-    def submit(self, function: Callable[[], PlanResult]) -> Future[PlanResult]:
+    def submit(self, function: Callable[[], PlanJobResult]) -> Future[PlanJobResult]:
         future = DelayedFuture(self._clock, self._clock() + self._delay)
         future.set_result(dataclasses.replace(function(), latency=self._delay))
         return future

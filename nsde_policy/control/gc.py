@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_lock = threading.Lock()
+_freeze_lock = threading.Lock()
 _active_freezes = 0
 
 
@@ -20,7 +20,7 @@ def freeze_objects() -> Iterator[None]:
     Blocks may overlap; the last one unfreezes. A program that has called `gc.freeze` itself is left alone.
     """
     global _active_freezes
-    with _lock:
+    with _freeze_lock:
         is_ours = _active_freezes > 0 or not gc.get_freeze_count()
         if is_ours and not _active_freezes:
             gc.collect()
@@ -29,7 +29,7 @@ def freeze_objects() -> Iterator[None]:
     try:
         yield
     finally:
-        with _lock:
+        with _freeze_lock:
             _active_freezes -= is_ours
             if is_ours and not _active_freezes:
                 gc.unfreeze()

@@ -26,7 +26,7 @@ RECENT_LATENCIES = 10
 
 @dataclass(frozen=True, eq=False)
 class PlanJob:
-    """Request for a plan."""
+    """Request for a plan from given states."""
 
     index: int
     """Number of plans requested before."""
@@ -48,7 +48,7 @@ class PlanJob:
 
     def run(
         self, planner: Planner, clock: Callable[[], float], *, catch: type[BaseException] = Exception
-    ) -> "PlanResult":
+    ) -> "PlanJobResult":
         """Plan now; exceptions of the planner become part of the result.
 
         The seed is derived here, in the worker, because `SeedSequence` is slow.
@@ -57,12 +57,12 @@ class PlanJob:
             seed = int(np.random.SeedSequence([self.base_seed, self.index]).generate_state(1)[0])
             plan = planner.plan_from(self.states, steps=self.steps, seed=seed)
         except catch as error:
-            return PlanResult(self, None, error, clock() - self.requested_at)
-        return PlanResult(self, plan, None, clock() - self.requested_at)
+            return PlanJobResult(self, None, error, clock() - self.requested_at)
+        return PlanJobResult(self, plan, None, clock() - self.requested_at)
 
 
 @dataclass(frozen=True, eq=False)
-class PlanResult:
+class PlanJobResult:
     """Plan of a job, or the exception that the planner raised."""
 
     job: PlanJob
@@ -75,7 +75,7 @@ class PlanResult:
 class PlanWorker(Protocol):
     """Runs plan jobs beside the control loop, such as a `PlannerThread`."""
 
-    def submit(self, function: Callable[[], PlanResult]) -> Future[PlanResult]:
+    def submit(self, function: Callable[[], PlanJobResult]) -> Future[PlanJobResult]:
         """Start a job; the session submits the next one only after it has the result."""
 
     def close(self) -> object:
@@ -116,7 +116,7 @@ class PlanScheduler:
         self.requested = 0
         """Number of plans requested so far, which is the index of the next."""
         self._first_valid = 0  # plans with a lower index were requested before `reset`
-        self._pending: tuple[PlanJob, Future[PlanResult]] | None = None
+        self._pending: tuple[PlanJob, Future[PlanJobResult]] | None = None
         self._waiting_since = 0.0
         self._reported_overdue = False
         self.current: TimedPlan | None = None
@@ -173,7 +173,7 @@ class PlanScheduler:
         if self._worker is not None:
             self._worker.close()
 
-    def _fetch(self, timeout_s: float) -> PlanResult | None:
+    def _fetch(self, timeout_s: float) -> PlanJobResult | None:
         if self._pending is None:
             return None
         try:
@@ -194,7 +194,7 @@ class PlanScheduler:
         detail = f"the worker has been planning for {now - self._waiting_since:.4g} s without a result"
         return [Fault(FaultKind.LATE_PLAN, now, detail)]
 
-    def _record_fault(self, result: PlanResult) -> None:
+    def _record_fault(self, result: PlanJobResult) -> None:
         """Count the fault of a plan that is no longer needed; the session does not react to it."""
         plan = self._to_timed_plan(result)
         if isinstance(plan, Fault):
@@ -234,7 +234,7 @@ class PlanScheduler:
             requested_at=self._clock(),
         )
 
-    def _accept(self, result: PlanResult, period: int | None = None) -> list[Fault]:
+    def _accept(self, result: PlanJobResult, period: int | None = None) -> list[Fault]:
         """Make a result the current plan, or the next one if it was planned ahead; return its faults."""
         job, now = result.job, self._clock()
         passed = period is not None and period > job.start
@@ -257,7 +257,7 @@ class PlanScheduler:
             self.current, self._next = plan, None
         return faults
 
-    def _to_timed_plan(self, result: PlanResult) -> TimedPlan | Fault:
+    def _to_timed_plan(self, result: PlanJobResult) -> TimedPlan | Fault:
         job = result.job
         if result.plan is None:
             return Fault(FaultKind.PLANNER_ERROR, self._clock(), describe_error(result.error))

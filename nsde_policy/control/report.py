@@ -188,7 +188,7 @@ class Recorder:
         )
 
     def close(self) -> None:
-        """Close the log file."""
+        """Close the log file, if there is one."""
         if self._log is not None:
             self._log.close()
             self._log = None
