@@ -1,4 +1,4 @@
-"""Tests for `nsde-policy bifurcation`: a tiny run from end to end, twice, and what it leaves behind."""
+"""Tests for `nsde-policy bifurcation`: a small experiment from end to end."""
 
 import json
 import sys

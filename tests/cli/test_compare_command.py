@@ -72,7 +72,7 @@ def test_runs_are_compared_on_the_same_starts(runs: list[Path], out: Path):
     assert {p.name for p in out.iterdir()} >= {"scores.png", "scores.svg", "score_vs_latency.png"}
 
 
-def test_the_same_command_plays_nothing_again(
+def test_the_same_command_resumes_without_new_episodes(
     runs: list[Path], out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     before = read_comparison(out / "comparison.json")
@@ -84,7 +84,7 @@ def test_the_same_command_plays_nothing_again(
         assert replace(one, latency_ms=None) == replace(other, latency_ms=None)
 
 
-def test_other_settings_or_other_weights_are_played_anew(runs: list[Path], out: Path, tmp_path: Path):
+def test_other_settings_or_weights_are_evaluated_again(runs: list[Path], out: Path, tmp_path: Path):
     kept = len(list((out / "entries").iterdir()))
     assert kept == 3
     assert compare(runs[2:], "--out", str(out), "--seed-start", "5", "--latency-rounds", "0") == 0
@@ -97,7 +97,7 @@ def test_other_settings_or_other_weights_are_played_anew(runs: list[Path], out: 
     assert len(list((out / "entries").iterdir())) == kept + 2
 
 
-def test_a_damaged_keepsake_is_played_again(runs: list[Path], tmp_path: Path):
+def test_a_damaged_cache_file_is_evaluated_again(runs: list[Path], tmp_path: Path):
     args = ["--out", str(tmp_path), "--latency-rounds", "0"]
     assert compare(runs[2:], *args) == 0
     first = (tmp_path / "comparison.json").read_text()
@@ -107,7 +107,7 @@ def test_a_damaged_keepsake_is_played_again(runs: list[Path], tmp_path: Path):
     assert (tmp_path / "comparison.json").read_text() == first
 
 
-def test_earlier_comparisons_are_shown_again_without_playing(
+def test_earlier_comparisons_are_merged_without_new_episodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr(comparing, "evaluate_policy", None)
@@ -125,7 +125,7 @@ def test_earlier_comparisons_are_shown_again_without_playing(
     assert Comparison.from_json(capsys.readouterr().out) == both
 
 
-def test_latencies_come_from_a_benchmark_where_one_is_given(tmp_path: Path):
+def test_latencies_are_read_from_a_benchmark_file(tmp_path: Path):
     bare = comparison(
         entry(latency_ms=None),
         entry("neural_sde, 25k steps", latency_ms=None),
@@ -201,7 +201,7 @@ def test_bad_input_exits_with_code_2(
     assert "full helptext" in said or said.count("\n") == 1  # a box of tyro, or one line
 
 
-def test_runs_that_cannot_be_told_apart_are_refused(runs: list[Path], tmp_path: Path):
+def test_runs_with_equal_names_are_rejected(runs: list[Path], tmp_path: Path):
     twin = tmp_path / "twin"
     twin.mkdir()
     for name in ("config.json", "model.safetensors"):
@@ -210,7 +210,7 @@ def test_runs_that_cannot_be_told_apart_are_refused(runs: list[Path], tmp_path: 
         names_of(checked_records([Job(runs[0]), Job(twin)]))
 
 
-def test_a_run_that_stopped_early_is_refused(runs: list[Path], tmp_path: Path):
+def test_an_unfinished_run_is_rejected(runs: list[Path], tmp_path: Path):
     (tmp_path / "config.json").write_bytes((runs[0] / "config.json").read_bytes())
     (tmp_path / "metrics.jsonl").write_text('{"step": 10, "seconds": 1.0}\n')
     with pytest.raises(ComparisonError, match="stopped at step 10 of 20"):
@@ -242,7 +242,7 @@ def test_runs_are_named_by_method_preset_and_directory(runs: list[Path]):
     ]
 
 
-def test_training_time_is_that_of_all_sessions(tmp_path: Path):
+def test_training_time_adds_up_over_resumed_runs(tmp_path: Path):
     run = RunDirectory(tmp_path)
     assert training_seconds(run) is None
     for seconds in (1.0, 2.0, 0.5, 4.0):
@@ -256,7 +256,7 @@ def test_the_suite_holds_every_method():
     assert set(RESAMPLED) <= set(SUITES["pusht"])
 
 
-def test_the_suite_trains_what_is_missing_once(
+def test_the_suite_trains_each_missing_run_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setitem(SUITES, "pusht", (("neural_sde", "default"), ("regression", "default")))
