@@ -20,7 +20,7 @@ from nsde_policy.assets import EMBEDDED_DEMOS, SHIPPED_POLICY
 from nsde_policy.config import Sampling
 from nsde_policy.errors import ConfigError
 from nsde_policy.eval.compare.result import ACTIONS
-from nsde_policy.eval.compare.suite import preset_of
+from nsde_policy.eval.compare.suite import find_preset
 from nsde_policy.eval.rollout import one_thread
 from nsde_policy.inference.loading import build_model, build_policy_spec, load_model
 from nsde_policy.methods.base import Draws, PolicyModel
@@ -70,7 +70,7 @@ class Contender:
         """Build a contender that plans from the start of an episode."""
         config, states = record.config, _start_states(record).to(device)
         model = model.eval().to(device)
-        return cls(name, config.method, preset_of(record), model, sampling, config.chunk, states)
+        return cls(name, config.method, find_preset(record), model, sampling, config.chunk, states)
 
     def plan_sizes(self, actions: int) -> list[int]:
         """Return the number of actions of each plan that together give `actions`."""

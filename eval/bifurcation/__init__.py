@@ -1,1 +1,1 @@
-"""The 2-D bifurcation (section "2D Branching Trajectories"): data, methods, scores, figures."""
+"""The 2-D bifurcation experiment (section "2D Branching Trajectories"): data, methods, scores, figures."""

@@ -20,14 +20,14 @@ ANGLE = math.radians(30)
 """Half the angle between the branches."""
 POINTS_PER_DENSITY = 100
 DURATION = 10.0
-"""Time that all points together stand for: points · Δt."""
+"""Points · Δt."""
 FORK_X = SPEED * FORK_TIME
-"""Where the branches part, on the line y = 0."""
+"""x of the fork, which lies on y = 0."""
 
 
 @dataclass(frozen=True)
 class Bifurcation:
-    """The two trajectories there are: up and down."""
+    """The data set: two equally likely trajectories, up and down."""
 
     density: int
     """1 for 100 points per trajectory, 10 for 1000."""
@@ -38,12 +38,12 @@ class Bifurcation:
 
     @property
     def points(self) -> int:
-        """States per trajectory."""
+        """Number of states per trajectory."""
         return POINTS_PER_DENSITY * self.density
 
     @property
     def steps(self) -> int:
-        """Transitions per trajectory."""
+        """Number of transitions per trajectory."""
         return self.points - 1
 
     @property
@@ -57,17 +57,13 @@ class Bifurcation:
         return SPEED * self.dt * self.steps
 
     def times(self) -> Tensor:
-        """When the states are, (points,), float64."""
+        """Return the times of the states, (points,), float64."""
         return torch.arange(self.points, dtype=torch.float64) * self.dt
 
     def trajectories(self) -> Tensor:
-        """Both trajectories, up first, side by side, (points, 2, 2), float32; each is equally likely."""
-        return positions(self.times()).float()
-
-
-def positions(times: Tensor) -> Tensor:
-    """Where both trajectories are at times (n,), up first: (n, 2, 2), the integral of the two velocities."""
-    straight = SPEED * times.clamp(max=FORK_TIME)
-    aside = SPEED * (times - FORK_TIME).clamp(min=0)
-    x, y = straight + aside * math.cos(ANGLE), aside * math.sin(ANGLE)
-    return torch.stack([torch.stack([x, y], -1), torch.stack([x, -y], -1)], dim=1)
+        """Return both trajectories, up first, (points, 2, 2), float32: the integral of the two velocities."""
+        times = self.times()
+        straight = SPEED * times.clamp(max=FORK_TIME)
+        aside = SPEED * (times - FORK_TIME).clamp(min=0)
+        x, y = straight + aside * math.cos(ANGLE), aside * math.sin(ANGLE)
+        return torch.stack([torch.stack([x, y], -1), torch.stack([x, -y], -1)], dim=1).float()

@@ -1,7 +1,7 @@
 """Conditional generative models with one MLP, DDIM and Rectified Flow: they see c and generate z.
 
-Both learn to answer at every level of noise and sample by repeated calls. Everything is in network units, in
-which z is of order one.
+Both are trained at every noise level and sample by repeated network calls. All values are in network units,
+in which z is of order one.
 """
 
 import abc
@@ -16,13 +16,13 @@ from nsde_policy.config import NetworkConfig
 from nsde_policy.methods.base import LossParts, Stage, TrainableModel
 from nsde_policy.methods.neural_sde.equation import build_mlp
 
-OCTAVES = 4
-"""Frequencies by which a network sees the level of noise."""
+NOISE_FREQUENCIES = 4
+"""Sines and cosines by which a network sees the noise level."""
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """What is seen and what should be generated; rows are drawn by the trainer."""
+    """Training data: conditions and targets, row by row."""
 
     condition: Tensor
     """c, (n, m); m may be 0."""
@@ -36,37 +36,36 @@ class Pairs:
         return Pairs(self.condition[index], self.target[index])
 
     def to(self, device: torch.device | str) -> "Pairs":
-        """The same on another device."""
+        """Return a copy on another device."""
         return Pairs(self.condition.to(device), self.target.to(device))
 
 
 class ConditionalSampler(TrainableModel[Pairs]):
-    """A law of z given c, held by one network."""
+    """Distribution of z given c, represented by one network."""
 
     def __init__(
         self, condition: int, target: int, config: NetworkConfig, *, calls: int, generator: torch.Generator
     ) -> None:
         super().__init__()
         self.size, self.calls = target, calls
-        self.network = build_mlp(config, condition + target + 2 * OCTAVES, target, generator)
+        self.network = build_mlp(config, condition + target + 2 * NOISE_FREQUENCIES, target, generator)
 
-    def answer(self, condition: Tensor, z: Tensor, level: Tensor) -> Tensor:
-        """The network at noisy z (n, k), with the level of noise (n, 1) as sines and cosines; (n, k)."""
-        phase = level * math.pi * 2.0 ** torch.arange(OCTAVES, device=level.device)
-        answer: Tensor = self.network(torch.cat([condition, z, phase.sin(), phase.cos()], dim=-1))
-        return answer
+    def predict(self, condition: Tensor, z: Tensor, level: Tensor) -> Tensor:
+        """Call the network at noisy z (n, k) and noise level (n, 1); (n, k)."""
+        phase = level * math.pi * 2.0 ** torch.arange(NOISE_FREQUENCIES, device=level.device)
+        prediction: Tensor = self.network(torch.cat([condition, z, phase.sin(), phase.cos()], dim=-1))
+        return prediction
 
     def stages(self) -> tuple[Stage, ...]:
-        """One network, one loss."""
+        """Return the only training stage: one network, one loss."""
         return (Stage(("sampler",), tuple(self.parameters())),)
 
     def sample(self, condition: Tensor, generator: torch.Generator) -> Tensor:
-        """One z for each row of c, (n, k), in `calls` calls of the network."""
-        z = torch.randn(len(condition), self.size, generator=generator)
-        return self.refine(condition, z)
+        """Sample one z for each row of c, (n, k), with `calls` network calls."""
+        return self.denoise(condition, torch.randn(len(condition), self.size, generator=generator))
 
     @abc.abstractmethod
-    def refine(self, condition: Tensor, z: Tensor) -> Tensor:
+    def denoise(self, condition: Tensor, z: Tensor) -> Tensor:
         """Turn standard normal z (n, k) into samples."""
 
 
@@ -88,23 +87,23 @@ class DDIM(ConditionalSampler):
         self.register_buffer("schedule", (angle.cos() / angle[0].cos()).square().clamp(min=1e-3))
 
     def loss(self, batch: Pairs, generator: torch.Generator | None = None) -> LossParts:
-        """‖ẑ(z_t, c, t) − z‖² at a uniform level."""
+        """Compute ‖ẑ(z_t, c, t) − z‖² at a uniformly drawn level."""
         z = batch.target
         level = torch.randint(1, self.LEVELS + 1, (len(z), 1), generator=generator, device=z.device)
         noise = torch.randn(z.shape, generator=generator, device=z.device)
-        kept = self.schedule[level]
-        noisy = kept.sqrt() * z + (1 - kept).sqrt() * noise
-        clean = self.answer(batch.condition, noisy, level / self.LEVELS)
+        signal = self.schedule[level]
+        noisy = signal.sqrt() * z + (1 - signal).sqrt() * noise
+        clean = self.predict(batch.condition, noisy, level / self.LEVELS)
         return LossParts({"sampler": nn.functional.mse_loss(clean, z)})
 
-    def refine(self, condition: Tensor, z: Tensor) -> Tensor:
-        """Through `calls` evenly spaced levels down to none."""
+    def denoise(self, condition: Tensor, z: Tensor) -> Tensor:
+        """Step through `calls` evenly spaced levels down to zero."""
         levels = torch.linspace(self.LEVELS, 0, self.calls + 1).round().long().tolist()
-        for now, then in itertools.pairwise(levels):
-            kept, later = self.schedule[now], self.schedule[then]
-            clean = self.answer(condition, z, torch.full((len(z), 1), now / self.LEVELS))
-            noise = (z - kept.sqrt() * clean) / (1 - kept).sqrt()
-            z = later.sqrt() * clean + (1 - later).sqrt() * noise
+        for level, next_level in itertools.pairwise(levels):
+            signal, next_signal = self.schedule[level], self.schedule[next_level]
+            clean = self.predict(condition, z, torch.full((len(z), 1), level / self.LEVELS))
+            noise = (z - signal.sqrt() * clean) / (1 - signal).sqrt()
+            z = next_signal.sqrt() * clean + (1 - next_signal).sqrt() * noise
         return z
 
 
@@ -112,16 +111,16 @@ class RectifiedFlow(ConditionalSampler):
     """Straight lines from noise to data (Liu et al. 2023): z_t = (1 − t) ε + t z, dz/dt = z − ε."""
 
     def loss(self, batch: Pairs, generator: torch.Generator | None = None) -> LossParts:
-        """‖v(z_t, c, t) − (z − ε)‖² at a uniform time."""
+        """Compute ‖v(z_t, c, t) − (z − ε)‖² at a uniformly drawn time."""
         z = batch.target
         time = torch.rand((len(z), 1), generator=generator, device=z.device)
         noise = torch.randn(z.shape, generator=generator, device=z.device)
-        velocity = self.answer(batch.condition, torch.lerp(noise, z, time), time)
+        velocity = self.predict(batch.condition, torch.lerp(noise, z, time), time)
         return LossParts({"sampler": nn.functional.mse_loss(velocity, z - noise)})
 
-    def refine(self, condition: Tensor, z: Tensor) -> Tensor:
-        """Euler's method with `calls` steps."""
+    def denoise(self, condition: Tensor, z: Tensor) -> Tensor:
+        """Integrate the flow with `calls` Euler steps."""
         for call in range(self.calls):
             time = torch.full((len(z), 1), call / self.calls)
-            z = z + self.answer(condition, z, time) / self.calls
+            z = z + self.predict(condition, z, time) / self.calls
         return z

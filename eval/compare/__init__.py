@@ -1,1 +1,1 @@
-"""Comparison of trained runs: play on the same starts, tables, plots."""
+"""Comparison of trained runs on the same starts: entries, tables and plots."""

@@ -1,89 +1,70 @@
-"""One trained run, played under one setting: its episodes in columns, and what it cost; to and from JSON."""
+"""Entry of a comparison: the episodes of one trained run under one setting, and their costs."""
 
 import json
-import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, NamedTuple
 
-from nsde_policy.errors import ComparisonError, ConfigError
+import msgspec
+
+from nsde_policy.errors import ComparisonError
 from nsde_policy.eval.disturbances import Condition
 from nsde_policy.eval.rollout import EpisodeResult
 
-DIGITS = 5
-"""Digits kept behind the point."""
+DECIMALS = 5
+"""Decimal places of numbers in result files."""
 
-T = TypeVar("T")
+Count = Annotated[int, msgspec.Meta(ge=0)]
+PositiveCount = Annotated[int, msgspec.Meta(ge=1)]
+Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Score = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
+Cost = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 
 
-@dataclass(frozen=True)
-class Episodes:
-    """Outcomes of one run in columns, one number per start, in the order of the starts' seeds."""
+class Episodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Outcomes of one run in columns, one value per start, in the order of the seeds."""
 
-    seed: tuple[int, ...]
-    max_reward: tuple[float, ...]
-    """Largest clip(coverage / 0.95, 0, 1) along the way."""
+    seed: tuple[Count, ...]
+    max_reward: tuple[Score, ...]
+    """Score of each episode; `Task.score_name` says what it is."""
     success: tuple[bool, ...]
-    """Coverage above 0.95 at some moment."""
-    final_coverage: tuple[float, ...]
-    steps: tuple[int, ...]
+    final_coverage: tuple[Fraction, ...] | None
+    """Progress at the end of each episode; None if the task does not report it."""
+    steps: tuple[Count, ...]
 
     def __post_init__(self) -> None:
-        columns = asdict(self)
-        sizes = {name: len(column) for name, column in columns.items()}
-        need(
-            len(set(sizes.values())) == 1 and sizes["seed"] > 0, f"columns of {sizes} numbers are no episodes"
-        )
-        rising = all(a < b for a, b in zip(self.seed, self.seed[1:], strict=False))
-        need(rising, "seeds of episodes must rise, each once")
-        for name in ("max_reward", "final_coverage"):
-            inside = all(0 <= value <= 1 for value in columns[name])
-            need(inside, f"{name} holds numbers outside 0 to 1")
+        columns = {name: getattr(self, name) for name in self.__struct_fields__}
+        sizes = {name: len(column) for name, column in columns.items() if column is not None}
+        if len(set(sizes.values())) > 1 or not self.seed:
+            raise ComparisonError(f"columns must have the same length, at least 1, got {sizes}")
+        if any(a >= b for a, b in zip(self.seed, self.seed[1:], strict=False)):
+            raise ComparisonError("seeds of episodes must be in ascending order, each once")
 
     def __len__(self) -> int:
         return len(self.seed)
 
     @classmethod
-    def of(cls, results: Iterable[EpisodeResult]) -> "Episodes":
-        """From played episodes, in any order."""
+    def from_results(cls, results: Iterable[EpisodeResult]) -> "Episodes":
+        """Make columns from played episodes, in any order."""
         played = sorted(results, key=lambda result: result.seed)
+        coverage = [r.metrics["final_coverage"] for r in played if "final_coverage" in r.metrics]
         return cls(
             seed=tuple(r.seed for r in played),
-            max_reward=tuple(round(float(r.score), DIGITS) for r in played),
+            max_reward=tuple(round(float(r.score), DECIMALS) for r in played),
             success=tuple(bool(r.success) for r in played),
-            final_coverage=tuple(round(float(r.metrics["final_coverage"]), DIGITS) for r in played),
+            final_coverage=tuple(round(float(value), DECIMALS) for value in coverage) or None,
             steps=tuple(int(r.steps) for r in played),
         )
 
-    @classmethod
-    def from_dict(cls, values: Any) -> "Episodes":
-        """The inverse of `dataclasses.asdict`."""
-        check_keys("episodes", values, cls)
-        return cls(
-            seed=column_of(values, "seed", int),
-            max_reward=column_of(values, "max_reward", float),
-            success=column_of(values, "success", bool),
-            final_coverage=column_of(values, "final_coverage", float),
-            steps=column_of(values, "steps", int),
-        )
 
+class Latency(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Time from one observation to eight actions, milliseconds."""
 
-@dataclass(frozen=True)
-class Latency:
-    """Time from an observation to eight actions, milliseconds, one at a time."""
-
-    median: float
-    p99: float
-
-    @classmethod
-    def from_dict(cls, values: Any) -> "Latency":
-        """The inverse of `dataclasses.asdict`."""
-        check_keys("latency_ms", values, cls)
-        return cls(number(values, "median"), number(values, "p99"))
+    median: Cost
+    p99: Cost
 
 
 class Setting(NamedTuple):
-    """What the pooled trainings of a row share."""
+    """What entries must share to be pooled in one row."""
 
     name: str
     chunk: int
@@ -91,148 +72,70 @@ class Setting(NamedTuple):
     condition: Condition
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One trained run, played under one setting."""
 
-    name: str
-    """Unique label of the row, such as "diffusion, DDIM-10"."""
+    name: Annotated[str, msgspec.Meta(min_length=1)]
+    """Unique name of the row, such as "diffusion, DDIM-10"."""
     title: str
-    """The method, for people."""
+    """Title of the method."""
     method: str
     preset: str
-    train_seed: int
-    demos: int
-    """Demonstrations it was trained on."""
-    chunk: int
+    train_seed: Count
+    demos: PositiveCount
+    """Number of demonstrations it was trained on."""
+    chunk: PositiveCount
     """Actions executed before planning again (T_a)."""
     sampling: Mapping[str, Any]
-    """How actions were drawn from the trained model."""
+    """Sampling settings of the trained model."""
     condition: Condition
-    """What episodes had to cope with."""
-    parameters: int
-    train_steps: int
-    train_s: float | None
-    """Training time in seconds, where the run had the device to itself."""
-    calls_per_chunk: float
-    """Network calls, one after the other, for eight actions."""
+    """Disturbances of the episodes."""
+    parameters: Count
+    train_steps: Count
+    train_s: Cost | None
+    """Training time in seconds, if the run had the device to itself."""
+    calls_per_chunk: Cost
+    """Sequential network calls for eight actions."""
     latency_ms: Latency | None
     episodes: Episodes
 
-    def __post_init__(self) -> None:
-        need(bool(self.name), "an entry needs a name")
-        for name in ("train_seed", "parameters", "train_steps", "calls_per_chunk"):
-            need(getattr(self, name) >= 0, f"{name} must not be negative, got {getattr(self, name)}")
-        need(self.demos >= 1 and self.chunk >= 1, f"need demos, chunk >= 1, got {self.demos}, {self.chunk}")
-
     @property
     def setting(self) -> Setting:
-        """Which row it belongs to."""
+        """Setting by which entries are pooled."""
         return Setting(self.name, self.chunk, self.demos, self.condition)
 
     @property
     def label(self) -> str:
-        """The row's name, for people: "diffusion, DDIM-10" is "Diffusion Policy, DDIM-10"."""
+        """Name with the method's title: "diffusion, DDIM-10" becomes "Diffusion Policy, DDIM-10"."""
         if not self.name.startswith(self.method):
             return self.name
         detail = self.name.removeprefix(self.method)
         return self.title if self.title.endswith(detail) else self.title + detail
 
     def to_json(self) -> str:
-        """A line for each key and each column, so that a file of many stays small and can be read."""
-        values = {**asdict(self), "calls_per_chunk": _short([self.calls_per_chunk])[0]}
-        if self.train_s is not None:
-            values["train_s"] = round(self.train_s, DIGITS)
+        """Format as JSON with one line per key and column, which keeps files small and readable."""
+        values = msgspec.to_builtins(self)
+        values["condition"] = self.condition.to_dict()
+        values["train_s"] = None if self.train_s is None else round(self.train_s, DECIMALS)
+        values["calls_per_chunk"] = _shorten_float(self.calls_per_chunk)
         if self.latency_ms is not None:
-            values["latency_ms"] = {k: round(v, DIGITS) for k, v in asdict(self.latency_ms).items()}
-        columns = {key: _short(column) for key, column in values.pop("episodes").items()}
-        columns_text = f'   "episodes": {{\n{_lines(columns, "    ")}\n   }}'
-        return f"  {{\n{_lines(values, '   ')},\n{columns_text}\n  }}"
-
-    @classmethod
-    def from_dict(cls, values: Any) -> "Entry":
-        """From the object that `to_json` writes."""
-        check_keys("an entry", values, cls)
-        try:
-            condition = Condition.from_dict(typed(values, "condition", dict))
-        except ConfigError as error:
-            raise ComparisonError(str(error)) from None
-        return cls(
-            name=typed(values, "name", str),
-            title=typed(values, "title", str),
-            method=typed(values, "method", str),
-            preset=typed(values, "preset", str),
-            train_seed=typed(values, "train_seed", int),
-            demos=typed(values, "demos", int),
-            chunk=typed(values, "chunk", int),
-            sampling=typed(values, "sampling", dict),
-            condition=condition,
-            parameters=typed(values, "parameters", int),
-            train_steps=typed(values, "train_steps", int),
-            train_s=None if values["train_s"] is None else number(values, "train_s"),
-            calls_per_chunk=number(values, "calls_per_chunk"),
-            latency_ms=None if values["latency_ms"] is None else Latency.from_dict(values["latency_ms"]),
-            episodes=Episodes.from_dict(values["episodes"]),
-        )
+            values["latency_ms"] = {k: round(v, DECIMALS) for k, v in values["latency_ms"].items()}
+        episodes = values.pop("episodes")
+        columns = {
+            key: None if column is None else [_shorten_float(value) for value in column]
+            for key, column in episodes.items()
+        }
+        columns_text = f'   "episodes": {{\n{_format_lines(columns, "    ")}\n   }}'
+        return f"  {{\n{_format_lines(values, '   ')},\n{columns_text}\n  }}"
 
 
-def need(condition: bool, message: str) -> None:
-    """Refuse what cannot be compared."""
-    if not condition:
-        raise ComparisonError(message)
-
-
-def located(where: str, read: Callable[[Any], T], value: Any) -> T:
-    """Read something; where that fails, say where."""
-    try:
-        return read(value)
-    except ComparisonError as error:
-        raise ComparisonError(f"{where}: {error}") from None
-
-
-def check_keys(what: str, values: Any, owner: type) -> None:
-    """Refuse an object that lacks a key, or has one too many."""
-    need(isinstance(values, dict), f"{what} must be an object, got {type(values).__name__}")
-    wanted = list(owner.__dataclass_fields__)  # type: ignore[attr-defined]
-    for key in wanted:
-        need(key in values, f"{what} lacks {key!r}")
-    for key in values:
-        need(key in wanted, f"{what} has {key!r}, which means nothing here")
-
-
-def typed(values: Mapping[str, Any], key: str, kind: type[T]) -> T:
-    """A value of exactly that type."""
-    value = values[key]
-    if type(value) is not kind:
-        raise ComparisonError(f"{key} must be {kind.__name__}, got {value!r:.40}")
-    return value
-
-
-def number(values: Mapping[str, Any], key: str) -> float:
-    """A finite number that is not negative."""
-    value = values[key]
-    if type(value) not in (int, float) or not 0 <= value < math.inf:
-        raise ComparisonError(f"{key} must be a number from 0 on, got {value!r:.40}")
-    return float(value)
-
-
-def column_of(values: Mapping[str, Any], key: str, kind: type[T]) -> tuple[T, ...]:
-    """A list with values of one type."""
-    column = typed(values, key, list)
-    allowed = (int, float) if kind is float else (kind,)
-    for value in column:
-        if type(value) not in allowed:
-            raise ComparisonError(f"{key} must hold {kind.__name__} only, got {value!r:.40}")
-    return tuple(kind(value) for value in column)  # type: ignore[call-arg]
-
-
-def _lines(values: Mapping[str, Any], indent: str) -> str:
+def _format_lines(values: Mapping[str, Any], indent: str) -> str:
     return ",\n".join(
         f"{indent}{json.dumps(key)}: {json.dumps(value, allow_nan=False, ensure_ascii=False)}"
         for key, value in values.items()
     )
 
 
-def _short(column: Iterable[Any]) -> list[Any]:
-    """Whole floats as integers, which are shorter."""
-    return [int(value) if type(value) is float and value.is_integer() else value for value in column]
+def _shorten_float(value: Any) -> Any:
+    """Return integral floats as integers, which have fewer digits."""
+    return int(value) if type(value) is float and value.is_integer() else value

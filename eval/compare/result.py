@@ -1,7 +1,7 @@
-"""What a comparison holds: every method's episodes on the same starts; to and from comparison.json.
+"""Comparison: the episodes of every method on the same starts, read from and written to comparison.json.
 
-Outcomes are kept start by start, so that every table and plot can be made again, and differences are taken
-pair by pair. A row is one method under one setting; its trainings from several seeds are pooled.
+Outcomes are kept start by start, so that every table and plot can be made again, and differences are paired.
+A row is one method under one setting; its trainings with several seeds are pooled.
 """
 
 import json
@@ -11,76 +11,70 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from nsde_policy.errors import ComparisonError
-from nsde_policy.eval.compare.entries import (
-    Entry,
-    Latency,
-    Setting,
-    check_keys,
-    column_of,
-    located,
-    need,
-    typed,
-)
+from nsde_policy.errors import ComparisonError, ConfigError
+from nsde_policy.eval.compare.entries import Entry, Latency, Setting
 from nsde_policy.eval.disturbances import Condition
 from nsde_policy.eval.paired import McNemar, mcnemar, paired_difference
 from nsde_policy.eval.statistics import Estimate, mean, proportion
+from nsde_policy.files import parse_json, read_json
+from nsde_policy.tasks import get_task
 
-FORMAT = 1
-"""Version of comparison.json; another one is refused."""
 ACTIONS = 8
-"""Actions that network calls and latency are counted for, whatever the method plans at once."""
+"""Actions that network calls and latency are counted for, whatever number a method plans at once."""
 CONDITIONS = ("latency_steps", "obs_noise", "push")
 AXES = ("chunk", "demos", *CONDITIONS)
-"""What may be varied, one at a time."""
+"""Settings that may be varied, one at a time."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """A method under one setting: its trainings, in the order of their seeds, pooled."""
+    """Pooled trainings of a method under one setting, in the order of their seeds."""
 
     entries: tuple[Entry, ...]
 
     def __post_init__(self) -> None:
-        starts = {entry.episodes.seed for entry in self.entries}
-        need(len(starts) == 1, f"trainings of {self.name!r} were played on different starts: play the same")
+        if len({entry.episodes.seed for entry in self.entries}) > 1:
+            raise ComparisonError(
+                f"trainings of {self.name!r} were played on different starts: play them on the same"
+            )
 
     @property
     def name(self) -> str:
-        """As in the entries."""
+        """Name of the entries."""
         return self.entries[0].name
 
     @property
     def label(self) -> str:
-        """For people."""
+        """Label of the entries."""
         return self.entries[0].label
 
     @property
     def setting(self) -> Setting:
-        """As in the entries."""
+        """Setting of the entries."""
         return self.entries[0].setting
 
     @property
     def starts(self) -> tuple[int, ...]:
-        """Seeds of the starts that each training was played on."""
+        """Seeds that each training was played on."""
         return self.entries[0].episodes.seed
 
     @cached_property
     def reward(self) -> Estimate:
-        """Mean max reward over all episodes, with its bootstrap interval."""
+        """Mean score over all episodes, with its bootstrap interval."""
         return mean([value for entry in self.entries for value in entry.episodes.max_reward])
 
     @cached_property
     def success(self) -> Estimate:
-        """Share of all episodes that succeeded, with Wilson's interval."""
-        won = [value for entry in self.entries for value in entry.episodes.success]
-        return proportion(sum(won), len(won))
+        """Fraction of successful episodes, with Wilson's interval."""
+        successes = [value for entry in self.entries for value in entry.episodes.success]
+        return proportion(sum(successes), len(successes))
 
     @property
     def success_by_seed(self) -> dict[int, float]:
-        """Share of episodes that succeeded, by training seed."""
+        """Fraction of successful episodes, by training seed."""
         return {entry.train_seed: float(np.mean(entry.episodes.success)) for entry in self.entries}
 
     @property
@@ -90,86 +84,93 @@ class Row:
 
     @property
     def parameters(self) -> int:
-        """Numbers that were learned."""
+        """Number of learned parameters."""
         return self.entries[0].parameters
 
     @property
     def train_s(self) -> float | None:
-        """Mean training time over the trainings it is known of, seconds."""
+        """Mean of the known training times, seconds."""
         known = [entry.train_s for entry in self.entries if entry.train_s is not None]
         return sum(known) / len(known) if known else None
 
     @property
     def latency(self) -> Latency | None:
-        """Of the first training it was measured on: it does not depend on the weights."""
+        """Latency of the first training that was timed: it does not depend on the weights."""
         return next((entry.latency_ms for entry in self.entries if entry.latency_ms is not None), None)
 
-    def per_start(self, column: str) -> np.ndarray:
-        """Mean of a column over the trainings, start by start, (starts,)."""
-        mean_over_trainings: np.ndarray = np.mean(
-            [getattr(entry.episodes, column) for entry in self.entries], axis=0
-        )
-        return mean_over_trainings
+    def mean_per_start(self, column: str) -> np.ndarray:
+        """Return the mean of a column over the trainings, (starts,)."""
+        means: np.ndarray = np.mean([getattr(entry.episodes, column) for entry in self.entries], axis=0)
+        return means
 
     def difference(self, other: "Row", column: str) -> Estimate:
-        """Mean of this row less the other, with its paired interval over the starts."""
+        """Return the mean of this row minus the other, with its paired interval over the starts."""
         self._check_same_starts(other)
-        return paired_difference(self.per_start(column), other.per_start(column))
+        return paired_difference(self.mean_per_start(column), other.mean_per_start(column))
 
     def mcnemar(self, other: "Row") -> McNemar | None:
-        """Of this row's successes against the other's, over the training seeds both have; None without any.
+        """Test this row's successes against the other's, over common training seeds; None without any.
 
-        Pairs are a start and a training seed each. Trainings share their starts, so that with several of
-        them the test is somewhat bold; the paired interval is not.
+        Pairs are a start and a training seed each. Trainings share their starts, so with several of them
+        the p-value is somewhat too small; the paired interval is not affected.
         """
         self._check_same_starts(other)
-        ours, theirs = ({e.train_seed: e.episodes.success for e in row.entries} for row in (self, other))
-        common = sorted(set(ours) & set(theirs))
+        own, others = ({e.train_seed: e.episodes.success for e in row.entries} for row in (self, other))
+        common = sorted(set(own) & set(others))
         if not common:
             return None
         return mcnemar(
-            np.concatenate([ours[seed] for seed in common]), np.concatenate([theirs[seed] for seed in common])
+            np.concatenate([own[seed] for seed in common]), np.concatenate([others[seed] for seed in common])
         )
 
     def _check_same_starts(self, other: "Row") -> None:
-        need(
-            self.starts == other.starts,
-            f"{self.name!r} and {other.name!r} were played on different starts, "
-            f"{_span(self.starts)} and {_span(other.starts)}: play both on the same",
-        )
+        if self.starts != other.starts:
+            spans = [f"{len(row.starts)} from {row.starts[0]} to {row.starts[-1]}" for row in (self, other)]
+            raise ComparisonError(
+                f"{self.name!r} and {other.name!r} were played on different starts, "
+                f"{' and '.join(spans)}: play both on the same"
+            )
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Methods on the same starts. The first setting of a name without troubles is its home."""
+class Comparison(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, tag_field="format", tag=1
+):
+    """Entries of several methods on the same starts; `format` in the file is the version of its format."""
 
     task: str
     reset_rule: str
     seeds: tuple[int, int]
     """First and last start."""
     machine: Mapping[str, str]
-    """Where runs were trained and played, and with which torch."""
+    """Where runs were trained, played and timed, and the version of torch."""
     entries: tuple[Entry, ...]
 
     def __post_init__(self) -> None:
         first, last = self.seeds
-        need(0 <= first <= last, f"starts from {first} to {last} are none")
-        need(bool(self.entries), "a comparison needs at least one entry")
-        seen: dict[tuple[Setting, int], Entry] = {}
+        if not 0 <= first <= last:
+            raise ComparisonError(f"invalid range of starts, {first} to {last}: first must not exceed last")
+        if not self.entries:
+            raise ComparisonError("a comparison needs at least one entry")
+        known: set[tuple[Setting, int]] = set()
         named: dict[str, Entry] = {}
         for entry in self.entries:
-            where = f"{entry.name!r}, training seed {entry.train_seed}"
-            inside = first <= entry.episodes.seed[0] and entry.episodes.seed[-1] <= last
-            need(inside, f"{where} holds starts outside {first} to {last}")
-            key = (entry.setting, entry.train_seed)
-            need(key not in seen, f"{where} is there twice under the same setting")
-            seen[key] = entry
-            alike = named.setdefault(entry.name, entry)
+            title, key = f"{entry.name!r}, training seed {entry.train_seed}", (entry.setting, entry.train_seed)
+            if entry.episodes.seed[0] < first or entry.episodes.seed[-1] > last:
+                raise ComparisonError(f"{title} has starts outside {first} to {last}")
+            if key in known:
+                raise ComparisonError(f"{title} occurs twice with the same setting")
+            known.add(key)
+            namesake = named.setdefault(entry.name, entry)
             for shared in ("title", "method", "preset", "sampling"):
-                same = getattr(alike, shared) == getattr(entry, shared)
-                need(
-                    same, f"two entries named {entry.name!r} differ in their {shared}: give each its own name"
-                )
+                if getattr(namesake, shared) != getattr(entry, shared):
+                    raise ComparisonError(
+                        f"two entries named {entry.name!r} differ in their {shared}: use different names"
+                    )
+
+    @property
+    def score_title(self) -> str:
+        """Title of the mean score, such as "mean max reward"."""
+        return f"mean {get_task(self.task).score_name.replace('_', ' ')}"
 
     @cached_property
     def rows(self) -> dict[Setting, Row]:
@@ -187,68 +188,69 @@ class Comparison:
         """Names of the rows, each once."""
         return list(dict.fromkeys(setting.name for setting in self.rows))
 
-    def home(self, name: str) -> Setting:
-        """Where variations of a name start: no troubles, most demonstrations, listed first."""
+    def base_setting(self, name: str) -> Setting:
+        """Return the setting that sweeps of a name start from: undisturbed, most demonstrations, first."""
         own = [setting for setting in self.rows if setting.name == name]
-        easy = [setting for setting in own if setting.condition == Condition()] or own
-        most = max(setting.demos for setting in easy)
-        found = next(setting for setting in easy if setting.demos == most)
-        return found._replace(condition=Condition())
+        undisturbed = [setting for setting in own if setting.condition == Condition()] or own
+        most = max(setting.demos for setting in undisturbed)
+        base = next(setting for setting in undisturbed if setting.demos == most)
+        return base._replace(condition=Condition())
 
     def main_rows(self) -> list[Row]:
-        """One row per name, at its home; the most successful first.
+        """Return one row per name, at its base setting; the most successful first.
 
-        Where a sweep over demonstrations has a place for them, those trained on fewer stand there alone.
+        With a sweep over demonstrations, methods trained only on fewer appear there alone.
         """
-        homes = [self.home(name) for name in self.names]
+        bases = [self.base_setting(name) for name in self.names]
         if self.sweep("demos"):
-            homes = [home for home in homes if home.demos == self._most_demos]
-        rows = [self.rows[home] for home in homes if home in self.rows]
+            bases = [base for base in bases if base.demos == self._max_demos]
+        rows = [self.rows[base] for base in bases if base in self.rows]
         return sorted(rows, key=lambda row: (-row.success.value, -row.reward.value))
 
     def sweep(self, axis: str) -> dict[str, dict[float, Row]]:
-        """Rows that differ from home in one thing only, by name and value.
+        """Return rows that differ from the base setting along one axis only, by name and value.
 
-        Names with several values, and beside them those that were only trained on fewer demonstrations.
+        Includes names with several values, and with them those trained only on fewer demonstrations.
         """
-        found: dict[str, dict[float, Row]] = {}
+        swept: dict[str, dict[float, Row]] = {}
         for name in self.names:
-            home = self.home(name)
-            along = {
-                _value(setting, axis): row
+            base = self.base_setting(name)
+            rows = {
+                _axis_value(setting, axis): row
                 for setting, row in self.rows.items()
-                if setting.name == name and _with(setting, axis, home) == home
+                if setting.name == name and _reset_axis(setting, axis, base) == base
             }
-            if len(along) > 1 or (axis == "demos" and home.demos < self._most_demos):
-                found[name] = dict(sorted(along.items()))
-        return found if any(len(along) > 1 for along in found.values()) else {}
+            if len(rows) > 1 or (axis == "demos" and base.demos < self._max_demos):
+                swept[name] = dict(sorted(rows.items()))
+        return swept if any(len(rows) > 1 for rows in swept.values()) else {}
 
     @property
-    def _most_demos(self) -> int:
+    def _max_demos(self) -> int:
         return max(setting.demos for setting in self.rows)
 
     def other_rows(self) -> list[Row]:
-        """Rows that no sweep and not the main table show."""
+        """Return rows that are neither main rows nor part of a sweep."""
         shown = {row.setting for row in self.main_rows()}
         for axis in AXES:
-            shown |= {row.setting for along in self.sweep(axis).values() for row in along.values()}
+            shown |= {row.setting for rows in self.sweep(axis).values() for row in rows.values()}
         return [row for setting, row in self.rows.items() if setting not in shown]
 
     def reference(self, name: str | None = None) -> Row:
-        """The row that others are compared with: the one named, or the Neural SDE, or else the first."""
+        """Return the row that others are compared with; by default the Neural SDE, or else the first."""
         rows = {row.name: row for row in self.main_rows()}
-        need(bool(rows), "every entry has troubles: without an undisturbed one there is nothing to refer to")
+        if not rows:
+            raise ComparisonError("all entries have disturbances: a reference needs an undisturbed one")
         if name is not None:
-            need(name in rows, f"no row {name!r} to refer to; there are: {', '.join(map(repr, rows))}")
+            if name not in rows:
+                raise ComparisonError(f"no row {name!r} to refer to; available: {', '.join(map(repr, rows))}")
             return rows[name]
-        ours = [n for n in self.names if n in rows and rows[n].entries[0].method == "neural_sde"]
-        candidates = ["neural_sde", *ours, *(n for n in self.names if n in rows)]
-        return rows[next(candidate for candidate in candidates if candidate in rows)]
+        names = [name for name in self.names if name in rows]
+        return rows[min(names, key=lambda n: (n != "neural_sde", rows[n].entries[0].method != "neural_sde"))]
 
     def to_json(self) -> str:
-        """One line per column, so that the file stays small and can be read."""
+        """Format as JSON with one line per column, which keeps the file small and readable."""
         head = {
-            "format": FORMAT,
+            "format": 1,
             "task": self.task,
             "reset_rule": self.reset_rule,
             "seeds": list(self.seeds),
@@ -260,89 +262,77 @@ class Comparison:
 
     @classmethod
     def from_json(cls, text: str) -> "Comparison":
-        """The inverse of `to_json`; raises `ComparisonError` for anything else."""
-        try:
-            values = json.loads(text)
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise ComparisonError(f"not valid JSON: {error}") from None
-        if not isinstance(values, dict) or "format" not in values:
-            raise ComparisonError("not a comparison: an object with a format was expected")
-        if values.pop("format") != FORMAT:
-            raise ComparisonError(f"another format than {FORMAT}, the one this version reads")
-        check_keys("a comparison", values, cls)
-        seeds = column_of(values, "seeds", int)
-        need(len(seeds) == 2, f"seeds must be the first and the last, got {len(seeds)} numbers")
-        machine = typed(values, "machine", dict)
-        need(all(isinstance(value, str) for value in machine.values()), "machine must hold strings")
-        return cls(
-            task=typed(values, "task", str),
-            reset_rule=typed(values, "reset_rule", str),
-            seeds=(seeds[0], seeds[1]),
-            machine=machine,
-            entries=tuple(
-                located(f"entry {i}", Entry.from_dict, value)
-                for i, value in enumerate(typed(values, "entries", list))
-            ),
-        )
+        """Read what `to_json` returned; raise `ComparisonError` for anything else."""
+        return _convert_comparison(parse_json(text, name="comparison", error=ComparisonError), "comparison")
 
 
 def read_comparison(path: Path) -> Comparison:
-    """Read comparison.json, or say in one line why it cannot be."""
+    """Read comparison.json; raise `ComparisonError` if it cannot be read."""
+    return _convert_comparison(read_json(path, error=ComparisonError), str(path))
+
+
+def _convert_comparison(values: dict[str, Any], name: str) -> Comparison:
+    if "format" not in values:
+        raise ComparisonError(f"{name} is not a comparison: it has no 'format'")
+    if values["format"] != 1:
+        raise ComparisonError(f"{name} has format {values['format']!r}; this version reads format 1")
     try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise ComparisonError(f"{path} cannot be read: {why}") from None
-    return located(str(path), Comparison.from_json, text)
+        comparison = msgspec.convert(values, Comparison)
+        for entry in values["entries"]:
+            Condition.from_dict(entry["condition"])  # raises for unknown disturbances, which msgspec ignores
+    except (msgspec.ValidationError, ConfigError) as error:
+        raise ComparisonError(f"{name} is not a valid comparison: {error}") from None
+    return comparison
 
 
-def merged(comparisons: Sequence[Comparison]) -> Comparison:
-    """All entries in one: of the same task, reset rule and starts only, or it would compare the unlike.
+def merge_comparisons(comparisons: Sequence[Comparison]) -> Comparison:
+    """Merge comparisons of the same task, reset rule and starts.
 
-    An entry that several hold alike is kept once.
+    An entry that occurs in several is kept once, with the costs known to any of them.
     """
-    need(bool(comparisons), "nothing to merge")
     first, *rest = comparisons
     for other in rest:
-        for what, name in (("task", "tasks"), ("reset_rule", "reset rules"), ("seeds", "ranges of starts")):
-            a, b = getattr(first, what), getattr(other, what)
-            need(a == b, f"comparisons of different {name} do not mix: {_said(a)} and {_said(b)}")
+        for field, title in (("task", "tasks"), ("reset_rule", "reset rules"), ("seeds", "ranges of starts")):
+            a, b = (_format_field(getattr(each, field)) for each in (first, other))
+            if a != b:
+                raise ComparisonError(
+                    f"comparisons of different {title} do not mix: {a} and {b}; "
+                    "use the same --episodes, --seed-start and --reset-rule"
+                )
     entries: dict[tuple[Setting, int], Entry] = {}
     machine: dict[str, list[str]] = {}
     for comparison in comparisons:
-        for what, where in comparison.machine.items():
-            known = machine.setdefault(what, [])
-            known += [where] if where not in known else []
+        for role, device in comparison.machine.items():
+            machine.setdefault(role, []).append(device)
         for entry in comparison.entries:
-            kept = entries.setdefault((entry.setting, entry.train_seed), entry)
-            need(
-                kept == entry,
-                f"two different results of {entry.name!r}, training seed {entry.train_seed}, chunk "
-                f"{entry.chunk}, {entry.demos} demonstrations: give them names of their own, or drop one",
+            known = entries.setdefault((entry.setting, entry.train_seed), entry)
+            if known.episodes != entry.episodes:
+                raise ComparisonError(
+                    f"two different results of {entry.name!r}, training seed {entry.train_seed}, chunk "
+                    f"{entry.chunk}, {entry.demos} demonstrations: use different names, or leave one out"
+                )
+            entries[entry.setting, entry.train_seed] = msgspec.structs.replace(
+                known, latency_ms=known.latency_ms or entry.latency_ms, train_s=known.train_s or entry.train_s
             )
-    return replace(
+    return msgspec.structs.replace(
         first,
         entries=tuple(entries.values()),
-        machine={what: " and ".join(where) for what, where in machine.items()},
+        machine={role: " and ".join(dict.fromkeys(devices)) for role, devices in machine.items()},
     )
 
 
-def _value(setting: Setting, axis: str) -> float:
+def _axis_value(setting: Setting, axis: str) -> float:
     value: float = getattr(setting.condition if axis in CONDITIONS else setting, axis)
     return value
 
 
-def _with(setting: Setting, axis: str, home: Setting) -> Setting:
-    """A setting with one thing put back to where home has it."""
+def _reset_axis(setting: Setting, axis: str, base: Setting) -> Setting:
+    """Return a setting with its value along one axis replaced by that of the base setting."""
     if axis in CONDITIONS:
-        own = {axis: getattr(home.condition, axis)}
-        return setting._replace(condition=replace(setting.condition, **own))
-    return setting._replace(**{axis: getattr(home, axis)})
+        value = {axis: getattr(base.condition, axis)}
+        return setting._replace(condition=replace(setting.condition, **value))
+    return setting._replace(**{axis: getattr(base, axis)})
 
 
-def _span(starts: Sequence[int]) -> str:
-    return f"{len(starts)} from {starts[0]} to {starts[-1]}"
-
-
-def _said(value: Any) -> str:
+def _format_field(value: Any) -> str:
     return f"{value[0]} to {value[1]}" if isinstance(value, tuple) else repr(value)

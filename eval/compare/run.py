@@ -1,19 +1,20 @@
-"""Playing runs on the same starts, and timing them in turns: from run directories to a comparison."""
+"""Play runs on the same starts and time them in turns: from run directories to a comparison."""
 
 import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from nsde_policy.errors import ComparisonError, ConfigError
 from nsde_policy.eval.compare.entries import Entry, Episodes, Latency
-from nsde_policy.eval.compare.result import ACTIONS, Comparison, merged, read_comparison
-from nsde_policy.eval.compare.suite import less_demonstrations, preset_of
+from nsde_policy.eval.compare.result import ACTIONS, Comparison, merge_comparisons, read_comparison
+from nsde_policy.eval.compare.suite import find_preset, ignore_demo_count
 from nsde_policy.eval.disturbances import Condition
 from nsde_policy.eval.evaluate import change_sampling, evaluate_policy
 from nsde_policy.eval.latency import MIN_ROUNDS, Contender, as_rows, device_name, measure_latency
@@ -21,10 +22,11 @@ from nsde_policy.eval.rollout import EpisodeResult, Trace
 from nsde_policy.files import replace_file
 from nsde_policy.inference.loading import load_model
 from nsde_policy.methods.registry import get_method
+from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory, RunRecord, fingerprint
-from nsde_policy.tasks import get_task
+from nsde_policy.tasks import get_task_of_run
 
-Watcher = Callable[[EpisodeResult, Trace], None]
+EpisodeCallback = Callable[[EpisodeResult, Trace], None]
 
 
 @dataclass(frozen=True)
@@ -33,14 +35,14 @@ class Job:
 
     run: Path
     detail: str = ""
-    """Added to its name where it is sampled differently, such as "DDIM-10"."""
+    """Added to its name if it is sampled differently, such as "DDIM-10"."""
     sampling: tuple[str, ...] = ()
-    """Changes to how actions are drawn, name=value."""
+    """Changes to the sampling settings, name=value."""
 
 
 @dataclass(frozen=True)
-class Games:
-    """What is played, the same for all."""
+class Starts:
+    """Starts that every run is played from."""
 
     episodes: int = 50
     seed_start: int = 100_000
@@ -54,73 +56,142 @@ class Games:
 
     def env_kwargs(self, record: RunRecord) -> dict[str, str]:
         """Return the keyword arguments of a run's environment: the reset rule, if its task has several."""
-        return {"reset_rule": self.reset_rule} if "reset_rule" in get_task(record.task).env_kwargs else {}
+        known = get_task_of_run(record).env_kwargs
+        return {"reset_rule": self.reset_rule} if "reset_rule" in known else {}
 
 
-def compare(
-    jobs: Sequence[Job], games: Games, *, kept: Path, workers: int = 0, device: str = "cpu", rounds: int = 30
-) -> Comparison:
-    """Play every job on the same starts, then time all of them in turns on the CPU (`rounds` = 0: do not).
+@dataclass(frozen=True)
+class EntryCache:
+    """Plays jobs and caches their entries in a folder.
 
-    What was played is kept in the folder `kept`, and not played again as long as weights and settings are
-    the same.
+    A job is played again only if its weights, its settings or the starts change, or its file is damaged.
+    """
+
+    folder: Path
+    starts: Starts
+    workers: int = 0
+    device: str = "cpu"
+
+    def path(self, job: Job, record: RunRecord) -> Path:
+        """Return the file of a job's entry; its name depends on weights, settings and starts."""
+        settings = {
+            "weights": fingerprint(RunDirectory(job.run).read_weights()),
+            "config": record.config.to_dict(),
+            "sampling": job.sampling,
+            **asdict(self.starts),
+        }
+        digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+        return self.folder / f"{record.config.method}-{record.seed}-{digest[:16]}.json"
+
+    def get(self, job: Job, record: RunRecord) -> Comparison:
+        """Return a comparison with the job's entry only, from the cache if possible."""
+        try:
+            return read_comparison(self.path(job, record))
+        except ComparisonError:  # not played yet, or the file is damaged
+            return self.play(job, record)
+
+    def play(self, job: Job, record: RunRecord, watch: EpisodeCallback | None = None) -> Comparison:
+        """Play a job and cache its entry; `watch` is called with every episode and its trace."""
+        starts = self.starts
+        evaluation = evaluate_policy(
+            job.run,
+            episodes=starts.episodes,
+            seed_start=starts.seed_start,
+            env_kwargs=starts.env_kwargs(record),
+            sampling=job.sampling,
+            workers=self.workers,
+            device=self.device,
+            watch=watch,
+        )
+        _, model = load_model(RunDirectory(job.run))
+        config = record.config
+        sampling = change_sampling(config.model.sampling, job.sampling)
+        entry = Entry(
+            name=config.method,
+            title=get_method(config.method).title,
+            method=config.method,
+            preset="",
+            train_seed=record.seed,
+            demos=record.demos.episodes,
+            chunk=config.chunk,
+            sampling=sampling.to_dict(),
+            condition=Condition(),
+            parameters=sum(parameter.numel() for parameter in model.parameters()),
+            train_steps=config.train.steps,
+            train_s=read_training_time(RunDirectory(job.run)),
+            calls_per_chunk=model.network_calls(config.chunk, sampling) * ACTIONS / config.chunk,
+            latency_ms=None,
+            episodes=Episodes.from_results(evaluation.scores.episodes),
+        )
+        seeds = (starts.seed_start, starts.seed_start + starts.episodes - 1)
+        machine = {"play": device_name(self.device), "torch": torch.__version__}
+        played = Comparison(record.task, starts.reset_rule, seeds, machine, (entry,))
+        replace_file(self.path(job, record), played.to_json().encode())
+        return played
+
+
+def compare_runs(jobs: Sequence[Job], cache: EntryCache, *, rounds: int = 30) -> Comparison:
+    """Play every job on the same starts, then time all of them in turns on the CPU.
+
+    Args:
+        jobs: Runs to play.
+        cache: Plays jobs that are not cached.
+        rounds: How often each job is timed; 0 for not at all.
     """
     if rounds and rounds < MIN_ROUNDS:
         raise ConfigError(f"timing takes at least {MIN_ROUNDS} rounds, got {rounds}; 0 leaves it out")
-    records = checked_records(jobs)
-    names = names_of(records)
-    found = []
+    records = load_records(jobs)
+    names = name_runs(records)
+    parts = []
     for job in jobs:
         record, name = records[job.run], names[job.run] + (f", {job.detail}" if job.detail else "")
-        played = _kept_or_played(job, games, record, kept, workers=workers, device=device)
-        entry = replace(played.entries[0], name=name, preset=preset_of(record) or "custom")
-        found.append(replace(played, entries=(entry,)))
-    comparison = merged(found)
+        played = cache.get(job, record)
+        preset = find_preset(record) or "custom"
+        entry = msgspec.structs.replace(played.entries[0], name=name, preset=preset)
+        parts.append(msgspec.structs.replace(played, entries=(entry,)))
+    comparison = merge_comparisons(parts)
     if not rounds:
         return comparison
-    return with_latency(comparison, _timed(jobs, records, comparison.entries, rounds))
+    return add_latency(comparison, _time_jobs(jobs, records, comparison.entries, rounds))
 
 
-def checked_records(jobs: Sequence[Job]) -> dict[Path, RunRecord]:
-    """What the runs were made with; refuses, before the work, runs that cannot be compared."""
+def load_records(jobs: Sequence[Job]) -> dict[Path, RunRecord]:
+    """Load the records of all runs; raise `ComparisonError` for runs that cannot be compared."""
     records: dict[Path, RunRecord] = {}
-    seen: set[tuple[Path, str]] = set()
+    known: set[tuple[Path, str]] = set()
     for job in jobs:
-        if (job.run.resolve(), job.detail) in seen:
+        if (job.run.resolve(), job.detail) in known:
             raise ComparisonError(f"{job.run} is named twice; name each run once")
-        seen.add((job.run.resolve(), job.detail))
+        known.add((job.run.resolve(), job.detail))
         records[job.run] = record = RunDirectory(job.run).read_record()
-        if get_task(record.task).env_id is None:
+        if get_task_of_run(record).env_id is None:
             raise ComparisonError(f"{job.run} was trained without a task: there is no environment to play in")
-        _check_finished(job.run, record)
+        steps = [int(metrics["step"]) for metrics in RunDirectory(job.run).read_metrics()]
+        if steps and steps[-1] < record.config.train.steps:
+            raise ComparisonError(
+                f"{job.run} stopped at step {steps[-1]} of {record.config.train.steps}: "
+                "finish it with train --resume"
+            )
     tasks = {record.task for record in records.values()}
     if len(tasks) > 1:
-        raise ComparisonError(f"runs of different tasks are not compared: {', '.join(sorted(tasks))}")
+        raise ComparisonError(f"runs of different tasks cannot be compared: {', '.join(sorted(tasks))}")
     return records
 
 
-def _check_finished(run: Path, record: RunRecord) -> None:
-    """Refuse a run that is known to have stopped early: final weights are compared."""
-    steps = [int(metrics["step"]) for metrics in RunDirectory(run).read_metrics()]
-    if steps and steps[-1] < record.config.train.steps:
-        raise ComparisonError(
-            f"{run} stopped at step {steps[-1]} of {record.config.train.steps}; finish it with train --resume"
-        )
+def name_runs(records: Mapping[Path, RunRecord]) -> dict[Path, str]:
+    """Name each run; runs that differ only in seed and number of demonstrations get the same name.
 
-
-def names_of(records: Mapping[Path, RunRecord]) -> dict[Path, str]:
-    """A name for each run: the same where settings are the same but for seed and number of demonstrations.
-
-    The method, and the preset where it is not the default; the directory's name for other settings.
+    The name is the method, with the preset unless it is the default, or with the directory's name for
+    settings that are not a preset.
     """
     names: dict[Path, str] = {}
-    settings: dict[str, Any] = {}
+    settings: dict[str, RunConfig] = {}
     owners: dict[tuple[str, int, int], Path] = {}
     for path, record in records.items():
-        config = less_demonstrations(record.config)
+        config = ignore_demo_count(record.config)
         name = next((known for known, other in settings.items() if other == config), None)
         if name is None:
-            name = _new_name(path, record)
+            name = _make_name(path, record)
             name = f"{name} ({path})" if name in settings else name
             settings[name] = config
         names[path] = name
@@ -133,151 +204,81 @@ def names_of(records: Mapping[Path, RunRecord]) -> dict[Path, str]:
     return names
 
 
-def _new_name(path: Path, record: RunRecord) -> str:
-    preset = preset_of(record)
+def _make_name(path: Path, record: RunRecord) -> str:
+    preset, method = find_preset(record), record.config.method
     if preset == "default":
-        return record.config.method
-    method, own = record.config.method, re.sub(rf"[-_]{record.seed}$", "", path.resolve().name)
-    return f"{method}, {preset or ('custom' if own == method else own)}"
+        return method
+    folder = re.sub(rf"[-_]{record.seed}$", "", path.resolve().name)
+    return f"{method}, {preset or ('custom' if folder == method else folder)}"
 
 
-def _kept_or_played(
-    job: Job, games: Games, record: RunRecord, kept: Path, *, workers: int, device: str
-) -> Comparison:
-    """One job's entry in a comparison of its own, which is also the file that keeps it."""
-    try:
-        return read_comparison(kept_file(job, games, record, kept))
-    except ComparisonError:  # not played yet, or the file is damaged
-        return play_and_keep(job, games, record, kept, workers=workers, device=device)
-
-
-def kept_file(job: Job, games: Games, record: RunRecord, kept: Path) -> Path:
-    """Where a job's entry is kept: another file for other weights, settings or games."""
-    run = RunDirectory(job.run)
-    settings = {
-        "weights": fingerprint(run.read_weights()),
-        "config": record.config.to_dict(),
-        "sampling": job.sampling,
-        **asdict(games),
-    }
-    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
-    return kept / f"{record.config.method}-{record.seed}-{digest[:16]}.json"
-
-
-def play_and_keep(
-    job: Job,
-    games: Games,
-    record: RunRecord,
-    kept: Path,
-    *,
-    workers: int,
-    device: str,
-    watch: Watcher | None = None,
-) -> Comparison:
-    """Play a job and write its entry; `watch` is told all that happened in each episode."""
-    played = _played(job, games, workers=workers, device=device, watch=watch)
-    replace_file(kept_file(job, games, record, kept), played.to_json().encode())
-    return played
-
-
-def _played(job: Job, games: Games, *, workers: int, device: str, watch: Watcher | None) -> Comparison:
-    record, model = load_model(RunDirectory(job.run))
-    found = evaluate_policy(
-        job.run,
-        episodes=games.episodes,
-        seed_start=games.seed_start,
-        env_kwargs=games.env_kwargs(record),
-        sampling=job.sampling,
-        workers=workers,
-        device=device,
-        watch=watch,
-    )
-    config = record.config
-    sampling = change_sampling(config.model.sampling, job.sampling)
-    entry = Entry(
-        name=config.method,
-        title=get_method(config.method).title,
-        method=config.method,
-        preset="",
-        train_seed=record.seed,
-        demos=record.demos.episodes,
-        chunk=config.chunk,
-        sampling=sampling.to_dict(),
-        condition=Condition(),
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
-        train_steps=config.train.steps,
-        train_s=training_seconds(RunDirectory(job.run)),
-        calls_per_chunk=model.network_calls(config.chunk, sampling) * ACTIONS / config.chunk,
-        latency_ms=None,
-        episodes=Episodes.of(found.scores.episodes),
-    )
-    seeds = (games.seed_start, games.seed_start + games.episodes - 1)
-    machine = {"play": device_name(device), "torch": torch.__version__}
-    return Comparison(record.task, games.reset_rule, seeds, machine, (entry,))
-
-
-def training_seconds(run: RunDirectory) -> float | None:
-    """Time a run took to train, all its sessions together; None where no record of it was kept."""
+def read_training_time(run: RunDirectory) -> float | None:
+    """Return the training time of a run over all its sessions, seconds; None without a log."""
     total = last = 0.0
-    known = False
+    logged = False
     for record in run.read_metrics():
-        seconds, known = float(record.get("seconds", 0.0)), True
+        seconds, logged = float(record.get("seconds", 0.0)), True
         total += last if seconds < last else 0.0
         last = seconds
-    return total + last if known else None
+    return total + last if logged else None
 
 
-def _timed(
+class LatencyRow(msgspec.Struct, frozen=True):
+    """The part of a row of `nsde-policy benchmark latency --json` that a comparison uses."""
+
+    method: str
+    """Name of the row."""
+    median_ms: float
+    p99_ms: float
+    policy: str
+    """Name of the method."""
+    preset: str
+    sampling: dict[str, Any]
+    machine: str
+    chunk: int
+    actions: int
+
+    def matches(self, entry: Entry) -> bool:
+        """Whether an entry has this name, or this method, preset and sampling, and the same chunk."""
+        same = (self.policy, self.preset, self.sampling) == (entry.method, entry.preset, entry.sampling)
+        same_chunk = (self.chunk, self.actions) == (entry.chunk, ACTIONS)
+        return same_chunk and (same or self.method == entry.name)
+
+
+def _time_jobs(
     jobs: Sequence[Job], records: Mapping[Path, RunRecord], entries: Sequence[Entry], rounds: int
-) -> list[dict[str, Any]]:
-    """Latency of the first run of each name: it does not depend on the weights."""
+) -> list[LatencyRow]:
+    """Time the first run of each name: latency does not depend on the weights."""
     first = {entry.name: job for entry, job in reversed(list(zip(entries, jobs, strict=True)))}
     contenders = []
     for name, job in first.items():
         record, model = load_model(RunDirectory(job.run))
         sampling = change_sampling(record.config.model.sampling, job.sampling)
         contenders.append(Contender.build(name, records[job.run], model, sampling))
-    return as_rows(measure_latency(contenders, rounds=rounds))
+    return msgspec.convert(as_rows(measure_latency(contenders, rounds=rounds)), list[LatencyRow])
 
 
-def with_latency(comparison: Comparison, rows: Sequence[Mapping[str, Any]]) -> Comparison:
-    """A comparison with latencies as `nsde-policy benchmark latency --json` lists them.
-
-    A row fits entries of its name, or of its method, preset and sampling, that execute as many actions.
-    """
+def add_latency(comparison: Comparison, rows: Sequence[LatencyRow]) -> Comparison:
+    """Return a comparison with the latencies of all entries that a row matches."""
     entries = []
     for entry in comparison.entries:
-        fitting = [row for row in rows if _fits(row, entry)]
-        if fitting:
-            row = next((row for row in fitting if row["method"] == entry.name), fitting[0])
-            entry = replace(entry, latency_ms=Latency(float(row["median_ms"]), float(row["p99_ms"])))
+        matching = [row for row in rows if row.matches(entry)]
+        if matching:
+            row = next((row for row in matching if row.method == entry.name), matching[0])
+            entry = msgspec.structs.replace(entry, latency_ms=Latency(row.median_ms, row.p99_ms))
         entries.append(entry)
-    machines = dict.fromkeys(str(row["machine"]) for row in rows)
+    machines = dict.fromkeys(row.machine for row in rows)
     machine = {**comparison.machine, "latency": " and ".join(machines)}
-    return replace(comparison, entries=tuple(entries), machine=machine)
+    return msgspec.structs.replace(comparison, entries=tuple(entries), machine=machine)
 
 
-def _fits(row: Mapping[str, Any], entry: Entry) -> bool:
-    if (row["chunk"], row["actions"]) != (entry.chunk, ACTIONS):
-        return False
-    alike = (row["policy"], row["preset"], row["sampling"]) == (entry.method, entry.preset, entry.sampling)
-    return row["method"] == entry.name or alike
-
-
-def read_latency(path: Path) -> list[dict[str, Any]]:
-    """The file that `nsde-policy benchmark latency --json` writes."""
+def read_latency(path: Path) -> list[LatencyRow]:
+    """Read the file that `nsde-policy benchmark latency --json` writes."""
     try:
-        rows = json.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no JSON"
-        raise ComparisonError(f"{path} cannot be read: {why}") from None
-    kinds = {"method": str, "median_ms": float, "p99_ms": float, "policy": str, "preset": str}
-    kinds |= {"sampling": dict, "machine": str, "chunk": int, "actions": int}
-    rows = rows if isinstance(rows, list) else [None]
-    for row in rows:
-        if not isinstance(row, dict) or any(
-            not isinstance(row.get(key), (int, float) if kind is float else kind)
-            for key, kind in kinds.items()
-        ):
-            raise ComparisonError(f"{path} is no list of latencies, as benchmark latency --json writes it")
-    return rows
+        return msgspec.json.decode(path.read_bytes(), type=list[LatencyRow])
+    except OSError as error:
+        raise ComparisonError(f"{path} cannot be read: {error.strerror}") from None
+    except msgspec.DecodeError as error:
+        raise ComparisonError(
+            f"{path} is not a list of latencies; expected the output of benchmark latency --json: {error}"
+        ) from None

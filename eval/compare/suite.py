@@ -1,63 +1,49 @@
-"""Which methods are compared on a task, and their trainings."""
+"""Suite of a task: train every method of `Task.suite`, and find the preset that a run was trained with."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from nsde_policy.errors import ConfigError
-from nsde_policy.methods.registry import METHODS
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunRecord
-from nsde_policy.tasks import get_task
+from nsde_policy.tasks import SuiteMember, Task, get_task_of_run
 from nsde_policy.training.progress import train
 
-SUITES: dict[str, tuple[tuple[str, str], ...]] = {
-    "pusht": (*((method, "default") for method in METHODS.names()), ("diffusion", "transformer_pusht"))
-}
-"""Methods and presets by task."""
-RESAMPLED: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {
-    ("diffusion", "default"): {"DDIM-10": ("scheduler=ddim", "steps=10")}
-}
-"""Other ways to sample a trained method, played as well: what is added to its name, and changes to make."""
 
-
-def members(suite: str, preset: str = "default") -> tuple[tuple[str, str], ...]:
-    """Methods and presets of a suite; with another preset, every method at that."""
-    if suite not in SUITES:
-        raise ConfigError(f"no suite {suite!r}; there are: {', '.join(SUITES)}")
+def list_members(task: Task, preset: str = "default") -> list[SuiteMember]:
+    """List the members of a task's suite; with another preset, every method once with that preset."""
     if preset == "default":
-        return SUITES[suite]
-    return tuple(dict.fromkeys((method, preset) for method, _ in SUITES[suite]))
+        return list(task.suite())
+    return [SuiteMember(method, preset) for method in dict.fromkeys(each.method for each in task.suite())]
 
 
 def train_suite(
-    suite: str, out: Path, *, preset: str, seeds: range, demos: Path | None, device: str
-) -> Iterator[tuple[tuple[str, str], Path]]:
-    """Train what is not trained yet into OUT/METHOD-PRESET-SEED; what was interrupted goes on."""
-    for method, name in members(suite, preset):
+    task: Task, out: Path, *, preset: str, seeds: range, demos: Path | None, device: str
+) -> Iterator[tuple[SuiteMember, Path]]:
+    """Train the members into OUT/METHOD-PRESET-SEED; skip finished trainings, resume interrupted ones."""
+    for member in list_members(task, preset):
         for seed in seeds:
             run = train(
                 demos,
-                get_task(suite).preset(name, method),
-                out / f"{method}-{name}-{seed}",
-                task=suite,
+                task.preset(member.preset, member.method),
+                out / f"{member.method}-{member.preset}-{seed}",
+                task=task.name,
                 seed=seed,
                 device=device,
                 resume=True,
                 eval_every=0,
                 tensorboard=False,
             )
-            yield (method, name), run.path
+            yield member, run.path
 
 
-def preset_of(record: RunRecord) -> str:
-    """The preset a run was trained with, on however many demonstrations; empty for settings of its own."""
-    task, method = get_task(record.task), record.config.method
-    names = task.presets(method)
-    settings = less_demonstrations(record.config)
-    return next((name for name in names if task.preset(name, method) == settings), "")
+def find_preset(record: RunRecord) -> str:
+    """Return the preset that a run was trained with, on any number of demonstrations; "" if there is none."""
+    task, method = get_task_of_run(record), record.config.method
+    settings = ignore_demo_count(record.config)
+    return next((name for name in task.presets(method) if task.preset(name, method) == settings), "")
 
 
-def less_demonstrations(config: RunConfig) -> RunConfig:
-    """The same settings, whatever the number of demonstrations."""
+def ignore_demo_count(config: RunConfig) -> RunConfig:
+    """Return the same settings with all demonstrations."""
     return replace(config, demos=replace(config.demos, episodes=0))

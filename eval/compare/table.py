@@ -1,14 +1,13 @@
-"""A comparison as Markdown: scores with intervals and costs, differences pair by pair, and variations."""
+"""Markdown tables of a comparison: scores with intervals and costs, paired differences, and sweeps."""
 
 from collections.abc import Sequence
 
 from nsde_policy.eval.compare.entries import Latency
 from nsde_policy.eval.compare.result import ACTIONS, Comparison, Row
-from nsde_policy.eval.disturbances import Condition
 from nsde_policy.eval.paired import verdict
 from nsde_policy.eval.statistics import Estimate
 
-NOTHING = "–"
+EMPTY_CELL = "–"
 AXIS_TITLES = {
     "chunk": "Actions executed before planning again (T_a)",
     "demos": "Number of demonstrations",
@@ -18,155 +17,133 @@ AXIS_TITLES = {
 }
 
 
-def table(comparison: Comparison, *, reference: str | None = None) -> str:
-    """All tables, the most successful rows first; differences are to `reference`, a row's name."""
-    parts = [_head(comparison)]
+def format_comparison(comparison: Comparison, *, reference: str | None = None) -> str:
+    """Format all tables, the most successful rows first; differences are to `reference`, a row's name."""
+    first, last = comparison.seeds
+    head = f"{comparison.task}, {comparison.reset_rule} starts {first} to {last}"
+    machine = ", ".join(f"{role}: {device}" for role, device in comparison.machine.items())
+    parts = [f"{head}; {machine}" if machine else head]
     if reference is not None or comparison.main_rows():
-        parts.append(_main_table(comparison.main_rows(), comparison.reference(reference)))
-    parts += [_sweep_table(comparison, axis) for axis in AXIS_TITLES]
-    parts.append(_other_table(comparison.other_rows()))
+        parts.append(_format_main_table(comparison, comparison.reference(reference)))
+    parts += [_format_sweep_table(comparison, axis) for axis in AXIS_TITLES]
+    parts.append(_format_other_table(comparison))
     return "\n\n".join(part for part in parts if part)
 
 
-def _head(comparison: Comparison) -> str:
-    first, last = comparison.seeds
-    where = ", ".join(f"{what}: {value}" for what, value in comparison.machine.items())
-    return f"{comparison.task}, {comparison.reset_rule} starts {first} to {last}" + (
-        f"; {where}" * bool(where)
-    )
-
-
-def _main_table(rows: Sequence[Row], reference: Row) -> str:
-    varied = {
+def _format_main_table(comparison: Comparison, reference: Row) -> str:
+    rows = comparison.main_rows()
+    columns = {
         "demonstrations": [row.setting.demos for row in rows],
         "T_a": [row.setting.chunk for row in rows],
     }
-    varied = {title: values for title, values in varied.items() if len(set(values)) > 1}
+    varied = {title: values for title, values in columns.items() if len(set(values)) > 1}
     head = ["method", *varied, "network calls", "parameters", "training", "latency, ms"]
-    head += ["mean max reward", "strict success", "episodes", "by training seed"]
+    head += [comparison.score_title, "strict success", "episodes", "by training seed"]
     head += [f"reward − {reference.label}", f"success − {reference.label}", "McNemar p", "success: verdict"]
     lines = []
     for i, row in enumerate(rows):
         cells = [f"**{row.label}**" if row is reference else row.label]
         cells += [str(values[i]) for values in varied.values()]
-        cells += [
-            f"{row.calls:g}",
-            as_count(row.parameters),
-            as_duration(row.train_s),
-            as_latency(row.latency),
-        ]
-        cells += [str(row.reward), str(row.success), str(row.success.n)]
+        cells += [f"{row.network_calls:g}", format_count(row.parameters), format_duration(row.train_s)]
+        cells += [format_latency(row.latency), str(row.reward), str(row.success), str(row.success.n)]
         cells += [", ".join(f"{share:.3f}" for share in row.success_by_seed.values())]
-        lines.append([*cells, *_against(row, reference)])
-    return f"{_markdown(head, lines)}\n\n{_explanation(rows, reference)}"
+        lines.append([*cells, *_format_differences(row, reference)])
+    return f"{format_markdown(head, lines)}\n\n{_explain(rows, reference)}"
 
 
-def _against(row: Row, reference: Row) -> list[str]:
-    """Differences to the reference, the test and the verdict."""
+def _format_differences(row: Row, reference: Row) -> list[str]:
+    """Format the differences to the reference, the test and the verdict."""
     if row is reference:
-        return [NOTHING, NOTHING, NOTHING, "reference"]
+        return [EMPTY_CELL, EMPTY_CELL, EMPTY_CELL, "reference"]
     reward, success = row.difference(reference, "max_reward"), row.difference(reference, "success")
     test = row.mcnemar(reference)
-    p = None if test is None else test.p
-    split = NOTHING if test is None else f"{as_p_value(test.p)} ({test.only_a} : {test.only_b})"
-    found = verdict(success, a=row.label, b=reference.label, p=p)
-    return [as_signed(reward), as_signed(success), split, found]
+    split = EMPTY_CELL if test is None else f"{format_p_value(test.p)} ({test.only_a} : {test.only_b})"
+    decision = verdict(success, a=row.label, b=reference.label, p=None if test is None else test.p)
+    return [format_difference(reward), format_difference(success), split, decision]
 
 
-def _explanation(rows: Sequence[Row], reference: Row) -> str:
-    several = max(len(row.entries) for row in rows) > 1
+def _explain(rows: Sequence[Row], reference: Row) -> str:
+    demos, chunks = ({getattr(row.setting, axis) for row in rows} for axis in ("demos", "chunk"))
+    shared = f"{demos.pop()} demonstrations, " if len(demos) == 1 else ""
+    shared += f"T_a = {chunks.pop()}, " if len(chunks) == 1 else ""
     pooled = "Trainings from several seeds are averaged start by start before differences are taken. "
     return (
-        f"{_shared(rows)}{len(reference.starts)} starts, the same for all; final weights. Network calls, one "
+        f"{shared}{len(reference.starts)} starts, the same for all; final weights. Network calls, one "
         f"after the other, and latency (median, 99th percentile) are for {ACTIONS} actions. Intervals: 95 %, "
         "over all episodes (bootstrap of the mean, Wilson's for success); of differences, paired bootstrap "
         "over starts, so they tell of other starts, not of other trainings. "
-        + pooled
-        * several
+        + (pooled if any(len(row.entries) > 1 for row in rows) else "")
         + "McNemar: exact, on starts × training seeds that both have; in brackets, pairs on which only the "
         f"row : only {reference.label} succeeded. Ahead: the interval of the difference excludes 0, and "
         "p < 0.05."
     )
 
 
-def _shared(rows: Sequence[Row]) -> str:
-    """What is the same in all rows, and so in no column."""
-    demos, chunks = ({getattr(row.setting, axis) for row in rows} for axis in ("demos", "chunk"))
-    parts = [f"{demos.pop()} demonstrations, "] if len(demos) == 1 else []
-    return "".join([*parts, *([f"T_a = {chunks.pop()}, "] if len(chunks) == 1 else [])])
-
-
-def _sweep_table(comparison: Comparison, axis: str) -> str:
-    found = comparison.sweep(axis)
-    if not found:
+def _format_sweep_table(comparison: Comparison, axis: str) -> str:
+    swept = comparison.sweep(axis)
+    if not swept:
         return ""
-    values = sorted({value for along in found.values() for value in along})
+    values = sorted({value for rows in swept.values() for value in rows})
     lines = []
-    for along in found.values():
-        label = next(iter(along.values())).label
-        lines.append([label, *(_score(along[value]) if value in along else NOTHING for value in values)])
-    title = f"{AXIS_TITLES[axis]}: mean max reward / strict success with its interval"
-    return f"{title}\n\n{_markdown(['method', *(f'{value:g}' for value in values)], lines)}"
+    for rows in swept.values():
+        scores = {value: f"{row.reward.value:.3f} / {row.success}" for value, row in rows.items()}
+        label = next(iter(rows.values())).label
+        lines.append([label, *(scores.get(value, EMPTY_CELL) for value in values)])
+    title = f"{AXIS_TITLES[axis]}: {comparison.score_title} / strict success with its interval"
+    return f"{title}\n\n{format_markdown(['method', *(f'{value:g}' for value in values)], lines)}"
 
 
-def _other_table(rows: Sequence[Row]) -> str:
+def _format_other_table(comparison: Comparison) -> str:
+    rows = comparison.other_rows()
     if not rows:
         return ""
     lines = []
     for row in rows:
         _, chunk, demos, condition = row.setting
-        lines.append(
-            [row.label, str(chunk), str(demos), _troubles(condition), str(row.reward), str(row.success)]
-        )
-    head = ["method", "T_a", "demonstrations", "troubles", "mean max reward", "strict success"]
-    return f"Other settings\n\n{_markdown(head, lines)}"
+        disturbances = [f"{name} {value:g}" for name, value in condition.to_dict().items() if value]
+        cells = [row.label, str(chunk), str(demos), ", ".join(disturbances) or EMPTY_CELL]
+        lines.append([*cells, str(row.reward), str(row.success)])
+    head = ["method", "T_a", "demonstrations", "disturbances", comparison.score_title, "strict success"]
+    return f"Other settings\n\n{format_markdown(head, lines)}"
 
 
-def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+def format_markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Format a Markdown table."""
     rows = [head, ["---"] * len(head), *lines]
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows)
 
 
-def _score(row: Row) -> str:
-    return f"{row.reward.value:.3f} / {row.success}"
-
-
-def as_signed(difference: Estimate) -> str:
-    """A difference with its interval, signs on all three."""
+def format_difference(difference: Estimate) -> str:
+    """Format a difference with its interval, with signs on all three numbers."""
     return f"{difference.value:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]".replace("-", "−")
 
 
-def as_p_value(p: float) -> str:
-    """Three digits, or less than the smallest of them."""
+def format_p_value(p: float) -> str:
+    """Format a p-value with three decimals, or as below the smallest of them."""
     return f"{p:.3f}" if p >= 0.001 else "< 0.001"
 
 
-def _troubles(condition: Condition) -> str:
-    found = [f"{name} {value:g}" for name, value in condition.to_dict().items() if value]
-    return ", ".join(found) or NOTHING
-
-
-def as_count(number: int) -> str:
-    """346000 as 346 k."""
+def format_count(number: int) -> str:
+    """Format a count with a unit: 346000 as 346 k."""
     for unit, size in (("M", 1e6), ("k", 1e3)):
         if number >= size:
             return f"{number / size:.3g} {unit}"
     return str(number)
 
 
-def as_duration(seconds: float | None) -> str:
-    """90 s, 2.5 min or 3.1 h."""
+def format_duration(seconds: float | None) -> str:
+    """Format a duration: 90 s, 2.5 min or 3.1 h."""
     if seconds is None:
-        return NOTHING
+        return EMPTY_CELL
     for unit, size in (("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}"
     return f"{seconds:.0f} s"
 
 
-def as_latency(latency: Latency | None) -> str:
-    """Median and 99th percentile, milliseconds."""
+def format_latency(latency: Latency | None) -> str:
+    """Format median and 99th percentile, milliseconds."""
     if latency is None:
-        return NOTHING
+        return EMPTY_CELL
     median, p99 = (f"{float(f'{value:.3g}'):g}" for value in (latency.median, latency.p99))
     return f"{median} ({p99})"

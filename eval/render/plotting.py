@@ -1,8 +1,12 @@
 """Style, backend and reproducible files of matplotlib figures."""
 
 import io
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from nsde_policy.errors import MissingDependencyError
 from nsde_policy.files import replace_file
@@ -34,12 +38,40 @@ def pyplot() -> Any:
     return plt
 
 
-def save_figure(figure: "Figure", out: Path, name: str) -> list[Path]:
-    """Write a figure as PNG and SVG, atomically and without dates, and return the paths."""
+def plot_style() -> AbstractContextManager[None]:
+    """Return a context in which figures have the common style."""
+    style: AbstractContextManager[None] = pyplot().rc_context(STYLE)
+    return style
+
+
+def make_figure(
+    rows: int,
+    columns: int,
+    size: tuple[float, float],
+    *,
+    layout: Literal["constrained"] | None = "constrained",
+    **options: Any,
+) -> "tuple[Figure, np.ndarray]":
+    """Make a grid of panels, (rows, columns), with small ticks and without a frame at the top and right."""
+    figure: Figure
+    axes: np.ndarray
+    figure, axes = pyplot().subplots(rows, columns, figsize=size, layout=layout, squeeze=False, **options)
+    for axis in axes.flat:
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.tick_params(length=2, pad=2, labelsize=7)
+    return figure, axes
+
+
+def save_figures(figures: "Mapping[str, Figure | None]", out: Path) -> list[Path]:
+    """Write figures as PNG and SVG, atomically and without dates, close them, and return the paths."""
     paths = []
-    for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format=kind, dpi=140, metadata=metadata)
-        replace_file(out / f"{name}.{kind}", buffer.getvalue())
-        paths.append(out / f"{name}.{kind}")
+    for name, figure in figures.items():
+        if figure is None:
+            continue
+        for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format=kind, dpi=140, metadata=metadata)
+            replace_file(out / f"{name}.{kind}", buffer.getvalue())
+            paths.append(out / f"{name}.{kind}")
+        pyplot().close(figure)
     return paths

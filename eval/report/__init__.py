@@ -1,5 +1,5 @@
-"""One self-contained page about some runs: `gathering` plays and reads, `tables` and `page` write HTML.
+"""One self-contained HTML page about some runs: `collect` plays and reads, `tables` and `page` write HTML.
 
-The page's own files stand here too: `page.html`, `page.css` and the scripts. Nothing is built, and nothing
-is fetched: all of it, data included, goes into one file.
+The template, the style sheet and the scripts of the page are in this folder too. All of them go into the page,
+data included, so that it needs no other file and no network.
 """

@@ -1,8 +1,8 @@
-"""What a report is made of: every run's outcomes, recorded episodes, films, log and settings."""
+"""Content of a report: outcomes, recorded episodes, videos, training curves and settings of every run."""
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -12,22 +12,23 @@ from tqdm import tqdm
 from nsde_policy.assets import SHIPPED, SHIPPED_POLICY
 from nsde_policy.errors import ComparisonError
 from nsde_policy.eval.compare.entries import Entry
-from nsde_policy.eval.compare.result import Comparison, read_comparison
-from nsde_policy.eval.compare.run import Games, Job, checked_records, compare, kept_file, play_and_keep
+from nsde_policy.eval.compare.result import Comparison, merge_comparisons, read_comparison
+from nsde_policy.eval.compare.run import EntryCache, Job, compare_runs, load_records
 from nsde_policy.eval.render.frames import RenderedEpisode
 from nsde_policy.eval.render.video import write_video
-from nsde_policy.eval.report.replays import Frames, Replays, quantised
+from nsde_policy.eval.report.replays import Frames, Replays, quantise_trace
 from nsde_policy.eval.rollout import EpisodeResult, Player, RolloutConfig, Trace, one_thread
 from nsde_policy.files import replace_file
 from nsde_policy.run_directory import RunDirectory, RunRecord
+from nsde_policy.tasks import get_task_of_run
 
 CURVE_POINTS = 240
 """Most points of a training curve in a page; more are averaged."""
-FILM_SIZE = 320
+VIDEO_SIZE = 320
 """Side of the scene in videos, pixels."""
 
 Curve = list[tuple[float, float]]
-"""(step, value), in their order."""
+"""(step, value), in the order of the steps."""
 
 
 @dataclass(frozen=True)
@@ -40,157 +41,125 @@ class Video:
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
-    """One run of a report."""
+class ReportRun:
+    """One run of a report; without a directory, only its entry is known."""
 
     entry: Entry
-    """Outcomes and costs."""
     path: str | None = None
-    """Where its directory is; None where only outcomes are known, and so nothing of what follows."""
     record: RunRecord | None = None
     replays: Replays | None = None
     curves: dict[str, Curve] | None = None
-    """Losses by name; empty where no log was kept."""
+    """Losses by name; empty without a training log."""
     videos: tuple[Video, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
-class Report:
-    """Everything a page says."""
+class ReportContent:
+    """Everything that a page shows."""
 
     comparison: Comparison
-    runs: tuple[Seen, ...]
+    runs: tuple[ReportRun, ...]
     """One for each entry of the comparison, in its order."""
 
 
-def gather(
+def collect_report(
     runs: Sequence[Path],
-    games: Games,
+    cache: EntryCache,
     *,
-    kept: Path,
     earlier: Sequence[Comparison] = (),
-    workers: int = 0,
-    device: str = "cpu",
     rounds: int = 30,
     videos: int = 1,
-) -> Report:
-    """Play runs on the same starts, time them, film some episodes, and add what earlier comparisons hold.
+) -> ReportContent:
+    """Play runs on the same starts, time them, make videos, and add the entries of earlier comparisons.
 
-    What was played is kept in the folder `kept`, and not played again as long as weights and settings are the
-    same.
+    Args:
+        runs: Run directories.
+        cache: Plays runs that are not cached; recorded episodes are cached next to the entries.
+        earlier: Comparisons of the same starts.
+        rounds: How often each run is timed; 0 for not at all.
+        videos: Number of failures and number of successes per run to make videos of.
     """
     jobs = [Job(path) for path in runs]
-    records = checked_records(jobs)
-    replays = {
-        job.run: _recorded(job, games, records[job.run], kept, workers=workers, device=device) for job in jobs
-    }
-    own = []
-    if jobs:
-        own = [compare(jobs, games, kept=kept, workers=workers, device=device, rounds=rounds)]
-    comparison = together([*own, *earlier])
-    seen = []
-    for i, entry in enumerate(comparison.entries):
-        if i >= len(jobs):
-            seen.append(Seen(entry))
-            continue
-        path, record = runs[i], records[runs[i]]
-        seen.append(
-            Seen(
-                entry=entry,
-                path=SHIPPED if path == SHIPPED_POLICY else str(path),
-                record=record,
-                replays=replays[path],
-                curves=curves_of(RunDirectory(path)),
-                videos=_films(path, entry, games.env_kwargs(record), videos),
-            )
+    records = load_records(jobs)
+    replays = {job.run: _load_replays(job, cache, records[job.run]) for job in jobs}
+    own = [compare_runs(jobs, cache, rounds=rounds)] if jobs else []
+    comparison = merge_comparisons([*own, *earlier])
+    found = []
+    for path, entry in zip(runs, comparison.entries, strict=False):
+        run = ReportRun(
+            entry=entry,
+            path=SHIPPED if path == SHIPPED_POLICY else str(path),
+            record=records[path],
+            replays=replays[path],
+            curves=read_curves(RunDirectory(path)),
+            videos=_make_videos(path, entry, cache.starts.env_kwargs(records[path]), videos),
         )
-    return Report(comparison, tuple(seen))
+        found.append(run)
+    found += [ReportRun(entry) for entry in comparison.entries[len(runs) :]]
+    return ReportContent(comparison, tuple(found))
 
 
-def together(comparisons: Sequence[Comparison]) -> Comparison:
-    """All entries once, those of the first comparison first; costs known to any of them are kept."""
-    first, *rest = comparisons
-    entries = {(entry.setting, entry.train_seed): entry for entry in first.entries}
-    for other in rest:
-        same = (other.task, other.reset_rule, other.seeds) == (first.task, first.reset_rule, first.seeds)
-        if not same:
-            raise ComparisonError(
-                f"{other.task}, {other.reset_rule} starts {other.seeds[0]} to {other.seeds[1]} do not mix "
-                f"with {first.task}, {first.reset_rule} starts {first.seeds[0]} to {first.seeds[1]}: "
-                "set --episodes, --seed-start and --reset-rule to the same"
-            )
-        for entry in other.entries:
-            known = entries.setdefault((entry.setting, entry.train_seed), entry)
-            if known.episodes != entry.episodes:
-                raise ComparisonError(
-                    f"two different results of {entry.name!r}, training seed {entry.train_seed}; "
-                    "leave one out"
-                )
-            entries[entry.setting, entry.train_seed] = replace(
-                known, latency_ms=known.latency_ms or entry.latency_ms, train_s=known.train_s or entry.train_s
-            )
-    machine = {what: where for each in reversed(comparisons) for what, where in each.machine.items()}
-    return replace(first, entries=tuple(entries.values()), machine=machine)
-
-
-def _recorded(job: Job, games: Games, record: RunRecord, kept: Path, *, workers: int, device: str) -> Replays:
-    """A job's episodes, from its file or played now; its entry is then kept beside it."""
-    entry_file = kept_file(job, games, record, kept)
+def _load_replays(job: Job, cache: EntryCache, record: RunRecord) -> Replays | None:
+    """Return a job's recorded episodes, from the cache or played now; None if its task has no scene."""
+    scene = get_task_of_run(record).scene()
+    if scene is None:
+        return None
+    entry_file = cache.path(job, record)
     file = entry_file.with_suffix(".npz")
     try:
         steps = read_comparison(entry_file).entries[0].episodes.steps
-        held = Replays.from_bytes(file.read_bytes())
-        if held.lengths == tuple(step + 1 for step in steps):
-            return held
+        replays = Replays.from_bytes(file.read_bytes())
+        if replays.lengths == tuple(step + 1 for step in steps):
+            return replays
     except (ComparisonError, OSError):  # not played yet, or a file is damaged
         pass
     episodes: list[Frames] = []
 
     def watch(_: EpisodeResult, trace: Trace) -> None:
-        episodes.append(quantised(trace))
+        episodes.append(quantise_trace(trace, scene.scales))
 
-    play_and_keep(job, games, record, kept, workers=workers, device=device, watch=watch)
-    replays = Replays.of(episodes)
+    cache.play(job, record, watch)
+    replays = Replays.from_episodes(episodes)
     replace_file(file, replays.to_bytes())
     return replays
 
 
-def curves_of(run: RunDirectory) -> dict[str, Curve]:
-    """What a run logged while it trained, by name, thinned to what a picture shows."""
-    found: dict[str, Curve] = {}
+def read_curves(run: RunDirectory) -> dict[str, Curve]:
+    """Read the training curves of a run by name, with at most `CURVE_POINTS` points each."""
+    curves: dict[str, Curve] = {}
     for record in run.read_metrics():
         for name, value in record.items():
             if name not in ("step", "seconds") and isinstance(value, int | float) and isfinite(value):
-                found.setdefault(name, []).append((float(record["step"]), float(value)))
-    return {name: thinned(points) for name, points in found.items()}
+                curves.setdefault(name, []).append((float(record["step"]), float(value)))
+    return {name: thin_curve(points) for name, points in curves.items()}
 
 
-def thinned(points: Curve) -> Curve:
-    """At most `CURVE_POINTS` points, each the mean of its neighbourhood."""
+def thin_curve(points: Curve) -> Curve:
+    """Average neighbouring points so that at most `CURVE_POINTS` remain."""
     size = -(-len(points) // CURVE_POINTS)
     parts = [points[start : start + size] for start in range(0, len(points), size)]
     return [(part[-1][0], sum(value for _, value in part) / len(part)) for part in parts]
 
 
-def _films(run: Path, entry: Entry, env_kwargs: dict[str, str], each: int) -> tuple[Video, ...]:
-    """The first few failures and the first few successes, with the futures that the policy saw."""
+def _make_videos(run: Path, entry: Entry, env_kwargs: dict[str, str], each: int) -> tuple[Video, ...]:
+    """Make videos of the first successes and the first failures, with the forecasts of the policy."""
     outcomes = list(zip(entry.episodes.seed, entry.episodes.success, strict=True))
-    wanted = [outcome for won in (True, False) for outcome in [o for o in outcomes if o[1] is won][:each]]
-    if not wanted:
+    seeds = [seed for wanted in (True, False) for seed in [s for s, won in outcomes if won is wanted][:each]]
+    if not seeds:
         return ()
     player = Player(run, RolloutConfig(env_kwargs=env_kwargs))
-    made: list[Video] = []
+    videos: list[Video] = []
     with tempfile.TemporaryDirectory() as folder, one_thread():
-        for seed, _ in tqdm(wanted, f"filming {run.name}", unit="film", leave=False, disable=None):
+        for seed in tqdm(seeds, f"videos of {run.name}", unit="video", leave=False, disable=None):
             file = Path(folder) / f"{seed}.mp4"
-            film = RenderedEpisode.play(player, seed)
-            write_video(film, file, size=FILM_SIZE)
-            made.append(Video(seed, film.result.success, file.read_bytes()))
-    return tuple(made)
+            episode = RenderedEpisode.play(player, seed)
+            write_video(episode, file, size=VIDEO_SIZE)
+            videos.append(Video(seed, episode.result.success, file.read_bytes()))
+    return tuple(videos)
 
 
-def settings_of(record: RunRecord) -> dict[str, Any]:
-    """All settings of a run in one level: train.steps, model.network.width, …"""
+def flatten_settings(record: RunRecord) -> dict[str, Any]:
+    """Return all settings of a run in one level: train.steps, model.network.width, …"""
     flat: dict[str, Any] = {}
 
     def walk(values: dict[str, Any], prefix: str) -> None:

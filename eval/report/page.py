@@ -1,4 +1,4 @@
-"""The page itself: texts, tables, data and scripts in one file that asks nobody for anything."""
+"""HTML page of a report: texts, tables, data and scripts in one file that needs no network."""
 
 import base64
 import hashlib
@@ -8,214 +8,206 @@ from datetime import UTC, datetime
 from html import escape
 from importlib import resources
 from string import Template
-from typing import Any
+from typing import Any, NamedTuple
 
 from nsde_policy import __version__
-from nsde_policy.envs.pusht import geometry
-from nsde_policy.envs.pusht.dynamics import CONTROL_HZ
-from nsde_policy.eval.compare.result import Row
+from nsde_policy.eval.compare.result import Comparison, Row
 from nsde_policy.eval.paired import NO_DIFFERENCE
-from nsde_policy.eval.report.collect import Report, Seen
-from nsde_policy.eval.report.replays import SCALES
+from nsde_policy.eval.report.collect import ReportContent, ReportRun
 from nsde_policy.eval.report.tables import (
     COLOURS,
     MARKS,
-    difference_table,
-    mark,
-    score_table,
-    settings_table,
-    standing,
+    format_difference_table,
+    format_mark,
+    format_score_table,
+    format_settings_table,
+    rank_row,
 )
 from nsde_policy.run_directory import find_versions
+from nsde_policy.tasks import Task, get_task
 
 SCRIPTS = ("page.js", "charts.js", "replays.js", "explorer.js")
-"""Scripts of the page, loaded after the scene drawing that the live page shares, envs/pusht/scene.js."""
-DIGITS = 5
+"""Scripts of the page, loaded after the scene drawing of the task."""
+CURVE_DIGITS = 5
 """Significant digits of numbers in curves."""
 
 
-def page(report: Report, *, title: str | None = None, reference: str | None = None) -> str:
-    """The whole report as HTML."""
-    comparison = report.comparison
-    rows = comparison.main_rows()
-    home = comparison.reference(reference)
-    shown = _shown(report, rows)
-    style = _file("page.css")
-    script = "\n".join([_file("scene.js", "nsde_policy.envs.pusht"), *map(_file, SCRIPTS)])
+class ShownRun(NamedTuple):
+    """A run in the order of the score table."""
+
+    row: int
+    label: str
+    run: ReportRun
+
+
+def format_page(content: ReportContent, *, title: str | None = None, reference: str | None = None) -> str:
+    """Format the whole report as HTML; `reference` is the name of the row to compare the others with."""
+    comparison = content.comparison
+    task, rows = get_task(comparison.task), comparison.main_rows()
+    base, score_title = comparison.reference(reference), comparison.score_title
+    shown = _list_shown_runs(content, rows)
+    scene, style = task.scene(), _read_file("page.css")
+    script = "\n".join([scene.script, *map(_read_file, SCRIPTS)]) if scene else ""
     first, last = comparison.seeds
-    starts = len(home.starts)
-    title = title or f"Push-T: {len(rows)} polic{'y' if len(rows) == 1 else 'ies'} on {starts} starts"
-    return Template(_file("page.html")).substitute(
-        policy=_policy(style, script),
+    policies = f"{len(rows)} polic{'y' if len(rows) == 1 else 'ies'}"
+    hidden = len(content.runs) - len(shown)
+    return Template(_read_file("page.html")).substitute(
+        policy=_format_security_policy(style, script),
         style=style,
         script=script,
-        title=escape(title),
+        title=escape(title or f"{task.title or task.name}: {policies} on {len(base.starts)} starts"),
         facts=escape(f"{comparison.reset_rule} starts {first} to {last}, the same for all; final weights"),
-        summary=_summary(rows, home),
-        scores=score_table(rows, home),
-        differences=difference_table(rows, home) or "<p>One policy: nothing to compare it with.</p>",
-        videos=_videos(shown),
-        logs=escape(_missing_logs(shown)),
-        settings=_settings(shown),
-        left_out=_left_out(len(report.runs) - len(shown)),
-        machine=escape(_machine(report)),
+        summary=_format_summary(rows, base),
+        scores=format_score_table(rows, base, score_title),
+        score_note=escape(task.score_note),
+        differences=format_difference_table(rows, base, score_title)
+        or "<p>One policy: nothing to compare it with.</p>",
+        videos=_format_videos(shown),
+        logs=escape(_format_missing_logs(shown)),
+        settings=_format_settings(shown),
+        left_out=f'<p class="note">{hidden} more were played under other settings or disturbances, which '
+        "<code>nsde-policy compare</code> shows.</p>"
+        if hidden
+        else "",
+        machine=escape(_format_machine(comparison)),
         made=escape(f"nsde-policy {__version__}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"),
-        data=_json(_data(report, shown)),
+        data=_encode_json(_build_data(task, rows, shown)),
         frames="".join(
-            f'<script type="text/plain" id="frames-{i}">{seen.replays.packed()}</script>\n'
-            for i, (_, _, seen) in enumerate(shown)
-            if seen.replays is not None
+            f'<script type="text/plain" id="frames-{i}">{each.run.replays.encode()}</script>\n'
+            for i, each in enumerate(shown)
+            if each.run.replays is not None
         ),
     )
 
 
-def _shown(report: Report, rows: Sequence[Row]) -> list[tuple[int, str, Seen]]:
-    """The runs in the order of the table: number of the row, label, run."""
-    by_entry = {id(seen.entry): seen for seen in report.runs}
+def _list_shown_runs(content: ReportContent, rows: Sequence[Row]) -> list[ShownRun]:
+    by_entry = {id(run.entry): run for run in content.runs}
     shown = []
     for number, row in enumerate(rows):
         for entry in row.entries:
-            several = f", seed {entry.train_seed}" if len(row.entries) > 1 else ""
-            shown.append((number, row.label + several, by_entry[id(entry)]))
+            seed = f", seed {entry.train_seed}" if len(row.entries) > 1 else ""
+            shown.append(ShownRun(number, row.label + seed, by_entry[id(entry)]))
     return shown
 
 
-def _summary(rows: Sequence[Row], reference: Row) -> str:
-    """What there is to see, in a sentence or two."""
+def _format_summary(rows: Sequence[Row], reference: Row) -> str:
+    """Summarise the best row and how the others rank against the reference, in one sentence."""
     best = rows[0]
+    value, low, high = (f"{100 * x:.1f} %" for x in (best.success.value, best.success.low, best.success.high))
     text = (
-        f"<b>{escape(best.label)}</b> succeeds in {_percent(best.success.value)} of its episodes "
-        f"(95 % interval {_percent(best.success.low)} to {_percent(best.success.high)})"
+        f"<b>{escape(best.label)}</b> succeeds in {value} of its episodes (95 % interval {low} to {high})"
     )
-    standings: dict[str, list[str]] = {}
+    ranks: dict[str, list[str]] = {}
     for row in rows:
         if row is not reference:
-            standings.setdefault(standing(row, reference), []).append(f"<b>{escape(row.label)}</b>")
-    for found, labels in standings.items():
-        be = "are" if len(labels) > 1 else "is"
-        if found == NO_DIFFERENCE:
-            text += f"; {NO_DIFFERENCE} between {escape(reference.label)} and {_listed(labels)}"
+            ranks.setdefault(rank_row(row, reference), []).append(f"<b>{escape(row.label)}</b>")
+    for rank, labels in ranks.items():
+        if rank == NO_DIFFERENCE:
+            text += f"; {NO_DIFFERENCE} between {escape(reference.label)} and {_join_names(labels)}"
         else:
-            text += f"; {_listed(labels)} {be} {escape(found)}"
+            text += f"; {_join_names(labels)} {'are' if len(labels) > 1 else 'is'} {escape(rank)}"
     return f"{text}."
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
-
-
-def _listed(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
 
 
-def _videos(shown: Sequence[tuple[int, str, Seen]]) -> str:
+def _format_videos(shown: Sequence[ShownRun]) -> str:
     figures = []
-    for number, label, seen in shown:
-        for video in seen.videos:
+    for number, label, run in shown:
+        for video in run.videos:
             source = base64.b64encode(video.mp4).decode()
             outcome = '<b class="good">✓ success</b>' if video.success else '<b class="bad">✕ failure</b>'
             figures.append(
                 f'<figure><video controls muted loop playsinline preload="metadata" '
                 f'aria-label="{escape(label)}, start {video.seed}" '
                 f'src="data:video/mp4;base64,{source}"></video>'
-                f"<figcaption>{mark(number)}{escape(label)}<span>start {video.seed} · {outcome}</span>"
+                f"<figcaption>{format_mark(number)}{escape(label)}<span>start {video.seed} · {outcome}</span>"
                 "</figcaption></figure>"
             )
     if not figures:
         return '<p class="note">None were made.</p>'
-    note = "Real time, with the futures that the policy saw, and where it expected the block to go."
+    note = "Real time, with the futures that the policy sampled."
     return f'<div class="videos">{"".join(figures)}</div><p class="note">{note}</p>'
 
 
-def _settings(shown: Sequence[tuple[int, str, Seen]]) -> str:
-    known = [(label, seen) for _, label, seen in shown if seen.record is not None]
-    parts = [settings_table(known)] if len(known) > 1 else []
-    for number, label, seen in shown:
-        parts.append(f"<details><summary>{mark(number)}{escape(label)}</summary>{_about(seen)}</details>")
+def _format_settings(shown: Sequence[ShownRun]) -> str:
+    records = [(label, run.record) for _, label, run in shown if run.record is not None]
+    parts = [format_settings_table(records)] if len(records) > 1 else []
+    for number, label, run in shown:
+        parts.append(
+            f"<details><summary>{format_mark(number)}{escape(label)}</summary>{_format_run(run)}</details>"
+        )
     return "\n".join(parts)
 
 
-def _about(seen: Seen) -> str:
-    """All that is known of how a run came about."""
-    record = seen.record
+def _format_run(run: ReportRun) -> str:
+    """Format how a run was trained: demonstrations, seed, versions and all settings."""
+    record = run.record
     if record is None:
-        return "<p>Known from a comparison's file alone: outcomes and costs, no settings.</p>"
+        return "<p>From the file of a comparison, which holds outcomes and costs but no settings.</p>"
     demos = record.demos
     facts = {
-        "run": seen.path,
+        "run": run.path,
         "trained on": f"{demos.episodes} demonstrations, {demos.frames} frames, {demos.source}",
         "their fingerprint": demos.fingerprint,
         "training seed": record.seed,
         "versions": ", ".join(f"{name} {version}" for name, version in record.versions.items()),
-        "sampled with": json.dumps(dict(seen.entry.sampling)),
+        "sampled with": json.dumps(dict(run.entry.sampling)),
     }
     lines = "".join(f"<dt>{key}</dt><dd>{escape(str(value))}</dd>" for key, value in facts.items())
     config = escape(json.dumps(record.config.to_dict(), indent=2))
     return f"<dl>{lines}</dl><pre tabindex=0>{config}</pre>"
 
 
-def _missing_logs(shown: Sequence[tuple[int, str, Seen]]) -> str:
-    missing = [label for _, label, seen in shown if not seen.curves]
-    return f"No log of training was kept for {_listed(missing)}." if missing else ""
+def _format_missing_logs(shown: Sequence[ShownRun]) -> str:
+    missing = [each.label for each in shown if not each.run.curves]
+    return f"No training log for {_join_names(missing)}." if missing else ""
 
 
-def _left_out(entries: int) -> str:
-    if not entries:
-        return ""
-    return (
-        f'<p class="note">{entries} more were played under other settings or troubles, which '
-        "<code>nsde-policy compare</code> shows.</p>"
-    )
-
-
-def _machine(report: Report) -> str:
-    played = ", ".join(f"{what}: {where}" for what, where in report.comparison.machine.items())
+def _format_machine(comparison: Comparison) -> str:
+    played = ", ".join(f"{role}: {device}" for role, device in comparison.machine.items())
     here = ", ".join(f"{name} {version}" for name, version in find_versions().items())
     return f"{played}; this page: {here}"
 
 
-def _data(report: Report, shown: Sequence[tuple[int, str, Seen]]) -> dict[str, Any]:
-    """What the scripts draw from."""
+def _build_data(task: Task, rows: Sequence[Row], shown: Sequence[ShownRun]) -> dict[str, Any]:
+    """Build the data that the page's scripts read."""
+    scene = task.scene()
     return {
         "marks": MARKS,
         "colours": COLOURS,
-        "side": geometry.SIDE,
-        "outline": geometry.OUTLINE,
-        "goal": geometry.GOAL_POSE,
-        "radius": geometry.AGENT_RADIUS,
-        "threshold": geometry.SUCCESS_COVERAGE,
-        "hz": CONTROL_HZ,
-        "scales": SCALES,
-        "starts": report.comparison.main_rows()[0].starts,
+        **(scene.geometry if scene else {}),
+        "threshold": task.success_progress or 1.0,
+        "hz": task.rate_hz,
+        "scales": scene.scales if scene else [],
+        "starts": rows[0].starts,
         "runs": [
             {
                 "label": label,
                 "row": number,
-                "success": [int(won) for won in seen.entry.episodes.success],
-                "reward": seen.entry.episodes.max_reward,
-                "steps": seen.entry.episodes.steps,
-                "lengths": seen.replays.lengths if seen.replays else None,
+                "success": [int(success) for success in run.entry.episodes.success],
+                "reward": run.entry.episodes.max_reward,
+                "steps": run.entry.episodes.steps,
+                "lengths": run.replays.lengths if run.replays else None,
                 "curves": {
-                    name: [[_rounded(x), _rounded(y)] for x, y in points]
-                    for name, points in (seen.curves or {}).items()
+                    name: [[float(f"{value:.{CURVE_DIGITS}g}") for value in point] for point in points]
+                    for name, points in (run.curves or {}).items()
                 },
             }
-            for number, label, seen in shown
+            for number, label, run in shown
         ],
     }
 
 
-def _rounded(value: float) -> float:
-    return float(f"{value:.{DIGITS}g}")
-
-
-def _json(values: Any) -> str:
-    """JSON that can stand in a script element: nothing in it ends one."""
+def _encode_json(values: Any) -> str:
+    """Encode JSON for a script element, without any "<" that could end the element."""
     return json.dumps(values, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
-def _policy(style: str, script: str) -> str:
-    """What the page may do: its own style and script, by their hashes, and pictures and films it holds."""
+def _format_security_policy(style: str, script: str) -> str:
+    """Return a Content-Security-Policy that allows the page's own style, script, images and videos only."""
     hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (style, script)]
     return (
         f"default-src 'none'; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'; "
@@ -223,5 +215,5 @@ def _policy(style: str, script: str) -> str:
     )
 
 
-def _file(name: str, package: str = "nsde_policy.eval.report") -> str:
-    return (resources.files(package) / name).read_text(encoding="utf-8")
+def _read_file(name: str) -> str:
+    return (resources.files("nsde_policy.eval.report") / name).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The tables of a report as HTML: scores and costs, differences start by start, settings that differ."""
+"""HTML tables of a report: scores and costs, paired differences, settings that differ."""
 
 import json
 from collections.abc import Sequence
@@ -6,124 +6,118 @@ from html import escape
 
 from nsde_policy.eval.compare.result import ACTIONS, Row
 from nsde_policy.eval.compare.table import (
-    NOTHING,
-    as_count,
-    as_duration,
-    as_latency,
-    as_p_value,
-    as_signed,
+    EMPTY_CELL,
+    format_count,
+    format_difference,
+    format_duration,
+    format_latency,
+    format_p_value,
 )
 from nsde_policy.eval.paired import NO_DIFFERENCE, verdict
-from nsde_policy.eval.report.collect import Seen, settings_of
+from nsde_policy.eval.report.collect import flatten_settings
 from nsde_policy.eval.statistics import Estimate
+from nsde_policy.run_directory import RunRecord
 
 MARKS = ("●", "■", "◆", "▲", "▼", "★", "✚", "◇", "○")
-"""One for each row, beside its colour: told apart without colours, and by both where colours come again."""
+"""Marks of the rows, so that they can be told apart without colours, or if colours repeat."""
 COLOURS = 8
-"""How many the style sheet has, s0 to s7."""
+"""Number of colours in the style sheet, s0 to s7."""
 
 
-def mark(number: int) -> str:
-    """The coloured mark of a row."""
-    sign = MARKS[number % len(MARKS)]
-    return f'<span class="mark s{number % COLOURS}" aria-hidden="true">{sign}</span>'
+def format_mark(number: int) -> str:
+    """Return the coloured mark of a row."""
+    symbol = MARKS[number % len(MARKS)]
+    return f'<span class="mark s{number % COLOURS}" aria-hidden="true">{symbol}</span>'
 
 
-def score_table(rows: Sequence[Row], reference: Row) -> str:
-    """Scores with intervals, and what they cost; the most successful first."""
-    head = ["policy", "strict success", "mean max reward", "episodes", f"calls / {ACTIONS} actions"]
+def format_score_table(rows: Sequence[Row], reference: Row, score_title: str) -> str:
+    """Format scores with intervals, and costs; the most successful row first."""
+    head = ["policy", "strict success", score_title, "episodes", f"calls / {ACTIONS} actions"]
     head += ["parameters", "training", "latency, ms"]
+    low, high = min(0.0, *(row.reward.low for row in rows)), max(1.0, *(row.reward.high for row in rows))
     lines = []
     for number, row in enumerate(rows):
-        note = "reference" if row is reference else standing(row, reference)
-        name = f"{mark(number)}<b>{escape(row.label)}</b><small>{escape(note)}"
+        note = "reference" if row is reference else rank_row(row, reference)
+        shares = ", ".join(f"{share:.3f}" for share in row.success_by_seed.values())
+        by_seed = f"<small>by training seed: {shares}</small>" if len(row.entries) > 1 else ""
         cells = [
-            f"{name}</small>",
-            _scored(row.success, number) + _by_seed(row),
-            _scored(row.reward, number),
+            f"{format_mark(number)}<b>{escape(row.label)}</b><small>{escape(note)}</small>",
+            _format_score(row.success, 0.0, 1.0, number) + by_seed,
+            _format_score(row.reward, low, high, number),
             str(row.success.n),
-            f"{row.calls:g}",
-            as_count(row.parameters),
-            as_duration(row.train_s),
-            as_latency(row.latency),
+            f"{row.network_calls:g}",
+            format_count(row.parameters),
+            format_duration(row.train_s),
+            format_latency(row.latency),
         ]
         lines.append(cells)
-    return _table("scores", head, lines)
+    return _format_html_table("scores", head, lines)
 
 
-def difference_table(rows: Sequence[Row], reference: Row) -> str:
-    """Every row less the reference, pair by pair; nothing where there is nothing to compare with."""
+def format_difference_table(rows: Sequence[Row], reference: Row, score_title: str) -> str:
+    """Format the paired differences of every row to the reference; "" if there is no other row."""
     others = [(number, row) for number, row in enumerate(rows) if row is not reference]
     if not others:
         return ""
-    head = [f"less {reference.label}", "strict success", "mean max reward", "won : lost", "McNemar p"]
+    head = [f"less {reference.label}", "strict success", score_title, "won : lost", "McNemar p"]
     head.append("success: verdict")
+    columns = ("success", "max_reward")
+    differences = [[row.difference(reference, column) for column in columns] for _, row in others]
+    ends = [abs(end) for pair in differences for each in pair for end in (each.low, each.high)]
+    reach = max(0.1, *ends)
     lines = []
-    compared = [
-        row.difference(reference, column) for _, row in others for column in ("success", "max_reward")
-    ]
-    reach = max(0.1, *(abs(end) for found in compared for end in (found.low, found.high)))
-    for number, row in others:
-        reward, success = row.difference(reference, "max_reward"), row.difference(reference, "success")
+    for (number, row), pair in zip(others, differences, strict=True):
         test = row.mcnemar(reference)
-        found = standing(row, reference)
-        kind = "same" if found == NO_DIFFERENCE else "ahead"
+        rank = rank_row(row, reference)
+        kind = "same" if rank == NO_DIFFERENCE else "ahead"
         lines.append(
             [
-                f"{mark(number)}<b>{escape(row.label)}</b>",
-                _signed(success, reach, number),
-                _signed(reward, reach, number),
-                NOTHING if test is None else f"{test.only_a} : {test.only_b}",
-                NOTHING if test is None else as_p_value(test.p),
-                f'<span class="verdict {kind}">{escape(found)}</span>',
+                f"{format_mark(number)}<b>{escape(row.label)}</b>",
+                *(_format_signed(difference, reach, number) for difference in pair),
+                EMPTY_CELL if test is None else f"{test.only_a} : {test.only_b}",
+                EMPTY_CELL if test is None else format_p_value(test.p),
+                f'<span class="verdict {kind}">{escape(rank)}</span>',
             ]
         )
-    return _table("differences", head, lines)
+    return _format_html_table("differences", head, lines)
 
 
-def settings_table(runs: Sequence[tuple[str, Seen]]) -> str:
-    """Settings in which runs that have them differ; `runs` are labels and runs with a directory."""
-    columns = [settings_of(seen.record) for _, seen in runs if seen.record is not None]
+def format_settings_table(records: Sequence[tuple[str, RunRecord]]) -> str:
+    """Format the settings in which runs differ, given as labels and records."""
+    columns = [flatten_settings(record) for _, record in records]
     names = list(dict.fromkeys(name for settings in columns for name in settings))
     lines = []
     for name in names:
-        values = [json.dumps(settings[name]) if name in settings else NOTHING for settings in columns]
-        if len({*values} - {NOTHING}) > 1:
+        values = [json.dumps(settings[name]) if name in settings else EMPTY_CELL for settings in columns]
+        if len({*values} - {EMPTY_CELL}) > 1:
             lines.append([f"<code>{escape(name)}</code>", *(escape(value.strip('"')) for value in values)])
     if not lines:
         return ""
-    return _table("settings", ["setting", *(label for label, _ in runs)], lines)
+    return _format_html_table("settings", ["setting", *(label for label, _ in records)], lines)
 
 
-def standing(row: Row, reference: Row) -> str:
-    """How a row's successes stand to the reference's: ahead of it, behind it, or no difference shown."""
+def rank_row(row: Row, reference: Row) -> str:
+    """Say whether a row's successes are ahead of the reference, behind it, or show no difference."""
     test = row.mcnemar(reference)
     success = row.difference(reference, "success")
+    decision = verdict(success, a="row", b="reference", p=None if test is None else test.p)
     ahead, behind = f"ahead of {reference.label}", f"behind {reference.label}"
-    found = verdict(success, a="row", b="reference", p=None if test is None else test.p)
-    return {"row ahead": ahead, "reference ahead": behind}.get(found, NO_DIFFERENCE)
+    return {"row ahead": ahead, "reference ahead": behind}.get(decision, NO_DIFFERENCE)
 
 
-def _by_seed(row: Row) -> str:
-    if len(row.entries) < 2:
-        return ""
-    shares = ", ".join(f"{share:.3f}" for share in row.success_by_seed.values())
-    return f"<small>by training seed: {shares}</small>"
-
-
-def _scored(score: Estimate, number: int) -> str:
+def _format_score(score: Estimate, low: float, high: float, number: int) -> str:
     text = f"<b>{score.value:.3f}</b> <span class=interval>[{score.low:.3f}, {score.high:.3f}]</span>"
-    return f"{text}{_whisker(score, 0.0, 1.0, number)}"
+    return f"{text}{_draw_interval(score, low, high, number)}"
 
 
-def _signed(difference: Estimate, reach: float, number: int) -> str:
-    value, interval = as_signed(difference).split(" ", 1)
+def _format_signed(difference: Estimate, reach: float, number: int) -> str:
+    value, interval = format_difference(difference).split(" ", 1)
     text = f"<b>{value}</b> <span class=interval>{interval}</span>"
-    return text + _whisker(difference, -reach, reach, number, zero=True)
+    return text + _draw_interval(difference, -reach, reach, number, zero=True)
 
 
-def _whisker(score: Estimate, low: float, high: float, number: int, *, zero: bool = False) -> str:
-    """A dot with its interval on a line from low to high."""
+def _draw_interval(score: Estimate, low: float, high: float, number: int, *, zero: bool = False) -> str:
+    """Draw a dot with its interval on a line from low to high, as SVG."""
     at = [100 * (value - low) / (high - low) for value in (score.low, score.value, score.high)]
     middle = '<path class="zero" d="M50 0V12"/>' if zero else ""
     return (
@@ -134,8 +128,8 @@ def _whisker(score: Estimate, low: float, high: float, number: int, *, zero: boo
     )
 
 
-def _table(kind: str, head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A table that becomes cards where it is too wide: every cell knows what stands above it.
+def _format_html_table(kind: str, head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Format a table; cells repeat their titles, which narrow screens show instead of the head.
 
     Titles are text, cells are HTML.
     """

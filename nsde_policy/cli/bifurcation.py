@@ -33,9 +33,9 @@ class BifurcationCommand:
         """Print the table, write results and figures."""
         from tqdm import tqdm
 
-        from nsde_policy.eval.bifurcation.experiment import Settings, jobs, run_all
-        from nsde_policy.eval.bifurcation.figures import draw_all
-        from nsde_policy.eval.bifurcation.report import Report
+        from nsde_policy.eval.bifurcation.experiment import ExperimentSettings, list_jobs, run_experiment
+        from nsde_policy.eval.bifurcation.figures import draw_experiment
+        from nsde_policy.eval.bifurcation.results import ExperimentResults
         from nsde_policy.eval.render.plotting import pyplot
         from nsde_policy.files import check_writable
 
@@ -43,14 +43,15 @@ class BifurcationCommand:
             raise ConfigError(f"need --seeds and --workers >= 1, got {self.seeds} and {self.workers}")
         pyplot()  # fail before the work starts, not after it
         check_writable(self.out / "results.json")
-        settings = Settings(
+        settings = ExperimentSettings(
             densities=(1, 10) if self.density == "both" else (int(self.density),),
             seeds=tuple(range(self.seed, self.seed + self.seeds)),
             paths=self.paths,
             train_steps=self.train_steps,
         )
-        results = run_all(settings, workers=self.workers)
-        report = Report.collect(settings, tqdm(results, "bifurcation", len(jobs(settings)), unit="model"))
-        written = [*report.write(self.out), *draw_all(report, self.out)]
-        print(report.as_json() if self.json else report.as_markdown())
+        finished = run_experiment(settings, workers=self.workers)
+        progress = tqdm(finished, "bifurcation", len(list_jobs(settings)), unit="model")
+        results = ExperimentResults.collect(settings, progress)
+        written = [*results.write(self.out), *draw_experiment(results, self.out)]
+        print(results.to_json() if self.json else results.to_markdown())
         print(f"wrote {', '.join(map(str, written))}", file=sys.stderr)

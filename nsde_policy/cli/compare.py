@@ -52,10 +52,10 @@ class Compare:
 
     def run(self) -> None:
         """Compare, write the results and print the table."""
-        from nsde_policy.eval.compare.plots import draw_all
-        from nsde_policy.eval.compare.result import merged, read_comparison
-        from nsde_policy.eval.compare.run import read_latency, with_latency
-        from nsde_policy.eval.compare.table import table
+        from nsde_policy.eval.compare.plots import draw_comparison
+        from nsde_policy.eval.compare.result import merge_comparisons, read_comparison
+        from nsde_policy.eval.compare.run import add_latency, read_latency
+        from nsde_policy.eval.compare.table import format_comparison
         from nsde_policy.eval.render.plotting import pyplot
         from nsde_policy.files import check_writable, replace_file
 
@@ -64,48 +64,43 @@ class Compare:
         pyplot()  # fail before the work starts, not after it
         check_writable(self.out / "comparison.json")
         options.check_json_file(self.json)
-        earlier = [read_comparison(path) for path in self.from_json]
+        parts = [read_comparison(path) for path in self.from_json]
         rows = None if self.latency is None else read_latency(self.latency)
-        together = [merged(earlier)] if earlier else []
-        together += [self._evaluate()] if self.runs or self.suite else []
-        comparison = merged(together)
+        if self.runs or self.suite:
+            parts.append(self._evaluate())
+        comparison = merge_comparisons(parts)
         if rows is not None:
-            comparison = with_latency(comparison, rows)
-        text = table(comparison, reference=self.reference)
+            comparison = add_latency(comparison, rows)
+        text = format_comparison(comparison, reference=self.reference)
         replace_file(self.out / "comparison.json", comparison.to_json().encode())
         replace_file(self.out / "comparison.md", f"{text}\n".encode())
-        draw_all(comparison, self.out, reference=self.reference)
+        draw_comparison(comparison, self.out, reference=self.reference)
         options.print_results(self.json, comparison.to_json(), text)
         print(f"wrote {self.out}", file=sys.stderr)
 
     def _evaluate(self) -> "Comparison":
-        from nsde_policy.eval.compare.run import Games, compare
+        from nsde_policy.eval.compare.run import EntryCache, Starts, compare_runs
         from nsde_policy.training.progress import pick_device
 
         device = pick_device(self.device)
-        games = Games(self.episodes, self.seed_start, self.reset_rule or "benchmark")
+        starts = Starts(self.episodes, self.seed_start, self.reset_rule or "benchmark")
+        cache = EntryCache(self.out / "entries", starts, self.workers, device)
         rounds = 0 if self.latency is not None else self.latency_rounds
-        return compare(
-            self._jobs(device),
-            games,
-            kept=self.out / "entries",
-            workers=self.workers,
-            device=device,
-            rounds=rounds,
-        )
+        return compare_runs(self._jobs(device), cache, rounds=rounds)
 
     def _jobs(self, device: str) -> "list[Job]":
-        from nsde_policy.eval.compare.run import Job, checked_records
-        from nsde_policy.eval.compare.suite import RESAMPLED, train_suite
+        from nsde_policy.eval.compare.run import Job, load_records
+        from nsde_policy.eval.compare.suite import train_suite
+        from nsde_policy.tasks import get_task
 
         jobs = [Job(path) for path in self.runs]
-        checked_records(jobs)
+        load_records(jobs)
         if self.suite is None:
             return jobs
         if self.train_seeds < 1:
             raise ConfigError(f"need --train-seeds >= 1, got {self.train_seeds}")
         trained = train_suite(
-            self.suite,
+            get_task(self.suite),
             self.out / "runs",
             preset=self.preset,
             seeds=range(self.train_seeds),
@@ -114,5 +109,5 @@ class Compare:
         )
         for member, path in trained:
             jobs.append(Job(path))
-            jobs += [Job(path, detail, changes) for detail, changes in RESAMPLED.get(member, {}).items()]
+            jobs += [Job(path, detail, changes) for detail, changes in member.variants.items()]
         return jobs

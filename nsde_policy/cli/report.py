@@ -42,10 +42,10 @@ class ReportCommand:
         """Run the episodes and write the page."""
         from nsde_policy.assets import resolve_run
         from nsde_policy.eval.compare.result import read_comparison
-        from nsde_policy.eval.compare.run import Games
+        from nsde_policy.eval.compare.run import EntryCache, Starts
         from nsde_policy.eval.render.video import import_video_writer
-        from nsde_policy.eval.report.collect import gather
-        from nsde_policy.eval.report.page import page
+        from nsde_policy.eval.report.collect import collect_report
+        from nsde_policy.eval.report.page import format_page
         from nsde_policy.files import check_writable, replace_file
         from nsde_policy.training.progress import pick_device
 
@@ -57,16 +57,14 @@ class ReportCommand:
             import_video_writer()  # fail before the work starts, not after it
         check_writable(self.out)
         earlier = [read_comparison(path) for path in self.from_json]
-        report = gather(
+        starts = Starts(self.episodes, self.seed_start, self.reset_rule or "benchmark")
+        content = collect_report(
             [resolve_run(path) for path in self.runs],
-            Games(self.episodes, self.seed_start, self.reset_rule or "benchmark"),
-            kept=self.kept,
+            EntryCache(self.kept, starts, self.workers, pick_device(self.device)),
             earlier=earlier,
-            workers=self.workers,
-            device=pick_device(self.device),
             rounds=self.latency_rounds,
             videos=self.videos,
         )
-        content = page(report, title=self.title, reference=self.reference).encode()
-        replace_file(self.out, content)
-        print(f"wrote {self.out}, {len(content) / 1e6:.1f} MB", file=sys.stderr)
+        page = format_page(content, title=self.title, reference=self.reference).encode()
+        replace_file(self.out, page)
+        print(f"wrote {self.out}, {len(page) / 1e6:.1f} MB", file=sys.stderr)

@@ -4,6 +4,8 @@ A robot of your own needs none (`--task none`).
 """
 
 from nsde_policy.tasks.base import Outcome as Outcome
+from nsde_policy.tasks.base import Scene as Scene
+from nsde_policy.tasks.base import SuiteMember as SuiteMember
 from nsde_policy.tasks.base import Task as Task
 from nsde_policy.tasks.registry import TASKS as TASKS
 from nsde_policy.tasks.registry import get_task as get_task

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from nsde_policy.config import Preset
 from nsde_policy.errors import ConfigError
-from nsde_policy.methods.registry import get_method
+from nsde_policy.methods.registry import METHODS, get_method
 from nsde_policy.run_config import DemoConfig, RunConfig
 
 if TYPE_CHECKING:
@@ -47,10 +47,34 @@ class Forecast:
         return Forecast(self.actions[periods:], None if self.obs is None else self.obs[periods:])
 
 
+@dataclass(frozen=True)
+class SuiteMember:
+    """A method with a preset, as trained and played by `compare --suite`."""
+
+    method: str
+    preset: str = "default"
+    variants: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Further ways to sample the trained model: changes to its sampling, by what is added to its name."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a web page needs to draw recorded episodes of a task."""
+
+    script: str
+    """JavaScript that defines the class `Scene`; it draws on a canvas with `geometry`."""
+    geometry: Mapping[str, Any]
+    """Sizes and shapes, by the names that the page's scripts use."""
+    scales: tuple[int, ...]
+    """Steps per unit of each recorded value, which is stored in 16 bits: observations, then progress."""
+
+
 class Task(abc.ABC):
     """What is known of a task beyond its demonstrations; register it with `register_task`."""
 
     name: ClassVar[str]
+    title: ClassVar[str] = ""
+    """Title in reports; by default the name."""
     env_id: ClassVar[str | None] = None
     """Gymnasium id of the environment that policies are evaluated in; None if there is none."""
     env_kwargs: ClassVar[Mapping[str, Any]] = {}
@@ -63,6 +87,8 @@ class Task(abc.ABC):
     """Name of `progress` in results, such as "coverage"."""
     success_progress: ClassVar[float | None] = None
     """Progress above which an episode is a success, marked in pictures; None if progress does not decide."""
+    score_note: ClassVar[str] = ""
+    """What score and success mean, for the notes below a table."""
     demos: DemoConfig = DemoConfig()
     """How its demonstrations are read."""
 
@@ -132,6 +158,14 @@ class Task(abc.ABC):
     def can_draw(self) -> bool:
         """Whether the task overrides `draw`."""
         return type(self).draw is not Task.draw
+
+    def scene(self) -> Scene | None:
+        """Return what a web page needs to draw episodes, None if it cannot draw them."""
+        return None
+
+    def suite(self) -> Sequence[SuiteMember]:
+        """Return the methods that are compared on this task; by default all, with their default presets."""
+        return [SuiteMember(method) for method in METHODS.names()]
 
     def presets(self, method: str) -> Mapping[str, Preset]:
         """Return a method's presets; a task may override or add some."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from nsde_policy.config import Preset
 from nsde_policy.run_config import DemoConfig
-from nsde_policy.tasks.base import Forecast, Outcome, Task
+from nsde_policy.tasks.base import Forecast, Outcome, Scene, SuiteMember, Task
 from nsde_policy.tasks.registry import register_task
 
 if TYPE_CHECKING:
@@ -26,12 +26,17 @@ class PushTTask(Task):
     """Push a T-shaped block onto its outline."""
 
     name = "pusht"
+    title = "Push-T"
     env_id = "nsde_policy/PushT-v0"
     env_kwargs: ClassVar[Mapping[str, Any]] = {"reset_rule": "benchmark"}
     rate_hz = 10.0
     score_name = "max_reward"
     progress_name = "coverage"
     success_progress = 0.95
+    score_note = (
+        "Strict success: more than 95 % of the goal covered within 300 steps. Reward: coverage ÷ 0.95, at most "
+        "1, the best moment of each episode."
+    )
     demos = DemoConfig(angles=(4,), first_action_from=(0, 1), mirror=True)
 
     def outcome(self, rewards: Sequence[float], infos: Sequence[Mapping[str, Any]]) -> Outcome:
@@ -96,6 +101,31 @@ class PushTTask(Task):
                 "regions": drawing.spread_regions(agent[1:]),
             }
         return drawing.frame(state[:2], state[2:], size=size, **shapes)
+
+    def scene(self) -> Scene:
+        """Return the table, block and goal; poses are in px, from −256 to 768, angles in rad."""
+        from importlib import resources
+
+        from nsde_policy.envs.pusht import geometry
+
+        return Scene(
+            (resources.files("nsde_policy.envs.pusht") / "scene.js").read_text(encoding="utf-8"),
+            {
+                "side": geometry.SIDE,
+                "outline": geometry.OUTLINE,
+                "goal": geometry.GOAL_POSE,
+                "radius": geometry.AGENT_RADIUS,
+            },
+            scales=(32, 32, 32, 32, 4096, 20_000),
+        )
+
+    def suite(self) -> list[SuiteMember]:
+        """Sample Diffusion Policy with DDIM too, and add its transformer."""
+        variants = {"diffusion": {"DDIM-10": ("scheduler=ddim", "steps=10")}}
+        members = [
+            SuiteMember(each.method, variants=variants.get(each.method, {})) for each in super().suite()
+        ]
+        return [*members, SuiteMember("diffusion", "transformer_pusht")]
 
     def presets(self, method: str) -> Mapping[str, Preset]:
         """Add the settings that Diffusion Policy's authors use for their transformer on this task."""
