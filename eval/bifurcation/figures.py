@@ -1,4 +1,4 @@
-"""Figures of the experiment: generated trajectories by method and density, and the ablation of the equation."""
+"""Figures of the experiment: generated trajectories by method and density, and an ablation."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,14 +28,18 @@ DRAWN_METHODS = tuple(name for name in METHOD_NAMES if not name.startswith("Neur
 def draw_experiment(results: ExperimentResults, out: Path) -> list[Path]:
     """Write both figures as PNG and SVG; return their paths."""
     with plot_style():
-        return save_figures({"trajectories": draw_trajectories(results), "ablation": draw_ablation(results)}, out)
+        return save_figures(
+            {"trajectories": draw_trajectories(results), "ablation": draw_ablation(results)}, out
+        )
 
 
 def draw_trajectories(results: ExperimentResults) -> "Figure":
     """Draw one row per density, one column per method; the true trajectories are dashed."""
     densities = results.settings.densities
     size = (1.75 * len(DRAWN_METHODS), 1.3 * len(densities) + 0.55)
-    figure, axes = make_figure(len(densities), len(DRAWN_METHODS), size, layout=None, sharex=True, sharey=True)
+    figure, axes = make_figure(
+        len(densities), len(DRAWN_METHODS), size, layout=None, sharex=True, sharey=True
+    )
     for row, density in zip(axes, densities, strict=True):
         for axis, method in zip(row, DRAWN_METHODS, strict=True):
             label = COMPLETE if method == NEURAL_SDE else method

@@ -85,7 +85,9 @@ class ExperimentResults:
         try:
             content = msgspec.convert(read_json(path, error=ComparisonError), _ResultsFile)
         except msgspec.ValidationError as error:
-            raise ComparisonError(f"{path} is not a results.json of `nsde-policy bifurcation`: {error}") from error
+            raise ComparisonError(
+                f"{path} is not a results.json of `nsde-policy bifurcation`: {error}"
+            ) from error
         return cls(content.settings, content.runs)
 
     def scores(self, label: str, density: int) -> list[PathScores]:
@@ -110,7 +112,7 @@ class ExperimentResults:
         )
 
     def to_json(self) -> str:
-        """Return everything but paths and fields; the same bytes for the same settings on the same machine."""
+        """Format everything but paths and fields; the same bytes for the same settings on one machine."""
         summary = [
             {
                 "label": label,

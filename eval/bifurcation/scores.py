@@ -79,7 +79,7 @@ def branch_distances(paths: Tensor, task: Bifurcation) -> Tensor:
 
 
 def fit_fork_points(paths: Tensor) -> Tensor:
-    """Return where along x each path forks, (n,): the x_f for which y = ± tan 30° · max(0, x − x_f) fits best.
+    """Return the x of each path's fork, (n,): the x_f for which y = ± tan 30° · max(0, x − x_f) fits best.
 
     Least squares over the points of the path, the sign that of its end, by golden-section search between 0
     and the path's largest x (the sum of squares has one minimum for a path that leaves the stem once). The

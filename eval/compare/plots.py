@@ -211,7 +211,13 @@ def _make_panels(
 
 
 def _draw_estimate(
-    axis: "Axes", at: float, score: Estimate, style: RowStyle, *, horizontal: bool = False, faint: bool = False
+    axis: "Axes",
+    at: float,
+    score: Estimate,
+    style: RowStyle,
+    *,
+    horizontal: bool = False,
+    faint: bool = False,
 ) -> None:
     """Draw a marker at the score and a line over its interval, faint if many are close together."""
     interval: dict[str, Any] = {
@@ -259,7 +265,11 @@ def _name_points(
 
     taken: list[Bbox] = []
     for _, x, score in points:
-        (left, middle), bottom, top = locate(x, score.value), locate(x, score.low)[1], locate(x, score.high)[1]
+        (left, middle), bottom, top = (
+            locate(x, score.value),
+            locate(x, score.low)[1],
+            locate(x, score.high)[1],
+        )
         taken.append(Bbox.from_extents(left - 3, middle - 3, left + 3, middle + 3))
         taken.append(Bbox.from_extents(left - 1.5, bottom, left + 1.5, top))
     room = Bbox(axis.get_window_extent().get_points() * points_per_pixel)

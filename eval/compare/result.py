@@ -154,7 +154,10 @@ class Comparison(
         known: set[tuple[Setting, int]] = set()
         named: dict[str, Entry] = {}
         for entry in self.entries:
-            title, key = f"{entry.name!r}, training seed {entry.train_seed}", (entry.setting, entry.train_seed)
+            title, key = (
+                f"{entry.name!r}, training seed {entry.train_seed}",
+                (entry.setting, entry.train_seed),
+            )
             if entry.episodes.seed[0] < first or entry.episodes.seed[-1] > last:
                 raise ComparisonError(f"{title} has starts outside {first} to {last}")
             if key in known:

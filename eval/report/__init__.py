@@ -1,5 +1,5 @@
 """One self-contained HTML page about some runs: `collect` plays and reads, `tables` and `page` write HTML.
 
-The template, the style sheet and the scripts of the page are in this folder too. All of them go into the page,
-data included, so that it needs no other file and no network.
+The template, the style sheet and the scripts of the page are in this folder too. The page includes them and
+all data, so that it needs no other file and no network.
 """

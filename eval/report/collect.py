@@ -159,7 +159,7 @@ def _make_videos(run: Path, entry: Entry, env_kwargs: dict[str, str], each: int)
 
 
 def flatten_settings(record: RunRecord) -> dict[str, Any]:
-    """Return all settings of a run in one level: train.steps, model.network.width, …"""
+    """Return all settings of a run in one level: train.steps, model.network.width and so on."""
     flat: dict[str, Any] = {}
 
     def walk(values: dict[str, Any], prefix: str) -> None:

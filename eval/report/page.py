@@ -94,9 +94,7 @@ def _format_summary(rows: Sequence[Row], reference: Row) -> str:
     """Summarise the best row and how the others rank against the reference, in one sentence."""
     best = rows[0]
     value, low, high = (f"{100 * x:.1f} %" for x in (best.success.value, best.success.low, best.success.high))
-    text = (
-        f"<b>{escape(best.label)}</b> succeeds in {value} of its episodes (95 % interval {low} to {high})"
-    )
+    text = f"<b>{escape(best.label)}</b> succeeds in {value} of its episodes (95 % interval {low} to {high})"
     ranks: dict[str, list[str]] = {}
     for row in rows:
         if row is not reference:

@@ -32,7 +32,7 @@ class Replays:
     def __post_init__(self) -> None:
         if self.frames.ndim != 2 or len(self.frames) != sum(self.lengths) or self.frames.dtype != np.int16:
             raise ComparisonError(
-                f"frames of shape {self.frames.shape}, {self.frames.dtype} do not fit episodes of {self.lengths}"
+                f"frames of shape {self.frames.shape}, {self.frames.dtype} do not match {self.lengths}"
             )
 
     @classmethod

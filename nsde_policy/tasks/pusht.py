@@ -34,8 +34,8 @@ class PushTTask(Task):
     progress_name = "coverage"
     success_progress = 0.95
     score_note = (
-        "Strict success: more than 95 % of the goal covered within 300 steps. Reward: coverage ÷ 0.95, at most "
-        "1, the best moment of each episode."
+        "Strict success: more than 95 % of the goal covered within 300 steps. Reward: coverage ÷ 0.95, at "
+        "most 1, the best moment of each episode."
     )
     demos = DemoConfig(angles=(4,), first_action_from=(0, 1), mirror=True)
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from nsde_policy.cli.main import main
-from nsde_policy.eval.bifurcation.experiment import METHODS
-from nsde_policy.eval.bifurcation.methods import ABLATION
+from nsde_policy.eval.bifurcation.methods import ABLATION, METHOD_NAMES
 
 TINY = ["--density", "1", "--seeds", "2", "--paths", "20", "--train-steps", "20"]
 FILES = ("results.json", "results.md", "paths.npz")
@@ -26,8 +25,8 @@ def test_a_run_writes_results_and_figures(first):
     assert {p.name for p in first.iterdir()} == {*FILES, *FIGURES}
     results = json.loads((first / "results.json").read_text())
     assert results["settings"]["seeds"] == [0, 1]
-    assert {row["label"] for row in results["summary"]} == {*METHODS, *ABLATION}
-    assert len(results["runs"]) == 2 * (len(METHODS) - 1 + len(ABLATION))
+    assert {row["label"] for row in results["summary"]} == {*METHOD_NAMES, *ABLATION}
+    assert len(results["runs"]) == 2 * (len(METHOD_NAMES) - 1 + len(ABLATION))
     for run in results["runs"]:
         scores = run["scores"]
         parts = [scores[name]["value"] for name in ("upper", "lower", "off_branch")]

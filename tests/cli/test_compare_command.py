@@ -5,21 +5,29 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from nsde_policy.cli.main import main
 from nsde_policy.config import TrainConfig
 from nsde_policy.errors import ComparisonError
 from nsde_policy.eval.compare import run as comparing
-from nsde_policy.eval.compare.entries import Latency
+from nsde_policy.eval.compare.entries import Entry, Latency
 from nsde_policy.eval.compare.result import Comparison, read_comparison
-from nsde_policy.eval.compare.run import Job, checked_records, names_of, training_seconds, with_latency
-from nsde_policy.eval.compare.suite import RESAMPLED, SUITES, members, preset_of
+from nsde_policy.eval.compare.run import (
+    Job,
+    LatencyRow,
+    add_latency,
+    load_records,
+    name_runs,
+    read_training_time,
+)
+from nsde_policy.eval.compare.suite import find_preset, list_members
 from nsde_policy.inference.loading import load_model
 from nsde_policy.methods.registry import METHODS
 from nsde_policy.run_directory import RunDirectory
-from nsde_policy.tasks import get_task
-from tests.helpers.comparisons import comparison, entry
+from nsde_policy.tasks import SuiteMember, get_task
+from tests.helpers.comparisons import make_comparison, make_entry
 
 PLAY = ["--episodes", "2", "--workers", "1", "--device", "cpu", "--latency-rounds", "3"]
 
@@ -44,6 +52,10 @@ def out(runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("out")
     assert compare(runs, "--out", str(out)) == 0
     return out
+
+
+def without_latency(entry: Entry) -> Entry:
+    return msgspec.structs.replace(entry, latency_ms=None)
 
 
 def compare(runs: Sequence[Path], *args: str) -> int:
@@ -81,7 +93,7 @@ def test_the_same_command_resumes_without_new_episodes(
     assert "**Regression, theirs**" in capsys.readouterr().out
     after = read_comparison(out / "comparison.json")
     for one, other in zip(before.entries, after.entries, strict=True):
-        assert replace(one, latency_ms=None) == replace(other, latency_ms=None)
+        assert without_latency(one) == without_latency(other)
 
 
 def test_other_settings_or_weights_are_evaluated_again(runs: list[Path], out: Path, tmp_path: Path):
@@ -111,7 +123,7 @@ def test_earlier_comparisons_are_merged_without_new_episodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr(comparing, "evaluate_policy", None)
-    a, b = comparison(entry(), entry("flow")), comparison(entry("knn"))
+    a, b = make_comparison(make_entry(), make_entry("flow")), make_comparison(make_entry("knn"))
     for name, each in (("a", a), ("b", b)):
         (tmp_path / f"{name}.json").write_text(each.to_json())
     files = [str(tmp_path / "a.json"), str(tmp_path / "b.json")]
@@ -126,10 +138,10 @@ def test_earlier_comparisons_are_merged_without_new_episodes(
 
 
 def test_latencies_are_read_from_a_benchmark_file(tmp_path: Path):
-    bare = comparison(
-        entry(latency_ms=None),
-        entry("neural_sde, 25k steps", latency_ms=None),
-        entry(chunk=2, latency_ms=None),
+    bare = make_comparison(
+        make_entry(latency_ms=None),
+        make_entry("neural_sde, 25k steps", latency_ms=None),
+        make_entry(chunk=2, latency_ms=None),
     )
     row = {
         "method": "neural_sde", "median_ms": 6.5, "p99_ms": 7, "chunk": 8, "actions": 8,
@@ -142,7 +154,7 @@ def test_latencies_are_read_from_a_benchmark_file(tmp_path: Path):
     found = read_comparison(tmp_path / "out" / "comparison.json")
     assert [e.latency_ms for e in found.entries] == [Latency(6.5, 7), Latency(6.5, 7), None]
     assert found.machine["latency"] == "a slow one"
-    assert with_latency(bare, [{**row, "actions": 4}]).entries == bare.entries
+    assert add_latency(bare, [msgspec.convert({**row, "actions": 4}, LatencyRow)]).entries == bare.entries
 
 
 @pytest.fixture
@@ -163,7 +175,7 @@ def arm(runs: list[Path], tmp_path: Path) -> Path:
         (["RUN", "RUN"], "is named twice"),
         (["RUN", "RUN/../ours-0"], "is named twice"),
         (["ARM"], "no environment to play in"),
-        (["/nowhere"], "no run directory"),
+        (["/nowhere"], "is not a run directory"),
         (["RUN", "--episodes", "0"], "episodes >= 1"),
         (["RUN", "--device", "cuda:77"], "cannot be used"),
         (["RUN", "--reset-rule", "dice"], "dice"),
@@ -174,8 +186,8 @@ def arm(runs: list[Path], tmp_path: Path) -> Path:
         (["--from-json", "BAD"], "not valid JSON"),
         (["--from-json", "GOOD", "OTHER"], "different reset rules do not mix"),
         (["--from-json", "GOOD", "--reference", "bert"], "no row 'bert'"),
-        (["--from-json", "GOOD", "--latency", "BAD"], "cannot be read"),
-        (["--from-json", "GOOD", "--latency", "GOOD"], "no list of latencies"),
+        (["--from-json", "GOOD", "--latency", "BAD"], "not a list of latencies"),
+        (["--from-json", "GOOD", "--latency", "GOOD"], "not a list of latencies"),
         (["--from-json", "GOOD", "--out", "/proc/x"], "cannot be written"),
     ],
 )
@@ -187,9 +199,9 @@ def test_bad_input_exits_with_code_2(
     args: list[str],
     message: str,
 ):
-    good = comparison(entry())
+    good = make_comparison(make_entry())
     (tmp_path / "good.json").write_text(good.to_json())
-    (tmp_path / "other.json").write_text(replace(good, reset_rule="gym_pusht").to_json())
+    (tmp_path / "other.json").write_text(msgspec.structs.replace(good, reset_rule="gym_pusht").to_json())
     (tmp_path / "bad.json").write_text("{")
     names = {"RUN": runs[0], "ARM": arm, "RUN/../ours-0": runs[0] / "../ours-0"}
     names |= {key.upper(): tmp_path / f"{key}.json" for key in ("good", "other", "bad")}
@@ -207,14 +219,14 @@ def test_runs_with_equal_names_are_rejected(runs: list[Path], tmp_path: Path):
     for name in ("config.json", "model.safetensors"):
         (twin / name).write_bytes((runs[0] / name).read_bytes())
     with pytest.raises(ComparisonError, match="cannot be told apart"):
-        names_of(checked_records([Job(runs[0]), Job(twin)]))
+        name_runs(load_records([Job(runs[0]), Job(twin)]))
 
 
 def test_an_unfinished_run_is_rejected(runs: list[Path], tmp_path: Path):
     (tmp_path / "config.json").write_bytes((runs[0] / "config.json").read_bytes())
     (tmp_path / "metrics.jsonl").write_text('{"step": 10, "seconds": 1.0}\n')
     with pytest.raises(ComparisonError, match="stopped at step 10 of 20"):
-        checked_records([Job(tmp_path)])
+        load_records([Job(tmp_path)])
 
 
 def test_runs_are_named_by_method_preset_and_directory(runs: list[Path]):
@@ -231,7 +243,7 @@ def test_runs_are_named_by_method_preset_and_directory(runs: list[Path]):
     }
     records = {Path(name): replace(record, config=config, seed=0) for name, config in configs.items()}
     records[Path("few-0")] = replace(records[Path("few-0")], demos=replace(record.demos, episodes=10))
-    assert [str(name) for name in names_of(records).values()] == [
+    assert [str(name) for name in name_runs(records).values()] == [
         "neural_sde",
         "neural_sde, fast",
         "regression",
@@ -244,22 +256,27 @@ def test_runs_are_named_by_method_preset_and_directory(runs: list[Path]):
 
 def test_training_time_adds_up_over_resumed_runs(tmp_path: Path):
     run = RunDirectory(tmp_path)
-    assert training_seconds(run) is None
+    assert read_training_time(run) is None
     for seconds in (1.0, 2.0, 0.5, 4.0):
         run.append_metrics({"step": 1, "seconds": seconds})
-    assert training_seconds(run) == 6.0
+    assert read_training_time(run) == 6.0
 
 
-def test_the_suite_holds_every_method():
-    assert {method for method, _ in SUITES["pusht"]} == set(METHODS.names())
-    assert members("pusht", "fast") == tuple((method, "fast") for method in METHODS.names())
-    assert set(RESAMPLED) <= set(SUITES["pusht"])
+def test_suite_holds_every_method():
+    members = list_members(get_task("pusht"))
+    assert {member.method for member in members} == set(METHODS.names())
+    assert SuiteMember("diffusion", "transformer_pusht") in members
+    assert [list(member.variants) for member in members if member.variants] == [["DDIM-10"]]
+    fast = [SuiteMember(method, "fast") for method in METHODS.names()]
+    assert list_members(get_task("pusht"), "fast") == fast
+    assert list_members(get_task("none")) == [SuiteMember(method) for method in METHODS.names()]
 
 
 def test_the_suite_trains_each_missing_run_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setitem(SUITES, "pusht", (("neural_sde", "default"), ("regression", "default")))
+    members = [SuiteMember("neural_sde"), SuiteMember("regression")]
+    monkeypatch.setattr(type(get_task("pusht")), "suite", lambda _: members)
     task, preset = type(get_task("pusht")), type(get_task("pusht")).preset
     quick = TrainConfig(steps=10, batch_size=8)
     monkeypatch.setattr(task, "preset", lambda *args: replace(preset(*args), train=quick))
@@ -274,4 +291,4 @@ def test_the_suite_trains_each_missing_run_once(
     assert len(list((tmp_path / "entries").iterdir())) == 2
     found = read_comparison(tmp_path / "comparison.json")
     assert found.names == ["neural_sde", "regression"]
-    assert preset_of(RunDirectory(tmp_path / "runs/regression-default-0").read_record()) == "default"
+    assert find_preset(RunDirectory(tmp_path / "runs/regression-default-0").read_record()) == "default"

@@ -1,10 +1,10 @@
-"""Tests for eval/compare/entries.py, eval/compare/result.py and eval/compare/table.py, with invented numbers."""
+"""Tests for entries.py, result.py and table.py of eval/compare, with invented numbers."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,24 +12,32 @@ from hypothesis import strategies as st
 
 from nsde_policy.errors import ComparisonError
 from nsde_policy.eval.compare.entries import Entry, Episodes
-from nsde_policy.eval.compare.result import Comparison, merged, read_comparison
-from nsde_policy.eval.compare.table import table
+from nsde_policy.eval.compare.result import Comparison, merge_comparisons, read_comparison
+from nsde_policy.eval.compare.table import format_comparison
 from nsde_policy.eval.disturbances import Condition
 from nsde_policy.eval.paired import NO_DIFFERENCE, mcnemar, paired_difference
 from nsde_policy.eval.rollout import EpisodeResult
 from nsde_policy.eval.statistics import mean, proportion
-from tests.helpers.comparisons import STARTS, comparison, entry, episodes, everything
+from tests.helpers.comparisons import (
+    STARTS,
+    make_comparison,
+    make_entry,
+    make_episodes,
+    make_full_comparison,
+)
 
-ALL = everything()
+ALL = make_full_comparison()
 
 
-def test_a_comparison_is_the_same_after_writing_and_reading(tmp_path: Path):
+def test_comparison_survives_a_file(tmp_path: Path):
     (tmp_path / "comparison.json").write_text(ALL.to_json())
     assert read_comparison(tmp_path / "comparison.json") == ALL
 
 
-def test_the_file_is_the_object_it_is_said_to_be():
-    values = json.loads(comparison(entry(), entry("knn", train_s=None, latency_ms=None)).to_json())
+def test_file_holds_the_documented_keys():
+    values = json.loads(
+        make_comparison(make_entry(), make_entry("knn", train_s=None, latency_ms=None)).to_json()
+    )
     assert [values[k] for k in ("format", "task", "reset_rule", "seeds")] == [
         1, "pusht", "benchmark", [100000, 100059],
     ]  # fmt: skip
@@ -40,10 +48,14 @@ def test_the_file_is_the_object_it_is_said_to_be():
     assert {len(column) for column in first["episodes"].values()} == {len(STARTS)}
 
 
-def test_two_hundred_episodes_take_little_room():
+def test_200_episodes_take_less_than_12_kB():
     starts = range(100_000, 100_200)
     big = Comparison(
-        "pusht", "benchmark", (starts[0], starts[-1]), {}, (entry(episodes=episodes(0.5, 0, starts)),)
+        "pusht",
+        "benchmark",
+        (starts[0], starts[-1]),
+        {},
+        (make_entry(episodes=make_episodes(0.5, 0, starts)),),
     )
     assert len(big.to_json()) < 12_000
 
@@ -55,20 +67,20 @@ def test_two_hundred_episodes_take_little_room():
         max_size=len(STARTS),
     )
 )
-def test_any_episodes_survive_the_file(rows: list[tuple[float, bool, float, int]]):
+def test_any_episodes_survive_a_file(rows: list[tuple[float, bool, float, int]]):
     results = [
         EpisodeResult(STARTS[i], won, reward, {"final_coverage": cover}, None, steps, 1, 8, 8, 0.1)
         for i, (reward, won, cover, steps) in enumerate(rows)
     ]
-    kept = Episodes.of(reversed(results))
+    kept = Episodes.from_results(reversed(results))
     assert kept.max_reward == pytest.approx([row[0] for row in rows], abs=1e-5)
     assert kept.success == tuple(row[1] for row in rows)
-    there = comparison(entry(episodes=kept))
+    there = make_comparison(make_entry(episodes=kept))
     assert Comparison.from_json(there.to_json()) == there
 
 
 def damaged(**changes: Any) -> str:
-    values = json.loads(comparison(entry()).to_json())
+    values = json.loads(make_comparison(make_entry()).to_json())
     for path, value in changes.items():
         *parents, last = path.split("__")
         at: Any = values
@@ -86,56 +98,57 @@ def damaged(**changes: Any) -> str:
     [
         ("{", "not valid JSON"),
         ("[" * 100_000, "not valid JSON"),
-        ("[]", "not a comparison"),
-        ("{}", "not a comparison"),
-        (damaged(format=2), "another format than 1"),
-        (damaged(format=None), "another format than 1"),
-        (damaged(task=KeyError), "a comparison lacks 'task'"),
-        (damaged(extra=1), "'extra', which means nothing"),
-        (damaged(seeds=[1, 2, 3]), "first and the last"),
-        (damaged(seeds=[5, 2]), "starts from 5 to 2 are none"),
-        (damaged(seeds=[0, 10]), "outside 0 to 10"),
-        (damaged(entries={}), "entries must be list"),
+        ("[]", "expected a JSON object"),
+        ("{}", "not a comparison: it has no 'format'"),
+        (damaged(format=2), "has format 2; this version reads format 1"),
+        (damaged(format=None), "has format None; this version reads format 1"),
+        (damaged(task=KeyError), "missing required field `task`"),
+        (damaged(extra=1), "unknown field `extra`"),
+        (damaged(seeds=[1, 2, 3]), "length 2, got 3 - at `\\$.seeds`"),
+        (damaged(seeds=[5, 2]), "invalid range of starts, 5 to 2"),
+        (damaged(seeds=[0, 10]), "starts outside 0 to 10"),
+        (damaged(entries={}), "Expected `array`, got `object` - at `\\$.entries`"),
         (damaged(entries=[]), "at least one entry"),
-        (damaged(entries=[3]), "entry 0: an entry must be an object"),
-        (damaged(machine={"torch": 2}), "machine must hold strings"),
-        (damaged(entries__0__name=""), "entry 0: an entry needs a name"),
-        (damaged(entries__0__chunk=KeyError), "entry 0: an entry lacks 'chunk'"),
-        (damaged(entries__0__chunk=8.5), "chunk must be int"),
-        (damaged(entries__0__demos=0), "need demos, chunk >= 1"),
-        (damaged(entries__0__parameters=-1), "must not be negative"),
-        (damaged(entries__0__train_s="long"), "train_s must be a number"),
-        (damaged(entries__0__train_s=float("nan")), "train_s must be a number"),
-        (damaged(entries__0__latency_ms={"median": 1}), "latency_ms lacks 'p99'"),
+        (damaged(entries=[3]), "Expected `object`, got `int` - at `\\$.entries\\[0\\]`"),
+        (damaged(machine={"torch": 2}), "Expected `str`, got `int` - at `\\$.machine"),
+        (damaged(entries__0__name=""), "length >= 1 - at `\\$.entries\\[0\\].name`"),
+        (damaged(entries__0__chunk=KeyError), "missing required field `chunk` - at `\\$.entries\\[0\\]`"),
+        (damaged(entries__0__chunk=8.5), "Expected `int`, got `float` - at .*chunk`"),
+        (damaged(entries__0__demos=0), "Expected `int` >= 1 - at .*demos`"),
+        (damaged(entries__0__parameters=-1), "Expected `int` >= 0 - at .*parameters`"),
+        (damaged(entries__0__train_s="long"), "Expected `float \\| null`, got `str` - at .*train_s`"),
+        (damaged(entries__0__train_s=float("nan")), "Expected `float` >= 0.0 - at .*train_s`"),
+        (damaged(entries__0__latency_ms={"median": 1}), "missing required field `p99`"),
         (damaged(entries__0__condition__push=-1.0), "push >= 0"),
         (damaged(entries__0__condition__wind=1.0), "no setting 'wind'"),
-        (damaged(entries__0__episodes__steps=[1]), "are no episodes"),
-        (damaged(entries__0__episodes__success=[1] * 60), "success must hold bool only"),
-        (damaged(entries__0__episodes__max_reward=[1.5] * 60), "max_reward holds numbers outside 0 to 1"),
-        (damaged(entries__0__episodes__max_reward=[float("nan")] * 60), "outside 0 to 1"),
-        (damaged(entries__0__episodes__seed=[7] * 60), "must rise"),
+        (damaged(entries__0__episodes__steps=[1]), "columns must have the same length"),
+        (damaged(entries__0__episodes__success=[1] * 60), "Expected `bool`, got `int`"),
+        (damaged(entries__0__episodes__final_coverage=[1.5] * 60), "Expected `float` <= 1.0 - at .*coverage"),
+        (damaged(entries__0__episodes__max_reward=[float("nan")] * 60), "at .*max_reward"),
+        (damaged(entries__0__episodes__max_reward=[float("inf")] * 60), "at .*max_reward"),
+        (damaged(entries__0__episodes__seed=[7] * 60), "ascending order"),
     ],
 )
-def test_a_damaged_file_is_refused_in_one_line(tmp_path: Path, text: str, message: str):
+def test_damaged_file_is_rejected(tmp_path: Path, text: str, message: str):
     (tmp_path / "x.json").write_text(text)
-    with pytest.raises(ComparisonError, match=message) as refusal:
+    with pytest.raises(ComparisonError, match=message) as caught:
         read_comparison(tmp_path / "x.json")
-    assert "x.json" in str(refusal.value)
-    assert "\n" not in str(refusal.value)
+    assert "x.json" in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_not_there_is_refused_too(tmp_path: Path):
+def test_missing_or_binary_file_is_rejected(tmp_path: Path):
     with pytest.raises(ComparisonError, match="No such file"):
         read_comparison(tmp_path / "x.json")
     (tmp_path / "x.json").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ComparisonError, match="no text"):
+    with pytest.raises(ComparisonError, match="not valid JSON"):
         read_comparison(tmp_path / "x.json")
 
 
-def test_trainings_are_pooled_and_averaged_start_by_start():
-    ours = [entry(train_seed=seed) for seed in (0, 1, 2)]
-    theirs = [entry("flow", train_seed=seed) for seed in (0, 2, 3)]
-    found = comparison(*ours, *theirs)
+def test_trainings_are_pooled_and_averaged_per_start():
+    ours = [make_entry(train_seed=seed) for seed in (0, 1, 2)]
+    theirs = [make_entry("flow", train_seed=seed) for seed in (0, 2, 3)]
+    found = make_comparison(*ours, *theirs)
     a, b = (found.rows[each[0].setting] for each in (ours, theirs))
     won = np.array([e.episodes.success for e in ours])
     assert a.success == proportion(int(won.sum()), won.size)
@@ -151,15 +164,15 @@ def test_trainings_are_pooled_and_averaged_start_by_start():
     assert a.mcnemar(b) == common
 
 
-def test_without_common_training_seeds_there_is_no_test_but_an_interval():
-    a, b = entry(train_seed=0), entry("knn", train_seed=5)
-    found = comparison(a, b)
+def test_without_common_training_seeds_only_the_interval_decides():
+    a, b = make_entry(train_seed=0), make_entry("knn", train_seed=5)
+    found = make_comparison(a, b)
     assert found.rows[a.setting].mcnemar(found.rows[b.setting]) is None
-    assert "Neural SDE ahead" in table(found)
+    assert "Neural SDE ahead" in format_comparison(found)
 
 
-def test_variations_start_from_home():
-    assert ALL.home("neural_sde") == ("neural_sde", 8, 206, Condition())
+def test_sweeps_start_from_the_base_setting():
+    assert ALL.base_setting("neural_sde") == ("neural_sde", 8, 206, Condition())
     assert list(ALL.sweep("chunk")) == ["neural_sde", "diffusion, DDPM-100", "regression"]
     assert list(ALL.sweep("chunk")["regression"]) == [1, 2, 4, 8]
     assert list(ALL.sweep("demos")["neural_sde"]) == [10, 25, 50, 100, 206]
@@ -167,7 +180,9 @@ def test_variations_start_from_home():
     assert list(ALL.sweep("push")["neural_sde"]) == [0, 25, 50]
     assert len(ALL.main_rows()) == 10
     assert ALL.other_rows() == []
-    both = comparison(entry(), entry(chunk=4, demos=10), entry(condition=Condition(1, 1.0)))
+    both = make_comparison(
+        make_entry(), make_entry(chunk=4, demos=10), make_entry(condition=Condition(1, 1.0))
+    )
     assert [row.setting.demos for row in both.other_rows()] == [10, 206]
     assert all(both.sweep(axis) == {} for axis in ("chunk", "demos", "obs_noise"))
 
@@ -177,12 +192,12 @@ def cells(text: str, label: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
-def test_the_table_says_what_there_is_to_say():
-    text = table(ALL)
+def test_table_shows_scores_costs_and_differences():
+    text = format_comparison(ALL)
     ours, theirs = cells(text, "**Neural SDE**"), cells(text, "Diffusion Policy, DDPM-100")
     assert ours[1:5] == ["8", "346 k", "61 s", "6 (7.8)"]
     assert theirs[1:5] == ["100", "65 M", "61 s", "3800 (4940)"]
-    reference, row = ALL.reference(), ALL.rows[ALL.home("diffusion, DDPM-100")]
+    reference, row = ALL.reference(), ALL.rows[ALL.base_setting("diffusion, DDPM-100")]
     assert theirs[5:8] == [str(row.reward), str(row.success), "120"]
     assert theirs[8] == ", ".join(f"{share:.3f}" for share in row.success_by_seed.values())
     difference, test = row.difference(reference, "success"), row.mcnemar(reference)
@@ -196,8 +211,8 @@ def test_the_table_says_what_there_is_to_say():
         assert title in text
 
 
-def test_rows_are_sorted_and_signs_are_those_of_the_row_less_the_reference():
-    text = table(ALL, reference="knn")
+def test_rows_are_sorted_and_differences_are_row_minus_reference():
+    text = format_comparison(ALL, reference="knn")
     labels = [line.split("|")[1].strip() for line in text.split("\n\n")[1].splitlines()[2:]]
     assert labels[0] == "Neural SDE"
     assert labels[-1] == "**Nearest neighbours**"
@@ -205,67 +220,75 @@ def test_rows_are_sorted_and_signs_are_those_of_the_row_less_the_reference():
     assert cells(text, "Neural SDE")[-1] == "Neural SDE ahead"
 
 
-def test_a_table_of_one_row_and_one_of_troubles_only():
-    assert cells(table(comparison(entry("knn"))), "**Nearest neighbours**")[-1] == "reference"
-    troubled = comparison(*(entry(condition=Condition(late)) for late in (1, 2)))
-    assert "come late" in table(troubled)
-    with pytest.raises(ComparisonError, match="nothing to refer to"):
-        table(troubled, reference="neural_sde")
+def test_table_of_one_row_and_table_with_disturbances_only():
+    assert (
+        cells(format_comparison(make_comparison(make_entry("knn"))), "**Nearest neighbours**")[-1]
+        == "reference"
+    )
+    disturbed = make_comparison(*(make_entry(condition=Condition(late)) for late in (1, 2)))
+    assert "come late" in format_comparison(disturbed)
+    with pytest.raises(ComparisonError, match="a reference needs an undisturbed one"):
+        format_comparison(disturbed, reference="neural_sde")
 
 
-def test_what_differs_between_rows_is_a_column():
-    text = table(comparison(entry(), entry("knn", demos=100), entry("lstm_gmm", chunk=1)))
+def test_settings_that_differ_between_rows_are_columns():
+    text = format_comparison(
+        make_comparison(make_entry(), make_entry("knn", demos=100), make_entry("lstm_gmm", chunk=1))
+    )
     assert "| method | demonstrations | T_a |" in text
     assert cells(text, "LSTM-GMM")[1:3] == ["206", "1"]
 
 
-def test_a_reference_that_is_not_there_is_refused_with_those_that_are():
-    with pytest.raises(ComparisonError, match=r"no row 'bert' to refer to; there are: .*'bet'"):
-        table(ALL, reference="bert")
+def test_unknown_reference_is_rejected_and_available_ones_are_listed():
+    with pytest.raises(ComparisonError, match=r"no row 'bert' to refer to; available: .*'bet'"):
+        format_comparison(ALL, reference="bert")
 
 
 def shorter(e: Entry) -> Entry:
-    return replace(e, episodes=episodes(0.5, 0, STARTS[:50]))
+    return msgspec.structs.replace(e, episodes=make_episodes(0.5, 0, STARTS[:50]))
 
 
-def test_rows_on_different_starts_are_not_compared():
-    mixed = comparison(entry(), shorter(entry("knn")))
+def test_rows_on_different_starts_are_rejected():
+    mixed = make_comparison(make_entry(), shorter(make_entry("knn")))
     with pytest.raises(ComparisonError, match="different starts, 50 from 100000 to 100049 and 60 from"):
-        table(mixed)
+        format_comparison(mixed)
     with pytest.raises(ComparisonError, match="trainings of 'neural_sde' were played on different starts"):
-        table(comparison(entry(), shorter(entry(train_seed=1))))
+        format_comparison(make_comparison(make_entry(), shorter(make_entry(train_seed=1))))
 
 
-def test_entries_that_cannot_be_told_apart_are_refused():
-    with pytest.raises(ComparisonError, match="there twice"):
-        comparison(entry(), entry())
-    with pytest.raises(ComparisonError, match="differ in their sampling: give each its own name"):
-        comparison(entry(), entry(train_seed=1, sampling={"alpha": 0.1}))
+def test_indistinguishable_entries_are_rejected():
+    with pytest.raises(ComparisonError, match="occurs twice"):
+        make_comparison(make_entry(), make_entry())
+    with pytest.raises(ComparisonError, match="differ in their sampling: use different names"):
+        make_comparison(make_entry(), make_entry(train_seed=1, sampling={"alpha": 0.1}))
 
 
-def test_comparisons_merge_where_they_are_alike():
-    a, b = comparison(entry(), entry("knn")), comparison(entry("knn"), entry("flow"))
-    both = merged([a, replace(b, machine={"play": "a chair", "torch": "0.0"})])
+def test_comparisons_with_the_same_starts_are_merged():
+    a, b = (
+        make_comparison(make_entry(), make_entry("knn")),
+        make_comparison(make_entry("knn"), make_entry("flow")),
+    )
+    both = merge_comparisons([a, msgspec.structs.replace(b, machine={"play": "a chair", "torch": "0.0"})])
     assert both.names == ["neural_sde", "knn", "flow"]
     assert both.machine == {"train": "an abacus", "play": "a table and a chair", "torch": "0.0"}
-    assert merged([a]) == a
+    assert merge_comparisons([a]) == a
 
 
 @pytest.mark.parametrize(
     ("other", "message"),
     [
         (
-            replace(ALL, reset_rule="gym_pusht"),
+            msgspec.structs.replace(ALL, reset_rule="gym_pusht"),
             "different reset rules do not mix: 'benchmark' and 'gym_pusht'",
         ),
-        (replace(ALL, task="none"), "different tasks"),
+        (msgspec.structs.replace(ALL, task="none"), "different tasks"),
         (
-            replace(ALL, seeds=(0, 200_000)),
+            msgspec.structs.replace(ALL, seeds=(0, 200_000)),
             "different ranges of starts do not mix: 100000 to 100059 and 0 to 2",
         ),
-        (comparison(entry(skill=0.1)), "two different results of 'neural_sde', training seed 0"),
+        (make_comparison(make_entry(skill=0.1)), "two different results of 'neural_sde', training seed 0"),
     ],
 )
-def test_what_is_unlike_does_not_merge(other: Comparison, message: str):
+def test_different_comparisons_are_not_merged(other: Comparison, message: str):
     with pytest.raises(ComparisonError, match=message):
-        merged([ALL, other])
+        merge_comparisons([ALL, other])

@@ -1,15 +1,15 @@
-"""Tests for `nsde-policy report`: what the page says is what was played, and it asks nobody for anything."""
+"""Tests for `nsde-policy report`: the page holds what was played, and needs no network."""
 
 import base64
 import hashlib
 import json
 import re
 import zlib
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -17,17 +17,22 @@ from nsde_policy.cli.main import main
 from nsde_policy.errors import ComparisonError
 from nsde_policy.eval.compare import run as comparing
 from nsde_policy.eval.compare.entries import Latency
-from nsde_policy.eval.compare.result import Comparison, read_comparison
-from nsde_policy.eval.report.collect import CURVE_POINTS, Report, Seen, curves_of, thinned, together
-from nsde_policy.eval.report.page import page
-from nsde_policy.eval.report.replays import SCALES, Replays, quantised
+from nsde_policy.eval.compare.result import Comparison, merge_comparisons, read_comparison
+from nsde_policy.eval.report.collect import CURVE_POINTS, ReportContent, ReportRun, read_curves, thin_curve
+from nsde_policy.eval.report.page import format_page
+from nsde_policy.eval.report.replays import Replays, quantise_trace
 from nsde_policy.eval.rollout import Trace
 from nsde_policy.run_directory import RunDirectory
-from tests.helpers.comparisons import comparison, entry
+from nsde_policy.tasks import get_task
+from tests.helpers.comparisons import make_comparison, make_entry
+
+SCENE = get_task("pusht").scene()
+assert SCENE is not None
+SCALES = SCENE.scales
 
 
 class Page(HTMLParser):
-    """A page taken apart: elements with their attributes, and the texts of scripts, styles and cells."""
+    """Parser of a page: elements with their attributes, and the texts of scripts, styles and cells."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -47,48 +52,48 @@ class Page(HTMLParser):
 
 
 def outcomes(held: Comparison, **options: Any) -> str:
-    """The page of a comparison whose runs are elsewhere."""
-    return page(Report(held, tuple(Seen(each) for each in held.entries)), **options)
+    """Format the page of a comparison without run directories."""
+    return format_page(ReportContent(held, tuple(ReportRun(each) for each in held.entries)), **options)
 
 
 def trace(steps: int, seed: int = 0) -> Trace:
-    """A walk within what Push-T allows."""
+    """Make a random trace within the ranges of Push-T."""
     rng = np.random.default_rng(seed)
     low, high = [0, 0, -256, -256, 0], [512, 512, 768, 768, 2 * np.pi]
     obs = list(rng.uniform(low, high, (steps + 1, 5)))
     return Trace(obs=obs, progress=rng.uniform(0, 1, steps + 1).tolist())
 
 
-def test_recorded_episodes_come_back_to_a_fraction_of_a_pixel():
+def test_recorded_episodes_are_read_back_within_half_a_step():
     traces = [trace(steps, steps) for steps in (3, 1, 300)]
-    replays = Replays.of([quantised(each) for each in traces])
+    replays = Replays.from_episodes([quantise_trace(each, SCALES) for each in traces])
     assert replays.lengths == (4, 2, 301)
     for number, each in enumerate(traces):
         true = np.column_stack([each.obs, each.progress])
-        assert np.all(np.abs(replays.episode(number) - true) <= 0.5001 / np.array(SCALES))
+        assert np.all(np.abs(replays.episode(number) / np.array(SCALES) - true) <= 0.5001 / np.array(SCALES))
     again = Replays.from_bytes(replays.to_bytes())
     assert again.lengths == replays.lengths
     np.testing.assert_array_equal(again.frames, replays.frames)
 
 
-def test_what_a_page_unpacks_is_what_was_packed():
-    replays = Replays.of([quantised(trace(50)), quantised(trace(7, 1))])
-    raw = zlib.decompress(base64.b64decode(replays.packed()), -zlib.MAX_WBITS)
+def test_encoded_episodes_decode_to_the_same_frames():
+    replays = Replays.from_episodes([quantise_trace(trace(50), SCALES), quantise_trace(trace(7, 1), SCALES)])
+    raw = zlib.decompress(base64.b64decode(replays.encode()), -zlib.MAX_WBITS)
     columns = np.frombuffer(raw, "<i2").reshape(len(SCALES), -1)
     np.testing.assert_array_equal(np.cumsum(columns, axis=1, dtype=np.int16).T, replays.frames)
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"{}"])
-def test_damaged_recordings_are_refused(content: bytes):
-    with pytest.raises(ComparisonError, match="no recorded episodes"):
+def test_damaged_recordings_are_rejected(content: bytes):
+    with pytest.raises(ComparisonError, match="cannot read recorded episodes"):
         Replays.from_bytes(content)
-    whole = Replays.of([quantised(trace(3))])
+    whole = Replays.from_episodes([quantise_trace(trace(3), SCALES)])
     with pytest.raises(ComparisonError, match="frames of shape"):
         Replays((3,), whole.frames)
 
 
-def test_every_score_of_the_table_is_in_the_page_with_its_interval():
-    held = comparison(entry(), entry("knn"), entry("knn", train_seed=1))
+def test_page_holds_every_score_with_its_interval():
+    held = make_comparison(make_entry(), make_entry("knn"), make_entry("knn", train_seed=1))
     text = outcomes(held)
     for row in held.main_rows():
         for score in (row.success, row.reward):
@@ -103,31 +108,31 @@ def test_every_score_of_the_table_is_in_the_page_with_its_interval():
     assert data["starts"] == list(range(100_000, 100_060))
 
 
-def test_where_nothing_sets_two_policies_apart_the_page_says_so():
-    twin = replace(entry("regression"), episodes=entry().episodes)
-    assert outcomes(comparison(entry(), twin)).count("no difference shown") >= 2
-    alone = outcomes(comparison(entry()))
+def test_page_says_if_there_is_no_difference():
+    twin = msgspec.structs.replace(make_entry("regression"), episodes=make_entry().episodes)
+    assert outcomes(make_comparison(make_entry(), twin)).count("no difference shown") >= 2
+    alone = outcomes(make_comparison(make_entry()))
     assert "no difference shown" not in alone
     assert "nothing to compare it with" in alone
 
 
-def test_another_reference_is_compared_with():
-    text = outcomes(comparison(entry(), entry("knn")), reference="knn")
+def test_reference_can_be_chosen():
+    text = outcomes(make_comparison(make_entry(), make_entry("knn")), reference="knn")
     assert "ahead of Nearest neighbours" in text
     assert "behind Nearest neighbours" not in text
 
 
-def test_names_cannot_break_out_of_the_page():
+def test_names_are_escaped():
     evil = '</script><img src=x onerror="alert(1)">'
-    held = comparison(entry(f"neural_sde, {evil}"))
+    held = make_comparison(make_entry(f"neural_sde, {evil}"))
     found = Page(outcomes(held, title=evil))
     assert "img" not in {tag for tag, _ in found.elements}
     assert not [name for _, attributes in found.elements for name in attributes if name.startswith("on")]
     assert evil in found.data()["runs"][0]["label"]
 
 
-def test_the_page_allows_its_own_style_and_script_alone():
-    found = Page(outcomes(comparison(entry())))
+def test_page_allows_only_its_own_style_and_script():
+    found = Page(outcomes(make_comparison(make_entry())))
     metas = [attributes for tag, attributes in found.elements if tag == "meta"]
     (policy,) = [m["content"] for m in metas if m.get("http-equiv") == "Content-Security-Policy"]
     assert policy is not None
@@ -143,34 +148,36 @@ def test_the_page_allows_its_own_style_and_script_alone():
     assert all(value.startswith(("#", "data:")) for value in named if value)
 
 
-def test_costs_known_to_either_comparison_are_kept_and_outcomes_must_agree():
-    played = comparison(entry(latency_ms=None, train_s=None))
-    both = together([played, comparison(entry(latency_ms=Latency(1.0, 2.0)), entry("knn"))])
+def test_merging_keeps_known_costs_and_requires_equal_outcomes():
+    played = make_comparison(make_entry(latency_ms=None, train_s=None))
+    both = merge_comparisons(
+        [played, make_comparison(make_entry(latency_ms=Latency(1.0, 2.0)), make_entry("knn"))]
+    )
     assert [each.name for each in both.entries] == ["neural_sde", "knn"]
     assert both.entries[0].latency_ms == Latency(1.0, 2.0)
-    assert both.entries[0].train_s == entry().train_s
+    assert both.entries[0].train_s == make_entry().train_s
     with pytest.raises(ComparisonError, match="two different results"):
-        together([played, comparison(entry(skill=0.1))])
+        merge_comparisons([played, make_comparison(make_entry(skill=0.1))])
     with pytest.raises(ComparisonError, match="do not mix"):
-        together([played, replace(played, reset_rule="gym_pusht")])
+        merge_comparisons([played, msgspec.structs.replace(played, reset_rule="gym_pusht")])
 
 
-def test_curves_are_thinned_to_means_and_hold_what_is_finite(tmp_path: Path):
+def test_curves_are_averaged_and_hold_finite_values_only(tmp_path: Path):
     points = [(float(step), float(step % 2)) for step in range(4 * CURVE_POINTS)]
-    few = thinned(points)
+    few = thin_curve(points)
     assert len(few) == CURVE_POINTS
     assert {value for _, value in few} == {0.5}
     assert few[-1][0] == points[-1][0]
     run = RunDirectory(tmp_path)
     run.append_metrics({"step": 1, "seconds": 0.1, "flow": 2.0, "note": "text"})
     run.append_metrics({"step": 2, "seconds": 0.2, "flow": float("nan")})
-    assert curves_of(run) == {"flow": [(1.0, 2.0)]}
-    assert curves_of(RunDirectory(tmp_path / "none")) == {}
+    assert read_curves(run) == {"flow": [(1.0, 2.0)]}
+    assert read_curves(RunDirectory(tmp_path / "none")) == {}
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """A Neural SDE and a regression that were hardly trained."""
+    """Train a Neural SDE and a regression for a few steps."""
     folder = tmp_path_factory.mktemp("runs")
     quick = ["--train.steps", "20", "--train.log-every", "10", "--model.network.width", "16"]
     for name, args in {"ours": [], "theirs": ["--policy", "regression"]}.items():
@@ -185,7 +192,7 @@ def report(*args: str | Path) -> int:
     return main(["report", *map(str, args), *PLAY])
 
 
-def test_the_page_holds_what_was_played_logged_and_configured(runs: list[Path], tmp_path: Path):
+def test_page_holds_episodes_curves_and_settings(runs: list[Path], tmp_path: Path):
     out, kept = tmp_path / "report.html", tmp_path / "kept"
     assert report(*runs, "--out", out, "--kept", kept) == 0
     text = out.read_text()
@@ -199,10 +206,12 @@ def test_the_page_holds_what_was_played_logged_and_configured(runs: list[Path], 
     trace = Trace()
     Player(runs[0], RolloutConfig()).play(100_001, trace)
     (file,) = kept.glob("neural_sde*.npz")
-    np.testing.assert_array_equal(Replays.from_bytes(file.read_bytes()).frames[301:], quantised(trace))
+    np.testing.assert_array_equal(
+        Replays.from_bytes(file.read_bytes()).frames[301:], quantise_trace(trace, SCALES)
+    )
 
 
-def test_what_was_played_is_not_played_again(
+def test_cached_episodes_are_not_played_again(
     runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     kept = tmp_path / "kept"
@@ -218,7 +227,7 @@ def test_what_was_played_is_not_played_again(
     assert pages[0] == pages[1] == pages[2]
 
 
-def test_a_comparison_adds_its_outcomes(runs: list[Path], tmp_path: Path):
+def test_earlier_comparison_adds_its_entries(runs: list[Path], tmp_path: Path):
     file = tmp_path / "comparison.json"
     play = ["--episodes", "2", "--workers", "1", "--device", "cpu", "--latency-rounds", "3"]
     assert main(["compare", *map(str, runs), *play, "--out", str(tmp_path), "--json", str(file)]) == 0
@@ -239,7 +248,7 @@ def test_a_comparison_adds_its_outcomes(runs: list[Path], tmp_path: Path):
         ([], "nothing to report on"),
         (["RUN", "RUN"], "is named twice"),
         (["shipped", "shipped"], "is named twice"),
-        (["/nowhere"], "no run directory"),
+        (["/nowhere"], "is not a run directory"),
         (["RUN", "--episodes", "0"], "episodes >= 1"),
         (["RUN", "--videos", "-1"], "need --videos >= 0"),
         (["RUN", "--out", "/proc/x/report.html"], "cannot be written"),
@@ -253,9 +262,9 @@ def test_a_comparison_adds_its_outcomes(runs: list[Path], tmp_path: Path):
 def test_bad_input_is_refused_in_one_line(
     runs: list[Path], tmp_path: Path, args: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ):
-    good = comparison(entry())
+    good = make_comparison(make_entry())
     (tmp_path / "good.json").write_text(good.to_json())
-    (tmp_path / "other.json").write_text(replace(good, reset_rule="gym_pusht").to_json())
+    (tmp_path / "other.json").write_text(msgspec.structs.replace(good, reset_rule="gym_pusht").to_json())
     (tmp_path / "bad.json").write_text("{")
     names: dict[str, Path] = {"RUN": runs[0], "FOLDER": tmp_path}
     names |= {key.upper(): tmp_path / f"{key}.json" for key in ("good", "other", "bad")}

@@ -10,7 +10,7 @@ from nsde_policy.eval.disturbances import Condition
 from nsde_policy.methods.registry import METHODS
 
 STARTS = range(100_000, 100_060)
-MADE_UP: dict[str, tuple[float, float, float, int]] = {
+INVENTED: dict[str, tuple[float, float, float, int]] = {
     "neural_sde": (0.88, 8, 6.0, 346_000),
     "diffusion, DDPM-100": (0.74, 100, 3800.0, 65_000_000),
     "diffusion, DDIM-10": (0.72, 10, 390.0, 65_000_000),
@@ -22,29 +22,29 @@ MADE_UP: dict[str, tuple[float, float, float, int]] = {
     "mip": (0.73, 2, 33.0, 20_000_000),
     "knn": (0.18, 1, 2.1, 0),
 }
-"""Name: chance of success, network calls, milliseconds, parameters. None of it was measured."""
+"""Success probability, network calls, milliseconds and parameters by name; none of it was measured."""
 
 
-def episodes(skill: float, seed: int, starts: range = STARTS) -> Episodes:
-    """Success where skill exceeds the difficulty of a start and some luck."""
-    hard, luck = np.random.default_rng(99).random(len(starts)), np.random.default_rng(seed)
-    won = 0.6 * hard + 0.4 * luck.random(len(starts)) < 0.2 + 0.6 * skill
-    reward = np.where(won, 1.0, np.clip(1 - 0.5 * luck.random(len(starts)), 0, 1))
+def make_episodes(skill: float, seed: int, starts: range = STARTS) -> Episodes:
+    """Make episodes that succeed if skill exceeds the difficulty of a start and some noise."""
+    difficulty, rng = np.random.default_rng(99).random(len(starts)), np.random.default_rng(seed)
+    success = 0.6 * difficulty + 0.4 * rng.random(len(starts)) < 0.2 + 0.6 * skill
+    reward = np.where(success, 1.0, np.clip(1 - 0.5 * rng.random(len(starts)), 0, 1))
     return Episodes(
         seed=tuple(starts),
         max_reward=tuple(round(float(r), 5) for r in reward),
-        success=tuple(bool(w) for w in won),
+        success=tuple(bool(s) for s in success),
         final_coverage=tuple(round(float(0.95 * r), 5) for r in reward),
-        steps=tuple(150 if w else 300 for w in won),
+        steps=tuple(150 if s else 300 for s in success),
     )
 
 
-def entry(name: str = "neural_sde", *, skill: float | None = None, **changes: Any) -> Entry:
-    """An entry of that name; skill is lowered by hand where a setting should be harder."""
-    chance, calls, milliseconds, parameters = MADE_UP.get(name, (0.5, 8, 10.0, 1000))
+def make_entry(name: str = "neural_sde", *, skill: float | None = None, **changes: Any) -> Entry:
+    """Make an entry; give a lower skill for a harder setting."""
+    probability, calls, milliseconds, parameters = INVENTED.get(name, (0.5, 8, 10.0, 1000))
     method = name.split(",")[0]
     seed = changes.get("train_seed", 0)
-    order = [*MADE_UP].index(name) if name in MADE_UP else 50
+    order = [*INVENTED].index(name) if name in INVENTED else 50
     values: dict[str, Any] = {
         "name": name,
         "title": METHODS.get(method).title if method in METHODS.names() else name,
@@ -60,25 +60,26 @@ def entry(name: str = "neural_sde", *, skill: float | None = None, **changes: An
         "train_s": 60.5 + seed,
         "calls_per_chunk": float(calls),
         "latency_ms": Latency(milliseconds, round(1.3 * milliseconds, 5)),
-        "episodes": episodes(chance if skill is None else skill, 1000 * order + seed),
+        "episodes": make_episodes(probability if skill is None else skill, 1000 * order + seed),
     }
     return Entry(**values | changes)
 
 
-def comparison(*entries: Entry) -> Comparison:
-    """Some entries on the made-up starts."""
+def make_comparison(*entries: Entry) -> Comparison:
+    """Compare entries on the invented starts."""
     machine = {"train": "an abacus", "play": "a table", "torch": "0.0"}
     return Comparison("pusht", "benchmark", (STARTS[0], STARTS[-1]), machine, entries)
 
 
-def everything() -> Comparison:
-    """Every method, two trainings each, and every variation of some."""
-    varied = {name: MADE_UP[name][0] for name in ("neural_sde", "diffusion, DDPM-100", "regression")}
-    entries = [entry(name, train_seed=seed) for name in MADE_UP for seed in (0, 1)]
-    for name, skill in varied.items():
-        entries += [entry(name, skill=skill - 0.04 * abs(np.log2(c / 4)), chunk=c) for c in (1, 2, 4)]
-        entries += [entry(name, skill=skill * (0.2 + 0.8 * d / 206), demos=d) for d in (10, 25, 50, 100)]
-        entries += [entry(name, skill=skill - 0.08 * k, condition=Condition(k)) for k in (1, 2, 4, 8)]
-        entries += [entry(name, skill=skill - 0.2 * s, condition=Condition(0, s)) for s in (0.5, 1.0, 2.0)]
-        entries += [entry(name, skill=skill - 0.002 * p, condition=Condition(0, 0, p)) for p in (25.0, 50.0)]
-    return comparison(*entries)
+def make_full_comparison() -> Comparison:
+    """Compare every method, two trainings each, with sweeps of some."""
+    swept = {name: INVENTED[name][0] for name in ("neural_sde", "diffusion, DDPM-100", "regression")}
+    entries = [make_entry(name, train_seed=seed) for name in INVENTED for seed in (0, 1)]
+    for name, skill in swept.items():
+        harder = [(skill - 0.04 * abs(np.log2(c / 4)), {"chunk": c}) for c in (1, 2, 4)]
+        harder += [(skill * (0.2 + 0.8 * d / 206), {"demos": d}) for d in (10, 25, 50, 100)]
+        harder += [(skill - 0.08 * k, {"condition": Condition(k)}) for k in (1, 2, 4, 8)]
+        harder += [(skill - 0.2 * s, {"condition": Condition(0, s)}) for s in (0.5, 1.0, 2.0)]
+        harder += [(skill - 0.002 * p, {"condition": Condition(0, 0, p)}) for p in (25.0, 50.0)]
+        entries += [make_entry(name, skill=lower, **changes) for lower, changes in harder]
+    return make_comparison(*entries)
