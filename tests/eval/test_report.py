@@ -259,7 +259,7 @@ def test_earlier_comparison_adds_its_entries(runs: list[Path], tmp_path: Path):
         (["--from-json", "GOOD", "OTHER"], "do not mix"),
     ],
 )
-def test_bad_input_is_refused_in_one_line(
+def test_bad_input_exits_with_code_2(
     runs: list[Path], tmp_path: Path, args: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ):
     good = make_comparison(make_entry())
