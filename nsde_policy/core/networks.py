@@ -95,18 +95,20 @@ class MLP(nn.Module):
         """Draw the masks of all layers at once: 0 or 1/keep, (depth, ..., width)."""
         if not self.training or self.keep == 1:
             return None
-        if generator is None:
-            raise ConfigError("dropout in training needs a generator to draw from")
         shape = (len(self.layers), *features.shape[:-1], self.width)
         return dropout_mask(shape, self.keep, features, generator)
 
 
-def dropout_mask(shape: tuple[int, ...], keep: float, like: Tensor, generator: torch.Generator) -> Tensor:
+def dropout_mask(
+    shape: tuple[int, ...], keep: float, like: Tensor, generator: torch.Generator | None
+) -> Tensor:
     """Draw a mask: 0 with probability 1 − keep, else 1/keep, in the dtype and on the device of `like`.
 
     One random byte decides each element, so `keep` is rounded to 1/256. Eight bytes come from one draw, which
     is many times faster on a CPU than one draw per element.
     """
+    if generator is None:
+        raise ConfigError("dropout in training needs a random generator")
     kept = min(max(round(keep * 256), 1), 256)
     draws = torch.empty(-(-math.prod(shape) // 8), dtype=torch.int64, device=like.device)
     random_bytes = draws.random_(-(2**63), None, generator=generator).view(torch.uint8)

@@ -1,4 +1,4 @@
-"""What the trainer knows of a model, its losses and stages; and what a policy knows of it, its plans."""
+"""Interfaces of models: losses and stages for the trainer, plans for the policy."""
 
 import abc
 from collections.abc import Mapping, Sequence
@@ -18,42 +18,42 @@ TrainingView = Literal["transitions", "windows"]
 
 @dataclass(frozen=True)
 class LossParts:
-    """The losses of one batch by name, each a scalar on the model's device."""
+    """Losses of one batch by name, each a scalar on the model's device."""
 
     parts: Mapping[str, Tensor]
 
     def total(self, names: tuple[str, ...]) -> Tensor:
-        """The sum of the named parts, which is what a stage minimises."""
+        """Return the sum of the named losses, which a stage minimises."""
         return torch.stack([self.parts[name] for name in names]).sum()
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A stretch of training: these losses, these parameters, nothing else."""
+    """One stage of training: the losses to minimise and the parameters to train."""
 
     losses: tuple[str, ...]
-    """Names of the parts that are summed."""
+    """Names of the losses that are summed."""
     parameters: tuple[nn.Parameter, ...]
-    """What learns from them."""
+    """Parameters that are trained."""
 
 
 class TrainableModel(nn.Module, abc.ABC, Generic[Batch]):
-    """What can be trained."""
+    """A model that the trainer can fit."""
 
     @abc.abstractmethod
     def loss(self, batch: Batch, generator: torch.Generator) -> LossParts:
-        """The losses of a batch: no host synchronisation, no control flow that depends on data.
+        """Return the losses of a batch, without host synchronisation or data-dependent control flow.
 
         All randomness comes from `generator`, on the batch's device.
         """
 
     @abc.abstractmethod
     def stages(self) -> tuple[Stage, ...]:
-        """What to train, one stage after the other; nothing where a method only remembers."""
+        """Return the training stages in order; empty for methods without parameters."""
 
 
 class Draws:
-    """Random numbers for rows that must not know of each other: each row has a generator of its own."""
+    """Random numbers for a batch in which each row has its own generator."""
 
     def __init__(self, generators: Sequence[torch.Generator], device: torch.device | str = "cpu") -> None:
         self._generators, self._device = tuple(generators), device
@@ -62,12 +62,12 @@ class Draws:
         return len(self._generators)
 
     def normal(self, *shape: int) -> Tensor:
-        """Standard normal numbers, (rows, *shape)."""
+        """Draw standard normal numbers, (rows, *shape)."""
         rows = [torch.randn(shape, generator=generator) for generator in self._generators]
         return torch.stack(rows).to(self._device)
 
     def uniform(self, *shape: int) -> Tensor:
-        """Numbers in [0, 1), (rows, *shape)."""
+        """Draw uniform numbers in [0, 1), (rows, *shape)."""
         rows = [torch.rand(shape, generator=generator) for generator in self._generators]
         return torch.stack(rows).to(self._device)
 
@@ -75,17 +75,23 @@ class Draws:
 class PolicyModel(TrainableModel[Batch]):
     """A method that plans actions; register it with `methods.registry.register_method`.
 
-    It is given states x = (observation, previous action) in their own units, newest first. Its constructor is
-    `(config, layout, *, generator)`.
+    Its input are states x = (observation, previous action) in their own units, newest first. Its constructor
+    takes `(config, layout, *, generator)`.
     """
 
     config: ModelConfig
+    losses: tuple[str, ...] = ()
+    """Names of the losses that are minimised together; override `stages` to train in several stages."""
     training_view: ClassVar[TrainingView] = "windows"
-    """What it is trained on: `transitions` (pairs of successive states) or `windows` (states and action chunks)."""
+    """Training data: `transitions` (pairs of successive states) or `windows` (states and action chunks)."""
     foresees_states: ClassVar[bool] = False
     """Whether `sample_futures` predicts states as well as actions."""
     reports_std: ClassVar[bool] = False
     """Whether `futures_std` and `step_std` report the standard deviation of its predictions."""
+
+    def stages(self) -> tuple[Stage, ...]:
+        """Train all parameters on all losses in one stage, unless a method overrides it."""
+        return (Stage(self.losses, tuple(self.parameters())),)
 
     @abc.abstractmethod
     def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
@@ -124,7 +130,7 @@ class PolicyModel(TrainableModel[Batch]):
     def drift_step(self, states: Tensor, *, sampling: Sampling | None = None) -> Tensor | None:
         """Return the expected change of states (rows, history, d) over one control period, (rows, d).
 
-        None from methods that are no differential equation.
+        Returns None for methods that are not differential equations.
         """
         return None
 
@@ -137,7 +143,7 @@ class PolicyModel(TrainableModel[Batch]):
         return None
 
     def prepare(self, data: Batch) -> None:
-        """Look at all the training data once before the first step, for example to place bins."""
+        """Prepare the model with all training data before the first step, for example to place bins."""
 
     def allocate_for(self, weights: Mapping[str, Tensor]) -> None:
         """Allocate buffers whose sizes depend on the training data, before `weights` are loaded."""

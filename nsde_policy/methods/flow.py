@@ -1,9 +1,9 @@
-"""Streaming Flow Policy (Jiang et al. 2025, arXiv 2505.21851): an action trajectory is a flow's trajectory.
+"""Streaming Flow Policy (Jiang et al. 2025, arXiv 2505.21851): actions follow a learned flow.
 
-A velocity field v(a, t | states) moves one action along, from the command in force through those to come. It
-is trained on the stabilised flow around each demonstrated trajectory ξ, whose marginals are
-a(t) ~ N(ξ(t), σ₀² e^(−2kt)) and whose velocity is ξ'(t) − k (a − ξ(t)); so actions can be sent while they are
-made, and what strays is pulled back. The trunk is that of the Neural SDE.
+A velocity field v(a, t | states) moves the action from the last one sent through the following ones. It is
+trained on the stabilised flow around each demonstrated trajectory ξ, whose marginals are
+a(t) ~ N(ξ(t), σ₀² e^(−2kt)) and whose velocity is ξ'(t) − k (a − ξ(t)). Actions can therefore be sent while
+others are still being computed, and deviations decay. The trunk is that of the Neural SDE.
 
 Units: actions in half their range; time t in [0, 1] over all the actions from the present on.
 """
@@ -19,24 +19,24 @@ from nsde_policy.config import NetworkConfig, Preset, Sampling, TrainConfig, Win
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
-from nsde_policy.methods.base import Draws, LossParts, PolicyModel, Stage, choose_sampling
+from nsde_policy.methods.base import Draws, LossParts, PolicyModel, choose_sampling
 from nsde_policy.methods.neural_sde.equation import build_mlp
 from nsde_policy.methods.registry import register_method
 
-OCTAVES = 4
-"""Waves of time the network is shown, each twice as fast as the one before."""
+TIME_OCTAVES = 4
+"""Number of sinusoidal time features, each twice as fast as the one before."""
 
 
 @dataclass(frozen=True)
 class StreamingFlowSampling(Sampling):
-    """How a trained field is followed."""
+    """Solver settings of a trained flow."""
 
     substeps: int = 1
     """Solver steps, and network calls, per control period."""
     solver: Literal["midpoint", "euler"] = "midpoint"
-    """Velocities from the middle of a step, allowing for the pull of the flow; or from its beginning."""
+    """Evaluate velocities in the middle of a step, corrected for the gain, or at its beginning."""
     start: float = 0.0
-    """Spread of the first point around the command in force, in units of noise."""
+    """Standard deviation of the first point around the last action, in units of `noise`."""
 
     def __post_init__(self) -> None:
         require(self, self.substeps >= 1, f"need substeps >= 1, got {self.substeps}")
@@ -45,18 +45,18 @@ class StreamingFlowSampling(Sampling):
 
 @dataclass(frozen=True)
 class StreamingFlowConfig(WindowConfig):
-    """Streaming Flow Policy."""
+    """Settings of Streaming Flow Policy."""
 
     horizon: int = 16
-    """Actions of a trajectory (T_p), counted from the oldest state seen."""
+    """Actions of a trajectory (T_p), counted from the oldest state in the input."""
     noise: float = 0.1
-    """σ₀: spread of the trained flow at the present, in half ranges of the actions."""
+    """σ₀: standard deviation of the trained flow at t = 0, in half ranges of the actions."""
     gain: float = 2.5
-    """k: how fast the flow closes in on the trajectory, per its whole length."""
+    """k: rate at which the flow converges to the trajectory, per its whole length."""
     network: NetworkConfig = field(default_factory=lambda: NetworkConfig(width=256, depth=6))
-    """Size and shape of the network."""
+    """Architecture of the network."""
     sampling: StreamingFlowSampling = field(default_factory=StreamingFlowSampling)
-    """How the field is followed, unless said otherwise when it is."""
+    """Default solver settings."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -65,14 +65,14 @@ class StreamingFlowConfig(WindowConfig):
 
 
 class FlowPoint(NamedTuple):
-    """Where a flow is at some time, and how fast it moves there."""
+    """Position and velocity of a flow at one time."""
 
     position: Tensor
     velocity: Tensor
 
 
-def trajectory_at(knots: Tensor, time: Tensor) -> FlowPoint:
-    """ξ(t) and ξ'(t) of straight lines through knots (n, N + 1, a), evenly spaced in [0, 1]; time (n, 1)."""
+def interpolate_trajectory(knots: Tensor, time: Tensor) -> FlowPoint:
+    """Return ξ(t), ξ'(t) of lines through knots (n, N + 1, a), evenly spaced in [0, 1]; time (n, 1)."""
     pieces = knots.shape[1] - 1
     scaled = time * pieces
     piece = scaled.floor().clamp(0, pieces - 1)
@@ -81,8 +81,8 @@ def trajectory_at(knots: Tensor, time: Tensor) -> FlowPoint:
     return FlowPoint(torch.lerp(left, right, scaled - piece), (right - left) * pieces)
 
 
-def stabilised_velocity(at: FlowPoint, action: Tensor, gain: float) -> Tensor:
-    """ξ'(t) − k (a − ξ(t)): along the trajectory, and back to it."""
+def stabilise_velocity(at: FlowPoint, action: Tensor, gain: float) -> Tensor:
+    """Return ξ'(t) − k (a − ξ(t)): along the trajectory and towards it."""
     return at.velocity - gain * (action - at.position)
 
 
@@ -98,7 +98,9 @@ PRESETS = {
 
 @register_method("flow", title="Streaming flow", config=StreamingFlowConfig, presets=PRESETS)
 class StreamingFlow(PolicyModel[Windows]):
-    """da/dt = v(a, t | states), followed from the command in force."""
+    """da/dt = v(a, t | states), integrated from the last action."""
+
+    losses = ("velocity",)
 
     waves: Tensor
 
@@ -106,41 +108,36 @@ class StreamingFlow(PolicyModel[Windows]):
         super().__init__()
         self.config: StreamingFlowConfig = config
         self.layout = StateLayout(layout)
-        self.register_buffer("waves", math.pi * 2.0 ** torch.arange(OCTAVES))
-        inputs = config.history * self.layout.feature_dim + layout.act_dim + 1 + 2 * OCTAVES
+        self.register_buffer("waves", math.pi * 2.0 ** torch.arange(TIME_OCTAVES))
+        inputs = config.history * self.layout.feature_dim + layout.act_dim + 1 + 2 * TIME_OCTAVES
         self.network = build_mlp(config.network, inputs, layout.act_dim, generator)
 
     def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
-        """Mean square error of the velocity at one point of the flow per window, drawn from its marginal."""
+        """Return the mean square error of the velocity at one point per window, drawn from the marginal."""
         future = batch.actions[:, self.config.history - 1 :]
-        knots = self.layout.to_unit(torch.cat([self._in_force(batch.states), future], dim=1))
+        knots = self.layout.to_unit(torch.cat([self._last_action(batch.states), future], dim=1))
         time = torch.rand((len(knots), 1), generator=generator, device=knots.device)
-        at = trajectory_at(knots, time)
+        at = interpolate_trajectory(knots, time)
         spread = self.config.noise * (-self.config.gain * time).exp()
         noise = torch.randn(at.position.shape, generator=generator, device=knots.device)
         action = at.position + spread * noise
-        wanted = stabilised_velocity(at, action, self.config.gain)
-        answer = self._velocity(self._seen(batch.states), action, time, generator)
-        return LossParts({"velocity": (answer.float() - wanted).square().mean()})
-
-    def stages(self) -> tuple[Stage, ...]:
-        """Everything at once."""
-        return (Stage(("velocity",), tuple(self.parameters())),)
+        target = stabilise_velocity(at, action, self.config.gain)
+        velocity = self._velocity(self._encode(batch.states), action, time, generator)
+        return LossParts({"velocity": (velocity.float() - target).square().mean()})
 
     @torch.no_grad()
     def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
-        """Follow the field, one action per control period.
+        """Integrate the flow, one action per control period.
 
-        Deviation: where two straight pieces of ξ meet, at every command, the network answers the mean of
-        their velocities, and that is where Euler steps of one period ask. "midpoint" asks in the middle, for
-        the velocity there of a point that moves: v̄ = v(a + v̄ Δt/2, t + Δt/2), solved with the ∂v/∂a = −k of
-        the flow around one trajectory. It is exact on trajectories, and costs the same one call. The first
-        point is the command in force itself, as in the authors' Push-T code; `start` = 1 draws it as in the
-        paper.
+        Deviation: at every action two straight pieces of ξ meet and the network outputs the mean of their
+        velocities, which is where Euler steps of one period evaluate it. "midpoint" evaluates the velocity in
+        the middle of a step, v̄ = v(a + v̄ Δt/2, t + Δt/2), solved with ∂v/∂a = −k of the flow around one
+        trajectory. It is exact on trajectories and needs the same single call. The first point is the last
+        action itself, as in the authors' code; `start` = 1 draws it as in the paper.
         """
         chosen = choose_sampling(self.config.sampling, sampling)
-        seen = self._seen(states)
-        action = self.layout.to_unit(self._in_force(states))[:, 0]
+        features = self._encode(states)
+        action = self.layout.to_unit(self._last_action(states))[:, 0]
         action = action + chosen.start * self.config.noise * draws.normal(action.shape[-1])
         dt = 1 / (self.config.longest_chunk * chosen.substeps)
         middle = 0.5 if chosen.solver == "midpoint" else 0.0
@@ -148,25 +145,25 @@ class StreamingFlow(PolicyModel[Windows]):
         path = []
         for i in range(steps * chosen.substeps):
             time = torch.full_like(action[:, :1], (i + middle) * dt)
-            action = action + step * self._velocity(seen, action, time)
+            action = action + step * self._velocity(features, action, time)
             path.append(action)
         return self.layout.from_unit(torch.stack(path[chosen.substeps - 1 :: chosen.substeps], dim=1))
 
     def network_calls(self, steps: int, sampling: Sampling | None = None) -> int:
-        """One per solver step; the first action is ready after `substeps`."""
+        """Return one call per solver step; the first action is ready after `substeps` calls."""
         return steps * choose_sampling(self.config.sampling, sampling).substeps
 
-    def _in_force(self, states: Tensor) -> Tensor:
-        """The command before the present one, ξ(0), (n, 1, a)."""
+    def _last_action(self, states: Tensor) -> Tensor:
+        """Return the last action, ξ(0), (n, 1, a)."""
         return states[:, :1, self.layout.spec.obs_dim :]
 
-    def _seen(self, states: Tensor) -> Tensor:
+    def _encode(self, states: Tensor) -> Tensor:
         return self.layout.features(states).flatten(-2)
 
     def _velocity(
-        self, seen: Tensor, action: Tensor, time: Tensor, generator: torch.Generator | None = None
+        self, features: Tensor, action: Tensor, time: Tensor, generator: torch.Generator | None = None
     ) -> Tensor:
         phase = time * self.waves
-        inputs = torch.cat([seen, action, 2 * time - 1, phase.sin(), phase.cos()], dim=-1)
+        inputs = torch.cat([features, action, 2 * time - 1, phase.sin(), phase.cos()], dim=-1)
         velocity: Tensor = self.network(inputs, generator)
         return velocity

@@ -1,6 +1,6 @@
-"""Nearest neighbours of the state: what was done where it looked most like this is done again.
+"""Nearest neighbours: replay the actions recorded at the most similar state.
 
-Nothing is learned; every recorded window is kept, and the question is how far a memory alone gets.
+Nothing is learned: all recorded windows are stored. It is the baseline of pure memorisation.
 """
 
 import math
@@ -25,14 +25,14 @@ SAME_PLACE = 1e-6
 
 @dataclass(frozen=True)
 class NearestNeighboursSampling(Sampling):
-    """How neighbours are turned into actions; the memory stays the same."""
+    """How neighbours are combined to actions."""
 
     k: int = 1
-    """Neighbours that are averaged; 1 replays what was done at the nearest."""
+    """Neighbours that are averaged; 1 replays the nearest."""
     weights: Literal["uniform", "inverse"] = "uniform"
-    """All neighbours count alike, or by the inverse of their distance."""
+    """Equal weights, or weights by inverse distance."""
     actions: Literal["absolute", "relative"] = "absolute"
-    """Repeat the recorded commands, or move them by how far the last command is from the one recorded."""
+    """Replay recorded actions, or shift them by the difference of the last actions."""
 
     def __post_init__(self) -> None:
         require(self, self.k >= 1, f"need k >= 1, got {self.k}")
@@ -40,12 +40,12 @@ class NearestNeighboursSampling(Sampling):
 
 @dataclass(frozen=True)
 class NearestNeighboursConfig(WindowConfig):
-    """Nearest neighbours of the state."""
+    """Settings of nearest neighbours."""
 
     horizon: int = 9
-    """Actions remembered with a state (T_p), counted from the oldest state seen."""
+    """Actions stored with a state (T_p), counted from the oldest state in the input."""
     sampling: NearestNeighboursSampling = field(default_factory=NearestNeighboursSampling)
-    """How neighbours are turned into actions, unless said otherwise when they are."""
+    """Default combination of neighbours."""
 
 
 PRESETS = {
@@ -59,7 +59,7 @@ PRESETS = {
 
 @register_method("knn", title="Nearest neighbours", config=NearestNeighboursConfig, presets=PRESETS)
 class NearestNeighbours(PolicyModel[Windows]):
-    """Distances are Euclidean over all states seen, positions in [-1, 1], angles as sine and cosine."""
+    """Euclidean distances over all states of the input, positions in [-1, 1], angles as sine and cosine."""
 
     features: Tensor
     previous: Tensor
@@ -76,32 +76,34 @@ class NearestNeighbours(PolicyModel[Windows]):
         self.register_buffer("actions", torch.empty(0, config.longest_chunk, layout.act_dim))
 
     def prepare(self, data: Windows) -> None:
-        """Remember every window: its features, the command before it, the commands from its present on."""
+        """Store the features, the previous action and the following actions of every window."""
         self.features = self.layout.features(data.states).flatten(-2)
         self.previous = data.states[:, 0, self.layout.spec.obs_dim :].clone()
         self.actions = data.actions[:, self.config.history - 1 :].clone()
 
     def allocate_for(self, weights: Mapping[str, Tensor]) -> None:
-        """As many windows as the saved memory holds."""
+        """Allocate as many windows as the checkpoint holds."""
         for name in ("features", "previous", "actions"):
             buffer = getattr(self, name)
             n = weights[name].shape[:1] if name in weights else (0,)
             setattr(self, name, buffer.new_empty(*n, *buffer.shape[1:]))
 
     def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
-        """None: there is nothing to train."""
+        """Return no losses; there is nothing to train."""
         return LossParts({})
 
     def stages(self) -> tuple[Stage, ...]:
-        """None."""
+        """Return no stages; there is nothing to train."""
         return ()
 
     @torch.no_grad()
     def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
-        """The actions of the nearest recorded state, or the mean of several's; nothing is drawn."""
+        """Return the actions of the nearest recorded state, or a mean of several; deterministic."""
         chosen = choose_sampling(self.config.sampling, sampling)
         if chosen.k > len(self.features):
-            raise ConfigError(f"k = {chosen.k} neighbours, but {len(self.features)} windows are remembered")
+            raise ConfigError(
+                f"k is {chosen.k}, but only {len(self.features)} windows are stored; choose a smaller k"
+            )
         query = self.layout.features(states).flatten(-2)
         between = torch.cdist(query, self.features, compute_mode="donot_use_mm_for_euclid_dist")
         distance, index = between.topk(chosen.k, largest=False)
@@ -113,13 +115,13 @@ class NearestNeighbours(PolicyModel[Windows]):
         return self._mean(actions, weight / weight.sum(-1, keepdim=True))
 
     def network_calls(self, steps: int, sampling: Sampling | None = None) -> int:
-        """There is no network to call."""
+        """Return 0; there is no network."""
         return 0
 
     def _mean(self, actions: Tensor, weight: Tensor) -> Tensor:
         """Weighted mean over neighbours, actions (rows, k, steps, a), weight (rows, k), nearest first.
 
-        Taken as the nearest plus the mean way from it to the others, the shorter way round for angles.
+        Computed as the nearest plus the mean difference to the others; for angles the shorter way round.
         """
         way = actions - actions[:, :1]
         shorter = torch.remainder(way + math.pi, 2 * math.pi) - math.pi

@@ -1,8 +1,8 @@
-"""LSTM-GMM: a recurrent policy whose answer is a mixture of Gaussians (BC-RNN of Mandlekar et al. 2021).
+"""LSTM-GMM: a recurrent policy that outputs a mixture of Gaussians (BC-RNN of Mandlekar et al. 2021).
 
 The low-dimensional baseline of Robomimic, which is also the LSTM-GMM of the Diffusion Policy paper: two LSTM
-layers of 400 units, read over ten control periods, then five diagonal Gaussians over the action, in units of
-half its range. What it sees of a state is the observation alone.
+layers of 400 units, over ten control periods, then five diagonal Gaussians over the action, in units of half
+its range. Its input is the observation alone.
 """
 
 import math
@@ -18,8 +18,7 @@ from nsde_policy.core.networks import dropout_mask, linear, weights_from
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows, blur
-from nsde_policy.errors import ConfigError
-from nsde_policy.methods.base import Draws, LossParts, PolicyModel, Stage, choose_sampling
+from nsde_policy.methods.base import Draws, LossParts, PolicyModel, choose_sampling
 from nsde_policy.methods.registry import register_method
 
 LOW_NOISE = 1e-4
@@ -28,10 +27,10 @@ LOW_NOISE = 1e-4
 
 @dataclass(frozen=True)
 class LSTMGMMSampling(Sampling):
-    """How an action is drawn from the mixture."""
+    """Sampling from the mixture."""
 
     noise: Literal["low", "full"] = "low"
-    """Draw a component and stay at its mean, to within 1e-4; or draw from it as it was learned."""
+    """Draw a component and take its mean (to 1e-4), or sample from the component."""
 
     def __post_init__(self) -> None:
         require(self, self.noise in ("low", "full"), f"noise is 'low' or 'full', got {self.noise!r}")
@@ -39,12 +38,12 @@ class LSTMGMMSampling(Sampling):
 
 @dataclass(frozen=True)
 class LSTMGMMConfig(WindowConfig):
-    """A recurrent network that answers with a mixture of Gaussians."""
+    """Settings of LSTM-GMM."""
 
     history: int = 10
-    """States the LSTM reads, the present one included."""
+    """Number of states in the input, including the current one."""
     horizon: int = 10
-    """Actions of a window: one for each state read, so the same as history."""
+    """Actions of a window; equal to history."""
     hidden: int = 400
     """Units per LSTM layer."""
     layers: int = 2
@@ -54,16 +53,16 @@ class LSTMGMMConfig(WindowConfig):
     min_std: float = 1e-4
     """Smallest standard deviation of a component in training, in half ranges of the action."""
     dropout: float = 0.0
-    """Fraction of each layer's outputs left out in training; the original leaves out none."""
+    """Dropout probability of each layer's outputs in training; 0 in the original."""
     noise: float = 0.0
-    """Blur of the states read in training, in each dimension's typical increment; the original has none."""
+    """Noise on the input states in training, in standard deviations of the increments; 0 in the original."""
     sampling: LSTMGMMSampling = field(default_factory=LSTMGMMSampling)
-    """How actions are drawn, unless said otherwise when they are."""
+    """Default settings of sampling."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         same = self.horizon == self.history
-        require(self, same, f"one action for each state read: horizon {self.horizon}, history {self.history}")
+        require(self, same, f"need horizon == history, got {self.horizon} and {self.history}")
         for name in ("hidden", "layers", "modes"):
             require(self, getattr(self, name) >= 1, f"need {name} >= 1, got {getattr(self, name)}")
         require(self, 0 < self.min_std < math.inf, f"need min_std > 0, got {self.min_std}")
@@ -82,13 +81,13 @@ class Mixture(NamedTuple):
     """σₖ, (..., modes, dim)."""
 
     def log_likelihood(self, x: Tensor) -> Tensor:
-        """Log Σₖ wₖ N(x; μₖ, σₖ²), (...), of points (..., dim)."""
+        """Return log Σₖ wₖ N(x; μₖ, σₖ²), (...), of points (..., dim)."""
         z = (x.unsqueeze(-2) - self.mean) / self.std
         each = -(0.5 * z.square() + self.std.log() + 0.5 * math.log(2 * math.pi)).sum(-1)
         return (self.logits.log_softmax(-1) + each).logsumexp(-1)
 
     def sample(self, uniform: Tensor, normal: Tensor) -> Tensor:
-        """Points (..., dim): a number in [0, 1), (..., 1), picks the component, normal ones where in it."""
+        """Draw points (..., dim): `uniform` (..., 1) selects the component, `normal` the point within it."""
         below = self.logits.softmax(-1).cumsum(-1)[..., :-1]
         index = (uniform >= below).sum(-1)[..., None, None].expand_as(self.mean[..., :1, :])
         mean, std = (values.gather(-2, index).squeeze(-2) for values in (self.mean, self.std))
@@ -112,20 +111,23 @@ PRESETS = {
         chunk=1,
     ),
 }
-"""`default` has the original's sizes and, against overfitting, blur, dropout, weight decay, averaged weights.
+"""`default` has the original sizes and, against overfitting, noise, dropout, weight decay and averaged
+weights.
 
-`original` has Robomimic's batches, number of steps and rate, but lets the rate fall and clips the gradient.
+`original` has Robomimic's batch size, steps and learning rate, with cosine decay and gradient clipping.
 """
 
 
 @register_method("lstm_gmm", title="LSTM-GMM", config=LSTMGMMConfig, presets=PRESETS)
 class LSTMGMM(PolicyModel[Windows]):
-    """p(aₜ | the observations of the window up to t), for every t of the window.
+    """p(aₜ | observations of the window up to t), for every t of the window.
 
-    Deviation: the original carries the LSTM's memory from one control period to the next and clears it every
-    ten. Here each plan reads the last ten observations afresh: nothing hides between calls, and the network
-    always knows as much as at the end of a training window.
+    Deviation: the original keeps the LSTM state between control periods and resets it every ten. Here each
+    plan processes the last ten observations, so that there is no hidden state between calls and the network
+    always has as much context as at the end of a training window.
     """
+
+    losses = ("nll",)
 
     def __init__(self, config: LSTMGMMConfig, layout: StateSpec, *, generator: torch.Generator) -> None:
         super().__init__()
@@ -137,34 +139,30 @@ class LSTMGMM(PolicyModel[Windows]):
         self.head = linear(config.hidden, config.modes * (1 + 2 * layout.act_dim), generator)
 
     def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
-        """Minus the mean log likelihood of all actions of the windows, in units of half their range."""
+        """Return the mean negative log likelihood of all actions of the windows, in half ranges."""
         states = batch.states
         if self.config.noise > 0:
             states = blur(states, self.config.noise * self.layout.increment_std, generator)
-        mixture = self._mixture(self._read(states, generator))
+        mixture = self._predict(self._run_lstm(states, generator))
         return LossParts({"nll": -mixture.log_likelihood(self.layout.to_unit(batch.actions)).mean()})
-
-    def stages(self) -> tuple[Stage, ...]:
-        """Everything at once."""
-        return (Stage(("nll",), tuple(self.parameters())),)
 
     @torch.no_grad()
     def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
-        """One action, drawn from the mixture at the present state."""
-        require(self, steps == 1, f"plans hold one action, asked for {steps}")
-        how = choose_sampling(self.config.sampling, sampling)
-        mixture = self._mixture(self._read(states)[:, -1])
-        if how.noise == "low":
+        """Draw one action from the mixture at the current state."""
+        require(self, steps == 1, f"a plan holds one action, got steps {steps}")
+        chosen = choose_sampling(self.config.sampling, sampling)
+        mixture = self._predict(self._run_lstm(states)[:, -1])
+        if chosen.noise == "low":
             mixture = mixture._replace(std=torch.full_like(mixture.std, LOW_NOISE))
         action = mixture.sample(draws.uniform(1), draws.normal(self.layout.spec.act_dim))
         return self.layout.from_unit(action).unsqueeze(1)
 
     def network_calls(self, steps: int, sampling: Sampling | None = None) -> int:
-        """One, in which the LSTM takes `history` steps, one after the other."""
+        """Return one call, in which the LSTM takes `history` sequential steps."""
         return 1
 
-    def _read(self, states: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """What the top layer has in mind at each state, the oldest first, (rows, history, hidden)."""
+    def _run_lstm(self, states: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Return the output of the last layer at each state, oldest first, (rows, history, hidden)."""
         h = self.layout.obs_features(states.flip(1))
         masks = self._dropout_masks(h, generator)
         for i, layer in enumerate(self.lstm):
@@ -173,8 +171,8 @@ class LSTMGMM(PolicyModel[Windows]):
                 h = h * masks[i]
         return h
 
-    def _mixture(self, h: Tensor) -> Mixture:
-        """The mixture over actions that (..., hidden) stands for."""
+    def _predict(self, h: Tensor) -> Mixture:
+        """Return the mixture over actions given (..., hidden)."""
         modes, dim = self.config.modes, self.layout.spec.act_dim
         logits, mean, std = self.head(h).float().split([modes, modes * dim, modes * dim], dim=-1)
         return Mixture(
@@ -184,10 +182,8 @@ class LSTMGMM(PolicyModel[Windows]):
         )
 
     def _dropout_masks(self, features: Tensor, generator: torch.Generator | None) -> Tensor | None:
-        """One draw for all layers, (layers, rows, history, hidden)."""
+        """Draw the masks of all layers, (layers, rows, history, hidden)."""
         if not self.training or self.config.dropout == 0:
             return None
-        if generator is None:
-            raise ConfigError("dropout in training needs a generator to draw from")
         shape = (self.config.layers, *features.shape[:-1], self.config.hidden)
         return dropout_mask(shape, 1 - self.config.dropout, features, generator)

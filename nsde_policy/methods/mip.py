@@ -1,8 +1,7 @@
-"""Minimal Iterative Policy: a guess, then a second look at it (Pan et al. 2025, arXiv 2512.01809).
+"""Minimal Iterative Policy: a prediction and one refinement (Pan et al. 2025, arXiv 2512.01809).
 
-"Much Ado About Noising" asks what flow policies owe their success to, and leaves two things of them: noise on
-the actions in training, and a second call that is shown the first one's answer. There is no distribution to
-sample from. The trunk is that of the Neural SDE and of the plain regression.
+"Much Ado About Noising" reduces flow policies to two ingredients: noise on the actions in training, and a
+second call whose input includes the first output. It is deterministic. The trunk is that of the Neural SDE.
 """
 
 from dataclasses import dataclass, field
@@ -15,23 +14,23 @@ from nsde_policy.config import NetworkConfig, Preset, Sampling, TrainConfig, Win
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
-from nsde_policy.methods.base import Draws, LossParts, PolicyModel, Stage
+from nsde_policy.methods.base import Draws, LossParts, PolicyModel
 from nsde_policy.methods.neural_sde.equation import build_mlp
 from nsde_policy.methods.registry import register_method
 
 
 @dataclass(frozen=True)
 class MIPConfig(WindowConfig):
-    """Minimal Iterative Policy."""
+    """Settings of Minimal Iterative Policy."""
 
     horizon: int = 9
-    """Actions predicted (T_p), counted from the oldest state seen."""
+    """Predicted actions (T_p), counted from the oldest state in the input."""
     time: float = 0.9
-    """t* of the second call: it is shown t* times the actions and 1 − t* times noise."""
+    """t* of the second call, whose input is t* times the actions plus 1 − t* times noise."""
     weighting: Literal["equal", "velocity"] = "equal"
-    """Both calls' errors count alike, or as those of a flow's velocity: divided by t* and by 1 − t*."""
+    """Weights of the two errors: equal, or those of a flow's velocity (divided by t* and 1 − t*)."""
     network: NetworkConfig = field(default_factory=lambda: NetworkConfig(width=256, depth=6))
-    """Size and shape of the network."""
+    """Architecture of the network."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -48,7 +47,9 @@ PRESETS = {
 
 @register_method("mip", title="Two-step MIP", config=MIPConfig, presets=PRESETS)
 class MIP(PolicyModel[Windows]):
-    """â₀ = π(o, 0, 0), then a = π(o, t* â₀, t*): both regress the actions themselves."""
+    """â₀ = π(o, 0, 0), then a = π(o, t* â₀, t*); both regress the actions."""
+
+    losses = ("first", "second")
 
     def __init__(self, config: MIPConfig, layout: StateSpec, *, generator: torch.Generator) -> None:
         super().__init__()
@@ -59,26 +60,22 @@ class MIP(PolicyModel[Windows]):
         self.network = build_mlp(config.network, inputs, chunk, generator)
 
     def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
-        """‖π(o, 0, 0) − a‖² and ‖π(o, t* a + (1 − t*) z, t*) − a‖², z ~ N(0, 1), a in half ranges; means."""
+        """Return ‖π(o, 0, 0) − a‖² and ‖π(o, t* a + (1 − t*) z, t*) − a‖², means over half ranges."""
         features = self.layout.features(batch.states).flatten(-2)
         actions = self.layout.to_unit(batch.actions).flatten(-2)
         time = self.config.time
         noise = torch.randn(actions.shape, generator=generator, device=actions.device)
         shown = torch.cat([torch.zeros_like(actions), time * actions + (1 - time) * noise])
         times = torch.cat([torch.zeros_like(actions[:, :1]), torch.full_like(actions[:, :1], time)])
-        answer = self.network(torch.cat([features.repeat(2, 1), shown, times], dim=-1), generator)
-        first, second = (answer.float() - actions.repeat(2, 1)).square().chunk(2)
+        output = self.network(torch.cat([features.repeat(2, 1), shown, times], dim=-1), generator)
+        first, second = (output.float() - actions.repeat(2, 1)).square().chunk(2)
         equal = self.config.weighting == "equal"
         weights = (1.0, 1.0) if equal else (1 / time**2, 1 / (1 - time) ** 2)
         return LossParts({"first": weights[0] * first.mean(), "second": weights[1] * second.mean()})
 
-    def stages(self) -> tuple[Stage, ...]:
-        """Everything at once."""
-        return (Stage(("first", "second"), tuple(self.parameters())),)
-
     @torch.no_grad()
     def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
-        """The second answer, the same whatever is drawn."""
+        """Return the output of the second call; deterministic."""
         features = self.layout.features(states).flatten(-2)
         guess = features.new_zeros(len(states), self.config.horizon * self.layout.spec.act_dim)
         for time in (0.0, self.config.time):
@@ -89,5 +86,5 @@ class MIP(PolicyModel[Windows]):
         return self.layout.from_unit(actions[:, present : present + steps])
 
     def network_calls(self, steps: int, sampling: Sampling | None = None) -> int:
-        """Two for the whole chunk."""
+        """Return two calls for the whole chunk."""
         return 2

@@ -1,6 +1,6 @@
-"""Plain regression of an action chunk: what a sceptic asks for first.
+"""Plain regression of an action chunk, the simplest baseline.
 
-The same trunk as the Neural SDE's, the square loss, one call for the whole chunk; no noise, no samples.
+The trunk of the Neural SDE, the square loss and one network call for the whole chunk; deterministic.
 """
 
 from dataclasses import dataclass, field
@@ -12,19 +12,19 @@ from nsde_policy.config import NetworkConfig, Preset, Sampling, TrainConfig, Win
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
-from nsde_policy.methods.base import Draws, LossParts, PolicyModel, Stage
+from nsde_policy.methods.base import Draws, LossParts, PolicyModel
 from nsde_policy.methods.neural_sde.equation import build_mlp
 from nsde_policy.methods.registry import register_method
 
 
 @dataclass(frozen=True)
 class RegressionConfig(WindowConfig):
-    """Regression of action chunks."""
+    """Settings of regression."""
 
     horizon: int = 9
-    """Actions predicted (T_p), counted from the oldest state seen."""
+    """Predicted actions (T_p), counted from the oldest state in the input."""
     network: NetworkConfig = field(default_factory=lambda: NetworkConfig(width=256, depth=6))
-    """Size and shape of the network."""
+    """Architecture of the network."""
 
 
 PRESETS = {
@@ -37,7 +37,9 @@ PRESETS = {
 
 @register_method("regression", title="Regression", config=RegressionConfig, presets=PRESETS)
 class Regression(PolicyModel[Windows]):
-    """a = network(states), the mean of what was done."""
+    """a = network(states), the mean of the demonstrated actions."""
+
+    losses = ("square",)
 
     def __init__(self, config: RegressionConfig, layout: StateSpec, *, generator: torch.Generator) -> None:
         super().__init__()
@@ -47,22 +49,18 @@ class Regression(PolicyModel[Windows]):
         self.network = build_mlp(config.network, inputs, config.horizon * layout.act_dim, generator)
 
     def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
-        """Mean square error of the actions, in units of half their range."""
+        """Return the mean square error of the actions, in half ranges."""
         error = self._actions(batch.states, generator) - self.layout.to_unit(batch.actions)
         return LossParts({"square": error.square().mean()})
 
-    def stages(self) -> tuple[Stage, ...]:
-        """Everything at once."""
-        return (Stage(("square",), tuple(self.parameters())),)
-
     @torch.no_grad()
     def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
-        """The mean, the same whatever is drawn."""
+        """Return the predicted actions; deterministic."""
         present = self.config.history - 1
         return self.layout.from_unit(self._actions(states)[:, present : present + steps])
 
     def network_calls(self, steps: int, sampling: Sampling | None = None) -> int:
-        """One for the whole chunk."""
+        """Return one call for the whole chunk."""
         return 1
 
     def _actions(self, states: Tensor, generator: torch.Generator | None = None) -> Tensor:

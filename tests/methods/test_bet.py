@@ -22,9 +22,9 @@ from nsde_policy.methods.bet.model import (
     BehaviourTransformerConfig,
     BehaviourTransformerSampling,
     draw_bins,
+    find_bin,
     focal_loss,
     k_means,
-    nearest,
     offset_error,
 )
 from nsde_policy.methods.bet.network import BlockMasks, CausalTransformer
@@ -86,7 +86,7 @@ def test_k_means_finds_clusters_that_lie_apart_from_nearly_every_start():
 def test_k_means_ends_where_every_centre_is_the_mean_of_the_points_nearest_to_it():
     points = torch.rand(500, 2, generator=seeded())
     found = k_means(points, 16, generator=seeded(1))
-    chosen = nearest(points, found)
+    chosen = find_bin(points, found)
     assert set(chosen.tolist()) == set(range(16))
     for i in range(16):
         torch.testing.assert_close(found[i], points[chosen == i].mean(0))
@@ -175,7 +175,7 @@ def test_the_loss_knows_the_true_bin_and_where_in_it_the_action_lies():
     """A network that says the right bin and the right offset loses nothing."""
     model, batch = build(), rows()
     action = model.layout.to_unit(batch.actions)
-    chosen = nearest(action, model.centres)
+    chosen = find_bin(action, model.centres)
     logits = 100 * functional.one_hot(chosen, 5).float()
     offsets = (action - model.centres[chosen]).unsqueeze(-2).expand(-1, -1, 5, -1)
     model._answer = lambda *_: (logits, offsets)  # type: ignore[assignment, method-assign]

@@ -31,9 +31,9 @@ from nsde_policy.methods.diffusion.model import (
     DiffusionSampling,
     TransformerConfig,
     UNetConfig,
-    chain_of,
-    denoiser_of,
-    schedule,
+    build_chain,
+    build_denoiser,
+    noise_schedule,
 )
 from nsde_policy.methods.registry import get_method
 from nsde_policy.run_config import RunConfig
@@ -80,8 +80,8 @@ def batch(config: DiffusionConfig, n: int = 5) -> Windows:
 
 def test_the_schedule_is_the_cosine_of_nichol_and_dhariwal():
     angle = [math.cos((t / LEVELS + 0.008) / 1.008 * math.pi / 2) ** 2 for t in range(LEVELS)]
-    assert schedule()[:-1] == pytest.approx([a / angle[0] for a in angle[1:]], rel=1e-3)
-    assert 0 < schedule()[-1] < 1e-6
+    assert noise_schedule()[:-1] == pytest.approx([a / angle[0] for a in angle[1:]], rel=1e-3)
+    assert 0 < noise_schedule()[-1] < 1e-6
 
 
 def test_blurring_step_by_step_has_the_marginals_of_blurring_at_once():
@@ -89,7 +89,7 @@ def test_blurring_step_by_step_has_the_marginals_of_blurring_at_once():
     n, x0, rng = 40_000, 0.8, seeded()
     betas = DDPMScheduler(num_train_timesteps=LEVELS, beta_schedule="squaredcos_cap_v2").betas
     x = torch.full((n,), x0)
-    for t, (beta, kept) in enumerate(zip(betas.tolist(), schedule(), strict=True)):
+    for t, (beta, kept) in enumerate(zip(betas.tolist(), noise_schedule(), strict=True)):
         x = math.sqrt(1 - beta) * x + math.sqrt(beta) * torch.randn(n, generator=rng)
         if t in (0, 10, 50, 80, 99):
             std = math.sqrt(1 - kept)
@@ -111,8 +111,8 @@ def epsilon(x: Tensor, t: int) -> Tensor:
 
 def down_the_chain(sampling: DiffusionSampling, x: Tensor, noise: Tensor) -> list[Tensor]:
     path = []
-    for step, z in zip(chain_of(sampling), noise, strict=True):
-        x = step.down(x, epsilon(x, step.t), z if step.fresh > 0 else None)
+    for step, z in zip(build_chain(sampling), noise, strict=True):
+        x = step.apply(x, epsilon(x, step.t), z if step.fresh > 0 else None)
         path.append(x)
     return path
 
@@ -149,8 +149,8 @@ def test_a_ddim_chain_is_the_one_of_diffusers(steps: int):
 @settings(max_examples=20, deadline=None)
 def test_ddim_with_any_number_of_steps_is_diffusers_on_the_levels_that_are_left(steps: int):
     """A scheduler made of those levels alone (Nichol & Dhariwal's respacing) takes the same steps."""
-    chain = chain_of(DiffusionSampling("ddim", steps))
-    kept = [1.0, *(schedule()[step.t] for step in chain[::-1])]
+    chain = build_chain(DiffusionSampling("ddim", steps))
+    kept = [1.0, *(noise_schedule()[step.t] for step in chain[::-1])]
     betas = [1 - after / before for before, after in itertools.pairwise(kept)]
     scheduler = DDIMScheduler(num_train_timesteps=steps, trained_betas=betas, clip_sample=True)
     scheduler.set_timesteps(steps)
@@ -169,10 +169,10 @@ def test_with_the_true_noise_the_chain_samples_a_known_law(sampling: DiffusionSa
     """x₀ ~ N(0.1, ¼²): ε̂ is known in closed form, and so is the limit of many steps; so few lose 5 %."""
     mean, std, n = 0.1, 0.25, 20_000
     x, rng = torch.randn(n, generator=seeded()), seeded(1)
-    for step in chain_of(sampling):
+    for step in build_chain(sampling):
         variance = step.kept * std**2 + 1 - step.kept
         exact = math.sqrt(1 - step.kept) * (x - math.sqrt(step.kept) * mean) / variance
-        x = step.down(x, exact, torch.randn(n, generator=rng) if step.fresh > 0 else None)
+        x = step.apply(x, exact, torch.randn(n, generator=rng) if step.fresh > 0 else None)
     assert x.mean().item() == pytest.approx(mean, abs=0.01)
     assert x.std().item() == pytest.approx(std, rel=0.08)
 
@@ -182,10 +182,10 @@ def test_a_plan_is_the_chain_of_diffusers_with_the_network_in_it():
     scheduler = DDPMScheduler(num_train_timesteps=LEVELS, beta_schedule="squaredcos_cap_v2")
     scheduler.set_timesteps(LEVELS)
     noise = draws(3).normal(LEVELS, 8, 2)
-    x, context = noise[:, 0], model.network.context(model.layout.obs_features(rows.states.flip(1)))
+    x, context = noise[:, 0], model.network.embed_observations(model.layout.obs_features(rows.states.flip(1)))
     with torch.no_grad():
         for k, t in enumerate(scheduler.timesteps):
-            found = model.network(x, model.network.clock(t[None]), context)
+            found = model.network(x, model.network.embed_levels(t[None]), context)
             mean = scheduler.step(found, t, x, generator=seeded(9)).prev_sample
             if t > 0:  # its own noise out, ours in
                 std = scheduler._get_variance(t) ** 0.5
@@ -236,7 +236,7 @@ def test_noise_found_depends_on_every_observation_on_the_step_and_not_on_the_las
     def found(states: Tensor, t: Tensor) -> Tensor:
         with torch.no_grad():
             net = model.network
-            out: Tensor = net(x, net.clock(t), net.context(model._observations(states)))
+            out: Tensor = net(x, net.embed_levels(t), net.embed_observations(model._observations(states)))
         return out
 
     here = found(rows.states, t)
@@ -268,18 +268,18 @@ def test_what_is_computed_once_per_plan_is_what_training_computes(config: Diffus
     """A step for each row, or one for all of them, gives the same noise."""
     model, rows = build(config), batch(config)
     net, x = model.network, torch.randn(5, config.horizon, 2, generator=seeded())
-    context = net.context(model._observations(rows.states))
+    context = net.embed_observations(model._observations(rows.states))
     levels = torch.tensor([3, 50, 3, 99, 50])
-    mixed = net(x, net.clock(levels), context)
+    mixed = net(x, net.embed_levels(levels), context)
     for row, t in enumerate(levels.tolist()):
-        torch.testing.assert_close(mixed[row], net(x, net.clock(torch.tensor([t])), context)[row])
+        torch.testing.assert_close(mixed[row], net(x, net.embed_levels(torch.tensor([t])), context)[row])
 
 
 def test_an_action_of_the_transformer_sees_no_later_action_and_no_later_observation():
     model, rows = build(TRANSFORMER), batch(TRANSFORMER)
     net, x = model.network, torch.randn(5, 6, 2, generator=seeded(), requires_grad=True)
     obs = model._observations(rows.states).requires_grad_()
-    out = net(x, net.clock(torch.tensor([50])), net.context(obs))
+    out = net(x, net.embed_levels(torch.tensor([50])), net.embed_observations(obs))
     for i in range(6):
         by_action, by_obs = torch.autograd.grad(out[:, i].sum(), (x, obs), retain_graph=True)
         assert [bool(by_action[:, j].abs().max() > 0) for j in range(6)] == [j <= i for j in range(6)]
@@ -297,7 +297,10 @@ def test_attention_is_the_same_written_out_or_by_torch():
 def test_dropout_is_drawn_from_the_generator_and_refuses_to_go_without():
     model, rows = build(TRANSFORMER).train(), batch(TRANSFORMER)
     net, x = model.network, torch.zeros(5, 6, 2)
-    clock, context = net.clock(torch.tensor([1])), net.context(model._observations(rows.states))
+    clock, context = (
+        net.embed_levels(torch.tensor([1])),
+        net.embed_observations(model._observations(rows.states)),
+    )
     assert torch.equal(net(x, clock, context, seeded(1)), net(x, clock, context, seeded(1)))
     assert not torch.equal(net(x, clock, context, seeded(1)), net(x, clock, context, seeded(2)))
     with pytest.raises(ConfigError, match="needs a generator"):
@@ -313,7 +316,9 @@ def test_the_loss_is_that_of_the_noise_and_reaches_every_weight(config: Diffusio
     noisy = model.add_noise(model.layout.to_unit(rows.actions), noise, t)
     net = model.network
     expected = (
-        (net(noisy, net.clock(t), net.context(model._observations(rows.states))) - noise).square().mean()
+        (net(noisy, net.embed_levels(t), net.embed_observations(model._observations(rows.states))) - noise)
+        .square()
+        .mean()
     )
     torch.testing.assert_close(model.loss(rows, seeded(7)).parts["noise"], expected)
     model.train().loss(rows, seeded(7)).total(("noise",)).backward()  # type: ignore[no-untyped-call]
@@ -357,7 +362,7 @@ def test_presets_have_the_sizes_of_the_original_or_the_small_ones_they_promise(
     config = PRESETS[preset].model
     assert isinstance(config, DiffusionConfig)
     with torch.device("meta"):
-        parameters = sum(p.numel() for p in denoiser_of(config, 2, 6).parameters())
+        parameters = sum(p.numel() for p in build_denoiser(config, 2, 6).parameters())
     assert low < parameters < high
 
 

@@ -18,8 +18,8 @@ from nsde_policy.methods.flow import (
     StreamingFlow,
     StreamingFlowConfig,
     StreamingFlowSampling,
-    stabilised_velocity,
-    trajectory_at,
+    interpolate_trajectory,
+    stabilise_velocity,
 )
 from nsde_policy.training.loop import fit
 from tests.helpers.toy_problems import (
@@ -45,7 +45,7 @@ def build(**changes: Any) -> StreamingFlow:
 @given(st.floats(0, 1), st.integers(1, 9))
 def test_a_trajectory_runs_straight_between_its_knots(time: float, pieces: int):
     knots = torch.randn(1, pieces + 1, 2, generator=seeded(pieces), dtype=torch.float64)
-    at = trajectory_at(knots, torch.tensor([[time]], dtype=torch.float64))
+    at = interpolate_trajectory(knots, torch.tensor([[time]], dtype=torch.float64))
     grid = np.linspace(0, 1, pieces + 1)
     for d in range(2):
         line = knots[0, :, d].numpy()
@@ -60,12 +60,12 @@ def test_the_stabilised_flow_has_the_marginals_that_it_is_trained_on():
     knots = torch.tensor([[0.0], [0.5], [0.2], [0.2], [1.0]]).expand(n, -1, -1)
     action = noise * torch.randn(n, 1, generator=seeded())
     for i in range(steps):
-        at = trajectory_at(knots, torch.full((n, 1), i / steps))
+        at = interpolate_trajectory(knots, torch.full((n, 1), i / steps))
         if i in (50, 150, 250, 350):
             spread = noise * math.exp(-gain * i / steps)
             assert (action - at.position).mean().item() == pytest.approx(0, abs=4 * spread / math.sqrt(n))
             assert action.std().item() == pytest.approx(spread, rel=0.03)
-        action = action + stabilised_velocity(at, action, gain) / steps
+        action = action + stabilise_velocity(at, action, gain) / steps
     assert action.mean().item() == pytest.approx(1.0, abs=0.01)
 
 
@@ -116,8 +116,8 @@ class Exact(nn.Module):
         self.knots, self.gain = knots, gain
 
     def forward(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        at = trajectory_at(self.knots.expand(len(x), -1, -1), (x[:, 5:6] + 1) / 2)
-        return stabilised_velocity(at, x[:, 4:5], self.gain)
+        at = interpolate_trajectory(self.knots.expand(len(x), -1, -1), (x[:, 5:6] + 1) / 2)
+        return stabilise_velocity(at, x[:, 4:5], self.gain)
 
 
 @pytest.mark.parametrize("substeps", [1, 4])

@@ -18,10 +18,10 @@ from nsde_policy.methods.ibc import (
     ImplicitBC,
     ImplicitBCConfig,
     ImplicitBCSampling,
-    derivative_free,
     info_nce,
-    langevin,
     resample,
+    run_langevin,
+    search_derivative_free,
 )
 from nsde_policy.training.loop import fit
 from tests.helpers.toy_problems import (
@@ -81,7 +81,7 @@ def found(energy: Any, *, n: int = 512, iterations: int = 5, rows: int = 3, size
     candidates = 2 * torch.rand(rows, n, size, generator=seeded()) - 1
     noise = torch.randn(rows, iterations, n, size, generator=seeded(1))
     uniform = torch.rand(rows, iterations, n, generator=seeded(2))
-    return derivative_free(energy, candidates, noise, uniform, spread=0.1, shrink=0.5)
+    return search_derivative_free(energy, candidates, noise, uniform, spread=0.1, shrink=0.5)
 
 
 def test_derivative_free_search_finds_the_minimum_of_a_bowl():
@@ -107,7 +107,7 @@ def test_langevin_dynamics_samples_a_gaussian_energy():
     s, size, n, steps = 0.15, 0.01, 4000, 60
     noise = torch.randn(1, steps, n, 1, generator=seeded())
     start = 0.5 * (2 * torch.rand(1, n, 1, generator=seeded(1)) - 1)
-    last = langevin(lambda a: a.square().sum(-1) / (2 * s**2), start, noise, [size] * steps)
+    last = run_langevin(lambda a: a.square().sum(-1) / (2 * s**2), start, noise, [size] * steps)
     expected = s**2 / (1 - size / (4 * s**2))
     assert last.mean().item() == pytest.approx(0, abs=4 * s / math.sqrt(n))
     assert last.var().item() == pytest.approx(expected, rel=0.08)

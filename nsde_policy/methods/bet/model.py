@@ -1,7 +1,7 @@
-"""Behaviour Transformer (Shafiullah et al. 2022): which bin of actions, and where in it.
+"""Behaviour Transformer (Shafiullah et al. 2022): a bin of actions and an offset within it.
 
-The actions of the demonstrations are sorted into bins by k-means. A transformer reads the last observations
-and says at each of them how likely every bin is and, for every bin, how far from its centre the action lies.
+The demonstrated actions are clustered into bins by k-means. From the last observations, a transformer
+predicts the probability of each bin and, for each bin, the offset of the action from its centre.
 """
 
 import math
@@ -14,17 +14,17 @@ from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig, requ
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows, blur
-from nsde_policy.methods.base import Draws, LossParts, PolicyModel, Stage, choose_sampling
+from nsde_policy.methods.base import Draws, LossParts, PolicyModel, choose_sampling
 from nsde_policy.methods.bet.network import CausalTransformer
 from nsde_policy.methods.registry import register_method
 
 
 @dataclass(frozen=True)
 class BehaviourTransformerSampling(Sampling):
-    """How a bin is drawn; its offset is not random."""
+    """How a bin is drawn; its offset is deterministic."""
 
     temperature: float = 1.0
-    """Bins are drawn in proportion to p^(1/temperature); 0 takes the likeliest."""
+    """Bins are drawn in proportion to p^(1/temperature); 0 takes the most likely bin."""
 
     def __post_init__(self) -> None:
         require(self, 0 <= self.temperature < math.inf, f"need temperature >= 0, got {self.temperature}")
@@ -32,39 +32,41 @@ class BehaviourTransformerSampling(Sampling):
 
 @dataclass(frozen=True)
 class BehaviourTransformerConfig(WindowConfig):
-    """A transformer that chooses a bin of actions, and an offset within it."""
+    """Settings of the Behaviour Transformer."""
 
     history: int = 3
-    """States the transformer reads, the present one included."""
+    """Number of states in the input, including the current one."""
     horizon: int = 3
-    """Actions of a window: one for each state read, so the same as history."""
+    """Actions of a window; equal to history."""
     bins: int = 64
-    """Bins of actions, placed by k-means."""
+    """Number of bins of actions."""
     width: int = 120
-    """Numbers per place in the transformer."""
+    """Width of the transformer."""
     depth: int = 6
     """Blocks of the transformer."""
     heads: int = 6
-    """Heads of attention per block."""
+    """Attention heads per block."""
     dropout: float = 0.1
-    """Fraction left out in training: of embeddings, attention, and what each block adds."""
+    """Dropout probability of embeddings, attention and block outputs in training."""
     noise: float = 0.0
-    """Blur of the states read in training, in each dimension's typical increment; the original has none."""
+    """Noise on the input states in training, in standard deviations of the increments; 0 in the original."""
     focal_gamma: float = 2.0
-    """γ of the focal loss: how much less a bin counts that is already likely; 0 is cross entropy."""
+    """γ of the focal loss, which reduces the weight of bins that are already likely; 0 is cross entropy."""
     offset_scale: float = 1000.0
-    """Weight of the offsets' square error, in half ranges of the action, beside the focal loss."""
+    """Weight of the square error of the offsets, in half ranges, relative to the focal loss."""
     sampling: BehaviourTransformerSampling = field(default_factory=BehaviourTransformerSampling)
-    """How actions are drawn, unless said otherwise when they are."""
+    """Default settings of sampling."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         same = self.horizon == self.history
-        require(self, same, f"one action for each state read: horizon {self.horizon}, history {self.history}")
+        require(self, same, f"need horizon == history, got {self.horizon} and {self.history}")
         for name in ("bins", "width", "depth", "heads"):
             require(self, getattr(self, name) >= 1, f"need {name} >= 1, got {getattr(self, name)}")
         require(
-            self, self.width % self.heads == 0, f"{self.heads} heads cannot share a width of {self.width}"
+            self,
+            self.width % self.heads == 0,
+            f"width must be a multiple of heads ({self.heads}), got {self.width}",
         )
         require(self, 0 <= self.dropout < 1, f"need 0 <= dropout < 1, got {self.dropout}")
         require(self, 0 <= self.noise < math.inf, f"need noise >= 0, got {self.noise}")
@@ -90,18 +92,21 @@ PRESETS = {
         chunk=1,
     ),
 }
-"""`default` has the sizes of the paper's kitchen task, `small` those of its block pushing. Windows, betas and
-weight decay are Diffusion Policy's, which trains for longer at a lower rate.
+"""`default` has the sizes of the paper's kitchen task, `small` those of its block pushing.
+
+Windows, betas and weight decay are those of Diffusion Policy, which trains longer at a lower learning rate.
 """
 
 
 @register_method("bet", title="Behaviour Transformer", config=BehaviourTransformerConfig, presets=PRESETS)
 class BehaviourTransformer(PolicyModel[Windows]):
-    """p(bin | observations up to now), and one offset per bin; actions in units of half their range.
+    """p(bin | observations so far) and one offset per bin; actions in half ranges.
 
-    Deviations: Diffusion Policy's code starts k-means at random actions, here it starts with k-means++; it
-    spares biases and norms the weight decay, the common trainer does not.
+    Deviations: k-means starts with k-means++, in Diffusion Policy's code with random actions; biases and
+    norms have weight decay, there they have none.
     """
+
+    losses = ("focal", "offset")
 
     centres: Tensor
 
@@ -126,19 +131,19 @@ class BehaviourTransformer(PolicyModel[Windows]):
         self._bin_seed = int(torch.randint(2**62, (), generator=generator))
 
     def prepare(self, data: Windows) -> None:
-        """Place the bins; until then they lie anywhere in the range of the actions."""
+        """Place the bins by k-means; before, they are random."""
         actions = self.layout.to_unit(data.actions[:, self.config.history - 1])
         generator = torch.Generator().manual_seed(self._bin_seed)
         self.centres.copy_(k_means(actions, self.config.bins, generator=generator))
 
     def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
-        """The focal loss of the bins and the scaled square error of their offsets, over the whole window."""
+        """Return the focal loss of the bins and the scaled square error of their offsets."""
         states = batch.states
         if self.config.noise > 0:
             states = blur(states, self.config.noise * self.layout.increment_std, generator)
-        logits, offsets = self._answer(states, generator)
+        logits, offsets = self._predict(states, generator)
         action = self.layout.to_unit(batch.actions)
-        chosen = nearest(action, self.centres)
+        chosen = find_bin(action, self.centres)
         error = offset_error(offsets, chosen, action - self.centres[chosen])
         return LossParts(
             {
@@ -147,25 +152,21 @@ class BehaviourTransformer(PolicyModel[Windows]):
             }
         )
 
-    def stages(self) -> tuple[Stage, ...]:
-        """Everything at once."""
-        return (Stage(("focal", "offset"), tuple(self.parameters())),)
-
     @torch.no_grad()
     def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
-        """One action: a bin drawn at the present state, and its offset."""
-        require(self, steps == 1, f"plans hold one action, asked for {steps}")
+        """Draw a bin at the current state and return its centre plus offset."""
+        require(self, steps == 1, f"a plan holds one action, got steps {steps}")
         temperature = choose_sampling(self.config.sampling, sampling).temperature
-        logits, offsets = (answer[:, -1] for answer in self._answer(states))
+        logits, offsets = (output[:, -1] for output in self._predict(states))
         chosen = draw_bins(logits, draws.uniform(1), temperature=temperature)
-        return self.layout.from_unit(self.centres[chosen] + at_bin(offsets, chosen)).unsqueeze(1)
+        return self.layout.from_unit(self.centres[chosen] + select_offset(offsets, chosen)).unsqueeze(1)
 
     def network_calls(self, steps: int, sampling: Sampling | None = None) -> int:
-        """One."""
+        """Return one call per action."""
         return 1
 
-    def _answer(self, states: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
-        """At each state, the oldest first: logits (rows, history, bins), offsets (rows, history, bins, a)."""
+    def _predict(self, states: Tensor, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
+        """Return logits (rows, history, bins) and offsets (rows, history, bins, a), oldest state first."""
         features = self.layout.obs_features(states.flip(1))
         out = self.transformer(features, generator).float()
         bins = self.config.bins
@@ -173,12 +174,12 @@ class BehaviourTransformer(PolicyModel[Windows]):
 
 
 def k_means(points: Tensor, bins: int, *, generator: torch.Generator, rounds: int = 100) -> Tensor:
-    """Centres (bins, dim) of points (n, dim): k-means++ (Arthur & Vassilvitskii 2007), then Lloyd's rounds.
+    """Cluster points (n, dim) into centres (bins, dim): k-means++ (Arthur & Vassilvitskii 2007), then Lloyd.
 
-    A centre that no point is nearest to moves to the point that is farthest from its own.
+    An empty cluster moves to the point that is farthest from its centre.
     """
     points = points.double()
-    centres = _spread_out(points, bins, generator)
+    centres = _initialize_centres(points, bins, generator)
     before = torch.full((len(points),), -1)
     for _ in range(rounds):
         distance, chosen = torch.cdist(points, centres).min(dim=1)
@@ -194,8 +195,8 @@ def k_means(points: Tensor, bins: int, *, generator: torch.Generator, rounds: in
     return centres.float()
 
 
-def _spread_out(points: Tensor, bins: int, generator: torch.Generator) -> Tensor:
-    """The beginning of k-means++: each centre is a point, drawn by its squared distance to those before."""
+def _initialize_centres(points: Tensor, bins: int, generator: torch.Generator) -> Tensor:
+    """Initialise k-means++: draw each centre from the points by squared distance to the earlier ones."""
     first = torch.randint(len(points), (), generator=generator)
     centres = points[first].unsqueeze(0)
     distance = torch.full((len(points),), torch.inf, dtype=points.dtype)
@@ -207,30 +208,30 @@ def _spread_out(points: Tensor, bins: int, generator: torch.Generator) -> Tensor
     return centres
 
 
-def nearest(action: Tensor, centres: Tensor) -> Tensor:
-    """The bin of each action (..., dim), (...): that of the nearest centre."""
+def find_bin(action: Tensor, centres: Tensor) -> Tensor:
+    """Return the bin (...) with the nearest centre of each action (..., dim)."""
     return (action.unsqueeze(-2) - centres).square().sum(-1).argmin(-1)
 
 
 def focal_loss(logits: Tensor, chosen: Tensor, *, gamma: float) -> Tensor:
-    """Mean of −(1 − p)^γ log p over the true bins' probabilities p (Lin et al. 2017)."""
+    """Return the mean of −(1 − p)^γ log p over the true bins' probabilities p (Lin et al. 2017)."""
     log_p = logits.log_softmax(-1).gather(-1, chosen.unsqueeze(-1)).squeeze(-1)
     return -((-log_p.expm1()).pow(gamma) * log_p).mean()
 
 
 def offset_error(offsets: Tensor, chosen: Tensor, true: Tensor) -> Tensor:
-    """Mean square error of the true bins' offsets alone: the others, of (..., bins, dim), learn nothing."""
-    return (at_bin(offsets, chosen) - true).square().mean()
+    """Return the mean square error of the offsets (..., bins, dim) of the true bins."""
+    return (select_offset(offsets, chosen) - true).square().mean()
 
 
-def at_bin(offsets: Tensor, chosen: Tensor) -> Tensor:
-    """The offset (..., dim) that (..., bins, dim) holds for each chosen bin (...)."""
+def select_offset(offsets: Tensor, chosen: Tensor) -> Tensor:
+    """Return the offset (..., dim) of each chosen bin (...) from offsets (..., bins, dim)."""
     index = chosen[..., None, None].expand(*chosen.shape, 1, offsets.shape[-1])
     return offsets.gather(-2, index).squeeze(-2)
 
 
 def draw_bins(logits: Tensor, uniform: Tensor, *, temperature: float = 1.0) -> Tensor:
-    """The bins (...) that numbers in [0, 1), (..., 1), pick by the probabilities of logits (..., bins)."""
+    """Draw bins (...) with `uniform` numbers in [0, 1), (..., 1), from logits (..., bins)."""
     if temperature == 0:
         return logits.argmax(-1)
     below = (logits / temperature).softmax(-1).cumsum(-1)[..., :-1]

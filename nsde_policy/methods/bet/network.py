@@ -10,21 +10,21 @@ from nsde_policy.core.networks import dropout_mask, weights_from
 from nsde_policy.errors import ConfigError
 
 INITIAL_STD = 0.02
-"""Standard deviation of the first weights; biases and places start at zero."""
+"""Standard deviation of initial weights; biases and positions start at zero."""
 
 
 class BlockMasks(NamedTuple):
-    """What dropout multiplies within one block."""
+    """Dropout masks of one block."""
 
     attention: Tensor
-    """Who listens to whom, (rows, heads, length, length)."""
+    """Mask of attention weights, (rows, heads, length, length)."""
     attended: Tensor
-    """What attention adds, (rows, length, width)."""
-    thought: Tensor
-    """What the layers after it add, (rows, length, width)."""
+    """Mask of the attention output, (rows, length, width)."""
+    mlp: Tensor
+    """Mask of the MLP output, (rows, length, width)."""
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """h + attention(LayerNorm(h)), then h + MLP(LayerNorm(h)) with four times the width inside."""
 
     def __init__(self, width: int, heads: int) -> None:
@@ -35,11 +35,11 @@ class Block(nn.Module):
         self.widen, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, h: Tensor, causal: Tensor, masks: BlockMasks | None) -> Tensor:
-        """(rows, length, width) → the same; `causal` (length, length) is −∞ where nobody may look."""
+        """Map (rows, length, width) to the same shape; `causal` (length, length) is −∞ for masked pairs."""
         new = self._attend(self.before_attention(h), causal, masks)
         h = h + (new if masks is None else new * masks.attended)
-        new = self._think(self.before_mlp(h))
-        return h + (new if masks is None else new * masks.thought)
+        new = self._apply_mlp(self.before_mlp(h))
+        return h + (new if masks is None else new * masks.mlp)
 
     def _attend(self, h: Tensor, causal: Tensor, masks: BlockMasks | None) -> Tensor:
         shape = (*h.shape[:2], 3, self.heads, -1)
@@ -51,13 +51,13 @@ class Block(nn.Module):
         out: Tensor = self.attended((weight @ value).transpose(1, 2).flatten(-2))
         return out
 
-    def _think(self, h: Tensor) -> Tensor:
+    def _apply_mlp(self, h: Tensor) -> Tensor:
         out: Tensor = self.narrow(functional.gelu(self.widen(h)))
         return out
 
 
 class CausalTransformer(nn.Module):
-    """(rows, length, inputs) → (rows, length, outputs): what is said at a place knows the places up to it."""
+    """Map (rows, length, inputs) to (rows, length, outputs); outputs see inputs up to their position."""
 
     causal: Tensor
 
@@ -75,12 +75,12 @@ class CausalTransformer(nn.Module):
     ) -> None:
         super().__init__()
         if width % heads:
-            raise ConfigError(f"width {width} cannot be shared among {heads} heads")
+            raise ConfigError(f"width must be a multiple of heads ({heads}), got {width}")
         self.heads, self.keep = heads, 1 - dropout
         with weights_from(generator):
             self.embed = nn.Linear(inputs, width)
             self.place = nn.Parameter(torch.zeros(length, width))
-            self.blocks = nn.ModuleList(Block(width, heads) for _ in range(depth))
+            self.blocks = nn.ModuleList(TransformerBlock(width, heads) for _ in range(depth))
             self.norm = nn.LayerNorm(width)
             self.output = nn.Linear(width, outputs, bias=False)
         self._draw_weights(generator)
@@ -88,7 +88,7 @@ class CausalTransformer(nn.Module):
         self.register_buffer("causal", ahead, persistent=False)
 
     def forward(self, tokens: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """In training, dropout masks come from `generator`."""
+        """Apply the transformer; in training, dropout masks come from `generator`."""
         h = self.embed(tokens) + self.place
         first, rest = self._dropout_masks(h, generator)
         if first is not None:
@@ -108,13 +108,13 @@ class CausalTransformer(nn.Module):
     def _dropout_masks(
         self, h: Tensor, generator: torch.Generator | None
     ) -> tuple[Tensor | None, list[BlockMasks | None]]:
-        """Two draws for all: a mask for the embedding, and those of each block."""
+        """Draw the masks of the embedding and of each block."""
         depth = len(self.blocks)
         if not self.training or self.keep == 1:
             return None, [None] * depth
-        if generator is None:
-            raise ConfigError("dropout in training needs a generator to draw from")
         rows, length, _ = h.shape
-        looks = dropout_mask((depth, rows, self.heads, length, length), self.keep, h, generator)
-        adds = dropout_mask((2 * depth + 1, *h.shape), self.keep, h, generator)
-        return adds[-1], [BlockMasks(looks[i], adds[2 * i], adds[2 * i + 1]) for i in range(depth)]
+        attention = dropout_mask((depth, rows, self.heads, length, length), self.keep, h, generator)
+        outputs = dropout_mask((2 * depth + 1, *h.shape), self.keep, h, generator)
+        return outputs[-1], [
+            BlockMasks(attention[i], outputs[2 * i], outputs[2 * i + 1]) for i in range(depth)
+        ]

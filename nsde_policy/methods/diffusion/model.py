@@ -1,10 +1,10 @@
-"""Diffusion Policy (Chi et al. 2023): action chunks drawn by undoing noise, given what was observed.
+"""Diffusion Policy (Chi et al. 2023): action chunks sampled by iterative denoising, given the observations.
 
-A chunk x₀ is blurred to x_t = √ᾱ_t x₀ + √(1 − ᾱ_t) ε, t = 0 … 99, by the cosine schedule; a network learns ε,
-and a chain of steps leads from noise to actions (Ho et al. 2020: DDPM; Song et al. 2021: DDIM).
+Noise is added to a chunk x₀, x_t = √ᾱ_t x₀ + √(1 − ᾱ_t) ε, t = 0 … 99, with the cosine schedule; a network
+predicts ε, and a chain of steps leads from noise to actions (Ho et al. 2020: DDPM; Song et al. 2021: DDIM).
 
-Deviation: the original sees keypoints of the block; this sees the task's own observation, angles as sine and
-cosine.
+Deviation: the original observes keypoints of the block; here the input is the task's observation, with angles
+as sine and cosine.
 """
 
 import functools
@@ -20,12 +20,12 @@ from nsde_policy.core.networks import weights_from
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
-from nsde_policy.methods.base import Draws, LossParts, PolicyModel, Stage, choose_sampling
+from nsde_policy.methods.base import Draws, LossParts, PolicyModel, choose_sampling
 from nsde_policy.methods.diffusion.networks import AbstractDenoiser, ConditionalUNet, DenoisingTransformer
 from nsde_policy.methods.registry import register_method
 
 LEVELS = 100
-"""Levels of noise the network is trained on, T."""
+"""Number of noise levels, T."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,11 @@ class UNetConfig(BaseConfig):
     channels: tuple[int, ...] = (256, 512, 1024)
     """Channels of each level; every level but the last halves time."""
     kernel: int = 5
-    """Actions a convolution spans, odd."""
+    """Kernel size of the convolutions over time, odd."""
     groups: int = 8
-    """Groups of channels that are normalised together."""
+    """Groups of GroupNorm."""
     step_embedding: int = 256
-    """Numbers that stand for the step of the chain."""
+    """Size of the embedding of the noise level."""
 
     def __post_init__(self) -> None:
         require(
@@ -61,11 +61,11 @@ class TransformerConfig(BaseConfig):
     layers: int = 8
     """Decoder layers."""
     heads: int = 4
-    """Heads of each attention."""
+    """Attention heads per layer."""
     embedding: int = 256
-    """Numbers per token."""
+    """Size of a token."""
     dropout: float = 0.3
-    """Fraction left out in training, of attention weights and of what is added to a token."""
+    """Dropout probability of attention weights and layer outputs in training."""
 
     def __post_init__(self) -> None:
         require(
@@ -80,35 +80,35 @@ class TransformerConfig(BaseConfig):
 
 @dataclass(frozen=True)
 class DiffusionSampling(Sampling):
-    """How the noise is undone; nothing here needs training again."""
+    """Settings of the denoising chain; they can be changed after training."""
 
     scheduler: Literal["ddpm", "ddim"] = "ddpm"
-    """Draw fresh noise at every step of all 100 (DDPM), or none at any number of steps (DDIM)."""
+    """DDPM adds noise at each of 100 steps; DDIM adds none and takes any number of steps."""
     steps: int = LEVELS
-    """Network calls of a plan: 100 for DDPM, 1 to 100 for DDIM; below ten the samples are poor."""
+    """Network calls per plan: 100 for DDPM, 1 to 100 for DDIM; quality falls below ten."""
 
     def __post_init__(self) -> None:
         require(self, 1 <= self.steps <= LEVELS, f"need 1 <= steps <= {LEVELS}, got {self.steps}")
         whole = self.scheduler == "ddim" or self.steps == LEVELS
-        require(self, whole, f"DDPM takes all {LEVELS} steps, got {self.steps}; DDIM takes fewer")
+        require(self, whole, f"DDPM needs {LEVELS} steps, got {self.steps}; choose scheduler ddim for fewer")
 
 
 @dataclass(frozen=True)
 class DiffusionConfig(WindowConfig):
-    """Diffusion Policy: which network, of which size, and how it is sampled."""
+    """Settings of Diffusion Policy."""
 
     network: Literal["unet", "transformer"] = "unet"
     """Convolutions over time, or attention."""
     unet: UNetConfig = field(default_factory=UNetConfig)
-    """Size of the U-Net, where that is the network."""
+    """Size of the U-Net, if it is used."""
     transformer: TransformerConfig = field(default_factory=TransformerConfig)
-    """Size of the transformer, where that is the network."""
+    """Size of the transformer, if it is used."""
     sampling: DiffusionSampling = field(default_factory=DiffusionSampling)
-    """How the noise is undone, unless said otherwise when a plan is drawn."""
+    """Default settings of the denoising chain."""
 
     @property
     def gains_from_threads(self) -> bool:
-        """The original's networks do; small U-Nets are small steps."""
+        """Whether training on a CPU is faster with several threads; only large networks gain."""
         return self.network == "transformer" or max(self.unet.channels) > 256
 
     def __post_init__(self) -> None:
@@ -133,16 +133,17 @@ _UNET_RECIPE = TrainConfig(
     ema=0.9999,
     precision="bf16",
 )
-"""The original's: 500 steps of warm-up, and no gradient is clipped.
+"""The original's settings: 500 warm-up steps, no gradient clipping.
 
-Deviation: the original trains for 5000 epochs, about 210 000 steps on the 90 demonstrations of Push-T that
-it takes, in float32, and the decay of its average of the weights is 1 − n^(−¾).
+Deviation: the original trains for 5000 epochs, about 210 000 steps on its 90 demonstrations, in float32, and
+the decay of its averaged weights is 1 − n^(−¾).
 """
 
 _TRANSFORMER_RECIPE = replace(_UNET_RECIPE, warmup=0.02, weight_decay=1e-3, betas=(0.9, 0.95))
-"""The original's: 1000 steps of warm-up.
+"""The original's settings: 1000 warm-up steps.
 
-Deviation: the original decays no bias, norm or position, and trains for 5000 epochs (Push-T: 8000).
+Deviation: the original has no weight decay on biases, norms and positions, and trains for 5000 to 8000
+epochs.
 """
 
 PRESETS = {
@@ -163,7 +164,9 @@ PRESETS = {
 
 @register_method("diffusion", title="Diffusion Policy", config=DiffusionConfig, presets=PRESETS)
 class Diffusion(PolicyModel[Windows]):
-    """ε̂(x_t, t, observations), and the chain that undoes it. Actions are scaled to [-1, 1]."""
+    """ε̂(x_t, t, observations) and the denoising chain; actions are scaled to [-1, 1]."""
+
+    losses = ("noise",)
 
     alphas_cumprod: Tensor
 
@@ -171,53 +174,51 @@ class Diffusion(PolicyModel[Windows]):
         super().__init__()
         self.config: DiffusionConfig = config
         self.layout = StateLayout(layout)
-        self.register_buffer("alphas_cumprod", torch.tensor(schedule()), persistent=False)
+        self.register_buffer("alphas_cumprod", torch.tensor(noise_schedule()), persistent=False)
         with weights_from(generator):
-            self.network = denoiser_of(config, layout.act_dim, self.layout.obs_feature_dim)
+            self.network = build_denoiser(config, layout.act_dim, self.layout.obs_feature_dim)
 
     def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
-        """Mean square error of the noise, at a uniformly drawn level for each window."""
+        """Return the mean square error of the predicted noise, at a uniformly drawn level per window."""
         clean = self.layout.to_unit(batch.actions)
         t = torch.randint(LEVELS, (len(clean),), generator=generator, device=clean.device)
         noise = torch.randn(clean.shape, generator=generator, device=clean.device)
-        context = self.network.context(self._observations(batch.states))
-        found = self.network(self.add_noise(clean, noise, t), self.network.clock(t), context, generator)
+        context = self.network.embed_observations(self._observations(batch.states))
+        found = self.network(
+            self.add_noise(clean, noise, t), self.network.embed_levels(t), context, generator
+        )
         return LossParts({"noise": (found.float() - noise).square().mean()})
 
-    def stages(self) -> tuple[Stage, ...]:
-        """Everything at once."""
-        return (Stage(("noise",), tuple(self.parameters())),)
-
     def add_noise(self, clean: Tensor, noise: Tensor, t: Tensor) -> Tensor:
-        """x_t = √ᾱ_t x₀ + √(1 − ᾱ_t) ε for actions (n, horizon, act_dim) at levels t (n,)."""
+        """Return x_t = √ᾱ_t x₀ + √(1 − ᾱ_t) ε for actions (n, horizon, act_dim) at levels t (n,)."""
         kept = self.alphas_cumprod[t][:, None, None]
         return kept.sqrt() * clean + (1 - kept).sqrt() * noise
 
     @torch.no_grad()
     def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
-        """One chunk per row, from noise down the chain."""
-        chain = chain_of(choose_sampling(self.config.sampling, sampling))
+        """Sample one chunk per row with the denoising chain."""
+        chain = build_chain(choose_sampling(self.config.sampling, sampling))
         fresh = sum(step.fresh > 0 for step in chain)
         noise = draws.normal(1 + fresh, self.config.horizon, self.layout.spec.act_dim).transpose(0, 1)
-        x, left = noise[0], iter(noise[1:])
-        context = self.network.context(self._observations(states))
-        clocks = self.network.clock(torch.tensor([step.t for step in chain], device=states.device))
-        for step, clock in zip(chain, torch.split(clocks, 1), strict=True):
-            x = step.down(x, self.network(x, clock, context), next(left) if step.fresh > 0 else None)
+        x, remaining = noise[0], iter(noise[1:])
+        context = self.network.embed_observations(self._observations(states))
+        levels = self.network.embed_levels(torch.tensor([step.t for step in chain], device=states.device))
+        for step, level in zip(chain, torch.split(levels, 1), strict=True):
+            x = step.apply(x, self.network(x, level, context), next(remaining) if step.fresh > 0 else None)
         present = self.config.history - 1
         return self.layout.from_unit(x[:, present : present + steps])
 
     def network_calls(self, steps: int, sampling: Sampling | None = None) -> int:
-        """One per step of the chain, however many actions are used."""
+        """Return one call per step of the chain, for any number of actions."""
         return choose_sampling(self.config.sampling, sampling).steps
 
     def _observations(self, states: Tensor) -> Tensor:
-        """What the network sees, oldest first, (n, history, features)."""
+        """Return the observation features, oldest first, (n, history, features)."""
         return self.layout.obs_features(states.flip(1))
 
 
-def denoiser_of(config: DiffusionConfig, act_dim: int, obs_features: int) -> AbstractDenoiser:
-    """The network the settings ask for."""
+def build_denoiser(config: DiffusionConfig, act_dim: int, obs_features: int) -> AbstractDenoiser:
+    """Build the network that the settings select."""
     if config.network == "unet":
         return ConditionalUNet(
             act_dim=act_dim,
@@ -240,8 +241,8 @@ def denoiser_of(config: DiffusionConfig, act_dim: int, obs_features: int) -> Abs
 
 
 @functools.cache
-def schedule() -> tuple[float, ...]:
-    """ᾱ_t, the fraction of variance that level t keeps of the actions, t = 0 … 99."""
+def noise_schedule() -> tuple[float, ...]:
+    """Return ᾱ_t, the fraction of the actions' variance that remains at level t, t = 0 … 99."""
     from diffusers.schedulers.scheduling_ddpm import DDPMScheduler
 
     scheduler = DDPMScheduler(num_train_timesteps=LEVELS, beta_schedule="squaredcos_cap_v2")
@@ -252,20 +253,20 @@ class ChainStep(NamedTuple):
     """x_t → x_s, s < t: x̂₀ = clip((x_t − √(1 − ᾱ_t) ε̂) / √ᾱ_t), x_s = a x̂₀ + b x_t + c ε̂ + σ z."""
 
     t: int
-    """Level it leaves."""
+    """Noise level before the step."""
     kept: float
-    """ᾱ_t."""
+    """ᾱ_t, see `noise_schedule`."""
     clean: float
-    """a, weight of x̂₀."""
+    """Coefficient a of x̂₀."""
     same: float
-    """b, weight of x_t."""
+    """Coefficient b of x_t."""
     found: float
-    """c, weight of ε̂."""
+    """Coefficient c of ε̂."""
     fresh: float
-    """σ, spread of the fresh noise."""
+    """Standard deviation σ of the added noise."""
 
-    def down(self, x: Tensor, epsilon: Tensor, noise: Tensor | None) -> Tensor:
-        """x_s of x_t and ε̂; `noise` is standard normal, None where σ = 0."""
+    def apply(self, x: Tensor, epsilon: Tensor, noise: Tensor | None) -> Tensor:
+        """Return x_s given x_t and ε̂; `noise` is standard normal, None if σ = 0."""
         clean = (
             torch.add(x, epsilon, alpha=-math.sqrt(1 - self.kept)).div_(math.sqrt(self.kept)).clamp_(-1, 1)
         )
@@ -275,23 +276,25 @@ class ChainStep(NamedTuple):
 
 
 @functools.cache
-def chain_of(sampling: DiffusionSampling) -> tuple[ChainStep, ...]:
-    """The steps from the noisiest level to the actions, as plain numbers.
+def build_chain(sampling: DiffusionSampling) -> tuple[ChainStep, ...]:
+    """Return the steps from the highest noise level to the actions, as plain numbers.
 
-    They are those of diffusers' DDPMScheduler (variance `fixed_small`) and DDIMScheduler (η = 0), with noise
-    that is given row by row and no table that is read on the way.
+    They equal those of diffusers' DDPMScheduler (variance `fixed_small`) and DDIMScheduler (η = 0), but the
+    noise of each row is given and no table is read on the device.
 
-    Deviation: where DDIM's number of steps does not divide 100, diffusers rounds the stride and begins at a
-    level with little noise (60 steps: at 59); here levels are ⌊100 k / steps⌋, the same where it does divide.
+    Deviation: if DDIM's number of steps does not divide 100, diffusers rounds the stride and starts at a low
+    noise level (60 steps: at 59); here levels are ⌊100 k / steps⌋, which is the same if it does divide.
     """
     levels = [LEVELS * k // sampling.steps for k in range(sampling.steps)]
-    kept_after = [1.0, *(schedule()[t] for t in levels[:-1])]
-    make = _ddpm if sampling.scheduler == "ddpm" else _ddim
-    return tuple(make(t, schedule()[t], after) for t, after in zip(levels, kept_after, strict=True))[::-1]
+    kept_after = [1.0, *(noise_schedule()[t] for t in levels[:-1])]
+    build = _build_ddpm_step if sampling.scheduler == "ddpm" else _build_ddim_step
+    return tuple(build(t, noise_schedule()[t], after) for t, after in zip(levels, kept_after, strict=True))[
+        ::-1
+    ]
 
 
-def _ddpm(t: int, kept: float, kept_after: float) -> ChainStep:
-    """Mean and variance of q(x_s | x_t, x̂₀), Ho et al. (2020), Eq. 7."""
+def _build_ddpm_step(t: int, kept: float, kept_after: float) -> ChainStep:
+    """Compute mean and variance of q(x_s | x_t, x̂₀), Ho et al. (2020), Eq. 7."""
     ratio, gone, gone_after = kept / kept_after, 1 - kept, 1 - kept_after
     return ChainStep(
         t,
@@ -303,8 +306,8 @@ def _ddpm(t: int, kept: float, kept_after: float) -> ChainStep:
     )
 
 
-def _ddim(t: int, kept: float, kept_after: float) -> ChainStep:
-    """The same noise at a lower level, Song et al. (2021), Eq. 12 with σ = 0."""
+def _build_ddim_step(t: int, kept: float, kept_after: float) -> ChainStep:
+    """Keep the noise and lower its level, Song et al. (2021), Eq. 12 with σ = 0."""
     return ChainStep(
         t, kept, clean=math.sqrt(kept_after), same=0.0, found=math.sqrt(1 - kept_after), fresh=0.0
     )

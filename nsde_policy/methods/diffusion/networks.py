@@ -1,10 +1,9 @@
-"""The two networks of Diffusion Policy (Chi et al. 2023) that tell the noise in noisy actions.
+"""The two noise-prediction networks of Diffusion Policy (Chi et al. 2023).
 
-Neither mixes what was observed with the step of the denoising chain before it meets the actions, so a plan
-computes the part of the observations once (`context`) and the part of all steps in one go (`clock`); what is
-left for each step of the chain is `forward`.
+In both, observations and noise level enter separately. A plan therefore embeds the observations once
+(`embed_observations`) and all noise levels at once (`embed_levels`), and only `forward` runs at each step.
 
-Initial weights come from torch's current random state: build them `with weights_from(generator)`.
+Initial weights come from torch's current random state: build them inside `weights_from(generator)`.
 """
 
 import abc
@@ -20,25 +19,25 @@ from nsde_policy.errors import ConfigError
 
 
 class AbstractDenoiser(nn.Module, abc.ABC):
-    """ε̂(x_t, t, o): the noise in noisy actions."""
+    """ε̂(x_t, t, o): a network that predicts the noise in noisy actions."""
 
     @abc.abstractmethod
-    def context(self, obs: Tensor) -> Tensor:
-        """What the observations (rows, history, features), oldest first, say at every step; (rows, ...)."""
+    def embed_observations(self, obs: Tensor) -> Tensor:
+        """Embed observations (rows, history, features), oldest first, as (rows, ...)."""
 
     @abc.abstractmethod
-    def clock(self, t: Tensor) -> Tensor:
-        """What the steps t of the chain, (k,), say whatever was observed; (k, ...)."""
+    def embed_levels(self, t: Tensor) -> Tensor:
+        """Embed noise levels t, (k,), as (k, ...)."""
 
     @abc.abstractmethod
     def forward(
-        self, noisy: Tensor, clock: Tensor, context: Tensor, generator: torch.Generator | None = None
+        self, noisy: Tensor, level: Tensor, context: Tensor, generator: torch.Generator | None = None
     ) -> Tensor:
-        """ε̂ of actions (rows, horizon, act_dim), in the same shape; `clock` is of one step or one per row."""
+        """Return ε̂ of actions (rows, horizon, act_dim); `level` has one row, or one per action row."""
 
 
 class Sinusoid(nn.Module):
-    """A step of the chain as sines, then cosines, of dim / 2 frequencies from 1 down to 1/10 000."""
+    """Sinusoidal embedding with dim / 2 frequencies from 1 down to 1/10 000: sines, then cosines."""
 
     frequencies: Tensor
 
@@ -49,16 +48,16 @@ class Sinusoid(nn.Module):
         self.register_buffer("frequencies", decay.exp(), persistent=False)
 
     def forward(self, t: Tensor) -> Tensor:
-        """(k,) → (k, dim)."""
+        """Map levels (k,) to embeddings (k, dim)."""
         phase = t[:, None] * self.frequencies
         return torch.cat([phase.sin(), phase.cos()], dim=-1)
 
 
 class TimeConv(nn.Conv1d):
-    """A convolution over time; on CUDA one over pictures a pixel high, for which there are faster kernels."""
+    """A convolution over time; on CUDA computed as a 2-D convolution, which has faster kernels."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """(rows, inputs, time) → (rows, outputs, time)."""
+        """Map (rows, inputs, time) to (rows, outputs, time)."""
         if not x.is_cuda:
             return super().forward(x)
         wide, weight = (
@@ -78,7 +77,7 @@ class ConvBlock(nn.Sequential):
 
 
 class FiLMBlock(nn.Module):
-    """Two convolutions around a residual; between them each channel is scaled and shifted (FiLM)."""
+    """Two convolutions with a residual; between them each channel is scaled and shifted (FiLM)."""
 
     def __init__(self, inputs: int, outputs: int, *, kernel: int, groups: int) -> None:
         super().__init__()
@@ -95,11 +94,11 @@ class FiLMBlock(nn.Module):
 
 
 class ConditionalUNet(AbstractDenoiser):
-    """A U-Net over time, in which observations and step act on every channel of every level (FiLM).
+    """A U-Net over time, conditioned on observations and noise level by FiLM in every block.
 
-    Each level halves time; as in the original the skip of the first level is not used on the way up. All
-    scales and shifts come from one linear layer of (step, observations), which is the original's one layer
-    per block side by side.
+    Each level halves the time resolution; as in the original, the skip of the first level is not used on the
+    way up. All scales and shifts come from one linear layer, which concatenates the original's one layer per
+    block.
     """
 
     def __init__(
@@ -140,44 +139,41 @@ class ConditionalUNet(AbstractDenoiser):
         self.film = nn.Linear(step_dim + obs_dim, sum(self.films))
         self.step_dim = step_dim
 
-    def context(self, obs: Tensor) -> Tensor:
-        """The observations' share of all scales and shifts, (rows, channels of all blocks)."""
+    def embed_observations(self, obs: Tensor) -> Tensor:
+        """Compute the observations' part of all scales and shifts, (rows, channels of all blocks)."""
         return functional.linear(functional.mish(obs.flatten(1)), self.film.weight[:, self.step_dim :])
 
-    def clock(self, t: Tensor) -> Tensor:
-        """The steps' share of all scales and shifts, (k, channels of all blocks)."""
+    def embed_levels(self, t: Tensor) -> Tensor:
+        """Compute the noise levels' part of all scales and shifts, (k, channels of all blocks)."""
         embedded = functional.mish(self.step(t))
         return functional.linear(embedded, self.film.weight[:, : self.step_dim], self.film.bias)
 
     def forward(
-        self, noisy: Tensor, clock: Tensor, context: Tensor, generator: torch.Generator | None = None
+        self, noisy: Tensor, level: Tensor, context: Tensor, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Down, through the middle, and up again."""
-        films = iter(torch.split(clock + context, self.films, dim=1))
+        """Apply the down path, the middle and the up path."""
+        films = iter(torch.split(level + context, self.films, dim=1))
         x, skips = noisy.transpose(1, 2), []
         for level, blocks in enumerate(self.down):
-            x = _through(blocks, x, next(films), next(films))
+            x = _apply_blocks(blocks, x, next(films), next(films))
             skips.append(x)
             if level < len(self.shrink):
                 x = self.shrink[level](x)
-        x = _through(self.middle, x, next(films), next(films))
+        x = _apply_blocks(self.middle, x, next(films), next(films))
         for blocks, grow in zip(self.up, self.grow, strict=True):
-            x = grow(_through(blocks, torch.cat([x, skips.pop()], dim=1), next(films), next(films)))
+            x = grow(_apply_blocks(blocks, torch.cat([x, skips.pop()], dim=1), next(films), next(films)))
         out: Tensor = self.last(x)
         return out.transpose(1, 2)
 
 
-def _through(blocks: nn.Module, x: Tensor, first: Tensor, second: Tensor) -> Tensor:
+def _apply_blocks(blocks: nn.Module, x: Tensor, first: Tensor, second: Tensor) -> Tensor:
     one, two = cast(nn.ModuleList, blocks)
     out: Tensor = two(one(x, first), second)
     return out
 
 
 class DecoderLayer(nn.Module):
-    """Attention among the actions, attention on what is known, and a small network, each added to its input.
-
-    Normalisation comes first in each of the three.
-    """
+    """Self-attention, cross-attention to the context and an MLP, each with a residual and pre-norm."""
 
     def __init__(self, width: int, *, heads: int, dropout: float) -> None:
         super().__init__()
@@ -211,7 +207,7 @@ class DecoderLayer(nn.Module):
         return x + self._drop(self.narrow(hidden), generator)
 
     def _split(self, x: Tensor) -> Tensor:
-        """(rows, time, width) → (rows, heads, time, width / heads)."""
+        """Map (rows, time, width) to (rows, heads, time, width / heads)."""
         return x.reshape(*x.shape[:2], self.heads, -1).transpose(1, 2)
 
     def _attend(
@@ -232,10 +228,10 @@ class DecoderLayer(nn.Module):
 
 
 class DenoisingTransformer(AbstractDenoiser):
-    """Tokens of actions look at those before them, at a token of the step, and at one per observation.
+    """A causal transformer over action tokens with cross-attention to the noise level and the observations.
 
-    An action sees no observation made after it. Keys and values of what is known come from one linear layer
-    for all layers, which is the usual one per layer side by side.
+    An action does not attend to later observations. Keys and values of the context come from one linear layer
+    for all decoder layers, which concatenates the usual one per layer.
     """
 
     sees_actions: Tensor
@@ -268,10 +264,10 @@ class DenoisingTransformer(AbstractDenoiser):
         time, tokens = torch.arange(horizon)[:, None], torch.arange(1 + history)
         self.register_buffer("sees_actions", time >= time.T, persistent=False)
         self.register_buffer("sees_known", time >= tokens - 1, persistent=False)
-        self._begin()
+        self._initialize()
 
-    def _begin(self) -> None:
-        """The original's initial weights: normal with σ = 0.02, biases 0."""
+    def _initialize(self) -> None:
+        """Draw the original's initial weights: normal with σ = 0.02, biases 0."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=0.02)
@@ -279,27 +275,27 @@ class DenoisingTransformer(AbstractDenoiser):
         for place in (self.action_place, self.known_place):
             nn.init.normal_(place, std=0.02)
 
-    def context(self, obs: Tensor) -> Tensor:
-        """Keys and values of the observations for all layers, (rows, history, layers·2·width)."""
+    def embed_observations(self, obs: Tensor) -> Tensor:
+        """Compute keys and values of the observations for all layers, (rows, history, layers·2·width)."""
         known: Tensor = self.known(self.encoder(self.obs(obs) + self.known_place[1:]))
         return known
 
-    def clock(self, t: Tensor) -> Tensor:
-        """Keys and values of the steps for all layers, (k, 1, layers·2·width)."""
+    def embed_levels(self, t: Tensor) -> Tensor:
+        """Compute keys and values of the noise levels for all layers, (k, 1, layers·2·width)."""
         known: Tensor = self.known(self.encoder(self.step(t)[:, None] + self.known_place[:1]))
         return known
 
     def forward(
-        self, noisy: Tensor, clock: Tensor, context: Tensor, generator: torch.Generator | None = None
+        self, noisy: Tensor, level: Tensor, context: Tensor, generator: torch.Generator | None = None
     ) -> Tensor:
-        """All actions at once; in training, dropout masks come from `generator`."""
+        """Predict the noise of all actions at once; in training, dropout masks come from `generator`."""
         if self.training and self.dropout > 0 and generator is None:
-            raise ConfigError("dropout in training needs a generator to draw from")
-        dice = generator if self.training else None
-        known = torch.cat([clock.expand(len(noisy), -1, -1), context], dim=1)
+            raise ConfigError("dropout in training needs a random generator")
+        dropout = generator if self.training else None
+        known = torch.cat([level.expand(len(noisy), -1, -1), context], dim=1)
         by_layer = known.reshape(*known.shape[:2], self.depth, 2, self.heads, -1).permute(2, 3, 0, 4, 1, 5)
         x = self.action(noisy) + self.action_place
         for layer, (keys, values) in zip(self.layers, by_layer, strict=True):
-            x = layer(x, (keys, values), (self.sees_actions, self.sees_known), dice)
+            x = layer(x, (keys, values), (self.sees_actions, self.sees_known), dropout)
         out: Tensor = self.head(self.norm(x))
         return out
