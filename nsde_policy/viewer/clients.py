@@ -1,14 +1,13 @@
 """A connected page, with a send queue that cannot grow."""
 
 import asyncio
-from typing import Literal
+from typing import Literal, get_args
 
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
 MessageType = Literal["state", "frame", "notice"]
 """Types of messages to clients, in the order in which they are sent."""
-_SEND_ORDER: tuple[MessageType, ...] = ("state", "frame", "notice")
 
 
 class Client:
@@ -38,7 +37,7 @@ class Client:
             while True:
                 await self._queued.wait()
                 self._queued.clear()
-                for kind in _SEND_ORDER:
+                for kind in get_args(MessageType):
                     if (text := self._queue.pop(kind, None)) is not None:
                         async with asyncio.timeout(timeout_s):
                             await self._connection.send(text)

@@ -49,7 +49,7 @@ class ViewerSettings:
     token: str | None = field(default=None, repr=False)
     """Required in the address of the page, ?token=…, if other machines can connect."""
     max_clients: int = 16
-    """Connected pages."""
+    """Limit of connected pages."""
     max_rate: float = 100.0
     """Messages per second of one client; faster ones wait in its connection."""
     max_message: int = MAX_CLIENT_MESSAGE_BYTES

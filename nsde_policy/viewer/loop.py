@@ -45,7 +45,7 @@ class SimulationThread:
         self.on_failure: Callable[[], None] = lambda: None
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the simulation thread."""
         self._thread.start()
 
     def stop(self) -> None:

@@ -25,7 +25,7 @@ from nsde_policy.viewer.messages import Hold
 from nsde_policy.viewer.simulation import Input, Simulation
 
 
-class PlanResult(NamedTuple):
+class LanePlan(NamedTuple):
     """A plan, the state of the random generator after it, and how long it took."""
 
     plan: Plan
@@ -46,16 +46,16 @@ class PolicyRunner:
 
     def submit_plan(
         self, history: History, noise: torch.Tensor, chunk: int, sampling: Sampling
-    ) -> Future[PlanResult]:
+    ) -> Future[LanePlan]:
         """Queue a plan from a copy of `history`, with a random generator in the state `noise`."""
         history = history.copy()
 
-        def plan() -> PlanResult:
+        def plan() -> LanePlan:
             generator = torch.Generator()
             generator.set_state(noise)
             started = time.perf_counter()
             made = self.policy.plan(history, generator=generator, chunk=chunk, sampling=sampling)
-            return PlanResult(made, generator.get_state(), time.perf_counter() - started)
+            return LanePlan(made, generator.get_state(), time.perf_counter() - started)
 
         return self.thread.submit(plan)
 
@@ -88,12 +88,12 @@ class Lane:
 
     def __init__(self, runner: PolicyRunner, seed: int) -> None:
         self.runner, self.policy = runner, runner.policy
-        self._pending: Future[PlanResult] | None = None
+        self._pending: Future[LanePlan] | None = None
         self.simulation = Simulation(seed)
         self.reset(seed)
 
     def reset(self, seed: int) -> None:
-        """Start from a seed."""
+        """Start an episode from a seed."""
         self.simulation.reset(seed)
         self._noise = make_generator(seed).get_state()
         self._memories: dict[int, _Memory] = {}

@@ -9,7 +9,6 @@ from http import HTTPStatus
 from typing import Any
 
 from websockets.asyncio.server import Server, ServerConnection
-from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.protocol import State
@@ -18,19 +17,11 @@ from nsde_policy import __version__
 from nsde_policy.deploy.server.auth import Log, Pace, describe
 from nsde_policy.deploy.server.connection import Sockets, listen
 from nsde_policy.errors import ConfigError, NsdePolicyError, ProtocolError
+from nsde_policy.viewer import messages
 from nsde_policy.viewer.app import App
 from nsde_policy.viewer.clients import Client, MessageType
 from nsde_policy.viewer.http import FULL, NO_TOKEN, SOCKET, StaticFiles, ViewerSettings
 from nsde_policy.viewer.loop import SimulationThread
-from nsde_policy.viewer.messages import (
-    Aim,
-    Hold,
-    Refresh,
-    Release,
-    encode_message,
-    encode_notice,
-    parse_message,
-)
 
 MAX_INVALID_MESSAGES = 10
 """Invalid messages after which a client is disconnected."""
@@ -45,7 +36,7 @@ class ViewerServer:
 
     def __init__(self, app: App, settings: ViewerSettings, log: Log) -> None:
         self._settings, self._log, self._files = settings, log, StaticFiles()
-        self._hello = encode_message(app.hello)
+        self._hello = messages.encode_message(app.hello)
         self._clients: set[Client] = set()
         self._sockets = Sockets(settings.max_clients, buffer=2**20)
         self.simulation = SimulationThread(app, self._publish)
@@ -125,8 +116,6 @@ class ViewerServer:
             return self._refuse(connection, "a token is required in the address: ?token=…")
         if path == "/healthz":
             return connection.respond(HTTPStatus.OK, json.dumps(self._health()) + "\n")
-        if path == "/favicon.ico":
-            return Response(HTTPStatus.NO_CONTENT.value, HTTPStatus.NO_CONTENT.phrase, Headers(), b"")
         file = self._files.respond(path, request.headers["Host"])
         return file or connection.respond(HTTPStatus.NOT_FOUND, f"{path[:80]} does not exist\n")
 
@@ -158,7 +147,7 @@ class ViewerServer:
         why, sender = "closed", None
         try:
             await connection.send(self._hello)
-            self.simulation.submit(Refresh())
+            self.simulation.submit(messages.Refresh())
             sender = asyncio.create_task(client.send_queued(self._settings.patience_s))
             await self._receive_from(connection, client)
         except ConnectionClosed:
@@ -184,11 +173,12 @@ class ViewerServer:
         try:
             async for data in connection:
                 try:
-                    message = parse_message(data)
+                    message = messages.parse_message(data)
                 except ProtocolError as error:
                     self._send_error(client, error)
                 else:
-                    holds = isinstance(message, Hold | Aim) or (holds and not isinstance(message, Release))
+                    if isinstance(message, messages.Hold | messages.Aim | messages.Release):
+                        holds = not isinstance(message, messages.Release)
                     self.simulation.submit(message, report)
                 if client.invalid >= MAX_INVALID_MESSAGES:
                     raise ProtocolError(f"{client.invalid} invalid messages, the last one: {data[:80]!r}")
@@ -198,14 +188,14 @@ class ViewerServer:
                     return
         finally:
             if holds:
-                self.simulation.submit(Release())
+                self.simulation.submit(messages.Release())
 
     def _send_error(self, client: Client, error: NsdePolicyError) -> None:
         """Queue a notice for the client that sent a message."""
         if isinstance(error, ProtocolError):
             client.invalid += 1
             self._log("invalid", error=str(error))
-        client.put("notice", encode_notice(error))
+        client.put("notice", messages.encode_notice(error))
 
     def _log_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")

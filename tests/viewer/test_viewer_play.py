@@ -175,7 +175,7 @@ def test_next_seed_starts_after_a_success_only_if_enabled(app: PlayApp):
 @pytest.mark.parametrize(
     ("message", "expected"),
     [
-        (Choose(("shipped", "nobody")), "shipped, neighbours"),
+        (Choose(("shipped", "unknown")), "shipped, neighbours"),
         (Hold(1, "block", 1.0, 1.0), "table 1"),
         (Set("alpha", 1e9), "alpha must be from 0 to 3"),
         (Aim(1.0, 2.0), "nsde-policy collect"),

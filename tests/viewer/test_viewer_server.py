@@ -245,7 +245,7 @@ def test_changes_of_one_client_reach_all_clients(viewer: RunningViewer):
 
 def test_a_rejected_message_is_answered_with_a_notice(viewer: RunningViewer):
     with viewer.connect() as client:
-        send(client, "choose", lanes=["nobody"])
+        send(client, "choose", lanes=["unknown"])
         assert "shipped" in receive(client, "notice")["text"]
         assert receive(client, "frame")
 
@@ -253,7 +253,7 @@ def test_a_rejected_message_is_answered_with_a_notice(viewer: RunningViewer):
 def test_notice_goes_only_to_the_client_that_caused_it(viewer: RunningViewer):
     with viewer.connect() as asked, viewer.connect() as other:
         receive(other, "frame")
-        send(asked, "choose", lanes=["nobody"])
+        send(asked, "choose", lanes=["unknown"])
         assert receive(asked, "notice")
         send(other, "pause", on=True)
         while (message := json.loads(other.recv(timeout=5)))["type"] != "state" or not message["paused"]:
@@ -289,7 +289,7 @@ def test_few_invalid_messages_are_ignored_and_many_disconnect(viewer: RunningVie
 def test_repeated_rejected_messages_disconnect(viewer: RunningViewer):
     with viewer.connect() as client:
         for _ in range(9):
-            send(client, "choose", lanes=["nobody"])
+            send(client, "choose", lanes=["unknown"])
             assert "unknown method" in receive(client, "notice")["text"]
         client.send('{"do": "set", "name": "gravity", "value": 1}')
         assert is_disconnected(client)
@@ -472,7 +472,7 @@ def test_message_queue_holds_one_message_per_key():
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["/no/such/run"], "no run directory"),
+        (["/no/such/run"], "not a run directory"),
         (["--port", "99999"], "port"),
         (["--seed", "-3"], "--seed"),
         (["--token-file", "/no/such/file"], "token"),
