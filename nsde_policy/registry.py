@@ -12,20 +12,18 @@ Nothing is imported before its name is asked for, so that help texts stay fast.
 import difflib
 import importlib
 import pkgutil
-from collections.abc import Callable
 from importlib import metadata
 from typing import Generic, TypeVar
 
 from nsde_policy.errors import ConfigError, PluginError
 
-T = TypeVar("T")
-S = TypeVar("S")
+Plugin = TypeVar("Plugin")
 
 _INFRASTRUCTURE = frozenset({"base", "registry"})
 """Modules of a plug-in package that are not plug-ins."""
 
 
-class Registry(Generic[T]):
+class Registry(Generic[Plugin]):
     """Plug-ins of one kind, imported on demand.
 
     Args:
@@ -36,10 +34,10 @@ class Registry(Generic[T]):
     def __init__(self, kind: str, package: str) -> None:
         self.kind, self._package = kind, package
         self._group = "nsde_policy." + package.rsplit(".", 1)[-1]
-        self._found: dict[str, T] = {}
+        self._found: dict[str, Plugin] = {}
         self._built_in: list[str] | None = None
 
-    def add(self, name: str, plugin: T) -> None:
+    def add(self, name: str, plugin: Plugin) -> None:
         """Register a plug-in.
 
         Raises:
@@ -59,7 +57,7 @@ class Registry(Generic[T]):
         names = [*self._built_in, *(point.name for point in self._entry_points()), *self._found]
         return list(dict.fromkeys(names))
 
-    def get(self, name: str, *, package: str | None = None) -> T:
+    def get(self, name: str, *, package: str | None = None) -> Plugin:
         """Return a plug-in by name, importing its module on first use.
 
         Args:
@@ -110,13 +108,3 @@ class Registry(Generic[T]):
 
     def _entry_points(self) -> metadata.EntryPoints:
         return metadata.entry_points(group=self._group)
-
-
-def decorator(registry: Registry[T], name: str, build: Callable[[S], T]) -> Callable[[S], S]:
-    """Make a class decorator that registers `build(cls)` under a name and returns the class."""
-
-    def register(cls: S) -> S:
-        registry.add(name, build(cls))
-        return cls
-
-    return register

@@ -12,7 +12,7 @@ from nsde_policy.config import ModelConfig, Sampling
 from nsde_policy.errors import ConfigError
 
 Batch = TypeVar("Batch", contravariant=True)
-S = TypeVar("S", bound=Sampling)
+SamplingT = TypeVar("SamplingT", bound=Sampling)
 TrainingView = Literal["transitions", "windows"]
 
 
@@ -152,7 +152,7 @@ class PolicyModel(TrainableModel[Batch]):
         return ConfigError(f"{type(self).__name__} does not {ability} (it does not declare `{capability}`)")
 
 
-def choose_sampling(own: S, given: Sampling | None) -> S:
+def choose_sampling(own: SamplingT, given: Sampling | None) -> SamplingT:
     """Return the sampling settings to use: `given`, or a model's own if None.
 
     Raises:

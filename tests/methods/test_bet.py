@@ -265,7 +265,7 @@ def test_randomness_of_the_loss_comes_from_the_generator_alone():
     assert torch.equal(one, two)
     assert not torch.equal(one, other)
     assert torch.equal(torch.random.get_rng_state(), before)
-    with pytest.raises(ConfigError, match="needs a generator"):
+    with pytest.raises(ConfigError, match="needs a random generator"):
         model.transformer(torch.zeros(1, 3, 3))
 
 
@@ -331,9 +331,9 @@ def test_saves_and_loads_identically_bins_included(tmp_path: Path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"horizon": 4}, "one action for each state"),
+        ({"horizon": 4}, "need horizon == history"),
         ({"bins": 0}, "bins >= 1"),
-        ({"heads": 7}, "cannot share"),
+        ({"heads": 7}, "multiple of heads"),
         ({"dropout": 1.0}, "dropout < 1"),
         ({"noise": -1.0}, "noise >= 0"),
         ({"focal_gamma": 0.5}, "focal_gamma = 0 or >= 1"),
@@ -350,7 +350,7 @@ def test_sampling_of_another_kind_and_longer_plans_are_refused():
     model, states = build(), rows(2).states
     with pytest.raises(ConfigError, match="BehaviourTransformerSampling, got Sampling"):
         model.plan(states, steps=1, draws=draws(2), sampling=Sampling())
-    with pytest.raises(ConfigError, match="one action, asked for 2"):
+    with pytest.raises(ConfigError, match="one action, got steps 2"):
         model.plan(states, steps=2, draws=draws(2))
     with pytest.raises(ConfigError, match="temperature >= 0"):
         BehaviourTransformerSampling(temperature=-1.0)

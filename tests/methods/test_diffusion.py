@@ -303,7 +303,7 @@ def test_dropout_is_drawn_from_the_generator_and_refuses_to_go_without():
     )
     assert torch.equal(net(x, clock, context, seeded(1)), net(x, clock, context, seeded(1)))
     assert not torch.equal(net(x, clock, context, seeded(1)), net(x, clock, context, seeded(2)))
-    with pytest.raises(ConfigError, match="needs a generator"):
+    with pytest.raises(ConfigError, match="needs a random generator"):
         net(x, clock, context)
 
 
@@ -386,10 +386,10 @@ def test_presets_are_complete_runs_that_travel_through_json():
         (lambda: TransformerConfig(layers=0), "layers, heads >= 1"),
         (lambda: TransformerConfig(embedding=30, heads=4), "multiple of heads"),
         (lambda: TransformerConfig(dropout=1.0), "dropout"),
-        (lambda: DiffusionSampling(steps=10), "DDPM takes all 100 steps, got 10"),
+        (lambda: DiffusionSampling(steps=10), "DDPM needs 100 steps, got 10"),
         (lambda: DiffusionSampling("ddim", 0), "1 <= steps <= 100"),
         (lambda: DiffusionSampling("ddim", 101), "1 <= steps <= 100"),
-        (lambda: DiffusionConfig(horizon=0), "horizon counts from"),
+        (lambda: DiffusionConfig(horizon=0), "need horizon >= history"),
         (lambda: DiffusionConfig.from_dict({"network": "mlp"}), "must be one of"),
     ],
 )

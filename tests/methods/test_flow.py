@@ -219,5 +219,5 @@ def test_sampling_that_cannot_work_is_refused():
     for changes in ({"substeps": 0}, {"start": -1.0}):
         with pytest.raises(ConfigError):
             StreamingFlowSampling(**changes)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="cannot be sampled by Sampling"):
+    with pytest.raises(ConfigError, match="Sampling, got Sampling"):
         build().plan(states_of(torch.zeros(1), 2), steps=1, draws=draws(1), sampling=Sampling())

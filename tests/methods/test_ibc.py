@@ -231,5 +231,5 @@ def test_settings_that_cannot_work_are_refused(changes: dict[str, Any]):
 def test_sampling_that_cannot_work_is_refused(changes: dict[str, Any]):
     with pytest.raises(ConfigError):
         ImplicitBCSampling(**changes)
-    with pytest.raises(ConfigError, match="cannot be sampled by Sampling"):
+    with pytest.raises(ConfigError, match="Sampling, got Sampling"):
         build().plan(states_of(torch.zeros(1), 2), steps=1, draws=draws(1), sampling=Sampling())

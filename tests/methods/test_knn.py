@@ -161,14 +161,14 @@ def test_a_damaged_memory_is_refused(tmp_path: Path, damage: str):
     else:
         weights["actions"] = weights["actions"][:, :3] if damage == "cut" else torch.tensor(1.0)
     made.save_weights(weights)
-    with pytest.raises(CheckpointError, match=r"does not fit its config\.json"):
+    with pytest.raises(CheckpointError, match=r"does not match its config\.json"):
         load_model(made)
 
 
 def test_settings_that_cannot_work_are_refused():
     with pytest.raises(ConfigError, match="k >= 1"):
         NearestNeighboursSampling(k=0)
-    with pytest.raises(ConfigError, match="41 neighbours, but 40 windows"):
+    with pytest.raises(ConfigError, match="k is 41, but only 40 windows"):
         build(k=41).plan(memory().states, steps=1, draws=draws(40))
-    with pytest.raises(ConfigError, match="cannot be sampled by Sampling"):
+    with pytest.raises(ConfigError, match="Sampling, got Sampling"):
         build().plan(memory().states, steps=1, draws=draws(40), sampling=Sampling())

@@ -229,7 +229,7 @@ def test_saves_and_loads_identically(tmp_path: Path):
     ("changes", "message"),
     [
         ({"horizon": 9}, "horizon"),
-        ({"horizon": 11}, "one action for each state"),
+        ({"horizon": 11}, "need horizon == history"),
         ({"hidden": 0}, "hidden >= 1"),
         ({"modes": 0}, "modes >= 1"),
         ({"min_std": 0.0}, "min_std > 0"),
@@ -247,7 +247,7 @@ def test_sampling_of_another_kind_and_longer_plans_are_refused():
     model, states = build(), rows(2).states
     with pytest.raises(ConfigError, match="LSTMGMMSampling, got Sampling"):
         model.plan(states, steps=1, draws=draws(2), sampling=Sampling())
-    with pytest.raises(ConfigError, match="one action, asked for 2"):
+    with pytest.raises(ConfigError, match="one action, got steps 2"):
         model.plan(states, steps=2, draws=draws(2))
     noise: Any = "loud"
     with pytest.raises(ConfigError, match="'low' or 'full'"):

@@ -253,7 +253,7 @@ def test_missing_generator_is_an_error():
         model.sample_paths(x, steps=1)
     with pytest.raises(ConfigError, match="needs a generator or the noise"):
         euler_maruyama(model.sde(), x, dt=1.0, steps=1)
-    with pytest.raises(ConfigError, match="dropout in training needs a generator"):
+    with pytest.raises(ConfigError, match="dropout in training needs a random generator"):
         model.train().learned.networks(model.learned.features(x))
 
 

@@ -92,5 +92,5 @@ def test_a_run_saves_loads_and_answers_each_row_for_itself_whatever_is_drawn(tmp
 
 
 def test_a_horizon_shorter_than_the_history_is_refused():
-    with pytest.raises(ConfigError, match="horizon counts from the oldest of the 3 states"):
+    with pytest.raises(ConfigError, match="need horizon >= history"):
         RegressionConfig(history=3, horizon=2)
