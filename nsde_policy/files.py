@@ -41,7 +41,7 @@ def parse_json(content: str | bytes, *, name: str, error: type[NsdePolicyError])
 
     Args:
         content: Text, or UTF-8 bytes.
-        name: What the message of an error calls the content, such as its file name.
+        name: Name of the content in error messages, such as its file name.
         error: Exception class to raise.
 
     Raises:
@@ -57,7 +57,7 @@ def parse_json(content: str | bytes, *, name: str, error: type[NsdePolicyError])
 
 
 def replace_file(target: Path, content: bytes) -> None:
-    """Give `target` new content in one step: written aside, flushed to the disk, renamed."""
+    """Write a file atomically: to a partial file, flushed to the disk, then renamed."""
     check_writable(target)
     partial = target.with_name(target.name + PARTIAL)
     try:
@@ -76,7 +76,7 @@ def replace_file(target: Path, content: bytes) -> None:
 
 
 def check_writable(target: Path) -> None:
-    """Make the folder of a file that is to be written; refuse what cannot become a file, before the work."""
+    """Create the parent folder of a file; raise `OutputError` if the file cannot be written there."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Readers by name: a new one is one new file in this folder, or a package with an entry point.
+"""Registry of readers: add a file to this folder, or an entry point of another package.
 
     @register_reader
     class MyReader(Reader):
@@ -17,7 +17,7 @@ from nsde_policy.registry import Registry
 
 READERS: Registry[Reader] = Registry("reader", "nsde_policy.data.readers")
 FALLBACK = "zarr"
-"""Reader of paths that no other reader recognises; its errors say what is wrong with them."""
+"""Reader of paths that no other reader recognises; it reports what is wrong with them."""
 
 
 def register_reader(cls: type[Reader]) -> type[Reader]:

@@ -16,48 +16,48 @@ from nsde_policy.tasks import get_task
 MIRROR = get_task("pusht").mirror
 
 
-def demos(obs, act):
+def make_demos(obs, act):
     return Demonstrations(
         obs=np.float32(obs), act=np.float32(act), episode_ends=np.array([len(obs)]), angles=(4,)
     )
 
 
-def test_the_goal_is_its_own_mirror_image():
+def test_goal_is_its_own_mirror_image():
     x, y, angle = geometry.GOAL_POSE
     goal = np.tile([10.0, 20.0, x, y, angle], (2, 1))
-    image = add_mirror_images(demos(goal, goal[:, :2]), MIRROR)[1]
+    image = add_mirror_images(make_demos(goal, goal[:, :2]), MIRROR)[1]
     assert image.obs[0] == pytest.approx([492.0, 502.0, x, y, angle], abs=1e-4)
 
 
-def test_coverage_is_the_same_in_the_mirror():
+def test_mirroring_keeps_coverage():
     rng = np.random.default_rng(0)
     obs = np.column_stack([rng.uniform(150, 350, (200, 4)), rng.uniform(0, 2 * math.pi, 200)])
-    both = add_mirror_images(demos(obs, obs[:, :2]), MIRROR)
+    both = add_mirror_images(make_demos(obs, obs[:, :2]), MIRROR)
     for state, image in zip(both[0].obs.astype(float), both[1].obs.astype(float), strict=True):
         assert geometry.coverage(state[2:]) == pytest.approx(geometry.coverage(image[2:]), abs=1e-5)
 
 
-def test_physics_is_the_same_in_the_mirror(human_demos):
-    """Mirror images of human demonstrations replay in the real environment, contacts and all."""
+def test_mirror_images_replay_in_the_environment(human_demos):
+    """Replay mirror images of human demonstrations, with their contacts."""
     some = load_demonstrations(human_demos, angles=(4,))
     replays = replay_demonstrations(add_mirror_images(some, MIRROR), get_task("pusht"))
     errors = [r.position_error for r in replays][len(some) :]
     assert np.median(errors) < 1e-3
-    assert np.mean(np.array(errors) < 0.1) > 0.95  # the walls, half a pixel off, are touched now and then
+    assert np.mean(np.array(errors) < 0.1) > 0.95  # some episodes touch the walls, which are half a pixel off
 
 
-def test_twice_mirrored_is_as_before():
+def test_mirroring_twice_restores_the_original():
     rng = np.random.default_rng(1)
     obs = np.column_stack([rng.uniform(0, 512, (50, 4)), rng.uniform(0, 2 * math.pi, 50)])
-    once = add_mirror_images(demos(obs, obs[:, :2]), MIRROR)[1]
-    twice = add_mirror_images(demos(once.obs, once.act), MIRROR)[1]
+    once = add_mirror_images(make_demos(obs, obs[:, :2]), MIRROR)[1]
+    twice = add_mirror_images(make_demos(once.obs, once.act), MIRROR)[1]
     assert twice.obs[:, :4] == pytest.approx(obs[:, :4], abs=1e-3)
     assert np.cos(twice.obs[:, 4] - obs[:, 4]) == pytest.approx(np.ones(50), abs=1e-5)
 
 
-def test_images_stand_behind_the_originals():
+def test_mirror_images_follow_the_originals():
     obs = np.arange(20.0).reshape(4, 5)
-    both = add_mirror_images(demos(obs, obs[:, :2]), MIRROR)
+    both = add_mirror_images(make_demos(obs, obs[:, :2]), MIRROR)
     assert both.episode_ends.tolist() == [4, 8]
     assert np.array_equal(both[0].obs, np.float32(obs))
     assert both.angles == (4,)
@@ -70,19 +70,19 @@ def test_images_stand_behind_the_originals():
         (((0, -1.0, 0.0), (5, 1.0, 0.0)), "beyond its 2"),
     ],
 )
-def test_what_is_no_mirror_is_refused(columns, message):
+def test_invalid_mirror_is_rejected(columns, message):
     with pytest.raises(ConfigError, match=message):
         Mirror(obs=columns, act=((0, 1.0, 0.0),))
 
 
-def test_a_mirror_of_other_sizes_is_refused():
+def test_mirror_of_other_sizes_is_rejected():
     other = Demonstrations(obs=np.zeros((3, 4), "f4"), act=np.zeros((3, 2), "f4"), episode_ends=np.array([3]))
     with pytest.raises(ConfigError, match="5-D observations and 2-D actions; memory holds 4-D"):
         add_mirror_images(other, MIRROR)
 
 
-def test_a_mirrored_start_is_a_state_of_the_environment():
+def test_mirrored_start_is_a_valid_state():
     env = gym.make(PUSHT_ID)
     obs, _ = env.reset(seed=7)
-    image = add_mirror_images(demos([obs, obs], [obs[:2]] * 2), MIRROR)[1].obs[0]
+    image = add_mirror_images(make_demos([obs, obs], [obs[:2]] * 2), MIRROR)[1].obs[0]
     assert env.observation_space.contains(env.reset(options={"state": image})[0])

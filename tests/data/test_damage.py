@@ -1,4 +1,4 @@
-"""Every kind of damage to a store gives its typed error, in one line, and trains nothing."""
+"""Tests of damaged stores: each kind of damage raises its own error with a one-line message."""
 
 import json
 import os
@@ -28,11 +28,11 @@ from tests.helpers.demo_stores import edit_bytes, example_arrays, flip_bit, writ
 
 @dataclass(frozen=True)
 class Damage:
-    """A way to spoil a store, and the answer it deserves."""
+    """A kind of damage and the expected error."""
 
     name: str
     make: Callable[[Path], Path]
-    """Writes a spoilt store to the path it is given, and says where."""
+    """Write a damaged store to the given path and return its path."""
     error: type[DemoError]
     message: str
     load: dict[str, Any] = field(default_factory=dict)
@@ -44,7 +44,7 @@ def with_arrays(**change: Any) -> Callable[[Path], Path]:
 
 
 def with_file(key: str, change: Callable[[bytes], bytes] | None, **options: Any) -> Callable[[Path], Path]:
-    """A good store, then one file changed, or deleted."""
+    """Write a valid store, then change or delete one file."""
 
     def make(path: Path) -> Path:
         write_store(path, **options)
@@ -64,8 +64,8 @@ def with_metadata(key: str, zarr_format: int = 2, **change: Any) -> Callable[[Pa
     return with_file(key, edit, zarr_format=zarr_format)
 
 
-def sharded(spoil: Callable[[Path], None], **packing: Any) -> Callable[[Path], Path]:
-    """A store whose state is in shards of 20 frames, four chunks each; the second is spoilt."""
+def sharded(damage_file: Callable[[Path], None], **packing: Any) -> Callable[[Path], Path]:
+    """Write a state in shards of 20 frames, four chunks each; the second shard is damaged."""
 
     def make(path: Path) -> Path:
         write_store(path, zarr_format=3)
@@ -73,7 +73,7 @@ def sharded(spoil: Callable[[Path], None], **packing: Any) -> Callable[[Path], P
             "state", shape=(40, 5), chunks=(5, 5), shards=(20, 5), dtype="f4", overwrite=True, **packing
         )
         array[:] = example_arrays()["data/state"]
-        spoil(path / "data/state/c/1/0")
+        damage_file(path / "data/state/c/1/0")
         return path
 
     return make
@@ -121,12 +121,12 @@ def zip_with_a_flipped_bit(path: Path) -> Path:
         content = file.read(name)
     edit_bytes(archive, lambda data: data.replace(content[:64], flip_bit(content[:64], 40)))
     if zipfile.ZipFile(archive).testzip() is None:
-        raise AssertionError("the zip was not spoilt")
+        raise AssertionError("the zip was not damaged")
     return archive
 
 
 def stored_zip(path: Path) -> Path:
-    """A zip of something else."""
+    """Write a zip without a store."""
     archive = path.with_suffix(".zip")
     with zipfile.ZipFile(archive, "w") as file:
         file.writestr("readme.txt", "hello")
@@ -141,14 +141,14 @@ def pickled_objects(path: Path) -> Path:
 
 
 def pickled_floats(path: Path) -> Path:
-    """Numbers, it says, but unpacked by unpickling."""
+    """Write an array of floats that are decoded with pickle."""
     write_store(path)
     metadata = {**json.loads((path / "data/state/.zarray").read_bytes()), "compressor": {"id": "pickle"}}
     return with_payload(path, metadata)
 
 
 class Payload:
-    """Leaves a mark where it is unpickled."""
+    """Creates a directory when it is unpickled."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark
@@ -383,7 +383,7 @@ DAMAGES = [
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.name)
-def test_damage_is_refused(tmp_path: Path, damage: Damage) -> None:
+def test_damage_is_rejected(tmp_path: Path, damage: Damage) -> None:
     path = damage.make(tmp_path / "demos.zarr")
     with pytest.raises(damage.error, match=damage.message) as caught:
         load_demonstrations(path, **damage.load)
@@ -392,7 +392,7 @@ def test_damage_is_refused(tmp_path: Path, damage: Damage) -> None:
     assert not (tmp_path / "executed").exists(), "a pickle was run"
 
 
-def test_the_payload_of_the_pickle_tests_does_run(tmp_path: Path) -> None:
+def test_payload_of_the_pickle_tests_runs(tmp_path: Path) -> None:
     pickle.loads(pickle.dumps(Payload(tmp_path / "executed")))
     assert (tmp_path / "executed").exists()
 
@@ -403,7 +403,7 @@ def test_images_are_not_loaded_as_observations(tmp_path: Path) -> None:
         load_demonstrations(path, obs_keys=("img",))
 
 
-def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+def test_pipe_is_rejected_without_blocking(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(NotAStoreError, match="neither a file nor a folder"):
         load_demonstrations(tmp_path / "pipe")
@@ -411,7 +411,7 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 @pytest.mark.parametrize("key", [".", "data", "data/state/.zarray", "data/state/1.0"])
-def test_permission_denied_is_said(tmp_path: Path, key: str) -> None:
+def test_permission_error_is_reported(tmp_path: Path, key: str) -> None:
     path = write_store(tmp_path / "demos.zarr")
     (path / key).chmod(0)
     try:
@@ -425,7 +425,7 @@ def test_permission_denied_is_said(tmp_path: Path, key: str) -> None:
     ("call", "error"),
     [("iterdir", NotAStoreError), ("open", DamagedStoreError), ("is_file", DamagedStoreError)],
 )
-def test_whatever_call_is_denied_the_error_is_typed(
+def test_permission_error_of_any_call_raises_a_demo_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, error: type[DemoError]
 ) -> None:
     path = write_store(tmp_path / "demos.zarr")
@@ -442,31 +442,31 @@ def test_whatever_call_is_denied_the_error_is_typed(
         load_demonstrations(path)
 
 
-def test_a_garbled_zip_never_escapes_as_another_error(tmp_path: Path) -> None:
+def test_corrupted_zip_raises_only_demo_errors(tmp_path: Path) -> None:
     archive = zip_store(write_store(tmp_path / "demos.zarr"))
     whole = np.frombuffer(archive.read_bytes(), np.uint8)
     rng = np.random.default_rng(0)
-    refused = 0
+    rejected = 0
     for _ in range(60):
-        garbled = whole.copy()
-        garbled[rng.integers(len(whole), size=8)] = rng.integers(256, size=8)
-        archive.write_bytes(garbled.tobytes())
+        corrupted = whole.copy()
+        corrupted[rng.integers(len(whole), size=8)] = rng.integers(256, size=8)
+        archive.write_bytes(corrupted.tobytes())
         try:
             load_demonstrations(archive)
         except DemoError:
-            refused += 1
-    assert refused > 10
+            rejected += 1
+    assert rejected > 10
 
 
 @pytest.mark.parametrize("packing", [BLOSC, {"compressors": None}, ZSTD], ids=["blosc", "plain", "zstd"])
-def test_garbled_chunks_never_crash(tmp_path: Path, packing: dict[str, Any]) -> None:
+def test_corrupted_chunks_raise_only_demo_errors(tmp_path: Path, packing: dict[str, Any]) -> None:
     path = write_store(tmp_path / "demos.zarr", **packing)
     whole = (path / CHUNK).read_bytes()
     rng = np.random.default_rng(0)
     for _ in range(40):
-        garbled = np.frombuffer(whole, np.uint8).copy()
-        garbled[rng.integers(len(garbled), size=3)] = rng.integers(256, size=3)
-        (path / CHUNK).write_bytes(garbled.tobytes())
+        corrupted = np.frombuffer(whole, np.uint8).copy()
+        corrupted[rng.integers(len(corrupted), size=3)] = rng.integers(256, size=3)
+        (path / CHUNK).write_bytes(corrupted.tobytes())
         try:
             demos = load_demonstrations(path)
         except DemoError:

@@ -28,10 +28,10 @@ def test_slices_are_read_as_uint8(tmp_path: Path, in_a_zip: bool) -> None:
             frames[index]
 
 
-def test_only_the_chunks_asked_for_are_decoded(tmp_path: Path) -> None:
+def test_only_requested_chunks_are_decoded(tmp_path: Path) -> None:
     path = write_store(tmp_path / "demos.zarr", compressors={"id": "zstd", "level": 1})
     frames = open_images(path)
-    (path / "data/img/3.0.0.0").write_bytes(b"spoilt after opening")
+    (path / "data/img/3.0.0.0").write_bytes(b"damaged after opening")
     assert frames[0:30].shape == (30, 8, 8, 3)
     with pytest.raises(DamagedStoreError, match="frames 30 to 40"):
         frames[20:40]
@@ -47,15 +47,13 @@ def test_only_the_chunks_asked_for_are_decoded(tmp_path: Path) -> None:
         (np.ones((39, 4, 4)), EpisodeError, "overruns the 39 frames"),
     ],
 )
-def test_what_is_no_image_is_refused(
-    tmp_path: Path, change: Any, error: type[Exception], message: str
-) -> None:
+def test_other_arrays_are_rejected(tmp_path: Path, change: Any, error: type[Exception], message: str) -> None:
     path = write_store(tmp_path / "demos.zarr", {"data/img": change})
     with pytest.raises(error, match=message):
         open_images(path)[0:2]
 
 
-def test_a_missing_chunk_is_noticed_on_opening(tmp_path: Path) -> None:
+def test_missing_chunk_is_detected_when_opening(tmp_path: Path) -> None:
     path = write_store(tmp_path / "demos.zarr")
     (path / "data/img/2.0.0.0").unlink()
     with pytest.raises(DamagedStoreError, match=r"2\.0\.0\.0 is missing"):

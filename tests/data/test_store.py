@@ -1,4 +1,4 @@
-"""Tests for data/zarr_store/store.py: load every kind of store. Damaged stores are in test_damage.py."""
+"""Tests for data/zarr_store/store.py and readers/zarr.py; damaged stores are in test_damage.py."""
 
 import subprocess
 import sys
@@ -28,7 +28,7 @@ PACKINGS: list[tuple[int, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("zarr_format", "packing"), PACKINGS)
 @pytest.mark.parametrize("container", ["directory", "zip", "zip with a folder"])
-def test_every_kind_of_store_reads_alike(
+def test_formats_and_containers_load_equal_demonstrations(
     tmp_path: Path, zarr_format: int, packing: dict[str, Any], container: str
 ) -> None:
     path = write_store(tmp_path / "demos.zarr", zarr_format=zarr_format, **packing)
@@ -46,7 +46,7 @@ def test_every_kind_of_store_reads_alike(
 
 
 @pytest.mark.parametrize("blosc", [False, True])
-def test_shards_are_read(tmp_path: Path, blosc: bool) -> None:
+def test_sharded_arrays_are_loaded(tmp_path: Path, blosc: bool) -> None:
     from zarr import open_group
 
     path = write_store(tmp_path / "demos.zarr", zarr_format=3)
@@ -59,7 +59,7 @@ def test_shards_are_read(tmp_path: Path, blosc: bool) -> None:
     np.testing.assert_array_equal(load_demonstrations(path).obs, values)
 
 
-def test_observations_are_laid_side_by_side_and_flattened(tmp_path: Path) -> None:
+def test_observation_arrays_are_flattened_and_concatenated(tmp_path: Path) -> None:
     path = write_store(tmp_path / "demos.zarr")
     demos = load_demonstrations(path, obs_keys=("keypoint", "state"), act_key="action")
     arrays = example_arrays()
@@ -72,7 +72,7 @@ def test_observations_are_laid_side_by_side_and_flattened(tmp_path: Path) -> Non
     )
 
 
-def test_other_names_sizes_types_and_nested_arrays(tmp_path: Path) -> None:
+def test_other_names_sizes_types_and_nested_arrays_are_loaded(tmp_path: Path) -> None:
     arm = np.arange(40 * 7, dtype=np.int16).reshape(40, 7)
     names = ("data/state", "data/action", "meta/episode_ends")
     path = write_store(
@@ -91,7 +91,7 @@ def test_other_names_sizes_types_and_nested_arrays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_the_store_may_declare_its_angles_and_rate(tmp_path: Path, zarr_format: int) -> None:
+def test_angles_and_rate_default_to_attributes(tmp_path: Path, zarr_format: int) -> None:
     import zarr
 
     path = write_store(tmp_path / "demos.zarr", zarr_format=zarr_format, attributes={"rate_hz": 20})
@@ -106,7 +106,7 @@ def test_the_store_may_declare_its_angles_and_rate(tmp_path: Path, zarr_format: 
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_omitted_chunks_are_believed_only_on_request(tmp_path: Path, zarr_format: int) -> None:
+def test_omitted_chunks_are_accepted_only_on_request(tmp_path: Path, zarr_format: int) -> None:
     still = np.ones((40, 5), np.float32)
     still[10:20] = 0
     path = write_store(
@@ -117,12 +117,12 @@ def test_omitted_chunks_are_believed_only_on_request(tmp_path: Path, zarr_format
     np.testing.assert_array_equal(load_demonstrations(path, accept_omitted_chunks=True).obs, still)
 
 
-def test_no_observation_at_all_is_refused(tmp_path: Path) -> None:
+def test_missing_observation_key_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(DemoError, match="at least one"):
         load_demonstrations(write_store(tmp_path / "demos.zarr"), obs_keys=())
 
 
-def test_the_human_demonstrations(human_demos: Path) -> None:
+def test_human_demonstrations_are_loaded(human_demos: Path) -> None:
     demos = load_demonstrations(human_demos, angles=(4,), rate_hz=10)
     assert (len(demos), demos.obs.shape, demos.act.shape) == (206, (25_650, 5), (25_650, 2))
     assert (demos.lengths.min(), demos.lengths.max()) == (49, 246)
@@ -147,14 +147,14 @@ print(resident("VmHWM") - before)
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="resident memory is read from /proc")
-def test_opening_for_state_training_takes_little_memory(human_demos: Path) -> None:
+def test_loading_states_uses_little_memory(human_demos: Path) -> None:
     checkout = Path(__file__).resolve().parents[2]
     run = [sys.executable, "-c", MEMORY, str(human_demos)]
     megabytes = float(subprocess.run(run, cwd=checkout, capture_output=True, text=True, check=True).stdout)
     assert megabytes < 250
 
 
-def test_importing_the_package_imports_neither_zarr_nor_torch() -> None:
+def test_import_does_not_import_zarr_or_torch() -> None:
     checkout = Path(__file__).resolve().parents[2]
     code = "import sys, nsde_policy.data, nsde_policy.cli.data; assert not {'zarr', 'torch'} & {*sys.modules}"
     subprocess.run([sys.executable, "-c", code], cwd=checkout, check=True)

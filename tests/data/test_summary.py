@@ -18,7 +18,7 @@ def store(tmp_path: Path) -> Path:
     return write_store(tmp_path / "demos.zarr", attributes={"rate_hz": 10, "operator": "ada"})
 
 
-def test_info_as_json(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_info_prints_json(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     DataInfo(zip_store(store), json=True).run()
     info = json.loads(capsys.readouterr().out)
     assert (info["episodes"], info["frames"], info["rate_hz"]) == (3, 40, 10)
@@ -31,7 +31,7 @@ def test_info_as_json(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert arrays["data/state"]["looks_like_angles"] == [4]
 
 
-def test_info_as_text(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_info_prints_text(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     DataInfo(store).run()
     text = capsys.readouterr().out
     for part in ("3 episodes, 40 frames, 10 Hz, 4 s", "10 to 15 frames, median 15", "ada", "[4] jumps by 2π"):
@@ -44,7 +44,7 @@ def test_images_are_not_read_for_info(tmp_path: Path) -> None:
     assert (image.minimum, image.dtype, image.shape) == (None, "uint8", (40, 64, 64, 3))
 
 
-def test_info_refuses_what_training_refuses(tmp_path: Path) -> None:
+def test_info_rejects_damaged_stores(tmp_path: Path) -> None:
     path = write_store(tmp_path / "demos.zarr", {"data/action": np.full((40, 2), np.nan)})
     with pytest.raises(EpisodeError, match=r"data/action\[0\] at frame 0"):
         summarize(path)
@@ -58,7 +58,7 @@ def test_only_columns_that_wrap_look_like_angles() -> None:
     assert find_wrapped_columns(values, np.array([30, 60])) == [0, 1]
 
 
-def test_check_says_ok(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_accepts_an_undamaged_store(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     DataCheck(store).run()
     assert capsys.readouterr().out == f"OK: {store} is complete and readable\n"
 
@@ -93,13 +93,13 @@ def test_check_lists_all_problems(tmp_path: Path, capsys: pytest.CaptureFixture[
         assert part in printed
 
 
-def test_check_believes_omitted_chunks_on_request(tmp_path: Path) -> None:
+def test_check_accepts_omitted_chunks_on_request(tmp_path: Path) -> None:
     path = write_store(tmp_path / "demos.zarr", {"data/action": np.zeros((40, 2))}, every_chunk=False)
     assert len(check_store(path)) == 4
     assert check_store(path, accept_omitted_chunks=True) == []
 
 
-def test_check_of_no_store_raises(tmp_path: Path) -> None:
+def test_check_raises_if_there_is_no_store(tmp_path: Path) -> None:
     with pytest.raises(NotAStoreError, match="does not exist"):
         DataCheck(tmp_path / "nothing").run()
     write_store(

@@ -9,7 +9,7 @@ from nsde_policy.data import Demonstrations, Episode
 from nsde_policy.errors import ArrayError, DemoError, EpisodeError
 
 
-def some(**change: Any) -> Demonstrations:
+def make_demos(**change: Any) -> Demonstrations:
     fields: dict[str, Any] = {
         "obs": np.arange(24, dtype=np.float32).reshape(8, 3),
         "act": np.arange(16, dtype=np.float32).reshape(8, 2),
@@ -18,8 +18,8 @@ def some(**change: Any) -> Demonstrations:
     return Demonstrations(**{**fields, **change})
 
 
-def test_episodes_are_views_that_cannot_be_written() -> None:
-    demos = some()
+def test_episodes_are_read_only_views() -> None:
+    demos = make_demos()
     assert [len(e) for e in demos] == [3, 5]
     assert np.shares_memory(demos[1].obs, demos.obs)
     np.testing.assert_array_equal(demos[-1].act, demos.act[3:])
@@ -30,31 +30,31 @@ def test_episodes_are_views_that_cannot_be_written() -> None:
         demos[2]
 
 
-def test_the_callers_own_array_stays_writable() -> None:
+def test_array_of_the_caller_stays_writable() -> None:
     obs = np.zeros((4, 1), np.float32)
     Episode(obs=obs, act=obs)
     obs[0] = 1
 
 
 def test_from_episodes_concatenates_them() -> None:
-    demos = some()
+    demos = make_demos()
     again = Demonstrations.from_episodes(demos, angles=(2,), rate_hz=10)
     np.testing.assert_array_equal(again.obs, demos.obs)
     np.testing.assert_array_equal(again.lengths, [3, 5])
     assert (again.angles, again.rate_hz) == ((2,), 10)
 
 
-def test_the_fingerprint_sees_numbers_cuts_and_angles_but_not_names() -> None:
-    first = some()
-    assert first.fingerprint == some(obs_names=("a", "b", "c"), source="elsewhere").fingerprint
+def test_fingerprint_depends_on_numbers_ends_and_angles_only() -> None:
+    first = make_demos()
+    assert first.fingerprint == make_demos(obs_names=("a", "b", "c"), source="elsewhere").fingerprint
     changed = first.obs.copy()
     changed[7, 2] += 1
-    others = [some(obs=changed), some(episode_ends=np.array([4, 8])), some(angles=(2,))]
+    others = [make_demos(obs=changed), make_demos(episode_ends=np.array([4, 8])), make_demos(angles=(2,))]
     assert len({first.fingerprint, *(o.fingerprint for o in others)}) == 4
 
 
 def with_nan(frame: int, column: int) -> np.ndarray:
-    obs = some().obs.copy()
+    obs = make_demos().obs.copy()
     obs[frame, column] = np.nan
     return obs
 
@@ -84,13 +84,13 @@ def with_nan(frame: int, column: int) -> np.ndarray:
         ({"obs_names": ("x",)}, DemoError, "1 names"),
     ],
 )
-def test_refused(change: dict[str, Any], error: type[DemoError], message: str) -> None:
+def test_invalid_fields_are_rejected(change: dict[str, Any], error: type[DemoError], message: str) -> None:
     with pytest.raises(error, match=message) as caught:
-        some(**change)
+        make_demos(**change)
     assert "\n" not in str(caught.value)
 
 
-def test_an_episode_refuses_what_the_set_refuses() -> None:
+def test_invalid_episodes_are_rejected() -> None:
     with pytest.raises(EpisodeError, match="too short"):
         Episode(obs=np.zeros((1, 2)), act=np.zeros((1, 2)))
     with pytest.raises(EpisodeError, match=r"inf in act\[0\] at frame 1"):
