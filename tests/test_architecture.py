@@ -106,15 +106,6 @@ def test_a_robot_needs_no_training_code(folder):
         assert "training" not in {own(name) for name in imports(path)}, path
 
 
-def test_rollouts_of_states_do_not_import_pygame():
-    code = (
-        "import sys, gymnasium, nsde_policy.envs\n"
-        "env = gymnasium.make('nsde_policy/PushT-v0'); env.reset(seed=0); env.step([9.0, 9.0])\n"
-        "assert 'pygame' not in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
-
-
 def test_a_control_loop_needs_no_torch():
     code = "import sys, nsde_policy.control; assert not {'torch', 'zarr', 'gymnasium'} & {*sys.modules}"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
+from nsde_policy.assets import SHIPPED_TASK
 from nsde_policy.cli import options
 
 StorePathFlag = Annotated[Path, Positional, arg(help="Zarr directory of demonstrations, or a zip of one.")]
@@ -68,7 +69,7 @@ class DataReplay:
     """Replay demonstrations open loop in the environment of their task and report the deviation."""
 
     path: StorePathFlag
-    task: options.TaskName = "pusht"
+    task: options.TaskName = SHIPPED_TASK
     """Task whose environment replays them; it must accept a start in options["state"]."""
     start: Literal["state", "seed"] = "state"
     """Start of episode k: its recorded first state, or benchmark seed k (as the human demonstrations were

@@ -105,7 +105,8 @@ def _configure_logging() -> None:
 
 def _parse(args: list[str]) -> Command:
     """Parse the flags of one command; exit with tyro's own message if they are invalid."""
-    chosen, prog = COMMANDS, "nsde-policy"
+    chosen: Any = COMMANDS
+    prog = "nsde-policy"
     while isinstance(chosen, dict) and args and args[0] in chosen:
         chosen, prog, args = chosen[args[0]], f"{prog} {args[0]}", args[1:]
     options: dict[str, Any] = {"default": Train.from_preset(args)} if chosen is Train else {}

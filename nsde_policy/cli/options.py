@@ -12,7 +12,8 @@ from nsde_policy.methods.registry import METHODS
 from nsde_policy.tasks import TASKS
 
 if TYPE_CHECKING:
-    MethodName = TaskName = str
+    MethodName = str
+    TaskName = str
 else:
     MethodName, TaskName = Literal[*METHODS.names()], Literal[*TASKS.names()]
 

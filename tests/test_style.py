@@ -1,0 +1,105 @@
+"""Tests of the style of the library: docstrings, sizes, names, printing, and mentions of Push-T."""
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+MODULES = [
+    path for room in ("nsde_policy", "envs", "data", "eval") for path in sorted((ROOT / room).rglob("*.py"))
+]
+TREES = {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in MODULES}
+
+SHORTEST_DOCSTRING = 20
+LONGEST_FUNCTION = 55
+MOST_PUSHT_FILES = 5
+PUSHT_ROOMS = ("envs/", "nsde_policy/tasks/pusht.py", "nsde_policy/assets/", "nsde_policy/viewer/")
+"""Files that may mention Push-T as often as they like."""
+SHARED_NAMES = {"logger", "__all__", "PRESETS"}
+"""Names that mean the same in every module that defines them; `PRESETS` are the presets of a method."""
+
+
+def nodes(*kinds: type[ast.AST]) -> Iterator[tuple[str, ast.AST]]:
+    for name, tree in TREES.items():
+        yield from ((name, node) for node in ast.walk(tree) if isinstance(node, kinds))
+
+
+def module_level_names(tree: ast.Module) -> Iterator[str]:
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
+            yield node.name
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        value = getattr(node, "value", None)
+        if isinstance(value, ast.Call) and getattr(value.func, "id", None) == "TypeVar":
+            continue  # type variables have no meaning outside their module
+        yield from (target.id for target in targets if isinstance(target, ast.Name))
+
+
+def test_no_docstring_is_too_short_to_say_anything():
+    short = [
+        f"{name}:{getattr(node, 'lineno', 1)} {text!r}"
+        for name, node in nodes(ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        if (text := ast.get_docstring(node)) is not None and len(text) < SHORTEST_DOCSTRING  # type: ignore[arg-type]
+    ]
+    assert not short
+
+
+def test_no_function_is_too_long():
+    long = [
+        f"{name}:{node.lineno} {node.name}, {length} lines"
+        for name, node in nodes(ast.FunctionDef, ast.AsyncFunctionDef)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (length := (node.end_lineno or 0) - node.lineno + 1) > LONGEST_FUNCTION
+    ]
+    assert not long
+
+
+def test_a_module_level_name_is_defined_once_in_the_package():
+    places = defaultdict(set)
+    for name, tree in TREES.items():
+        for found in module_level_names(tree):
+            places[found].add(name)
+    assert not {
+        found: sorted(where)
+        for found, where in places.items()
+        if len(where) > 1 and found not in SHARED_NAMES and not found.startswith("__")
+    }
+
+
+def test_few_files_outside_its_own_mention_push_t():
+    found = [
+        name
+        for path, name in zip(MODULES, TREES, strict=True)
+        if not name.startswith(PUSHT_ROOMS) and re.search(r"push[-_ ]?t\b|pusht", path.read_text(), re.I)
+    ]
+    assert len(found) <= MOST_PUSHT_FILES, found
+
+
+def test_only_commands_print():
+    printing = [
+        f"{name}:{node.lineno}"
+        for name, node in nodes(ast.Call)
+        if isinstance(node, ast.Call)
+        and getattr(node.func, "id", None) == "print"
+        and not name.startswith("nsde_policy/cli/")
+    ]
+    assert not printing
+
+
+def test_only_its_own_folder_asks_for_the_class_neural_sde():
+    asking = [
+        f"{name}:{node.lineno}"
+        for name, node in nodes(ast.Call)
+        if isinstance(node, ast.Call)
+        and getattr(node.func, "id", None) in ("isinstance", "issubclass")
+        and "NeuralSDE" in {getattr(part, "id", None) for part in ast.walk(node)}
+        and not name.startswith("nsde_policy/methods/neural_sde/")
+    ]
+    assert not asking
+
+
+def test_no_file_speaks_of_somebody_or_whoever():
+    pattern = re.compile(r"\b(somebody|nobody|whoever|everybody)\b", re.I)
+    assert not [name for name in TREES if pattern.search((ROOT / name).read_text())]
