@@ -27,11 +27,11 @@ def load_runners(runs: Sequence[Path]) -> list[PolicyRunner]:
     titles = [get_method(policy.spec.method).title for policy in policies]
     return [
         PolicyRunner(name, f"{title}, {name}" if titles.count(title) > 1 else title, policy)
-        for name, title, policy in zip(name_runs(runs), titles, policies, strict=True)
+        for name, title, policy in zip(make_distinct_names(runs), titles, policies, strict=True)
     ]
 
 
-def name_runs(runs: Sequence[Path]) -> list[str]:
+def make_distinct_names(runs: Sequence[Path]) -> list[str]:
     """Name runs by their folder; add parent folders, then a number, until the names are distinct."""
     paths = [(SHIPPED,) if run == SHIPPED_POLICY else run.resolve().parts[1:] for run in runs]
     names: list[str] = []

@@ -15,7 +15,7 @@ from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.errors import EnvInputError, PlanError, ProtocolError
 from nsde_policy.eval.rollout import Player, RolloutConfig, Trace
 from nsde_policy.inference.policy import Policy
-from nsde_policy.viewer.launch import load_runners, name_runs
+from nsde_policy.viewer.launch import load_runners, make_distinct_names
 from nsde_policy.viewer.messages import (
     Aim,
     Choose,
@@ -93,6 +93,7 @@ def test_reset_repeats_the_episode_of_a_seed(app: PlayApp):
     assert app.state()["seed"] == 42
 
 
+@pytest.mark.slow
 def test_policy_recovers_after_the_block_is_dragged_away(app: PlayApp):
     assert run(app, 400)["lanes"][0]["solved"]
     x, y, angle = run(app)["lanes"][0]["trail"][-1][2:]
@@ -203,6 +204,7 @@ def block_plans(policy: Policy) -> Iterator[threading.Event]:
         yield go
 
 
+@pytest.mark.slow
 def test_a_slow_planner_plays_the_same_episode_and_can_be_paused(app: PlayApp, methods: list[PolicyRunner]):
     slow = PlayApp(methods, seed=SEED, plan_timeout_s=0)
     with block_plans(methods[0].policy) as go:
@@ -234,6 +236,7 @@ def test_block_can_be_dragged_while_a_policy_is_planning(methods: list[PolicyRun
     assert frame["lanes"][0]["trail"][-1][2:4] == pytest.approx([400, 130], abs=0.5)
 
 
+@pytest.mark.slow
 def test_choosing_a_slow_method_repeatedly_queues_one_plan_per_lane(
     monkeypatch: pytest.MonkeyPatch,
 ):
@@ -291,7 +294,7 @@ def test_latency_covers_only_plans_with_the_current_controls(app: PlayApp):
     ],
 )
 def test_runs_get_distinct_names(runs: list[Path | str], called: list[str]):
-    assert name_runs([Path(run) for run in runs]) == called
+    assert make_distinct_names([Path(run) for run in runs]) == called
 
 
 def test_runs_with_equal_folder_names_and_methods_get_distinct_titles(tmp_path: Path):
@@ -305,6 +308,7 @@ def test_runs_with_equal_folder_names_and_methods_get_distinct_titles(tmp_path: 
     ]
 
 
+@pytest.mark.slow
 def test_extreme_controls_give_valid_frames(app: PlayApp):
     for name, value in {"alpha": 3, "diffusion": 4, "chunk": 32, "paths": 64, "field": 1}.items():
         app.handle(Set(name, float(value)))

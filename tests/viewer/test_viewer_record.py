@@ -157,6 +157,7 @@ def test_an_episode_without_steps_cannot_be_kept(tmp_path: Path):
             app.handle(Pause(True))
 
 
+@pytest.mark.slow
 def test_recording_into_a_store_made_by_a_policy_is_rejected(tmp_path: Path, capsys: Any):
     store = tmp_path / "made.zarr"
     made = ["--policy", "shipped", "--episodes", "1", "--workers", "1"]
@@ -188,6 +189,7 @@ def keep_one(port: int, held: int) -> None:
                 receive(client, "state", lambda message: message["kept"] == held + 1)
 
 
+@pytest.mark.slow
 def test_kept_episodes_survive_a_kill_while_recording(tmp_path: Path):
     store = tmp_path / "d.zarr"
     command = [

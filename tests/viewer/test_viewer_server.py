@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -66,7 +67,7 @@ class NoisyApp:
 def get(url: str, **headers: str) -> tuple[int, dict[str, str], str]:
     request = urllib.request.Request(url, headers=headers)
     try:
-        with urllib.request.urlopen(request, timeout=5) as answer:
+        with urllib.request.urlopen(request, timeout=20) as answer:
             return answer.status, dict(answer.headers), answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, dict(error.headers), error.read().decode()
@@ -76,7 +77,7 @@ def is_disconnected(client: ClientConnection) -> bool:
     """Return whether the server closes the connection."""
     try:
         for _ in range(1000):
-            client.recv(timeout=5)
+            client.recv(timeout=20)
     except ConnectionClosed:
         return True
     return False
@@ -85,7 +86,7 @@ def is_disconnected(client: ClientConnection) -> bool:
 def close_reason(client: ClientConnection) -> tuple[int, str]:
     """Return code and reason with which the server closes before any message."""
     with client, pytest.raises(ConnectionClosed) as closed:
-        client.recv(timeout=5)
+        client.recv(timeout=20)
     assert closed.value.rcvd is not None
     return closed.value.rcvd.code, closed.value.rcvd.reason
 
@@ -143,7 +144,7 @@ def test_only_get_is_allowed(viewer: RunningViewer):
     for method in ("POST", "PUT", "DELETE"):
         request = urllib.request.Request(viewer.url, method=method)
         with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(request, timeout=5)
+            urllib.request.urlopen(request, timeout=20)
         assert refused.value.code in (400, 405), "older versions of websockets say 400"
 
 
@@ -157,7 +158,7 @@ def test_foreign_host_names_are_refused_against_dns_rebinding(viewer: RunningVie
 
 
 def test_two_host_headers_are_refused(viewer: RunningViewer):
-    with socket.create_connection(("127.0.0.1", viewer.port), timeout=5) as sock:
+    with socket.create_connection(("127.0.0.1", viewer.port), timeout=20) as sock:
         sock.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n")
         assert b" 403 " in sock.recv(100)
 
@@ -224,7 +225,7 @@ def test_printed_addresses_work_with_any_token():
 
 def test_client_receives_hello_state_and_frames(viewer: RunningViewer):
     with viewer.connect() as client:
-        hello = json.loads(client.recv(timeout=5))
+        hello = json.loads(client.recv(timeout=20))
         assert (hello["type"], [m["name"] for m in hello["methods"]]) == ("hello", ["shipped"])
         state = receive(client, "state")
         assert state["seed"] == SEED
@@ -256,7 +257,7 @@ def test_notice_goes_only_to_the_client_that_caused_it(viewer: RunningViewer):
         send(asked, "choose", lanes=["unknown"])
         assert receive(asked, "notice")
         send(other, "pause", on=True)
-        while (message := json.loads(other.recv(timeout=5)))["type"] != "state" or not message["paused"]:
+        while (message := json.loads(other.recv(timeout=20)))["type"] != "state" or not message["paused"]:
             assert message["type"] != "notice"
 
 
@@ -305,10 +306,10 @@ def test_a_huge_message_disconnects_only_its_client(viewer: RunningViewer):
 
 
 def test_flood_of_messages_is_throttled_without_delaying_the_loop():
-    app = NoisyApp(10)
-    with run_viewer(app, max_rate=50) as viewer_server, viewer_server.connect() as client:
+    app, rate = NoisyApp(10), 50
+    with run_viewer(app, max_rate=rate) as viewer_server, viewer_server.connect() as client:
         receive(client, "frame")
-        ticks, sent = app.ticks, 0
+        started, ticks, sent = time.monotonic(), app.ticks, 0
         client.socket.settimeout(0.05)
         try:
             for sent in range(100_000):  # noqa: B007
@@ -318,12 +319,14 @@ def test_flood_of_messages_is_throttled_without_delaying_the_loop():
         except (TimeoutError, ConnectionClosed):
             pass
         until(lambda: app.ticks - ticks > 100, "a hundred periods")
-        assert app.revision < 400, f"of {sent} commands"
+        handled, elapsed_s = app.revision, time.monotonic() - started
+        assert handled <= rate * (elapsed_s + 1) + 5, f"of {sent} messages in {elapsed_s:.1f} s"
 
 
+@pytest.mark.slow
 def test_client_that_never_reads_is_disconnected_without_affecting_others():
     app = NoisyApp()
-    with run_viewer(app, patience_s=2.0) as viewer_server, viewer_server.connect(max_size=None) as good:
+    with run_viewer(app, patience_s=4.0) as viewer_server, viewer_server.connect(max_size=None) as good:
         with socket.create_connection(("127.0.0.1", viewer_server.port)) as deaf:
             deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             deaf.sendall(
@@ -366,7 +369,7 @@ def test_many_connections_without_token_do_not_block_others():
         crowd = []
         try:
             for _ in range(HALF_OPEN + 2):
-                crowd.append(socket.create_connection(("127.0.0.1", viewer_server.port), timeout=5))
+                crowd.append(socket.create_connection(("127.0.0.1", viewer_server.port), timeout=20))
                 crowd[-1].sendall(greeting)
                 assert b"101" in crowd[-1].recv(100)
             with viewer_server.connect(f"?token={TOKEN}") as client:
@@ -424,6 +427,7 @@ sys.exit(main(["play", "--port", "0", "--json"]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("chunks", ["range(1)", "itertools.count()"], ids=["long", "endless"])
 def test_command_exits_0_on_a_signal_during_a_plan(chunks: str, number: signal.Signals):
