@@ -48,7 +48,7 @@ Job = Callable[[], object]
 
 
 def make_numpy_plan(step: FusedStep, states: np.ndarray) -> Job:
-    """Return the folded step in numpy; erf is a polynomial error 3e-7 (Abramowitz and Stegun 7.1.28)."""
+    """Return the folded step in numpy; erf is a polynomial, error 3e-7 (Abramowitz and Stegun 7.1.28)."""
     weights, circular = step.weights, list(step.layout.spec.circular)
     assert weights.norms is not None
     layers = [
