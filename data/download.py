@@ -1,6 +1,6 @@
 """Download of public demonstrations: resumable, checked against a known fingerprint, installed atomically.
 
-    download(get_task("pusht").public_demos, "pusht_cchi_v7_replay.zarr")
+    download(task.public_demos, "demos.zarr")
 
 The archive is downloaded and extracted in a folder beside the target. The store is renamed to its final name
 only after its content has been checked, so an interrupted download never leaves a partial store there.
@@ -172,11 +172,11 @@ class _Downloader:
         if response.status_code == 206 and not content_range.startswith(f"bytes {start}-"):
             self._discard()
             raise requests.ConnectionError(f"the server sent {content_range!r}, expected bytes from {start}")
-        if response.status_code in (200, 416):  # a whole file, or the partial file is of another one
+        if response.status_code in (200, 416):  # the server sends the complete file, or has another one
             self._discard()
             start = 0
         length = response.headers.get("Content-Length", "")
-        self._total = start + int(length) if response.ok and length.isdigit() else None
+        self._total = start + int(length) if response.ok and length.isdecimal() else None
         if (self._total or 0) > self._max_bytes:
             self._discard()
             raise DownloadError(f"{self._url} has {self._total} bytes, expected at most {self._max_bytes}")

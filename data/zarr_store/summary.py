@@ -22,11 +22,9 @@ class ArraySummary:
     """Summary of one array below `data/`."""
 
     name: str
-    """Path in the store."""
     shape: tuple[int, ...]
     """Shape up to the last episode end, (frames, …)."""
     dtype: str
-    """Data type on disk."""
     minimum: tuple[float, ...] | None
     """Smallest value of each column; None for images, which are not read."""
     maximum: tuple[float, ...] | None
@@ -45,16 +43,13 @@ class StoreSummary:
     container: str
     """directory or zip."""
     zarr_format: int
-    """2 or 3."""
     episodes: int
     frames: int
-    """Number of frames of all episodes."""
     episode_length: tuple[int, float, int]
     """Shortest, median and longest episode in frames."""
     rate_hz: float | None
     """Frames per second; None if the store does not say."""
     arrays: tuple[ArraySummary, ...]
-    """Arrays below `data/`."""
     attributes: dict[str, Any]
     """Attributes of the store, such as its provenance."""
 
