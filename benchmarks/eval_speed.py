@@ -38,17 +38,21 @@ played = RolloutPool(None, config, workers=workers).evaluate(seeds)
 THEIRS = """
 sys.path.append(packages)
 import gymnasium, gym_pusht, torch
-from nsde_policy.eval.rollout import RolloutConfig, play_batch
-from nsde_policy.inference.policy import Policy
+from nsde_policy.eval.rollout import Player, RolloutConfig
+from nsde_policy.tasks.pusht import PushTTask
 
 class Success(gymnasium.Wrapper):
     def step(self, action):
         *rest, info = self.env.step(action)
         return *rest, {**info, "success": bool(info["is_success"])}
 
+class GymPushTTask(PushTTask):
+    def make_env(self, **kwargs):
+        return Success(gymnasium.make("gym_pusht/PushT-v0"))
+
 torch.set_num_threads(1)
-policy, env = Policy.from_pretrained(), Success(gymnasium.make("gym_pusht/PushT-v0"))
-played = (play_batch(policy, [env], [seed], RolloutConfig())[0] for seed in seeds)
+player = Player(None, RolloutConfig(GymPushTTask()))
+played = (player.play(seed) for seed in seeds)
 """
 HEAD = """
 import json, sys, time

@@ -52,14 +52,14 @@ def evaluate_policy(
 
     Args:
         path: Run directory; None for the policy shipped in the package.
-        episodes: Number of episodes.
+        episodes: Number of seeds.
         seed_start: First seed.
         env_kwargs: Keyword arguments of the environment.
         chunk: Actions executed before planning again; None for the policy's own.
         sampling: Changes to the sampling settings, such as "alpha=0.5" or "steps=10".
         condition: Disturbances of the episodes.
-        workers: Processes on a CPU; 0 for one per core.
-        device: Where plans are computed; on a GPU, one process plays episodes side by side.
+        workers: Processes on a CPU, 0 for one per core; a GPU plays all episodes in one process.
+        device: Torch device of the policy.
         watch: Called with every episode and its trace.
     """
     if episodes < 1 or seed_start < 0:
@@ -81,8 +81,7 @@ def evaluate_policy(
         "method": policy.record.config.method,
         "seeds": [seeds.start, seeds.stop - 1],
         "env": task.env_id or task.name,
-        **task.env_kwargs,
-        **config.env_kwargs,
+        **{**task.env_kwargs, **config.env_kwargs},
         "chunk": chunk or policy.chunk,
         "sampling": changed.to_dict(),
         "condition": config.condition.to_dict(),

@@ -30,7 +30,7 @@ SEEDS = 2**32
 
 @dataclass(frozen=True)
 class GenerateConfig:
-    """What to generate."""
+    """Number, seeds and sampling of generated episodes."""
 
     episodes: int
     """Number of episodes in the finished store."""

@@ -4,7 +4,6 @@ Every method plans once per round, so that other load on the machine affects all
 """
 
 import json
-import math
 import platform
 import time
 from collections.abc import Iterator, Sequence
@@ -32,7 +31,7 @@ from nsde_policy.training.dataset import build_training_data, load_training_demo
 START_SEED = 100_000
 """Seed of the start that is planned from."""
 MIN_ROUNDS = 3
-REFERENCE_METHOD = "neural_sde"
+REFERENCE = "neural_sde"
 """Method whose median is the unit of the ratios."""
 VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "diffusion": {
@@ -89,41 +88,18 @@ class Contender:
             self.model.plan(self.states, steps=size, draws=draws, sampling=self.sampling).cpu()
         return time.perf_counter() - started
 
-
-@dataclass(frozen=True)
-class Timing:
-    """Measured times of one contender."""
-
-    contender: Contender
-    actions: int
-    chunks: tuple[float, ...]
-    """Seconds for all actions, by round."""
-    first_actions: tuple[float, ...]
-    """Seconds for the first action alone, by round."""
-
-    @property
-    def median_ms(self) -> float:
-        """Median time for all actions, milliseconds."""
-        return 1e3 * float(np.median(self.chunks))
-
-    def to_dict(self, reference_ms: float | None) -> dict[str, Any]:
-        """Return plain values for JSON, with the ratio to the median of the reference method."""
-        contender = self.contender
+    def describe(self, actions: int) -> dict[str, Any]:
+        """Return name, settings and cost of planning `actions`, for JSON."""
         return {
-            "method": contender.name,
-            "median_ms": _round_significant(self.median_ms),
-            "p99_ms": _round_significant(1e3 * float(np.percentile(self.chunks, 99))),
-            "calls_per_chunk": contender.network_calls(self.actions),
-            "first_action_ms": _round_significant(1e3 * float(np.median(self.first_actions))),
-            "parameters": sum(parameter.numel() for parameter in contender.model.parameters()),
-            "ratio": None if reference_ms is None else _round_significant(self.median_ms / reference_ms),
-            "n": len(self.chunks),
-            "actions": self.actions,
-            "policy": contender.method,
-            "preset": contender.preset,
-            "chunk": contender.chunk,
-            "sampling": contender.sampling.to_dict(),
-            "machine": device_name(str(contender.states.device)),
+            "method": self.name,
+            "calls_per_chunk": self.network_calls(actions),
+            "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
+            "actions": actions,
+            "policy": self.method,
+            "preset": self.preset,
+            "chunk": self.chunk,
+            "sampling": self.sampling.to_dict(),
+            "machine": device_name(str(self.states.device)),
         }
 
 
@@ -173,11 +149,15 @@ def _start_states(record: RunRecord) -> Tensor:
 @torch.no_grad()
 def measure_latency(
     contenders: Sequence[Contender], *, rounds: int = 30, actions: int = ACTIONS, budget_s: float = 20.0
-) -> list[Timing]:
+) -> list[dict[str, Any]]:
     """Time all contenders in turns, after a warm-up.
 
     A contender that would take more than `budget_s` skips some rounds, evenly, but takes part in at least
     `MIN_ROUNDS`.
+
+    Returns:
+        One JSON object per contender: times in milliseconds, and the ratio of its median to the median of the
+        first Neural SDE, None if there is none.
     """
     if rounds < MIN_ROUNDS or actions < 1 or budget_s <= 0:
         raise ConfigError(
@@ -200,29 +180,33 @@ def measure_latency(
                 if (now + 1) * turns[i] // rounds > now * turns[i] // rounds:
                     chunks[i].append(contender.measure(actions, draws[i]))
                     firsts[i].append(contender.measure(1, draws[i]))
+    medians = [float(np.median(chunk)) for chunk in chunks]
+    reference = next(
+        (m for m, each in zip(medians, contenders, strict=True) if each.method == REFERENCE), None
+    )
     return [
-        Timing(contender, actions, tuple(chunk), tuple(first))
-        for contender, chunk, first in zip(contenders, chunks, firsts, strict=True)
+        {
+            **each.describe(actions),
+            "median_ms": _round_significant(1e3 * median),
+            "p99_ms": _round_significant(1e3 * float(np.percentile(chunk, 99))),
+            "first_action_ms": _round_significant(1e3 * float(np.median(first))),
+            "ratio": None if reference is None else _round_significant(median / reference),
+            "n": len(chunk),
+        }
+        for each, chunk, first, median in zip(contenders, chunks, firsts, medians, strict=True)
     ]
 
 
-def as_rows(timings: Sequence[Timing]) -> list[dict[str, Any]]:
-    """Return one object per contender, for JSON."""
-    reference = next((t.median_ms for t in timings if t.contender.method == REFERENCE_METHOD), None)
-    return [timing.to_dict(reference) for timing in timings]
-
-
-def as_json(timings: Sequence[Timing]) -> str:
+def as_json(rows: Sequence[dict[str, Any]]) -> str:
     """Return a JSON list with one line per contender."""
-    return "[\n" + ",\n".join(json.dumps(row) for row in as_rows(timings)) + "\n]\n"
+    return "[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n"
 
 
-def as_markdown(timings: Sequence[Timing], *, device: str) -> str:
+def as_markdown(rows: Sequence[dict[str, Any]]) -> str:
     """Return a table, the fastest first."""
-    rows = as_rows(timings)
-    reference = "–" if rows[0]["ratio"] is None else get_method(REFERENCE_METHOD).title
+    reference = "–" if rows[0]["ratio"] is None else get_method(REFERENCE).title
     lines = [
-        f"{timings[0].actions} actions from one observation, batch 1, one thread, {device_name(device)}, "
+        f"{rows[0]['actions']} actions from one observation, batch 1, one thread, {rows[0]['machine']}, "
         f"torch {torch.__version__}; milliseconds",
         "",
         f"| method | median | p99 | first action | calls | parameters | × {reference} | rounds |",
@@ -239,7 +223,7 @@ def as_markdown(timings: Sequence[Timing], *, device: str) -> str:
 
 def _round_significant(value: float) -> float:
     """Round to five significant digits."""
-    return float(f"{value:.5g}") if math.isfinite(value) else value
+    return float(f"{value:.5g}")
 
 
 def device_name(device: str) -> str:

@@ -58,7 +58,7 @@ class RolloutPool:
             player = self.make_player()
             for shard in shards:
                 with one_thread():
-                    played = player.play_all(shard, traced=traced)
+                    played = _play(player, shard, traced)
                 yield from played
             return
         context = multiprocessing.get_context("spawn")
@@ -70,6 +70,11 @@ class RolloutPool:
                     yield from queue.popleft().get()
             while queue:
                 yield from queue.popleft().get()
+
+
+def _play(player: Player, seeds: Sequence[int], traced: bool) -> _Played:
+    traces = [Trace() if traced else None for _ in seeds]
+    return list(zip(player.play_batch(seeds, traces), traces, strict=True))
 
 
 _pool: RolloutPool | None = None
@@ -88,4 +93,4 @@ def _play_in_worker(seeds: Sequence[int], traced: bool) -> _Played:
     if _player is None:  # not in `_start_worker`, whose errors would restart the process for ever
         assert _pool is not None
         _player = _pool.make_player()
-    return _player.play_all(seeds, traced=traced)
+    return _play(_player, seeds, traced)

@@ -122,19 +122,13 @@ class EpisodeRunner:
         executed    hold x x x x x x x x …
     """
 
-    def __init__(
-        self,
-        policy: Policy,
-        env: gym.Env[Any, Any],
-        seed: int,
-        config: RolloutConfig,
-        trace: Trace | None = None,
-    ) -> None:
+    def __init__(self, player: "Player", env: gym.Env[Any, Any], seed: int, trace: Trace | None) -> None:
+        policy, config = player.policy, player.config
         self.seed, self.generator, self.history = seed, make_generator(seed), policy.spec.new_history()
         self.steps = self.plans = 0
+        self.planning_s = 0.0
         self.ended = False
-        self._task = config.task or get_task_of_run(policy.record)
-        self._env, self._trace, self._push = env, trace, config.condition.push
+        self._task, self._env, self._trace, self._push = player.task, env, trace, config.condition.push
         self._low, self._high = env.action_space.low, env.action_space.high  # type: ignore[attr-defined]
         std = np.array(policy.record.layout.increment_std[: policy.obs_dim])
         self._disturbances = Disturbances(config.condition, seed, std)
@@ -180,8 +174,8 @@ class EpisodeRunner:
             self._trace.obs.append(obs)
             self._trace.progress.append(self._task.progress(info))
 
-    def result(self, *, planned: int, calls: int, planning_s: float) -> EpisodeResult:
-        """Return the result; `planned` actions and network `calls` are of one plan, `planning_s` of all."""
+    def result(self, *, planned: int, calls: int) -> EpisodeResult:
+        """Return the result, given the planned actions and network calls of one plan."""
         outcome = self._task.outcome(self._rewards, self._infos)
         progress = [value for info in self._infos if (value := self._task.progress(info)) is not None]
         return EpisodeResult(
@@ -194,41 +188,8 @@ class EpisodeRunner:
             plans=self.plans,
             planned=self.plans * planned,
             network_calls=self.plans * calls,
-            planning_s=planning_s,
+            planning_s=self.planning_s,
         )
-
-
-def play_batch(
-    policy: Policy,
-    envs: Sequence[gym.Env[Any, Any]],
-    seeds: Sequence[int],
-    config: RolloutConfig,
-    traces: Sequence[Trace | None] | None = None,
-) -> list[EpisodeResult]:
-    """Play one episode per environment, each to its end, and plan for all of them in one batch."""
-    wanted = policy.check_chunk(config.chunk or policy.chunk) + config.condition.latency_steps
-    steps = min(wanted, policy.model.config.longest_chunk or wanted)
-    episodes = [
-        EpisodeRunner(policy, env, seed, config, trace)
-        for env, seed, trace in zip(envs, seeds, traces or [None] * len(seeds), strict=True)
-    ]
-    planning = dict.fromkeys(seeds, 0.0)
-    while running := [episode for episode in episodes if not episode.ended]:
-        started = time.perf_counter()
-        plans = policy.plan_batch(
-            [episode.history for episode in running],
-            generators=[episode.generator for episode in running],
-            chunk=steps,
-            sampling=config.sampling,
-        )
-        share = (time.perf_counter() - started) / len(running)
-        for episode, plan in zip(running, plans, strict=True):
-            planning[episode.seed] += share
-            episode.run(plan.actions)
-    calls = policy.model.network_calls(steps, config.sampling)
-    return [
-        episode.result(planned=steps, calls=calls, planning_s=planning[episode.seed]) for episode in episodes
-    ]
 
 
 class Player:
@@ -252,14 +213,33 @@ class Player:
 
     def play(self, seed: int, trace: Trace | None = None) -> EpisodeResult:
         """Play one episode to its end and fill its trace."""
-        (result,) = play_batch(self.policy, self._envs[:1], [seed], self.config, [trace])
+        (result,) = self.play_batch([seed], [trace])
         return result
 
-    def play_all(self, seeds: Sequence[int], *, traced: bool) -> list[tuple[EpisodeResult, Trace | None]]:
-        """Play at most `batch` episodes side by side; without `traced`, the traces are None."""
-        traces = [Trace() if traced else None for _ in seeds]
-        results = play_batch(self.policy, self._envs[: len(seeds)], seeds, self.config, traces)
-        return list(zip(results, traces, strict=True))
+    def play_batch(self, seeds: Sequence[int], traces: Sequence[Trace | None]) -> list[EpisodeResult]:
+        """Play at most `batch` episodes side by side, each to its end; all plans are made in one batch."""
+        policy, config = self.policy, self.config
+        wanted = policy.check_chunk(config.chunk or policy.chunk) + config.condition.latency_steps
+        steps = min(wanted, policy.model.config.longest_chunk or wanted)
+        envs = self._envs[: len(seeds)]
+        episodes = [
+            EpisodeRunner(self, env, seed, trace)
+            for env, seed, trace in zip(envs, seeds, traces, strict=True)
+        ]
+        while running := [episode for episode in episodes if not episode.ended]:
+            started = time.perf_counter()
+            plans = policy.plan_batch(
+                [episode.history for episode in running],
+                generators=[episode.generator for episode in running],
+                chunk=steps,
+                sampling=config.sampling,
+            )
+            share = (time.perf_counter() - started) / len(running)
+            for episode, plan in zip(running, plans, strict=True):
+                episode.planning_s += share
+                episode.run(plan.actions)
+        calls = policy.model.network_calls(steps, config.sampling)
+        return [episode.result(planned=steps, calls=calls) for episode in episodes]
 
 
 def _check_env(env: gym.Env[Any, Any], policy: Policy, task: Task, condition: Condition) -> None:

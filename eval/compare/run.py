@@ -17,7 +17,7 @@ from nsde_policy.eval.compare.result import ACTIONS, Comparison, merge_compariso
 from nsde_policy.eval.compare.suite import find_preset, ignore_demo_count
 from nsde_policy.eval.disturbances import Condition
 from nsde_policy.eval.evaluate import change_sampling, evaluate_policy
-from nsde_policy.eval.latency import MIN_ROUNDS, Contender, as_rows, device_name, measure_latency
+from nsde_policy.eval.latency import MIN_ROUNDS, Contender, device_name, measure_latency
 from nsde_policy.eval.rollout import EpisodeResult, Trace
 from nsde_policy.files import replace_file
 from nsde_policy.inference.loading import load_model
@@ -255,7 +255,7 @@ def _time_jobs(
         record, model = load_model(RunDirectory(job.run))
         sampling = change_sampling(record.config.model.sampling, job.sampling)
         contenders.append(Contender.build(name, records[job.run], model, sampling))
-    return msgspec.convert(as_rows(measure_latency(contenders, rounds=rounds)), list[LatencyRow])
+    return msgspec.convert(measure_latency(contenders, rounds=rounds), list[LatencyRow])
 
 
 def add_latency(comparison: Comparison, rows: Sequence[LatencyRow]) -> Comparison:

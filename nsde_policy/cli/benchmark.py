@@ -56,5 +56,5 @@ class Benchmark:
             *build_fresh_contenders(methods, device=device),
             *load_contenders(self.runs, device=device),
         ]
-        timings = measure_latency(contenders, rounds=self.rounds, actions=self.chunk, budget_s=self.budget)
-        options.print_results(self.json, as_json(timings), as_markdown(timings, device=device))
+        rows = measure_latency(contenders, rounds=self.rounds, actions=self.chunk, budget_s=self.budget)
+        options.print_results(self.json, as_json(rows), as_markdown(rows))

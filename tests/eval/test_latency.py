@@ -12,7 +12,7 @@ from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.cli.main import main
 from nsde_policy.config import Sampling
 from nsde_policy.errors import ConfigError
-from nsde_policy.eval.latency import Contender, as_markdown, as_rows, build_fresh_contenders, measure_latency
+from nsde_policy.eval.latency import Contender, as_markdown, build_fresh_contenders, measure_latency
 from nsde_policy.inference.loading import build_model, load_model
 from nsde_policy.methods.base import Draws
 from nsde_policy.methods.regression import Regression, RegressionConfig
@@ -43,11 +43,10 @@ def counting(number: int, log: list[tuple[int, int]], *, horizon: int = 9, chunk
 def test_every_method_plans_once_per_round():
     log: list[tuple[int, int]] = []
     contenders = [counting(number, log) for number in (1, 2, 3)]
-    timings = measure_latency(contenders, rounds=4)
+    rows = measure_latency(contenders, rounds=4)
     turns = [number for number, steps in log if steps == 8]
     assert turns == [1, 2, 3] * 5  # once to warm up
-    assert [len(timing.chunks) for timing in timings] == [4, 4, 4]
-    assert [len(timing.first_actions) for timing in timings] == [4, 4, 4]
+    assert [row["n"] for row in rows] == [4, 4, 4]
     assert (log.count((1, 1)), log.count((1, 8))) == (6, 5)
 
 
@@ -70,14 +69,14 @@ def test_slow_methods_skip_rounds_evenly(monkeypatch: pytest.MonkeyPatch):
         return 2.0 if self is slow else 0.001
 
     monkeypatch.setattr(Contender, "measure", fake_measure)
-    timings = measure_latency([slow, quick], rounds=12, budget_s=16.0)
-    assert [len(timing.chunks) for timing in timings] == [4, 12]
+    rows = measure_latency([slow, quick], rounds=12, budget_s=16.0)
+    assert [row["n"] for row in rows] == [4, 12]
     turns = [number for number, steps in log if steps == 8][2:]
     assert turns == [2, 2, 1, 2] * 4
-    assert timings[0].median_ms == pytest.approx(2000)
-    assert "| number 1 | 2000.00 | 2000.00 | 2000.00 | 1 |" in as_markdown(timings, device="cpu")
+    assert rows[0]["median_ms"] == 2000
+    assert "| number 1 | 2000.00 | 2000.00 | 2000.00 | 1 |" in as_markdown(rows)
     least = measure_latency([slow, quick], rounds=12, budget_s=1.0)
-    assert [len(timing.chunks) for timing in least] == [3, 12]
+    assert [row["n"] for row in least] == [3, 12]
 
 
 def test_percentiles_and_ratios(monkeypatch: pytest.MonkeyPatch):
@@ -85,12 +84,11 @@ def test_percentiles_and_ratios(monkeypatch: pytest.MonkeyPatch):
     contenders = [Contender.build("ours", record, ours, ours.config.sampling), counting(1, [])]
     clock = iter(range(1, 10_000))
     monkeypatch.setattr(Contender, "measure", lambda self, *_: next(clock) if self.name == "ours" else 500.0)
-    timings = measure_latency(contenders, rounds=5, budget_s=1e6)
-    assert timings[0].chunks == (4, 6, 8, 10, 12)
-    assert timings[0].median_ms == 8000
-    assert as_rows(timings)[0]["p99_ms"] == pytest.approx(1000 * (12 - 0.04 * 2), rel=1e-4)
-    assert [row["ratio"] for row in as_rows(timings)] == [1, 62.5]
-    assert [row["ratio"] for row in as_rows(timings[1:])] == [None]
+    rows = measure_latency(contenders, rounds=5, budget_s=1e6)
+    assert (rows[0]["median_ms"], rows[0]["n"]) == (8000, 5)  # of 4, 6, 8, 10, 12 s
+    assert rows[0]["p99_ms"] == 1000 * (12 - 0.04 * 2)
+    assert [row["ratio"] for row in rows] == [1, 62.5]
+    assert measure_latency(contenders[1:], rounds=3)[0]["ratio"] is None
 
 
 def test_fresh_models_have_the_default_preset_and_a_real_start():
