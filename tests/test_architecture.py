@@ -38,7 +38,6 @@ HEAVY = {
     "matplotlib",
     "diffusers",
     "websockets",
-    "msgpack",
 }
 
 

@@ -15,7 +15,7 @@ from nsde_policy.deploy.client import RemotePolicy
 from nsde_policy.errors import RemoteTimeoutError
 from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.spec import Plan
-from tests.helpers.policy_servers import SPEC, LinearPlanner, served
+from tests.helpers.policy_servers import SPEC, LinearPlanner, serve_in_thread
 
 PATH = Path(__file__).parents[1] / "examples" / "ros2_node.py"
 LOW, HIGH = np.array(SPEC.low)[3:], np.array(SPEC.high)[3:]
@@ -135,7 +135,10 @@ def test_a_failing_policy_is_reported_and_called_again(fault: Any):
 def test_a_policy_behind_a_server_gives_the_same_commands_as_a_local_one():
     policy = Policy.from_pretrained()
     messages = [message(235.0 + k, 124.0, 299.6, 145.2, 5.378) for k in range(10)]
-    with served(policy) as server, RemotePolicy.connect(server.url, deadline_s=5, timeout_s=10) as remote:
+    with (
+        serve_in_thread(policy) as server,
+        RemotePolicy.connect(server.url, deadline_s=5, timeout_s=10) as remote,
+    ):
         here, there = Clock(), Clock()
         local = run(make_loop(policy, here), here, messages)
         remote_commands = run(make_loop(remote, there), there, messages)

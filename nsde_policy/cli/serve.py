@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from nsde_policy.cli import options
-from nsde_policy.errors import ConfigError, MissingDependencyError
+from nsde_policy.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -45,16 +45,12 @@ class Serve:
         import torch
 
         from nsde_policy import __version__
+        from nsde_policy.deploy.protocol import PROTOCOL
+        from nsde_policy.deploy.server.auth import build_json_log
+        from nsde_policy.deploy.server.config import ServeSettings
+        from nsde_policy.deploy.server.server import PolicyServer
         from nsde_policy.inference.policy import Policy
         from nsde_policy.training.progress import pick_device
-
-        try:
-            from nsde_policy.deploy.protocol import PROTOCOL
-            from nsde_policy.deploy.server.auth import json_log
-            from nsde_policy.deploy.server.config import ServeSettings
-            from nsde_policy.deploy.server.server import PolicyServer
-        except ImportError as error:
-            raise MissingDependencyError.extra(error.name or "websockets", "serve") from None
 
         if self.threads < 1:
             raise ConfigError(f"need --threads >= 1, got {self.threads}")
@@ -71,7 +67,7 @@ class Serve:
         )
         torch.set_num_threads(self.threads)
         policy = Policy.from_pretrained(self.run_dir).to(pick_device(self.device))
-        server = PolicyServer(policy, settings, json_log(sys.stderr), calibration=policy.calibration)
+        server = PolicyServer(policy, settings, build_json_log(sys.stderr), calibration=policy.calibration)
 
         def ready(port: int) -> None:
             url = f"ws://[{self.host}]:{port}" if ":" in self.host else f"ws://{self.host}:{port}"

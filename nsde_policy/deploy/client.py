@@ -1,4 +1,4 @@
-"""A policy that runs on another machine: numpy, websockets and msgpack, no torch."""
+"""Client of a policy server; it imports numpy, websockets and msgspec, not torch."""
 
 import contextlib
 import logging
@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from types import TracebackType
-from typing import NamedTuple, Self, TypeVar
+from typing import NamedTuple, Self
 
 import numpy as np
 from websockets.exceptions import InvalidStatus, InvalidURI
@@ -14,15 +14,17 @@ from websockets.sync.client import ClientConnection, connect
 
 from nsde_policy import __version__
 from nsde_policy.deploy.protocol import (
-    MAX_SEED,
+    MAX_PLAN_SEED,
     PROTOCOL,
+    Array,
     Hello,
+    MessageT,
     PlanReply,
     PlanRequest,
     Refusal,
     Welcome,
     check_plan,
-    decode_answer,
+    decode_reply,
     encode,
 )
 from nsde_policy.errors import (
@@ -32,43 +34,49 @@ from nsde_policy.errors import (
     PolicyInputError,
     ProtocolError,
     RemoteConnectionError,
+    RemoteError,
     RemotePlanningError,
     RemoteRefusedError,
     RemoteTimeoutError,
 )
 from nsde_policy.inference.base import NumpyPolicy, require_int, require_seed
+from nsde_policy.inference.calibration import Calibration
 from nsde_policy.inference.history import History
-from nsde_policy.inference.spec import Plan
+from nsde_policy.inference.spec import Plan, PolicySpec
 
-M = TypeVar("M", Welcome, PlanReply)
-_LOGGER = logging.getLogger(__name__)
-_LOGGER.addHandler(logging.NullHandler())  # what goes wrong is raised
-_REFUSED_AT_THE_DOOR = {
-    401: "it wants a token, and the one shown (or none) is not it",
-    403: "it lets no web page in",
+_websockets_logger = logging.getLogger(__name__)
+_websockets_logger.addHandler(logging.NullHandler())  # connection errors are raised, not logged
+_HTTP_REFUSALS = {
+    401: "the token is missing or wrong",
+    403: "it does not accept connections from web pages",
     404: "there is no policy at this path",
-    503: "it has as many clients as it lets in, or is being stopped",
+    503: "the maximum number of clients is connected, or the server is stopping",
+}
+_ERRORS: dict[str, type[RemoteError]] = {
+    "late": RemoteTimeoutError,
+    "failed": RemotePlanningError,
+    "stopping": RemoteConnectionError,
 }
 
 
-class _Line(NamedTuple):
-    """An open connection, after the greeting."""
+class _Connection(NamedTuple):
+    """An open connection after the greeting."""
 
-    connection: ClientConnection
+    socket: ClientConnection
     closing: contextlib.ExitStack
-    welcome: Welcome
+    spec: PolicySpec
+    calibration: Calibration
 
 
 class RemotePolicy(NumpyPolicy):
-    """A policy behind `nsde-policy serve`, asked as if it were here.
+    """A policy behind `nsde-policy serve`, with the methods of `Policy`.
 
         with RemotePolicy.connect("ws://127.0.0.1:8765") as policy:
             policy.reset(seed=0)
             action = policy.select_action(obs)        # once per control period
 
-    A connection that breaks is made again, once per call: nothing is lost, because a request carries all
-    that its plan depends on. Every call ends within `timeout_s`. Safe to use from several threads; their
-    calls take turns.
+    Each call reconnects once if the connection is lost; a plan does not depend on earlier requests. A call
+    ends within `timeout_s`. Threads may share a policy; their calls wait for each other.
     """
 
     def __init__(
@@ -78,11 +86,9 @@ class RemotePolicy(NumpyPolicy):
             raise ConfigError(f"need 0 < deadline_s <= timeout_s, got {deadline_s} and {timeout_s}")
         self._url, self._token, self._max_message = url, token, max_message
         self._deadline_s, self._timeout_s = deadline_s, timeout_s
-        self._lock, self._asked, self._closed = threading.Lock(), 0, False
-        self._known: Welcome | None = None
-        self._line: _Line | None = self._open(time.monotonic() + timeout_s)
-        self._known = self._line.welcome
-        super().__init__(self._known.spec, self._known.calibration)
+        self._lock, self._request_id, self._closed = threading.Lock(), 0, False
+        self._connection: _Connection | None = self._open(time.monotonic() + timeout_s)
+        super().__init__(self._connection.spec, self._connection.calibration)
         self._reseed(0)
 
     @classmethod
@@ -95,38 +101,44 @@ class RemotePolicy(NumpyPolicy):
         timeout_s: float = 2.0,
         max_message: int = 2**20,
     ) -> Self:
-        """Connect to ws://HOST:PORT (wss:// through TLS).
+        """Connect to a server.
 
-        `deadline_s` is what the server may take for a plan; `timeout_s` what a call may take in all,
-        connecting again included; `max_message` the largest answer taken, bytes.
+        Args:
+            url: ws://HOST:PORT, or wss:// for TLS.
+            token: The server's token, if it has one.
+            deadline_s: Time limit of the server for a plan, seconds.
+            timeout_s: Time limit of a call, reconnecting included, seconds.
+            max_message: Size limit of a reply, bytes.
         """
         return cls(url, token=token, deadline_s=deadline_s, timeout_s=timeout_s, max_message=max_message)
 
-    def _plan_with(self, memory: History, rng: np.random.Generator) -> np.ndarray:
-        seed = int(rng.integers(MAX_SEED))
-        return self.plan_from(memory.states(), steps=self.spec.chunk, seed=seed).actions
-
     def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
-        """Plan from states (history, obs_dim + act_dim), newest first; the answer there, bit for bit.
+        """Plan from states (history, obs_dim + act_dim), newest first; bit-identical with the server.
 
-        Raises a `RemoteError` where no plan comes, `PolicyInputError` for states it cannot take.
+        Raises:
+            RemoteError: If the server returns no plan.
+            PolicyInputError: If the states, steps or seed are invalid.
         """
-        request = self._request(states, steps, seed)
-        ends = time.monotonic() + self._timeout_s
+        array = Array.pack(self._check_states(states))
+        if (steps := require_int(steps, "steps")) < 1:
+            raise PolicyInputError(f"need steps >= 1, got {steps}")
+        seed, ends = require_seed(seed), time.monotonic() + self._timeout_s
         if not self._lock.acquire(timeout=self._timeout_s):
-            raise RemoteTimeoutError(f"no turn within {self._timeout_s} s: another thread is asking")
+            raise RemoteTimeoutError(f"another thread has used the connection for {self._timeout_s} s")
         try:
-            return self._ask(request, ends)
+            self._request_id += 1
+            request = PlanRequest(self._request_id, array, steps, seed, float(self._deadline_s))
+            return self._send_with_retry(request, ends)
         finally:
             self._lock.release()
 
     def close(self) -> None:
-        """Hang up for good."""
+        """Close the connection for good."""
         with self._lock:
             self._closed = True
-            line, self._line = self._line, None
-            if line is not None:
-                line.closing.close()
+            connection, self._connection = self._connection, None
+            if connection is not None:
+                connection.closing.close()
 
     def __enter__(self) -> Self:
         return self
@@ -136,44 +148,46 @@ class RemotePolicy(NumpyPolicy):
     ) -> None:
         self.close()
 
-    def _request(self, states: np.ndarray, steps: int, seed: int) -> PlanRequest:
-        array = self._check_states(states)
-        if (steps := require_int(steps, "steps")) < 1:
-            raise PolicyInputError(f"need steps >= 1, got {steps}")
-        seed = require_seed(seed)
-        self._asked += 1
-        return PlanRequest(self._asked, array, steps, seed, self._deadline_s)
+    def _plan_with(self, history: History, rng: np.random.Generator) -> np.ndarray:
+        seed = int(rng.integers(MAX_PLAN_SEED))
+        return self.plan_from(history.states(), steps=self.spec.chunk, seed=seed).actions
 
-    def _ask(self, request: PlanRequest, ends: float) -> Plan:
-        """Ask on the open line; where it has broken, once more on a new one."""
+    def _send_with_retry(self, request: PlanRequest, ends: float) -> Plan:
+        """Send a request; if an old connection turns out to be lost, reconnect once."""
         if self._closed:
-            raise RemoteConnectionError(f"the connection to {self._url} was closed here: connect anew")
-        fresh = self._line is None
+            raise RemoteConnectionError(
+                f"the connection to {self._url} was closed by this client; connect again"
+            )
+        is_new = self._connection is None
         try:
-            return self._ask_once(request, ends)
+            return self._send(request, ends)
         except RemoteConnectionError:
-            if fresh:
+            if is_new:
                 raise
-        return self._ask_once(request, ends)
+        return self._send(request, ends)
 
-    def _ask_once(self, request: PlanRequest, ends: float) -> Plan:
-        line = self._line = self._line or self._open(ends)
-        packed = encode(request)
+    def _send(self, request: PlanRequest, ends: float) -> Plan:
+        if self._connection is None:
+            self._connection = self._open(ends, self.spec, self.calibration)
+        connection = self._connection
         try:
-            line.connection.send(packed)
-            answer = self._receive(line.connection, PlanReply, ends)
-            if answer.id != request.id and not isinstance(answer, Refusal):
-                raise ProtocolError(f"asked {request.id}, was answered {answer.id}")
+            connection.socket.send(encode(request))
+            reply = self._receive(connection.socket, PlanReply, ends)
+            if reply.id != request.id and not isinstance(reply, Refusal):
+                raise ProtocolError(f"request {request.id} got the reply to request {reply.id}")
         except BaseException as error:
-            self._hang_up()  # whatever may still come on this line answers nothing that will be asked
+            self._abort()  # a late reply on this connection must not be taken for that of the next request
             if isinstance(error, NsdePolicyError) or not isinstance(error, Exception):
                 raise
-            raise RemoteConnectionError(f"{self._url} is gone: {_words(error)}") from None
-        if isinstance(answer, Refusal):
-            raise _error(answer, self._url)
-        return check_plan(Plan(answer.actions, answer.states, answer.std), self._spec, request.steps)
+            raise RemoteConnectionError(f"{self._url} lost the connection: {_format_cause(error)}") from None
+        if isinstance(reply, Refusal):
+            raise _build_error(reply, self._url)
+        return check_plan(reply.unpack(), self._spec, request.steps)
 
-    def _open(self, ends: float) -> _Line:
+    def _open(
+        self, ends: float, spec: PolicySpec | None = None, calibration: Calibration | None = None
+    ) -> _Connection:
+        """Connect and exchange greetings; the server must have the given spec and calibration, if any."""
         headers = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
         with contextlib.ExitStack() as closing:
             try:
@@ -183,11 +197,11 @@ class RemotePolicy(NumpyPolicy):
                         additional_headers=headers,
                         compression=None,
                         proxy=None,
-                        open_timeout=_left(ends),
+                        open_timeout=_compute_remaining(ends),
                         close_timeout=0.2,
                         ping_interval=None,
                         max_size=self._max_message,
-                        logger=_LOGGER,
+                        logger=_websockets_logger,
                     )
                 )
                 connection.send(encode(Hello(PROTOCOL, __version__)))
@@ -196,60 +210,60 @@ class RemotePolicy(NumpyPolicy):
                 raise
             except InvalidStatus as error:
                 status = error.response.status_code
-                why = _REFUSED_AT_THE_DOOR.get(status, f"it answers with HTTP status {status}")
-                raise RemoteRefusedError(f"{self._url} refuses: {why}") from None
+                reason = _HTTP_REFUSALS.get(status, f"HTTP status {status}")
+                raise RemoteRefusedError(f"{self._url} refuses the connection: {reason}") from None
             except (InvalidURI, ValueError) as error:
-                raise ConfigError(f"{self._url!r} is no address like ws://127.0.0.1:8765: {error}") from None
-            except Exception as error:  # of any kind, where something other than a policy server answers
-                raise RemoteConnectionError(f"{self._url} cannot be reached: {_words(error)}") from None
-            checked = self._checked(welcome)
-            return _Line(connection, closing.pop_all(), checked)
+                raise ConfigError(
+                    f"{self._url!r} is not an address such as ws://127.0.0.1:8765: {error}"
+                ) from None
+            except Exception as error:  # of any type, if another kind of server replies
+                raise RemoteConnectionError(
+                    f"cannot connect to {self._url}: {_format_cause(error)}"
+                ) from None
+            found = self._check_welcome(welcome)
+            if spec is not None and found != (spec, calibration):
+                raise RemoteRefusedError(f"{self._url} now serves a different policy; connect again")
+            return _Connection(connection, closing.pop_all(), *found)
 
-    def _checked(self, welcome: Welcome | Refusal) -> Welcome:
+    def _check_welcome(self, welcome: Welcome | Refusal) -> tuple[PolicySpec, Calibration]:
         if isinstance(welcome, Refusal):
-            raise _error(welcome, self._url)
+            raise _build_error(welcome, self._url)
         if welcome.protocol != PROTOCOL:
-            raise ProtocolError(f"{self._url} speaks protocol {welcome.protocol}, this client {PROTOCOL}")
+            raise ProtocolError(
+                f"{self._url} has protocol {welcome.protocol}, this client {PROTOCOL}; install one version"
+            )
+        spec, calibration = welcome.parse()
         try:
-            welcome.calibration.check(welcome.spec)
+            calibration.check(spec)
         except CheckpointError as error:
-            raise ProtocolError(f"{self._url} greets with what cannot be right: {error}") from None
-        known = self._known or welcome
-        if (welcome.spec, welcome.calibration) != (known.spec, known.calibration):
-            raise RemoteRefusedError(f"{self._url} serves another policy than before: connect anew")
-        return welcome
+            raise ProtocolError(f"{self._url} sent an invalid greeting: {error}") from None
+        return spec, calibration
 
-    def _receive(self, connection: ClientConnection, wanted: type[M], ends: float) -> M | Refusal:
+    def _receive(self, connection: ClientConnection, kind: type[MessageT], ends: float) -> MessageT | Refusal:
         try:
-            data = connection.recv(timeout=_left(ends))
+            data = connection.recv(timeout=_compute_remaining(ends))
         except TimeoutError:
-            raise RemoteTimeoutError(f"{self._url} gave no answer within {self._timeout_s} s") from None
-        return decode_answer(data, wanted, limit=self._max_message)
+            raise RemoteTimeoutError(f"{self._url} sent no reply within {self._timeout_s} s") from None
+        return decode_reply(data, kind, limit=self._max_message)
 
-    def _hang_up(self) -> None:
-        """Drop the line at once, without the parting words that nobody may answer."""
-        line, self._line = self._line, None
-        if line is not None:
+    def _abort(self) -> None:
+        """Drop the connection at once, without a closing handshake that the server may not answer."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
             with contextlib.suppress(OSError):
-                line.connection.socket.shutdown(socket.SHUT_RDWR)
-            line.closing.close()
+                connection.socket.socket.shutdown(socket.SHUT_RDWR)
+            connection.closing.close()
 
 
-def _left(ends: float) -> float:
+def _compute_remaining(ends: float) -> float:
     return max(ends - time.monotonic(), 1e-3)
 
 
-def _words(error: Exception) -> str:
+def _format_cause(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def _error(refusal: Refusal, url: str) -> Exception:
-    said = f"{url}: {refusal.message}"
-    match refusal.code:
-        case "late":
-            return RemoteTimeoutError(said)
-        case "failed":
-            return RemotePlanningError(said)
-        case "stopping":
-            return RemoteConnectionError(said)
-    return RemoteRefusedError(f"{said} ({refusal.code})")
+def _build_error(refusal: Refusal, url: str) -> RemoteError:
+    kind = _ERRORS.get(refusal.code)
+    message = f"{url}: {refusal.message}"
+    return RemoteRefusedError(f"{message} ({refusal.code})") if kind is None else kind(message)

@@ -1,295 +1,211 @@
-"""What a policy server and its clients say to each other: msgpack, checked before it is believed.
+"""Messages between a policy server and its clients: typed msgpack, validated while it is decoded.
 
-A connection begins with `Hello` and `Welcome`; from then on each `PlanRequest` gets one `PlanReply` or one
-`Refusal`. A request carries all that its plan depends on, so a server remembers nothing of its clients.
-`Hello` and `Refusal` keep their form in every version, so that two versions can tell each other apart.
+A connection begins with `Hello` and `Welcome`; then each `PlanRequest` gets one `PlanReply` or one `Refusal`.
+A request holds everything its plan depends on, so the server stores nothing about its clients. `Hello` and
+`Refusal` are the same in every version, so that client and server can report different versions.
 """
 
 import json
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeVar, get_args
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-import msgpack
+import msgspec
 import numpy as np
+from msgspec import Meta
 
+from nsde_policy.config import BaseConfig
 from nsde_policy.errors import ProtocolError
 from nsde_policy.inference.calibration import Calibration
 from nsde_policy.inference.spec import Plan, PolicySpec
 
 PROTOCOL = 2
-"""Version of the messages; both sides must have the same."""
-MAX_MESSAGE = 65_536
-"""Bytes a message may have, unless both sides say otherwise."""
-ENVELOPE = 1024
-"""Bytes of a message that are not numbers, at most."""
-MAX_SEED = 2**63 - 1
+"""Version of the messages; client and server must have the same."""
+MAX_MESSAGE_BYTES = 65_536
+"""Default size limit of a message."""
+ENVELOPE_BYTES = 1024
+"""Upper bound of the bytes of a message that are not array data."""
+MAX_PLAN_SEED = 2**63 - 1
 
-Code = Literal["malformed", "wrong_version", "bad_request", "late", "failed", "stopping"]
-
-_MAX_TEXT = 500
-_DTYPES: dict[str, np.dtype[Any]] = {"f4": np.dtype("<f4"), "f8": np.dtype("<f8")}
-
-
-@dataclass(frozen=True)
-class Hello:
-    """The first message of a client."""
-
-    protocol: int
-    version: str
-    """Of the package; for the log."""
+Count = Annotated[int, Meta(ge=1, le=MAX_PLAN_SEED)]
+Number = Annotated[int, Meta(ge=0, le=MAX_PLAN_SEED)]
+ShortText = Annotated[str, Meta(max_length=500)]
+Seconds = Annotated[float, Meta(gt=0, le=1e9)]
+RefusalCode = Literal["malformed", "wrong_version", "bad_request", "late", "failed", "stopping"]
 
 
-@dataclass(frozen=True)
-class Welcome:
-    """The server's answer to `Hello`."""
+class Array(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A finite matrix as raw little-endian bytes."""
 
-    protocol: int
-    version: str
-    spec: PolicySpec
-    calibration: Calibration
-    """What a control loop takes from the demonstrations."""
-    max_message: int
-    """Bytes of the largest message the server takes."""
-    max_steps: int
-    """Actions of the longest plan it makes."""
-    deadline_s: float
-    """Longest it lets a plan take, seconds."""
+    dtype: Literal["f4", "f8"]
+    shape: tuple[Count, Count]
+    data: bytes
 
+    def __post_init__(self) -> None:
+        expected = math.prod(self.shape) * int(self.dtype[1])
+        if len(self.data) != expected:
+            raise ValueError(f"data has {len(self.data)} bytes, expected {expected} for its shape")
+        if not np.isfinite(np.frombuffer(self.data, f"<{self.dtype}")).all():
+            raise ValueError("array values must be finite")
 
-@dataclass(frozen=True, eq=False)
-class PlanRequest:
-    """Asks for a plan; the same request gives the same plan."""
+    @classmethod
+    def pack(cls, array: np.ndarray) -> Self:
+        """Convert an array of shape (rows, columns); float32 stays float32, other types become float64."""
+        dtype: Literal["f4", "f8"] = "f4" if array.dtype == np.float32 else "f8"
+        rows, columns = array.shape
+        return cls(dtype, (rows, columns), np.ascontiguousarray(array, f"<{dtype}").tobytes())
 
-    id: int
-    """The answer carries it too."""
-    states: np.ndarray
-    """(history, obs_dim + act_dim), newest first, float32 or float64."""
-    steps: int
-    seed: int
-    deadline_s: float
-    """After so many seconds the plan is of no use any more."""
+    def unpack(self) -> np.ndarray:
+        """Convert to a writable array in the byte order of this machine."""
+        array = np.frombuffer(self.data, f"<{self.dtype}").reshape(self.shape)
+        return array.astype(array.dtype.newbyteorder("="))
 
 
-@dataclass(frozen=True, eq=False)
-class PlanReply:
-    """A plan."""
-
-    id: int
-    actions: np.ndarray
-    """(steps, act_dim)"""
-    states: np.ndarray | None
-    """(steps + 1, obs_dim + act_dim), or None where the method foresees actions alone."""
-    std: np.ndarray | None
-    """σ of each command, (steps, act_dim), or None where the method does not say."""
+class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
+    """Base of all messages: a map with the key `kind` and exactly the fields of its class."""
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """There is no plan, and why."""
+class Hello(Message, frozen=True, tag="hello"):
+    """First message of a client."""
 
-    id: int | None
-    """None where no request can be made out."""
-    code: Code
-    message: str
+    protocol: Number
+    version: ShortText
+    """Package version, for the log."""
 
 
-Message = Hello | Welcome | PlanRequest | PlanReply | Refusal
-M = TypeVar("M", Hello, Welcome, PlanRequest, PlanReply)
+class Welcome(Message, frozen=True, tag="welcome"):
+    """Reply of the server to `Hello`."""
+
+    protocol: Number
+    version: ShortText
+    spec: str
+    """The `PolicySpec` as JSON."""
+    calibration: str
+    """The `Calibration` as JSON."""
+    max_message: Annotated[int, Meta(ge=ENVELOPE_BYTES)]
+    """Size limit of a message, bytes."""
+    max_steps: Count
+    """Largest number of actions of a plan."""
+    deadline_s: Seconds
+    """Time limit of a plan, seconds."""
+
+    @classmethod
+    def build(cls, spec: PolicySpec, calibration: Calibration, **fields: Any) -> Self:
+        """Build the message from a policy's spec and calibration, and the other fields."""
+        return cls(
+            spec=json.dumps(spec.to_dict(), allow_nan=False),
+            calibration=json.dumps(calibration.to_dict(), allow_nan=False),
+            **fields,
+        )
+
+    def parse(self) -> tuple[PolicySpec, Calibration]:
+        """Parse spec and calibration.
+
+        Raises:
+            ProtocolError: If they are invalid, or do not belong together.
+        """
+        return _parse(PolicySpec, self.spec), _parse(Calibration, self.calibration)
 
 
-def encode(message: Message) -> bytes:
-    """One message as bytes."""
-    kind, fields = _FORMS[type(message)]
-    values = {name: field.pack(getattr(message, name)) for name, field in fields.items()}
-    packed: bytes = msgpack.packb({"kind": kind, **values}, use_bin_type=True)
-    return packed
+class PlanRequest(Message, frozen=True, tag="plan"):
+    """Request of a plan; the same request gets the same plan."""
+
+    id: Number
+    """Repeated in the reply."""
+    states: Array
+    """(history, obs_dim + act_dim), newest first."""
+    steps: Count
+    seed: Number
+    deadline_s: Seconds
+    """Time after which the client no longer needs the plan, seconds."""
 
 
-def decode(data: object, wanted: type[M], *, limit: int = MAX_MESSAGE) -> M:
-    """A message of the wanted kind; raises `ProtocolError`, and nothing else, for anything else."""
-    values = _unpack(data, limit)
-    return wanted(**_read(values, wanted))
+class PlanReply(Message, frozen=True, tag="planned"):
+    """A plan, as the fields of `nsde_policy.inference.spec.Plan`."""
+
+    id: Number
+    actions: Array
+    states: Array | None
+    std: Array | None
+
+    @classmethod
+    def pack(cls, id: int, plan: Plan) -> Self:
+        """Convert a plan."""
+        states, std = (None if array is None else Array.pack(array) for array in (plan.states, plan.std))
+        return cls(id, Array.pack(plan.actions), states, std)
+
+    def unpack(self) -> Plan:
+        """Convert to a plan."""
+        states, std = (None if array is None else array.unpack() for array in (self.states, self.std))
+        return Plan(self.actions.unpack(), states, std)
 
 
-def decode_answer(data: object, wanted: type[M], *, limit: int = MAX_MESSAGE) -> M | Refusal:
-    """As `decode`, but a `Refusal` may stand in its place."""
-    values = _unpack(data, limit)
-    if values.get("kind") == "refusal":
-        return Refusal(**_read(values, Refusal))
-    return wanted(**_read(values, wanted))
+class Refusal(Message, frozen=True, tag="refusal"):
+    """Reason why a request gets no plan."""
+
+    id: Number | None
+    """None if the request could not be read."""
+    code: RefusalCode
+    message: ShortText
+
+
+MessageT = TypeVar("MessageT", bound=Message)
+ConfigT = TypeVar("ConfigT", bound=BaseConfig)
+
+encode = msgspec.msgpack.encode
+
+
+def decode(data: object, kind: type[MessageT], *, limit: int = MAX_MESSAGE_BYTES) -> MessageT:
+    """Decode a message of one kind.
+
+    Raises:
+        ProtocolError: If the data is not such a message, or has more than `limit` bytes.
+    """
+    return _decode(data, kind, limit)  # type: ignore[no-any-return]
+
+
+def decode_reply(data: object, kind: type[MessageT], *, limit: int = MAX_MESSAGE_BYTES) -> MessageT | Refusal:
+    """Decode a message of one kind, or a `Refusal`; errors as in `decode`."""
+    return _decode(data, kind | Refusal, limit)  # type: ignore[no-any-return]
 
 
 def check_plan(plan: Plan, spec: PolicySpec, steps: int) -> Plan:
-    """`plan` itself, where it has the shapes that were asked for and every number is finite."""
-    wanted: list[tuple[str, np.ndarray, tuple[int, int]]] = [("actions", plan.actions, (steps, spec.act_dim))]
-    if plan.states is not None:
-        wanted.append(("states", plan.states, (steps + 1, spec.obs_dim + spec.act_dim)))
-    if plan.std is not None:
-        wanted.append(("std", plan.std, (steps, spec.act_dim)))
-    for name, array, shape in wanted:
+    """Return the plan if its shapes are those requested and all its values are finite.
+
+    Raises:
+        ProtocolError: If not.
+    """
+    shapes = {
+        "actions": (steps, spec.act_dim),
+        "states": (steps + 1, spec.obs_dim + spec.act_dim),
+        "std": (steps, spec.act_dim),
+    }
+    for name, shape in shapes.items():
+        array = getattr(plan, name)
+        if array is None:
+            continue
         if array.shape != shape:
-            raise ProtocolError(f"a plan's {name} have shape {array.shape}, expected {shape}")
+            raise ProtocolError(f"{name} of the plan have shape {array.shape}, expected {shape}")
         if not np.isfinite(array).all():
-            raise ProtocolError(f"a plan's {name} are not finite")
+            raise ProtocolError(f"{name} of the plan are not finite")
     return plan
 
 
-def _unpack(data: object, limit: int) -> dict[str, Any]:
-    """The map in the bytes. No list or map of a message is long, so nothing long is made room for."""
+def _decode(data: object, kind: Any, limit: int) -> Any:
     if not isinstance(data, bytes):
-        raise ProtocolError(f"a message is bytes, got {type(data).__name__}")
+        raise ProtocolError(f"message has type {type(data).__name__}, expected bytes")
     if len(data) > limit:
-        raise ProtocolError(f"a message has at most {limit} bytes, got {len(data)}")
+        raise ProtocolError(f"message has {len(data)} bytes, the limit is {limit}")
     try:
-        values = msgpack.unpackb(
-            data,
-            raw=False,
-            strict_map_key=True,
-            max_array_len=8,
-            max_map_len=16,
-            max_ext_len=0,
-            object_pairs_hook=_map,
-        )
-    except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as error:
-        raise ProtocolError(f"not msgpack of this protocol: {type(error).__name__}") from None
-    if not isinstance(values, dict):
-        raise ProtocolError(f"a message is a map, got {type(values).__name__}")
-    return values
+        return msgspec.msgpack.decode(data, type=kind)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise ProtocolError(f"message is not valid: {' '.join(str(error).split()):.300}") from None
 
 
-def _map(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-    values = dict(pairs)
-    if len(values) < len(pairs) or not all(type(key) is str for key in values):
-        raise ValueError("keys are texts, each there once")
-    return values
-
-
-def _read(values: dict[str, Any], wanted: type) -> dict[str, Any]:
-    kind, fields = _FORMS[wanted]
-    if values.get("kind") != kind:
-        raise ProtocolError(f"expected a message of kind {kind!r}")
-    if values.keys() != {"kind", *fields}:
-        raise ProtocolError(f"a message of kind {kind!r} holds {', '.join(fields)}, no more and no less")
-    return {name: field.read(values[name], name) for name, field in fields.items()}
-
-
-class _Field(NamedTuple):
-    """How a field is packed, and how it is read from what was unpacked."""
-
-    pack: Callable[[Any], Any]
-    read: Callable[[Any, str], Any]
-
-
-def _whole(low: int, high: int = MAX_SEED) -> _Field:
-    def read(value: Any, name: str) -> int:
-        if type(value) is not int or not low <= value <= high:
-            raise ProtocolError(f"{name} must be a whole number from {low} to {high}")
-        return value
-
-    return _Field(int, read)
-
-
-def _text(longest: int) -> _Field:
-    def read(value: Any, name: str) -> str:
-        if type(value) is not str or len(value) > longest:
-            raise ProtocolError(f"{name} must be a text of at most {longest} characters")
-        return value
-
-    return _Field(lambda value: str(value)[:longest], read)
-
-
-def _read_duration(value: Any, name: str) -> float:
-    if type(value) is not float or not 0 < value < math.inf:
-        raise ProtocolError(f"{name} must be a positive number of seconds")
-    return value
-
-
-def _read_code(value: Any, name: str) -> Any:
-    if value not in get_args(Code):
-        raise ProtocolError(f"{name} must be one of {', '.join(get_args(Code))}")
-    return value
-
-
-def _pack_array(array: np.ndarray) -> dict[str, Any]:
-    kind = "f4" if array.dtype == np.float32 else "f8"
-    data = np.ascontiguousarray(array, _DTYPES[kind]).tobytes()
-    return {"dtype": kind, "shape": list(array.shape), "data": data}
-
-
-def _read_array(value: Any, name: str) -> np.ndarray:
-    """(rows, columns), finite; the sizes are checked against the bytes that are there."""
-    if type(value) is not dict or value.keys() != {"dtype", "shape", "data"}:
-        raise ProtocolError(f"{name} must be an array: dtype, shape, data")
-    kind, shape, data = value["dtype"], value["shape"], value["data"]
-    if type(kind) is not str or kind not in _DTYPES:
-        raise ProtocolError(f"{name}.dtype must be one of {', '.join(_DTYPES)}")
-    if type(shape) is not list or len(shape) != 2 or not all(type(n) is int and n >= 1 for n in shape):
-        raise ProtocolError(f"{name}.shape must be two positive whole numbers")
-    if type(data) is not bytes or len(data) != shape[0] * shape[1] * _DTYPES[kind].itemsize:
-        raise ProtocolError(f"{name}.data must be as many bytes as its shape says")
-    array: np.ndarray = np.frombuffer(data, _DTYPES[kind]).reshape(shape)
-    if not np.isfinite(array).all():
-        raise ProtocolError(f"{name} must be finite")
-    return array.astype(array.dtype.newbyteorder("="), copy=True)
-
-
-def _read_spec(value: Any, name: str) -> PolicySpec:
-    if type(value) is not str:
-        raise ProtocolError(f"{name} must be a text")
+def _parse(kind: type[ConfigT], text: str) -> ConfigT:
     try:
-        return PolicySpec.from_json(value)
+        return kind.from_json(text)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise ProtocolError(f"{name} is not that of a policy: {error}") from None
-
-
-def _read_calibration(value: Any, name: str) -> Calibration:
-    if type(value) is not str:
-        raise ProtocolError(f"{name} must be a text")
-    try:
-        return Calibration.from_json(value)
-    except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        raise ProtocolError(f"{name} is not that of a policy: {type(error).__name__}") from None
-
-
-_WHOLE, _TEXT, _DURATION = _whole(0), _text(_MAX_TEXT), _Field(float, _read_duration)
-_ARRAY = _Field(_pack_array, _read_array)
-_SPEC = _Field(lambda spec: json.dumps(spec.to_dict(), allow_nan=False), _read_spec)
-_CALIBRATION = _Field(lambda found: json.dumps(found.to_dict(), allow_nan=False), _read_calibration)
-
-
-def _optional(field: _Field) -> _Field:
-    return _Field(
-        lambda value: None if value is None else field.pack(value),
-        lambda value, name: None if value is None else field.read(value, name),
-    )
-
-
-_FORMS: dict[type, tuple[str, dict[str, _Field]]] = {
-    Hello: ("hello", {"protocol": _WHOLE, "version": _TEXT}),
-    Welcome: (
-        "welcome",
-        {
-            "protocol": _WHOLE,
-            "version": _TEXT,
-            "spec": _SPEC,
-            "calibration": _CALIBRATION,
-            "max_message": _whole(ENVELOPE),
-            "max_steps": _whole(1),
-            "deadline_s": _DURATION,
-        },
-    ),
-    PlanRequest: (
-        "plan",
-        {"id": _WHOLE, "states": _ARRAY, "steps": _whole(1), "seed": _WHOLE, "deadline_s": _DURATION},
-    ),
-    PlanReply: (
-        "planned",
-        {"id": _WHOLE, "actions": _ARRAY, "states": _optional(_ARRAY), "std": _optional(_ARRAY)},
-    ),
-    Refusal: (
-        "refusal",
-        {"id": _optional(_WHOLE), "code": _Field(str, _read_code), "message": _TEXT},
-    ),
-}
+        problem = " ".join(str(error).split())
+        raise ProtocolError(
+            f"{kind.__name__} in the server's greeting is not valid: {problem:.300}"
+        ) from None

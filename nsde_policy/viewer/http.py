@@ -26,7 +26,7 @@ from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
 from nsde_policy.config import require
-from nsde_policy.deploy.server.auth import check_token, is_loopback, same_token
+from nsde_policy.deploy.server.auth import check_token, compare_tokens, is_loopback
 from nsde_policy.errors import ConfigError
 from nsde_policy.viewer.messages import MAX_CLIENT_MESSAGE_BYTES
 
@@ -91,7 +91,7 @@ class ViewerSettings:
 
     def accepts_token(self, request: Request) -> bool:
         """Return whether a request has the token, or none is required."""
-        return self.token is None or same_token(self.token, _read_token(request.path))
+        return self.token is None or compare_tokens(self.token, _read_token(request.path))
 
 
 class StaticFiles:

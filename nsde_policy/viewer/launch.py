@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from nsde_policy.assets import SHIPPED, SHIPPED_POLICY
-from nsde_policy.deploy.server.auth import is_loopback, json_log
+from nsde_policy.deploy.server.auth import build_json_log, is_loopback
 from nsde_policy.errors import ConfigError
 from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.registry import get_method
@@ -55,7 +55,7 @@ def make_settings(host: str, port: int, token: str | None) -> ViewerSettings:
 
 def run_app(app: App, settings: ViewerSettings, *, what: str, browser: bool, as_json: bool) -> None:
     """Serve an app until SIGTERM or Ctrl-C, and print its address to stdout."""
-    server = ViewerServer(app, settings, json_log(sys.stderr))
+    server = ViewerServer(app, settings, build_json_log(sys.stderr))
 
     def announce(port: int) -> None:
         url, *elsewhere = settings.urls(port)

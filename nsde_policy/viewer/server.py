@@ -14,8 +14,8 @@ from websockets.http11 import Request, Response
 from websockets.protocol import State
 
 from nsde_policy import __version__
-from nsde_policy.deploy.server.auth import Log, Pace, describe
-from nsde_policy.deploy.server.connection import Sockets, listen
+from nsde_policy.deploy.server.auth import Log, RateLimiter, format_error
+from nsde_policy.deploy.server.connection import ConnectionLimiter, listen
 from nsde_policy.errors import ConfigError, NsdePolicyError, ProtocolError
 from nsde_policy.viewer import messages
 from nsde_policy.viewer.app import App
@@ -30,7 +30,7 @@ MAX_INVALID_MESSAGES = 10
 class ViewerServer:
     """Serves an app to web browsers.
 
-    server = ViewerServer(app, ViewerSettings(port=0), json_log(sys.stderr))
+    server = ViewerServer(app, ViewerSettings(port=0), build_json_log(sys.stderr))
     asyncio.run(server.run(print))  # prints the port; returns after `server.stop()`
     """
 
@@ -38,7 +38,7 @@ class ViewerServer:
         self._settings, self._log, self._files = settings, log, StaticFiles()
         self._hello = messages.encode_message(app.hello)
         self._clients: set[Client] = set()
-        self._sockets = Sockets(settings.max_clients, buffer=2**20)
+        self._limiter = ConnectionLimiter(settings.max_clients, buffer=2**20)
         self.simulation = SimulationThread(app, self._publish)
 
     async def run(self, ready: Callable[[int], None]) -> None:
@@ -74,7 +74,7 @@ class ViewerServer:
             self._respond,
             self._settings.host,
             self._settings.port,
-            sockets=self._sockets,
+            limiter=self._limiter,
             log=self._log,
             patience_s=self._settings.patience_s,
             max_size=self._settings.max_message,
@@ -128,7 +128,7 @@ class ViewerServer:
             "status": "ok",
             "version": __version__,
             "clients": len(self._clients),
-            "sockets": len(self._sockets),
+            "sockets": len(self._limiter),
             **self.simulation.timing(),
         }
 
@@ -164,7 +164,7 @@ class ViewerServer:
 
     async def _receive_from(self, connection: ServerConnection, client: Client) -> None:
         """Receive messages of a client, at most `max_rate` per second; release its drag at the end."""
-        pace, holds = Pace(self._settings.max_rate), False
+        pace, holds = RateLimiter(self._settings.max_rate), False
 
         def report(error: NsdePolicyError) -> None:
             with contextlib.suppress(RuntimeError):  # the event loop has stopped
@@ -199,4 +199,4 @@ class ViewerServer:
 
     def _log_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        self._log("error", message=context["message"], error=describe(error) if error else None)
+        self._log("error", message=context["message"], error=format_error(error) if error else None)

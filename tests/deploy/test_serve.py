@@ -1,4 +1,4 @@
-"""Tests for server.py: what it answers, what it says of itself, what it is told, how it stops."""
+"""Tests for deploy/server: replies, health, settings and shutdown."""
 
 import asyncio
 import socket
@@ -21,7 +21,7 @@ from nsde_policy.deploy.protocol import (
     decode,
     encode,
 )
-from nsde_policy.deploy.server.auth import Pace
+from nsde_policy.deploy.server.auth import RateLimiter
 from nsde_policy.deploy.server.config import ServeSettings
 from nsde_policy.deploy.server.server import PolicyServer
 from nsde_policy.errors import ConfigError, RemotePlanningError, RemoteTimeoutError
@@ -31,44 +31,44 @@ from tests.helpers.policy_servers import (
     SPEC,
     STATES,
     LinearPlanner,
-    Served,
-    answer,
-    assert_serves,
-    healthz,
-    request,
-    served,
-    until,
+    RunningServer,
+    assert_server_works,
+    encode_request,
+    get_health,
+    receive_reply,
+    serve_in_thread,
+    wait_until,
 )
 
 TOKEN = "correct-horse-battery"
 
 
 @pytest.fixture(scope="module")
-def house() -> Iterator[Served]:
-    with served(LinearPlanner(), patience_s=1.0, max_clients=8, deadline_s=5.0) as running:
+def running() -> Iterator[RunningServer]:
+    with serve_in_thread(LinearPlanner(), patience_s=1.0, max_clients=8, deadline_s=5.0) as running:
         yield running
 
 
 @pytest.fixture(autouse=True)
-def a_good_client_is_served_afterwards(house: Served) -> Iterator[None]:
-    """After whatever a test did to the house."""
+def check_that_the_server_still_works(running: RunningServer) -> Iterator[None]:
+    """Serve a normal client after each test."""
     yield
-    assert_serves(house)
+    assert_server_works(running)
 
 
-def test_a_greeting_tells_the_version_the_spec_and_the_limits(house: Served):
-    with house.line() as line:
+def test_greeting_holds_version_spec_and_limits(running: RunningServer):
+    with running.connect() as line:
         line.send(encode(Hello(PROTOCOL, "test")))
         welcome = decode(line.recv(timeout=5), Welcome)
-    assert (welcome.protocol, welcome.spec, welcome.calibration) == (PROTOCOL, SPEC, CALIBRATION)
+    assert (welcome.protocol, *welcome.parse()) == (PROTOCOL, SPEC, CALIBRATION)
     assert (welcome.max_message, welcome.max_steps, welcome.deadline_s) == (65_536, 128, 5.0)
 
 
-def test_a_message_in_a_few_parts_is_one_message(house: Served):
-    line = house.greeted()
-    packed = request(5)
+def test_fragmented_message_is_accepted(running: RunningServer):
+    line = running.connect_and_greet()
+    packed = encode_request(5)
     line.send([packed[:20], packed[20:21], packed[21:]])
-    assert answer(line).id == 5
+    assert receive_reply(line).id == 5
     line.close()
 
 
@@ -83,23 +83,21 @@ def test_a_message_in_a_few_parts_is_one_message(house: Served):
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_a_planner_that_raises_is_logged_here_and_not_explained_there(error: BaseException):
+def test_planner_error_is_logged_by_the_server_and_hidden_from_the_client(error: BaseException):
     def fail(seed: int) -> None:
         if seed == 99:
             raise error
 
-    with served(LinearPlanner(fail)) as house:
-        with RemotePolicy.connect(house.url) as policy:
-            with pytest.raises(
-                RemotePlanningError, match="the policy failed; the server's log says why"
-            ) as told:
+    with serve_in_thread(LinearPlanner(fail)) as running:
+        with RemotePolicy.connect(running.url) as policy:
+            with pytest.raises(RemotePlanningError, match="the policy failed; see the server's log") as told:
                 policy.plan_from(STATES, steps=4, seed=99)
             assert policy.plan_from(STATES, steps=4, seed=1).actions.shape == (4, 2)
         assert "secret" not in str(told.value)
-        (event,) = house.named("failed")
+        (event,) = running.find_events("failed")
         assert event["error"].startswith(type(error).__name__)
         assert "test_serve.py:" in event["error"]
-        assert_serves(house)
+        assert_server_works(running)
 
 
 @pytest.mark.parametrize(
@@ -113,50 +111,50 @@ def test_a_planner_that_raises_is_logged_here_and_not_explained_there(error: Bas
     ],
     ids=["nan", "too short", "infinite states", "states too short", "no spread"],
 )
-def test_a_plan_that_no_robot_should_see_never_leaves(plan: Plan):
-    with served(LinearPlanner(lambda seed: plan if seed == 99 else None)) as house:
-        with RemotePolicy.connect(house.url) as policy, pytest.raises(RemotePlanningError):
+def test_invalid_plan_is_not_sent(plan: Plan):
+    with serve_in_thread(LinearPlanner(lambda seed: plan if seed == 99 else None)) as running:
+        with RemotePolicy.connect(running.url) as policy, pytest.raises(RemotePlanningError):
             policy.plan_from(STATES, steps=4, seed=99)
-        assert_serves(house)
+        assert_server_works(running)
 
 
-def test_a_late_plan_is_answered_late_and_its_result_dropped():
+def test_late_plan_is_refused_and_dropped():
     go = threading.Event()
-    with served(LinearPlanner(lambda seed: go.wait(10) and None if seed == 99 else None)) as house:
-        with RemotePolicy.connect(house.url, deadline_s=0.2, timeout_s=10) as policy:
+    with serve_in_thread(LinearPlanner(lambda seed: go.wait(10) and None if seed == 99 else None)) as running:
+        with RemotePolicy.connect(running.url, deadline_s=0.2, timeout_s=10) as policy:
             with pytest.raises(RemoteTimeoutError, match=r"no plan within 0\.200 s"):
                 policy.plan_from(STATES, steps=4, seed=99)
             go.set()
             wanted = LinearPlanner().plan_from(STATES, steps=4, seed=5)
-            until(lambda: house.server._thread.busy_s == 0.0, "the late one is done")
+            wait_until(lambda: running.server._thread.busy_s == 0.0, "the late one is done")
             assert np.array_equal(policy.plan_from(STATES, steps=4, seed=5).actions, wanted.actions)
-        assert house.named("late") == [{"event": "late", "client": 1, "deadline_s": 0.2}]
+        assert running.find_events("late") == [{"event": "late", "client": 1, "deadline_s": 0.2}]
 
 
-def test_the_server_has_a_deadline_of_its_own_and_what_nobody_waits_for_is_not_begun():
+def test_server_deadline_limits_requests_and_expired_ones_are_not_started():
     go, planner = threading.Event(), LinearPlanner()
     planner.before = lambda seed: go.wait(10) and None if seed == 99 else None
-    with served(planner, deadline_s=0.2) as house:
-        slow, other = house.greeted(), house.greeted()
-        slow.send(request(1, seed=99, deadline_s=1000.0))
-        until(lambda: planner.seeds == [99], "the slow one has begun")
-        other.send(request(2, seed=50, deadline_s=1000.0))
+    with serve_in_thread(planner, deadline_s=0.2) as running:
+        slow, other = running.connect_and_greet(), running.connect_and_greet()
+        slow.send(encode_request(1, seed=99, deadline_s=1000.0))
+        wait_until(lambda: planner.seeds == [99], "the slow one has begun")
+        other.send(encode_request(2, seed=50, deadline_s=1000.0))
         for line, number in ((slow, 1), (other, 2)):
-            refusal = answer(line)
+            refusal = receive_reply(line)
             assert isinstance(refusal, Refusal)
             assert (refusal.id, refusal.code) == (number, "late")
         go.set()
-        other.send(request(3, seed=51))
-        assert answer(other).id == 3
+        other.send(encode_request(3, seed=51))
+        assert receive_reply(other).id == 3
         assert planner.seeds == [99, 51]
         slow.close()
         other.close()
 
 
-def test_health_is_told_while_the_planner_is_busy_and_says_when_it_hangs():
+def test_health_reports_a_stalled_planner():
     go = threading.Event()
-    with served(LinearPlanner(lambda seed: go.wait(20) and None), deadline_s=0.05) as house:
-        assert healthz(house) == (
+    with serve_in_thread(LinearPlanner(lambda seed: go.wait(20) and None), deadline_s=0.05) as running:
+        assert get_health(running) == (
             200,
             {
                 "status": "ok",
@@ -169,21 +167,21 @@ def test_health_is_told_while_the_planner_is_busy_and_says_when_it_hangs():
                 "failed": 0,
             },
         )
-        line = house.greeted()
-        line.send(request(seed=1))
-        assert isinstance(answer(line), Refusal)
-        until(lambda: healthz(house)[0] == 503, "a stalled planner is reported")
-        assert healthz(house)[1]["status"] == "stalled"
+        line = running.connect_and_greet()
+        line.send(encode_request(seed=1))
+        assert isinstance(receive_reply(line), Refusal)
+        wait_until(lambda: get_health(running)[0] == 503, "a stalled planner is reported")
+        assert get_health(running)[1]["status"] == "stalled"
         go.set()
-        until(lambda: healthz(house)[0] == 200, "it has recovered")
+        wait_until(lambda: get_health(running)[0] == 200, "it has recovered")
         line.close()
 
 
-def test_health_is_told_under_load(house: Served):
+def test_health_is_available_under_load(running: RunningServer):
     done = threading.Event()
 
     def ask(seed: int) -> None:
-        with RemotePolicy.connect(house.url, timeout_s=10, deadline_s=5) as policy:
+        with RemotePolicy.connect(running.url, timeout_s=10, deadline_s=5) as policy:
             while not done.is_set():
                 policy.plan_from(STATES, steps=100, seed=seed)
 
@@ -191,8 +189,8 @@ def test_health_is_told_under_load(house: Served):
     for thread in threads:
         thread.start()
     try:
-        before = healthz(house)[1]["planned"]
-        found = [healthz(house) for _ in range(20)]
+        before = get_health(running)[1]["planned"]
+        found = [get_health(running) for _ in range(20)]
     finally:
         done.set()
         for thread in threads:
@@ -204,11 +202,11 @@ def test_health_is_told_under_load(house: Served):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"host": "0.0.0.0"}, "can be reached from other machines: serve there with a token"),
-        ({"host": "::"}, "with a token"),
-        ({"host": ""}, "with a token"),
-        ({"host": "192.168.1.5"}, "with a token"),
-        ({"host": "localhost.evil.example"}, "with a token"),
+        ({"host": "0.0.0.0"}, "accepts connections from other machines, which needs a token"),
+        ({"host": "::"}, "needs a token"),
+        ({"host": ""}, "needs a token"),
+        ({"host": "192.168.1.5"}, "needs a token"),
+        ({"host": "localhost.evil.example"}, "needs a token"),
         ({"token": "short"}, "at least 16 ASCII characters"),
         ({"token": "twenty characters with blanks"}, "no blanks"),
         ({"token": ""}, "got 0: make one"),
@@ -218,32 +216,32 @@ def test_health_is_told_under_load(house: Served):
         ({"deadline_s": float("nan")}, "need deadline_s > 0"),
     ],
 )
-def test_settings_that_would_be_unsafe_or_cannot_work_are_refused(settings: dict[str, Any], message: str):
+def test_unsafe_or_invalid_settings_are_rejected(settings: dict[str, Any], message: str):
     with pytest.raises(ConfigError, match=message):
         ServeSettings(**settings)
 
 
-def test_this_machine_needs_no_token_and_a_token_is_never_printed():
+def test_loopback_needs_no_token_and_the_token_is_not_printed():
     for host in ("127.0.0.1", "127.8.8.8", "::1", "localhost"):
         ServeSettings(host=host)
     assert TOKEN not in repr(ServeSettings(host="0.0.0.0", token=TOKEN))
 
 
-def test_plans_that_would_not_fit_a_message_are_refused_at_the_start():
+def test_max_message_too_small_for_a_plan_is_rejected():
     with pytest.raises(ConfigError, match="plans of 128 actions of this policy need max_message >= 10280"):
-        ServeSettings(max_message=2000).longest_plan(SPEC)
-    assert ServeSettings(max_message=10280).longest_plan(SPEC) == 128
+        ServeSettings(max_message=2000).compute_max_steps(SPEC)
+    assert ServeSettings(max_message=10280).compute_max_steps(SPEC) == 128
 
 
-def test_a_client_faster_than_its_rate_waits_and_a_pause_is_not_saved_up():
-    pace = Pace(10.0)
-    burst = [pace.wait_s(5.0) for _ in range(12)]
+def test_rate_limiter_allows_one_second_of_burst():
+    limiter = RateLimiter(10.0)
+    burst = [limiter.wait_s(5.0) for _ in range(12)]
     assert burst[:10] == [0.0] * 10
     assert burst[10:] == pytest.approx([0.1, 0.2])
-    assert [pace.wait_s(500.0) for _ in range(11)][-1] == pytest.approx(0.1)
+    assert [limiter.wait_s(500.0) for _ in range(11)][-1] == pytest.approx(0.1)
 
 
-def test_a_port_that_is_taken_is_said():
+def test_port_in_use_is_an_error():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         server = PolicyServer(LinearPlanner(), ServeSettings(port=port), lambda *_, **__: None)
@@ -251,17 +249,17 @@ def test_a_port_that_is_taken_is_said():
             asyncio.run(server.run(lambda port: None))
 
 
-def test_stopping_answers_what_is_in_flight():
+def test_stop_answers_running_requests():
     go, planner = threading.Event(), LinearPlanner()
     planner.before = lambda seed: go.wait(10) and None
-    with served(planner) as house:
-        line = house.greeted()
-        line.send(request(1))
-        until(lambda: bool(planner.seeds), "it has begun")
-        house.server.stop()
-        house.wait_for("stopping", in_flight=1)
+    with serve_in_thread(planner) as running:
+        line = running.connect_and_greet()
+        line.send(encode_request(1))
+        wait_until(lambda: bool(planner.seeds), "it has begun")
+        running.server.stop()
+        running.wait_for("stopping", in_flight=1)
         go.set()
-        assert isinstance(answer(line), PlanReply)
+        assert isinstance(receive_reply(line), PlanReply)
         with pytest.raises(ConnectionClosed) as closed:
             line.recv(timeout=10)
         assert closed.value.rcvd is not None

@@ -1,8 +1,9 @@
-"""Tests for `nsde-policy serve` as a command: its answers, its end, its refusals."""
+"""Tests for the command `nsde-policy serve`."""
 
 import json
 import os
 import pickle
+import re
 import shutil
 import signal
 import subprocess
@@ -36,7 +37,7 @@ def start(*args: str, **env: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_command_answers_as_the_policy_here_and_ends_when_told(tmp_path: Path, number: int):
+def test_command_serves_the_plans_of_the_local_policy_until_a_signal(tmp_path: Path, number: int):
     token = tmp_path / "token"
     token.write_text(TOKEN + "\n")
     process = start("--port", "0", "--json", "--token-file", str(token))
@@ -92,9 +93,7 @@ sys.exit(main(["serve", "--port", "0", "--json", *sys.argv[1:]]))
     ("seed", "patience", "rc", "last"),
     [(0, "60", 0, ["stopped"]), (1000, "0.2", 1, ["hangs", "stopped"])],
 )
-def test_a_late_plan_is_waited_for_at_the_end_and_one_that_hangs_is_left(
-    seed: int, patience: str, rc: int, last: list[str]
-):
+def test_exit_waits_for_a_late_plan_up_to_the_patience(seed: int, patience: str, rc: int, last: list[str]):
     process = subprocess.Popen(
         [sys.executable, "-c", SLOW, "--patience-s", patience],
         cwd=ROOT,
@@ -120,14 +119,14 @@ def test_a_late_plan_is_waited_for_at_the_end_and_one_that_hangs_is_left(
 @pytest.mark.parametrize(
     ("args", "env", "message"),
     [
-        (("--host", "0.0.0.0"), {}, "serve there with a token"),
+        (("--host", "0.0.0.0"), {}, "which needs a token"),
         (("--host", "0.0.0.0"), {"NSDE_POLICY_TOKEN": "1234"}, "at least 16"),
         (("--token-file", "/nowhere/token"), {}, "/nowhere/token: No such file"),
-        (("/nowhere/run",), {}, "/nowhere/run is no run directory"),
+        (("/nowhere/run",), {}, "/nowhere/run is not a run directory"),
         (("--threads", "0"), {}, "need --threads >= 1"),
     ],
 )
-def test_the_command_refuses_in_one_line(
+def test_command_reports_errors_in_one_line(
     args: tuple[str, ...], env: dict[str, str], message: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.delenv("NSDE_POLICY_TOKEN", raising=False)
@@ -149,17 +148,10 @@ class Payload:
         return Path.touch, (self._path,)
 
 
-def test_a_pickle_in_disguise_is_not_served_and_not_executed(tmp_path: Path, capsys: Any):
+def test_pickle_instead_of_weights_is_not_executed(tmp_path: Path, capsys: Any):
     run = tmp_path / "run"
     shutil.copytree(SHIPPED_POLICY, run)
     (run / "model.safetensors").write_bytes(pickle.dumps(Payload(tmp_path / "executed")))
     assert main(["serve", str(run)]) == 2
-    assert "model.safetensors cannot be read" in capsys.readouterr().err
+    assert re.search(r"cannot read .*model.safetensors", capsys.readouterr().err)
     assert not (tmp_path / "executed").exists()
-
-
-def test_the_missing_extra_is_named(capsys: Any, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.delitem(sys.modules, "nsde_policy.deploy.server.server", raising=False)
-    monkeypatch.setitem(sys.modules, "websockets.asyncio.server", None)
-    assert main(["serve"]) == 2
-    assert "pip install 'nsde-policy[serve]'" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Tests for server.py: hostile clients over real sockets, and a good one that is served after each."""
+"""Tests for deploy/server with hostile clients; a normal client is served after each."""
 
 import contextlib
 import itertools
@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import msgpack
+import msgspec
 import numpy as np
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -24,16 +24,18 @@ from nsde_policy.deploy.protocol import (
     Refusal,
     encode,
 )
+from nsde_policy.inference.spec import Plan
 from tests.helpers.policy_servers import (
+    STATES,
     UPGRADE,
     LinearPlanner,
-    Served,
-    answer,
-    assert_serves,
-    healthz,
-    request,
-    served,
-    until,
+    RunningServer,
+    assert_server_works,
+    encode_request,
+    get_health,
+    receive_reply,
+    serve_in_thread,
+    wait_until,
 )
 
 TOKEN = "correct-horse-battery"
@@ -43,29 +45,29 @@ HELLO = Frame(Opcode.BINARY, encode(Hello(PROTOCOL, "test"))).serialize(mask=Tru
 
 
 @pytest.fixture(scope="module")
-def house() -> Iterator[Served]:
-    with served(LinearPlanner(), patience_s=1.0, max_clients=8, deadline_s=5.0) as running:
+def running() -> Iterator[RunningServer]:
+    with serve_in_thread(LinearPlanner(), patience_s=1.0, max_clients=8, deadline_s=5.0) as running:
         yield running
 
 
 @pytest.fixture
-def patient() -> Iterator[Served]:
-    """A server that drops nobody for being slow."""
-    with served(LinearPlanner(), patience_s=60.0) as running:
+def patient() -> Iterator[RunningServer]:
+    """A server with a long client timeout."""
+    with serve_in_thread(LinearPlanner(), patience_s=60.0) as running:
         yield running
 
 
 @pytest.fixture(autouse=True)
-def a_good_client_is_served_afterwards(house: Served) -> Iterator[None]:
-    """After whatever a test did to the house."""
+def check_that_the_server_still_works(running: RunningServer) -> Iterator[None]:
+    """Serve a normal client after each test."""
     yield
-    assert_serves(house)
+    assert_server_works(running)
 
 
-def test_another_protocol_is_told_so_and_let_go(house: Served):
-    with house.line() as line:
+def test_client_of_another_protocol_is_refused(running: RunningServer):
+    with running.connect() as line:
         line.send(encode(Hello(PROTOCOL + 1, "9.9")))
-        refusal = answer(line)
+        refusal = receive_reply(line)
         assert isinstance(refusal, Refusal)
         assert (refusal.code, refusal.id) == ("wrong_version", None)
         assert f"protocol {PROTOCOL}" in refusal.message
@@ -73,27 +75,28 @@ def test_another_protocol_is_told_so_and_let_go(house: Served):
             line.recv(timeout=5)
 
 
+VALID = encode_request()
 MALFORMED: dict[str, bytes | str] = {
     "text": "let me in",
     "not msgpack": b"\xc1\xc1",
     "empty": b"",
-    "cut off": request()[:-3],
+    "cut off": encode_request()[:-3],
     "a second greeting": encode(Hello(PROTOCOL, "test")),
-    "an answer": encode(PlanReply(1, np.ones((4, 2)), None, None)),
-    "not finite": request(states=np.full((2, 5), np.nan)),
-    "infinite": request(states=np.full((2, 5), np.inf, np.float32)),
+    "a reply": encode(PlanReply.pack(1, Plan(np.ones((4, 2))))),
+    "not finite": VALID.replace(STATES.tobytes(), np.full((2, 5), np.nan, np.float32).tobytes()),
+    "infinite": VALID.replace(STATES.tobytes(), np.full((2, 5), np.inf, np.float32).tobytes()),
     "endless nesting": b"\x91" * 50_000,
     "announces gigabytes": b"\xc6\xff\xff\xff\xff",
-    "an extension": msgpack.packb({"kind": "plan", "states": msgpack.ExtType(1, b"x")}),
+    "an extension": msgspec.msgpack.encode({"kind": "plan", "states": msgspec.msgpack.Ext(1, b"x")}),
     "a pickle": b"\x80\x04\x95\x1d\x00\x00\x00\x00\x00\x00\x00\x8c\x02os\x8c\x06system\x93.",
 }
 
 
 @pytest.mark.parametrize("name", MALFORMED)
-def test_what_is_no_request_is_refused_and_the_connection_closed(house: Served, name: str):
-    line = house.greeted()
+def test_malformed_request_closes_the_connection(running: RunningServer, name: str):
+    line = running.connect_and_greet()
     line.send(MALFORMED[name])
-    refusal = answer(line)
+    refusal = receive_reply(line)
     assert isinstance(refusal, Refusal)
     assert (refusal.id, refusal.code) == (None, "malformed")
     assert "\n" not in refusal.message
@@ -113,24 +116,24 @@ def test_what_is_no_request_is_refused_and_the_connection_closed(house: Served, 
         ({"steps": 2**62}, "from 1 to 128 actions"),
     ],
 )
-def test_a_request_that_cannot_be_planned_is_refused_and_the_next_is_answered(
-    house: Served, changes: dict[str, Any], message: str
+def test_bad_request_is_refused_and_the_connection_stays_open(
+    running: RunningServer, changes: dict[str, Any], message: str
 ):
-    line = house.greeted()
-    line.send(request(5, **changes))
-    refusal = answer(line)
+    line = running.connect_and_greet()
+    line.send(encode_request(5, **changes))
+    refusal = receive_reply(line)
     assert isinstance(refusal, Refusal)
     assert (refusal.id, refusal.code) == (5, "bad_request")
     assert re.search(message, refusal.message)
-    line.send(request(6))
-    planned = answer(line)
+    line.send(encode_request(6))
+    planned = receive_reply(line)
     assert isinstance(planned, PlanReply)
     assert planned.id == 6
     line.close()
 
 
-def test_an_oversized_message_closes_the_connection_before_it_is_read(house: Served):
-    line = house.greeted()
+def test_oversized_message_closes_the_connection(running: RunningServer):
+    line = running.connect_and_greet()
     with contextlib.suppress(ConnectionClosed):
         line.send(b"\x00" * 10_000_000)
     with pytest.raises(ConnectionClosed) as closed:
@@ -138,8 +141,8 @@ def test_an_oversized_message_closes_the_connection_before_it_is_read(house: Ser
     assert closed.value.rcvd is None or closed.value.rcvd.code == 1009
 
 
-def test_a_frame_that_announces_a_terabyte_is_refused_by_its_header(house: Served):
-    sock = house.raw(UPGRADE)
+def test_oversized_frame_header_closes_the_connection(running: RunningServer):
+    sock = running.open_socket(UPGRADE)
     assert b"101 Switching" in sock.recv(4096)
     sock.sendall(b"\x82\xff" + (2**40).to_bytes(8, "big") + b"mask")
     assert b"\x03\xf1" in received_until_closed(sock)  # close code 1009
@@ -160,7 +163,7 @@ def received_until_closed(sock: socket.socket) -> bytes:
 
 
 def send_until_refused(sock: socket.socket, parts: Iterable[bytes], pause_s: float = 0.0) -> None:
-    """Send until the other side has hung up; it has to, before the parts end."""
+    """Send until the server closes the connection; fail if it accepts all parts."""
     try:
         for part in parts:
             sock.sendall(part)
@@ -169,7 +172,7 @@ def send_until_refused(sock: socket.socket, parts: Iterable[bytes], pause_s: flo
         return
     finally:
         sock.close()
-    pytest.fail("everything was taken")
+    pytest.fail("the server accepted everything")
 
 
 @pytest.mark.parametrize(
@@ -183,8 +186,8 @@ def send_until_refused(sock: socket.socket, parts: Iterable[bytes], pause_s: flo
     ],
     ids=["nothing", "half a word", "TLS", "zeros", "headers without end"],
 )
-def test_sockets_that_do_not_speak_http_are_dropped(house: Served, data: bytes):
-    sock = house.raw()
+def test_sockets_that_do_not_send_http_are_closed(running: RunningServer, data: bytes):
+    sock = running.open_socket()
     try:
         sock.sendall(data)
         received_until_closed(sock)
@@ -193,39 +196,39 @@ def test_sockets_that_do_not_speak_http_are_dropped(house: Served, data: bytes):
     sock.close()
 
 
-def test_a_client_that_never_greets_is_dropped(house: Served):
-    with house.line() as line, pytest.raises(ConnectionClosed):
+def test_client_without_greeting_is_disconnected(running: RunningServer):
+    with running.connect() as line, pytest.raises(ConnectionClosed):
         line.recv(timeout=10)
-    house.wait_for("disconnected", why="too slow")
+    running.wait_for("disconnected", why="timeout")
 
 
-def test_a_client_that_sends_a_byte_at_a_time_is_dropped(house: Served):
-    """Each byte comes in time; what does not is the answer to a ping, which has no place inside a frame."""
-    sock = house.raw(UPGRADE)
+def test_client_that_sends_single_bytes_is_disconnected(running: RunningServer):
+    """The bytes arrive in time, but the client cannot answer a ping within a frame."""
+    sock = running.open_socket(UPGRADE)
     assert b"101 Switching" in sock.recv(4096)
     sock.sendall(HELLO)
     frame = Frame(Opcode.BINARY, b"\x00" * 60_000).serialize(mask=True)
     send_until_refused(sock, (bytes([byte]) for byte in frame), pause_s=0.02)
 
 
-def test_a_client_that_never_reads_is_dropped():
-    """It asks for long plans and reads none of them: the server stops reading, then hangs up."""
-    with served(LinearPlanner(), patience_s=0.5, max_rate=1e6) as house:
+def test_client_that_does_not_read_is_disconnected():
+    """It requests long plans and reads no reply: the server stops reading, then disconnects."""
+    with serve_in_thread(LinearPlanner(), patience_s=0.5, max_rate=1e6) as running:
         sock = socket.socket()
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-        sock.connect(("127.0.0.1", house.port))
+        sock.connect(("127.0.0.1", running.port))
         sock.sendall(UPGRADE)
         assert b"101 Switching" in sock.recv(129)
-        frame = Frame(Opcode.BINARY, request(steps=128)).serialize(mask=True)
+        frame = Frame(Opcode.BINARY, encode_request(steps=128)).serialize(mask=True)
         sock.sendall(HELLO)
         sock.settimeout(20)
         send_until_refused(sock, itertools.repeat(frame))
-        (gone,) = house.wait_for("disconnected")
-        assert gone["why"] in ("too slow", "closed with no word")
-        assert_serves(house)
+        (gone,) = running.wait_for("disconnected")
+        assert gone["why"] in ("timeout", "closed with no close frame")
+        assert_server_works(running)
 
 
-def test_pings_whose_pongs_nobody_reads_end_the_connection(patient: Served):
+def test_pings_without_reading_pongs_close_the_connection(patient: RunningServer):
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
     sock.connect(("127.0.0.1", patient.port))
@@ -235,50 +238,50 @@ def test_pings_whose_pongs_nobody_reads_end_the_connection(patient: Served):
     sock.settimeout(20)
     pings = Frame(Opcode.PING, b"x" * 120).serialize(mask=True) * 500
     send_until_refused(sock, itertools.repeat(pings, 1000))
-    assert_serves(patient)
+    assert_server_works(patient)
 
 
-def test_a_message_in_endless_empty_parts_ends_the_connection(patient: Served):
-    sock = patient.raw(UPGRADE)
+def test_endless_empty_fragments_close_the_connection(patient: RunningServer):
+    sock = patient.open_socket(UPGRADE)
     assert b"101 Switching" in sock.recv(4096)
     sock.sendall(HELLO)
     sock.sendall(Frame(Opcode.BINARY, b"", fin=False).serialize(mask=True))
     sock.sendall(Frame(Opcode.CONT, b"", fin=False).serialize(mask=True) * 100)
     received_until_closed(sock)
-    assert_serves(patient)
+    assert_server_works(patient)
 
 
-def test_a_client_that_hangs_up_in_the_middle_of_its_request_leaves_nothing_behind():
+def test_client_that_disconnects_during_its_request_is_removed():
     go = threading.Event()
-    with served(LinearPlanner(lambda seed: go.wait(10) and None if seed == 99 else None)) as house:
-        line = house.greeted()
-        line.send(request(seed=99))
+    with serve_in_thread(LinearPlanner(lambda seed: go.wait(10) and None if seed == 99 else None)) as running:
+        line = running.connect_and_greet()
+        line.send(encode_request(seed=99))
         line.socket.shutdown(socket.SHUT_RDWR)
         go.set()
-        house.wait_for("disconnected")
-        assert_serves(house)
-        until(lambda: healthz(house)[1]["clients"] == 0, "no client left")
+        running.wait_for("disconnected")
+        assert_server_works(running)
+        wait_until(lambda: get_health(running)[1]["clients"] == 0, "no client left")
 
 
-def test_more_clients_than_allowed_are_refused_at_the_door_until_one_leaves():
-    with served(LinearPlanner(), max_clients=2) as house:
-        first, second = house.greeted(), house.greeted()
+def test_clients_beyond_the_limit_are_refused_until_one_leaves():
+    with serve_in_thread(LinearPlanner(), max_clients=2) as running:
+        first, second = running.connect_and_greet(), running.connect_and_greet()
         for _ in range(3):
-            with pytest.raises(InvalidStatus) as refused, house.line():
+            with pytest.raises(InvalidStatus) as refused, running.connect():
                 pass
             assert refused.value.response.status_code == 503
         first.close()
-        house.wait_for("disconnected")
-        assert_serves(house)
-        second.send(request(3))
-        assert isinstance(answer(second), PlanReply)
+        running.wait_for("disconnected")
+        assert_server_works(running)
+        second.send(encode_request(3))
+        assert isinstance(receive_reply(second), PlanReply)
         second.close()
 
 
-def test_a_crowd_of_silent_sockets_keeps_nobody_out():
-    with served(LinearPlanner(), max_clients=2, patience_s=60.0) as house:
-        crowd = [house.raw() for _ in range(200)]
-        assert_serves(house)
+def test_many_silent_sockets_do_not_block_clients():
+    with serve_in_thread(LinearPlanner(), max_clients=2, patience_s=60.0) as running:
+        crowd = [running.open_socket() for _ in range(200)]
+        assert_server_works(running)
         gone = 0
         for sock in crowd:
             sock.setblocking(False)
@@ -292,27 +295,27 @@ def test_a_crowd_of_silent_sockets_keeps_nobody_out():
         assert gone >= 200 - 2 - 16
 
 
-def test_one_client_has_one_request_in_flight_however_many_it_sends():
-    """Ten requests at once, the first of which hangs: no other of that client's is begun meanwhile."""
+def test_requests_of_one_client_run_one_at_a_time():
+    """Of ten requests, the first blocks; no other one of this client is started."""
     go, planner = threading.Event(), LinearPlanner()
     planner.before = lambda seed: go.wait(10) and None if seed == 100 else None
-    with served(planner, deadline_s=20.0) as house:
-        line = house.greeted()
+    with serve_in_thread(planner, deadline_s=20.0) as running:
+        line = running.connect_and_greet()
         for number in range(10):
-            line.send(request(number, seed=100 + number, deadline_s=20.0))
-        until(lambda: planner.seeds == [100], "the first has begun")
-        assert healthz(house)[1]["clients"] == 1
+            line.send(encode_request(number, seed=100 + number, deadline_s=20.0))
+        wait_until(lambda: planner.seeds == [100], "the first has begun")
+        assert get_health(running)[1]["clients"] == 1
         assert planner.seeds == [100]
         go.set()
-        assert [answer(line).id for _ in range(10)] == list(range(10))
+        assert [receive_reply(line).id for _ in range(10)] == list(range(10))
         line.close()
 
 
-def test_other_paths_and_web_pages_are_refused(house: Served):
+def test_other_paths_and_web_pages_are_refused(running: RunningServer):
     with pytest.raises(urllib.error.HTTPError) as missing:
-        urllib.request.urlopen(f"http://127.0.0.1:{house.port}/admin", timeout=10)
+        urllib.request.urlopen(f"http://127.0.0.1:{running.port}/admin", timeout=10)
     assert missing.value.code == 404
-    with pytest.raises(InvalidStatus) as refused, house.line(origin="http://evil.example"):
+    with pytest.raises(InvalidStatus) as refused, running.connect(origin="http://evil.example"):
         pass
     assert refused.value.response.status_code == 403
 
@@ -329,15 +332,15 @@ def test_other_paths_and_web_pages_are_refused(house: Served):
     ],
     ids=["none", "wrong", "no scheme", "longer", "not ASCII", "two"],
 )
-def test_without_the_token_there_is_no_connection(guarded: Served, headers: list[tuple[str, str]]):
-    with pytest.raises(InvalidStatus) as refused, guarded.line(additional_headers=headers):
+def test_connection_needs_the_token(guarded: RunningServer, headers: list[tuple[str, str]]):
+    with pytest.raises(InvalidStatus) as refused, guarded.connect(additional_headers=headers):
         pass
     assert refused.value.response.status_code == 401
-    assert healthz(guarded)[0] == 200
-    assert_serves(guarded, token=TOKEN)
+    assert get_health(guarded)[0] == 200
+    assert_server_works(guarded, token=TOKEN)
 
 
 @pytest.fixture(scope="module")
-def guarded() -> Iterator[Served]:
-    with served(LinearPlanner(), token=TOKEN) as running:
+def guarded() -> Iterator[RunningServer]:
+    with serve_in_thread(LinearPlanner(), token=TOKEN) as running:
         yield running

@@ -1,4 +1,4 @@
-"""Real policy servers for tests: a planner of known answers, served in a thread, spoken to over sockets."""
+"""Policy servers for tests: a planner with known plans, served in a thread over real sockets."""
 
 import json
 import socket
@@ -16,11 +16,12 @@ from websockets.sync.client import ClientConnection, connect
 from nsde_policy.deploy.client import RemotePolicy
 from nsde_policy.deploy.protocol import (
     PROTOCOL,
+    Array,
     Hello,
     PlanReply,
     PlanRequest,
     Refusal,
-    decode_answer,
+    decode_reply,
     encode,
 )
 from nsde_policy.deploy.server.config import ServeSettings
@@ -46,23 +47,23 @@ STATES = np.arange(10, dtype=np.float32).reshape(2, 5) / 7
 
 
 class LinearPlanner:
-    """Answers that anybody can work out; `before` is what happens first."""
+    """Planner with known plans; `before` is called first and may return another plan."""
 
     def __init__(self, before: Callable[[int], Any] = lambda seed: None) -> None:
         self.spec, self.before, self.seeds = SPEC, before, list[int]()
 
     def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
         self.seeds.append(seed)
-        if (odd := self.before(seed)) is not None:
-            return odd
+        if (other := self.before(seed)) is not None:
+            return other
         rng = np.random.default_rng(seed)
         path = states[0] + np.cumsum(rng.normal(size=(steps + 1, 5)), axis=0)
         return Plan(actions=path[1:, 3:], states=path)
 
 
 @dataclass
-class Served:
-    """A server that runs, and what it logged."""
+class RunningServer:
+    """A running server and its log events."""
 
     port: int
     server: PolicyServer
@@ -72,31 +73,31 @@ class Served:
     def url(self) -> str:
         return f"ws://127.0.0.1:{self.port}"
 
-    def named(self, event: str) -> list[dict[str, Any]]:
+    def find_events(self, event: str) -> list[dict[str, Any]]:
         return [found for found in self.events if found["event"] == event]
 
     def wait_for(self, event: str, count: int = 1, **facts: Any) -> list[dict[str, Any]]:
-        """The events of that name, once there are so many."""
+        """Wait for a number of events with a name and return them."""
 
         def found() -> list[dict[str, Any]]:
-            return [e for e in self.named(event) if facts.items() <= e.items()]
+            return [e for e in self.find_events(event) if facts.items() <= e.items()]
 
-        until(lambda: len(found()) >= count, f"{count} × {event} {facts}: {self.events}")
+        wait_until(lambda: len(found()) >= count, f"{count} × {event} {facts}: {self.events}")
         return found()
 
-    def line(self, **options: Any) -> ClientConnection:
-        """A websocket to it, without a word said."""
+    def connect(self, **options: Any) -> ClientConnection:
+        """Open a websocket without sending a greeting."""
         return connect(self.url, compression=None, proxy=None, open_timeout=5, close_timeout=0.2, **options)
 
-    def greeted(self) -> ClientConnection:
-        line = self.line()
-        line.__enter__()
-        line.send(encode(Hello(PROTOCOL, "test")))
-        line.recv(timeout=5)
-        return line
+    def connect_and_greet(self) -> ClientConnection:
+        connection = self.connect()
+        connection.__enter__()
+        connection.send(encode(Hello(PROTOCOL, "test")))
+        connection.recv(timeout=5)
+        return connection
 
-    def raw(self, data: bytes = b"") -> socket.socket:
-        """A bare socket to it that has sent `data`."""
+    def open_socket(self, data: bytes = b"") -> socket.socket:
+        """Open a TCP socket and send `data`."""
         sock = socket.create_connection(("127.0.0.1", self.port), timeout=5)
         sock.sendall(data)
         return sock
@@ -108,22 +109,24 @@ UPGRADE = (
 )
 
 
-def until(true: Callable[[], bool], what: str, patience_s: float = 10.0) -> None:
-    """Wait for something that has to come; a test fails where it does not."""
-    ends = time.monotonic() + patience_s
-    while not true():
-        assert time.monotonic() < ends, f"never came: {what}"
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 10.0) -> None:
+    """Wait for a condition; fail the test after the timeout."""
+    ends = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < ends, f"timeout: {what}"
         time.sleep(0.005)
 
 
-def request(number: int = 1, **changes: Any) -> bytes:
-    values: dict[str, Any] = {"states": STATES, "steps": 4, "seed": 7, "deadline_s": 5.0, **changes}
-    return encode(PlanRequest(id=number, **values))
+def encode_request(number: int = 1, *, states: np.ndarray = STATES, **changes: Any) -> bytes:
+    values: dict[str, Any] = {"steps": 4, "seed": 7, "deadline_s": 5.0, **changes}
+    return encode(PlanRequest(number, Array.pack(states), **values))
 
 
 @contextmanager
-def served(planner: Planner, *, calibration: Calibration | None = None, **options: Any) -> Iterator[Served]:
-    """A server in a thread, on a free port."""
+def serve_in_thread(
+    planner: Planner, *, calibration: Calibration | None = None, **options: Any
+) -> Iterator[RunningServer]:
+    """Run a server in a thread, on a free port."""
     events: list[dict[str, Any]] = []
 
     def log(event: str, **facts: Any) -> None:
@@ -132,13 +135,13 @@ def served(planner: Planner, *, calibration: Calibration | None = None, **option
     settings = ServeSettings(**{"port": 0, "deadline_s": 5.0, **options})
     server = PolicyServer(planner, settings, log, calibration=calibration)
     with run_in_thread(server) as port:
-        yield Served(port, server, events)
+        yield RunningServer(port, server, events)
 
 
-def assert_serves(house: Served, **options: Any) -> None:
+def assert_server_works(running: RunningServer, **options: Any) -> None:
     seed = 11
     wanted = LinearPlanner().plan_from(STATES, steps=6, seed=seed)
-    with RemotePolicy.connect(house.url, timeout_s=10, deadline_s=5, **options) as policy:
+    with RemotePolicy.connect(running.url, timeout_s=10, deadline_s=5, **options) as policy:
         plan = policy.plan_from(STATES, steps=6, seed=seed)
     assert plan.states is not None
     assert wanted.states is not None
@@ -146,13 +149,13 @@ def assert_serves(house: Served, **options: Any) -> None:
     assert plan.states.tobytes() == wanted.states.tobytes()
 
 
-def answer(line: Any) -> PlanReply | Refusal:
-    return decode_answer(line.recv(timeout=10), PlanReply)
+def receive_reply(connection: Any) -> PlanReply | Refusal:
+    return decode_reply(connection.recv(timeout=10), PlanReply)
 
 
-def healthz(house: Served) -> tuple[int, dict[str, Any]]:
+def get_health(running: RunningServer) -> tuple[int, dict[str, Any]]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{house.port}/healthz", timeout=10) as response:
+        with urllib.request.urlopen(f"http://127.0.0.1:{running.port}/healthz", timeout=10) as response:
             return response.status, json.load(response)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)

@@ -18,7 +18,7 @@ from nsde_policy.viewer.launch import load_runners
 from nsde_policy.viewer.messages import ClientMessage
 from nsde_policy.viewer.policy_runner import PolicyRunner
 from nsde_policy.viewer.server import ViewerServer
-from tests.helpers.policy_servers import until
+from tests.helpers.policy_servers import wait_until
 from tests.helpers.server_threads import run_in_thread
 
 SEED = 100_003
@@ -48,7 +48,7 @@ class RunningViewer:
         def logged() -> list[dict[str, Any]]:
             return [e for e in self.events if e["event"] == event]
 
-        until(lambda: len(logged()) >= count, f"{count} × {event}: {self.events}")
+        wait_until(lambda: len(logged()) >= count, f"{count} × {event}: {self.events}")
         return logged()
 
 

@@ -16,7 +16,7 @@ from nsde_policy.errors import ConfigError, PolicyInputError
 from nsde_policy.inference.base import BasePolicy
 from nsde_policy.inference.policy import Policy
 from tests.helpers.numpy_planner import Sim
-from tests.helpers.policy_servers import served
+from tests.helpers.policy_servers import serve_in_thread
 
 START = np.array([235.0, 124.0, 299.6, 145.2, 5.378])
 STRANGE = np.array([510.0, 20.0, 30.0, 480.0, 1.0])
@@ -30,8 +30,8 @@ def policies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Bas
     file: Path = tmp_path_factory.mktemp("exported") / "policy.onnx"
     export_policy(here, file, steps=9, cases=4)
     with (
-        served(here, calibration=here.calibration) as house,
-        RemotePolicy.connect(house.url, deadline_s=5, timeout_s=10) as remote,
+        serve_in_thread(here, calibration=here.calibration) as running,
+        RemotePolicy.connect(running.url, deadline_s=5, timeout_s=10) as remote,
     ):
         yield {"here": here, "graph": RuntimePolicy.load(file), "remote": remote}
 
@@ -71,7 +71,9 @@ def test_it_says_how_unsure_its_commands_are(policies, kind):
     _, ours = in_a_loop(policies["here"], 3, deadline_s=10.0)
     session, theirs = in_a_loop(policies[kind], 3, deadline_s=10.0)
     assert session.report().faults == {}
-    assert not np.allclose(theirs[0], session._increment_std), "a σ of its own, not what commands change in general"
+    assert not np.allclose(theirs[0], session._increment_std), (
+        "a σ of its own, not what commands change in general"
+    )
     np.testing.assert_allclose(theirs[0], ours[0], rtol=1e-3)  # from the same state, so the noise has no say
     assert (theirs[2] > theirs[0]).all()
 

@@ -25,7 +25,7 @@ from nsde_policy.viewer.http import ViewerSettings
 from nsde_policy.viewer.launch import load_runners, make_settings
 from nsde_policy.viewer.messages import ClientMessage, Set
 from nsde_policy.viewer.play_app import PlayApp
-from tests.helpers.policy_servers import until
+from tests.helpers.policy_servers import wait_until
 from tests.helpers.viewer_servers import SEED, SHIPPED_POLICY, RunningViewer, receive, run_viewer, send
 
 TOKEN = "abcdefghijklmnop1234"
@@ -122,7 +122,7 @@ def test_page_loads_its_files_and_refers_to_no_other_host(viewer: RunningViewer)
 
 
 def test_health_reports_timing_of_the_control_loop(viewer: RunningViewer):
-    until(lambda: json.loads(get(viewer.url + "healthz")[2])["periods"] > 3, "periods")
+    wait_until(lambda: json.loads(get(viewer.url + "healthz")[2])["periods"] > 3, "periods")
     facts = json.loads(get(viewer.url + "healthz")[2])
     assert (facts["status"], facts["clients"]) == ("ok", 0)
     assert {"late_ms", "late_p99_ms", "work_ms"} <= facts.keys()
@@ -318,7 +318,7 @@ def test_flood_of_messages_is_throttled_without_delaying_the_loop():
                     break
         except (TimeoutError, ConnectionClosed):
             pass
-        until(lambda: app.ticks - ticks > 100, "a hundred periods")
+        wait_until(lambda: app.ticks - ticks > 100, "a hundred periods")
         handled, elapsed_s = app.revision, time.monotonic() - started
         assert handled <= rate * (elapsed_s + 1) + 5, f"of {sent} messages in {elapsed_s:.1f} s"
 
@@ -406,9 +406,11 @@ def test_package_error_in_a_tick_becomes_a_notice():
 def test_unexpected_exception_stops_the_server():
     app = NoisyApp(10)
     with run_viewer(app) as viewer_server:
-        until(lambda: app.ticks > 2, "ticks")
+        wait_until(lambda: app.ticks > 2, "ticks")
         app.error = ZeroDivisionError("a bug")
-        until(lambda: isinstance(viewer_server.server.simulation.failure, ZeroDivisionError), "the failure")
+        wait_until(
+            lambda: isinstance(viewer_server.server.simulation.failure, ZeroDivisionError), "the failure"
+        )
         viewer_server.wait_for("stopped")
 
 
@@ -453,7 +455,7 @@ def test_no_frames_are_made_without_clients():
     drawn: list[int] = []
     app.frame = lambda: drawn.append(1) or {"type": "frame"}  # type: ignore[method-assign]
     with run_viewer(app):
-        until(lambda: app.ticks > 20, "ticks")
+        wait_until(lambda: app.ticks > 20, "ticks")
     assert not drawn
 
 

@@ -1,4 +1,4 @@
-"""What every server of the package shares: whom to let in, how often to listen, how to log. No msgpack."""
+"""Tokens, rate limits and logs, shared by the policy server and the viewer."""
 
 import hmac
 import ipaddress
@@ -11,14 +11,14 @@ from typing import Any, TextIO
 
 from nsde_policy.errors import ConfigError
 
-SHORTEST_TOKEN = 16
+MIN_TOKEN_LENGTH = 16
 
 Log = Callable[..., None]
-"""`log(event, **facts)`: one event of a server."""
+"""`log(event, **facts)`: report one event of a server."""
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can connect to an address; names other than localhost are not trusted."""
+    """Return whether an address accepts connections from this machine only; of host names, only localhost."""
     if host == "localhost":
         return True
     try:
@@ -27,23 +27,23 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def same_token(wanted: str, given: str) -> bool:
-    """Whether a token is the one; as slow for a near miss as for any other."""
-    return hmac.compare_digest(wanted.encode(), given.encode("utf-8", "replace"))
+def compare_tokens(expected: str, given: str) -> bool:
+    """Return whether two tokens are equal, in constant time."""
+    return hmac.compare_digest(expected.encode(), given.encode("utf-8", "replace"))
 
 
 def check_token(token: str) -> str:
-    """`token` itself, where it can stand in a header and is no password of four letters."""
-    if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
+    """Return the token, or raise `ConfigError` if it is short or cannot stand in an HTTP header."""
+    if len(token) < MIN_TOKEN_LENGTH or not token.isascii() or not token.isprintable() or " " in token:
         raise ConfigError(
-            f"a token has at least {SHORTEST_TOKEN} ASCII characters and no blanks, got {len(token)}: "
+            f"a token needs at least {MIN_TOKEN_LENGTH} ASCII characters and no blanks, got {len(token)}: "
             "make one with python -c 'import secrets; print(secrets.token_urlsafe())'"
         )
     return token
 
 
-def json_log(stream: TextIO) -> Log:
-    """Write each event as one line of JSON."""
+def build_json_log(stream: TextIO) -> Log:
+    """Return a log that writes each event as one line of JSON."""
 
     def log(event: str, **facts: Any) -> None:
         stream.write(json.dumps({"time": round(time.time(), 3), "event": event, **facts}) + "\n")
@@ -52,35 +52,35 @@ def json_log(stream: TextIO) -> Log:
     return log
 
 
-class LogHandler(logging.Handler):
-    """Passes a library's warnings on as events, without tracebacks."""
+class EventLogHandler(logging.Handler):
+    """Logging handler that reports a library's warnings as events, without tracebacks."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(logging.WARNING)
         self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:
-        """One event."""
+        """Report a log record as a `transport` event."""
         error = record.exc_info[1] if record.exc_info else None
-        self._log("transport", message=record.getMessage(), error=describe(error) if error else None)
+        self._log("transport", message=record.getMessage(), error=format_error(error) if error else None)
 
 
-def describe(error: BaseException) -> str:
-    """An error in one line: its type, its message, and where it was raised."""
+def format_error(error: BaseException) -> str:
+    """Format an error in one line: type, message, and the line that raised it."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
-    where = f" at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else ""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}{where}"
+    source = f" at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else ""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}{source}"
 
 
-class Pace:
-    """Spaces events out to a largest rate, after a second's worth of them that may come at once."""
+class RateLimiter:
+    """Limit on events per second; a burst of one second's events passes at once."""
 
     def __init__(self, rate: float) -> None:
         self._rate, self._due = rate, -math.inf
 
     def wait_s(self, now: float) -> float:
-        """Count one event at time `now`; how long to wait before the next, seconds."""
+        """Count one event at time `now` and return how long to wait before the next, seconds."""
         self._due = max(self._due, now - 1.0) + 1.0 / self._rate
         return max(0.0, self._due - now)

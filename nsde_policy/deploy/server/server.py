@@ -1,4 +1,4 @@
-"""A policy behind a socket: websockets, one thread that plans, and a limit on everything a client can do."""
+"""Policy server: websocket clients, one planner thread, and limits on clients, messages and time."""
 
 import asyncio
 import contextlib
@@ -23,22 +23,23 @@ from nsde_policy.deploy.protocol import (
     decode,
     encode,
 )
-from nsde_policy.deploy.server.auth import Log, Pace, describe
+from nsde_policy.deploy.server.auth import Log, RateLimiter, format_error
 from nsde_policy.deploy.server.config import ServeSettings
-from nsde_policy.deploy.server.connection import Sockets, listen
+from nsde_policy.deploy.server.connection import ConnectionLimiter, listen
 from nsde_policy.errors import ConfigError, ProtocolError, RemotePlanningError
 from nsde_policy.inference.calibration import Calibration
 from nsde_policy.inference.spec import Plan, Planner
 from nsde_policy.inference.worker import PlannerThread
 
-STALLED = 10
-"""A plan that takes so many deadlines means that the planner hangs: /healthz says so."""
+STALLED_DEADLINES = 10
+"""/healthz reports a stalled planner if a plan takes longer than this many deadlines."""
 
 
 class PolicyServer:
-    """Answers plan requests; remembers nothing of its clients but their number.
+    """Server that answers plan requests and stores nothing about its clients.
 
-    server = PolicyServer(policy, ServeSettings(port=0), json_log(sys.stderr), calibration=policy.calibration)
+    log = build_json_log(sys.stderr)
+    server = PolicyServer(policy, ServeSettings(port=0), log, calibration=policy.calibration)
     asyncio.run(server.run(print))  # prints the port; returns after `server.stop()`
     """
 
@@ -46,32 +47,32 @@ class PolicyServer:
         self, planner: Planner, settings: ServeSettings, log: Log, *, calibration: Calibration | None = None
     ) -> None:
         self._settings, self._spec, self._log = settings, planner.spec, log
-        self._welcome = Welcome(
+        self._welcome = Welcome.build(
+            planner.spec,
+            (calibration or Calibration.from_spec(planner.spec)).check(planner.spec),
             protocol=PROTOCOL,
             version=__version__,
-            spec=planner.spec,
-            calibration=(calibration or Calibration.from_spec(planner.spec)).check(planner.spec),
             max_message=settings.max_message,
-            max_steps=settings.longest_plan(planner.spec),
+            max_steps=settings.compute_max_steps(planner.spec),
             deadline_s=settings.deadline_s,
         )
         self._planner, self._thread = planner, PlannerThread()
-        self._sockets = Sockets(settings.max_clients, buffer=2**20 + 2 * settings.max_message)
-        self._clients = self._in_flight = self._connected = 0
-        self._answers = dict.fromkeys(("planned", "refused", "late", "failed"), 0)
+        self._limiter = ConnectionLimiter(settings.max_clients, buffer=2**20 + 2 * settings.max_message)
+        self._clients = self._in_flight = self._last_client = 0
+        self._counts = dict.fromkeys(("planned", "refused", "late", "failed"), 0)
         self._stopping = False
         self.hangs = False
-        """Whether a plan was still being made when `run` returned."""
+        """Whether the planner was still busy when `run` returned."""
 
     async def run(self, ready: Callable[[int], None]) -> None:
-        """Serve until `stop`; `ready` is told the port."""
+        """Serve until `stop`; call `ready` with the port once clients can connect."""
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        self._loop.set_exception_handler(self._note_stray_error)
+        self._loop.set_exception_handler(self._log_unhandled_error)
         try:
             server = await self._listen()
         except OSError as error:
-            where = f"{self._settings.host}:{self._settings.port}"
-            raise ConfigError(f"cannot listen on {where}: {error.strerror or error}") from None
+            address = f"{self._settings.host}:{self._settings.port}"
+            raise ConfigError(f"cannot listen on {address}: {error.strerror or error}") from None
         async with server:
             port = int(server.sockets[0].getsockname()[1])
             self._log("serving", host=self._settings.host, port=port, method=self._spec.method)
@@ -79,61 +80,59 @@ class PolicyServer:
             await self._stop.wait()
             self._stopping = True
             self._log("stopping", clients=self._clients, in_flight=self._in_flight)
-            await self._settled()
+            await self._wait_for_replies()
         self.hangs = not self._thread.close(self._settings.patience_s)
         if self.hangs:
             self._log("hangs", busy_s=round(self._thread.busy_s, 3))
-        self._log("stopped", **self._answers)
+        self._log("stopped", **self._counts)
 
     def stop(self) -> None:
-        """Answer what is in flight, close every connection, and return from `run`; from any thread."""
-        with contextlib.suppress(RuntimeError):  # it has stopped already
+        """Stop from any thread: reply to running requests, close all connections, return from `run`."""
+        with contextlib.suppress(RuntimeError):  # the event loop has ended already
             self._loop.call_soon_threadsafe(self._stop.set)
 
     async def _listen(self) -> Server:
         return await listen(
-            self._converse,
-            self._door,
+            self._handle_client,
+            self._handle_http,
             self._settings.host,
             self._settings.port,
-            sockets=self._sockets,
+            limiter=self._limiter,
             log=self._log,
             patience_s=self._settings.patience_s,
             max_size=self._settings.max_message,
-            origins=[None],  # no web page may talk to a robot's policy, not even from this machine
+            origins=[None],  # web pages may not connect, not even those on this machine
             max_queue=2,
         )
 
-    async def _settled(self) -> None:
-        """Wait for the answers in flight, which their deadlines end."""
+    async def _wait_for_replies(self) -> None:
+        """Wait for the running requests; each ends by its deadline."""
         while self._in_flight:
             await asyncio.sleep(0.01)
 
-    # The door: plain HTTP, before there is a connection.
-
-    def _door(self, connection: ServerConnection, request: Request) -> Response | None:
+    def _handle_http(self, connection: ServerConnection, request: Request) -> Response | None:
         if request.path == "/healthz":
-            return self._health(connection)
+            return self._build_health(connection)
         if request.path != "/":
-            return connection.respond(HTTPStatus.NOT_FOUND, "here are / for websockets and /healthz\n")
-        shown = request.headers.get_all("Authorization")
-        if not self._settings.lets_in(shown[0] if len(shown) == 1 else None):
-            self._log("unauthorised", peer=_peer(connection))
-            return connection.respond(HTTPStatus.UNAUTHORIZED, "a token is needed\n")
+            return connection.respond(HTTPStatus.NOT_FOUND, "not found; use / for websockets or /healthz\n")
+        headers = request.headers.get_all("Authorization")
+        if not self._settings.accepts(headers[0] if len(headers) == 1 else None):
+            self._log("unauthorised", peer=_format_peer(connection))
+            return connection.respond(HTTPStatus.UNAUTHORIZED, "the token is missing or wrong\n")
         if self._stopping or self._clients >= self._settings.max_clients:
-            self._log("full", peer=_peer(connection), clients=self._clients)
-            return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, "as many clients as are let in\n")
+            self._log("full", peer=_format_peer(connection), clients=self._clients)
+            return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, "too many clients, or stopping\n")
         return None
 
-    def _health(self, connection: ServerConnection) -> Response:
-        stalled = self._thread.busy_s > STALLED * self._settings.deadline_s
+    def _build_health(self, connection: ServerConnection) -> Response:
+        stalled = self._thread.busy_s > STALLED_DEADLINES * self._settings.deadline_s
         status = "stalled" if stalled else "stopping" if self._stopping else "ok"
         facts = {
             "status": status,
             "protocol": PROTOCOL,
             "version": __version__,
             "clients": self._clients,
-            **self._answers,
+            **self._counts,
         }
         code = HTTPStatus.OK if status == "ok" else HTTPStatus.SERVICE_UNAVAILABLE
         response = connection.respond(code, json.dumps(facts) + "\n")
@@ -141,28 +140,27 @@ class PolicyServer:
         response.headers["Content-Type"] = "application/json"
         return response
 
-    # A conversation: one client, one request at a time.
-
-    async def _converse(self, connection: ServerConnection) -> None:
+    async def _handle_client(self, connection: ServerConnection) -> None:
+        """Answer one client, one request at a time, until the connection ends."""
         self._clients += 1
-        self._connected += 1
-        client, answered, why = self._connected, 0, "closed"
-        self._log("connected", client=client, peer=_peer(connection), clients=self._clients)
+        self._last_client += 1
+        client, answered, why = self._last_client, 0, "closed"
+        self._log("connected", client=client, peer=_format_peer(connection), clients=self._clients)
         try:
             if await self._greet(connection):
-                pace = Pace(self._settings.max_rate)
+                limiter = RateLimiter(self._settings.max_rate)
                 async for data in connection:
-                    await self._tell(connection, await self._answer(data, client))
+                    await self._send(connection, await self._answer(data, client))
                     answered += 1
-                    if wait_s := pace.wait_s(self._loop.time()):
+                    if wait_s := limiter.wait_s(self._loop.time()):
                         await asyncio.sleep(wait_s)
         except ConnectionClosed as error:
-            why = f"closed with {error.rcvd.code if error.rcvd else 'no word'}"
+            why = f"closed with {error.rcvd.code if error.rcvd else 'no close frame'}"
         except ProtocolError as error:
             why = f"malformed: {error}"
-            await self._part(connection, Refusal(None, "malformed", str(error)))
+            await self._close_with(connection, Refusal(None, "malformed", str(error)))
         except TimeoutError:
-            why = "too slow"
+            why = "timeout"
             connection.transport.abort()
         finally:
             self._clients -= 1
@@ -172,39 +170,37 @@ class PolicyServer:
         async with asyncio.timeout(self._settings.patience_s):
             hello = decode(await connection.recv(), Hello, limit=self._settings.max_message)
         if hello.protocol != PROTOCOL:
-            problem = (
-                f"this server speaks protocol {PROTOCOL} (nsde-policy {__version__}), not {hello.protocol}"
-            )
-            await self._part(connection, Refusal(None, "wrong_version", problem))
+            problem = f"the server has protocol {PROTOCOL} (nsde-policy {__version__}), got {hello.protocol}"
+            await self._close_with(connection, Refusal(None, "wrong_version", problem))
             return False
-        await self._tell(connection, self._welcome)
+        await self._send(connection, self._welcome)
         return True
 
     async def _answer(self, data: object, client: int) -> PlanReply | Refusal:
         received = self._loop.time()
         request = decode(data, PlanRequest, limit=self._settings.max_message)
-        if refusal := self._refusal(request):
-            self._answers["refused"] += 1
+        if refusal := self._check_request(request):
+            self._counts["refused"] += 1
             return refusal
         self._in_flight += 1
         try:
-            return await self._planned(request, received, client)
+            return await self._plan_in_time(request, received, client)
         finally:
             self._in_flight -= 1
 
-    def _refusal(self, request: PlanRequest) -> Refusal | None:
+    def _check_request(self, request: PlanRequest) -> Refusal | None:
         if self._stopping:
-            return Refusal(request.id, "stopping", "the server is being stopped")
-        wanted = (self._spec.history, self._spec.obs_dim + self._spec.act_dim)
-        if request.states.shape != wanted:
-            problem = f"states of this policy have shape {wanted}, got {request.states.shape}"
+            return Refusal(request.id, "stopping", "the server is stopping")
+        shape = (self._spec.history, self._spec.obs_dim + self._spec.act_dim)
+        if request.states.shape != shape:
+            problem = f"states of this policy have shape {shape}, got {request.states.shape}"
             return Refusal(request.id, "bad_request", problem)
         if request.steps > self._welcome.max_steps:
-            problem = f"plans here hold from 1 to {self._welcome.max_steps} actions, got {request.steps}"
+            problem = f"a plan has from 1 to {self._welcome.max_steps} actions, got {request.steps}"
             return Refusal(request.id, "bad_request", problem)
         return None
 
-    async def _planned(self, request: PlanRequest, received: float, client: int) -> PlanReply | Refusal:
+    async def _plan_in_time(self, request: PlanRequest, received: float, client: int) -> PlanReply | Refusal:
         deadline_s = min(request.deadline_s, self._settings.deadline_s)
         future = self._thread.submit(lambda: self._plan(request))
         try:
@@ -212,40 +208,40 @@ class PolicyServer:
                 plan = await asyncio.wrap_future(future)
         except Exception as error:
             if deadline.expired():
-                self._answers["late"] += 1
+                self._counts["late"] += 1
                 self._log("late", client=client, deadline_s=deadline_s)
                 return Refusal(request.id, "late", f"no plan within {deadline_s:.3f} s")
-            self._answers["failed"] += 1
+            self._counts["failed"] += 1
             self._log("failed", client=client, error=str(error))
-            return Refusal(request.id, "failed", "the policy failed; the server's log says why")
-        self._answers["planned"] += 1
-        return PlanReply(request.id, plan.actions, plan.states, plan.std)
+            return Refusal(request.id, "failed", "the policy failed; see the server's log")
+        self._counts["planned"] += 1
+        return PlanReply.pack(request.id, plan)
 
     def _plan(self, request: PlanRequest) -> Plan:
         """Plan and check the result, in the planner thread; any error becomes a `RemotePlanningError`."""
         try:
-            plan = self._planner.plan_from(request.states, steps=request.steps, seed=request.seed)
+            plan = self._planner.plan_from(request.states.unpack(), steps=request.steps, seed=request.seed)
             return check_plan(plan, self._spec, request.steps)
-        except BaseException as error:  # even SystemExit: a planner must not end the server
-            raise RemotePlanningError(describe(error)) from None
+        except BaseException as error:  # SystemExit too: a planner must not end the server
+            raise RemotePlanningError(format_error(error)) from None
 
-    async def _tell(self, connection: ServerConnection, message: Welcome | PlanReply | Refusal) -> None:
+    async def _send(self, connection: ServerConnection, message: Welcome | PlanReply | Refusal) -> None:
         async with asyncio.timeout(self._settings.patience_s):
             await connection.send(encode(message))
 
-    async def _part(self, connection: ServerConnection, refusal: Refusal) -> None:
-        """Say why, and close; a client that does not listen is not waited for."""
+    async def _close_with(self, connection: ServerConnection, refusal: Refusal) -> None:
+        """Send a refusal and close the connection; abort it if the client does not read."""
         try:
-            await self._tell(connection, refusal)
+            await self._send(connection, refusal)
             await connection.close(1008, refusal.code)
         except (ConnectionClosed, TimeoutError):
             connection.transport.abort()
 
-    def _note_stray_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def _log_unhandled_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
-        self._log("error", message=context["message"], error=describe(error) if error else None)
+        self._log("error", message=context["message"], error=format_error(error) if error else None)
 
 
-def _peer(connection: ServerConnection) -> str:
+def _format_peer(connection: ServerConnection) -> str:
     address = connection.remote_address
     return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "gone"
