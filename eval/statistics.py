@@ -1,13 +1,23 @@
-"""Means and proportions with 95 % intervals."""
+"""Means, proportions and paired differences with 95 % intervals.
+
+Two policies that play the same starts are compared pair by pair: the interval of their difference is far
+narrower than two separate intervals suggest.
+"""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
+from nsde_policy.errors import ComparisonError
+
 Z95 = 1.959963984540054
 """Two-sided 95 % quantile of the normal distribution."""
+LEVEL = 0.05
+"""Significance level of p-values, matching 95 % intervals."""
+NO_DIFFERENCE = "no difference shown"
 
 
 @dataclass(frozen=True)
@@ -38,3 +48,61 @@ def mean(values: Sequence[float], *, resamples: int = 10_000, seed: int = 0) -> 
     means = array[rng.integers(len(array), size=(resamples, len(array)))].mean(axis=1)
     low, high = np.quantile(means, [0.025, 0.975])
     return Estimate(float(array.mean()), float(low), float(high), len(array))
+
+
+def paired_difference(
+    a: Sequence[float] | np.ndarray,
+    b: Sequence[float] | np.ndarray,
+    *,
+    resamples: int = 10_000,
+    seed: int = 0,
+) -> Estimate:
+    """Estimate the mean of a − b over the starts with its 95 % percentile bootstrap interval.
+
+    Starts are resampled, with both policies' values together. The interval covers the choice of starts, not
+    the randomness of training.
+    """
+    first, second = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
+    if first.shape != second.shape or first.ndim != 1 or not len(first):
+        raise ComparisonError(
+            f"need one value per start for both policies, got shapes {first.shape} and {second.shape}"
+        )
+    return mean((first - second).tolist(), resamples=resamples, seed=seed)
+
+
+class McNemar(NamedTuple):
+    """Numbers of pairs in which only one policy succeeded, and the p-value of their difference."""
+
+    only_a: int
+    only_b: int
+    p: float
+    """Probability of a split at least as uneven under the null hypothesis; two-sided, exact."""
+
+
+def mcnemar(a: Sequence[bool] | np.ndarray, b: Sequence[bool] | np.ndarray) -> McNemar:
+    """Compute McNemar's exact test of paired successes.
+
+    p = min(1, 2 P(X ≤ min(n_A, n_B))) with X binomial, n_A + n_B throws of probability ½ (McNemar, 1947).
+    """
+    first, second = np.asarray(a, dtype=bool), np.asarray(b, dtype=bool)
+    if first.shape != second.shape:
+        raise ComparisonError(
+            f"need one outcome per start for both policies, got shapes {first.shape} and {second.shape}"
+        )
+    only_a, only_b = int((first & ~second).sum()), int((second & ~first).sum())
+    n = only_a + only_b
+    tail = sum(math.comb(n, k) for k in range(min(only_a, only_b) + 1))
+    return McNemar(only_a, only_b, min(1.0, 2 * tail / 2**n))
+
+
+def verdict(difference: Estimate, *, a: str, b: str, p: float | None = None) -> str:
+    """Return "A ahead" or "B ahead" for the difference A − B, or that no difference is shown.
+
+    Ahead requires an interval that excludes zero and, if p is given, p < 0.05: with very few differing pairs,
+    a bootstrap interval alone is too narrow.
+    """
+    if p is not None and p >= LEVEL:
+        return NO_DIFFERENCE
+    if difference.low > 0:
+        return f"{a} ahead"
+    return f"{b} ahead" if difference.high < 0 else NO_DIFFERENCE

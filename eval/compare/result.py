@@ -17,8 +17,7 @@ import numpy as np
 from nsde_policy.errors import ComparisonError, ConfigError
 from nsde_policy.eval.compare.entries import Entry, Latency, Setting
 from nsde_policy.eval.disturbances import Condition
-from nsde_policy.eval.paired import McNemar, mcnemar, paired_difference
-from nsde_policy.eval.statistics import Estimate, mean, proportion
+from nsde_policy.eval.statistics import Estimate, McNemar, mcnemar, mean, paired_difference, proportion
 from nsde_policy.files import parse_json, read_json
 from nsde_policy.tasks import get_task
 

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from nsde_policy.eval.compare.entries import Latency
 from nsde_policy.eval.compare.result import ACTIONS, Comparison, Row
-from nsde_policy.eval.paired import verdict
-from nsde_policy.eval.statistics import Estimate
+from nsde_policy.eval.statistics import Estimate, verdict
 
 EMPTY_CELL = "–"
 AXIS_TITLES = {

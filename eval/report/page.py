@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from nsde_policy import __version__
 from nsde_policy.eval.compare.result import Comparison, Row
-from nsde_policy.eval.paired import NO_DIFFERENCE
 from nsde_policy.eval.report.collect import ReportContent, ReportRun
 from nsde_policy.eval.report.tables import (
     COLOURS,
@@ -23,6 +22,7 @@ from nsde_policy.eval.report.tables import (
     format_settings_table,
     rank_row,
 )
+from nsde_policy.eval.statistics import NO_DIFFERENCE
 from nsde_policy.run_directory import find_versions
 from nsde_policy.tasks import Task, get_task
 

@@ -13,9 +13,8 @@ from nsde_policy.eval.compare.table import (
     format_latency,
     format_p_value,
 )
-from nsde_policy.eval.paired import NO_DIFFERENCE, verdict
 from nsde_policy.eval.report.collect import flatten_settings
-from nsde_policy.eval.statistics import Estimate
+from nsde_policy.eval.statistics import NO_DIFFERENCE, Estimate, verdict
 from nsde_policy.run_directory import RunRecord
 
 MARKS = ("●", "■", "◆", "▲", "▼", "★", "✚", "◇", "○")

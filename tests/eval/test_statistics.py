@@ -1,4 +1,4 @@
-"""Tests for eval/paired.py: against brute force, closed forms and simulated experiments."""
+"""Tests for eval/statistics.py: against brute force, closed forms and simulated experiments."""
 
 import itertools
 import math
@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsde_policy.errors import ComparisonError
-from nsde_policy.eval.paired import NO_DIFFERENCE, mcnemar, paired_difference, verdict
-from nsde_policy.eval.statistics import Estimate
+from nsde_policy.eval.statistics import NO_DIFFERENCE, Estimate, mcnemar, paired_difference, verdict
 
 
 def outcomes(only_a: int, only_b: int, both: int = 2, neither: int = 3) -> tuple[list[bool], list[bool]]:
