@@ -5,19 +5,44 @@ The text below a field is its help on the command line.
 
 import dataclasses
 import difflib
+import functools
 import json
+import math
+import operator
 import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import msgspec
+from msgspec import Meta
 
+from nsde_policy.bounds import Count, Fraction, NonNegative, Positive
 from nsde_policy.errors import ConfigError
+
+_COMPARISONS = {
+    "ge": (">=", operator.ge),
+    "gt": (">", operator.gt),
+    "le": ("<=", operator.le),
+    "lt": ("<", operator.lt),
+}
+"""Bounds of `msgspec.Meta`, with their sign and comparison."""
 
 
 class BaseConfig:
-    """JSON conversion for frozen dataclasses of numbers, strings, booleans, tuples and nested configs."""
+    """Bounds check and JSON conversion for frozen dataclasses of plain values, tuples and nested configs."""
+
+    def __post_init__(self) -> None:
+        for name, hint in _get_annotations(type(self)).items():
+            value = getattr(self, name)
+            if typing.get_origin(hint) is Literal:
+                choices = typing.get_args(hint)
+                require(self, value in choices, f"{name} must be {_describe_type(hint)}, got {value!r}")
+            for meta in getattr(hint, "__metadata__", ()):
+                for key, (sign, holds) in _COMPARISONS.items():
+                    if (bound := getattr(meta, key, None)) is not None:
+                        require(self, holds(value, bound), f"need {name} {sign} {bound:g}, got {value}")
+                require(self, math.isfinite(value), f"{name} must be finite, got {value}")
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to plain dicts and numbers."""
@@ -52,6 +77,11 @@ class BaseConfig:
         if not isinstance(values, dict):
             raise ConfigError(f"{cls.__name__} must be a JSON object, got {type(values).__name__}")
         return cls.from_dict(values)
+
+
+@functools.cache
+def _get_annotations(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls, include_extras=True)
 
 
 def check_names(owner: type, given: Iterable[object], known: Iterable[str], *, what: str = "setting") -> None:
@@ -100,7 +130,7 @@ class ModelConfig(BaseConfig):
     method: ClassVar[str] = ""
     """Name of the method, set when the method is registered."""
 
-    history: int = 2
+    history: Count = 2
     """Number of states in the input, including the current one."""
     sampling: Sampling = field(default_factory=Sampling)
     """Default settings of sampling."""
@@ -114,9 +144,6 @@ class ModelConfig(BaseConfig):
     def gains_from_threads(self) -> bool:
         """Whether training on a CPU is faster with several threads."""
         return False
-
-    def __post_init__(self) -> None:
-        require(self, self.history >= 1, f"need history >= 1, got {self.history}")
 
 
 @dataclass(frozen=True)
@@ -133,11 +160,8 @@ class WindowConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            self,
-            self.horizon >= self.history,
-            f"need horizon >= history ({self.history}), got {self.horizon}",
-        )
+        enough = self.horizon >= self.history
+        require(self, enough, f"need horizon >= history ({self.history}), got {self.horizon}")
 
 
 @dataclass(frozen=True)
@@ -146,62 +170,48 @@ class NetworkConfig(BaseConfig):
 
     kind: Literal["shared", "separate"] = "shared"
     """One trunk with three heads, or three networks."""
-    width: int = 256
+    width: Count = 256
     """Units per hidden layer."""
-    depth: int = 4
+    depth: Count = 4
     """Hidden layers."""
     residual: bool = False
     """Add each hidden layer to its input."""
     layer_norm: bool = True
     """Normalise within each hidden layer."""
-    dropout: float = 0.1
+    dropout: Fraction = 0.1
     """Dropout probability in training."""
     activation: Literal["gelu", "relu", "silu", "tanh"] = "gelu"
     """Nonlinearity of the hidden layers."""
-
-    def __post_init__(self) -> None:
-        require(
-            self,
-            self.width >= 1 and self.depth >= 1,
-            f"need width, depth >= 1, got {self.width}, {self.depth}",
-        )
-        require(self, 0 <= self.dropout < 1, f"need 0 <= dropout < 1, got {self.dropout}")
 
 
 @dataclass(frozen=True)
 class TrainConfig(BaseConfig):
     """Optimisation settings of a training run."""
 
-    steps: int = 30_000
+    steps: Count = 30_000
     """Optimiser steps, divided evenly between the training stages."""
-    batch_size: int = 1024
+    batch_size: Count = 1024
     """Transitions per step, drawn with replacement."""
-    learning_rate: float = 1e-3
+    learning_rate: Positive = 1e-3
     """Largest learning rate; cosine decay to 0."""
-    warmup: float = 0.03
+    warmup: Annotated[float, Meta(ge=0, le=1)] = 0.03
     """Fraction of the steps with a linear warm-up."""
-    weight_decay: float = 1e-3
+    weight_decay: NonNegative = 1e-3
     """Weight decay of AdamW."""
     betas: tuple[float, float] = (0.9, 0.999)
     """Decay of AdamW's averages of the gradient and its square."""
-    clip: float = 1.0
+    clip: Positive = 1.0
     """Largest gradient norm."""
-    ema: float = 0.999
+    ema: Fraction = 0.999
     """Decay of the exponential moving average of the weights, which is saved; 0 saves the last weights."""
     precision: Literal["tf32", "bf16"] = "tf32"
     """Precision of matrix products on CUDA; a CPU always uses float32."""
-    log_every: int = 100
+    log_every: Count = 100
     """Steps between records of the losses."""
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "log_every"):
-            require(self, getattr(self, name) >= 1, f"need {name} >= 1, got {getattr(self, name)}")
-        require(self, self.learning_rate > 0, f"need learning_rate > 0, got {self.learning_rate}")
-        require(self, 0 <= self.warmup <= 1, f"need 0 <= warmup <= 1, got {self.warmup}")
-        require(self, self.weight_decay >= 0, f"need weight_decay >= 0, got {self.weight_decay}")
+        super().__post_init__()
         require(self, all(0 <= beta < 1 for beta in self.betas), f"need 0 <= betas < 1, got {self.betas}")
-        require(self, self.clip > 0, f"need clip > 0, got {self.clip}")
-        require(self, 0 <= self.ema < 1, f"need 0 <= ema < 1, got {self.ema}")
 
 
 @dataclass(frozen=True)

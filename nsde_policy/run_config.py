@@ -1,8 +1,11 @@
 """Settings of a whole training run: demonstrations, method, optimisation and execution."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
+from msgspec import Meta
+
+from nsde_policy.bounds import Count, NonNegative
 from nsde_policy.config import BaseConfig, ModelConfig, Preset, TrainConfig
 from nsde_policy.errors import ConfigError
 from nsde_policy.methods.registry import find_method_name, get_method
@@ -18,22 +21,19 @@ class DemoConfig(BaseConfig):
     """Array below data/ with the actions."""
     encoder: str = "identity"
     """Encoder that turns named observations into one vector."""
-    episodes: int = 0
+    episodes: Annotated[int, Meta(ge=0)] = 0
     """Number of demonstrations to use, from the first on; 0 for all."""
     angles: tuple[int, ...] = ()
     """Columns of the observation that are angles, radians; empty takes them from the store."""
     first_action_from: tuple[int, ...] = ()
     """Columns of the first observation that replace the action before it; empty for zeros."""
-    final_action_weight: float = 1.0
+    final_action_weight: NonNegative = 1.0
     """Weight of the last action of each demonstration, whose outcome was not recorded; 0 ignores it."""
     mirror: bool = False
     """Add mirror images of the demonstrations, if the task is symmetric."""
 
     def __post_init__(self) -> None:
-        if self.final_action_weight < 0:
-            raise ConfigError(f"final_action_weight must not be negative, got {self.final_action_weight}")
-        if self.episodes < 0:
-            raise ConfigError(f"episodes must not be negative, got {self.episodes}")
+        super().__post_init__()
         if not self.obs_keys:
             raise ConfigError("obs_keys must name at least one array")
 
@@ -48,12 +48,11 @@ class RunConfig(BaseConfig):
     """Settings of the method."""
     train: TrainConfig = field(default_factory=TrainConfig)
     """Optimisation settings."""
-    chunk: int = 8
+    chunk: Count = 8
     """Actions executed before planning again (T_a)."""
 
     def __post_init__(self) -> None:
-        if self.chunk < 1:
-            raise ConfigError(f"chunk must be at least 1, got {self.chunk}")
+        super().__post_init__()
         longest = self.model.longest_chunk
         if longest is not None and self.chunk > longest:
             raise ConfigError(f"a plan of this model holds at most {longest} actions, got chunk {self.chunk}")

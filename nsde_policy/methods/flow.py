@@ -15,7 +15,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from nsde_policy.config import NetworkConfig, Preset, Sampling, TrainConfig, WindowConfig, require
+from nsde_policy.bounds import Count, NonNegative, Positive
+from nsde_policy.config import NetworkConfig, Preset, Sampling, TrainConfig, WindowConfig
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
@@ -31,16 +32,12 @@ TIME_OCTAVES = 4
 class StreamingFlowSampling(Sampling):
     """Solver settings of a trained flow."""
 
-    substeps: int = 1
+    substeps: Count = 1
     """Solver steps, and network calls, per control period."""
     solver: Literal["midpoint", "euler"] = "midpoint"
     """Evaluate velocities in the middle of a step, corrected for the gain, or at its beginning."""
-    start: float = 0.0
+    start: NonNegative = 0.0
     """Standard deviation of the first point around the last action, in units of `noise`."""
-
-    def __post_init__(self) -> None:
-        require(self, self.substeps >= 1, f"need substeps >= 1, got {self.substeps}")
-        require(self, 0 <= self.start < math.inf, f"need start >= 0, got {self.start}")
 
 
 @dataclass(frozen=True)
@@ -49,19 +46,14 @@ class StreamingFlowConfig(WindowConfig):
 
     horizon: int = 16
     """Actions of a trajectory (T_p), counted from the oldest state in the input."""
-    noise: float = 0.1
+    noise: Positive = 0.1
     """σ₀: standard deviation of the trained flow at t = 0, in half ranges of the actions."""
-    gain: float = 2.5
+    gain: NonNegative = 2.5
     """k: rate at which the flow converges to the trajectory, per its whole length."""
     network: NetworkConfig = field(default_factory=lambda: NetworkConfig(width=256, depth=6))
     """Architecture of the network."""
     sampling: StreamingFlowSampling = field(default_factory=StreamingFlowSampling)
     """Default solver settings."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self, 0 < self.noise < math.inf, f"need noise > 0, got {self.noise}")
-        require(self, 0 <= self.gain < math.inf, f"need gain >= 0, got {self.gain}")
 
 
 class FlowPoint(NamedTuple):

@@ -9,12 +9,14 @@ baseline. Actions are in half ranges.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from msgspec import Meta
 from torch import Tensor, nn
 
-from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig, require
+from nsde_policy.bounds import Count, Fraction, NonNegative, Positive
+from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig
 from nsde_policy.core.networks import dropout_mask, linear
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
@@ -32,24 +34,18 @@ class ImplicitBCSampling(Sampling):
 
     inference: Literal["derivative_free", "langevin"] = "derivative_free"
     """Resample and perturb, or follow the gradient with noise."""
-    samples: int = 1024
+    samples: Count = 1024
     """Candidates per state."""
-    iterations: int = 5
+    iterations: Count = 5
     """Evaluations of all candidates; Langevin dynamics needs fifty or more."""
-    noise: float = 0.1
+    noise: Positive = 0.1
     """Derivative-free: standard deviation of the first perturbation, in half ranges."""
-    shrink: float = 0.5
+    shrink: Positive = 0.5
     """Derivative-free: factor on `noise` after each iteration."""
-    step: float = 0.01
+    step: Positive = 0.01
     """Langevin: first step size; decays to a hundredth."""
     answer: Literal["sample", "best"] = "sample"
     """Draw one of the last candidates by energy, or take the one of lowest energy."""
-
-    def __post_init__(self) -> None:
-        for name in ("samples", "iterations"):
-            require(self, getattr(self, name) >= 1, f"need {name} >= 1, got {getattr(self, name)}")
-        for name in ("noise", "shrink", "step"):
-            require(self, 0 < getattr(self, name) < math.inf, f"need {name} > 0, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)
@@ -58,31 +54,22 @@ class ImplicitBCConfig(WindowConfig):
 
     horizon: int = 2
     """Actions of a window (T_p), counted from the oldest state; the future ones form one candidate."""
-    negatives: int = 256
+    negatives: Count = 256
     """Negative actions per demonstrated one, uniform over the demonstrated range."""
-    local_negatives: int = 0
+    local_negatives: Annotated[int, Meta(ge=0)] = 0
     """Further negatives near the demonstrated action, which sharpen the energy."""
-    local_noise: float = 0.1
+    local_noise: Positive = 0.1
     """Standard deviation of local negatives, in half ranges of the actions."""
-    blur: float = 1e-4
+    blur: NonNegative = 1e-4
     """Noise on the demonstrated actions, in half ranges."""
-    width: int = 1024
+    width: Count = 1024
     """Units per hidden layer."""
-    depth: int = 4
+    depth: Count = 4
     """Hidden layers."""
-    dropout: float = 0.1
+    dropout: Fraction = 0.1
     """Dropout probability in training."""
     sampling: ImplicitBCSampling = field(default_factory=ImplicitBCSampling)
     """Default settings of the search."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("negatives", "width", "depth"):
-            require(self, getattr(self, name) >= 1, f"need {name} >= 1, got {getattr(self, name)}")
-        require(self, self.local_negatives >= 0, f"need local_negatives >= 0, got {self.local_negatives}")
-        require(self, 0 < self.local_noise < math.inf, f"need local_noise > 0, got {self.local_noise}")
-        require(self, 0 <= self.blur < math.inf, f"need blur >= 0, got {self.blur}")
-        require(self, 0 <= self.dropout < 1, f"need 0 <= dropout < 1, got {self.dropout}")
 
 
 class EnergyNetwork(nn.Module):

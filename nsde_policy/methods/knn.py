@@ -11,7 +11,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig, require
+from nsde_policy.bounds import Count
+from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
@@ -27,15 +28,12 @@ SAME_PLACE = 1e-6
 class NearestNeighboursSampling(Sampling):
     """How neighbours are combined to actions."""
 
-    k: int = 1
+    k: Count = 1
     """Neighbours that are averaged; 1 replays the nearest."""
     weights: Literal["uniform", "inverse"] = "uniform"
     """Equal weights, or weights by inverse distance."""
     actions: Literal["absolute", "relative"] = "absolute"
     """Replay recorded actions, or shift them by the difference of the last actions."""
-
-    def __post_init__(self) -> None:
-        require(self, self.k >= 1, f"need k >= 1, got {self.k}")
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from nsde_policy.bounds import Count, Fraction, NonNegative, Positive
 from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig, require
 from nsde_policy.core.networks import dropout_mask, linear, weights_from
 from nsde_policy.core.spec import StateSpec
@@ -32,29 +33,26 @@ class LSTMGMMSampling(Sampling):
     noise: Literal["low", "full"] = "low"
     """Draw a component and take its mean (to 1e-4), or sample from the component."""
 
-    def __post_init__(self) -> None:
-        require(self, self.noise in ("low", "full"), f"noise is 'low' or 'full', got {self.noise!r}")
-
 
 @dataclass(frozen=True)
 class LSTMGMMConfig(WindowConfig):
     """Settings of LSTM-GMM."""
 
-    history: int = 10
+    history: Count = 10
     """Number of states in the input, including the current one."""
     horizon: int = 10
     """Actions of a window; equal to history."""
-    hidden: int = 400
+    hidden: Count = 400
     """Units per LSTM layer."""
-    layers: int = 2
+    layers: Count = 2
     """LSTM layers."""
-    modes: int = 5
+    modes: Count = 5
     """Gaussians in the mixture."""
-    min_std: float = 1e-4
+    min_std: Positive = 1e-4
     """Smallest standard deviation of a component in training, in half ranges of the action."""
-    dropout: float = 0.0
+    dropout: Fraction = 0.0
     """Dropout probability of each layer's outputs in training; 0 in the original."""
-    noise: float = 0.0
+    noise: NonNegative = 0.0
     """Noise on the input states in training, in standard deviations of the increments; 0 in the original."""
     sampling: LSTMGMMSampling = field(default_factory=LSTMGMMSampling)
     """Default settings of sampling."""
@@ -63,11 +61,6 @@ class LSTMGMMConfig(WindowConfig):
         super().__post_init__()
         same = self.horizon == self.history
         require(self, same, f"need horizon == history, got {self.horizon} and {self.history}")
-        for name in ("hidden", "layers", "modes"):
-            require(self, getattr(self, name) >= 1, f"need {name} >= 1, got {getattr(self, name)}")
-        require(self, 0 < self.min_std < math.inf, f"need min_std > 0, got {self.min_std}")
-        require(self, 0 <= self.dropout < 1, f"need 0 <= dropout < 1, got {self.dropout}")
-        require(self, 0 <= self.noise < math.inf, f"need noise >= 0, got {self.noise}")
 
 
 class Mixture(NamedTuple):

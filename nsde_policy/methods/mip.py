@@ -5,12 +5,13 @@ second call whose input includes the first output. It is deterministic. The trun
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from msgspec import Meta
 from torch import Tensor
 
-from nsde_policy.config import NetworkConfig, Preset, Sampling, TrainConfig, WindowConfig, require
+from nsde_policy.config import NetworkConfig, Preset, Sampling, TrainConfig, WindowConfig
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
@@ -25,16 +26,12 @@ class MIPConfig(WindowConfig):
 
     horizon: int = 9
     """Predicted actions (T_p), counted from the oldest state in the input."""
-    time: float = 0.9
+    time: Annotated[float, Meta(gt=0, lt=1)] = 0.9
     """t* of the second call, whose input is t* times the actions plus 1 − t* times noise."""
     weighting: Literal["equal", "velocity"] = "equal"
     """Weights of the two errors: equal, or those of a flow's velocity (divided by t* and 1 − t*)."""
     network: NetworkConfig = field(default_factory=lambda: NetworkConfig(width=256, depth=6))
     """Architecture of the network."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self, 0 < self.time < 1, f"need 0 < time < 1, got {self.time}")
 
 
 PRESETS = {

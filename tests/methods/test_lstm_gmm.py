@@ -233,7 +233,7 @@ def test_saves_and_loads_identically(tmp_path: Path):
         ({"hidden": 0}, "hidden >= 1"),
         ({"modes": 0}, "modes >= 1"),
         ({"min_std": 0.0}, "min_std > 0"),
-        ({"min_std": math.inf}, "min_std > 0"),
+        ({"min_std": math.inf}, "min_std must be finite"),
         ({"dropout": 1.0}, "dropout < 1"),
         ({"noise": -1.0}, "noise >= 0"),
     ],
@@ -250,7 +250,7 @@ def test_sampling_of_another_kind_and_longer_plans_are_refused():
     with pytest.raises(ConfigError, match="one action, got steps 2"):
         model.plan(states, steps=2, draws=draws(2))
     noise: Any = "loud"
-    with pytest.raises(ConfigError, match="'low' or 'full'"):
+    with pytest.raises(ConfigError, match="one of 'low', 'full'"):
         LSTMGMMSampling(noise=noise)
 
 

@@ -4,12 +4,12 @@ The demonstrated actions are clustered into bins by k-means. From the last obser
 predicts the probability of each bin and, for each bin, the offset of the action from its centre.
 """
 
-import math
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from nsde_policy.bounds import Count, Fraction, NonNegative, Positive
 from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig, require
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
@@ -23,36 +23,33 @@ from nsde_policy.methods.registry import register_method
 class BehaviourTransformerSampling(Sampling):
     """How a bin is drawn; its offset is deterministic."""
 
-    temperature: float = 1.0
+    temperature: NonNegative = 1.0
     """Bins are drawn in proportion to p^(1/temperature); 0 takes the most likely bin."""
-
-    def __post_init__(self) -> None:
-        require(self, 0 <= self.temperature < math.inf, f"need temperature >= 0, got {self.temperature}")
 
 
 @dataclass(frozen=True)
 class BehaviourTransformerConfig(WindowConfig):
     """Settings of the Behaviour Transformer."""
 
-    history: int = 3
+    history: Count = 3
     """Number of states in the input, including the current one."""
     horizon: int = 3
     """Actions of a window; equal to history."""
-    bins: int = 64
+    bins: Count = 64
     """Number of bins of actions."""
-    width: int = 120
+    width: Count = 120
     """Width of the transformer."""
-    depth: int = 6
+    depth: Count = 6
     """Blocks of the transformer."""
-    heads: int = 6
+    heads: Count = 6
     """Attention heads per block."""
-    dropout: float = 0.1
+    dropout: Fraction = 0.1
     """Dropout probability of embeddings, attention and block outputs in training."""
-    noise: float = 0.0
+    noise: NonNegative = 0.0
     """Noise on the input states in training, in standard deviations of the increments; 0 in the original."""
-    focal_gamma: float = 2.0
+    focal_gamma: NonNegative = 2.0
     """γ of the focal loss, which reduces the weight of bins that are already likely; 0 is cross entropy."""
-    offset_scale: float = 1000.0
+    offset_scale: Positive = 1000.0
     """Weight of the square error of the offsets, in half ranges, relative to the focal loss."""
     sampling: BehaviourTransformerSampling = field(default_factory=BehaviourTransformerSampling)
     """Default settings of sampling."""
@@ -61,18 +58,10 @@ class BehaviourTransformerConfig(WindowConfig):
         super().__post_init__()
         same = self.horizon == self.history
         require(self, same, f"need horizon == history, got {self.horizon} and {self.history}")
-        for name in ("bins", "width", "depth", "heads"):
-            require(self, getattr(self, name) >= 1, f"need {name} >= 1, got {getattr(self, name)}")
-        require(
-            self,
-            self.width % self.heads == 0,
-            f"width must be a multiple of heads ({self.heads}), got {self.width}",
-        )
-        require(self, 0 <= self.dropout < 1, f"need 0 <= dropout < 1, got {self.dropout}")
-        require(self, 0 <= self.noise < math.inf, f"need noise >= 0, got {self.noise}")
-        smooth = self.focal_gamma == 0 or 1 <= self.focal_gamma < math.inf
+        whole = self.width % self.heads == 0
+        require(self, whole, f"width must be a multiple of heads ({self.heads}), got {self.width}")
+        smooth = self.focal_gamma == 0 or self.focal_gamma >= 1
         require(self, smooth, f"need focal_gamma = 0 or >= 1, got {self.focal_gamma}")
-        require(self, 0 < self.offset_scale < math.inf, f"need offset_scale > 0, got {self.offset_scale}")
 
 
 PRESETS = {

@@ -10,11 +10,13 @@ as sine and cosine.
 import functools
 import math
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import torch
+from msgspec import Meta
 from torch import Tensor
 
+from nsde_policy.bounds import Count, Fraction
 from nsde_policy.config import BaseConfig, Preset, Sampling, TrainConfig, WindowConfig, require
 from nsde_policy.core.networks import weights_from
 from nsde_policy.core.spec import StateSpec
@@ -34,21 +36,18 @@ class UNetConfig(BaseConfig):
 
     channels: tuple[int, ...] = (256, 512, 1024)
     """Channels of each level; every level but the last halves time."""
-    kernel: int = 5
+    kernel: Count = 5
     """Kernel size of the convolutions over time, odd."""
-    groups: int = 8
+    groups: Count = 8
     """Groups of GroupNorm."""
     step_embedding: int = 256
     """Size of the embedding of the noise level."""
 
     def __post_init__(self) -> None:
-        require(
-            self, len(self.channels) >= 1 and min(self.channels) >= 1, "channels must name positive sizes"
-        )
-        require(
-            self, self.kernel >= 1 and self.kernel % 2 == 1, f"need an odd kernel >= 1, got {self.kernel}"
-        )
-        whole = self.groups >= 1 and all(c % self.groups == 0 for c in self.channels)
+        super().__post_init__()
+        require(self, min(self.channels, default=0) >= 1, "channels must name positive sizes")
+        require(self, self.kernel % 2 == 1, f"need an odd kernel, got {self.kernel}")
+        whole = all(c % self.groups == 0 for c in self.channels)
         require(self, whole, f"channels {self.channels} must be multiples of groups, {self.groups}")
         even = self.step_embedding >= 4 and self.step_embedding % 2 == 0
         require(self, even, f"need an even step_embedding >= 4, got {self.step_embedding}")
@@ -58,24 +57,19 @@ class UNetConfig(BaseConfig):
 class TransformerConfig(BaseConfig):
     """Size of the transformer."""
 
-    layers: int = 8
+    layers: Count = 8
     """Decoder layers."""
-    heads: int = 4
+    heads: Count = 4
     """Attention heads per layer."""
     embedding: int = 256
     """Size of a token."""
-    dropout: float = 0.3
+    dropout: Fraction = 0.3
     """Dropout probability of attention weights and layer outputs in training."""
 
     def __post_init__(self) -> None:
-        require(
-            self,
-            self.layers >= 1 and self.heads >= 1,
-            f"need layers, heads >= 1: {self.layers}, {self.heads}",
-        )
+        super().__post_init__()
         fits = self.embedding >= 4 and self.embedding % 2 == 0 and self.embedding % self.heads == 0
         require(self, fits, f"embedding must be even, >= 4 and a multiple of heads, got {self.embedding}")
-        require(self, 0 <= self.dropout < 1, f"need 0 <= dropout < 1, got {self.dropout}")
 
 
 @dataclass(frozen=True)
@@ -84,11 +78,11 @@ class DiffusionSampling(Sampling):
 
     scheduler: Literal["ddpm", "ddim"] = "ddpm"
     """DDPM adds noise at each of 100 steps; DDIM adds none and takes any number of steps."""
-    steps: int = LEVELS
+    steps: Annotated[int, Meta(ge=1, le=LEVELS)] = LEVELS
     """Network calls per plan: 100 for DDPM, 1 to 100 for DDIM; quality falls below ten."""
 
     def __post_init__(self) -> None:
-        require(self, 1 <= self.steps <= LEVELS, f"need 1 <= steps <= {LEVELS}, got {self.steps}")
+        super().__post_init__()
         whole = self.scheduler == "ddim" or self.steps == LEVELS
         require(self, whole, f"DDPM needs {LEVELS} steps, got {self.steps}; choose scheduler ddim for fewer")
 
@@ -115,11 +109,8 @@ class DiffusionConfig(WindowConfig):
         super().__post_init__()
         fold = 2 ** (len(self.unet.channels) - 1)
         levels, halves = len(self.unet.channels), self.network != "unet" or self.horizon % fold == 0
-        require(
-            self,
-            halves,
-            f"a U-Net of {levels} levels needs a horizon that is a multiple of {fold}, got {self.horizon}",
-        )
+        rule = f"a U-Net of {levels} levels needs a horizon that is a multiple of {fold}, got {self.horizon}"
+        require(self, halves, rule)
 
 
 _UNET_RECIPE = TrainConfig(

@@ -1,9 +1,11 @@
 """Settings and presets of the Neural SDE; no torch, so that the command line starts fast."""
 
-import math
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Annotated, Literal
 
+from msgspec import Meta
+
+from nsde_policy.bounds import Count, NonNegative, Positive
 from nsde_policy.config import ModelConfig, NetworkConfig, Preset, Sampling, TrainConfig, require
 
 
@@ -13,38 +15,33 @@ class SamplingConfig(Sampling):
 
     denoiser: Literal["constant", "cancelling", "learned", "off"] = "constant"
     """Strength of the denoiser: a constant, ½ g gᵀ (cancelling), a learned function; or no denoiser."""
-    alpha: float = 0.5
+    alpha: NonNegative = 0.5
     """Factor on the strength. Constant: fraction of the blur undone per control period."""
-    diffusion: float = 1.0
+    diffusion: NonNegative = 1.0
     """Factor on g; 0 follows the flow alone."""
-    substeps: int = 1
+    substeps: Count = 1
     """Solver steps per control period."""
-
-    def __post_init__(self) -> None:
-        require(self, 0 <= self.alpha < math.inf, f"need alpha >= 0, got {self.alpha}")
-        require(self, 0 <= self.diffusion < math.inf, f"need diffusion >= 0, got {self.diffusion}")
-        require(self, self.substeps >= 1, f"need substeps >= 1, got {self.substeps}")
 
 
 @dataclass(frozen=True)
 class NeuralSDEConfig(ModelConfig):
     """Inputs, training targets, networks and sampling of a Neural SDE."""
 
-    history: int = 2
+    history: Count = 2
     """Number of states in the input: 1 is the paper's Markov state, 2 adds the one before."""
-    dt: float = 1.0
+    dt: Positive = 1.0
     """Δt of one control period; a convention that does not change sampled paths."""
     objective: Literal["decoupled", "joint"] = "decoupled"
     """Separate losses for flow and diffusion, or one likelihood."""
     flow_loss: Literal["square", "log"] = "square"
     """Square loss, or the paper's log(r² + δ)."""
-    delta: float = 0.1
+    delta: Annotated[float, Meta(ge=1e-12)] = 0.1
     """δ of the log loss, in squared standard deviations of the increments."""
     diffusion_loss: Literal["nll", "squared"] = "nll"
     """Gaussian likelihood of the flow's residual, or the paper's squared form."""
     interpolation: Literal["none", "uniform"] = "none"
     """Train at the observed states, or at uniform points between them."""
-    noise: float = 0.7
+    noise: NonNegative = 0.7
     """Standard deviation of the noise (blur) added to training states."""
     noise_kind: Literal["relative", "absolute"] = "relative"
     """Unit of the noise: each dimension's typical increment, or state units."""
@@ -56,7 +53,7 @@ class NeuralSDEConfig(ModelConfig):
     """Train a network for the denoiser's strength."""
     schedule: Literal["together", "sequential"] = "together"
     """Train all parts at once, or the flow, then the denoiser, then the diffusion."""
-    variance_floor: float = 1e-6
+    variance_floor: Annotated[float, Meta(gt=0, lt=1)] = 1e-6
     """Smallest variance of a step, in squared standard deviations of the increments."""
     network: NetworkConfig = field(default_factory=NetworkConfig)
     """Size and shape of the networks."""
@@ -65,10 +62,6 @@ class NeuralSDEConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(self, 0 < self.dt < math.inf, f"need dt > 0, got {self.dt}")
-        require(self, 1e-12 <= self.delta < math.inf, f"need delta >= 1e-12, got {self.delta}")
-        require(self, 0 <= self.noise < math.inf, f"need noise >= 0, got {self.noise}")
-        require(self, 0 < self.variance_floor < 1, f"need 0 < variance_floor < 1, got {self.variance_floor}")
         require(
             self,
             self.noise > 0 or not self.denoiser,
