@@ -6,7 +6,7 @@ import torch
 
 from nsde_policy.errors import PolicyInputError
 from nsde_policy.inference.policy import Policy
-from nsde_policy.methods.neural_sde.fused_step import FastPaths
+from nsde_policy.methods.neural_sde.fused_step import FusedStep
 
 START = np.array([235.0, 124.0, 299.6, 145.2, 5.378])
 
@@ -32,19 +32,14 @@ def test_one_seed_gives_one_sequence_of_actions(policy):
 
 def test_a_chunk_costs_one_network_call_per_action_and_the_first_action_one(policy, monkeypatch):
     calls = 0
-    network_of = FastPaths._network
+    trunk = FusedStep._trunk
 
-    def counting(self, like):
-        network = network_of(self, like)
+    def count(self, features):
+        nonlocal calls
+        calls += 1
+        return trunk(self, features)
 
-        def counted(x):
-            nonlocal calls
-            calls += 1
-            return network(x)
-
-        return counted
-
-    monkeypatch.setattr(FastPaths, "_network", counting)
+    monkeypatch.setattr(FusedStep, "_trunk", count)
     memory = policy.spec.new_history()
     memory.add_observation(START)
     policy.plan(memory, generator=torch.Generator().manual_seed(0))
