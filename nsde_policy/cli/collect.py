@@ -44,9 +44,10 @@ class Collect:
 
     def _record(self) -> None:
         from nsde_policy.assets import SHIPPED_TASK
+        from nsde_policy.cli.page import run_app
         from nsde_policy.data.collection import Collection
         from nsde_policy.tasks import get_task
-        from nsde_policy.viewer.launch import make_settings, run_app
+        from nsde_policy.viewer.launch import make_settings
         from nsde_policy.viewer.messages import MAX_START_SEED
         from nsde_policy.viewer.record_app import RecordApp, make_provenance
 

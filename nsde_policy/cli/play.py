@@ -37,7 +37,8 @@ class Play:
         import torch
 
         from nsde_policy.assets import resolve_run
-        from nsde_policy.viewer.launch import load_runners, make_settings, run_app
+        from nsde_policy.cli.page import run_app
+        from nsde_policy.viewer.launch import load_runners, make_settings
         from nsde_policy.viewer.messages import MAX_START_SEED
         from nsde_policy.viewer.play_app import PlayApp
 
