@@ -49,16 +49,10 @@ class ReplayReport:
 
     def as_json(self) -> str:
         """Return the errors of every episode."""
-        episodes = [
-            {
-                "episode": r.episode,
-                "position_error": r.position_error,
-                "angle_error": r.angle_error,
-                f"max_{self.task.progress_name}": r.max_progress,
-            }
-            for r in self.replays
-        ]
-        return json.dumps({"episodes": episodes}, indent=2)
+        errors = ("episode", "position_error", "angle_error")
+        best = f"max_{self.task.progress_name}"
+        rows = [{key: getattr(r, key) for key in errors} | {best: r.max_progress} for r in self.replays]
+        return json.dumps({"episodes": rows}, indent=2)
 
     def as_text(self) -> str:
         """Return a summary for a terminal: the median and the worst episode."""
