@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from nsde_policy.config import NetworkConfig, TrainConfig
-from nsde_policy.core.sde import AbstractSDE, euler_maruyama
+from nsde_policy.core.sde import AbstractSDE, Coefficients, euler_maruyama
 from nsde_policy.core.state import measure_state
 from nsde_policy.core.targets import Transitions, pair_states
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
@@ -38,21 +38,15 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
 class OrnsteinUhlenbeck(AbstractSDE):
     """dx = −x dt + ½ dw."""
 
-    def drift(self, x: Tensor) -> Tensor:
-        return -x
-
-    def diffusion(self, x: Tensor) -> Tensor:
-        return torch.full_like(x, 0.5)
+    def coefficients(self, x: Tensor) -> Coefficients:
+        return Coefficients(-x, torch.full_like(x, 0.5))
 
 
 class DoubleWell(AbstractSDE):
     """dx = (x − x³) dt + (0.5 + 0.3 / (1 + x²)) dw: two wells at ±1, noisier between them."""
 
-    def drift(self, x: Tensor) -> Tensor:
-        return x - x.pow(3)
-
-    def diffusion(self, x: Tensor) -> Tensor:
-        return 0.5 + 0.3 / (1 + x.square())
+    def coefficients(self, x: Tensor) -> Coefficients:
+        return Coefficients(x - x.pow(3), 0.5 + 0.3 / (1 + x.square()))
 
 
 @dataclass(frozen=True)
@@ -99,7 +93,8 @@ def recover(sde: AbstractSDE, data: Transitions, seed: int, steps: int = 1500, *
     with torch.no_grad():
         found = model.sde().coefficients(x)
     return Errors(
-        relative_error(found.drift, sde.drift(x)), relative_error(found.diffusion, sde.diffusion(x))
+        relative_error(found.drift, sde.coefficients(x).drift),
+        relative_error(found.diffusion, sde.coefficients(x).diffusion),
     )
 
 
@@ -114,7 +109,8 @@ def fit_polynomial(sde: AbstractSDE, data: Transitions) -> Errors:
     x = select_central(data.x).double()
     at = x.pow(powers)
     return Errors(
-        relative_error(at @ drift, sde.drift(x)), relative_error((at @ variance).sqrt(), sde.diffusion(x))
+        relative_error(at @ drift, sde.coefficients(x).drift),
+        relative_error((at @ variance).sqrt(), sde.coefficients(x).diffusion),
     )
 
 

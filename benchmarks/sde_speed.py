@@ -38,12 +38,6 @@ class NetworkSDE(AbstractSDE):
         generator = torch.Generator().manual_seed(0)
         self.net = MLP(DIM, 2 * DIM, width=128, depth=4, layer_norm=False, generator=generator)
 
-    def drift(self, x: Tensor) -> Tensor:
-        return self.coefficients(x).drift
-
-    def diffusion(self, x: Tensor) -> Tensor:
-        return self.coefficients(x).diffusion
-
     def coefficients(self, x: Tensor) -> Coefficients:
         drift, log_diffusion = self.net(x).chunk(2, dim=-1)
         return Coefficients(drift, log_diffusion.exp())
@@ -52,10 +46,10 @@ class NetworkSDE(AbstractSDE):
         return self.coefficients(y)
 
     def f(self, t: Tensor, y: Tensor) -> Tensor:
-        return self.drift(y)
+        return self.coefficients(y).drift
 
     def g(self, t: Tensor, y: Tensor) -> Tensor:
-        return self.diffusion(y)
+        return self.coefficients(y).diffusion
 
 
 def time_call(run: Callable[[], object]) -> float:

@@ -42,28 +42,20 @@ class AbstractSDE(nn.Module, abc.ABC):
     """The two coefficients of an SDE, drift and diffusion."""
 
     @abc.abstractmethod
-    def drift(self, x: Tensor) -> Tensor:
-        """Return f(x), state units per unit of time."""
-
-    @abc.abstractmethod
-    def diffusion(self, x: Tensor) -> Tensor:
-        """Return g(x) ≥ 0, state units per square root of time."""
-
     def coefficients(self, x: Tensor) -> Coefficients:
-        """Return both; override it if they share work, such as one trunk with two heads."""
-        return Coefficients(self.drift(x), self.diffusion(x))
+        """Return f(x) and g(x)."""
 
 
 class AbstractScoredSDE(AbstractSDE):
     """An SDE that also has the score of the data density."""
 
     @abc.abstractmethod
-    def score(self, x: Tensor) -> Tensor:
-        """Return d(x) ≈ ∇ log p(x), per state unit."""
-
     def terms(self, x: Tensor) -> Terms:
-        """Return all three; override it if they share work."""
-        return Terms(*self.coefficients(x), self.score(x))
+        """Return f(x), g(x) and the score d(x)."""
+
+    def coefficients(self, x: Tensor) -> Coefficients:
+        """Return f(x) and g(x)."""
+        return Coefficients(*self.terms(x)[:2])
 
 
 Strength = Callable[[Tensor, Tensor], Tensor]
@@ -103,16 +95,8 @@ class ScoreCorrectedSDE(AbstractSDE):
         self.sde = sde
         self.strength = strength
 
-    def drift(self, x: Tensor) -> Tensor:
-        """Return f(x) + α(x) d(x)."""
-        return self.coefficients(x).drift
-
-    def diffusion(self, x: Tensor) -> Tensor:
-        """Return g(x), unchanged."""
-        return self.sde.diffusion(x)
-
     def coefficients(self, x: Tensor) -> Coefficients:
-        """Return both from one evaluation of the terms."""
+        """Return f(x) + α(x) d(x) and g(x)."""
         drift, diffusion, score = self.sde.terms(x)
         return Coefficients(drift + self.strength(x, diffusion) * score, diffusion)
 
@@ -125,25 +109,8 @@ class ScaledDiffusionSDE(AbstractScoredSDE):
         self.sde = sde
         self.factor = factor
 
-    def drift(self, x: Tensor) -> Tensor:
-        """Return f(x), unchanged."""
-        return self.sde.drift(x)
-
-    def diffusion(self, x: Tensor) -> Tensor:
-        """Return factor · g(x)."""
-        return self.factor * self.sde.diffusion(x)
-
-    def score(self, x: Tensor) -> Tensor:
-        """Return d(x), unchanged."""
-        return self.sde.score(x)
-
-    def coefficients(self, x: Tensor) -> Coefficients:
-        """Return both from one evaluation."""
-        drift, diffusion = self.sde.coefficients(x)
-        return Coefficients(drift, self.factor * diffusion)
-
     def terms(self, x: Tensor) -> Terms:
-        """Return all three from one evaluation."""
+        """Return f(x), factor · g(x) and d(x)."""
         drift, diffusion, score = self.sde.terms(x)
         return Terms(drift, self.factor * diffusion, score)
 

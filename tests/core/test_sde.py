@@ -10,7 +10,9 @@ from torch import Tensor
 from nsde_policy.core.sde import (
     AbstractScoredSDE,
     AbstractSDE,
+    Coefficients,
     ScoreCorrectedSDE,
+    Terms,
     cancelling_strength,
     constant_strength,
     euler_maruyama,
@@ -25,11 +27,8 @@ class OrnsteinUhlenbeck(AbstractSDE):
 
     theta, sigma = 1.5, 0.4
 
-    def drift(self, x: Tensor) -> Tensor:
-        return -self.theta * x
-
-    def diffusion(self, x: Tensor) -> Tensor:
-        return torch.full_like(x, self.sigma)
+    def coefficients(self, x: Tensor) -> Coefficients:
+        return Coefficients(-self.theta * x, torch.full_like(x, self.sigma))
 
 
 class GeometricBrownianMotion(AbstractSDE):
@@ -37,11 +36,8 @@ class GeometricBrownianMotion(AbstractSDE):
 
     mu, sigma = 1.0, 0.5
 
-    def drift(self, x: Tensor) -> Tensor:
-        return self.mu * x
-
-    def diffusion(self, x: Tensor) -> Tensor:
-        return self.sigma * x
+    def coefficients(self, x: Tensor) -> Coefficients:
+        return Coefficients(self.mu * x, self.sigma * x)
 
 
 class Rescaled(AbstractSDE):
@@ -51,11 +47,9 @@ class Rescaled(AbstractSDE):
         super().__init__()
         self.sde, self.factor = sde, factor
 
-    def drift(self, x: Tensor) -> Tensor:
-        return self.sde.drift(x) / self.factor
-
-    def diffusion(self, x: Tensor) -> Tensor:
-        return self.sde.diffusion(x) / math.sqrt(self.factor)
+    def coefficients(self, x: Tensor) -> Coefficients:
+        drift, diffusion = self.sde.coefficients(x)
+        return Coefficients(drift / self.factor, diffusion / math.sqrt(self.factor))
 
 
 class StandardNormalWithNoise(AbstractScoredSDE):
@@ -65,14 +59,8 @@ class StandardNormalWithNoise(AbstractScoredSDE):
         super().__init__()
         self.slope = slope
 
-    def drift(self, x: Tensor) -> Tensor:
-        return torch.zeros_like(x)
-
-    def diffusion(self, x: Tensor) -> Tensor:
-        return 0.8 * (1 + self.slope * x.square()).sqrt()
-
-    def score(self, x: Tensor) -> Tensor:
-        return -x
+    def terms(self, x: Tensor) -> Terms:
+        return Terms(torch.zeros_like(x), 0.8 * (1 + self.slope * x.square()).sqrt(), -x)
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -151,10 +139,10 @@ def test_agrees_with_torchsde_on_the_same_brownian_path(sde: AbstractSDE):
         noise_type, sde_type = "diagonal", "ito"
 
         def f(self, t: Tensor, y: Tensor) -> Tensor:
-            return sde.drift(y)
+            return sde.coefficients(y).drift
 
         def g(self, t: Tensor, y: Tensor) -> Tensor:
-            return sde.diffusion(y)
+            return sde.coefficients(y).diffusion
 
     steps, x0 = 64, torch.linspace(0.5, 2, 20, dtype=torch.float64).reshape(10, 2)
     ts = torch.linspace(0, 1, steps + 1, dtype=torch.float64)
@@ -205,7 +193,9 @@ def test_paths_carry_gradients_to_the_starting_point():
 def test_transition_density_is_the_gaussian_of_one_step():
     sde, x, dt = GeometricBrownianMotion(), torch.tensor([[1.0, 2.0]]), 0.1
     x_next = torch.tensor([[1.2, 1.9]])
-    normal = torch.distributions.Normal(x + sde.drift(x) * dt, sde.diffusion(x) * math.sqrt(dt))
+    normal = torch.distributions.Normal(
+        x + sde.coefficients(x).drift * dt, sde.coefficients(x).diffusion * math.sqrt(dt)
+    )
     torch.testing.assert_close(transition_log_prob(sde, x, x_next, dt=dt), normal.log_prob(x_next).sum(-1))
 
 
@@ -250,10 +240,10 @@ def test_half_g_squared_times_the_score_does_not_cancel_a_diffusion_that_varies(
 def test_score_correction_adds_alpha_times_the_score_to_the_drift_alone():
     sde, x = StandardNormalWithNoise(), torch.tensor([[0.5, -2.0]])
     per_dimension = ScoreCorrectedSDE(sde, constant_strength(torch.tensor([1.0, 3.0])))
-    torch.testing.assert_close(per_dimension.drift(x), torch.tensor([[-0.5, 6.0]]))
-    torch.testing.assert_close(per_dimension.diffusion(x), sde.diffusion(x))
+    torch.testing.assert_close(per_dimension.coefficients(x).drift, torch.tensor([[-0.5, 6.0]]))
+    torch.testing.assert_close(per_dimension.coefficients(x).diffusion, sde.coefficients(x).diffusion)
     learned = ScoreCorrectedSDE(sde, lambda x, g: x.square())
-    torch.testing.assert_close(learned.drift(x), -x.pow(3))
+    torch.testing.assert_close(learned.coefficients(x).drift, -x.pow(3))
 
 
 def test_refuses_steps_and_noise_that_make_no_sense():

@@ -232,7 +232,7 @@ def test_variance_stays_above_its_floor():
     model = build(variance_floor=0.04)
     with torch.no_grad():
         model.learned.networks.log_variance.output.bias.fill_(-50.0)
-    lowest = model.learned.diffusion(path()[0]) / torch.tensor(SPREAD)
+    lowest = model.learned.coefficients(path()[0]).diffusion / torch.tensor(SPREAD)
     assert lowest.min().item() == pytest.approx(0.2, rel=1e-3)
 
 

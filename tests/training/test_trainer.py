@@ -121,7 +121,7 @@ def test_the_fitted_uncertainty_is_calibrated_on_data_it_has_not_seen():
     model = NeuralSDE(config, measure_state(data.x, data.x_next), generator=seeded())
     fit(model, data, TrainConfig(steps=800, batch_size=512, learning_rate=3e-3, ema=0.98), seed=0)
     with torch.no_grad():
-        residual = fresh.x_next - fresh.x - model.learned.drift(fresh.x)
+        residual = fresh.x_next - fresh.x - model.learned.coefficients(fresh.x).drift
         z = residual / model.step_std(fresh.x)
     calm, wild = z[fresh.x < 0.2], z[fresh.x > 0.8]
     for part in (z, calm, wild):

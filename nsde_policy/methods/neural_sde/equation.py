@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from nsde_policy.config import NetworkConfig
 from nsde_policy.core.networks import MLP, AbstractNetworks, Outputs, SeparateNetworks, SharedTrunk
-from nsde_policy.core.sde import AbstractScoredSDE, Coefficients, Terms
+from nsde_policy.core.sde import AbstractScoredSDE, Terms
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import noise_scale
@@ -53,24 +53,11 @@ class LearnedSDE(AbstractScoredSDE):
         """Return x_next − x for states with history, on the circle for angles."""
         return self.layout.increment(self._blocks(x), self._blocks(x_next)).flatten(-2)
 
-    def drift(self, x: Tensor) -> Tensor:
-        """Return s f̂ / Δt₀ for the current state; older states follow their neighbour."""
-        return self.terms(x).drift
-
-    def diffusion(self, x: Tensor) -> Tensor:
-        """Return s ĝ / √Δt₀ for the current state, zero for older states."""
-        return self.terms(x).diffusion
-
-    def score(self, x: Tensor) -> Tensor:
-        """Return d̂ / σ for the current state, zero for older states."""
-        return self.terms(x).score
-
-    def coefficients(self, x: Tensor) -> Coefficients:
-        """Return drift and diffusion from one network call."""
-        return Coefficients(*self.terms(x)[:2])
-
     def terms(self, x: Tensor) -> Terms:
-        """Return drift, diffusion and score from one network call."""
+        """Return drift, diffusion and score from one network call.
+
+        Older states follow their neighbour: their drift is the difference, their diffusion and score are 0.
+        """
         scale, d = self.layout.increment_std, self.layout.dim
         out = self.outputs(self.features(x))
         drift = out.drift * (scale / self.period)

@@ -226,7 +226,7 @@ class NeuralSDE(PolicyModel[Transitions]):
     @torch.no_grad()
     def step_std(self, x: Tensor, *, sampling: SamplingConfig | None = None) -> Tensor:
         """Return σ of the next state: g(x) √Δt over one control period, as it is sampled, (..., d)."""
-        return self.sde(sampling).diffusion(x)[..., : self.dim] * math.sqrt(self.config.dt)
+        return self.sde(sampling).coefficients(x).diffusion[..., : self.dim] * math.sqrt(self.config.dt)
 
     def futures_std(self, states: Tensor, paths: Tensor, *, sampling: Sampling | None = None) -> Tensor:
         """Return σ of each step of sampled paths, (rows, steps, d), from one network call."""
@@ -240,7 +240,7 @@ class NeuralSDE(PolicyModel[Transitions]):
     def drift_step(self, states: Tensor, *, sampling: Sampling | None = None) -> Tensor:
         """Return (f + αd) Δt, the expected change over one control period, (rows, d)."""
         equation = self.sde(choose_sampling(self.config.sampling, sampling))
-        return equation.drift(states.flatten(-2))[..., : self.dim] * self.config.dt
+        return equation.coefficients(states.flatten(-2)).drift[..., : self.dim] * self.config.dt
 
     @torch.no_grad()
     def path_log_prob(
