@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -121,6 +122,30 @@ def parses(args: list[str]) -> bool:
     except SystemExit as stop:
         return not stop.code
     return True
+
+
+@each_page
+def test_extras_exist(page):
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    text = page.read_text()
+    named = set(re.findall(r"extras? `(\w+)`", text))
+    for group in re.findall(r"(?:nsde-policy|\.)\[([\w,]+)\]", text):
+        named |= {*group.split(",")}
+    assert named <= extras.keys()
+
+
+@pytest.mark.parametrize(
+    ("page", "module"),
+    [("export.md", "nsde_policy.deploy.runtime"), ("serve.md", "nsde_policy.deploy.client")],
+)
+def test_robots_need_only_the_packages_that_the_docs_name(page, module):
+    found = re.search(r"`pip install (numpy [\w ]+)", (ROOT / "docs" / page).read_text())
+    assert found is not None
+    code = f"import sys, {module}; print(*{{name.partition('.')[0] for name in sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    heavy = {re.split(r"[^\w-]", dependency)[0] for dependency in dependencies}
+    assert heavy & {*done.stdout.split()} <= {*found[1].split()}
 
 
 def test_readme_is_short_and_names_the_paper():
