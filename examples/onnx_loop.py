@@ -5,8 +5,8 @@
 
 It needs numpy, msgspec and onnxruntime, and gymnasium and pymunk for the simulated robot. Replace
 `SimulatedPushT` by your robot: something to observe and to send commands to. The file contains the rate, the
-limits and the out-of-distribution threshold. By default the clock is the simulation's, as fast as the machine can compute;
---real-time uses the real clock.
+limits and the out-of-distribution threshold. By default the clock is the simulation's, as fast as the machine
+can compute; --real-time uses the real clock.
 """
 
 import argparse
