@@ -11,7 +11,6 @@ step on an otherwise idle GPU, times the number of steps. Writes `comparison.jso
 """
 
 import argparse
-import json
 import multiprocessing
 import os
 import time
@@ -21,6 +20,7 @@ from dataclasses import asdict, dataclass, field, replace
 from fnmatch import fnmatch
 from pathlib import Path
 
+import msgspec
 import torch
 from gpu_runs import Run, finish_runs, prepare_runs, sleep_while_waiting
 
@@ -171,7 +171,7 @@ def play_and_save(run: Run, play: PlaySpec, seeds: range, device: str, kept: Pat
         train_s=run.note.step_s * config.train.steps,
         calls_per_chunk=policy.model.network_calls(policy.chunk, sampling) * ACTIONS / policy.chunk,
         latency_ms=None,
-        episodes=Episodes.of(results),
+        episodes=Episodes.from_results(results),
     )
     replace_file(kept, found.to_json().encode())
 
@@ -260,7 +260,7 @@ def write_comparison(args: argparse.Namespace, kept: list[Path]) -> None:
         reset_rule="benchmark",
         seeds=(args.seed_start, args.seed_start + args.episodes - 1),
         machine={"train": device, "play": device, "torch": torch.__version__},
-        entries=tuple(Entry.from_dict(json.loads(path.read_text())) for path in kept),
+        entries=tuple(msgspec.json.decode(path.read_bytes(), type=Entry) for path in kept),
     )
     replace_file(args.out / "comparison.json", comparison.to_json().encode())
     print(f"{len(kept)} entries in {args.out / 'comparison.json'}", flush=True)

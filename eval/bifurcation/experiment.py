@@ -10,19 +10,9 @@ import torch
 from torch import Tensor
 
 from nsde_policy.errors import ConfigError
+from nsde_policy.eval.bifurcation import methods
 from nsde_policy.eval.bifurcation.data import Bifurcation
-from nsde_policy.eval.bifurcation.methods import (
-    ABLATION,
-    BASELINES,
-    METHOD_NAMES,
-    NEURAL_SDE,
-    Budget,
-    GeneratedPaths,
-    VectorField,
-    evaluate_field,
-    sample_neural_sde,
-    train_neural_sde,
-)
+from nsde_policy.eval.bifurcation.methods import Budget, GeneratedPaths, VectorField
 from nsde_policy.eval.bifurcation.scores import PathScores, score_paths
 from nsde_policy.eval.rollout import one_thread
 
@@ -93,10 +83,12 @@ def list_jobs(settings: ExperimentSettings) -> list[TrainingJob]:
             save=seed == settings.seeds[0],
         )
         for density in settings.densities
-        for method in METHOD_NAMES
+        for method in methods.METHOD_NAMES
         for seed in settings.seeds
     ]
-    return sorted(jobs, key=lambda job: (-job.density, job.method == NEURAL_SDE, "whole" in job.method))
+    return sorted(
+        jobs, key=lambda job: (-job.density, job.method == methods.NEURAL_SDE, "whole" in job.method)
+    )
 
 
 def run_job(job: TrainingJob) -> JobResult:
@@ -105,16 +97,16 @@ def run_job(job: TrainingJob) -> JobResult:
     generated: dict[str, GeneratedPaths] = {}
     fields: dict[tuple[View, int], VectorField] = {}
     with one_thread():
-        if job.method == NEURAL_SDE:
-            model = train_neural_sde(task, budget)
-            for label, (denoiser, diffusion) in ABLATION.items():
-                generated[label] = sample_neural_sde(
+        if job.method == methods.NEURAL_SDE:
+            model = methods.train_neural_sde(task, budget)
+            for label, (denoiser, diffusion) in methods.ABLATION.items():
+                generated[label] = methods.sample_neural_sde(
                     model, task, budget, denoiser=denoiser, diffusion=diffusion
                 )
             for view, columns, rows in ((WHOLE_PLANE, 93, 59), (FORK, 61, 41)):
-                fields[view, job.density] = evaluate_field(model, make_grid(view, columns, rows))
+                fields[view, job.density] = methods.evaluate_field(model, make_grid(view, columns, rows))
         else:
-            generated[job.method] = BASELINES[job.method](task, budget)
+            generated[job.method] = methods.BASELINES[job.method](task, budget)
         runs = []
         for label, sampled in generated.items():
             scores = score_paths(

@@ -8,11 +8,13 @@ import abc
 import itertools
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from nsde_policy.config import NetworkConfig
+from nsde_policy.core.targets import TensorRows
 from nsde_policy.methods.base import LossParts, Stage, TrainableModel
 from nsde_policy.methods.neural_sde.equation import build_mlp
 
@@ -21,23 +23,13 @@ NOISE_FREQUENCIES = 4
 
 
 @dataclass(frozen=True)
-class Pairs:
+class Pairs(TensorRows):
     """Training data: conditions and targets, row by row."""
 
     condition: Tensor
     """c, (n, m); m may be 0."""
     target: Tensor
     """z, (n, k)."""
-
-    def __len__(self) -> int:
-        return len(self.target)
-
-    def __getitem__(self, index: Tensor) -> "Pairs":
-        return Pairs(self.condition[index], self.target[index])
-
-    def to(self, device: torch.device | str) -> "Pairs":
-        """Return a copy on another device."""
-        return Pairs(self.condition.to(device), self.target.to(device))
 
 
 class ConditionalSampler(TrainableModel[Pairs]):
@@ -79,10 +71,8 @@ class DDIM(ConditionalSampler):
     LEVELS = 100
     schedule: Tensor
 
-    def __init__(
-        self, condition: int, target: int, config: NetworkConfig, *, calls: int, generator: torch.Generator
-    ) -> None:
-        super().__init__(condition, target, config, calls=calls, generator=generator)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         angle = (torch.linspace(0, 1, self.LEVELS + 1) + 0.008) / 1.008 * (math.pi / 2)
         self.register_buffer("schedule", (angle.cos() / angle[0].cos()).square().clamp(min=1e-3))
 

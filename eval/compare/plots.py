@@ -36,7 +36,7 @@ SCORES: dict[str, Callable[[Row], Estimate]] = {
     "success": lambda row: row.success,
 }
 COSTS: dict[str, tuple[str, str, Callable[[Row], float | None]]] = {
-    "calls": (f"network calls for {ACTIONS} actions", "no calls", lambda row: row.network_calls),
+    "calls": (f"network calls for {ACTIONS} actions", "no calls", lambda row: row.first.calls_per_chunk),
     "latency": (
         f"latency of {ACTIONS} actions, ms",
         "not measured",

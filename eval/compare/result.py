@@ -18,7 +18,7 @@ from nsde_policy.errors import ComparisonError, ConfigError
 from nsde_policy.eval.compare.entries import Entry, Latency, Setting
 from nsde_policy.eval.disturbances import Condition
 from nsde_policy.eval.statistics import Estimate, McNemar, mcnemar, mean, paired_difference, proportion
-from nsde_policy.files import parse_json, read_json
+from nsde_policy.files import read_json
 from nsde_policy.tasks import get_task
 
 ACTIONS = 8
@@ -41,24 +41,24 @@ class Row:
             )
 
     @property
+    def first(self) -> Entry:
+        """First entry; name, label, setting, starts and costs are the same in all."""
+        return self.entries[0]
+
+    @property
     def name(self) -> str:
         """Name of the entries."""
-        return self.entries[0].name
+        return self.first.name
 
     @property
     def label(self) -> str:
         """Label of the entries."""
-        return self.entries[0].label
-
-    @property
-    def setting(self) -> Setting:
-        """Setting of the entries."""
-        return self.entries[0].setting
+        return self.first.label
 
     @property
     def starts(self) -> tuple[int, ...]:
         """Seeds that each training was played on."""
-        return self.entries[0].episodes.seed
+        return self.first.episodes.seed
 
     @cached_property
     def reward(self) -> Estimate:
@@ -75,16 +75,6 @@ class Row:
     def success_by_seed(self) -> dict[int, float]:
         """Fraction of successful episodes, by training seed."""
         return {entry.train_seed: float(np.mean(entry.episodes.success)) for entry in self.entries}
-
-    @property
-    def network_calls(self) -> float:
-        """Network calls for eight actions."""
-        return self.entries[0].calls_per_chunk
-
-    @property
-    def parameters(self) -> int:
-        """Number of learned parameters."""
-        return self.entries[0].parameters
 
     @property
     def train_s(self) -> float | None:
@@ -153,15 +143,12 @@ class Comparison(
         known: set[tuple[Setting, int]] = set()
         named: dict[str, Entry] = {}
         for entry in self.entries:
-            title, key = (
-                f"{entry.name!r}, training seed {entry.train_seed}",
-                (entry.setting, entry.train_seed),
-            )
+            title = f"{entry.name!r}, training seed {entry.train_seed}"
             if entry.episodes.seed[0] < first or entry.episodes.seed[-1] > last:
                 raise ComparisonError(f"{title} has starts outside {first} to {last}")
-            if key in known:
+            if (entry.setting, entry.train_seed) in known:
                 raise ComparisonError(f"{title} occurs twice with the same setting")
-            known.add(key)
+            known.add((entry.setting, entry.train_seed))
             namesake = named.setdefault(entry.name, entry)
             for shared in ("title", "method", "preset", "sampling"):
                 if getattr(namesake, shared) != getattr(entry, shared):
@@ -232,9 +219,9 @@ class Comparison(
 
     def other_rows(self) -> list[Row]:
         """Return rows that are neither main rows nor part of a sweep."""
-        shown = {row.setting for row in self.main_rows()}
+        shown = {row.first.setting for row in self.main_rows()}
         for axis in AXES:
-            shown |= {row.setting for rows in self.sweep(axis).values() for row in rows.values()}
+            shown |= {row.first.setting for rows in self.sweep(axis).values() for row in rows.values()}
         return [row for setting, row in self.rows.items() if setting not in shown]
 
     def reference(self, name: str | None = None) -> Row:
@@ -247,7 +234,7 @@ class Comparison(
                 raise ComparisonError(f"no row {name!r} to refer to; available: {', '.join(map(repr, rows))}")
             return rows[name]
         names = [name for name in self.names if name in rows]
-        return rows[min(names, key=lambda n: (n != "neural_sde", rows[n].entries[0].method != "neural_sde"))]
+        return rows[min(names, key=lambda n: (n != "neural_sde", rows[n].first.method != "neural_sde"))]
 
     def to_json(self) -> str:
         """Format as JSON with one line per column, which keeps the file small and readable."""
@@ -262,28 +249,20 @@ class Comparison(
         entries = ",\n".join(entry.to_json() for entry in self.entries)
         return "\n".join(["{", *lines, ' "entries": [', entries, " ]", "}"]) + "\n"
 
-    @classmethod
-    def from_json(cls, text: str) -> "Comparison":
-        """Read what `to_json` returned; raise `ComparisonError` for anything else."""
-        return _convert_comparison(parse_json(text, name="comparison", error=ComparisonError), "comparison")
-
 
 def read_comparison(path: Path) -> Comparison:
     """Read comparison.json; raise `ComparisonError` if it cannot be read."""
-    return _convert_comparison(read_json(path, error=ComparisonError), str(path))
-
-
-def _convert_comparison(values: dict[str, Any], name: str) -> Comparison:
+    values = read_json(path, error=ComparisonError)
     if "format" not in values:
-        raise ComparisonError(f"{name} is not a comparison: it has no 'format'")
+        raise ComparisonError(f"{path} is not a comparison: it has no 'format'")
     if values["format"] != 1:
-        raise ComparisonError(f"{name} has format {values['format']!r}; this version reads format 1")
+        raise ComparisonError(f"{path} has format {values['format']!r}; this version reads format 1")
     try:
         comparison = msgspec.convert(values, Comparison)
         for entry in values["entries"]:
             Condition.from_dict(entry["condition"])  # raises for unknown disturbances, which msgspec ignores
     except (msgspec.ValidationError, ConfigError) as error:
-        raise ComparisonError(f"{name} is not a valid comparison: {error}") from None
+        raise ComparisonError(f"{path} is not a valid comparison: {error}") from None
     return comparison
 
 

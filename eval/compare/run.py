@@ -131,17 +131,11 @@ class EntryCache:
 
 
 def compare_runs(jobs: Sequence[Job], cache: EntryCache, *, rounds: int = 30) -> Comparison:
-    """Play every job on the same starts, then time all of them in turns on the CPU.
-
-    Args:
-        jobs: Runs to play.
-        cache: Plays jobs that are not cached.
-        rounds: How often each job is timed; 0 for not at all.
-    """
+    """Play every job on the same starts, then time all of them in turns on the CPU, unless `rounds` is 0."""
     if rounds and rounds < MIN_ROUNDS:
         raise ConfigError(f"timing takes at least {MIN_ROUNDS} rounds, got {rounds}; 0 leaves it out")
     records = load_records(jobs)
-    names = name_runs(records)
+    names = choose_names(records)
     parts = []
     for job in jobs:
         record, name = records[job.run], names[job.run] + (f", {job.detail}" if job.detail else "")
@@ -178,7 +172,7 @@ def load_records(jobs: Sequence[Job]) -> dict[Path, RunRecord]:
     return records
 
 
-def name_runs(records: Mapping[Path, RunRecord]) -> dict[Path, str]:
+def choose_names(records: Mapping[Path, RunRecord]) -> dict[Path, str]:
     """Name each run; runs that differ only in seed and number of demonstrations get the same name.
 
     The name is the method, with the preset unless it is the default, or with the directory's name for

@@ -31,10 +31,7 @@ def format_comparison(comparison: Comparison, *, reference: str | None = None) -
 
 def _format_main_table(comparison: Comparison, reference: Row) -> str:
     rows = comparison.main_rows()
-    columns = {
-        "demonstrations": [row.setting.demos for row in rows],
-        "T_a": [row.setting.chunk for row in rows],
-    }
+    columns = {"demonstrations": [row.first.demos for row in rows], "T_a": [row.first.chunk for row in rows]}
     varied = {title: values for title, values in columns.items() if len(set(values)) > 1}
     head = ["method", *varied, "network calls", "parameters", "training", "latency, ms"]
     head += [comparison.score_title, "strict success", "episodes", "by training seed"]
@@ -43,7 +40,11 @@ def _format_main_table(comparison: Comparison, reference: Row) -> str:
     for i, row in enumerate(rows):
         cells = [f"**{row.label}**" if row is reference else row.label]
         cells += [str(values[i]) for values in varied.values()]
-        cells += [f"{row.network_calls:g}", format_count(row.parameters), format_duration(row.train_s)]
+        cells += [
+            f"{row.first.calls_per_chunk:g}",
+            format_count(row.first.parameters),
+            format_duration(row.train_s),
+        ]
         cells += [format_latency(row.latency), str(row.reward), str(row.success), str(row.success.n)]
         cells += [", ".join(f"{share:.3f}" for share in row.success_by_seed.values())]
         lines.append([*cells, *_format_differences(row, reference)])
@@ -62,7 +63,7 @@ def _format_differences(row: Row, reference: Row) -> list[str]:
 
 
 def _explain(rows: Sequence[Row], reference: Row) -> str:
-    demos, chunks = ({getattr(row.setting, axis) for row in rows} for axis in ("demos", "chunk"))
+    demos, chunks = ({getattr(row.first, axis) for row in rows} for axis in ("demos", "chunk"))
     shared = f"{demos.pop()} demonstrations, " if len(demos) == 1 else ""
     shared += f"T_a = {chunks.pop()}, " if len(chunks) == 1 else ""
     pooled = "Trainings from several seeds are averaged start by start before differences are taken. "
@@ -98,7 +99,7 @@ def _format_other_table(comparison: Comparison) -> str:
         return ""
     lines = []
     for row in rows:
-        _, chunk, demos, condition = row.setting
+        _, chunk, demos, condition = row.first.setting
         disturbances = [f"{name} {value:g}" for name, value in condition.to_dict().items() if value]
         cells = [row.label, str(chunk), str(demos), ", ".join(disturbances) or EMPTY_CELL]
         lines.append([*cells, str(row.reward), str(row.success)])

@@ -12,16 +12,8 @@ from typing import Any, NamedTuple
 
 from nsde_policy import __version__
 from nsde_policy.eval.compare.result import Comparison, Row
+from nsde_policy.eval.report import tables
 from nsde_policy.eval.report.collect import ReportContent, ReportRun
-from nsde_policy.eval.report.tables import (
-    COLOURS,
-    MARKS,
-    format_difference_table,
-    format_mark,
-    format_score_table,
-    format_settings_table,
-    rank_row,
-)
 from nsde_policy.eval.statistics import NO_DIFFERENCE
 from nsde_policy.run_directory import find_versions
 from nsde_policy.tasks import Task, get_task
@@ -58,9 +50,9 @@ def format_page(content: ReportContent, *, title: str | None = None, reference: 
         title=escape(title or f"{task.title or task.name}: {policies} on {len(base.starts)} starts"),
         facts=escape(f"{comparison.reset_rule} starts {first} to {last}, the same for all; final weights"),
         summary=_format_summary(rows, base),
-        scores=format_score_table(rows, base, score_title),
+        scores=tables.format_score_table(rows, base, score_title),
         score_note=escape(task.score_note),
-        differences=format_difference_table(rows, base, score_title)
+        differences=tables.format_difference_table(rows, base, score_title)
         or "<p>One policy: nothing to compare it with.</p>",
         videos=_format_videos(shown),
         logs=escape(_format_missing_logs(shown)),
@@ -98,7 +90,7 @@ def _format_summary(rows: Sequence[Row], reference: Row) -> str:
     ranks: dict[str, list[str]] = {}
     for row in rows:
         if row is not reference:
-            ranks.setdefault(rank_row(row, reference), []).append(f"<b>{escape(row.label)}</b>")
+            ranks.setdefault(tables.rank_row(row, reference), []).append(f"<b>{escape(row.label)}</b>")
     for rank, labels in ranks.items():
         if rank == NO_DIFFERENCE:
             text += f"; {NO_DIFFERENCE} between {escape(reference.label)} and {_join_names(labels)}"
@@ -121,7 +113,8 @@ def _format_videos(shown: Sequence[ShownRun]) -> str:
                 f'<figure><video controls muted loop playsinline preload="metadata" '
                 f'aria-label="{escape(label)}, start {video.seed}" '
                 f'src="data:video/mp4;base64,{source}"></video>'
-                f"<figcaption>{format_mark(number)}{escape(label)}<span>start {video.seed} · {outcome}</span>"
+                f"<figcaption>{tables.format_mark(number)}{escape(label)}"
+                f"<span>start {video.seed} · {outcome}</span>"
                 "</figcaption></figure>"
             )
     if not figures:
@@ -132,10 +125,10 @@ def _format_videos(shown: Sequence[ShownRun]) -> str:
 
 def _format_settings(shown: Sequence[ShownRun]) -> str:
     records = [(label, run.record) for _, label, run in shown if run.record is not None]
-    parts = [format_settings_table(records)] if len(records) > 1 else []
+    parts = [tables.format_settings_table(records)] if len(records) > 1 else []
     for number, label, run in shown:
         parts.append(
-            f"<details><summary>{format_mark(number)}{escape(label)}</summary>{_format_run(run)}</details>"
+            f"<details><summary>{tables.format_mark(number)}{escape(label)}</summary>{_format_run(run)}</details>"
         )
     return "\n".join(parts)
 
@@ -174,8 +167,8 @@ def _build_data(task: Task, rows: Sequence[Row], shown: Sequence[ShownRun]) -> d
     """Build the data that the page's scripts read."""
     scene = task.scene()
     return {
-        "marks": MARKS,
-        "colours": COLOURS,
+        "marks": tables.MARKS,
+        "colours": tables.COLOURS,
         **(scene.geometry if scene else {}),
         "threshold": task.success_progress or 1.0,
         "hz": task.rate_hz,

@@ -4,15 +4,8 @@ import json
 from collections.abc import Sequence
 from html import escape
 
+from nsde_policy.eval.compare import table
 from nsde_policy.eval.compare.result import ACTIONS, Row
-from nsde_policy.eval.compare.table import (
-    EMPTY_CELL,
-    format_count,
-    format_difference,
-    format_duration,
-    format_latency,
-    format_p_value,
-)
 from nsde_policy.eval.report.collect import flatten_settings
 from nsde_policy.eval.statistics import NO_DIFFERENCE, Estimate, verdict
 from nsde_policy.run_directory import RunRecord
@@ -44,10 +37,10 @@ def format_score_table(rows: Sequence[Row], reference: Row, score_title: str) ->
             _format_score(row.success, 0.0, 1.0, number) + by_seed,
             _format_score(row.reward, low, high, number),
             str(row.success.n),
-            f"{row.network_calls:g}",
-            format_count(row.parameters),
-            format_duration(row.train_s),
-            format_latency(row.latency),
+            f"{row.first.calls_per_chunk:g}",
+            table.format_count(row.first.parameters),
+            table.format_duration(row.train_s),
+            table.format_latency(row.latency),
         ]
         lines.append(cells)
     return _format_html_table("scores", head, lines)
@@ -73,8 +66,8 @@ def format_difference_table(rows: Sequence[Row], reference: Row, score_title: st
             [
                 f"{format_mark(number)}<b>{escape(row.label)}</b>",
                 *(_format_signed(difference, reach, number) for difference in pair),
-                EMPTY_CELL if test is None else f"{test.only_a} : {test.only_b}",
-                EMPTY_CELL if test is None else format_p_value(test.p),
+                table.EMPTY_CELL if test is None else f"{test.only_a} : {test.only_b}",
+                table.EMPTY_CELL if test is None else table.format_p_value(test.p),
                 f'<span class="verdict {kind}">{escape(rank)}</span>',
             ]
         )
@@ -87,8 +80,10 @@ def format_settings_table(records: Sequence[tuple[str, RunRecord]]) -> str:
     names = list(dict.fromkeys(name for settings in columns for name in settings))
     lines = []
     for name in names:
-        values = [json.dumps(settings[name]) if name in settings else EMPTY_CELL for settings in columns]
-        if len({*values} - {EMPTY_CELL}) > 1:
+        values = [
+            json.dumps(settings[name]) if name in settings else table.EMPTY_CELL for settings in columns
+        ]
+        if len({*values} - {table.EMPTY_CELL}) > 1:
             lines.append([f"<code>{escape(name)}</code>", *(escape(value.strip('"')) for value in values)])
     if not lines:
         return ""
@@ -110,7 +105,7 @@ def _format_score(score: Estimate, low: float, high: float, number: int) -> str:
 
 
 def _format_signed(difference: Estimate, reach: float, number: int) -> str:
-    value, interval = format_difference(difference).split(" ", 1)
+    value, interval = table.format_difference(difference).split(" ", 1)
     text = f"<b>{value}</b> <span class=interval>{interval}</span>"
     return text + _draw_interval(difference, -reach, reach, number, zero=True)
 

@@ -26,6 +26,8 @@ class BifurcationCommand:
     """Optimiser steps per method."""
     workers: int = 2
     """Worker processes. Results do not depend on it."""
+    from_json: Path | None = None
+    """Print the table of an earlier results.json and run nothing."""
     json: bool = False
     """Print results.json instead of the table."""
 
@@ -39,6 +41,9 @@ class BifurcationCommand:
         from nsde_policy.eval.render.plotting import pyplot
         from nsde_policy.files import check_writable
 
+        if self.from_json is not None:
+            print(ExperimentResults.read(self.from_json).to_markdown())
+            return
         if self.seeds < 1 or self.workers < 1:
             raise ConfigError(f"need --seeds and --workers >= 1, got {self.seeds} and {self.workers}")
         pyplot()  # fail before the work starts, not after it

@@ -1,7 +1,7 @@
 """Training targets: points near observed pairs of states and what the networks should output there."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
@@ -13,8 +13,25 @@ NoiseKind = Literal["relative", "absolute"]
 HistoryNoise = Literal["independent", "shared", "none"]
 
 
+class TensorRows:
+    """Base of dataclasses whose fields are tensors with the same number of rows."""
+
+    def __len__(self) -> int:
+        return len(self._tensors()[0])
+
+    def __getitem__(self, index: Tensor) -> Self:
+        return type(self)(*(tensor[index] for tensor in self._tensors()))
+
+    def to(self, device: torch.device | str) -> Self:
+        """Copy to another device."""
+        return type(self)(*(tensor.to(device) for tensor in self._tensors()))
+
+    def _tensors(self) -> tuple[Tensor, ...]:
+        return tuple(vars(self).values())
+
+
 @dataclass(frozen=True)
-class Transitions:
+class Transitions(TensorRows):
     """Observed pairs of states; with a history of h states, x is (current, previous, …) side by side."""
 
     x: Tensor
@@ -33,27 +50,14 @@ class Transitions:
             shapes = [tuple(t.shape) for t in (self.x, self.x_next, self.dt, self.weight)]
             raise DemoError(f"expected x (n, h·d), x_next (n, d), dt (n, 1), weight (n, d), got {shapes}")
 
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def __getitem__(self, index: Tensor) -> "Transitions":
-        return Transitions(*(tensor[index] for tensor in self._tensors()))
-
-    def to(self, device: torch.device | str) -> "Transitions":
-        """Copy to another device."""
-        return Transitions(*(tensor.to(device) for tensor in self._tensors()))
-
     @classmethod
     def cat(cls, parts: "list[Transitions]") -> "Transitions":
         """Concatenate the pairs of several episodes."""
         return cls(*(torch.cat(column) for column in zip(*(p._tensors() for p in parts), strict=True)))
 
-    def _tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        return self.x, self.x_next, self.dt, self.weight
-
 
 @dataclass(frozen=True)
-class Windows:
+class Windows(TensorRows):
     """Recent states and the actions from the oldest of them on."""
 
     states: Tensor
@@ -65,16 +69,6 @@ class Windows:
         shapes = tuple(self.states.shape), tuple(self.actions.shape)
         if self.states.dim() != 3 or self.actions.dim() != 3 or len(self.states) != len(self.actions):
             raise DemoError(f"expected states (n, history, d), actions (n, horizon, a), got {shapes}")
-
-    def __len__(self) -> int:
-        return len(self.states)
-
-    def __getitem__(self, index: Tensor) -> "Windows":
-        return Windows(self.states[index], self.actions[index])
-
-    def to(self, device: torch.device | str) -> "Windows":
-        """Copy to another device."""
-        return Windows(self.states.to(device), self.actions.to(device))
 
 
 def stack_history(path: Tensor, history: int) -> Tensor:

@@ -68,3 +68,8 @@ def test_missing_matplotlib_is_reported_before_the_work(monkeypatch, tmp_path, c
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert main(["bifurcation", *TINY, "--out", str(tmp_path)]) == 2
     assert "pip install 'nsde-policy[plot]'" in capsys.readouterr().err
+
+
+def test_table_of_earlier_results_is_printed(first, capsys):
+    assert main(["bifurcation", "--from-json", str(first / "results.json")]) == 0
+    assert capsys.readouterr().out == (first / "results.md").read_text()

@@ -18,8 +18,8 @@ from nsde_policy.eval.compare.run import (
     Job,
     LatencyRow,
     add_latency,
+    choose_names,
     load_records,
-    name_runs,
     read_training_time,
 )
 from nsde_policy.eval.compare.suite import find_preset, list_members
@@ -134,7 +134,7 @@ def test_earlier_comparisons_are_merged_without_new_episodes(
     assert both.names == ["neural_sde", "flow", "knn"]
     assert (tmp_path / "out" / "comparison.json").read_text() == both.to_json()
     assert main([*args, "--json", "-"]) == 0
-    assert Comparison.from_json(capsys.readouterr().out) == both
+    assert msgspec.json.decode(capsys.readouterr().out, type=Comparison) == both
 
 
 def test_latencies_are_read_from_a_benchmark_file(tmp_path: Path):
@@ -219,7 +219,7 @@ def test_runs_with_equal_names_are_rejected(runs: list[Path], tmp_path: Path):
     for name in ("config.json", "model.safetensors"):
         (twin / name).write_bytes((runs[0] / name).read_bytes())
     with pytest.raises(ComparisonError, match="cannot be told apart"):
-        name_runs(load_records([Job(runs[0]), Job(twin)]))
+        choose_names(load_records([Job(runs[0]), Job(twin)]))
 
 
 def test_an_unfinished_run_is_rejected(runs: list[Path], tmp_path: Path):
@@ -243,7 +243,7 @@ def test_runs_are_named_by_method_preset_and_directory(runs: list[Path]):
     }
     records = {Path(name): replace(record, config=config, seed=0) for name, config in configs.items()}
     records[Path("few-0")] = replace(records[Path("few-0")], demos=replace(record.demos, episodes=10))
-    assert [str(name) for name in name_runs(records).values()] == [
+    assert [str(name) for name in choose_names(records).values()] == [
         "neural_sde",
         "neural_sde, fast",
         "regression",

@@ -75,7 +75,7 @@ def test_any_episodes_survive_a_file(rows: list[tuple[float, bool, float, int]])
     assert kept.max_reward == pytest.approx([row[0] for row in rows], abs=1e-5)
     assert kept.success == tuple(row[1] for row in rows)
     there = make_comparison(make_entry(episodes=kept))
-    assert Comparison.from_json(there.to_json()) == there
+    assert msgspec.json.decode(there.to_json(), type=Comparison) == there
 
 
 def damaged(**changes: Any) -> str:
@@ -182,7 +182,7 @@ def test_sweeps_start_from_the_base_setting():
     both = make_comparison(
         make_entry(), make_entry(chunk=4, demos=10), make_entry(condition=Condition(1, 1.0))
     )
-    assert [row.setting.demos for row in both.other_rows()] == [10, 206]
+    assert [row.first.demos for row in both.other_rows()] == [10, 206]
     assert all(both.sweep(axis) == {} for axis in ("chunk", "demos", "obs_noise"))
 
 
