@@ -58,11 +58,11 @@ def check_json_file(path: Path | None) -> None:
         check_writable(path)
 
 
-def print_results(path: Path | None, json: str, table: str) -> None:
-    """Write `json` to the file of `--json`, and print the table, or `json` for '-'."""
+def print_results(path: Path | None, results: str, table: str) -> None:
+    """Write `results`, JSON, to the file of `--json`, and print the table, or `results` for '-'."""
     if path not in (None, STANDARD_OUTPUT):
-        replace_file(path, json.encode())
-    print(json if path == STANDARD_OUTPUT else table)
+        replace_file(path, results.encode())
+    print(results if path == STANDARD_OUTPUT else table)
 
 
 def read_token(path: Path | None) -> str | None:
