@@ -9,6 +9,8 @@ import pytest
 from nsde_policy.cli.main import main
 from nsde_policy.eval.bifurcation.methods import ABLATION, METHOD_NAMES
 
+pytestmark = pytest.mark.slow
+
 TINY = ["--density", "1", "--seeds", "2", "--paths", "20", "--train-steps", "20"]
 FILES = ("results.json", "results.md", "paths.npz")
 FIGURES = ("trajectories.png", "trajectories.svg", "ablation.png", "ablation.svg")

@@ -29,6 +29,8 @@ from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import SuiteMember, get_task
 from tests.helpers.comparisons import make_comparison, make_entry
 
+pytestmark = pytest.mark.slow
+
 PLAY = ["--episodes", "2", "--workers", "1", "--device", "cpu", "--latency-rounds", "3"]
 
 

@@ -21,6 +21,8 @@ from nsde_policy.methods.regression import RegressionConfig
 from nsde_policy.run_directory import fingerprint
 from tests.helpers.exported_policies import DDIM, SMALL, fresh, neural_sde, some_states
 
+pytestmark = pytest.mark.slow
+
 METHODS = {
     "neural_sde": (neural_sde(), 2),
     "regression": (RegressionConfig(network=SMALL), 4),

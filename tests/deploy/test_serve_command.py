@@ -80,6 +80,8 @@ SLOW = """
 import sys, time
 from nsde_policy.cli.main import main
 from nsde_policy.inference.policy import Policy
+
+pytestmark = pytest.mark.slow
 quick = Policy.plan_from
 def plan_from(self, states, *, steps, seed):
     time.sleep(seed)

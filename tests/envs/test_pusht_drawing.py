@@ -23,6 +23,7 @@ def is_colour(picture, point, colour):
     return np.abs(picture[round(y), round(x)].astype(int) - colour).max() <= 4
 
 
+@pytest.mark.slow
 def test_benchmark_frame_matches_recorded_frames_to_35_db(human_demos):
     import zarr
 

@@ -15,6 +15,7 @@ from nsde_policy.envs.pusht.dynamics import PushTDynamics
 OLD_PYMUNK = Path(os.environ.get("NSDE_POLICY_PYMUNK_6", Path(sys.prefix) / "pymunk-6"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pymunk", ["installed", "6.11"])
 def test_human_demonstrations_replay_as_recorded(human_demos, pymunk):
     env = dict(os.environ)

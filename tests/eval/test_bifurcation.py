@@ -136,6 +136,7 @@ def test_interpolation_is_linear_between_knots():
     assert path[:, 0, 1].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 2.5, 1.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [DDIM, RectifiedFlow])
 def test_sampler_learns_conditional_and_bimodal_targets(kind):
     condition = torch.tensor([[-1.0], [1.0], [0.0], [0.0]])
@@ -151,6 +152,7 @@ def test_sampler_learns_conditional_and_bimodal_targets(kind):
     assert ((open_.abs() - 0.8).abs() < 0.2).double().mean() > 0.9
 
 
+@pytest.mark.slow
 def test_neural_sde_takes_both_branches_at_density_one():
     task, budget = Bifurcation(1), Budget(train_steps=1500, paths=500, seed=7)
     model = train_neural_sde(task, budget)

@@ -54,6 +54,7 @@ def store(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_store_holds_the_played_episodes_and_their_provenance(run: Path, store: Path):
     demos = load_demonstrations(store)
     assert (len(demos), demos.angles, demos.rate_hz) == (4, (4,), 10)
@@ -78,6 +79,7 @@ def test_store_holds_the_played_episodes_and_their_provenance(run: Path, store: 
             obs, *_ = env.step(action)
 
 
+@pytest.mark.slow
 def test_store_is_independent_of_the_number_of_processes(run: Path, store: Path, tmp_path: Path):
     out = tmp_path / "demos.zarr"
     args = command(run, out, "--episodes", "4", "--seed-start", "7")
@@ -93,6 +95,7 @@ def test_collecting_in_several_runs_gives_the_same_store(run: Path, store: Path,
     assert content(out) == content(store)
 
 
+@pytest.mark.slow
 def test_killed_process_resumes_to_the_same_store(run: Path, store: Path, tmp_path: Path):
     out = tmp_path / "demos.zarr"
     args = command(run, out, "--episodes", "4", "--seed-start", "7")

@@ -21,6 +21,7 @@ def list_names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 def test_all_figures_are_written_with_reproducible_bytes(tmp_path: Path):
     for folder in ("a", "b"):
         written = draw_comparison(make_full_comparison(), tmp_path / folder)

@@ -107,6 +107,7 @@ def test_videos_show_the_first_failures_and_successes():
     assert rendering.choose_video_seeds(episodes, 0) == set()
 
 
+@pytest.mark.slow
 def test_videos_and_contact_sheet_are_written_without_a_display(found, no_display, tmp_path):
     import imageio.v2 as imageio
 
@@ -176,6 +177,7 @@ def test_interrupted_video_leaves_no_file(film, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "end", ["pygame.event.post(pygame.event.Event(pygame.QUIT))", "raise KeyboardInterrupt"]
 )

@@ -26,6 +26,8 @@ from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import get_task
 from tests.helpers.comparisons import make_comparison, make_entry
 
+pytestmark = pytest.mark.slow
+
 SCENE = get_task("pusht").scene()
 assert SCENE is not None
 SCALES = SCENE.scales

@@ -30,6 +30,7 @@ def alone():
     return timeless(RolloutPool(None, CONFIG).evaluate(SEEDS))
 
 
+@pytest.mark.slow
 def test_result_of_a_seed_is_independent_of_workers_order_and_other_seeds(alone):
     assert timeless(RolloutPool(None, CONFIG, workers=2).evaluate(SEEDS)) == alone
     assert timeless(RolloutPool(None, CONFIG).evaluate(SEEDS[::-1]))[::-1] == alone

@@ -297,6 +297,7 @@ def two_ways(n: int) -> Windows:
     return Windows(torch.cat([x, torch.zeros_like(x)], -1), sign * (0.2 + 0.6 * x.flip(1)))
 
 
+@pytest.mark.slow
 def test_learns_that_there_are_two_ways_with_offsets_finer_than_the_bins():
     layout = StateSpec(1, 1, (), (0.0, -1.0), (1.0, 1.0), (0.1, 0.1))
     config = BehaviourTransformerConfig(history=2, horizon=2, bins=4, width=24, depth=2, heads=2, dropout=0.0)

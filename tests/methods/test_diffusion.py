@@ -1,4 +1,4 @@
-"""Tests for nsde_policy/methods/diffusion/model.py and its networks: schedule, samplers, conditioning, training."""
+"""Tests for nsde_policy/methods/diffusion: schedule, samplers, conditioning, training."""
 
 import itertools
 import math
@@ -204,6 +204,7 @@ def test_a_plan_begins_at_the_present_and_stays_in_the_range_of_the_demonstratio
     assert torch.equal(whole[:, :3], model.plan(rows.states, steps=3, draws=draws(5), sampling=DDIM))
 
 
+@pytest.mark.slow
 @BOTH
 def test_rows_do_not_know_of_each_other_and_one_seed_is_one_plan(config: DiffusionConfig):
     model, states = build(config), batch(config).states
@@ -423,6 +424,7 @@ def fork(n: int) -> Windows:
     return Windows(states, (obs / 2 + 0.4 * side).expand(-1, 4, -1).clone())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "steady"),
     [

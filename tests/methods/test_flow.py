@@ -154,6 +154,7 @@ def ramp_flow() -> StreamingFlow:
     return model
 
 
+@pytest.mark.slow
 def test_the_trained_field_reproduces_a_trajectory(ramp_flow: StreamingFlow):
     obs = torch.linspace(-0.9, 0.9, 7)
     plan = ramp_flow.plan(states_of(obs, 2), steps=5, draws=draws(7))
@@ -172,6 +173,7 @@ def test_the_trained_field_pulls_back_what_strays(ramp_flow: StreamingFlow):
     assert plan[:, -1].mean().item() == pytest.approx(7.5, abs=0.8)
 
 
+@pytest.mark.slow
 def test_both_ways_are_taken_when_the_start_is_drawn():
     """The field that leads to ±10 with equal chance splits its starts; none ends half way."""
     model = build(noise=0.3)

@@ -147,6 +147,7 @@ def forked() -> ImplicitBC:
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sampling",
     [SEARCH, ImplicitBCSampling(inference="langevin", samples=256, iterations=60, step=0.02)],
@@ -160,6 +161,7 @@ def test_where_two_ways_were_shown_both_are_taken_and_never_the_middle(
     assert bool(((plan.abs() - 10).abs() < 4).all())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("local", [0, 16])
 def test_it_learns_a_linear_law(local: int):
     model = build(local_negatives=local)

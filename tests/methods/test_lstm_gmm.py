@@ -200,6 +200,7 @@ def two_ways(n: int, history: int) -> Windows:
     return Windows(torch.cat([x, torch.zeros_like(x)], -1), sign * (0.2 + 0.6 * x.flip(1)))
 
 
+@pytest.mark.slow
 def test_learns_that_there_are_two_ways():
     layout = StateSpec(1, 1, (), (0.0, -1.0), (1.0, 1.0), (0.1, 0.1))
     model = LSTMGMM(LSTMGMMConfig(history=2, horizon=2, hidden=24), layout, generator=seeded())

@@ -79,6 +79,7 @@ def test_a_plan_is_two_calls_the_second_of_which_sees_the_first_one_s_answer():
     torch.testing.assert_close(plan, torch.full((3, 2, 1), 10.0))
 
 
+@pytest.mark.slow
 def test_it_learns_a_linear_law():
     model = build()
     fit(model, ramps(4000, model.config), SHORT, seed=0)
@@ -87,6 +88,7 @@ def test_it_learns_a_linear_law():
     torch.testing.assert_close(plan[..., 0], 3 * obs[:, None] * torch.arange(1, 4), atol=0.5, rtol=0)
 
 
+@pytest.mark.slow
 def test_the_second_look_keeps_to_the_way_its_guess_points_to():
     """The posterior mean of ±a given t*(±a) + noise is ±a again; the first guess, without a side, is 0."""
     model = build()

@@ -29,6 +29,7 @@ def arm(tmp_path: Path) -> Path:
     return tmp_path / "arm.zarr"
 
 
+@pytest.mark.slow
 def test_a_robot_of_ones_own_trains_and_acts(arm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     out = tmp_path / "run"
     assert main(["train", "--demos", str(arm), "--task", "none", "--out", str(out), *QUICK]) == 0
@@ -40,6 +41,7 @@ def test_a_robot_of_ones_own_trains_and_acts(arm: Path, tmp_path: Path, capsys: 
     assert (out / "training.png").stat().st_size > 5000
 
 
+@pytest.mark.slow
 def test_without_demos_it_trains_on_the_embedded_ones_and_evaluates_on_the_way(tmp_path: Path):
     out = tmp_path / "run"
     assert main(["train", "--preset", "fast", "--out", str(out), "--eval-every", "30", *QUICK]) == 0
