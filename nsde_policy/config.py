@@ -19,6 +19,7 @@ from msgspec import Meta
 
 from nsde_policy.bounds import Count, Fraction, NonNegative, Positive
 from nsde_policy.errors import ConfigError
+from nsde_policy.files import parse_json
 
 _COMPARISONS = {
     "ge": (">=", operator.ge),
@@ -70,13 +71,7 @@ class BaseConfig:
     @classmethod
     def from_json(cls, text: str) -> Self:
         """Read what `to_json` returned."""
-        try:
-            values = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise ConfigError(f"{cls.__name__} is not valid JSON: {error}") from error
-        if not isinstance(values, dict):
-            raise ConfigError(f"{cls.__name__} must be a JSON object, got {type(values).__name__}")
-        return cls.from_dict(values)
+        return cls.from_dict(parse_json(text, name=cls.__name__, error=ConfigError))
 
 
 @functools.cache

@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +26,20 @@ def read_json(path: Path, *, error: type[NsdePolicyError], max_bytes: int = MAX_
         error: If the file cannot be read, is too large or does not hold a JSON object.
     """
     try:
-        if path.exists() and not path.is_file():
-            raise error(f"{path} is not a regular file; expected a JSON file")
-        with path.open("rb") as file:
-            content = file.read(max_bytes + 1)
+        check_regular(path, max_bytes, error=error)
+        content = path.read_bytes()
     except OSError as problem:
         raise error(f"{path} cannot be read: {problem.strerror or problem}") from problem
-    if len(content) > max_bytes:
-        raise error(f"{path} is larger than {max_bytes} bytes, too large for what it should hold")
     return parse_json(content, name=str(path), error=error)
+
+
+def check_regular(path: Path, max_bytes: int, *, error: type[NsdePolicyError]) -> None:
+    """Raise `error` for pipes and devices, which may block, and for files above a size limit."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise error(f"{path} is not a regular file")
+    if found.st_size > max_bytes:
+        raise error(f"{path} has {found.st_size} bytes, the limit is {max_bytes}")
 
 
 def parse_json(content: str | bytes, *, name: str, error: type[NsdePolicyError]) -> dict[str, Any]:

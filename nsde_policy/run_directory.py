@@ -13,7 +13,6 @@ pickle.
 import hashlib
 import json
 import platform
-import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -29,7 +28,7 @@ from nsde_policy import __version__
 from nsde_policy.config import BaseConfig
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.errors import CheckpointError, PluginError
-from nsde_policy.files import replace_file
+from nsde_policy.files import check_regular, read_json, replace_file
 from nsde_policy.run_config import RunConfig
 
 RUN_FORMAT = 1
@@ -77,10 +76,9 @@ class RunRecord:
         return json.dumps(values, indent=2, allow_nan=False)
 
     @classmethod
-    def from_json(cls, text: str) -> "RunRecord":
-        """Read what `to_json` returned, or raise `CheckpointError`."""
+    def from_dict(cls, values: Mapping[str, Any]) -> "RunRecord":
+        """Read the content of `to_json`, or raise `CheckpointError`."""
         try:
-            values = json.loads(text)
             if values["format"] != RUN_FORMAT:
                 raise CheckpointError(f"run format {values['format']}, this version reads {RUN_FORMAT}")
             plugins = dict(values.get("plugins", {}))
@@ -93,7 +91,7 @@ class RunRecord:
                 versions=dict(values["versions"]),
                 plugins=plugins,
             )
-        except (AttributeError, KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             if isinstance(error, CheckpointError | PluginError):
                 raise
             raise CheckpointError(
@@ -133,14 +131,11 @@ class RunDirectory:
 
     def read_record(self) -> RunRecord:
         """Read config.json."""
+        if not self.config.exists():
+            raise CheckpointError(f"{self.path} is not a run directory: it has no config.json")
+        values = read_json(self.config, error=CheckpointError, max_bytes=MAX_CONFIG_BYTES)
         try:
-            _check_file(self.config, MAX_CONFIG_BYTES)
-            return RunRecord.from_json(self.config.read_text())
-        except (OSError, UnicodeDecodeError) as error:
-            raise CheckpointError(
-                f"{self.path} is not a run directory: {self._describe(error)}; "
-                "expected config.json and model.safetensors"
-            ) from None
+            return RunRecord.from_dict(values)
         except (CheckpointError, PluginError) as error:
             raise type(error)(f"{self.path}: {error}") from None
 
@@ -185,29 +180,14 @@ class RunDirectory:
 
     def _read(self, path: Path) -> dict[str, Tensor]:
         try:
-            _check_file(path, MAX_TENSOR_BYTES)
+            check_regular(path, MAX_TENSOR_BYTES, error=CheckpointError)
             tensors: dict[str, Tensor] = load_file(path)
         except (OSError, SafetensorError, ValueError) as error:
-            raise CheckpointError(
-                f"cannot read {path}: {self._describe(error)}; the run is incomplete"
-            ) from None
+            raise CheckpointError(f"cannot read {path}: {error}; the run is incomplete") from None
         for name, tensor in tensors.items():
             if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
                 raise CheckpointError(f"{path}: {name} holds values that are not finite; the file is damaged")
         return tensors
-
-    @staticmethod
-    def _describe(error: Exception) -> str:
-        return error.strerror or str(error) if isinstance(error, OSError) else str(error)
-
-
-def _check_file(path: Path, largest: int) -> None:
-    """Raise `CheckpointError` for pipes, devices and files too large to read."""
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):
-        raise CheckpointError(f"{path} is not a regular file")
-    if found.st_size > largest:
-        raise CheckpointError(f"{path} has {found.st_size} bytes, the limit is {largest}")
 
 
 def fingerprint(weights: Mapping[str, Tensor]) -> str:

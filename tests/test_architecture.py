@@ -12,7 +12,8 @@ ROOT = Path(__file__).parents[1]
 # Layers, lowest first. A room may import itself and every room on a lower line.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "__version__", "assets", "bounds"),
-    ("files", "registry", "config"),
+    ("files",),
+    ("registry", "config"),
     ("core",),
     ("data", "envs"),
     ("encoders", "methods"),

@@ -50,7 +50,7 @@ def test_read_json_rejects_missing_files_folders_and_large_files(tmp_path):
     assert "No such file" in read_error(tmp_path / "a.json")
     assert "not a regular file" in read_error(tmp_path)
     (tmp_path / "a.json").write_text('{"a": 1}')
-    assert "larger than 7 bytes" in read_error(tmp_path / "a.json", max_bytes=7)
+    assert "the limit is 7" in read_error(tmp_path / "a.json", max_bytes=7)
     assert read_json(tmp_path / "a.json", error=ComparisonError, max_bytes=8) == {"a": 1}
 
 

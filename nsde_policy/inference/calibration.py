@@ -13,6 +13,7 @@ import numpy as np
 
 from nsde_policy.config import BaseConfig, require
 from nsde_policy.errors import CheckpointError, ConfigError
+from nsde_policy.files import read_json
 from nsde_policy.inference.spec import PolicySpec
 
 CALIBRATION_FILE = "calibration.json"
@@ -104,12 +105,10 @@ class Calibration(BaseConfig):
         if not path.exists():
             return cls.from_spec(spec)
         try:
-            found = cls.from_json(path.read_text())
-        except (OSError, UnicodeDecodeError, ConfigError, TypeError, ValueError) as error:
-            problem = " ".join(str(error).split())
-            raise CheckpointError(
-                f"cannot read {path}: {problem}; restore the file, or delete it to use default limits"
-            ) from None
+            found = cls.from_dict(read_json(path, error=ConfigError))
+        except (ConfigError, TypeError, ValueError) as error:
+            hint = "restore the file, or delete it to use default limits"
+            raise CheckpointError(f"cannot read {path}: {' '.join(str(error).split())}; {hint}") from None
         return found.check(spec)
 
     def check(self, spec: PolicySpec) -> "Calibration":

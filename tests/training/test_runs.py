@@ -199,8 +199,8 @@ def test_a_diverging_run_keeps_its_last_good_state_and_names_the_cause(tmp_path:
 
 DAMAGES: dict[str, tuple[Callable[[RunDirectory], Any], str]] = {
     "no folder": (lambda r: [f.unlink() for f in r.path.iterdir()], "is not a run directory"),
-    "config is not JSON": (lambda r: r.config.write_text("{"), "not a valid run record"),
-    "config is a list": (lambda r: r.config.write_text("[]"), "not a valid run record"),
+    "config is not JSON": (lambda r: r.config.write_text("{"), "not valid JSON"),
+    "config is a list": (lambda r: r.config.write_text("[]"), "expected a JSON object"),
     "newer format": (lambda r: edit(r, format=9), "run format 9, this version reads 1"),
     "unknown setting": (lambda r: edit(r, config={"modell": {}}), "closest is 'model'"),
     "layout is null": (lambda r: edit(r, layout=None), "not a valid run record"),
@@ -220,7 +220,7 @@ DAMAGES: dict[str, tuple[Callable[[RunDirectory], Any], str]] = {
     ),
     "config is a pickle": (
         lambda r: r.config.write_bytes(pickle.dumps(Payload(r.path))),
-        "is not a run directory",
+        "not valid JSON",
     ),
     "weights of 9 GiB": (lambda r: os.truncate(r.model, 9 * 2**30), "the limit is 8589934592"),
     "config of 17 MiB": (lambda r: os.truncate(r.config, 17 * 2**20), "the limit is 16777216"),
@@ -229,7 +229,7 @@ DAMAGES: dict[str, tuple[Callable[[RunDirectory], Any], str]] = {
         lambda r: r.config.unlink() or r.config.symlink_to("/dev/zero"),
         "not a regular file",
     ),
-    "config nested deeply": (lambda r: r.config.write_text("[" * 100_000), "not a valid run record"),
+    "config nested deeply": (lambda r: r.config.write_text("[" * 100_000), "not valid JSON"),
     "header of a terabyte": (
         lambda r: r.model.write_bytes((2**40).to_bytes(8, "little") + r.model.read_bytes()[8:]),
         "cannot read",
