@@ -6,6 +6,7 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
+from nsde_policy.bounds import Count
 from nsde_policy.errors import ComparisonError
 from nsde_policy.eval.disturbances import Condition
 from nsde_policy.eval.rollout import EpisodeResult
@@ -13,9 +14,8 @@ from nsde_policy.eval.rollout import EpisodeResult
 DECIMALS = 5
 """Decimal places of numbers in result files."""
 
-Count = Annotated[int, msgspec.Meta(ge=0)]
-PositiveCount = Annotated[int, msgspec.Meta(ge=1)]
-Fraction = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Natural = Annotated[int, msgspec.Meta(ge=0)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Score = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
 Cost = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 
@@ -23,13 +23,13 @@ Cost = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 class Episodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Outcomes of one run in columns, one value per start, in the order of the seeds."""
 
-    seed: tuple[Count, ...]
+    seed: tuple[Natural, ...]
     max_reward: tuple[Score, ...]
     """Score of each episode; `Task.score_name` says what it is."""
     success: tuple[bool, ...]
-    final_coverage: tuple[Fraction, ...] | None
+    final_coverage: tuple[Share, ...] | None
     """Progress at the end of each episode; None if the task does not report it."""
-    steps: tuple[Count, ...]
+    steps: tuple[Natural, ...]
 
     def __post_init__(self) -> None:
         columns = {name: getattr(self, name) for name in self.__struct_fields__}
@@ -81,17 +81,17 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Title of the method."""
     method: str
     preset: str
-    train_seed: Count
-    demos: PositiveCount
+    train_seed: Natural
+    demos: Count
     """Number of demonstrations it was trained on."""
-    chunk: PositiveCount
+    chunk: Count
     """Actions executed before planning again (T_a)."""
     sampling: Mapping[str, Any]
     """Sampling settings of the trained model."""
     condition: Condition
     """Disturbances of the episodes."""
-    parameters: Count
-    train_steps: Count
+    parameters: Natural
+    train_steps: Natural
     train_s: Cost | None
     """Training time in seconds, if the run had the device to itself."""
     calls_per_chunk: Cost
