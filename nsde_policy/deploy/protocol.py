@@ -26,8 +26,8 @@ ENVELOPE_BYTES = 1024
 """Upper bound of the bytes of a message that are not array data."""
 MAX_PLAN_SEED = 2**63 - 1
 
-Count = Annotated[int, Meta(ge=1, le=MAX_PLAN_SEED)]
-Number = Annotated[int, Meta(ge=0, le=MAX_PLAN_SEED)]
+PositiveInt64 = Annotated[int, Meta(ge=1, le=MAX_PLAN_SEED)]
+NonNegativeInt64 = Annotated[int, Meta(ge=0, le=MAX_PLAN_SEED)]
 ShortText = Annotated[str, Meta(max_length=500)]
 Seconds = Annotated[float, Meta(gt=0, le=1e9)]
 RefusalCode = Literal["malformed", "wrong_version", "bad_request", "late", "failed", "stopping"]
@@ -37,7 +37,7 @@ class Array(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A finite matrix as raw little-endian bytes."""
 
     dtype: Literal["f4", "f8"]
-    shape: tuple[Count, Count]
+    shape: tuple[PositiveInt64, PositiveInt64]
     data: bytes
 
     def __post_init__(self) -> None:
@@ -67,7 +67,7 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
 class Hello(Message, frozen=True, tag="hello"):
     """First message of a client."""
 
-    protocol: Number
+    protocol: NonNegativeInt64
     version: ShortText
     """Package version, for the log."""
 
@@ -75,7 +75,7 @@ class Hello(Message, frozen=True, tag="hello"):
 class Welcome(Message, frozen=True, tag="welcome"):
     """Reply of the server to `Hello`."""
 
-    protocol: Number
+    protocol: NonNegativeInt64
     version: ShortText
     spec: str
     """The `PolicySpec` as JSON."""
@@ -83,7 +83,7 @@ class Welcome(Message, frozen=True, tag="welcome"):
     """The `Calibration` as JSON."""
     max_message: Annotated[int, Meta(ge=ENVELOPE_BYTES)]
     """Size limit of a message, bytes."""
-    max_steps: Count
+    max_steps: PositiveInt64
     """Largest number of actions of a plan."""
     deadline_s: Seconds
     """Time limit of a plan, seconds."""
@@ -103,18 +103,18 @@ class Welcome(Message, frozen=True, tag="welcome"):
         Raises:
             ProtocolError: If they are invalid, or do not belong together.
         """
-        return _parse(PolicySpec, self.spec), _parse(Calibration, self.calibration)
+        return _parse_config(PolicySpec, self.spec), _parse_config(Calibration, self.calibration)
 
 
 class PlanRequest(Message, frozen=True, tag="plan"):
     """Request of a plan; the same request gets the same plan."""
 
-    id: Number
+    id: NonNegativeInt64
     """Repeated in the reply."""
     states: Array
     """(history, obs_dim + act_dim), newest first."""
-    steps: Count
-    seed: Number
+    steps: PositiveInt64
+    seed: NonNegativeInt64
     deadline_s: Seconds
     """Time after which the client no longer needs the plan, seconds."""
 
@@ -122,7 +122,7 @@ class PlanRequest(Message, frozen=True, tag="plan"):
 class PlanReply(Message, frozen=True, tag="planned"):
     """A plan, as the fields of `nsde_policy.inference.spec.Plan`."""
 
-    id: Number
+    id: NonNegativeInt64
     actions: Array
     states: Array | None
     std: Array | None
@@ -142,7 +142,7 @@ class PlanReply(Message, frozen=True, tag="planned"):
 class Refusal(Message, frozen=True, tag="refusal"):
     """Reason why a request gets no plan."""
 
-    id: Number | None
+    id: NonNegativeInt64 | None
     """None if the request could not be read."""
     code: RefusalCode
     message: ShortText
@@ -201,7 +201,7 @@ def _decode(data: object, kind: Any, limit: int) -> Any:
         raise ProtocolError(f"message is not valid: {' '.join(str(error).split()):.300}") from None
 
 
-def _parse(kind: type[ConfigT], text: str) -> ConfigT:
+def _parse_config(kind: type[ConfigT], text: str) -> ConfigT:
     try:
         return kind.from_json(text)
     except (ValueError, TypeError, OverflowError, RecursionError) as error:

@@ -9,8 +9,8 @@ import torch
 from nsde_policy.cli.main import main
 from nsde_policy.config import NetworkConfig
 from nsde_policy.deploy.export import export_policy
-from nsde_policy.deploy.export.parity import measure
-from nsde_policy.deploy.export.plan_module import Chunk
+from nsde_policy.deploy.export.parity import measure_parity
+from nsde_policy.deploy.export.plan_module import PlanTracer
 from nsde_policy.errors import ConfigError, ExportError, GraphError, OutputError
 from nsde_policy.methods.diffusion.model import DiffusionConfig
 from nsde_policy.methods.ibc import ImplicitBCConfig, ImplicitBCSampling
@@ -30,14 +30,14 @@ def test_export_traces_the_plain_solver_if_the_fused_step_does_not_cover_the_equ
 
 
 def test_outputs_of_another_policy_fail_the_parity_check():
-    asked, other = (Chunk(fresh(neural_sde(), seed=seed), steps=2) for seed in (0, 1))
+    asked, other = (PlanTracer(fresh(neural_sde(), seed=seed), steps=2) for seed in (0, 1))
 
-    def answer(inputs):
-        out = other.fast(*(torch.from_numpy(values) for values in inputs))
+    def run_graph(inputs):
+        out = other.module(*(torch.from_numpy(values) for values in inputs))
         return dict(zip(("actions", "path", "std"), (tensor.numpy() for tensor in out), strict=True))
 
     with pytest.raises(ExportError, match="differs from the policy by"):
-        measure(asked, answer, n=5)
+        measure_parity(asked, run_graph, cases=5)
 
 
 @pytest.mark.parametrize("format", ["onnx", "pt2"])
@@ -81,11 +81,9 @@ def test_export_rejects_unsupported_settings(tmp_path):
     with pytest.raises(ConfigError, match="from 1 to 8 actions"):
         export_policy(fresh(RegressionConfig(network=SMALL)), out, steps=9)
     for name, format in (("policy.txt", "onnx"), ("policy", "onnx"), ("policy.onnx", "pt2")):
-        with pytest.raises(
-            ConfigError, match=f"in the format {format} is a file NAME.{format}, got .*/{name}$"
-        ):
+        with pytest.raises(ConfigError, match=f"of format {format} must be NAME.{format}, got .*/{name}$"):
             export_policy(fresh(RegressionConfig(network=SMALL)), tmp_path / name, format=format)
-    with pytest.raises(ConfigError, match="at least 1 actions, 0 were"):
+    with pytest.raises(ConfigError, match="at least 1 actions, got steps 0"):
         export_policy(fresh(neural_sde()), out, steps=0)
     with pytest.raises(ConfigError, match="seed >= 0"):
         export_policy(fresh(neural_sde()), out, seed=-1)

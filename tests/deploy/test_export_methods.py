@@ -1,4 +1,4 @@
-"""Each method as a graph: what goes in is its noise, what comes out is its plan."""
+"""Tests for exports of every method: noise in, plan out."""
 
 import io
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from nsde_policy.deploy.export import export_policy
-from nsde_policy.deploy.export.plan_module import GivenDraws
+from nsde_policy.deploy.export.plan_module import FixedDraws
 from nsde_policy.deploy.export.torch_export import RECORD_FILE
 from nsde_policy.deploy.runtime.metadata import GraphRecord
 from nsde_policy.methods.bet.model import BehaviourTransformerConfig
@@ -47,7 +47,7 @@ def noise_for(record: GraphRecord, seed: int) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_onnx_answers_as_the_method_plans(method, tmp_path):
+def test_onnx_graph_equals_the_plan_of_each_method(method, tmp_path):
     config, chunk = METHODS[method]
     policy = fresh(config, chunk=chunk)
     exported = export_policy(policy, tmp_path / "policy.onnx", cases=5)
@@ -57,7 +57,7 @@ def test_onnx_answers_as_the_method_plans(method, tmp_path):
         states, noise = some_states(config.history, seed=seed), noise_for(record, seed)
         names = [given.name for given in record.inputs]
         answer = session.run(["actions"], dict(zip(names, [states, *noise], strict=True)))[0]
-        draws = GivenDraws([torch.from_numpy(values) for values in noise])
+        draws = FixedDraws([torch.from_numpy(values) for values in noise])
         expected = policy.model.plan(torch.from_numpy(states)[None], steps=chunk, draws=draws)[0]
         np.testing.assert_allclose(answer, expected, rtol=0, atol=1e-4)
     assert record.spec.method == method
@@ -65,7 +65,7 @@ def test_onnx_answers_as_the_method_plans(method, tmp_path):
 
 
 @pytest.mark.parametrize("method", ["neural_sde", "diffusion", "lstm_gmm"])
-def test_a_pt2_archive_answers_as_the_method_plans_and_holds_its_record(method, tmp_path):
+def test_pt2_archive_equals_the_plan_and_contains_its_record(method, tmp_path):
     config, chunk = METHODS[method]
     policy = fresh(config, chunk=chunk)
     export_policy(policy, tmp_path / "policy.pt2", format="pt2", cases=5)
@@ -75,5 +75,5 @@ def test_a_pt2_archive_answers_as_the_method_plans_and_holds_its_record(method, 
     states, noise = torch.from_numpy(some_states(config.history)), noise_for(record, 0)
     given = [torch.from_numpy(values) for values in noise]
     answer = program.module()(states, *given)[0]
-    expected = policy.model.plan(states[None], steps=chunk, draws=GivenDraws(given))[0]
+    expected = policy.model.plan(states[None], steps=chunk, draws=FixedDraws(given))[0]
     assert torch.allclose(answer, expected, rtol=0, atol=1e-4)

@@ -1,4 +1,4 @@
-"""Small policies with fresh weights, and their exports, shared by tests of the exporter and the runtime."""
+"""Small untrained policies and their exports, for tests of the exporter and the runtime."""
 
 from pathlib import Path
 from typing import Any
@@ -26,15 +26,13 @@ LAYOUT = StateSpec(
     increment_std=(0.02, 0.1, 9.0, 0.3, 0.1),
 )
 """An observation of three numbers and a command of two, an angle in each."""
-STRAIGHT = StateSpec(obs_dim=1, act_dim=1, circular=(), low=(0, 0), high=(1, 9), increment_std=(0.1, 1.0))
-"""No angles."""
 SMALL = NetworkConfig(width=16, depth=2, dropout=0.0)
 
 DDIM = DiffusionConfig(
     unet=UNetConfig(channels=(8,), kernel=3, groups=4, step_embedding=8),
     sampling=DiffusionSampling("ddim", 2),
 )
-"""A Diffusion Policy of two calls."""
+"""A Diffusion Policy with two network calls."""
 
 
 def neural_sde(**changes: Any) -> NeuralSDEConfig:
@@ -42,7 +40,7 @@ def neural_sde(**changes: Any) -> NeuralSDEConfig:
 
 
 def fresh(config: ModelConfig, *, chunk: int = 4, seed: int = 0, layout: StateSpec = LAYOUT) -> Policy:
-    """A policy of these settings that has learned nothing; neighbours are made up."""
+    """Build an untrained policy; nearest neighbours get random data."""
     demos = DemoRecord("made up", "", 1, 2)
     record = RunRecord(RunConfig(model=config, chunk=chunk), layout, "none", seed, demos, {})
     model = build_model(record)
@@ -60,13 +58,13 @@ def _windows(config: Any, layout: StateSpec) -> Windows:
 
 
 def some_states(history: int, layout: StateSpec = LAYOUT, seed: int = 0) -> np.ndarray:
-    """States within the range, (history, d) float32."""
+    """Draw states within the range, (history, d) float32."""
     rng, low, high = np.random.default_rng(seed), np.array(layout.low), np.array(layout.high)
     return (low + (high - low) * rng.random((history, layout.dim))).astype(np.float32)
 
 
 def export_small(folder: Path, **changes: Any) -> Path:
-    """A small Neural SDE as ONNX."""
+    """Export a small Neural SDE as ONNX."""
     from nsde_policy.deploy.export import export_policy
 
     export_policy(fresh(neural_sde(**changes)), folder / "policy.onnx", cases=8)

@@ -1,6 +1,6 @@
-"""Trace, write, check against the policy; what fails the check is never written to its place."""
+"""Export a policy: trace it, compare the graph with the policy, and only then write the file."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
@@ -8,8 +8,9 @@ from typing import Literal
 from nsde_policy import __version__
 from nsde_policy.config import Sampling
 from nsde_policy.deploy.export import onnx_format, parity, torch_export
-from nsde_policy.deploy.export.plan_module import Chunk
-from nsde_policy.deploy.runtime.metadata import FORMAT, GraphRecord
+from nsde_policy.deploy.export.plan_module import PlanTracer
+from nsde_policy.deploy.runtime.metadata import GRAPH_FORMAT, GraphRecord
+from nsde_policy.deploy.runtime.onnx_file import add_metadata, graph_sha256
 from nsde_policy.deploy.runtime.policy import first_action_file
 from nsde_policy.errors import ConfigError
 from nsde_policy.files import check_writable, replace_file
@@ -20,8 +21,8 @@ Format = Literal["onnx", "pt2"]
 
 
 @dataclass(frozen=True)
-class Exported:
-    """One file that was written, and how well it answers."""
+class ExportedFile:
+    """A file that was written and its difference from the policy."""
 
     path: Path
     bytes: int
@@ -29,7 +30,7 @@ class Exported:
     parity: parity.Parity
 
     def as_text(self) -> str:
-        """One line."""
+        """Format as one line for the command line."""
         return (
             f"wrote {self.path}: {self.record.steps} actions, {self.bytes / 1e6:.2f} MB; differs from the "
             f"policy by at most {self.parity.worst:.1e} ranges in {self.parity.cases} cases"
@@ -46,10 +47,21 @@ def export_policy(
     opset: int = 20,
     cases: int = 256,
     seed: int = 0,
-) -> list[Exported]:
-    """Write the plan of a policy as one graph; for methods that pay by the action, the first action's too.
+) -> list[ExportedFile]:
+    """Write the plan of a policy as one graph, and another for the first action if that needs fewer calls.
 
-    Every graph is loaded again and compared with the policy over `cases` random states and noises.
+    Args:
+        policy: A trained policy.
+        out: NAME.onnx or NAME.pt2; the graph of the first action is NAME.first.onnx beside it.
+        format: `onnx`, or `pt2` for torch.export's archive.
+        steps: Actions per plan; the policy's chunk by default.
+        sampling: Replaces the policy's sampling settings.
+        opset: Version of the ONNX operators.
+        cases: Random inputs for which each graph is compared with the policy.
+        seed: Seed of these inputs.
+
+    Raises:
+        ExportError: If the policy cannot be traced or the graph differs from it; nothing is written then.
     """
     if opset not in onnx_format.OPSETS:
         first, last = onnx_format.OPSETS[0], onnx_format.OPSETS[-1]
@@ -60,46 +72,44 @@ def export_policy(
         onnx_format.check_packages()
     check_writable(out)
     if out.suffix != f".{format}":
-        raise ConfigError(f"a policy in the format {format} is a file NAME.{format}, got {out}")
-    whole = Chunk(policy, policy.chunk if steps is None else steps, sampling)
-    wanted = {out: whole}
-    chosen = whole.reference.sampling
-    if policy.model.network_calls(1, chosen) < policy.model.network_calls(whole.steps, chosen):
-        wanted[first_action_file(out)] = Chunk(policy, 1, sampling)
-    made = {path: _made(policy, chunk, format, opset, cases, seed) for path, chunk in wanted.items()}
-    first_action_file(out).unlink(missing_ok=True)  # one of another policy must not stay beside this one
-    for path, (content, _, _) in made.items():
+        raise ConfigError(f"the output file of format {format} must be NAME.{format}, got {out}")
+    chunk = PlanTracer(policy, policy.chunk if steps is None else steps, sampling)
+    tracers = {out: chunk}
+    chosen = chunk.reference.sampling
+    if policy.model.network_calls(1, chosen) < policy.model.network_calls(chunk.steps, chosen):
+        tracers[first_action_file(out)] = PlanTracer(policy, 1, sampling)
+    files = {}
+    for path, tracer in tracers.items():
+        content, record, run_graph = _build(policy, tracer, format, opset)
+        found = parity.measure_parity(tracer, run_graph, cases=cases, seed=seed)
+        files[path] = content, ExportedFile(path, len(content), record, found)
+    first_action_file(out).unlink(missing_ok=True)  # it may belong to an earlier export
+    for path, (content, _) in files.items():
         replace_file(path, content)
-    return [Exported(path, len(content), record, found) for path, (content, record, found) in made.items()]
+    return [exported for _, exported in files.values()]
 
 
-def _made(
-    policy: Policy, chunk: Chunk, format: Format, opset: int, cases: int, seed: int
-) -> tuple[bytes, GraphRecord, parity.Parity]:
-    """A file's content, checked."""
-    if format == "onnx":
-        bare = onnx_format.to_onnx(chunk, opset=opset)
-        record = _record(policy, chunk, onnx_format.digest(bare), ("onnx", f"opset {opset}"))
-        content = onnx_format.with_record(bare, record)
-        answer = onnx_format.answerer(content)
-    else:
-        record = _record(policy, chunk, "", ())
-        content = torch_export.to_pt2(chunk, record)
-        answer = torch_export.answerer(content)
-    return content, record, parity.measure(chunk, answer, n=cases, seed=seed)
-
-
-def _record(policy: Policy, chunk: Chunk, digest: str, also: tuple[str, ...]) -> GraphRecord:
-    packages = ("torch", "numpy", *(name for name in also if " " not in name))
+def _build(
+    policy: Policy, tracer: PlanTracer, format: Format, opset: int
+) -> tuple[bytes, GraphRecord, parity.RunGraph]:
+    """Return the content of a file, its record, and a function that runs it as loaded from the content."""
+    packages = ["torch", "numpy", *(["onnx"] if format == "onnx" else [])]
     versions = [f"nsde_policy {__version__}", *(f"{name} {metadata.version(name)}" for name in packages)]
-    return GraphRecord(
-        format=FORMAT,
-        spec=chunk.spec,
-        steps=chunk.steps,
-        foresees=chunk.foresees,
+    record = GraphRecord(
+        format=GRAPH_FORMAT,
+        spec=tracer.spec,
+        steps=tracer.steps,
+        foresees=tracer.foresees,
         calibration=policy.calibration,
-        inputs=chunk.inputs,
+        inputs=tracer.inputs,
         fingerprint=fingerprint(policy.model.state_dict()),
-        graph_sha256=digest,
-        made_with=(*versions, *(name for name in also if " " in name)),
+        graph_sha256="",
+        made_with=tuple(versions),
     )
+    if format == "pt2":
+        content = torch_export.build_pt2(tracer, record)
+        return content, record, torch_export.load_pt2(content)
+    bare = onnx_format.build_onnx(tracer, opset=opset)
+    record = replace(record, graph_sha256=graph_sha256(bare), made_with=(*versions, f"opset {opset}"))
+    content = add_metadata(bare, record.to_json())
+    return content, record, onnx_format.load_onnx(content)

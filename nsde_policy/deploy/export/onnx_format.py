@@ -1,4 +1,4 @@
-"""The plan of a policy as ONNX."""
+"""Export a plan as ONNX."""
 
 import io
 import logging
@@ -9,20 +9,19 @@ from contextlib import contextmanager, redirect_stdout
 import numpy as np
 import torch
 
-from nsde_policy.deploy.export.onnx_operators import translations
-from nsde_policy.deploy.export.parity import Answer, Answerer
-from nsde_policy.deploy.export.plan_module import Chunk
+from nsde_policy.deploy.export.onnx_operators import build_translations
+from nsde_policy.deploy.export.parity import GraphOutputs, RunGraph
+from nsde_policy.deploy.export.plan_module import PlanTracer
 from nsde_policy.deploy.runtime.graph import Graph
-from nsde_policy.deploy.runtime.metadata import ACTIONS, PATH, STD, GraphRecord
-from nsde_policy.deploy.runtime.onnx_file import graph_sha256, with_metadata
+from nsde_policy.deploy.runtime.metadata import ACTIONS, PATH, STD
 from nsde_policy.errors import ExportError, MissingDependencyError
 
 OPSETS = range(18, 24)
-"""Versions of ONNX's operators that can be asked for; Gelu is one operator from 20 on."""
+"""Supported versions of the ONNX operators; from 20 on, Gelu is one operator."""
 
 
 def check_packages() -> None:
-    """Everything that writing and checking ONNX needs."""
+    """Raise `MissingDependencyError` if a package that writes or runs ONNX is not installed."""
     for package in ("onnx", "onnxscript", "onnxruntime"):
         try:
             __import__(package)
@@ -30,53 +29,43 @@ def check_packages() -> None:
             raise MissingDependencyError.extra(package, "onnx") from None
 
 
-def to_onnx(chunk: Chunk, *, opset: int) -> bytes:
-    """The graph, without its record."""
-    with _quiet():
+def build_onnx(tracer: PlanTracer, *, opset: int) -> bytes:
+    """Trace a plan and return the ONNX file without its record."""
+    with _silence_exporter():
         try:
             program = torch.onnx.export(
-                chunk.fast,
-                chunk.example(),
+                tracer.module,
+                tracer.build_example(),
                 dynamo=True,
                 opset_version=opset,
-                input_names=[given.name for given in chunk.inputs],
-                output_names=[ACTIONS, PATH, STD] if chunk.foresees else [ACTIONS],
-                custom_translation_table=translations(),
+                input_names=[given.name for given in tracer.inputs],
+                output_names=[ACTIONS, PATH, STD] if tracer.foresees else [ACTIONS],
+                custom_translation_table=build_translations(),
                 verbose=False,
             )
         except torch.onnx.OnnxExporterError as error:
-            raise ExportError(f"this policy cannot be written as ONNX: {_cause(error)}") from None
+            raise ExportError(f"cannot export this policy as ONNX: {_format_innermost(error)}") from None
     assert program is not None
     content: bytes = program.model_proto.SerializeToString()
     return content
 
 
-def with_record(content: bytes, record: GraphRecord) -> bytes:
-    """The file as it is shipped."""
-    return with_metadata(content, record.to_json())
-
-
-def digest(content: bytes) -> str:
-    """What the record says of the graph."""
-    return graph_sha256(content)
-
-
-def answerer(content: bytes) -> Answerer:
-    """How the file answers, through the loader that robots use."""
+def load_onnx(content: bytes) -> RunGraph:
+    """Load an exported file with the runtime, and return a function that runs it."""
     graph = Graph(content)
 
-    def answer(inputs: list[np.ndarray]) -> Answer:
+    def run(inputs: list[np.ndarray]) -> GraphOutputs:
         for buffer, values in zip(graph.inputs.values(), inputs, strict=True):
             buffer[...] = values
         graph.run()
         return {name: array.copy() for name, array in graph.outputs.items()}
 
-    return answer
+    return run
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """The exporter tells its progress to whoever listens; nobody asked."""
+def _silence_exporter() -> Iterator[None]:
+    """Suppress progress messages and warnings of the exporter."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -88,8 +77,7 @@ def _quiet() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _cause(error: BaseException) -> str:
-    """The innermost reason, in one line."""
+def _format_innermost(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
     return " ".join(str(error).split())[:300]

@@ -1,4 +1,4 @@
-"""Does an exported graph answer as the policy does? Asked with many states and seeds, as it will be run."""
+"""Compare an exported graph with its policy on random states and noise."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -6,59 +6,64 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from nsde_policy.deploy.export.plan_module import Chunk
+from nsde_policy.deploy.export.plan_module import PlanTracer
 from nsde_policy.deploy.runtime.metadata import ACTIONS, PATH, STD
 from nsde_policy.errors import ExportError
 
-TOLERANCE = 1e-5
-"""Largest difference, in ranges of the demonstrations: float32 itself holds seven digits of a pixel."""
-MARGIN = 0.1
-"""States lie in the demonstrations' range, widened by this fraction of it on both sides."""
+PARITY_TOLERANCE = 1e-5
+"""Largest allowed difference, in ranges of the demonstrations."""
+STATE_MARGIN = 0.1
+"""States are drawn from the demonstrated range, widened by this fraction on both sides."""
 
-Answer = dict[str, np.ndarray]
-Answerer = Callable[[list[np.ndarray]], Answer]
-"""The inputs of a graph in order → its outputs by name."""
+GraphOutputs = dict[str, np.ndarray]
+RunGraph = Callable[[list[np.ndarray]], GraphOutputs]
+"""Run a graph: its inputs in order → its outputs by name."""
 
 
 @dataclass(frozen=True)
 class Parity:
-    """How far a graph was from the policy at worst."""
+    """Largest difference between a graph and its policy."""
 
     worst: float
-    """In ranges of the demonstrations."""
+    """Largest difference, in ranges of the demonstrations."""
     cases: int
 
 
-def cases(chunk: Chunk, n: int, seed: int) -> Iterator[list[np.ndarray]]:
-    """Inputs of the graph: states near the demonstrations that move as those do, and noise, all float32."""
-    spec, rng = chunk.spec, np.random.default_rng(seed)
-    low, high, pace = (np.array(values) for values in (spec.low, spec.high, spec.increment_std))
-    for _ in range(n):
-        now = low + (high - low) * rng.uniform(-MARGIN, 1 + MARGIN, len(low))
-        before = pace * rng.standard_normal((spec.history - 1, len(low)))
+def draw_inputs(tracer: PlanTracer, cases: int, seed: int) -> Iterator[list[np.ndarray]]:
+    """Draw inputs of the graph: plausible states with history, and noise, all float32."""
+    spec, rng = tracer.spec, np.random.default_rng(seed)
+    low, high, step = (np.array(values) for values in (spec.low, spec.high, spec.increment_std))
+    for _ in range(cases):
+        now = low + (high - low) * rng.uniform(-STATE_MARGIN, 1 + STATE_MARGIN, len(low))
+        before = step * rng.standard_normal((spec.history - 1, len(low)))
         states = np.concatenate([now[None], now - before.cumsum(0)])
         noise = (
             rng.standard_normal(given.shape) if given.kind == "normal" else rng.random(given.shape)
-            for given in chunk.inputs[1:]
+            for given in tracer.inputs[1:]
         )
         yield [np.asarray(values, np.float32) for values in (states, *noise)]
 
 
-def measure(chunk: Chunk, answer: Answerer, *, n: int = 256, seed: int = 0) -> Parity:
-    """The largest difference over n cases; `ExportError` where it is too large."""
-    scale = np.array(chunk.spec.high) - np.array(chunk.spec.low)
-    scales = {ACTIONS: scale[chunk.spec.obs_dim :], PATH: scale, STD: scale[chunk.spec.obs_dim :]}
+def measure_parity(tracer: PlanTracer, run_graph: RunGraph, *, cases: int = 256, seed: int = 0) -> Parity:
+    """Measure the largest difference between a graph and its policy.
+
+    Raises:
+        ExportError: If it exceeds `PARITY_TOLERANCE`.
+    """
+    spec = tracer.spec
+    scale = np.array(spec.high) - np.array(spec.low)
+    scales = {ACTIONS: scale[spec.obs_dim :], PATH: scale, STD: scale[spec.obs_dim :]}
     worst = 0.0
-    for inputs in cases(chunk, n, seed):
-        expected = chunk.reference(*(torch.from_numpy(values) for values in inputs))
-        found = answer(inputs)
+    for inputs in draw_inputs(tracer, cases, seed):
+        expected = tracer.reference(*(torch.from_numpy(values) for values in inputs))
+        found = run_graph(inputs)
         for name, tensor in zip((ACTIONS, PATH, STD), expected, strict=False):
-            with np.errstate(invalid="ignore"):  # ∞ − ∞, which is counted as ∞
+            with np.errstate(invalid="ignore"):  # ∞ − ∞ counts as ∞
                 difference = float(np.max(np.abs(found[name] - tensor.numpy()) / scales[name]))
             worst = max(worst, difference if np.isfinite(difference) else np.inf)
-    if worst > TOLERANCE:
+    if worst > PARITY_TOLERANCE:
         raise ExportError(
             f"the exported graph differs from the policy by {worst:.2g} ranges of the demonstrations in "
-            f"{n} cases, at most {TOLERANCE:g} is allowed; nothing was written"
+            f"{cases} cases, at most {PARITY_TOLERANCE:g} is allowed; nothing was written"
         )
-    return Parity(worst, n)
+    return Parity(worst, cases)

@@ -1,4 +1,4 @@
-"""What an exported graph says of itself: a JSON object in the metadata of the file."""
+"""Record of an exported graph: a JSON object in the metadata of the file."""
 
 import math
 from dataclasses import dataclass
@@ -8,74 +8,71 @@ from nsde_policy.config import BaseConfig, require
 from nsde_policy.inference.calibration import Calibration
 from nsde_policy.inference.spec import PolicySpec
 
-FORMAT = 2
-"""Version of exported files; another one is refused."""
-KEY = "nsde_policy"
-"""Name of the metadata entry that holds the record."""
+GRAPH_FORMAT = 2
+"""Version of exported files; other versions are rejected."""
+RECORD_KEY = "nsde_policy"
+"""Key of the record in the metadata."""
 ACTIONS, PATH, STD = "actions", "path", "std"
-"""Names of the outputs: (steps, act_dim); for methods that foresee states also (steps + 1, d) and σ of each
-action, (steps, act_dim)."""
-MOST_NUMBERS = 1 << 24
-"""Most numbers of one input: a file that asks for more is not one of ours."""
+"""Names of the outputs: actions (steps, act_dim); from methods that predict states also the path
+(steps + 1, d) and σ of each action (steps, act_dim)."""
+MAX_INPUT_SIZE = 1 << 24
+"""Largest number of elements of an input."""
 
 
 @dataclass(frozen=True)
 class GraphInput(BaseConfig):
-    """One input of the graph, float32."""
+    """One float32 input of the graph."""
 
     name: str
     kind: Literal["states", "normal", "uniform"]
-    """What belongs there: what was seen; standard normal numbers; numbers in [0, 1)."""
+    """Observed states, standard normal numbers, or uniform numbers in [0, 1)."""
     shape: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        small = all(size >= 0 for size in self.shape) and math.prod(self.shape) <= MOST_NUMBERS
-        require(self, small, f"{self.name!r} cannot have the shape {self.shape}")
 
 
 @dataclass(frozen=True)
 class GraphRecord(BaseConfig):
-    """A policy as one graph: states and noise in, a chunk of actions out."""
+    """Inputs, outputs and origin of an exported graph."""
 
     format: int
     spec: PolicySpec
-    """Sizes of the policy; its longest chunk is what the graph computes."""
+    """Sizes of the policy; its longest chunk is `steps`."""
     steps: int
-    """Actions the graph computes."""
+    """Number of actions of a plan."""
     foresees: bool
-    """Whether it also answers with the states it expects, `path`, and how unsure each action is, `std`."""
+    """Whether the outputs include `path` and `std`."""
     calibration: Calibration
-    """What a control loop takes from the demonstrations."""
+    """Limits and statistics for a control session."""
     inputs: tuple[GraphInput, ...]
-    """In the order the noise is drawn; the first is `states`, (history, obs_dim + act_dim), newest first."""
+    """`states`, (history, obs_dim + act_dim), newest first; then noise in the order it is drawn."""
     fingerprint: str
-    """SHA-256 of the weights of the run it was exported from."""
+    """SHA-256 of the weights of the exported run."""
     graph_sha256: str
-    """SHA-256 of the graph in the file, so that damage is seen; empty for formats that check themselves."""
+    """SHA-256 of the graph in the file, to detect damage; empty for pt2, which has checksums."""
     made_with: tuple[str, ...]
-    """Packages and versions."""
+    """Versions of the packages that exported it."""
 
     def __post_init__(self) -> None:
-        require(
-            self, self.format == FORMAT, f"format {self.format}, this version reads {FORMAT}; export it again"
-        )
+        problem = f"format {self.format}, this version reads {GRAPH_FORMAT}; export it again"
+        require(self, self.format == GRAPH_FORMAT, problem)
         self.calibration.check(self.spec)
         d = self.spec.obs_dim + self.spec.act_dim
         states = GraphInput("states", "states", (self.spec.history, d))
-        require(
-            self, self.inputs[:1] == (states,), f"the first input must be {states}, got {self.inputs[:1]}"
-        )
+        problem = f"the first input must be {states}, got {self.inputs[:1]}"
+        require(self, self.inputs[:1] == (states,), problem)
         kinds = [given.kind for given in self.inputs[1:]]
         require(self, "states" not in kinds, "only the first input may be states")
+        for given in self.inputs:
+            valid = min(given.shape, default=0) >= 0 and math.prod(given.shape) <= MAX_INPUT_SIZE
+            require(self, valid, f"input {given.name!r} has an invalid shape {given.shape}")
         names = [given.name for given in self.inputs]
-        require(self, len(set(names)) == len(names), f"two inputs share a name: {names}")
+        require(self, len(set(names)) == len(names), f"duplicate input names: {names}")
         require(self, 1 <= self.steps <= 10_000, f"need 1 <= steps <= 10000, got {self.steps}")
-        held = self.spec.longest_chunk == self.steps and 1 <= self.spec.chunk <= self.steps
-        require(self, held, f"a graph of {self.steps} actions cannot have the chunk sizes of its spec")
+        fits = self.spec.longest_chunk == self.steps and 1 <= self.spec.chunk <= self.steps
+        require(self, fits, f"the chunk sizes of the spec do not fit a graph of {self.steps} actions")
 
     @property
     def outputs(self) -> dict[str, tuple[int, ...]]:
-        """Name and shape of each output."""
+        """Names and shapes of the outputs."""
         shapes: dict[str, tuple[int, ...]] = {ACTIONS: (self.steps, self.spec.act_dim)}
         if self.foresees:
             shapes[PATH] = (self.steps + 1, self.spec.obs_dim + self.spec.act_dim)

@@ -1,4 +1,4 @@
-"""An exported policy, asked for actions: the verbs of `Policy` on numpy and onnxruntime."""
+"""An exported policy with the methods of `Policy`, on numpy and onnxruntime."""
 
 import threading
 from pathlib import Path
@@ -8,7 +8,7 @@ import numpy as np
 
 from nsde_policy.deploy.runtime.graph import Graph
 from nsde_policy.deploy.runtime.metadata import ACTIONS, PATH, STD, GraphRecord
-from nsde_policy.deploy.runtime.onnx_file import LARGEST_BYTES
+from nsde_policy.deploy.runtime.onnx_file import MAX_GRAPH_BYTES
 from nsde_policy.errors import ConfigError, GraphError
 from nsde_policy.inference.base import NumpyPolicy, require_int, require_seed
 from nsde_policy.inference.history import History
@@ -16,19 +16,19 @@ from nsde_policy.inference.spec import Plan
 
 
 def first_action_file(path: Path) -> Path:
-    """Where the graph for the first action alone stands, beside that of the chunk."""
+    """Return the path of the graph for the first action, beside that of the chunk."""
     return path.with_name(f"{path.stem}.first{path.suffix}")
 
 
 class RuntimePolicy(NumpyPolicy):
-    """A policy that `nsde-policy export --format onnx` wrote.
+    """A policy written by `nsde-policy export --format onnx`.
 
         policy = RuntimePolicy.load("policy.onnx")
         policy.reset(seed=0)
         action = policy.select_action(obs)        # once per control period
 
-    Noise comes from numpy's generators: a seed gives the same plan here each time, and another one of the
-    same law as the seed does on torch. Several threads may ask for plans.
+    Noise comes from numpy's generators: plans are reproducible with a seed, but differ from those of torch
+    with the same seed. It is thread-safe.
     """
 
     def __init__(self, chunk: Graph, first: Graph | None = None, *, seed: int = 0) -> None:
@@ -40,17 +40,17 @@ class RuntimePolicy(NumpyPolicy):
 
     @classmethod
     def load(
-        cls, path: Path | str, *, seed: int = 0, threads: int = 1, largest_bytes: int = LARGEST_BYTES
+        cls, path: Path | str, *, seed: int = 0, threads: int = 1, max_bytes: int = MAX_GRAPH_BYTES
     ) -> Self:
-        """Load strictly; where NAME.first.onnx stands beside NAME.onnx, it answers for single actions."""
+        """Load and validate a file, and NAME.first.onnx beside it, if any, for plans of one action."""
         path = Path(path)
-        chunk = Graph.load(path, threads=threads, largest_bytes=largest_bytes)
-        beside = first_action_file(path)
-        if not beside.exists():
+        chunk = Graph.load(path, threads=threads, max_bytes=max_bytes)
+        first_path = first_action_file(path)
+        if not first_path.exists():
             return cls(chunk, seed=seed)
-        first = Graph.load(beside, threads=threads, largest_bytes=largest_bytes)
+        first = Graph.load(first_path, threads=threads, max_bytes=max_bytes)
         if first.record.steps != 1 or first.record.fingerprint != chunk.record.fingerprint:
-            raise GraphError(f"{beside} is refused: it does not belong to {path.name}; export both again")
+            raise GraphError(f"{first_path} does not belong to {path.name}; export both again")
         return cls(chunk, first, seed=seed)
 
     def _plan_with(self, history: History, rng: np.random.Generator) -> np.ndarray:
@@ -61,15 +61,15 @@ class RuntimePolicy(NumpyPolicy):
         return self._plan(states, self._check_steps(steps), np.random.default_rng(require_seed(seed)))
 
     def first_action(self, states: np.ndarray, *, seed: int) -> np.ndarray:
-        """The first action of `plan_from` alone, (act_dim,); quick where it has a graph of its own."""
+        """Plan the first action only, (act_dim,); faster if it has its own graph."""
         action: np.ndarray = self.plan_from(states, steps=1, seed=seed).actions[0]
         return action
 
     def _plan(self, states: np.ndarray, steps: int, rng: np.random.Generator) -> Plan:
         graph = self._first if steps == 1 and self._first is not None else self._chunk
-        seen = self._check_states(states)
+        checked = self._check_states(states)
         with self._lock:
-            graph.inputs["states"][:] = seen
+            graph.inputs["states"][:] = checked
             graph.draw(rng)
             graph.run()
             actions = graph.outputs[ACTIONS][:steps].astype(np.float64)
@@ -78,14 +78,13 @@ class RuntimePolicy(NumpyPolicy):
                 path = graph.outputs[PATH][: steps + 1].astype(np.float64)
                 std = graph.outputs[STD][:steps].astype(np.float64)
         if not np.isfinite(actions).all():
-            raise GraphError(f"the policy answered with actions that are not finite, from {seen.tolist()}")
+            raise GraphError(f"the policy planned actions that are not finite, from {checked.tolist()}")
         return Plan(actions=actions, states=path, std=std)
 
     def _check_steps(self, steps: int) -> int:
         steps = require_int(steps, "steps")
         if not 1 <= steps <= self.record.steps:
             raise ConfigError(
-                f"a plan of this graph holds from 1 to {self.record.steps} actions, {steps} were asked for; "
-                "export it with more --steps"
+                f"need steps from 1 to {self.record.steps} for this graph, got {steps}; export more --steps"
             )
         return steps
