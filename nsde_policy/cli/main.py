@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     _configure_logging()
     command: Command | None = None
     try:
-        command = _parse_command(args)
+        command = _parse_flags(args)
         command.run()
     except SystemExit as stop:  # tyro has printed the help text or the error
         return int(stop.code or 0)
@@ -103,7 +103,7 @@ def _configure_logging() -> None:
         logger.setLevel(logging.INFO)
 
 
-def _parse_command(args: list[str]) -> Command:
+def _parse_flags(args: list[str]) -> Command:
     """Parse the flags of one command; exit with tyro's own message if they are invalid."""
     chosen: Any = COMMANDS
     prog = "nsde-policy"
