@@ -55,9 +55,9 @@ class RecordingDraws(Draws):
 class PlanModule(nn.Module):
     """The plan of a method for one row and given noise."""
 
-    def __init__(self, model: PolicyModel[Any], steps: int, sampling: Sampling) -> None:
+    def __init__(self, model: PolicyModel[Any], steps: int, sampling: Sampling, obs_dim: int) -> None:
         super().__init__()
-        self.model, self.steps, self.sampling = model, steps, sampling
+        self.model, self.steps, self.sampling, self.obs_dim = model, steps, sampling, obs_dim
 
     @torch.no_grad()
     def forward(self, states: Tensor, *noise: Tensor) -> tuple[Tensor, ...]:
@@ -73,8 +73,7 @@ class PlanModule(nn.Module):
                 states[None], steps=self.steps, draws=draws, sampling=self.sampling
             )
             (std,) = self.model.futures_std(states[None], path[None], sampling=self.sampling)
-            obs_dim = self.model.layout.spec.obs_dim
-            return path[1:, obs_dim:], path, std[:, obs_dim:]
+            return path[1:, self.obs_dim :], path, std[:, self.obs_dim :]
         return (self.model.plan(states[None], steps=self.steps, draws=draws, sampling=self.sampling)[0],)
 
 
@@ -91,7 +90,7 @@ class PlanTracer:
                 "use fewer --steps, or --sampling scheduler=ddim steps=10"
             )
         self.steps = steps
-        self.reference = PlanModule(model, steps, chosen)
+        self.reference = PlanModule(model, steps, chosen, policy.spec.obs_dim)
         self.foresees = model.foresees_states
         self.inputs = self._find_inputs(policy.spec)
         self.spec = replace(policy.spec, longest_chunk=steps, chunk=min(policy.chunk, steps))

@@ -142,7 +142,7 @@ class FusedStep:
     def walk(self, x0: Tensor, noise: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield, for every control period, the state at its end and g at its start, both (rows, d)."""
         dt = torch.full((), self.period, dtype=x0.dtype, device=x0.device) / self.substeps
-        kicks = (noise * dt.sqrt()).flatten(0, 1).split(len(x0))
+        kicks = torch.split((noise * dt.sqrt()).flatten(0, 1), len(x0))
         x, now = x0, x0[:, : self.layout.dim]
         for k, kick in enumerate(kicks):
             drift, diffusion = self._coefficients(x)
