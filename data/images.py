@@ -1,7 +1,6 @@
 """Images of a store, read on demand as uint8."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,17 +30,15 @@ class LazyFrames:
             start, stop, step = index.indices(len(self))
             if step != 1:
                 raise IndexError(f"only consecutive frames can be sliced, got a step of {step}")
-            return self._read(start, max(start, stop))
-        if not -len(self) <= index < len(self):
+        elif -len(self) <= index < len(self):
+            frame = index % len(self)
+            return self[frame : frame + 1].reshape(self.shape[1:])
+        else:
             raise IndexError(f"frame {index} of {len(self)}")
-        frame = index % len(self)
-        return self._read(frame, frame + 1).reshape(self.shape[1:])
-
-    def _read(self, start: int, stop: int) -> npt.NDArray[np.uint8]:
-        values = self._array.read(start, stop)
+        values = self._array.read(start, max(start, stop))
         if values.dtype == np.uint8:
-            return values.astype(np.uint8, copy=False)
-        rounded: npt.NDArray[np.floating[Any]] = np.rint(values)
+            return values
+        rounded = np.rint(values)
         outside = ~((rounded >= 0) & (rounded <= 255))
         if outside.any():
             at = np.unravel_index(int(np.argmax(outside)), values.shape)
@@ -63,5 +60,5 @@ def open_images(
     ends, (array,) = store.open_episodes([f"data/{key}"])
     if len(array.shape) < 3:
         raise ArrayError(f"{array.name} has shape {array.shape}, expected images (frames, height, width, …)")
-    array.check_chunks(int(ends[-1]), accept_omitted=accept_omitted_chunks)
+    array.check_chunks(int(ends[-1]))
     return LazyFrames(array, int(ends[-1]))

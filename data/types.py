@@ -33,12 +33,9 @@ class Episode:
     """Actions commanded at the same instants, (T, act_dim)."""
 
     def __post_init__(self) -> None:
-        for field in ("obs", "act"):
-            object.__setattr__(self, field, _convert_frames(getattr(self, field), field))
-        check_lengths({"obs": len(self.obs), "act": len(self.act)})
-        ends = check_ends(np.array([len(self.obs)]), len(self.obs))
-        for field, values in (("obs", self.obs), ("act", self.act)):
-            check_finite(values, column_names(field, values.shape[1]), ends)
+        alone = Demonstrations(self.obs, self.act, np.array(np.shape(self.obs)[:1]))
+        object.__setattr__(self, "obs", alone.obs)
+        object.__setattr__(self, "act", alone.act)
 
     def __len__(self) -> int:
         return len(self.obs)
@@ -68,11 +65,11 @@ class Demonstrations:
     """Path the demonstrations were loaded from."""
 
     def __post_init__(self) -> None:
-        check_lengths({"obs": len(self.obs), "act": len(self.act)})
-        ends = check_ends(np.asarray(self.episode_ends), len(self.obs))
+        frames = {part: _convert_frames(getattr(self, part), part) for part in ("obs", "act")}
+        check_lengths({part: len(values) for part, values in frames.items()})
+        ends = check_ends(np.asarray(self.episode_ends), len(frames["obs"]))
         object.__setattr__(self, "episode_ends", _make_read_only(ends))
-        for part, angles in (("obs", "angles"), ("act", "act_angles")):
-            values = _convert_frames(getattr(self, part), part)
+        for (part, values), angles in zip(frames.items(), ("angles", "act_angles"), strict=True):
             width = values.shape[1]
             names = getattr(self, f"{part}_names") or column_names(part, width)
             if len(names) != width:

@@ -8,7 +8,8 @@ import numpy as np
 from nsde_policy.data.readers.base import Reader
 from nsde_policy.data.readers.registry import register_reader
 from nsde_policy.data.types import Demonstrations, column_names
-from nsde_policy.data.zarr_store.store import Store, declared_angles
+from nsde_policy.data.zarr_store.files import ROOT_KEYS
+from nsde_policy.data.zarr_store.store import Store, read_columns
 from nsde_policy.errors import ArrayError
 
 
@@ -20,7 +21,7 @@ class ZarrReader(Reader):
 
     def probe(self, path: Path) -> bool:
         """Recognise zarr directories and zip files."""
-        return path.suffix == ".zip" or any((path / key).exists() for key in (".zgroup", "zarr.json"))
+        return path.suffix == ".zip" or any((path / key).exists() for key in ROOT_KEYS)
 
     def load(
         self,
@@ -45,16 +46,20 @@ class ZarrReader(Reader):
             raise ArrayError("no observation array was named; give at least one, such as 'state'")
         with Store(path, episode_ends=episode_ends, accept_omitted_chunks=accept_omitted_chunks) as store:
             ends, arrays = store.open_episodes([f"data/{key}" for key in (*obs_keys, act_key)])
-            *obs, act = (store.read_columns(array, int(ends[-1])) for array in arrays)
-            names = [column_names(key, o.shape[1]) for key, o in zip(obs_keys, obs, strict=True)]
+            *obs, act = (read_columns(array, int(ends[-1])) for array in arrays)
+            if angles is None:
+                offsets = np.cumsum([0, *(o.shape[1] for o in obs)]).tolist()
+                angles = [
+                    at + column for at, a in zip(offsets, arrays[:-1], strict=False) for column in a.angles
+                ]
             return Demonstrations(
                 obs=np.concatenate(obs, axis=1) if len(obs) > 1 else obs[0],
                 act=act,
                 episode_ends=ends,
-                angles=declared_angles(*arrays[:-1]) if angles is None else tuple(angles),
-                act_angles=declared_angles(arrays[-1]) if act_angles is None else tuple(act_angles),
+                angles=tuple(angles),
+                act_angles=arrays[-1].angles if act_angles is None else tuple(act_angles),
                 rate_hz=store.attributes.get("rate_hz") if rate_hz is None else rate_hz,
-                obs_names=tuple(name for group in names for name in group),
+                obs_names=sum((column_names(k, o.shape[1]) for k, o in zip(obs_keys, obs, strict=True)), ()),
                 act_names=column_names(act_key, act.shape[1]),
                 source=str(path),
             )

@@ -1,20 +1,36 @@
-"""Arrays of a store: validated metadata, chunk checks, reading of frame ranges."""
+"""Arrays of a store: detection of missing and truncated chunks, reading of frame ranges.
 
-import re
+zarr returns the fill value for a missing chunk or an emptied shard, and Blosc decodes a truncated chunk into
+whatever lies behind it in memory. A flipped bit in a chunk stored without a checksum that still decodes
+cannot be detected.
+"""
+
+import json
+import math
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from nsde_policy.data.zarr_store.chunks import ChunkFault, codec_names, find_chunk_faults
-from nsde_policy.data.zarr_store.files import Files
-from nsde_policy.errors import ArrayError, DamagedStoreError
-from nsde_policy.files import parse_json
+from nsde_policy.data.types import check_angles
+from nsde_policy.data.zarr_store.files import StoreFiles
+from nsde_policy.errors import DamagedStoreError, EpisodeError
 
-MAX_METADATA_BYTES = 16 * 2**20
-_REAL_DTYPE = re.compile(r"[<>|=]?[biuf]\d+|bool|u?int\d+|float\d+")
+BLOSC_HEADER = struct.Struct("<4B3I")
+"""Version, inner version, flags, item size; bytes unpacked, block size, bytes packed."""
+OMITTED = 2**64 - 1
+"""Offset of an omitted chunk in the index of a shard."""
+
+
+class ChunkFault(NamedTuple):
+    """A missing or damaged chunk."""
+
+    message: str
+    missing: bool = False
+    """True if the chunk does not exist, which may be intended; False if it is damaged."""
 
 
 @dataclass(frozen=True)
@@ -23,13 +39,13 @@ class StoredArray:
 
     name: str
     """Path in the store, such as data/state."""
-    attributes: dict[str, Any]
-    """Attributes of the array, such as its angle columns."""
     zarray: Any
     """The zarr array."""
-    metadata: dict[str, Any]
-    """Content of `.zarray` or `zarr.json`."""
-    files: Files
+    codecs: list[dict[str, Any]]
+    """Metadata of the codecs, in order of encoding."""
+    files: StoreFiles
+    accept_omitted: bool
+    """Whether chunks that do not exist hold the fill value."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -37,25 +53,24 @@ class StoredArray:
         return tuple(self.zarray.shape)
 
     @property
+    def width(self) -> int:
+        """Number of columns of the flattened array."""
+        return math.prod(self.shape[1:])
+
+    @property
+    def angles(self) -> tuple[int, ...]:
+        """Columns that the attribute `angles` declares."""
+        angles = self.zarray.attrs.get("angles", [])
+        if not isinstance(angles, list):
+            raise EpisodeError(
+                f"the attribute 'angles' of {self.name} is {json.dumps(angles)}, expected a list of columns"
+            )
+        return check_angles(angles, self.width, self.name)
+
+    @property
     def rows_per_read(self) -> int:
         """Number of frames that zarr decodes together."""
         return int((self.zarray.shards or self.zarray.chunks)[0])
-
-    def find_faults(self, frames: int, *, accept_omitted: bool) -> Iterator[ChunkFault]:
-        """Find missing (unless accepted) and damaged chunks of the first `frames` frames."""
-        for fault in find_chunk_faults(self.files, self.name, self.zarray, self.metadata, frames):
-            if not (fault.missing and accept_omitted):
-                yield fault
-
-    def check_chunks(self, frames: int, *, accept_omitted: bool = False) -> None:
-        """Raise `DamagedStoreError` for missing and damaged chunks of the first `frames` frames."""
-        for fault in self.find_faults(frames, accept_omitted=accept_omitted):
-            if not fault.missing:
-                raise DamagedStoreError(f"{fault}; restore it from the original")
-            raise DamagedStoreError(
-                f"{fault}, zarr would read {self.zarray.fill_value} there; restore it, or set "
-                "accept_omitted_chunks if its writer omits chunks that hold only this value"
-            )
 
     def read(self, start: int, stop: int) -> npt.NDArray[Any]:
         """Decode the frames `start` to `stop`, (stop − start, …)."""
@@ -66,83 +81,93 @@ class StoredArray:
                 for row in range(start, stop, self.rows_per_read):
                     self.read(row, min(row + self.rows_per_read, stop))
             raise DamagedStoreError(
-                f"{self.name}: frames {start} to {stop} cannot be decoded ({_format_brief(error)}); "
+                f"{self.name}: frames {start} to {stop} cannot be decoded ({format_brief(error)}); "
                 "restore their chunk from the original"
             ) from error
 
+    def check_chunks(self, frames: int) -> None:
+        """Raise `DamagedStoreError` for missing and damaged chunks of the first `frames` frames."""
+        for message, missing in self.find_faults(frames):
+            if not missing:
+                raise DamagedStoreError(f"{message}; restore it from the original")
+            raise DamagedStoreError(
+                f"{message}, zarr would read {self.zarray.fill_value} there; restore it, or set "
+                "accept_omitted_chunks if its writer omits chunks that hold only this value"
+            )
 
-def open_array(files: Files, name: str) -> StoredArray | None:
-    """Open the array `name`, None if the store has no such array."""
-    import zarr
+    def find_faults(self, frames: int) -> Iterator[ChunkFault]:
+        """Find missing (unless accepted) and damaged chunks of the first `frames` frames."""
+        extent = (frames, *self.shape[1:])
+        outer = self.zarray.shards or self.zarray.chunks
+        for place in _iterate_grid([-(-size // step) for size, step in zip(extent, outer, strict=True)]):
+            key = f"{self.name}/{self.zarray.metadata.encode_chunk_key(place)}"
+            for fault in self._find_chunk_faults(key, place, extent):
+                if not (fault.missing and self.accept_omitted):
+                    yield fault
 
-    metadata = _read_array_metadata(files, name)
-    if metadata is None:
-        return None
-    _check_codecs_and_dtype(name, metadata)
-    try:
-        zarray = zarr.open_array(store=files.store, path=files.prefix + name, mode="r")
-        attributes = dict(zarray.attrs)
-    except Exception as error:
-        if _is_unknown_codec(error, metadata):
-            raise ArrayError(f"{name} needs a codec that is not installed: {_format_brief(error)}") from error
-        raise DamagedStoreError(f"the metadata of {name} is invalid ({_format_brief(error)})") from error
-    if zarray.ndim == 0 or 0 in zarray.shape[1:] or 0 in zarray.chunks:
-        raise ArrayError(f"{name} has shape {zarray.shape}, expected (frames, at least one column)")
-    return StoredArray(name, attributes, zarray, metadata, files)
+    def _find_chunk_faults(
+        self, key: str, place: tuple[int, ...], extent: tuple[int, ...]
+    ) -> Iterator[ChunkFault]:
+        size = self.files.size(key)
+        if size is None:
+            yield ChunkFault(f"chunk {key} is missing", missing=True)
+        elif size == 0:
+            yield ChunkFault(f"chunk {key} is empty (0 bytes)")
+        elif self.zarray.shards:
+            yield from self._find_shard_faults(key, size, place, extent)
+        elif self.codecs and get_codec_name(self.codecs[-1]) == "blosc":
+            yield from self._find_blosc_faults(key, 0, size)
 
+    def _find_shard_faults(
+        self, key: str, size: int, place: tuple[int, ...], extent: tuple[int, ...]
+    ) -> Iterator[ChunkFault]:
+        """Find faults of the chunks in a shard by its index; zarr itself verifies the index's checksum."""
+        settings, chunks = self.codecs[-1]["configuration"], self.zarray.chunks
+        per_shard = tuple(s // c for s, c in zip(self.zarray.shards, chunks, strict=True))
+        index_codecs = settings.get("index_codecs", [{"name": "crc32c"}])
+        checksum = 4 * any(get_codec_name(c) == "crc32c" for c in index_codecs)
+        length = 16 * math.prod(per_shard)
+        if size < length + checksum:
+            yield ChunkFault(f"chunk {key} is truncated: {size} bytes, too few for a shard's index")
+            return
+        start = 0 if settings.get("index_location") == "start" else size - length - checksum
+        index = np.frombuffer(self.files.read(key, start, length), "<u8").reshape(-1, 2).tolist()
+        is_blosc = get_codec_name(settings["codecs"][-1]) == "blosc"
+        for inner, (offset, packed) in zip(np.ndindex(per_shard), index, strict=True):
+            origin = (np.array(place) * per_shard + inner) * chunks
+            if (origin >= extent).any():
+                continue
+            if offset == OMITTED:
+                yield ChunkFault(f"chunk {key} lacks its inner chunk {inner}", missing=True)
+            elif offset + packed > size:
+                yield ChunkFault(f"chunk {key} is truncated inside its inner chunk {inner}")
+            elif is_blosc:
+                yield from self._find_blosc_faults(key, offset, packed)
 
-def find_arrays(files: Files, folder: str) -> list[str]:
-    """Return the paths of all arrays below `folder`, readable or not."""
-    found = []
-    for child in files.children(folder):
-        name = f"{folder}/{child}"
-        try:
-            is_array = _read_array_metadata(files, name) is not None
-        except DamagedStoreError:
-            is_array = True
-        found += [name] if is_array else find_arrays(files, name)
-    return found
-
-
-def read_metadata(files: Files, key: str) -> dict[str, Any]:
-    """Read a JSON object of the store; empty if the key does not exist."""
-    size = files.size(key)
-    if size is None:
-        return {}
-    if size > MAX_METADATA_BYTES:
-        raise DamagedStoreError(f"{key} has {size} bytes, expected at most {MAX_METADATA_BYTES}")
-    return parse_json(files.read(key), name=key, error=DamagedStoreError)
-
-
-def _read_array_metadata(files: Files, name: str) -> dict[str, Any] | None:
-    if files.size(f"{name}/.zarray") is not None:
-        return read_metadata(files, f"{name}/.zarray")
-    metadata = read_metadata(files, f"{name}/zarr.json")
-    return metadata if metadata.get("node_type") == "array" else None
-
-
-def _check_codecs_and_dtype(name: str, metadata: dict[str, Any]) -> None:
-    """Reject arrays by their metadata alone, so that pickles are never loaded."""
-    try:
-        codecs = codec_names(metadata)
-    except (AttributeError, TypeError) as error:
-        raise DamagedStoreError(f"the metadata of {name} is invalid ({_format_brief(error)})") from error
-    if any("pickle" in codec for codec in codecs):
-        raise ArrayError(f"{name} is stored as pickles, which can run code; they are never loaded")
-    dtype = metadata.get("dtype", metadata.get("data_type"))
-    if dtype is None:
-        raise DamagedStoreError(f"the metadata of {name} does not give a data type")
-    if not (isinstance(dtype, str) and _REAL_DTYPE.fullmatch(dtype)):
-        raise ArrayError(f"{name} holds {dtype!r}, expected real numbers")
-
-
-def _is_unknown_codec(error: Exception, metadata: dict[str, Any]) -> bool:
-    """Return whether zarr does not know a codec; versions before 3.1 raise other errors for it."""
-    if type(error).__name__ == "UnknownCodecError" or "codec not available" in str(error):
-        return True
-    return isinstance(error, KeyError) and error.args[0] in codec_names(metadata)
+    def _find_blosc_faults(self, key: str, start: int, size: int) -> Iterator[ChunkFault]:
+        """Compare the size of a Blosc chunk with the one in its header."""
+        header = self.files.read(key, start, min(size, BLOSC_HEADER.size))
+        if len(header) < BLOSC_HEADER.size:
+            yield ChunkFault(f"chunk {key} is truncated: {size} bytes, less than a Blosc header")
+        elif (packed := BLOSC_HEADER.unpack(header)[-1]) != size:
+            yield ChunkFault(f"chunk {key} is damaged: {size} bytes, its Blosc header says {packed}")
 
 
-def _format_brief(error: Exception) -> str:
+def _iterate_grid(counts: list[int]) -> Iterator[tuple[int, ...]]:
+    """Iterate over all chunk indices lazily: a damaged shape may have more than fit in memory."""
+    if not counts:
+        yield ()
+        return
+    for first in range(counts[0]):
+        for rest in _iterate_grid(counts[1:]):
+            yield (first, *rest)
+
+
+def get_codec_name(codec: dict[str, Any]) -> str:
+    """Return the name of a codec from its metadata, format 2 or 3."""
+    return str(codec.get("id") or codec.get("name"))
+
+
+def format_brief(error: Exception) -> str:
     """Return the first line of a message, at most 120 characters."""
     return (str(error).splitlines() or [""])[0][:120] or type(error).__name__

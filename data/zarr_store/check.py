@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from nsde_policy.data.zarr_store.arrays import StoredArray
-from nsde_policy.data.zarr_store.store import Store, declared_angles
+from nsde_policy.data.zarr_store.store import Store
 from nsde_policy.errors import DemoError
 
 MAX_FAULTS = 100
@@ -41,14 +41,19 @@ def check_store(
         arrays, problems = _open_all(store)
         ranges: list[FrameRange] = []
         for array, frames in arrays:
-            found = array.find_faults(frames, accept_omitted=accept_omitted_chunks)
-            faults = [str(fault) for fault in islice(found, MAX_FAULTS)]
+            faults = [fault.message for fault in islice(array.find_faults(frames), MAX_FAULTS)]
             problems += faults
             if not faults:
                 step = array.rows_per_read
                 ranges += [(array, row, min(row + step, frames)) for row in range(0, frames, step)]
         for array, start, stop in progress(ranges):
-            problems += _check_values(array, start, stop)
+            try:
+                bad = np.count_nonzero(~np.isfinite(array.read(start, stop)))
+            except DemoError as error:
+                problems.append(str(error))
+                continue
+            if bad:
+                problems.append(f"{array.name}: {bad} NaN or infinite numbers in frames {start} to {stop}")
     return problems
 
 
@@ -58,7 +63,7 @@ def _open_all(store: Store) -> tuple[list[tuple[StoredArray, int]], list[str]]:
     for name in store.find_arrays("data"):
         try:
             array = store.open_array(name)
-            declared_angles(array)
+            _ = array.angles  # raises for columns that do not exist
             opened.append(array)
         except DemoError as error:
             problems.append(str(error))
@@ -66,14 +71,4 @@ def _open_all(store: Store) -> tuple[list[tuple[StoredArray, int]], list[str]]:
         ends, opened = store.open_episodes([array.name for array in opened])
         return [(array, int(ends[-1])) for array in opened], problems
     except DemoError as error:
-        problems.append(str(error))
-        return [(array, array.shape[0]) for array in opened], problems
-
-
-def _check_values(array: StoredArray, start: int, stop: int) -> list[str]:
-    try:
-        values = array.read(start, stop)
-    except DemoError as error:
-        return [str(error)]
-    bad = int(np.size(values) - np.count_nonzero(np.isfinite(values)))
-    return [f"{array.name}: {bad} NaN or infinite numbers in frames {start} to {stop}"] if bad else []
+        return [(array, array.shape[0]) for array in opened], [*problems, str(error)]

@@ -1,107 +1,99 @@
 """Raw files of a zarr store, in a directory or a zip file, before zarr interprets them."""
 
-import abc
 import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, Self
 
 from nsde_policy.errors import DamagedStoreError, NotAStoreError
+from nsde_policy.files import parse_json
 
 ROOT_KEYS = (".zgroup", "zarr.json")
 """Files that mark the root group of a store, formats 2 and 3."""
+MAX_METADATA_BYTES = 16 * 2**20
 
 
-class Files(abc.ABC):
-    """Read-only access to the files of a store by key, such as data/state/.zarray."""
+class StoreFiles:
+    """Read-only access to the files of a store by key, such as data/state/.zarray.
 
-    kind: str
-    """directory or zip."""
-    prefix: str = ""
-    """Path of the store's root in the underlying zarr store, empty or ending in a slash."""
-    store: Any
-    """The underlying zarr store."""
+    A context manager, because a zip file stays open with it.
 
-    @abc.abstractmethod
-    def size(self, key: str) -> int | None:
-        """Return the size of a file in bytes, None if it does not exist."""
+    Raises:
+        NotAStoreError: If the path holds anything but a zarr group.
+        DamagedStoreError: If it is a damaged zip file.
+    """
 
-    @abc.abstractmethod
-    def children(self, folder: str) -> list[str]:
-        """Return the names of the folders directly in `folder`, sorted."""
+    def __init__(self, path: Path) -> None:
+        from zarr.storage import LocalStore, ZipStore
 
-    @abc.abstractmethod
+        self.path = path
+        try:
+            self._zip = _open_zip(path)
+            entries = self._zip.infolist() if self._zip else []
+            self._entries = {entry.filename: entry for entry in entries if not entry.is_dir()}
+            self.prefix = find_root(self._entries) or ""
+            self.zarr_store: Any = ZipStore(path, mode="r") if self._zip else LocalStore(path, read_only=True)
+        except (zipfile.BadZipFile, NotImplementedError) as error:
+            raise DamagedStoreError(f"{path} is a damaged zip file ({error}); copy it again") from error
+        except OSError as error:
+            raise NotAStoreError(f"{path} cannot be read: {error.strerror or error}") from error
+        if not any(self.size(key) for key in ROOT_KEYS):
+            self.close()
+            raise NotAStoreError(f"{path} is not a zarr group: it holds neither .zgroup nor zarr.json")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def kind(self) -> str:
+        """Container of the store, directory or zip."""
+        return "zip" if self._zip else "directory"
+
     def close(self) -> None:
         """Close the underlying files."""
+        if self._zip is None or self.zarr_store._is_open:  # zarr 3.1 fails to close a zip that was never read
+            self.zarr_store.close()
+        if self._zip:
+            self._zip.close()
 
-    @abc.abstractmethod
-    def _open(self, key: str) -> IO[bytes]: ...
+    def size(self, key: str) -> int | None:
+        """Return the size of a file in bytes, None if it does not exist."""
+        if self._zip:
+            entry = self._entries.get(self.prefix + key)
+            return entry.file_size if entry else None
+        with _wrap_read_errors(key):
+            return (self.path / key).stat().st_size if (self.path / key).is_file() else None
 
     def read(self, key: str, start: int = 0, length: int = -1) -> bytes:
         """Read `length` bytes from `start` on, or all that follow if `length` is −1."""
-        with _wrap_read_errors(key), self._open(key) as file:
-            file.seek(start)
-            return file.read(length)
-
-
-class _DirectoryFiles(Files):
-    kind = "directory"
-
-    def __init__(self, root: Path) -> None:
-        from zarr.storage import LocalStore
-
-        if not any(root.iterdir()):
-            raise NotAStoreError(f"{root} is empty; expected a zarr store with data/ and meta/")
-        self._root = root
-        self.store = LocalStore(root, read_only=True)
-
-    def size(self, key: str) -> int | None:
-        path = self._root / key
         with _wrap_read_errors(key):
-            return path.stat().st_size if path.is_file() else None
+            opened = self._zip.open(self.prefix + key) if self._zip else (self.path / key).open("rb")
+            with opened as file:
+                file.seek(start)
+                return file.read(length)
 
-    def children(self, folder: str) -> list[str]:
-        path = self._root / folder
+    def read_metadata(self, key: str) -> dict[str, Any]:
+        """Read a JSON object; empty if the file does not exist."""
+        size = self.size(key)
+        if size is None:
+            return {}
+        if size > MAX_METADATA_BYTES:
+            raise DamagedStoreError(f"{key} has {size} bytes, expected at most {MAX_METADATA_BYTES}")
+        return parse_json(self.read(key), name=key, error=DamagedStoreError)
+
+    def list_folders(self, folder: str) -> list[str]:
+        """Return the names of the folders directly in `folder`, sorted."""
+        if self._zip:
+            inside = f"{self.prefix}{folder}/"
+            below = (name[len(inside) :] for name in self._entries if name.startswith(inside))
+            return sorted({name.split("/")[0] for name in below if "/" in name})
+        path = self.path / folder
         with _wrap_read_errors(folder):
             return sorted(child.name for child in path.iterdir() if child.is_dir()) if path.is_dir() else []
-
-    def close(self) -> None:
-        self.store.close()
-
-    def _open(self, key: str) -> IO[bytes]:
-        return (self._root / key).open("rb")
-
-
-class _ZipFiles(Files):
-    """Files of a store at the top of a zip file or in one of its folders."""
-
-    kind = "zip"
-
-    def __init__(self, path: Path) -> None:
-        from zarr.storage import ZipStore
-
-        self._zip = zipfile.ZipFile(path)
-        self._entries = {entry.filename: entry for entry in self._zip.infolist() if not entry.is_dir()}
-        self.prefix = find_root(self._entries) or ""
-        self.store = ZipStore(path, mode="r")
-
-    def size(self, key: str) -> int | None:
-        entry = self._entries.get(self.prefix + key)
-        return entry.file_size if entry else None
-
-    def children(self, folder: str) -> list[str]:
-        inside = self.prefix + (f"{folder}/" if folder else "")
-        below = (name[len(inside) :] for name in self._entries if name.startswith(inside))
-        return sorted({name.split("/")[0] for name in below if "/" in name})
-
-    def close(self) -> None:
-        if self.store._is_open:  # zarr 3.1 fails to close a zip that was never read
-            self.store.close()
-        self._zip.close()
-
-    def _open(self, key: str) -> IO[bytes]:
-        return self._zip.open(self.prefix + key)
 
 
 @contextmanager
@@ -120,28 +112,12 @@ def find_root(names: Iterable[str]) -> str | None:
     return min(prefixes, key=lambda prefix: prefix.count("/"), default=None)
 
 
-def open_files(path: Path) -> Files:
-    """Open a directory or a zip file that holds a zarr group.
-
-    Raises:
-        NotAStoreError: If the path holds anything else.
-        DamagedStoreError: If it is a damaged zip file.
-    """
-    try:
-        files = _open_directory_or_zip(path)
-        if not any(files.size(key) for key in ROOT_KEYS):
-            files.close()
-            raise NotAStoreError(f"{path} is not a zarr group: it holds neither .zgroup nor zarr.json")
-    except (zipfile.BadZipFile, NotImplementedError) as error:
-        raise DamagedStoreError(f"{path} is a damaged zip file ({error}); copy it again") from error
-    except OSError as error:
-        raise NotAStoreError(f"{path} cannot be read: {error.strerror or error}") from error
-    return files
-
-
-def _open_directory_or_zip(path: Path) -> Files:
+def _open_zip(path: Path) -> zipfile.ZipFile | None:
+    """Open a zip file; None for a directory."""
     if path.is_dir():
-        return _DirectoryFiles(path)
+        if not any(path.iterdir()):
+            raise NotAStoreError(f"{path} is empty; expected a zarr store with data/ and meta/")
+        return None
     if not path.exists():
         raise NotAStoreError(f"{path} does not exist; expected a zarr directory or a zip of one")
     if not path.is_file():  # opening a pipe would block
@@ -149,4 +125,4 @@ def _open_directory_or_zip(path: Path) -> Files:
     with path.open("rb") as file:
         if file.read(2) != b"PK":
             raise NotAStoreError(f"{path} is not a zarr store: expected a zarr directory or a zip of one")
-    return _ZipFiles(path)
+    return zipfile.ZipFile(path)

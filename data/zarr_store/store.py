@@ -1,69 +1,88 @@
 """Replay-buffer stores, `data/<arrays>` and `meta/episode_ends`, opened without trusting them."""
 
-import json
-import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
-from nsde_policy.data.types import Floats, Ints, check_angles, check_ends, check_lengths, convert_to_float32
-from nsde_policy.data.zarr_store.arrays import StoredArray, find_arrays, open_array, read_metadata
-from nsde_policy.data.zarr_store.files import open_files
-from nsde_policy.errors import (
-    ArrayError,
-    DamagedStoreError,
-    EpisodeError,
-)
+from nsde_policy.data.types import Floats, Ints, check_ends, check_lengths, convert_to_float32
+from nsde_policy.data.zarr_store.arrays import StoredArray, format_brief, get_codec_name
+from nsde_policy.data.zarr_store.files import StoreFiles
+from nsde_policy.errors import ArrayError, DamagedStoreError, EpisodeError
 
 RECORDING = "nsde_policy_recording"
 """Root attribute of stores written by `DemoWriter`; frames behind the last episode end are not committed."""
 MAX_COLUMNS = 4096
 """Maximum number of columns that are loaded into memory; wider arrays are images and read lazily."""
+_REAL_DTYPE = re.compile(r"[<>|=]?[biuf]\d+|bool|u?int\d+|float\d+")
 
 
-class Store:
-    """An open store; a context manager, because a zip file stays open with it."""
+class Store(StoreFiles):
+    """An open store, a directory or a zip, zarr format 2 or 3."""
 
     def __init__(
         self, path: Path, *, episode_ends: str = "episode_ends", accept_omitted_chunks: bool = False
     ) -> None:
-        self.path = path
-        self.accept_omitted_chunks = accept_omitted_chunks
+        super().__init__(path)
+        self._accept_omitted = accept_omitted_chunks
         self._ends_name = f"meta/{episode_ends}"
-        self.files = open_files(path)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.files.close()
+    @property
+    def zarr_format(self) -> int:
+        """Version of the zarr format, 2 or 3."""
+        return 2 if self.size(".zgroup") is not None else 3
 
     @property
     def attributes(self) -> dict[str, Any]:
         """Attributes of the root group."""
         if self.zarr_format == 2:
-            return read_metadata(self.files, ".zattrs")
-        attributes = read_metadata(self.files, "zarr.json").get("attributes", {})
+            return self.read_metadata(".zattrs")
+        attributes = self.read_metadata("zarr.json").get("attributes", {})
         if not isinstance(attributes, dict):
             raise DamagedStoreError(f"the attributes in zarr.json are {attributes!r}, expected a JSON object")
         return attributes
 
-    @property
-    def zarr_format(self) -> int:
-        """Version of the zarr format, 2 or 3."""
-        return 2 if self.files.size(".zgroup") is not None else 3
-
     def find_arrays(self, folder: str) -> list[str]:
-        """Return the paths of all arrays below `data` or `meta`."""
-        return find_arrays(self.files, folder)
+        """Return the paths of all arrays below `folder`, readable or not."""
+        found = []
+        for name in (f"{folder}/{child}" for child in self.list_folders(folder)):
+            try:
+                is_array = self._read_array_metadata(name) is not None
+            except DamagedStoreError:
+                is_array = True
+            found += [name] if is_array else self.find_arrays(name)
+        return found
 
     def open_array(self, name: str) -> StoredArray:
         """Open the array at the path `name`, such as data/state."""
-        array = open_array(self.files, name)
-        if array is None:
+        import zarr
+
+        metadata = self._read_array_metadata(name)
+        if metadata is None:
             names = ", ".join(self.find_arrays("data") + self.find_arrays("meta")) or "none"
             raise ArrayError(f"no array {name!r} in {self.path}; it holds: {names}")
-        return array
+        codec_names: list[str] = []
+        try:
+            codecs = _list_codecs(metadata)
+            inner = [c for codec in codecs for c in codec.get("configuration", {}).get("codecs", [])]
+            codec_names = [get_codec_name(codec) for codec in codecs + inner]
+            _check_codecs_and_dtype(name, codec_names, metadata)
+            zarray = zarr.open_array(store=self.zarr_store, path=self.prefix + name, mode="r")
+        except ArrayError:
+            raise
+        except Exception as error:
+            # versions of zarr before 3.1 raise other errors for an unknown codec
+            if (
+                type(error).__name__ == "UnknownCodecError"
+                or "codec not available" in str(error)
+                or (isinstance(error, KeyError) and error.args[0] in codec_names)
+            ):
+                message = f"{name} needs a codec that is not installed: {format_brief(error)}"
+                raise ArrayError(message) from error
+            raise DamagedStoreError(f"the metadata of {name} is invalid ({format_brief(error)})") from error
+        if zarray.ndim == 0 or 0 in zarray.shape[1:] or 0 in zarray.chunks:
+            raise ArrayError(f"{name} has shape {zarray.shape}, expected (frames, at least one column)")
+        return StoredArray(name, zarray, codecs, self, self._accept_omitted)
 
     def open_episodes(self, names: Sequence[str]) -> tuple[Ints, list[StoredArray]]:
         """Read the episode ends and open the named arrays, which must have the same number of frames.
@@ -72,7 +91,7 @@ class Store:
         interrupted, and are an error in any other store.
         """
         ends = self.open_array(self._ends_name)
-        ends.check_chunks(ends.shape[0], accept_omitted=self.accept_omitted_chunks)
+        ends.check_chunks(ends.shape[0])
         values = ends.read(0, ends.shape[0])
         if not values.size:
             raise EpisodeError(f"{ends.name} is empty: there is no episode to learn from in {self.path}")
@@ -83,26 +102,36 @@ class Store:
         check_lengths(dict(zip(names, frames, strict=True)))
         return check_ends(values, max(frames, default=0)), arrays
 
-    def read_columns(self, array: StoredArray, frames: int) -> Floats:
-        """Read the first `frames` rows of a low-dimensional array, flattened to (frames, columns)."""
-        width = math.prod(array.shape[1:])
-        if width > MAX_COLUMNS:
-            raise ArrayError(
-                f"{array.name} has {width} numbers a frame, too many to load; open_images reads it lazily"
-            )
-        array.check_chunks(frames, accept_omitted=self.accept_omitted_chunks)
-        return convert_to_float32(array.read(0, frames).reshape(frames, width), array.name)
+    def _read_array_metadata(self, name: str) -> dict[str, Any] | None:
+        if self.size(f"{name}/.zarray") is not None:
+            return self.read_metadata(f"{name}/.zarray")
+        metadata = self.read_metadata(f"{name}/zarr.json")
+        return metadata if metadata.get("node_type") == "array" else None
 
 
-def declared_angles(*arrays: StoredArray) -> tuple[int, ...]:
-    """Return the columns that the `angles` attributes declare, of one array or of several side by side."""
-    columns, offset = [], 0
-    for array in arrays:
-        angles, width = array.attributes.get("angles", []), math.prod(array.shape[1:])
-        if not isinstance(angles, list):
-            raise EpisodeError(
-                f"the attribute 'angles' of {array.name} is {json.dumps(angles)}, expected a list of columns"
-            )
-        columns += [offset + column for column in check_angles(angles, width, array.name)]
-        offset += width
-    return tuple(columns)
+def read_columns(array: StoredArray, frames: int) -> Floats:
+    """Read the first `frames` rows of a low-dimensional array, flattened to (frames, columns)."""
+    if array.width > MAX_COLUMNS:
+        raise ArrayError(
+            f"{array.name} has {array.width} numbers a frame, too many to load; open_images reads it lazily"
+        )
+    array.check_chunks(frames)
+    return convert_to_float32(array.read(0, frames).reshape(frames, array.width), array.name)
+
+
+def _list_codecs(metadata: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the codecs of formats 2 and 3 in order of encoding."""
+    if "codecs" in metadata:
+        return list(metadata["codecs"])
+    return [codec for codec in [*(metadata.get("filters") or []), metadata.get("compressor")] if codec]
+
+
+def _check_codecs_and_dtype(name: str, codec_names: list[str], metadata: dict[str, Any]) -> None:
+    """Reject arrays by their metadata alone, so that pickles are never loaded."""
+    if any("pickle" in codec for codec in codec_names):
+        raise ArrayError(f"{name} is stored as pickles, which can run code; they are never loaded")
+    dtype = metadata.get("dtype", metadata.get("data_type"))
+    if dtype is None:
+        raise ValueError("it does not give a data type")
+    if not (isinstance(dtype, str) and _REAL_DTYPE.fullmatch(dtype)):
+        raise ArrayError(f"{name} holds {dtype!r}, expected real numbers")

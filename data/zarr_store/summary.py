@@ -1,7 +1,6 @@
 """Summary of a store as text or JSON."""
 
 import json
-import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 from nsde_policy.data.angles import TURN
 from nsde_policy.data.types import Floats, Ints, check_finite, check_rate, column_names
 from nsde_policy.data.zarr_store.arrays import StoredArray
-from nsde_policy.data.zarr_store.store import MAX_COLUMNS, Store, declared_angles
+from nsde_policy.data.zarr_store.store import MAX_COLUMNS, Store, read_columns
 
 SHOWN_COLUMNS = 8
 """Maximum number of columns that the text lists one by one."""
@@ -25,14 +24,28 @@ class ArraySummary:
     shape: tuple[int, ...]
     """Shape up to the last episode end, (frames, …)."""
     dtype: str
-    minimum: tuple[float, ...] | None
+    minimum: list[float] | None
     """Smallest value of each column; None for images, which are not read."""
-    maximum: tuple[float, ...] | None
+    maximum: list[float] | None
     """Largest value of each column; None for images."""
     angles: tuple[int, ...]
     """Columns that the store declares to be angles."""
-    looks_like_angles: tuple[int, ...]
+    looks_like_angles: list[int]
     """Columns that jump by about 2π within an episode and are not declared to be angles."""
+
+    def to_text(self) -> str:
+        """Format the shape, the range of each column and columns that look like angles, one per line."""
+        lines = [f"{self.name}  {self.shape}  {self.dtype}"]
+        if self.minimum is None or self.maximum is None:
+            return lines[0] + "  read lazily"
+        if len(self.minimum) > SHOWN_COLUMNS:
+            lines.append(f"  all columns  {min(self.minimum):.6g} … {max(self.maximum):.6g}")
+        else:
+            for column, (low, high) in enumerate(zip(self.minimum, self.maximum, strict=True)):
+                angle = "  angle" if column in self.angles else ""
+                lines.append(f"  [{column}]  {low:.6g} … {high:.6g}{angle}")
+        hint = "jumps by 2π and looks like an angle: list it in `angles` for training"
+        return "\n".join(lines + [f"  [{column}] {hint}" for column in self.looks_like_angles])
 
 
 @dataclass(frozen=True)
@@ -62,16 +75,13 @@ class StoreSummary:
         short, median, long = self.episode_length
         hz = self.rate_hz
         rate = f"{hz:g} Hz, {self.frames / hz:.0f} s" if hz else "rate not recorded"
-        lines = [
-            f"{self.path}: zarr format {self.zarr_format}, {self.container}",
-            f"{self.episodes} episodes, {self.frames} frames, {rate}",
-            f"episode length {short} to {long} frames, median {median:g}",
-        ]
-        for array in self.arrays:
-            lines += ["", *_format_array(array)]
-        if self.attributes:
-            lines += ["", "attributes " + json.dumps(self.attributes)]
-        return "\n".join(lines)
+        text = (
+            f"{self.path}: zarr format {self.zarr_format}, {self.container}\n"
+            f"{self.episodes} episodes, {self.frames} frames, {rate}\n"
+            f"episode length {short} to {long} frames, median {median:g}"
+        )
+        attributes = [f"attributes {json.dumps(self.attributes)}"] if self.attributes else []
+        return "\n\n".join([text, *(array.to_text() for array in self.arrays), *attributes])
 
 
 def summarize(
@@ -85,13 +95,13 @@ def summarize(
         check_rate(rate_hz)
         return StoreSummary(
             path=str(path),
-            container=store.files.kind,
+            container=store.kind,
             zarr_format=store.zarr_format,
             episodes=len(ends),
             frames=int(ends[-1]),
             episode_length=(int(lengths.min()), float(np.median(lengths)), int(lengths.max())),
             rate_hz=rate_hz,
-            arrays=tuple(_summarize_array(store, array, ends) for array in arrays),
+            arrays=tuple(_summarize_array(array, ends) for array in arrays),
             attributes=store.attributes,
         )
 
@@ -101,41 +111,15 @@ def find_wrapped_columns(values: Floats, ends: Ints) -> list[int]:
     steps = np.abs(np.delete(np.diff(values, axis=0), ends[:-1] - 1, axis=0))
     jumps = (steps > 0.9 * TURN).any(0)
     within_a_turn = np.ptp(values, axis=0) <= TURN * (1 + 1e-4)
-    return [int(column) for column in np.flatnonzero(jumps & within_a_turn)]
+    return np.flatnonzero(jumps & within_a_turn).tolist()
 
 
-def _summarize_array(store: Store, array: StoredArray, ends: Ints) -> ArraySummary:
-    frames = int(ends[-1])
-    minimum = maximum = None
-    looks_like_angles: tuple[int, ...] = ()
-    angles = declared_angles(array)
-    if math.prod(array.shape[1:]) <= MAX_COLUMNS:
-        values = store.read_columns(array, frames)
-        check_finite(values, column_names(array.name, values.shape[1]), ends)
-        minimum, maximum = tuple(values.min(0).tolist()), tuple(values.max(0).tolist())
-        looks_like_angles = tuple(c for c in find_wrapped_columns(values, ends) if c not in angles)
-    return ArraySummary(
-        name=array.name,
-        shape=(frames, *array.shape[1:]),
-        dtype=str(array.zarray.dtype),
-        minimum=minimum,
-        maximum=maximum,
-        angles=angles,
-        looks_like_angles=looks_like_angles,
-    )
-
-
-def _format_array(array: ArraySummary) -> list[str]:
-    lines = [f"{array.name}  {array.shape}  {array.dtype}"]
-    if array.minimum is None or array.maximum is None:
-        return [lines[0] + "  read lazily"]
-    ranges = list(zip(array.minimum, array.maximum, strict=True))
-    if len(ranges) > SHOWN_COLUMNS:
-        lines.append(f"  all columns  {min(array.minimum):.6g} … {max(array.maximum):.6g}")
-    else:
-        for column, (low, high) in enumerate(ranges):
-            angle = "  angle" if column in array.angles else ""
-            lines.append(f"  [{column}]  {low:.6g} … {high:.6g}{angle}")
-    for column in array.looks_like_angles:
-        lines.append(f"  [{column}] jumps by 2π and looks like an angle: list it in `angles` for training")
-    return lines
+def _summarize_array(array: StoredArray, ends: Ints) -> ArraySummary:
+    shape, dtype, angles = (int(ends[-1]), *array.shape[1:]), str(array.zarray.dtype), array.angles
+    if array.width > MAX_COLUMNS:
+        return ArraySummary(array.name, shape, dtype, None, None, angles, [])
+    values = read_columns(array, shape[0])
+    check_finite(values, column_names(array.name, array.width), ends)
+    suspects = [column for column in find_wrapped_columns(values, ends) if column not in angles]
+    low, high = values.min(0).tolist(), values.max(0).tolist()
+    return ArraySummary(array.name, shape, dtype, low, high, angles, suspects)

@@ -26,7 +26,7 @@ from nsde_policy.data.zarr_store.store import RECORDING, Store
 from nsde_policy.errors import DamagedStoreError, DemoError, EpisodeError, NotAStoreError
 from nsde_policy.files import PARTIAL, read_json, replace_file
 
-ENDS = "meta/episode_ends"
+STATE, ACTION, ENDS = "data/state", "data/action", "meta/episode_ends"
 INFO_PREFIX = "meta/episode_"
 """Prefix of arrays with one number per episode: `info={"seed": 7}` is stored in meta/episode_seed."""
 MADE_WITH = "made_with"
@@ -47,7 +47,6 @@ class DemoWriter:
 
     _ends: GrowingArray
     _arrays: dict[str, GrowingArray]
-    _frames: int
 
     def __init__(
         self,
@@ -56,8 +55,6 @@ class DemoWriter:
         rate_hz: float | None = None,
         angles: Sequence[int] = (),
         act_angles: Sequence[int] = (),
-        obs_key: str = "state",
-        act_key: str = "action",
         provenance: Mapping[str, Any] | None = None,
         made_with: Mapping[str, Any] | None = None,
     ) -> None:
@@ -68,21 +65,17 @@ class DemoWriter:
             rate_hz: Frames per second.
             angles: Columns of an observation that are angles in radians.
             act_angles: Columns of an action that are angles in radians.
-            obs_key: Name of the array of observations below `data/`.
-            act_key: Name of the array of actions below `data/`.
             provenance: JSON values stored with the first episode that this writer appends.
             made_with: JSON settings that determine the episodes; a recording with others is not continued.
         """
         check_rate(rate_hz)
         self.path = Path(path)
-        self._keys = (obs_key, act_key)
-        self._angles = {f"data/{obs_key}": list(angles), f"data/{act_key}": list(act_angles)}
+        self._angles = {STATE: list(angles), ACTION: list(act_angles)}
         self._session = {"started": datetime.now(UTC).isoformat(timespec="seconds"), **(provenance or {})}
         self._session_start: int | None = None
         self._lock = lock_directory(self.path)
         try:
-            settings = {RECORDING: {"obs_key": obs_key, "act_key": act_key}, "rate_hz": rate_hz}
-            self._open(settings, json.loads(json.dumps(made_with or {})))
+            self._open(rate_hz, json.loads(json.dumps(made_with or {})))
         except BaseException:
             self.close()
             raise
@@ -126,7 +119,7 @@ class DemoWriter:
             raise DemoError(f"the writer of {self.path} is closed; open a new one")
         rows = self._collect_rows(episode, extras or {}, info or {})
         arrays = self._arrays or {name: self._create_array(name, values) for name, values in rows.items()}
-        end = np.array([self._frames + len(episode)], np.int64)
+        end = np.array([arrays[STATE].length + len(episode)], np.int64)
         try:
             self._write_session()
             for name, values in rows.items():
@@ -137,19 +130,19 @@ class DemoWriter:
             raise DemoError(f"{self.path}: episode not recorded, {why}; earlier ones are safe") from error
         self._arrays = {name: arrays[name].extend(values) for name, values in rows.items()}
         self._ends = self._ends.extend(end)
-        self._frames += len(episode)
 
     def drop_last(self) -> None:
         """Remove the last committed episode, by one atomic step."""
         if not len(self):
             raise EpisodeError(f"{self.path} holds no episode to drop")
         key = f"{ENDS}/.zarray"
-        shorter = GrowingArray.empty(ENDS, _NO_ENDS, {}).encode(self._read_ends()[:-1])
+        shorter = _make_empty_ends().encode(self._read_ends()[:-1])
         self._write({key: shorter[key]})
         self._load()
 
-    def _open(self, settings: dict[str, Any], made_with: dict[str, Any]) -> None:
+    def _open(self, rate_hz: float | None, made_with: dict[str, Any]) -> None:
         """Start a recording in an empty directory, or check and continue an existing one."""
+        settings = {RECORDING: {"obs_key": "state", "act_key": "action"}, "rate_hz": rate_hz}
         attributes = self._read_attributes()
         if self._is_empty(attributes):
             attributes = {**settings, **({MADE_WITH: made_with} if made_with else {})}
@@ -189,11 +182,8 @@ class DemoWriter:
         for name in {**found, **given}:
             old, new = found.get(name), given.get(name)
             if old != new:
-                made = (
-                    f"by {old}, not by {new}"
-                    if name == "by"
-                    else f"with {name} {json.dumps(old)}, not {json.dumps(new)}"
-                )
+                made = f"with {name} {json.dumps(old)}, not {json.dumps(new)}"
+                made = f"by {old}, not by {new}" if name == "by" else made
                 raise EpisodeError(
                     f"{self.path} was made {made}; continue with the same settings or choose a new path"
                 )
@@ -211,20 +201,18 @@ class DemoWriter:
     def _load(self) -> None:
         """Load the committed episodes and cut off any rows behind them."""
         ends = self._read_ends()
-        self._ends = GrowingArray.empty(ENDS, _NO_ENDS, {}).extend(ends)
-        self._frames = int(ends[-1]) if len(ends) else 0
+        self._ends = _make_empty_ends().extend(ends)
         self._arrays = {}
-        if not self._frames:
+        if not len(ends):
             for folder in [path for part in ("data", "meta") for path in (self.path / part).iterdir()]:
                 if folder.is_dir() and folder != self.path / ENDS:
                     shutil.rmtree(folder)
             return
         with Store(self.path) as store:
-            for name in store.find_arrays("data"):
-                self._arrays[name] = self._load_array(store, name, self._frames)
-            for name in store.find_arrays("meta"):
-                if name != ENDS:
-                    self._arrays[name] = self._load_array(store, name, len(self))
+            for folder, rows in (("data", int(ends[-1])), ("meta", len(ends))):
+                for name in store.find_arrays(folder):
+                    if name != ENDS:
+                        self._arrays[name] = self._load_array(store, name, rows)
 
     def _read_ends(self) -> Ints:
         with Store(self.path) as store:
@@ -232,7 +220,7 @@ class DemoWriter:
             if ENDS not in store.find_arrays("meta"):
                 if names:
                     raise DamagedStoreError(f"{self.path} has lost {ENDS}; restore it before recording more")
-                self._write(GrowingArray.empty(ENDS, _NO_ENDS, {}).encode(_NO_ENDS))
+                self._write(_make_empty_ends().encode(_NO_ENDS))
             return store.open_episodes(names)[0] if store.open_array(ENDS).shape[0] else _NO_ENDS
 
     def _load_array(self, store: Store, name: str, rows: int) -> GrowingArray:
@@ -242,7 +230,7 @@ class DemoWriter:
             raise DamagedStoreError(f"{name} has {stored.shape[0]} rows of {rows}; restore it from a copy")
         stored.check_chunks(rows)
         tail = stored.read(rows - rows % stored.rows_per_read, rows)
-        array = GrowingArray(name, rows, tail, stored.rows_per_read, stored.attributes)
+        array = GrowingArray(name, rows, tail, stored.rows_per_read, dict(stored.zarray.attrs))
         angles, given = array.attributes.get("angles", []), self._angles.get(name, [])
         if angles != sorted(given):
             raise EpisodeError(f"{name} was recorded with angle columns {angles}, not {given}")
@@ -262,10 +250,9 @@ class DemoWriter:
         self, episode: Episode, extras: Mapping[str, npt.NDArray[Any]], info: Mapping[str, float]
     ) -> dict[str, npt.NDArray[Any]]:
         """Return the new rows of every array; raise if they do not fit the recording."""
-        obs_key, act_key = self._keys
-        rows: dict[str, npt.NDArray[Any]] = {f"data/{obs_key}": episode.obs, f"data/{act_key}": episode.act}
+        rows: dict[str, npt.NDArray[Any]] = {STATE: episode.obs, ACTION: episode.act}
         for key, values in extras.items():
-            if not re.fullmatch(r"\w+", key) or key in self._keys:
+            if not re.fullmatch(r"\w+", key) or f"data/{key}" in rows:
                 raise EpisodeError(f"{key!r} cannot name an extra array; use letters, digits and _")
             rows[f"data/{key}"] = _check_rows(key, np.asarray(values), len(episode))
         for key, value in info.items():
@@ -285,6 +272,10 @@ class DemoWriter:
         """Replace files atomically, in the given order."""
         for key, content in files.items():
             replace_file(self.path / key, content)
+
+
+def _make_empty_ends() -> GrowingArray:
+    return GrowingArray.empty(ENDS, _NO_ENDS, {})
 
 
 def _check_rows(key: str, values: npt.NDArray[Any], frames: int) -> npt.NDArray[Any]:
