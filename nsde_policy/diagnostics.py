@@ -13,7 +13,9 @@ import numpy as np
 
 from nsde_policy import __version__
 from nsde_policy.assets import EMBEDDED_DEMOS, EMBEDDED_FIRST_SEED, SHIPPED_TASK
+from nsde_policy.data import DemoWriter, load_demonstrations
 from nsde_policy.errors import NsdePolicyError
+from nsde_policy.tasks import get_task
 
 PACKAGES = ("torch", "numpy", "gymnasium", "pymunk", "pygame", "zarr", "diffusers", "safetensors")
 OPTIONAL_PACKAGES = ("matplotlib", "imageio", "imageio-ffmpeg")
@@ -74,12 +76,10 @@ def diagnose() -> Diagnosis:
 
 
 def _find_version(package: str) -> str | None:
-    for name in (package, "pygame-ce") if package == "pygame" else (package,):
-        try:
-            return metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return None
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return _find_version("pygame-ce") if package == "pygame" else None
 
 
 def _list_devices() -> list[str]:
@@ -99,9 +99,6 @@ def _run_check(name: str, check: Callable[[], str]) -> CheckResult:
 
 def _check_environment() -> str:
     """Replay an embedded demonstration from its seed and compare all observations."""
-    from nsde_policy.data import load_demonstrations
-    from nsde_policy.tasks import get_task
-
     episode, env = load_demonstrations(EMBEDDED_DEMOS)[0], get_task(SHIPPED_TASK).make_env()
     obs, _ = env.reset(seed=EMBEDDED_FIRST_SEED)
     start, largest = time.perf_counter(), 0.0
@@ -115,9 +112,6 @@ def _check_environment() -> str:
 
 
 def _check_drawing() -> str:
-    from nsde_policy.data import load_demonstrations
-    from nsde_policy.tasks import get_task
-
     frame = get_task(SHIPPED_TASK).draw(load_demonstrations(EMBEDDED_DEMOS)[0].obs[0], size=96)
     if frame is None or np.ptp(frame) == 0:
         raise ValueError("the frame is empty")
@@ -125,7 +119,6 @@ def _check_drawing() -> str:
 
 
 def _check_policy() -> str:
-    from nsde_policy.data import load_demonstrations
     from nsde_policy.inference.policy import Policy
 
     policy = Policy.from_pretrained(None)
@@ -135,16 +128,12 @@ def _check_policy() -> str:
 
 
 def _check_demonstrations() -> str:
-    from nsde_policy.data import DemoWriter, Episode, load_demonstrations
-
-    rng = np.random.default_rng(0)
+    written = load_demonstrations(EMBEDDED_DEMOS)[0]
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "demos.zarr"
-        obs, act = rng.normal(size=(20, 3)).astype("f4"), rng.normal(size=(20, 2)).astype("f4")
-        with DemoWriter(path) as writer:
-            writer.append(Episode(obs, act))
-        episode = load_demonstrations(path)[0]
-    if not (np.array_equal(episode.obs, obs) and np.array_equal(episode.act, act)):
+        with DemoWriter(Path(folder) / "demos.zarr") as writer:
+            writer.append(written)
+        read = load_demonstrations(writer.path)[0]
+    if not (np.array_equal(read.obs, written.obs) and np.array_equal(read.act, written.act)):
         raise ValueError("demonstrations read back differ from those written")
     return "written, read back, equal"
 

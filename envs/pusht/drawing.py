@@ -49,12 +49,12 @@ def benchmark_frame(agent: Sequence[float], block: Sequence[float], size: int = 
     for part in geometry.PARTS:
         outline = _whole_pixels(part, block)
         pygame.draw.polygon(surface, _lighter(_BLOCK_COLOUR), outline)
-        _outline(surface, _BLOCK_COLOUR, outline)
+        _draw_outline(surface, _BLOCK_COLOUR, outline)
     centre = round(agent[0]), round(agent[1])
     radius = round(geometry.AGENT_RADIUS)
     pygame.draw.circle(surface, _AGENT_COLOUR, centre, radius)
     pygame.draw.circle(surface, _lighter(_AGENT_COLOUR), centre, radius - 2 * _STROKE)
-    _outline(surface, _WALL, list(geometry.WALL_CORNERS))
+    _draw_outline(surface, _WALL, geometry.WALL_CORNERS)
     return _sample_down(_pixels(surface), size)
 
 
@@ -67,31 +67,24 @@ def _lighter(colour: Colour) -> Colour:
     return r, g, b
 
 
-def _outline(surface: pygame.Surface, colour: Colour, corners: list[Pixel]) -> None:
-    for a, b in zip(corners, corners[1:] + corners[:1], strict=True):
-        _thick_line(surface, colour, a, b)
-
-
-def _thick_line(surface: pygame.Surface, colour: Colour, a: Pixel, b: Pixel) -> None:
-    """Draw a line as in the recorded frames: a stroke, a sliver beside it, round ends.
+def _draw_outline(surface: pygame.Surface, colour: Colour, corners: Sequence[Pixel]) -> None:
+    """Draw lines as in the recorded frames: a stroke, a sliver beside it, round ends.
 
     The sliver's offset ignores the sign of the slope, so falling lines come out thinner than rising
     ones, as in the recorded frames.
     """
-    pygame.draw.line(surface, colour, a, b, 2 * _STROKE)
-    run, rise = abs(b[0] - a[0]), abs(b[1] - a[1])
-    length = math.hypot(run, rise)
-    if length > 0:
-        dx, dy = round(rise * _STROKE / length), round(run * _STROKE / length)
-        sliver = [
-            (a[0] - dx, a[1] - dy),
-            (a[0] + dx, a[1] + dy),
-            (b[0] + dx, b[1] + dy),
-            (b[0] - dx, b[1] - dy),
-        ]
-        pygame.draw.polygon(surface, colour, sliver)
-    for end in (a, b):
-        pygame.draw.circle(surface, colour, end, _STROKE)
+    for a, b in zip(corners, [*corners[1:], corners[0]], strict=True):
+        pygame.draw.line(surface, colour, a, b, 2 * _STROKE)
+        run, rise = abs(b[0] - a[0]), abs(b[1] - a[1])
+        scale = _STROKE / math.hypot(run, rise)
+        pygame.draw.polygon(surface, colour, _widen(a, b, round(rise * scale), round(run * scale)))
+        for end in (a, b):
+            pygame.draw.circle(surface, colour, end, _STROKE)
+
+
+def _widen(a: Sequence[float], b: Sequence[float], dx: float, dy: float) -> list[tuple[float, float]]:
+    """Return the corners of a line from `a` to `b` that reaches (dx, dy) to both sides."""
+    return [(a[0] - dx, a[1] - dy), (a[0] + dx, a[1] + dy), (b[0] + dx, b[1] + dy), (b[0] - dx, b[1] - dy)]
 
 
 def _sample_down(image: np.ndarray, size: int) -> np.ndarray:
@@ -125,9 +118,7 @@ class Palette:
     agent: Colour = (0, 114, 178)
     agent_edge: Colour = (0, 72, 116)
     target: Colour = (213, 94, 0)
-    path: Colour = (213, 94, 0)
     region: Colour = (230, 159, 0)
-    ghost: Colour = (66, 78, 96)
 
 
 _SUPERSAMPLING = 3
@@ -166,9 +157,9 @@ def frame(
     canvas.loop(Palette.wall, geometry.WALL_CORNERS, width=4)
     with canvas.layer():
         for pose in ghosts:
-            canvas.polygon((*Palette.ghost, 22), geometry.to_world(geometry.OUTLINE, pose))
+            canvas.polygon((*Palette.block_edge, 22), geometry.to_world(geometry.OUTLINE, pose))
         for pose in ghosts:
-            canvas.loop((*Palette.ghost, 120), geometry.to_world(geometry.OUTLINE, pose), width=1.2)
+            canvas.loop((*Palette.block_edge, 120), geometry.to_world(geometry.OUTLINE, pose), width=1.2)
     for part in geometry.PARTS:
         canvas.polygon(Palette.block, geometry.to_world(geometry.corners(part), block))
     canvas.loop(Palette.block_edge, geometry.to_world(geometry.OUTLINE, block), width=2.5)
@@ -181,11 +172,13 @@ def frame(
         for path in () if paths is None else paths:
             if np.ndim(path) != 2 or np.shape(path)[1] != 2:
                 raise EnvInputError(f"a path must have shape (n_points, 2), got {np.shape(path)}")
-            canvas.fading_line(Palette.path, path, width=1.2)
+            canvas.fading_line(Palette.target, path, width=1.2)
     canvas.disc(Palette.agent_edge, agent, geometry.AGENT_RADIUS)
     canvas.disc(Palette.agent, agent, geometry.AGENT_RADIUS - 2.5)
     if target is not None:
-        canvas.cross(Palette.target, target, reach=8, width=3)
+        x, y = target
+        canvas.line(Palette.target, (x - 8, y), (x + 8, y), width=3)
+        canvas.line(Palette.target, (x, y - 8), (x, y + 8), width=3)
     return _pixels(pygame.transform.smoothscale(canvas.surface, (size, size)))
 
 
@@ -243,11 +236,12 @@ class _Canvas:
         return point[0] * self._scale, point[1] * self._scale
 
     def polygon(self, colour: Paint, corners: Sequence[Sequence[float]] | np.ndarray) -> None:
-        drawn = pygame.draw.polygon(self.surface, colour, [self._at(p) for p in corners])
-        self._used = self._used.union(drawn) if self._used else drawn
+        self._use(pygame.draw.polygon(self.surface, colour, [self._at(p) for p in corners]))
 
     def disc(self, colour: Paint, centre: Sequence[float], radius: float) -> None:
-        drawn = pygame.draw.circle(self.surface, colour, self._at(centre), radius * self._scale)
+        self._use(pygame.draw.circle(self.surface, colour, self._at(centre), radius * self._scale))
+
+    def _use(self, drawn: pygame.Rect) -> None:
         self._used = self._used.union(drawn) if self._used else drawn
 
     def line(self, colour: Paint, a: Sequence[float], b: Sequence[float], *, width: float) -> None:
@@ -255,13 +249,7 @@ class _Canvas:
         length = math.hypot(b[0] - a[0], b[1] - a[1])
         if length > 0:
             dx, dy = (a[1] - b[1]) * width / (2 * length), (b[0] - a[0]) * width / (2 * length)
-            ends = [
-                (a[0] + dx, a[1] + dy),
-                (b[0] + dx, b[1] + dy),
-                (b[0] - dx, b[1] - dy),
-                (a[0] - dx, a[1] - dy),
-            ]
-            self.polygon(colour, ends)
+            self.polygon(colour, _widen(a, b, dx, dy))
         self.disc(colour, a, width / 2)
         self.disc(colour, b, width / 2)
 
@@ -274,8 +262,3 @@ class _Canvas:
         last = max(len(points) - 1, 1)
         for i in range(len(points) - 1):
             self.line((*colour, round(230 - 130 * i / last)), points[i], points[i + 1], width=width)
-
-    def cross(self, colour: Colour, centre: Sequence[float], *, reach: float, width: float) -> None:
-        x, y = centre
-        self.line(colour, (x - reach, y), (x + reach, y), width=width)
-        self.line(colour, (x, y - reach), (x, y + reach), width=width)

@@ -33,17 +33,6 @@ BAR: Box = (-60.0, 0.0, 60.0, 30.0)
 """x_min, y_min, x_max, y_max in the block's frame."""
 STEM: Box = (-15.0, 30.0, 15.0, 120.0)
 PARTS = (BAR, STEM)
-OUTLINE: tuple[Point, ...] = (
-    (-60.0, 0.0),
-    (60.0, 0.0),
-    (60.0, 30.0),
-    (15.0, 30.0),
-    (15.0, 120.0),
-    (-15.0, 120.0),
-    (-15.0, 30.0),
-    (-60.0, 30.0),
-)
-"""The eight corners of the whole T."""
 AREA = 120.0 * 30.0 + 30.0 * 90.0
 CENTRE_OF_GRAVITY: Point = (0.0, 45.0)
 """Mean of the two parts' centres, not weighted by area, as in the benchmark."""
@@ -53,6 +42,11 @@ def corners(box: Box) -> list[Point]:
     """Return the four corners of a box, in order around it."""
     x0, y0, x1, y1 = box
     return [(x0, y0), (x1, y0), (x1, y1), (x0, y1)]
+
+
+_BAR, _STEM = corners(BAR), corners(STEM)
+OUTLINE = (*_BAR[:3], *_STEM[1:], _STEM[0], _BAR[3])
+"""The eight corners of the whole T."""
 
 
 def to_world(points: Sequence[Point], pose: Sequence[float]) -> list[Point]:
@@ -77,10 +71,9 @@ KEYPOINTS: tuple[Point, ...] = (
 
 They were placed by hand for the benchmark, so some lie a little outside the T."""
 
-
 _GOAL_X, _GOAL_Y, _GOAL_ANGLE = GOAL_POSE
 _GOAL_COS, _GOAL_SIN = math.cos(_GOAL_ANGLE), math.sin(_GOAL_ANGLE)
-_REACH = max(math.hypot(u, v) for part in PARTS for u, v in corners(part))
+_REACH = max(math.hypot(u, v) for u, v in OUTLINE)
 
 
 def coverage(pose: Sequence[float]) -> float:
@@ -93,16 +86,12 @@ def coverage(pose: Sequence[float]) -> float:
     dx, dy = x - _GOAL_X, y - _GOAL_Y
     if dx * dx + dy * dy > 4 * _REACH * _REACH:
         return 0.0
-    relative = (
-        _GOAL_COS * dx + _GOAL_SIN * dy,
-        -_GOAL_SIN * dx + _GOAL_COS * dy,
-        angle - _GOAL_ANGLE,
-    )
-    overlap = 0.0
-    for part in PARTS:
-        polygon = to_world(corners(part), relative)
+    u, v = _GOAL_COS * dx + _GOAL_SIN * dy, -_GOAL_SIN * dx + _GOAL_COS * dy
+    overlap = 0.0  # not `sum`, which rounds differently from Python 3.12 on
+    for part in (_BAR, _STEM):
+        polygon = to_world(part, (u, v, angle - _GOAL_ANGLE))
         for goal in PARTS:
-            overlap += clipped_area(polygon, goal)
+            overlap += _clipped_area(polygon, goal)
     return min(overlap / AREA, 1.0)
 
 
@@ -144,7 +133,7 @@ def _separation(centre: Point, box: Box) -> Point:
     return out_u * (depth + AGENT_RADIUS), out_v * (depth + AGENT_RADIUS)
 
 
-def clipped_area(polygon: list[Point], box: Box) -> float:
+def _clipped_area(polygon: list[Point], box: Box) -> float:
     """Return the area of a convex polygon inside an upright box."""
     x0, y0, x1, y1 = box
     left, right = min(polygon)[0], max(polygon)[0]
@@ -162,7 +151,12 @@ def clipped_area(polygon: list[Point], box: Box) -> float:
         polygon = _cut(polygon, 1, y0, 1.0)
     if bottom > y1:
         polygon = _cut(polygon, 1, y1, -1.0)
-    return polygon_area(polygon)
+    twice = 0.0  # shoelace formula
+    ax, ay = polygon[-1]
+    for bx, by in polygon:
+        twice += ax * by - bx * ay
+        ax, ay = bx, by
+    return abs(twice) / 2
 
 
 def _cut(polygon: list[Point], axis: int, bound: float, sign: float) -> list[Point]:
@@ -179,13 +173,3 @@ def _cut(polygon: list[Point], axis: int, bound: float, sign: float) -> list[Poi
             kept.append(b)
         a, side_a = b, side_b
     return kept
-
-
-def polygon_area(polygon: Sequence[Point]) -> float:
-    """Return the area of a simple polygon by the shoelace formula, for either orientation."""
-    twice = 0.0
-    ax, ay = polygon[-1]
-    for bx, by in polygon:
-        twice += ax * by - bx * ay
-        ax, ay = bx, by
-    return abs(twice) / 2
