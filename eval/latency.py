@@ -54,7 +54,7 @@ class Contender:
     chunk: int
     """Actions executed before planning again (T_a), and so planned at a time."""
     states: Tensor = field(repr=False)
-    """(1, history, d)."""
+    """States, shape (1, history, d)."""
 
     @classmethod
     def build(

@@ -168,7 +168,7 @@ class NetworkConfig(BaseConfig):
     width: Count = 256
     """Units per hidden layer."""
     depth: Count = 4
-    """Hidden layers."""
+    """Number of hidden layers."""
     residual: bool = False
     """Add each hidden layer to its input."""
     layer_norm: bool = True

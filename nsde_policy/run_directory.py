@@ -130,7 +130,7 @@ class RunDirectory:
         self.training, self.metrics = path / "training.safetensors", path / "metrics.jsonl"
 
     def read_record(self) -> RunRecord:
-        """Read config.json."""
+        """Read and check config.json."""
         if not self.config.exists():
             raise CheckpointError(f"{self.path} is not a run directory: it has no config.json")
         values = read_json(self.config, error=CheckpointError, max_bytes=MAX_CONFIG_BYTES)
@@ -148,7 +148,7 @@ class RunDirectory:
         return self._read(self.training)
 
     def save_record(self, record: RunRecord) -> None:
-        """Write config.json."""
+        """Write config.json atomically."""
         replace_file(self.config, record.to_json().encode())
 
     def save_weights(self, weights: Mapping[str, Tensor]) -> None:

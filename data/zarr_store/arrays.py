@@ -40,7 +40,7 @@ class StoredArray:
     name: str
     """Path in the store, such as data/state."""
     zarray: Any
-    """The zarr array."""
+    """The array, opened by zarr."""
     codecs: list[dict[str, Any]]
     """Metadata of the codecs, in order of encoding."""
     files: StoreFiles

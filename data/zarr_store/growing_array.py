@@ -19,7 +19,7 @@ class GrowingArray:
     name: str
     """Path in the store, such as data/state."""
     length: int
-    """Number of rows."""
+    """Number of rows in the array."""
     tail: npt.NDArray[Any]
     """Rows of the incomplete chunk, (length % chunk_rows, …)."""
     chunk_rows: int

@@ -54,7 +54,7 @@ class StoreSummary:
 
     path: str
     container: str
-    """directory or zip."""
+    """Either directory or zip."""
     zarr_format: int
     episodes: int
     frames: int

@@ -20,7 +20,7 @@ ANGLE = math.radians(30)
 """Half the angle between the branches."""
 POINTS_PER_DENSITY = 100
 DURATION = 10.0
-"""Points · Δt."""
+"""Number of points times Δt."""
 FORK_X = SPEED * FORK_TIME
 """x of the fork, which lies on y = 0."""
 

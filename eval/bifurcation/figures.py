@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 UPPER, LOWER, TRUTH, ARROW = "#0072B2", "#D55E00", "#000000", "#4D4D4D"
 """Okabe and Ito's blue and vermilion, safe for colour-blind readers; true paths in black."""
 DRAWN_PATHS = 20
-"""Paths per panel."""
+"""Number of paths per panel."""
 DRAWN_METHODS = tuple(name for name in METHOD_NAMES if not name.startswith("Neural SDE, "))
 """Methods with a column in the figure."""
 

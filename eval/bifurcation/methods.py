@@ -44,9 +44,9 @@ class Budget:
     """Training steps, number of paths and seed, the same for every method."""
 
     train_steps: int
-    """Optimiser steps."""
+    """Number of optimiser steps."""
     paths: int
-    """Paths to generate."""
+    """Number of paths to generate."""
     seed: int
     """Seed of weights, batches and sampling."""
 
@@ -67,7 +67,7 @@ class GeneratedPaths:
     """Output of one method, or one variant of it."""
 
     paths: Tensor
-    """(points, n, 2)."""
+    """Paths, shape (points, n, 2)."""
     network_calls: int
     """Evaluations of a network per path."""
 
@@ -78,11 +78,11 @@ class VectorField:
 
     x: Tensor
     flow: Tensor
-    """f(x)."""
+    """Drift f(x) of the flow."""
     denoiser: Tensor
-    """α d(x)."""
+    """Correction α d(x) by the denoiser."""
     diffusion: Tensor
-    """g(x)."""
+    """Diffusion coefficient g(x)."""
 
 
 def train_neural_sde(task: Bifurcation, budget: Budget, **changes: Any) -> NeuralSDE:

@@ -29,7 +29,7 @@ class Pairs(TensorRows):
     condition: Tensor
     """c, (n, m); m may be 0."""
     target: Tensor
-    """z, (n, k)."""
+    """Latent variables z, (n, k)."""
 
 
 class ConditionalSampler(TrainableModel[Pairs]):

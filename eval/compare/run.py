@@ -31,7 +31,7 @@ EpisodeCallback = Callable[[EpisodeResult, Trace], None]
 
 @dataclass(frozen=True)
 class Job:
-    """A run to play."""
+    """A run to be evaluated."""
 
     run: Path
     detail: str = ""
@@ -221,11 +221,11 @@ class LatencyRow(msgspec.Struct, frozen=True):
     """The part of a row of `nsde-policy benchmark latency --json` that a comparison uses."""
 
     method: str
-    """Name of the row."""
+    """Name of the table row."""
     median_ms: float
     p99_ms: float
     policy: str
-    """Name of the method."""
+    """Name of the method played."""
     preset: str
     sampling: dict[str, Any]
     machine: str

@@ -17,7 +17,7 @@ class BifurcationCommand:
     out: Path = Path("out/bifurcation")
     """Directory for results.json, results.md, paths.npz and the figures."""
     seed: int = 0
-    """First seed."""
+    """First seed of the runs."""
     seeds: int = 3
     """Number of consecutive seeds."""
     paths: int = 1000

@@ -44,7 +44,7 @@ class Compare:
     latency: Path | None = None
     """Read latencies from this file, written by `nsde-policy benchmark latency --json`."""
     out: Path = Path("out/compare")
-    """Output directory."""
+    """Directory of the output."""
     reference: options.ReferenceFlag = None
     from_json: tuple[Path, ...] = ()
     """Files of earlier comparisons to include; without runs, nothing is evaluated."""

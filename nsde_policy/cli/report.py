@@ -21,7 +21,7 @@ class ReportCommand:
     runs: tyro.conf.Positional[tuple[Path, ...]] = ()
     """Run directories, or `shipped`; runs that differ only in the training seed are pooled."""
     out: Path = Path("report.html")
-    """Output file."""
+    """Path of the output file."""
     title: str | None = None
     """Title of the page; default: task, number of policies and number of starts."""
     episodes: options.EpisodesFlag = 50

@@ -22,9 +22,9 @@ class Outputs(NamedTuple):
     """Outputs of the networks at one point, in network units."""
 
     drift: Tensor
-    """f, (..., d)."""
+    """Drift f, shape (..., d)."""
     log_variance: Tensor
-    """log g², (..., d)."""
+    """Log variance log g², (..., d)."""
     score: Tensor
     """σ d, the score times the blur it was trained with, (..., d)."""
 

@@ -129,12 +129,12 @@ class PlanReply(Message, frozen=True, tag="planned"):
 
     @classmethod
     def pack(cls, id: int, plan: Plan) -> Self:
-        """Convert a plan."""
+        """Convert a plan to a message."""
         states, std = (None if array is None else Array.pack(array) for array in (plan.states, plan.std))
         return cls(id, Array.pack(plan.actions), states, std)
 
     def unpack(self) -> Plan:
-        """Convert to a plan."""
+        """Convert the message to a plan."""
         states, std = (None if array is None else array.unpack() for array in (self.states, self.std))
         return Plan(self.actions.unpack(), states, std)
 

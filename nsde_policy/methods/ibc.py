@@ -65,7 +65,7 @@ class ImplicitBCConfig(WindowConfig):
     width: Count = 1024
     """Units per hidden layer."""
     depth: Count = 4
-    """Hidden layers."""
+    """Number of hidden layers."""
     dropout: Fraction = 0.1
     """Dropout probability in training."""
     sampling: ImplicitBCSampling = field(default_factory=ImplicitBCSampling)

@@ -45,7 +45,7 @@ class LSTMGMMConfig(WindowConfig):
     hidden: Count = 400
     """Units per LSTM layer."""
     layers: Count = 2
-    """LSTM layers."""
+    """Number of LSTM layers."""
     modes: Count = 5
     """Gaussians in the mixture."""
     min_std: Positive = 1e-4

@@ -66,16 +66,7 @@ def train_run(
     On CPU a resumed run gives bit-identical weights. An interrupt (Ctrl-C) saves a checkpoint first; a crash
     loses the steps since the last checkpoint.
 
-    Args:
-        demos: Demonstrations to learn from.
-        config: Settings of the run.
-        path: Run directory; must be new or empty unless `resume` is set.
-        task: Name of the task.
-        seed: Seed of initial weights, batches and losses.
-        device: torch device.
-        resume: Continue the run in `path` if there is one.
-        save_every_s: Seconds between checkpoints.
-        monitor: Called at every record of the metrics.
+    A checkpoint is saved every `save_every_s` seconds; `monitor` is called at every record of the metrics.
 
     Raises:
         CheckpointError: If `path` holds another run or other files.

@@ -32,7 +32,7 @@ LEVELS = 100
 
 @dataclass(frozen=True)
 class UNetConfig(BaseConfig):
-    """Size of the U-Net."""
+    """Settings of the U-Net."""
 
     channels: tuple[int, ...] = (256, 512, 1024)
     """Channels of each level; every level but the last halves time."""
@@ -58,11 +58,11 @@ class TransformerConfig(BaseConfig):
     """Size of the transformer."""
 
     layers: Count = 8
-    """Decoder layers."""
+    """Number of decoder layers."""
     heads: Count = 4
     """Attention heads per layer."""
     embedding: int = 256
-    """Size of a token."""
+    """Dimensions of a token."""
     dropout: Fraction = 0.3
     """Dropout probability of attention weights and layer outputs in training."""
 

@@ -48,7 +48,7 @@ class NeuralSDEConfig(ModelConfig):
     history_noise: Literal["independent", "shared", "none"] = "independent"
     """Noise on the older states: independent of the newest, the same, or none."""
     denoiser: bool = True
-    """Train the denoiser."""
+    """Whether to train the denoiser."""
     learned_strength: bool = False
     """Train a network for the denoiser's strength."""
     schedule: Literal["together", "sequential"] = "together"

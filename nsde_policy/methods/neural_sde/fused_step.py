@@ -93,7 +93,7 @@ class FusedStep:
     activation: Callable[[Tensor], Tensor]
     variance_floor: float
     spread: Tensor
-    """Factor from ĝ to g."""
+    """Factor that converts ĝ to g."""
     turns: Tensor
     """Whether a number of the older states is an angle, ((history − 1)·d,)."""
     units: Units | None
