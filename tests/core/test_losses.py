@@ -1,4 +1,4 @@
-"""Tests for nsde_policy/core/losses.py: what the paper claims of its objectives."""
+"""Tests for nsde_policy/core/losses.py: properties of the objectives that the paper states."""
 
 import math
 
@@ -19,43 +19,45 @@ from nsde_policy.core.losses import (
 from nsde_policy.core.sde import Coefficients, increment_log_prob
 
 
-def normal(*shape: int, seed: int = 0) -> Tensor:
+def draw_normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def gradient(loss: Tensor, at: Tensor) -> Tensor:
+def compute_gradient(loss: Tensor, at: Tensor) -> Tensor:
     return torch.autograd.grad(loss, at)[0]
 
 
 @given(scales=st.lists(st.floats(1e-3, 1e3), min_size=3, max_size=3))
 @settings(max_examples=30, deadline=None)
 def test_rescaling_a_coordinate_only_shifts_the_flow_loss(scales: list[float]):
-    """Appendix A, Eq. 21: scaling flow and rate by c adds Σ log c, whatever they are."""
+    """Appendix A, Eq. 21: scaling flow and rate by c adds Σ log c for any flow and rate."""
     c = torch.tensor(scales, dtype=torch.float64)
     for seed in (0, 1):
-        f, v = normal(8, 3, seed=seed), normal(8, 3, seed=seed + 10)
+        f, v = draw_normal(8, 3, seed=seed), draw_normal(8, 3, seed=seed + 10)
         shift = flow_loss(c * f, c * v, delta=0) - flow_loss(f, v, delta=0)
         assert shift.item() == pytest.approx(c.log().sum().item(), abs=1e-9)
 
 
-def test_flow_loss_tends_to_the_paper_s_log_loss_and_to_the_square_loss():
-    f, v = normal(16, 2).requires_grad_(), normal(16, 2, seed=1)
+def test_flow_loss_approaches_the_log_loss_and_the_square_loss_of_the_paper():
+    f, v = draw_normal(16, 2).requires_grad_(), draw_normal(16, 2, seed=1)
     log, square = flow_loss(f, v, delta=0), flow_loss(f, v, delta=math.inf)
     torch.testing.assert_close(log, 0.5 * (f - v).square().log().sum(-1).mean())
     torch.testing.assert_close(square, 0.5 * (f - v).square().sum(-1).mean())
     near_log, near_square = flow_loss(f, v, delta=1e-12), flow_loss(f, v, delta=1e9)
-    torch.testing.assert_close(gradient(near_log, f), gradient(log, f), rtol=1e-3, atol=0)
+    torch.testing.assert_close(compute_gradient(near_log, f), compute_gradient(log, f), rtol=1e-3, atol=0)
     torch.testing.assert_close(near_square, square, rtol=1e-6, atol=0)
-    torch.testing.assert_close(gradient(near_square, f), gradient(square, f), rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(
+        compute_gradient(near_square, f), compute_gradient(square, f), rtol=1e-6, atol=1e-9
+    )
 
 
 @pytest.mark.parametrize("delta", [1e-6, 1e-3, 1.0, 100.0])
-def test_flow_loss_is_the_printed_one_up_to_a_factor_and_a_constant(delta: float):
+def test_gradient_of_flow_loss_is_that_of_eq_24_times_one_plus_delta(delta: float):
     """Eq. 24 in the code's scaling: gradients differ by the factor 1 + δ alone."""
-    f, v = normal(16, 2).requires_grad_(), normal(16, 2, seed=1)
+    f, v = draw_normal(16, 2).requires_grad_(), draw_normal(16, 2, seed=1)
     printed = 0.5 * ((f - v).square() + delta).log().sum(-1).mean()
     ours = flow_loss(f, v, delta=delta)
-    torch.testing.assert_close(gradient(ours, f), (1 + delta) * gradient(printed, f))
+    torch.testing.assert_close(compute_gradient(ours, f), (1 + delta) * compute_gradient(printed, f))
 
 
 @pytest.mark.parametrize("delta", [0.0, 1e-12, 1e-3, 1.0, 1e6, math.inf])
@@ -63,20 +65,20 @@ def test_flow_loss_is_finite_in_single_precision_for_every_delta(delta: float):
     f = torch.tensor([[0.0], [1e-6], [1.0], [1e4]], requires_grad=True)
     loss = flow_loss(f, torch.zeros(4, 1), delta=delta)
     assert loss.isfinite()
-    assert gradient(loss, f).isfinite().all()
+    assert compute_gradient(loss, f).isfinite().all()
 
 
-def test_large_errors_pull_less_under_the_log_loss_than_under_the_square_loss():
-    """Appendix A: sub-linear growth; the pull of an error falls with its size."""
+def test_gradient_falls_with_the_error_under_the_log_loss_only():
+    """Appendix A: growth is sub-linear, so the gradient falls as the error grows."""
     for delta, falls in ((0.1, True), (math.inf, False)):
         f = torch.tensor([[1.0], [10.0]], requires_grad=True)
-        near, far = gradient(flow_loss(f, torch.zeros(2, 1), delta=delta), f)
+        near, far = compute_gradient(flow_loss(f, torch.zeros(2, 1), delta=delta), f)
         assert bool(far < near) == falls
 
 
-def test_joint_nll_is_the_transition_density_without_its_constants():
-    """Eq. 12 to 16."""
-    f, log_variance, dx, dt = normal(5, 3), normal(5, 3, seed=1), normal(5, 3, seed=2), 0.3
+def test_joint_nll_is_the_negative_log_transition_density_up_to_constants():
+    """Follows from Eq. 12 to 16."""
+    f, log_variance, dx, dt = draw_normal(5, 3), draw_normal(5, 3, seed=1), draw_normal(5, 3, seed=2), 0.3
     density = increment_log_prob(
         Coefficients(f, (0.5 * log_variance).exp()), dx, torch.tensor(dt, dtype=torch.float64)
     )
@@ -87,64 +89,64 @@ def test_joint_nll_is_the_transition_density_without_its_constants():
 
 
 def test_closed_form_minimiser_of_the_likelihood_in_g_is_the_squared_residual():
-    """Eq. 18: σ² = (f − Δx/Δt)² Δt makes the gradient of Eq. 16 vanish, and moving from there costs."""
-    f, v, dt = normal(6, 2), normal(6, 2, seed=1), 0.4
+    """Eq. 18: σ² = (f − Δx/Δt)² Δt makes the gradient of Eq. 16 vanish; other values have a higher loss."""
+    f, v, dt = draw_normal(6, 2), draw_normal(6, 2, seed=1), 0.4
     best = ((f - v).square() * dt).log().requires_grad_()
     least = joint_nll(f, best, v, dt)
-    assert gradient(least, best).abs().max() < 1e-12
+    assert compute_gradient(least, best).abs().max() < 1e-12
     for move in (-0.3, 0.3):
         assert joint_nll(f, best + move, v, dt) > least
 
 
 def test_both_diffusion_losses_have_the_mean_squared_residual_as_their_optimum():
     """Eq. 18 and 20, one variance for many residuals: σ² = mean r² Δt."""
-    f, v, dt = normal(500, 1), normal(500, 1, seed=1), 0.4
+    f, v, dt = draw_normal(500, 1), draw_normal(500, 1, seed=1), 0.4
     best = ((f - v).square() * dt).mean().requires_grad_()
     variance = best.expand(500, 1)
     for loss in (diffusion_nll(variance.log(), f, v, dt), diffusion_squared_loss(variance, f, v, dt)):
-        assert gradient(loss, best).abs() < 1e-9
+        assert compute_gradient(loss, best).abs() < 1e-9
 
 
-def test_putting_the_optimal_g_back_gives_the_flow_loss():
-    """Eq. 19: Eq. 16 at Eq. 18, up to constants."""
-    f, v, dt = normal(6, 2), normal(6, 2, seed=1), 0.4
+def test_joint_nll_at_the_optimal_g_is_the_flow_loss_up_to_a_constant():
+    """Eq. 19 is Eq. 16 at Eq. 18, up to constants."""
+    f, v, dt = draw_normal(6, 2), draw_normal(6, 2, seed=1), 0.4
     profile = joint_nll(f, ((f - v).square() * dt).log(), v, dt)
     assert (profile - flow_loss(f, v, delta=0)).item() == pytest.approx(1 + math.log(dt))
 
 
-def test_the_log_loss_is_a_cauchy_likelihood():
-    f, v, delta = normal(6, 1).requires_grad_(), normal(6, 1, seed=1), 0.25
+def test_gradient_of_the_log_loss_is_that_of_a_cauchy_likelihood():
+    f, v, delta = draw_normal(6, 1).requires_grad_(), draw_normal(6, 1, seed=1), 0.25
     cauchy = -torch.distributions.Cauchy(f, math.sqrt(delta)).log_prob(v).mean()
     torch.testing.assert_close(
-        gradient(flow_loss(f, v, delta=delta), f), gradient(cauchy, f) * 0.5 * (1 + delta)
+        compute_gradient(flow_loss(f, v, delta=delta), f), compute_gradient(cauchy, f) * 0.5 * (1 + delta)
     )
 
 
-def test_decoupled_diffusion_losses_leave_the_flow_alone():
-    f = normal(4, 2).requires_grad_()
-    variance, v = torch.ones(4, 2).double().requires_grad_(), normal(4, 2, seed=1)
+def test_decoupled_diffusion_losses_have_no_gradient_in_the_flow():
+    f = draw_normal(4, 2).requires_grad_()
+    variance, v = torch.ones(4, 2).double().requires_grad_(), draw_normal(4, 2, seed=1)
     for loss in (diffusion_nll(variance, f, v, 1.0), diffusion_squared_loss(variance, f, v, 1.0)):
         assert torch.autograd.grad(loss, f, allow_unused=True, retain_graph=True)[0] is None
 
 
-def test_the_denoiser_s_optimum_is_the_score_of_the_blurred_data():
-    """Data N(0, s²), blur σ: the score is −x̃/(s² + σ²), towards the data; Eq. 23 prints the other sign."""
+def test_optimal_denoiser_is_the_score_of_the_noisy_data():
+    """Data N(0, s²), noise σ: the score is −x̃/(s² + σ²), towards the data; Eq. 23 has the opposite sign."""
     s, sigma, n = 2.0, 0.7, 200_000
-    z = normal(n, 1)
-    blurred = s * normal(n, 1, seed=1) + sigma * z
+    z = draw_normal(n, 1)
+    noisy = s * draw_normal(n, 1, seed=1) + sigma * z
     slope = torch.zeros((), dtype=torch.float64, requires_grad=True)
-    # The loss is quadratic in the slope of d(x̃) = slope · x̃, so one Newton step lands on its optimum.
-    (first,) = torch.autograd.grad(denoiser_loss(sigma * slope * blurred, z), slope, create_graph=True)
-    second = torch.autograd.functional.hessian(lambda a: denoiser_loss(sigma * a * blurred, z), slope)
+    # The loss is quadratic in the slope of d(x̃) = slope · x̃, so one Newton step reaches its optimum.
+    (first,) = torch.autograd.grad(denoiser_loss(sigma * slope * noisy, z), slope, create_graph=True)
+    second = torch.autograd.functional.hessian(lambda a: denoiser_loss(sigma * a * noisy, z), slope)
     best = (-first / second).item()
     assert best == pytest.approx(-1 / (s**2 + sigma**2), rel=0.03)
 
 
-def test_the_learned_strength_is_one_where_the_score_is_exact_and_less_where_it_overstates():
+def test_optimal_strength_is_one_for_the_exact_score_and_one_half_for_twice_the_score():
     s, sigma, n = 1.0, 0.7, 200_000
-    z = normal(n, 1)
-    blurred = s * normal(n, 1, seed=1) + sigma * z
-    exact = -blurred / (s**2 + sigma**2)
+    z = draw_normal(n, 1)
+    noisy = s * draw_normal(n, 1, seed=1) + sigma * z
+    exact = -noisy / (s**2 + sigma**2)
     grid = torch.linspace(0, 2, 41, dtype=torch.float64)
     for factor, best in ((1.0, 1.0), (2.0, 0.5)):
         losses = [strength_loss(a, sigma * factor * exact, z).item() for a in grid]

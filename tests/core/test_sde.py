@@ -1,4 +1,4 @@
-"""Tests for nsde_policy/core/sde.py, against processes with known laws."""
+"""Tests for nsde_policy/core/sde.py, against processes with known distributions."""
 
 import math
 
@@ -20,6 +20,7 @@ from nsde_policy.core.sde import (
     transition_log_prob,
 )
 from nsde_policy.errors import ConfigError
+from tests.helpers.rng import make_rng
 
 
 class OrnsteinUhlenbeck(AbstractSDE):
@@ -63,13 +64,9 @@ class StandardNormalWithNoise(AbstractScoredSDE):
         return Terms(torch.zeros_like(x), 0.8 * (1 + self.slope * x.square()).sqrt(), -x)
 
 
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def test_law_of_an_ornstein_uhlenbeck_process():
+def test_moments_of_an_ornstein_uhlenbeck_process():
     sde, t, n = OrnsteinUhlenbeck(), 1.0, 50_000
-    x = euler_maruyama(sde, torch.ones(n, 1), dt=t / 200, steps=200, generator=seeded())[-1]
+    x = euler_maruyama(sde, torch.ones(n, 1), dt=t / 200, steps=200, generator=make_rng())[-1]
 
     mean = math.exp(-sde.theta * t)
     var = sde.sigma**2 * (1 - math.exp(-2 * sde.theta * t)) / (2 * sde.theta)
@@ -77,9 +74,9 @@ def test_law_of_an_ornstein_uhlenbeck_process():
     assert x.var().item() == pytest.approx(var, rel=0.03)
 
 
-def test_law_of_geometric_brownian_motion():
+def test_moments_of_geometric_brownian_motion():
     sde, t, n = GeometricBrownianMotion(), 1.0, 100_000
-    x = euler_maruyama(sde, torch.ones(n, 1), dt=t / 200, steps=200, generator=seeded())[-1]
+    x = euler_maruyama(sde, torch.ones(n, 1), dt=t / 200, steps=200, generator=make_rng())[-1]
 
     mean = math.exp(sde.mu * t)
     var = math.exp(2 * sde.mu * t) * (math.exp(sde.sigma**2 * t) - 1)
@@ -87,14 +84,14 @@ def test_law_of_geometric_brownian_motion():
     assert x.var().item() == pytest.approx(var, rel=0.05)
 
 
-def gbm_errors(levels: list[int], n: int) -> tuple[list[float], list[float]]:
-    """Strong and weak error at t = 1 of Euler–Maruyama against the exact solution on the same Brownian paths.
+def measure_gbm_errors(levels: list[int], n: int) -> tuple[list[float], list[float]]:
+    """Return strong and weak errors of Euler–Maruyama at t = 1 against the exact solution on the same paths.
 
     The weak error is the mean of x − exact, whose expectation is the error of the mean: common random numbers
-    take out nearly all of its variance.
+    remove nearly all of its variance.
     """
     sde, finest = GeometricBrownianMotion(), max(levels)
-    dw = torch.randn(finest, n, 1, generator=seeded(), dtype=torch.float64) / math.sqrt(finest)
+    dw = torch.randn(finest, n, 1, generator=make_rng(), dtype=torch.float64) / math.sqrt(finest)
     exact = torch.exp((sde.mu - sde.sigma**2 / 2) + sde.sigma * dw.sum(0))
     strong, weak = [], []
     for steps in levels:
@@ -105,8 +102,8 @@ def gbm_errors(levels: list[int], n: int) -> tuple[list[float], list[float]]:
     return strong, weak
 
 
-def slope(levels: list[int], errors: list[float]) -> float:
-    """Order of convergence: slope of log error against log Δt."""
+def fit_order(levels: list[int], errors: list[float]) -> float:
+    """Return the order of convergence: slope of log error against log Δt."""
     dt = torch.tensor([1 / n for n in levels], dtype=torch.float64).log()
     error = torch.tensor(errors, dtype=torch.float64).log()
     return (((dt - dt.mean()) * (error - error.mean())).sum() / (dt - dt.mean()).square().sum()).item()
@@ -114,22 +111,22 @@ def slope(levels: list[int], errors: list[float]) -> float:
 
 def test_strong_order_of_euler_maruyama_is_one_half():
     levels = [128, 256, 512, 1024, 2048]
-    strong, _ = gbm_errors(levels, 2000)
-    assert slope(levels, strong) == pytest.approx(0.5, abs=0.05)
+    strong, _ = measure_gbm_errors(levels, 2000)
+    assert fit_order(levels, strong) == pytest.approx(0.5, abs=0.05)
 
 
 def test_weak_order_of_euler_maruyama_is_one():
     levels = [16, 32, 64, 128]
-    _, weak = gbm_errors(levels, 100_000)
-    assert slope(levels, weak) == pytest.approx(1.0, abs=0.08)
+    _, weak = measure_gbm_errors(levels, 100_000)
+    assert fit_order(levels, weak) == pytest.approx(1.0, abs=0.08)
 
 
 @pytest.mark.parametrize("factor", [0.1, 3.0, 50.0])
-def test_time_unit_is_a_convention(factor: float):
-    """Eq. 25 to 31: f/λ and g/√λ over λΔt is the same chain, to rounding, given the same noise."""
+def test_paths_do_not_depend_on_the_unit_of_time(factor: float):
+    """Eq. 25 to 31: f/λ and g/√λ over λΔt give the same chain up to rounding, given the same noise."""
     sde, x0 = GeometricBrownianMotion(), torch.ones(100, 3, dtype=torch.float64)
-    one = euler_maruyama(sde, x0, dt=0.01, steps=50, generator=seeded())
-    other = euler_maruyama(Rescaled(sde, factor), x0, dt=0.01 * factor, steps=50, generator=seeded())
+    one = euler_maruyama(sde, x0, dt=0.01, steps=50, generator=make_rng())
+    other = euler_maruyama(Rescaled(sde, factor), x0, dt=0.01 * factor, steps=50, generator=make_rng())
     torch.testing.assert_close(one, other, rtol=1e-12, atol=0)
 
 
@@ -153,17 +150,17 @@ def test_agrees_with_torchsde_on_the_same_brownian_path(sde: AbstractSDE):
     torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
 
 
-def test_substeps_are_the_finer_path_seen_at_whole_steps():
+def test_path_with_substeps_equals_the_finer_path_at_whole_steps():
     sde, x0 = GeometricBrownianMotion(), torch.ones(5, 2)
-    fine = euler_maruyama(sde, x0, dt=0.025, steps=40, generator=seeded())
-    coarse = euler_maruyama(sde, x0, dt=0.1, steps=10, substeps=4, generator=seeded())
+    fine = euler_maruyama(sde, x0, dt=0.025, steps=40, generator=make_rng())
+    coarse = euler_maruyama(sde, x0, dt=0.1, steps=10, substeps=4, generator=make_rng())
     torch.testing.assert_close(coarse, fine[::4])
 
 
-def test_irregular_steps_join_like_separate_runs():
+def test_path_with_irregular_steps_equals_single_steps_in_sequence():
     sde, x0 = OrnsteinUhlenbeck(), torch.ones(4, 2)
     dt = torch.tensor([0.1, 0.3, 0.05])
-    noise = torch.randn(3, 4, 2, generator=seeded())
+    noise = torch.randn(3, 4, 2, generator=make_rng())
     whole = euler_maruyama(sde, x0, dt=dt, steps=3, noise=noise)
     x = x0
     for k in range(3):
@@ -171,22 +168,22 @@ def test_irregular_steps_join_like_separate_runs():
         torch.testing.assert_close(whole[k + 1], x)
 
 
-def test_any_batch_shape_gives_the_same_paths():
-    sde, noise = OrnsteinUhlenbeck(), torch.randn(7, 6, 2, generator=seeded())
+def test_paths_do_not_depend_on_the_batch_shape():
+    sde, noise = OrnsteinUhlenbeck(), torch.randn(7, 6, 2, generator=make_rng())
     flat = euler_maruyama(sde, torch.ones(6, 2), dt=0.1, steps=7, noise=noise)
     deep = euler_maruyama(sde, torch.ones(2, 3, 2), dt=0.1, steps=7, noise=noise.reshape(7, 2, 3, 2))
     torch.testing.assert_close(deep.reshape(8, 6, 2), flat)
 
 
-def test_sampling_leaves_the_global_random_state_alone():
+def test_sampling_keeps_the_global_random_state():
     before = torch.random.get_rng_state()
-    euler_maruyama(OrnsteinUhlenbeck(), torch.ones(3, 1), dt=0.1, steps=2, generator=seeded())
+    euler_maruyama(OrnsteinUhlenbeck(), torch.ones(3, 1), dt=0.1, steps=2, generator=make_rng())
     assert torch.equal(before, torch.random.get_rng_state())
 
 
-def test_paths_carry_gradients_to_the_starting_point():
+def test_gradients_flow_from_paths_to_the_initial_state():
     x0 = torch.ones(3, 1, requires_grad=True)
-    euler_maruyama(OrnsteinUhlenbeck(), x0, dt=0.1, steps=5, generator=seeded())[-1].sum().backward()
+    euler_maruyama(OrnsteinUhlenbeck(), x0, dt=0.1, steps=5, generator=make_rng())[-1].sum().backward()
     torch.testing.assert_close(x0.grad, torch.full((3, 1), (1 - 0.15) ** 5))
 
 
@@ -201,14 +198,14 @@ def test_transition_density_is_the_gaussian_of_one_step():
 
 def test_trajectory_nll_sums_its_transitions():
     sde, dt = OrnsteinUhlenbeck(), torch.tensor([0.1, 0.2, 0.4])
-    path = euler_maruyama(sde, torch.ones(5, 2), dt=dt, steps=3, generator=seeded())
+    path = euler_maruyama(sde, torch.ones(5, 2), dt=dt, steps=3, generator=make_rng())
     each = [transition_log_prob(sde, path[k], path[k + 1], dt=dt[k]) for k in range(3)]
     torch.testing.assert_close(trajectory_nll(sde, path, dt=dt), -torch.stack(each).sum(0))
 
 
-def test_trajectory_nll_is_least_on_average_for_the_true_process():
+def test_mean_trajectory_nll_is_lowest_for_the_true_process():
     sde, n = OrnsteinUhlenbeck(), 2000
-    path = euler_maruyama(sde, torch.ones(n, 1), dt=0.1, steps=20, generator=seeded())
+    path = euler_maruyama(sde, torch.ones(n, 1), dt=0.1, steps=20, generator=make_rng())
     true = trajectory_nll(sde, path, dt=0.1).mean()
     for theta, sigma in [(1.0, 0.4), (2.0, 0.4), (1.5, 0.35), (1.5, 0.45)]:
         other = OrnsteinUhlenbeck()
@@ -216,28 +213,28 @@ def test_trajectory_nll_is_least_on_average_for_the_true_process():
         assert trajectory_nll(other, path, dt=0.1).mean() > true
 
 
-def test_half_g_squared_times_the_score_cancels_the_spreading_of_a_constant_diffusion():
-    """Eq. 33: with α = ½ g gᵀ and the true score the density stays what it was; without, it spreads."""
+def test_cancelling_strength_keeps_the_density_under_constant_diffusion():
+    """Eq. 33: with α = ½ g gᵀ and the true score the density does not change; without them it spreads."""
     sde, n = StandardNormalWithNoise(), 50_000
-    x0 = torch.randn(n, 1, generator=seeded(1))
+    x0 = torch.randn(n, 1, generator=make_rng(1))
     corrected = ScoreCorrectedSDE(sde, cancelling_strength())
-    x = euler_maruyama(corrected, x0, dt=0.01, steps=200, generator=seeded())[-1]
-    free = euler_maruyama(sde, x0, dt=0.01, steps=200, generator=seeded())[-1]
+    x = euler_maruyama(corrected, x0, dt=0.01, steps=200, generator=make_rng())[-1]
+    free = euler_maruyama(sde, x0, dt=0.01, steps=200, generator=make_rng())[-1]
     assert x.var().item() == pytest.approx(1.0, rel=0.03)
     assert x.pow(4).mean().item() == pytest.approx(3.0, rel=0.06)
     assert free.var().item() == pytest.approx(1 + 0.8**2 * 2, rel=0.03)
 
 
-def test_half_g_squared_times_the_score_does_not_cancel_a_diffusion_that_varies():
+def test_cancelling_strength_changes_the_density_under_varying_diffusion():
     """½ ∂(g²)/∂x is left over: dV/dt = E[2 α s x + g²] = E[g² (1 − x²)] = 0.64 (1 + c − 1 − 3c) = −1.28 c."""
     c, t, n = 0.3, 0.05, 400_000
     corrected = ScoreCorrectedSDE(StandardNormalWithNoise(slope=c), cancelling_strength())
-    x0 = torch.randn(n, 1, generator=seeded(1))
-    x = euler_maruyama(corrected, x0, dt=t / 10, steps=10, generator=seeded())[-1]
+    x0 = torch.randn(n, 1, generator=make_rng(1))
+    x = euler_maruyama(corrected, x0, dt=t / 10, steps=10, generator=make_rng())[-1]
     assert ((x.var() - x0.var()) / t).item() == pytest.approx(-1.28 * c, rel=0.15)
 
 
-def test_score_correction_adds_alpha_times_the_score_to_the_drift_alone():
+def test_score_correction_adds_alpha_times_the_score_to_the_drift_only():
     sde, x = StandardNormalWithNoise(), torch.tensor([[0.5, -2.0]])
     per_dimension = ScoreCorrectedSDE(sde, constant_strength(torch.tensor([1.0, 3.0])))
     torch.testing.assert_close(per_dimension.coefficients(x).drift, torch.tensor([[-0.5, 6.0]]))
@@ -246,7 +243,7 @@ def test_score_correction_adds_alpha_times_the_score_to_the_drift_alone():
     torch.testing.assert_close(learned.coefficients(x).drift, -x.pow(3))
 
 
-def test_refuses_steps_and_noise_that_make_no_sense():
+def test_invalid_steps_and_noise_raise():
     sde, x0 = OrnsteinUhlenbeck(), torch.ones(2, 1)
     with pytest.raises(ConfigError, match="dt must be positive, got -1"):
         euler_maruyama(sde, x0, dt=-1, steps=2)

@@ -1,4 +1,4 @@
-"""Tests for nsde_policy/methods/bet/model.py and bet_network.py."""
+"""Tests for nsde_policy/methods/bet/model.py and network.py."""
 
 import math
 from pathlib import Path
@@ -11,11 +11,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 from nsde_policy.config import Sampling, TrainConfig
-from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.targets import Windows
 from nsde_policy.errors import ConfigError
-from nsde_policy.inference.loading import load_model
-from nsde_policy.methods.base import Draws
 from nsde_policy.methods.bet.model import (
     PRESETS,
     BehaviourTransformer,
@@ -29,96 +26,84 @@ from nsde_policy.methods.bet.model import (
 )
 from nsde_policy.methods.bet.network import BlockMasks, CausalTransformer
 from nsde_policy.run_config import RunConfig
-from nsde_policy.run_directory import fingerprint
 from nsde_policy.training.loop import fit
-from nsde_policy.training.run import train_run
-from tests.helpers.toy_problems import small_robot
+from tests.helpers.method_checks import check_loaded_twice, check_plan_rows
+from tests.helpers.rng import make_draws, make_rng
+from tests.helpers.toy_problems import UNIT_LINE, WITH_ANGLE, make_random_windows, make_signed_steps
 
-LAYOUT = StateSpec(
-    obs_dim=2, act_dim=2, circular=(1,), low=(0.0, -9.0, -2.0, 0.0), high=(10.0, 9.0, 2.0, 512.0),
-    increment_std=(0.5, 0.1, 0.2, 3.0),
-)  # fmt: skip
 SMALL = {"bins": 5, "width": 12, "depth": 2, "heads": 3}
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def build(**changes: Any) -> BehaviourTransformer:
     model = BehaviourTransformer(
-        BehaviourTransformerConfig(**{**SMALL, **changes}), LAYOUT, generator=seeded()
+        BehaviourTransformerConfig(**{**SMALL, **changes}), WITH_ANGLE, generator=make_rng()
     )
-    model.prepare(rows(200))
+    model.prepare(make_random_windows(200, 3))
     return model.eval()
 
 
-def loud(model: BehaviourTransformer) -> BehaviourTransformer:
-    """With an output layer that says more than the first weights do."""
+def enlarge_outputs(model: BehaviourTransformer) -> BehaviourTransformer:
+    """Give the output layer larger weights, so that outputs depend on the input."""
     with torch.no_grad():
-        model.transformer.output.weight.normal_(std=0.3, generator=seeded(4))
+        model.transformer.output.weight.normal_(std=0.3, generator=make_rng(4))
     return model
 
 
-def rows(n: int = 30) -> Windows:
-    scale = torch.tensor([10.0, 3.0, 4.0, 512.0])
-    states = torch.rand(n, 3, 4, generator=seeded(1)) * scale - torch.tensor([0.0, 0.0, 2.0, 0.0])
-    return Windows(states, states.flip(1)[..., 2:].clone())
-
-
-def draws(n: int, first: int = 0) -> Draws:
-    return Draws([seeded(first + i) for i in range(n)])
+def make_batch() -> Windows:
+    return make_random_windows(30, 3)
 
 
 CORNERS = torch.tensor([[-1.0, -1.0], [-1.0, 1.0], [1.0, -1.0], [1.0, 1.0], [0.0, 0.0]])
 
 
-def test_k_means_finds_clusters_that_lie_apart_from_nearly_every_start():
-    def finds_them(seed: int) -> bool:
-        points = CORNERS.repeat(40, 1) + 0.02 * torch.randn(200, 2, generator=seeded(seed))
+def test_k_means_finds_separate_clusters_from_nearly_every_start():
+    def finds_all_clusters(seed: int) -> bool:
+        points = CORNERS.repeat(40, 1) + 0.02 * torch.randn(200, 2, generator=make_rng(seed))
         means = points.reshape(40, 5, 2).mean(0)
-        distance, match = torch.cdist(means, k_means(points, 5, generator=seeded(seed + 1))).min(dim=1)
+        distance, match = torch.cdist(means, k_means(points, 5, generator=make_rng(seed + 1))).min(dim=1)
         return sorted(match.tolist()) == [0, 1, 2, 3, 4] and bool(distance.max() < 1e-5)
 
-    assert sum(finds_them(seed) for seed in range(40)) >= 39
+    assert sum(finds_all_clusters(seed) for seed in range(40)) >= 39
 
 
-def test_k_means_ends_where_every_centre_is_the_mean_of_the_points_nearest_to_it():
-    points = torch.rand(500, 2, generator=seeded())
-    found = k_means(points, 16, generator=seeded(1))
+def test_k_means_converges_to_the_means_of_the_nearest_points():
+    points = torch.rand(500, 2, generator=make_rng())
+    found = k_means(points, 16, generator=make_rng(1))
     chosen = find_bin(points, found)
     assert set(chosen.tolist()) == set(range(16))
     for i in range(16):
         torch.testing.assert_close(found[i], points[chosen == i].mean(0))
 
 
-def test_k_means_of_one_bin_is_the_mean_and_of_one_bin_a_point_the_points():
-    points = torch.rand(20, 3, generator=seeded())
-    torch.testing.assert_close(k_means(points, 1, generator=seeded())[0], points.mean(0))
-    found = k_means(points, 20, generator=seeded())
+def test_k_means_of_one_bin_is_the_mean_and_of_as_many_bins_as_points_the_points():
+    points = torch.rand(20, 3, generator=make_rng())
+    torch.testing.assert_close(k_means(points, 1, generator=make_rng())[0], points.mean(0))
+    found = k_means(points, 20, generator=make_rng())
     torch.testing.assert_close(torch.cdist(points, found).amin(1), torch.zeros(20))
 
 
-def test_k_means_moves_empty_bins_to_the_points_that_are_farthest_from_their_own(monkeypatch: Any):
-    """Begun with all centres in one place, where all but one are empty after the first round."""
-    monkeypatch.setattr("nsde_policy.methods.bet.model._spread_out", lambda p, bins, g: p[:1].repeat(bins, 1))
-    points = CORNERS.repeat(40, 1) + 0.02 * torch.randn(200, 2, generator=seeded())
-    found = k_means(points, 5, generator=seeded())
+def test_k_means_moves_empty_bins_to_the_points_farthest_from_their_centre(monkeypatch: Any):
+    """All centres start at one point, so that all but one bin are empty after the first round."""
+    monkeypatch.setattr(
+        "nsde_policy.methods.bet.model._initialize_centres", lambda p, bins, g: p[:1].repeat(bins, 1)
+    )
+    points = CORNERS.repeat(40, 1) + 0.02 * torch.randn(200, 2, generator=make_rng())
+    found = k_means(points, 5, generator=make_rng())
     assert torch.cdist(CORNERS, found).amin(1).max() < 0.02
 
 
 @pytest.mark.parametrize("points", [torch.zeros(10, 2), CORNERS[:2], CORNERS.repeat(9, 1)])
-def test_k_means_with_more_bins_than_places_keeps_every_place(points: Tensor):
-    found = k_means(points, 8, generator=seeded())
+def test_k_means_with_more_bins_than_distinct_points_keeps_every_point(points: Tensor):
+    found = k_means(points, 8, generator=make_rng())
     assert found.shape == (8, 2)
     assert found.isfinite().all()
     assert torch.cdist(points, found).amin(1).max() < 1e-6
 
 
-def test_bins_are_the_same_for_one_seed_and_others_for_another():
-    data, before = rows(300), torch.random.get_rng_state()
+def test_bins_depend_only_on_the_seed():
+    data, before = make_random_windows(300, 3), torch.random.get_rng_state()
     models = [
-        BehaviourTransformer(BehaviourTransformerConfig(**SMALL), LAYOUT, generator=seeded(seed))
+        BehaviourTransformer(BehaviourTransformerConfig(**SMALL), WITH_ANGLE, generator=make_rng(seed))
         for seed in (0, 0, 1)
     ]
     for model in models:
@@ -131,37 +116,37 @@ def test_bins_are_the_same_for_one_seed_and_others_for_another():
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-def test_bins_are_placed_among_the_actions_of_the_present_in_half_ranges():
+def test_bins_are_clusters_of_current_actions_in_half_ranges():
     model = build(bins=1)
-    wanted = model.layout.to_unit(rows(200).actions[:, 2]).mean(0)
+    wanted = model.layout.to_unit(make_random_windows(200, 3).actions[:, 2]).mean(0)
     torch.testing.assert_close(model.centres[0], wanted)
 
 
-def test_the_focal_loss_without_gamma_is_cross_entropy():
-    logits = torch.randn(6, 3, 5, generator=seeded())
-    chosen = torch.randint(5, (6, 3), generator=seeded())
+def test_focal_loss_with_gamma_zero_is_cross_entropy():
+    logits = torch.randn(6, 3, 5, generator=make_rng())
+    chosen = torch.randint(5, (6, 3), generator=make_rng())
     expected = functional.cross_entropy(logits.reshape(-1, 5), chosen.reshape(-1))
     torch.testing.assert_close(focal_loss(logits, chosen, gamma=0.0), expected)
 
 
-def test_the_focal_loss_counts_what_is_likely_less():
-    """p = 3/4: −(1/4)² log(3/4)."""
+def test_focal_loss_gives_likely_bins_less_weight():
+    """For p = 3/4 it is −(1/4)² log(3/4)."""
     logits, chosen = torch.tensor([[math.log(3.0), 0.0]]), torch.tensor([0])
     expected = -(1 / 16) * math.log(3 / 4)
     assert focal_loss(logits, chosen, gamma=2.0).item() == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("gamma", [0.0, 1.0, 2.0])
-def test_the_focal_loss_of_a_bin_that_is_certain_has_a_gradient(gamma: float):
+def test_gradient_of_the_focal_loss_is_finite_for_a_certain_bin(gamma: float):
     logits = torch.tensor([[200.0, 0.0]], requires_grad=True)
     focal_loss(logits, torch.tensor([0]), gamma=gamma).backward()
     assert logits.grad is not None
     assert logits.grad.isfinite().all()
 
 
-def test_only_the_true_bin_learns_its_offset():
-    offsets = torch.randn(4, 3, 5, 2, generator=seeded(), requires_grad=True)
-    chosen, true = torch.randint(5, (4, 3), generator=seeded()), torch.randn(4, 3, 2, generator=seeded(1))
+def test_offset_error_has_a_gradient_only_in_the_true_bin():
+    offsets = torch.randn(4, 3, 5, 2, generator=make_rng(), requires_grad=True)
+    chosen, true = torch.randint(5, (4, 3), generator=make_rng()), torch.randn(4, 3, 2, generator=make_rng(1))
     error = offset_error(offsets, chosen, true)
     by_hand = [(offsets[i, j, chosen[i, j]] - true[i, j]).square().mean() for i in range(4) for j in range(3)]
     torch.testing.assert_close(error, torch.stack(by_hand).mean())
@@ -171,22 +156,22 @@ def test_only_the_true_bin_learns_its_offset():
     assert torch.equal(touched, functional.one_hot(chosen, 5).bool())
 
 
-def test_the_loss_knows_the_true_bin_and_where_in_it_the_action_lies():
-    """A network that says the right bin and the right offset loses nothing."""
-    model, batch = build(), rows()
+def test_loss_of_the_true_bin_and_offset_is_zero():
+    """A network that returns the right bin and offset has zero loss."""
+    model, batch = build(), make_batch()
     action = model.layout.to_unit(batch.actions)
     chosen = find_bin(action, model.centres)
     logits = 100 * functional.one_hot(chosen, 5).float()
     offsets = (action - model.centres[chosen]).unsqueeze(-2).expand(-1, -1, 5, -1)
-    model._answer = lambda *_: (logits, offsets)  # type: ignore[assignment, method-assign]
-    parts = model.loss(batch, seeded()).parts
+    model._predict = lambda *_: (logits, offsets)  # type: ignore[assignment, method-assign]
+    parts = model.loss(batch, make_rng()).parts
     assert parts["focal"].item() == pytest.approx(0, abs=1e-6)
     assert parts["offset"].item() == pytest.approx(0, abs=1e-6)
 
 
-def test_bins_are_drawn_by_their_probabilities():
+def test_bins_are_sampled_by_their_probabilities():
     n, logits = 20_000, torch.tensor([1.0, -torch.inf, 0.0, 2.0, -1.0])
-    uniform = torch.rand(n, 1, generator=seeded())
+    uniform = torch.rand(n, 1, generator=make_rng())
     for temperature in (0.5, 1.0, 3.0):
         drawn = draw_bins(logits.expand(n, -1), uniform, temperature=temperature)
         p = (logits / temperature).softmax(-1)
@@ -195,73 +180,73 @@ def test_bins_are_drawn_by_their_probabilities():
     assert draw_bins(logits.expand(n, -1), uniform, temperature=0.0).unique().tolist() == [3]
 
 
-def test_a_plan_is_a_centre_and_its_offset():
-    model, states = loud(build()), rows(1).states.expand(300, -1, -1)
-    logits, offsets = (answer[0, -1] for answer in model._answer(states[:1]))
+def test_plan_is_a_sampled_centre_plus_its_offset():
+    model, states = enlarge_outputs(build()), make_random_windows(1, 3).states.expand(300, -1, -1)
+    logits, offsets = (output[0, -1] for output in model._predict(states[:1]))
     possible = model.layout.from_unit(model.centres + offsets)
-    plan = model.plan(states, steps=1, draws=draws(300))[:, 0]
+    plan = model.plan(states, steps=1, draws=make_draws(300))[:, 0]
     distance, chosen = torch.cdist(plan, possible).min(dim=1)
     assert distance.max() < 1e-3
     share = torch.bincount(chosen, minlength=5) / 300
     p = logits.softmax(-1)
     assert torch.all((share - p).abs() < 4 * (p * (1 - p) / 300).sqrt())
-    likeliest = model.plan(states, steps=1, draws=draws(300), sampling=BehaviourTransformerSampling(0.0))
+    likeliest = model.plan(states, steps=1, draws=make_draws(300), sampling=BehaviourTransformerSampling(0.0))
     torch.testing.assert_close(likeliest[:, 0], possible[logits.argmax()].expand(300, -1))
 
 
-def test_a_place_knows_the_places_up_to_it_and_their_order():
-    net = CausalTransformer(3, 4, length=5, width=12, depth=2, heads=3, dropout=0.0, generator=seeded())
+def test_transformer_is_causal_and_depends_on_the_order():
+    net = CausalTransformer(3, 4, length=5, width=12, depth=2, heads=3, dropout=0.0, generator=make_rng())
     with torch.no_grad():
         for parameter in net.parameters():
-            parameter.normal_(std=0.3, generator=seeded(1))
-    tokens = torch.randn(6, 5, 3, generator=seeded(2))
-    said = net(tokens)
-    for place in range(5):
+            parameter.normal_(std=0.3, generator=make_rng(1))
+    tokens = torch.randn(6, 5, 3, generator=make_rng(2))
+    output = net(tokens)
+    for position in range(5):
         moved = tokens.clone()
-        moved[:, place] += 1
-        change = (net(moved) - said).abs().amax(dim=(0, 2))
-        assert torch.all(change[:place] == 0)
-        assert torch.all(change[place:] > 1e-6)
-    assert (net(tokens[:, [1, 0, 2, 3, 4]]) - said)[:, -1].abs().max() > 1e-5
+        moved[:, position] += 1
+        change = (net(moved) - output).abs().amax(dim=(0, 2))
+        assert torch.all(change[:position] == 0)
+        assert torch.all(change[position:] > 1e-6)
+    assert (net(tokens[:, [1, 0, 2, 3, 4]]) - output)[:, -1].abs().max() > 1e-5
 
 
-def test_attention_is_that_of_pytorch():
-    net = CausalTransformer(3, 4, length=5, width=12, depth=1, heads=3, dropout=0.0, generator=seeded())
-    block, h = net.blocks[0], torch.randn(6, 5, 12, generator=seeded(2))
+def test_attention_equals_that_of_pytorch():
+    net = CausalTransformer(3, 4, length=5, width=12, depth=1, heads=3, dropout=0.0, generator=make_rng())
+    block, h = net.blocks[0], torch.randn(6, 5, 12, generator=make_rng(2))
     q, k, v = (part.unflatten(-1, (3, 4)).transpose(1, 2) for part in block.query_key_value(h).chunk(3, -1))
     attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     expected = block.attended(attended.transpose(1, 2).flatten(-2))
     torch.testing.assert_close(block._attend(h, net.causal, None), expected)
 
 
-def test_it_sees_no_action_and_every_state():
-    model, states = loud(build()), rows().states
+def test_output_depends_on_every_observation_and_no_action():
+    model, states = enlarge_outputs(build()), make_batch().states
     now = model.transformer(model.layout.obs_features(states.flip(1)))[:, -1]
-    torch.testing.assert_close(torch.cat([a[:, -1].flatten(1) for a in model._answer(states)], -1), now)
+    torch.testing.assert_close(torch.cat([a[:, -1].flatten(1) for a in model._predict(states)], -1), now)
     acted = states.clone()
     acted[..., 2:] += 1
-    assert torch.equal(model._answer(acted)[0], model._answer(states)[0])
+    assert torch.equal(model._predict(acted)[0], model._predict(states)[0])
     for age in range(3):
         moved = states.clone()
         moved[:, age, 0] += 5
-        assert (model._answer(moved)[0] - model._answer(states)[0])[:, -1].abs().max() > 1e-5
+        assert (model._predict(moved)[0] - model._predict(states)[0])[:, -1].abs().max() > 1e-5
 
 
 @pytest.mark.parametrize(("dropout", "noise"), [(0.0, 0.0), (0.3, 0.5)])
-def test_the_loss_is_finite_reaches_every_weight_and_never_waits_for_its_data(dropout: float, noise: float):
+def test_loss_has_finite_gradients_and_needs_no_host_synchronisation(dropout: float, noise: float):
     model = build(dropout=dropout, noise=noise).train()
     (stage,) = model.stages()
-    parts = model.loss(rows(), seeded())
+    parts = model.loss(make_batch(), make_rng())
     assert set(parts.parts) == set(stage.losses)
     parts.total(stage.losses).backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
     with FakeTensorMode(allow_non_fake_inputs=True):
-        assert model.loss(rows(), seeded()).total(stage.losses).shape == ()
+        assert model.loss(make_batch(), make_rng()).total(stage.losses).shape == ()
 
 
-def test_randomness_of_the_loss_comes_from_the_generator_alone():
+def test_loss_draws_only_from_its_generator():
     model, before = build().train(), torch.random.get_rng_state()
-    one, two, other = (model.loss(rows(), seeded(s)).parts["focal"] for s in (5, 5, 6))
+    one, two, other = (model.loss(make_batch(), make_rng(s)).parts["focal"] for s in (5, 5, 6))
     assert torch.equal(one, two)
     assert not torch.equal(one, other)
     assert torch.equal(torch.random.get_rng_state(), before)
@@ -269,9 +254,9 @@ def test_randomness_of_the_loss_comes_from_the_generator_alone():
         model.transformer(torch.zeros(1, 3, 3))
 
 
-def test_dropout_reaches_all_that_a_block_adds():
-    net = CausalTransformer(3, 4, length=5, width=12, depth=1, heads=3, dropout=0.0, generator=seeded())
-    block, h = net.blocks[0], torch.randn(6, 5, 12, generator=seeded(2))
+def test_dropout_applies_to_attention_and_both_residual_branches():
+    net = CausalTransformer(3, 4, length=5, width=12, depth=1, heads=3, dropout=0.0, generator=make_rng())
+    block, h = net.blocks[0], torch.randn(6, 5, 12, generator=make_rng(2))
     looks, adds = torch.ones(6, 3, 5, 5), torch.ones(6, 5, 12)
     torch.testing.assert_close(
         block(h, net.causal, BlockMasks(looks, adds, adds)), block(h, net.causal, None)
@@ -281,52 +266,30 @@ def test_dropout_reaches_all_that_a_block_adds():
     torch.testing.assert_close(block(h, net.causal, deaf), block(h, net.causal, silent) + block.attended.bias)
 
 
-def test_one_seed_is_one_plan_and_rows_do_not_know_of_each_other():
-    model, states = loud(build()), rows().states
-    plan = model.plan(states, steps=1, draws=draws(30))
-    assert plan.shape == (30, 1, 2)
-    assert torch.equal(plan, model.plan(states, steps=1, draws=draws(30)))
-    alone = model.plan(states[7:9], steps=1, draws=draws(2, first=7))
-    torch.testing.assert_close(alone, plan[7:9])
-
-
-def two_ways(n: int) -> Windows:
-    """At every state x one goes left or right at random: a = ±(0.2 + 0.6 x) in half ranges."""
-    x = torch.rand(n, 2, 1, generator=seeded(2))
-    sign = torch.randint(2, (n, 2, 1), generator=seeded(3)) * 2.0 - 1
-    return Windows(torch.cat([x, torch.zeros_like(x)], -1), sign * (0.2 + 0.6 * x.flip(1)))
+def test_rows_are_planned_independently():
+    check_plan_rows(enlarge_outputs(build()), make_batch().states, steps=1, act_dim=2)
 
 
 @pytest.mark.slow
-def test_learns_that_there_are_two_ways_with_offsets_finer_than_the_bins():
-    layout = StateSpec(1, 1, (), (0.0, -1.0), (1.0, 1.0), (0.1, 0.1))
+def test_both_modes_are_learned_with_offsets_finer_than_the_bins():
     config = BehaviourTransformerConfig(history=2, horizon=2, bins=4, width=24, depth=2, heads=2, dropout=0.0)
-    model, data = BehaviourTransformer(config, layout, generator=seeded()), two_ways(4000)
+    model, data = BehaviourTransformer(config, UNIT_LINE, generator=make_rng()), make_signed_steps(4000, 2)
     model.prepare(data)
     fit(model, data, TrainConfig(steps=500, batch_size=128, learning_rate=3e-3), seed=0)
     states = data.states[:500]
     sharp = BehaviourTransformerSampling(temperature=0.5)
-    action = model.plan(states, steps=1, draws=draws(500), sampling=sharp)[:, 0, 0]
+    action = model.plan(states, steps=1, draws=make_draws(500), sampling=sharp)[:, 0, 0]
     wanted = 0.2 + 0.6 * states[:, 0, 0]
     assert ((action.abs() - wanted).abs() < 0.1).float().mean() > 0.95
     assert (action.abs() < 0.1).float().mean() < 0.01
     assert 0.4 < (action > 0).float().mean() < 0.6
 
 
-def test_saves_and_loads_identically_bins_included(tmp_path: Path):
-    model = BehaviourTransformerConfig(**SMALL, sampling=BehaviourTransformerSampling(temperature=0.7))
-    config = RunConfig(model=model, train=TrainConfig(steps=20, batch_size=16, log_every=10), chunk=1)
-    run = train_run(small_robot(), config, tmp_path / "run", task="none", seed=1)
-    record, one = load_model(run)
-    _, two = load_model(run)
-    assert record.config == config
-    states = torch.randn(5, 3, 5, generator=seeded())
-    plan: Tensor = one.plan(states, steps=1, draws=draws(5))
-    assert plan.isfinite().all()
-    assert torch.equal(plan, two.plan(states, steps=1, draws=draws(5)))
-    assert fingerprint(one.state_dict()) == fingerprint(run.read_weights())
-    fresh = BehaviourTransformer(model, record.layout, generator=seeded(1))
-    assert not torch.equal(one.centres, fresh.centres)
+def test_weights_and_bins_are_saved_and_loaded(tmp_path: Path):
+    config = BehaviourTransformerConfig(**SMALL, sampling=BehaviourTransformerSampling(temperature=0.7))
+    record, model = check_loaded_twice(config, tmp_path)
+    fresh = BehaviourTransformer(config, record.layout, generator=make_rng(1))
+    assert not torch.equal(model.centres, fresh.centres)
 
 
 @pytest.mark.parametrize(
@@ -342,17 +305,17 @@ def test_saves_and_loads_identically_bins_included(tmp_path: Path):
         ({"offset_scale": 0.0}, "offset_scale > 0"),
     ],
 )
-def test_bad_settings_are_refused(changes: dict[str, Any], message: str):
+def test_invalid_settings_raise(changes: dict[str, Any], message: str):
     with pytest.raises(ConfigError, match=message):
         BehaviourTransformerConfig(**changes)
 
 
-def test_sampling_of_another_kind_and_longer_plans_are_refused():
-    model, states = build(), rows(2).states
+def test_invalid_sampling_and_longer_plans_raise():
+    model, states = build(), make_random_windows(2, 3).states
     with pytest.raises(ConfigError, match="BehaviourTransformerSampling, got Sampling"):
-        model.plan(states, steps=1, draws=draws(2), sampling=Sampling())
+        model.plan(states, steps=1, draws=make_draws(2), sampling=Sampling())
     with pytest.raises(ConfigError, match="one action, got steps 2"):
-        model.plan(states, steps=2, draws=draws(2))
+        model.plan(states, steps=2, draws=make_draws(2))
     with pytest.raises(ConfigError, match="temperature >= 0"):
         BehaviourTransformerSampling(temperature=-1.0)
 

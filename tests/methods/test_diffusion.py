@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from diffusers.schedulers.scheduling_ddim import DDIMScheduler
@@ -19,10 +18,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from nsde_policy.config import Sampling, TrainConfig
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.targets import Windows
-from nsde_policy.data import Demonstrations
 from nsde_policy.errors import ConfigError
 from nsde_policy.inference.loading import load_model
-from nsde_policy.methods.base import Draws
 from nsde_policy.methods.diffusion.model import (
     LEVELS,
     PRESETS,
@@ -40,6 +37,8 @@ from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.training.loop import fit
 from nsde_policy.training.run import train_run
+from tests.helpers.rng import make_draws, make_rng
+from tests.helpers.toy_problems import make_robot_demos
 
 LAYOUT = StateSpec(
     obs_dim=3, act_dim=2, circular=(2,), low=(0.0, 0.0, -9.0, 0.0, -1.0), high=(10.0, 10.0, 9.0, 10.0, 1.0),
@@ -51,42 +50,34 @@ TRANSFORMER = DiffusionConfig(
     network="transformer",
     transformer=TransformerConfig(layers=2, heads=2, embedding=16, dropout=0.3),
 )
-BOTH = pytest.mark.parametrize("config", [UNET, TRANSFORMER], ids=["unet", "transformer"])
+BOTH_NETWORKS = pytest.mark.parametrize("config", [UNET, TRANSFORMER], ids=["unet", "transformer"])
 DDIM = DiffusionSampling("ddim", 5)
 
 
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def draws(rows: int, first: int = 0) -> Draws:
-    return Draws([seeded(first + row) for row in range(rows)])
-
-
 def build(config: DiffusionConfig, seed: int = 0) -> Diffusion:
-    model = Diffusion(config, LAYOUT, generator=seeded(seed)).eval()
-    with torch.no_grad():  # initial weights of the transformer are so small that nothing shows
+    model = Diffusion(config, LAYOUT, generator=make_rng(seed)).eval()
+    with torch.no_grad():  # the initial weights of the transformer are too small to see effects
         for parameter in model.parameters():
-            parameter.add_(0.1 * torch.randn(parameter.shape, generator=seeded(1)))
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=make_rng(1)))
     return model
 
 
-def batch(config: DiffusionConfig, n: int = 5) -> Windows:
+def make_batch(config: DiffusionConfig, n: int = 5) -> Windows:
     low, high = torch.tensor(LAYOUT.low), torch.tensor(LAYOUT.high)
-    states = low + (high - low) * torch.rand(n, config.history, 5, generator=seeded(2))
-    actions = (low + (high - low) * torch.rand(n, config.horizon, 5, generator=seeded(3)))[..., 3:]
+    states = low + (high - low) * torch.rand(n, config.history, 5, generator=make_rng(2))
+    actions = (low + (high - low) * torch.rand(n, config.horizon, 5, generator=make_rng(3)))[..., 3:]
     return Windows(states, actions)
 
 
-def test_the_schedule_is_the_cosine_of_nichol_and_dhariwal():
+def test_schedule_is_the_cosine_of_nichol_and_dhariwal():
     angle = [math.cos((t / LEVELS + 0.008) / 1.008 * math.pi / 2) ** 2 for t in range(LEVELS)]
     assert noise_schedule()[:-1] == pytest.approx([a / angle[0] for a in angle[1:]], rel=1e-3)
     assert 0 < noise_schedule()[-1] < 1e-6
 
 
-def test_blurring_step_by_step_has_the_marginals_of_blurring_at_once():
+def test_noise_added_step_by_step_has_the_marginals_of_the_schedule():
     """q(x_t | x₀) by 100 single steps x ← √α x + √β z: mean √ᾱ_t x₀, variance 1 − ᾱ_t."""
-    n, x0, rng = 40_000, 0.8, seeded()
+    n, x0, rng = 40_000, 0.8, make_rng()
     betas = DDPMScheduler(num_train_timesteps=LEVELS, beta_schedule="squaredcos_cap_v2").betas
     x = torch.full((n,), x0)
     for t, (beta, kept) in enumerate(zip(betas.tolist(), noise_schedule(), strict=True)):
@@ -97,19 +88,19 @@ def test_blurring_step_by_step_has_the_marginals_of_blurring_at_once():
             assert x.std().item() == pytest.approx(std, rel=0.02)
 
 
-def test_noise_is_added_as_diffusers_adds_it():
+def test_add_noise_equals_diffusers():
     model, t = build(UNET), torch.arange(LEVELS)
-    clean, noise = (torch.randn(LEVELS, 8, 2, generator=seeded(s)) for s in (0, 1))
+    clean, noise = (torch.randn(LEVELS, 8, 2, generator=make_rng(s)) for s in (0, 1))
     scheduler = DDPMScheduler(num_train_timesteps=LEVELS, beta_schedule="squaredcos_cap_v2")
     torch.testing.assert_close(model.add_noise(clean, noise, t), scheduler.add_noise(clean, noise, t))
 
 
 def epsilon(x: Tensor, t: int) -> Tensor:
-    """Some function of the sample and the level that is not linear."""
+    """Return a nonlinear function of the sample and the level, in place of a network."""
     return 0.9 * x + 0.3 * torch.sin(3 * x + t)
 
 
-def down_the_chain(sampling: DiffusionSampling, x: Tensor, noise: Tensor) -> list[Tensor]:
+def run_chain(sampling: DiffusionSampling, x: Tensor, noise: Tensor) -> list[Tensor]:
     path = []
     for step, z in zip(build_chain(sampling), noise, strict=True):
         x = step.apply(x, epsilon(x, step.t), z if step.fresh > 0 else None)
@@ -117,7 +108,7 @@ def down_the_chain(sampling: DiffusionSampling, x: Tensor, noise: Tensor) -> lis
     return path
 
 
-def test_a_ddpm_chain_is_the_one_of_diffusers():
+def test_ddpm_chain_equals_diffusers():
     scheduler = DDPMScheduler(
         num_train_timesteps=LEVELS,
         beta_schedule="squaredcos_cap_v2",
@@ -126,49 +117,49 @@ def test_a_ddpm_chain_is_the_one_of_diffusers():
         prediction_type="epsilon",
     )
     scheduler.set_timesteps(LEVELS)
-    x0, rng = torch.randn(7, 8, 2, generator=seeded(4)), seeded(5)
+    x0, rng = torch.randn(7, 8, 2, generator=make_rng(4)), make_rng(5)
     noise = torch.stack([torch.randn(x0.shape, generator=rng) for _ in range(LEVELS)])
-    ours, theirs, rng = down_the_chain(DiffusionSampling(), x0, noise), x0, seeded(5)
-    for t, own in zip(scheduler.timesteps, ours, strict=True):
+    ours, theirs, rng = run_chain(DiffusionSampling(), x0, noise), x0, make_rng(5)
+    for t, ours_now in zip(scheduler.timesteps, ours, strict=True):
         theirs = scheduler.step(epsilon(theirs, int(t)), t, theirs, generator=rng).prev_sample
-        torch.testing.assert_close(own, theirs, atol=1e-3, rtol=0)
+        torch.testing.assert_close(ours_now, theirs, atol=1e-3, rtol=0)
 
 
 @pytest.mark.parametrize("steps", [2, 4, 5, 10, 20, 25, 50, 100])
-def test_a_ddim_chain_is_the_one_of_diffusers(steps: int):
+def test_ddim_chain_equals_diffusers(steps: int):
     scheduler = DDIMScheduler(num_train_timesteps=LEVELS, beta_schedule="squaredcos_cap_v2", clip_sample=True)
     scheduler.set_timesteps(steps)
-    theirs = torch.randn(7, 8, 2, generator=seeded(4))
-    ours = down_the_chain(DiffusionSampling("ddim", steps), theirs, torch.zeros(steps, 1))
-    for t, own in zip(scheduler.timesteps, ours, strict=True):
+    theirs = torch.randn(7, 8, 2, generator=make_rng(4))
+    ours = run_chain(DiffusionSampling("ddim", steps), theirs, torch.zeros(steps, 1))
+    for t, ours_now in zip(scheduler.timesteps, ours, strict=True):
         theirs = scheduler.step(epsilon(theirs, int(t)), t, theirs).prev_sample
-        torch.testing.assert_close(own, theirs, atol=1e-3, rtol=0)
+        torch.testing.assert_close(ours_now, theirs, atol=1e-3, rtol=0)
 
 
 @given(st.integers(1, LEVELS))
 @settings(max_examples=20, deadline=None)
-def test_ddim_with_any_number_of_steps_is_diffusers_on_the_levels_that_are_left(steps: int):
-    """A scheduler made of those levels alone (Nichol & Dhariwal's respacing) takes the same steps."""
+def test_ddim_with_any_number_of_steps_equals_diffusers_on_the_selected_levels(steps: int):
+    """A scheduler of the selected levels only (Nichol & Dhariwal's respacing) takes the same steps."""
     chain = build_chain(DiffusionSampling("ddim", steps))
     kept = [1.0, *(noise_schedule()[step.t] for step in chain[::-1])]
     betas = [1 - after / before for before, after in itertools.pairwise(kept)]
     scheduler = DDIMScheduler(num_train_timesteps=steps, trained_betas=betas, clip_sample=True)
     scheduler.set_timesteps(steps)
-    x = torch.randn(7, 8, 2, generator=seeded(4))
-    ours = down_the_chain(DiffusionSampling("ddim", steps), x, torch.zeros(steps, 1))
-    for t, step, own in zip(scheduler.timesteps, chain, ours, strict=True):
+    x = torch.randn(7, 8, 2, generator=make_rng(4))
+    ours = run_chain(DiffusionSampling("ddim", steps), x, torch.zeros(steps, 1))
+    for t, step, ours_now in zip(scheduler.timesteps, chain, ours, strict=True):
         x = scheduler.step(epsilon(x, step.t), t, x).prev_sample
-        torch.testing.assert_close(own, x, atol=1e-3, rtol=0)
+        torch.testing.assert_close(ours_now, x, atol=1e-3, rtol=0)
     assert len({step.t for step in chain}) == steps
     assert chain[-1].t == 0
     assert chain[0].t >= LEVELS - math.ceil(LEVELS / steps)
 
 
 @pytest.mark.parametrize("sampling", [DiffusionSampling(), DiffusionSampling("ddim", 50)])
-def test_with_the_true_noise_the_chain_samples_a_known_law(sampling: DiffusionSampling):
-    """x₀ ~ N(0.1, ¼²): ε̂ is known in closed form, and so is the limit of many steps; so few lose 5 %."""
+def test_chain_with_the_exact_noise_samples_the_known_distribution(sampling: DiffusionSampling):
+    """For x₀ ~ N(0.1, ¼²), ε̂ is known in closed form; with so few steps, σ is off by 5 %."""
     mean, std, n = 0.1, 0.25, 20_000
-    x, rng = torch.randn(n, generator=seeded()), seeded(1)
+    x, rng = torch.randn(n, generator=make_rng()), make_rng(1)
     for step in build_chain(sampling):
         variance = step.kept * std**2 + 1 - step.kept
         exact = math.sqrt(1 - step.kept) * (x - math.sqrt(step.kept) * mean) / variance
@@ -177,85 +168,87 @@ def test_with_the_true_noise_the_chain_samples_a_known_law(sampling: DiffusionSa
     assert x.std().item() == pytest.approx(std, rel=0.08)
 
 
-def test_a_plan_is_the_chain_of_diffusers_with_the_network_in_it():
-    model, rows = build(UNET), batch(UNET, 3)
+def test_plan_equals_diffusers_with_the_same_network_and_noise():
+    model, rows = build(UNET), make_batch(UNET, 3)
     scheduler = DDPMScheduler(num_train_timesteps=LEVELS, beta_schedule="squaredcos_cap_v2")
     scheduler.set_timesteps(LEVELS)
-    noise = draws(3).normal(LEVELS, 8, 2)
+    noise = make_draws(3).normal(LEVELS, 8, 2)
     x, context = noise[:, 0], model.network.embed_observations(model.layout.obs_features(rows.states.flip(1)))
     with torch.no_grad():
         for k, t in enumerate(scheduler.timesteps):
             found = model.network(x, model.network.embed_levels(t[None]), context)
-            mean = scheduler.step(found, t, x, generator=seeded(9)).prev_sample
-            if t > 0:  # its own noise out, ours in
+            mean = scheduler.step(found, t, x, generator=make_rng(9)).prev_sample
+            if t > 0:  # replace the noise of diffusers by ours
                 std = scheduler._get_variance(t) ** 0.5
-                mean = mean + std * (noise[:, k + 1] - torch.randn(x.shape, generator=seeded(9)))
+                mean = mean + std * (noise[:, k + 1] - torch.randn(x.shape, generator=make_rng(9)))
             x = mean
-    ours = model.plan(rows.states, steps=7, draws=draws(3))
+    ours = model.plan(rows.states, steps=7, draws=make_draws(3))
     torch.testing.assert_close(ours, model.layout.from_unit(x)[:, 1:], atol=1e-2, rtol=0)
 
 
-@BOTH
-def test_a_plan_begins_at_the_present_and_stays_in_the_range_of_the_demonstrations(config: DiffusionConfig):
-    model, rows = build(config), batch(config)
-    whole = model.plan(rows.states, steps=config.longest_chunk, draws=draws(5), sampling=DDIM)
+@BOTH_NETWORKS
+def test_plan_starts_at_the_current_period_and_stays_in_the_demonstrated_range(config: DiffusionConfig):
+    model, rows = build(config), make_batch(config)
+    whole = model.plan(rows.states, steps=config.longest_chunk, draws=make_draws(5), sampling=DDIM)
     assert whole.shape == (5, config.horizon - 1, 2)
     assert bool((model.layout.to_unit(whole).abs() <= 1 + 1e-5).all())
-    assert torch.equal(whole[:, :3], model.plan(rows.states, steps=3, draws=draws(5), sampling=DDIM))
+    assert torch.equal(whole[:, :3], model.plan(rows.states, steps=3, draws=make_draws(5), sampling=DDIM))
 
 
 @pytest.mark.slow
-@BOTH
-def test_rows_do_not_know_of_each_other_and_one_seed_is_one_plan(config: DiffusionConfig):
-    model, states = build(config), batch(config).states
+@BOTH_NETWORKS
+def test_rows_are_planned_independently_and_depend_only_on_their_seed(config: DiffusionConfig):
+    model, states = build(config), make_batch(config).states
     before = torch.random.get_rng_state()
-    whole = model.plan(states, steps=4, draws=draws(5))
-    assert torch.equal(whole, model.plan(states, steps=4, draws=draws(5)))
-    alone = model.plan(states[3:4], steps=4, draws=draws(1, first=3))
+    whole = model.plan(states, steps=4, draws=make_draws(5))
+    assert torch.equal(whole, model.plan(states, steps=4, draws=make_draws(5)))
+    alone = model.plan(states[3:4], steps=4, draws=make_draws(1, seed=3))
     torch.testing.assert_close(whole[3:4], alone, atol=1e-3, rtol=1e-3)
-    assert not torch.allclose(whole, model.plan(states, steps=4, draws=draws(5, first=9)), atol=1e-2)
+    assert not torch.allclose(whole, model.plan(states, steps=4, draws=make_draws(5, seed=9)), atol=1e-2)
     assert torch.equal(before, torch.random.get_rng_state())
 
 
-@BOTH
+@BOTH_NETWORKS
 @pytest.mark.parametrize("sampling", [DiffusionSampling(), DDIM])
-def test_the_network_is_called_as_often_as_is_said(config: DiffusionConfig, sampling: DiffusionSampling):
+def test_plan_makes_the_declared_number_of_network_calls(
+    config: DiffusionConfig, sampling: DiffusionSampling
+):
     model, calls = build(config), []
     model.network.register_forward_hook(lambda *_: calls.append(1))
-    model.plan(batch(config).states, steps=4, draws=draws(5), sampling=sampling)
+    model.plan(make_batch(config).states, steps=4, draws=make_draws(5), sampling=sampling)
     assert len(calls) == model.network_calls(4, sampling) == sampling.steps
     assert model.network_calls(4) == LEVELS
 
 
-@BOTH
-def test_noise_found_depends_on_every_observation_on_the_step_and_not_on_the_last_action(
+@BOTH_NETWORKS
+def test_estimated_noise_depends_on_every_observation_and_level_but_not_on_past_actions(
     config: DiffusionConfig,
 ):
-    model, rows = build(config), batch(config)
-    x, t = torch.randn(5, config.horizon, 2, generator=seeded()), torch.tensor([40])
+    model, rows = build(config), make_batch(config)
+    x, t = torch.randn(5, config.horizon, 2, generator=make_rng()), torch.tensor([40])
 
-    def found(states: Tensor, t: Tensor) -> Tensor:
+    def estimate_noise(states: Tensor, t: Tensor) -> Tensor:
         with torch.no_grad():
             net = model.network
             out: Tensor = net(x, net.embed_levels(t), net.embed_observations(model._observations(states)))
         return out
 
-    here = found(rows.states, t)
+    here = estimate_noise(rows.states, t)
     for age in range(config.history):
         for column in range(3):
             moved = rows.states.clone()
             moved[:, age, column] += 1.0
-            assert (found(moved, t) - here).abs().max() > 1e-4
-    assert (found(rows.states, t + 30) - here).abs().max() > 1e-4
+            assert (estimate_noise(moved, t) - here).abs().max() > 1e-4
+    assert (estimate_noise(rows.states, t + 30) - here).abs().max() > 1e-4
     moved = rows.states.clone()
     moved[..., 3:] += 1.0
-    assert torch.equal(found(moved, t), here)
+    assert torch.equal(estimate_noise(moved, t), here)
 
 
 def test_film_scales_and_shifts_every_channel():
-    """With its convolutions' outputs held fixed, a block is affine in what FiLM tells it."""
+    """For given outputs of its convolutions, a block is affine in the FiLM parameters."""
     block = build(UNET).network.down[0][0]  # type: ignore[index]
-    x, film = torch.randn(2, 2, 8, generator=seeded()), torch.randn(2, 16, generator=seeded(1))
+    x, film = torch.randn(2, 2, 8, generator=make_rng()), torch.randn(2, 16, generator=make_rng(1))
     seen: list[Tensor] = []
     block.after.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
     with torch.no_grad():
@@ -264,11 +257,11 @@ def test_film_scales_and_shifts_every_channel():
     torch.testing.assert_close(seen[0], expected)
 
 
-@BOTH
-def test_what_is_computed_once_per_plan_is_what_training_computes(config: DiffusionConfig):
-    """A step for each row, or one for all of them, gives the same noise."""
-    model, rows = build(config), batch(config)
-    net, x = model.network, torch.randn(5, config.horizon, 2, generator=seeded())
+@BOTH_NETWORKS
+def test_noise_is_the_same_for_levels_per_row_and_one_level_per_batch(config: DiffusionConfig):
+    """One level per row and one level for all rows give the same noise."""
+    model, rows = build(config), make_batch(config)
+    net, x = model.network, torch.randn(5, config.horizon, 2, generator=make_rng())
     context = net.embed_observations(model._observations(rows.states))
     levels = torch.tensor([3, 50, 3, 99, 50])
     mixed = net(x, net.embed_levels(levels), context)
@@ -276,9 +269,9 @@ def test_what_is_computed_once_per_plan_is_what_training_computes(config: Diffus
         torch.testing.assert_close(mixed[row], net(x, net.embed_levels(torch.tensor([t])), context)[row])
 
 
-def test_an_action_of_the_transformer_sees_no_later_action_and_no_later_observation():
-    model, rows = build(TRANSFORMER), batch(TRANSFORMER)
-    net, x = model.network, torch.randn(5, 6, 2, generator=seeded(), requires_grad=True)
+def test_transformer_is_causal_in_actions_and_observations():
+    model, rows = build(TRANSFORMER), make_batch(TRANSFORMER)
+    net, x = model.network, torch.randn(5, 6, 2, generator=make_rng(), requires_grad=True)
     obs = model._observations(rows.states).requires_grad_()
     out = net(x, net.embed_levels(torch.tensor([50])), net.embed_observations(obs))
     for i in range(6):
@@ -287,31 +280,33 @@ def test_an_action_of_the_transformer_sees_no_later_action_and_no_later_observat
         assert [bool(by_obs[:, j].abs().max() > 0) for j in range(2)] == [j <= i for j in range(2)]
 
 
-def test_attention_is_the_same_written_out_or_by_torch():
-    """Training writes attention out to drop its weights; with next to no dropout both must agree."""
+def test_explicit_attention_equals_that_of_torch():
+    """Training computes attention explicitly for dropout of its weights; with tiny dropout both agree."""
     config = replace(TRANSFORMER, transformer=replace(TRANSFORMER.transformer, dropout=1e-6))
-    model, rows = build(config), batch(config)
-    here = model.loss(rows, seeded()).parts["noise"]
-    torch.testing.assert_close(model.train().loss(rows, seeded()).parts["noise"], here)
+    model, rows = build(config), make_batch(config)
+    here = model.loss(rows, make_rng()).parts["noise"]
+    torch.testing.assert_close(model.train().loss(rows, make_rng()).parts["noise"], here)
 
 
-def test_dropout_is_drawn_from_the_generator_and_refuses_to_go_without():
-    model, rows = build(TRANSFORMER).train(), batch(TRANSFORMER)
+def test_dropout_draws_from_the_generator_and_raises_without_one():
+    model, rows = build(TRANSFORMER).train(), make_batch(TRANSFORMER)
     net, x = model.network, torch.zeros(5, 6, 2)
     clock, context = (
         net.embed_levels(torch.tensor([1])),
         net.embed_observations(model._observations(rows.states)),
     )
-    assert torch.equal(net(x, clock, context, seeded(1)), net(x, clock, context, seeded(1)))
-    assert not torch.equal(net(x, clock, context, seeded(1)), net(x, clock, context, seeded(2)))
+    assert torch.equal(net(x, clock, context, make_rng(1)), net(x, clock, context, make_rng(1)))
+    assert not torch.equal(net(x, clock, context, make_rng(1)), net(x, clock, context, make_rng(2)))
     with pytest.raises(ConfigError, match="needs a random generator"):
         net(x, clock, context)
 
 
-@BOTH
-def test_the_loss_is_that_of_the_noise_and_reaches_every_weight(config: DiffusionConfig):
-    model, rows = build(config), batch(config, 64)
-    rng = seeded(7)
+@BOTH_NETWORKS
+def test_loss_is_the_mean_squared_error_of_the_noise_with_a_gradient_for_every_weight(
+    config: DiffusionConfig,
+):
+    model, rows = build(config), make_batch(config, 64)
+    rng = make_rng(7)
     t = torch.randint(LEVELS, (64,), generator=rng)
     noise = torch.randn(64, config.horizon, 2, generator=rng)
     noisy = model.add_noise(model.layout.to_unit(rows.actions), noise, t)
@@ -321,33 +316,33 @@ def test_the_loss_is_that_of_the_noise_and_reaches_every_weight(config: Diffusio
         .square()
         .mean()
     )
-    torch.testing.assert_close(model.loss(rows, seeded(7)).parts["noise"], expected)
-    model.train().loss(rows, seeded(7)).total(("noise",)).backward()  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(model.loss(rows, make_rng(7)).parts["noise"], expected)
+    model.train().loss(rows, make_rng(7)).total(("noise",)).backward()  # type: ignore[no-untyped-call]
     assert all(p.grad is not None and bool(p.grad.abs().max() > 0) for p in model.parameters())
 
 
-@BOTH
-def test_the_loss_never_waits_for_its_data(config: DiffusionConfig):
+@BOTH_NETWORKS
+def test_loss_needs_no_host_synchronisation(config: DiffusionConfig):
     """Fake tensors have no values: a host read, or control flow that depends on data, would raise."""
     model = build(config).train()
     with FakeTensorMode(allow_non_fake_inputs=True):
-        assert model.loss(batch(config), seeded()).parts["noise"].shape == ()
+        assert model.loss(make_batch(config), make_rng()).parts["noise"].shape == ()
 
 
-@BOTH
-def test_the_loss_is_float32_in_half_precision_too(config: DiffusionConfig):
-    model, rows = build(config).train(), batch(config, 64)
-    whole = model.loss(rows, seeded()).parts["noise"]
+@BOTH_NETWORKS
+def test_loss_under_bfloat16_autocast_is_float32(config: DiffusionConfig):
+    model, rows = build(config).train(), make_batch(config, 64)
+    whole = model.loss(rows, make_rng()).parts["noise"]
     with torch.autocast("cpu", torch.bfloat16):
-        half = model.loss(rows, seeded()).parts["noise"]
+        half = model.loss(rows, make_rng()).parts["noise"]
     assert half.dtype == torch.float32
     torch.testing.assert_close(half, whole, rtol=0.1, atol=0.05)
 
 
-@BOTH
-def test_first_weights_come_from_the_generator_alone(config: DiffusionConfig):
+@BOTH_NETWORKS
+def test_initial_weights_depend_only_on_the_generator(config: DiffusionConfig):
     before = torch.random.get_rng_state()
-    one, two, other = (Diffusion(config, LAYOUT, generator=seeded(s)).state_dict() for s in (3, 3, 4))
+    one, two, other = (Diffusion(config, LAYOUT, generator=make_rng(s)).state_dict() for s in (3, 3, 4))
     assert all(torch.equal(one[name], two[name]) for name in one)
     assert any(not torch.equal(one[name], other[name]) for name in one)
     assert torch.equal(before, torch.random.get_rng_state())
@@ -357,9 +352,7 @@ def test_first_weights_come_from_the_generator_alone(config: DiffusionConfig):
     ("preset", "low", "high"),
     [("default", 62e6, 68e6), ("transformer", 8.5e6, 9.5e6), ("small", 2e6, 6e6), ("fast", 0.2e6, 2e6)],
 )
-def test_presets_have_the_sizes_of_the_original_or_the_small_ones_they_promise(
-    preset: str, low: float, high: float
-):
+def test_presets_have_the_expected_numbers_of_parameters(preset: str, low: float, high: float):
     config = PRESETS[preset].model
     assert isinstance(config, DiffusionConfig)
     with torch.device("meta"):
@@ -367,7 +360,7 @@ def test_presets_have_the_sizes_of_the_original_or_the_small_ones_they_promise(
     assert low < parameters < high
 
 
-def test_presets_are_complete_runs_that_travel_through_json():
+def test_presets_are_valid_runs_and_survive_json():
     for preset in get_method("diffusion").presets.values():
         config = RunConfig(model=preset.model, train=preset.train, chunk=preset.chunk)
         assert RunConfig.from_json(config.to_json()) == config
@@ -394,19 +387,19 @@ def test_presets_are_complete_runs_that_travel_through_json():
         (lambda: DiffusionConfig.from_dict({"network": "mlp"}), "must be one of"),
     ],
 )
-def test_what_cannot_work_is_refused(make: Any, message: str):
+def test_invalid_settings_raise(make: Any, message: str):
     with pytest.raises(ConfigError, match=message):
         make()
 
 
-def test_a_transformer_takes_any_horizon():
+def test_transformer_accepts_any_horizon():
     assert DiffusionConfig(network="transformer", horizon=13).longest_chunk == 12
 
 
-def test_sampling_of_another_method_is_refused():
+def test_sampling_of_another_method_raises():
     model = build(UNET)
     with pytest.raises(ConfigError, match="got Sampling"):
-        model.plan(batch(UNET).states, steps=2, draws=draws(5), sampling=Sampling())
+        model.plan(make_batch(UNET).states, steps=2, draws=make_draws(5), sampling=Sampling())
     with pytest.raises(ConfigError, match="got Sampling"):
         model.network_calls(2, Sampling())
 
@@ -416,17 +409,17 @@ FORK = StateSpec(
 )
 
 
-def fork(n: int) -> Windows:
-    """Go left or right of what is seen: a = o/2 ± 0.4, the same side for the whole window."""
-    obs = torch.rand(n, 1, 1, generator=seeded()) * 2 - 1
-    side = torch.randint(2, (n, 1, 1), generator=seeded(1)) * 2 - 1
+def make_fork(n: int) -> Windows:
+    """Make windows with a = o/2 ± 0.4, the same sign for the whole window."""
+    obs = torch.rand(n, 1, 1, generator=make_rng()) * 2 - 1
+    side = torch.randint(2, (n, 1, 1), generator=make_rng(1)) * 2 - 1
     states = torch.cat([obs, torch.zeros_like(obs)], dim=-1)
     return Windows(states, (obs / 2 + 0.4 * side).expand(-1, 4, -1).clone())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("config", "steady"),
+    ("config", "min_agreement"),
     [
         (DiffusionConfig(history=1, horizon=4, unet=UNetConfig((16, 16), 3, 4, 16)), 0.85),
         (
@@ -441,41 +434,33 @@ def fork(n: int) -> Windows:
     ],
     ids=["unet", "transformer"],
 )
-def test_both_ways_round_a_fork_are_kept(config: DiffusionConfig, steady: float):
-    """Regression would answer o/2, 0.4 away from every demonstration.
+def test_both_modes_of_a_fork_are_learned(config: DiffusionConfig, min_agreement: float):
+    """Regression would return o/2, 0.4 away from every demonstration.
 
-    Sides drawn action by action would agree in one chunk of eight. The transformer is held to less: its first
-    action does not see the others, so it cannot know the noise as well as they together would.
+    Independent signs of four actions would agree in one chunk of eight. The threshold of the transformer is
+    lower: its first action does not attend to the others, so its noise is estimated less accurately.
     """
-    model = Diffusion(config, FORK, generator=seeded())
+    model = Diffusion(config, FORK, generator=make_rng())
     train = TrainConfig(steps=400, batch_size=64, learning_rate=4e-3, ema=0.99)
-    fit(model, fork(2000), train, seed=0)
+    fit(model, make_fork(2000), train, seed=0)
     obs = torch.linspace(-0.8, 0.8, 200)
     states = torch.stack([obs, torch.zeros(200)], dim=-1)[:, None]
     for sampling in (DiffusionSampling(), DiffusionSampling("ddim", 20)):
-        plans = model.plan(states, steps=4, draws=draws(200), sampling=sampling)[..., 0]
+        plans = model.plan(states, steps=4, draws=make_draws(200), sampling=sampling)[..., 0]
         offset = plans - obs[:, None] / 2
         right = (offset.mean(1) > 0).float()
         for half in (right[:100], right[100:]):
             assert 0.3 < half.mean().item() < 0.7
         assert (offset.abs() - 0.4).abs().mean().item() < 0.08
-        assert (offset.sign() == offset[:, :1].sign()).all(dim=1).float().mean().item() > steady
+        assert (offset.sign() == offset[:, :1].sign()).all(dim=1).float().mean().item() > min_agreement
 
 
-def robot() -> Demonstrations:
-    rng = np.random.default_rng(0)
-    return Demonstrations(
-        obs=np.cumsum(rng.normal(size=(100, 3)).astype(np.float32) * 0.1, axis=0),
-        act=rng.normal(size=(100, 2)).astype(np.float32),
-        episode_ends=np.arange(20, 101, 20),
-        angles=(2,),
-    )
-
-
-@BOTH
-def test_a_run_saves_and_loads_identically(config: DiffusionConfig, tmp_path: Path):
+@BOTH_NETWORKS
+def test_run_is_saved_and_loaded_identically(config: DiffusionConfig, tmp_path: Path):
     run_config = RunConfig(model=config, train=TrainConfig(steps=6, batch_size=8, log_every=3), chunk=4)
-    run = train_run(robot(), run_config, tmp_path / "run", task="none", seed=1)
+    run = train_run(
+        make_robot_demos(5, obs_dim=3, act_dim=2), run_config, tmp_path / "run", task="none", seed=1
+    )
     (record, one), (_, two) = (load_model(RunDirectory(run.path)) for _ in range(2))
     assert record.config == run_config
     assert isinstance(one, Diffusion)
@@ -483,8 +468,8 @@ def test_a_run_saves_and_loads_identically(config: DiffusionConfig, tmp_path: Pa
     weights = run.read_weights()
     assert set(weights) == set(one.state_dict())
     assert all(torch.equal(weights[name], value) for name, value in one.state_dict().items())
-    states = batch(config).states
+    states = make_batch(config).states
     assert torch.equal(
-        one.plan(states, steps=4, draws=draws(5), sampling=DDIM),
-        two.plan(states, steps=4, draws=draws(5), sampling=DDIM),
+        one.plan(states, steps=4, draws=make_draws(5), sampling=DDIM),
+        two.plan(states, steps=4, draws=make_draws(5), sampling=DDIM),
     )

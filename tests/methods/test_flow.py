@@ -10,7 +10,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from nsde_policy.config import NetworkConfig, Sampling, TrainConfig
 from nsde_policy.errors import ConfigError
@@ -22,29 +21,29 @@ from nsde_policy.methods.flow import (
     stabilise_velocity,
 )
 from nsde_policy.training.loop import fit
-from tests.helpers.toy_problems import (
-    LINE,
-    draws,
-    ramps,
-    robot_states,
-    seeded,
-    states_of,
-    trained_and_loaded,
-    two_ways,
+from tests.helpers.method_checks import (
+    RecordingNetwork,
+    check_loss,
+    check_plan_rows,
+    make_robot_states,
+    train_and_load,
 )
+from tests.helpers.rng import make_draws, make_rng
+from tests.helpers.toy_problems import LINE, make_ramps, make_states, make_two_modes
 
 NETWORK = NetworkConfig(width=64, depth=2, dropout=0.0)
+FIT = TrainConfig(steps=1500, batch_size=256, learning_rate=3e-3, ema=0.98)
 
 
 def build(**changes: Any) -> StreamingFlow:
     config = StreamingFlowConfig(**{"horizon": 6, "network": NETWORK, **changes})
-    return StreamingFlow(config, LINE, generator=seeded())
+    return StreamingFlow(config, LINE, generator=make_rng())
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.floats(0, 1), st.integers(1, 9))
-def test_a_trajectory_runs_straight_between_its_knots(time: float, pieces: int):
-    knots = torch.randn(1, pieces + 1, 2, generator=seeded(pieces), dtype=torch.float64)
+def test_trajectory_is_piecewise_linear_between_its_knots(time: float, pieces: int):
+    knots = torch.randn(1, pieces + 1, 2, generator=make_rng(pieces), dtype=torch.float64)
     at = interpolate_trajectory(knots, torch.tensor([[time]], dtype=torch.float64))
     grid = np.linspace(0, 1, pieces + 1)
     for d in range(2):
@@ -54,11 +53,11 @@ def test_a_trajectory_runs_straight_between_its_knots(time: float, pieces: int):
         assert at.velocity[0, d].item() == pytest.approx((line[piece + 1] - line[piece]) * pieces)
 
 
-def test_the_stabilised_flow_has_the_marginals_that_it_is_trained_on():
-    """From N(ξ(0), σ₀²), following ξ' − k (a − ξ) leads through N(ξ(t), σ₀² e^(−2kt))."""
+def test_stabilised_flow_has_the_marginals_it_is_trained_on():
+    """From N(ξ(0), σ₀²), the field ξ' − k (a − ξ) leads through N(ξ(t), σ₀² e^(−2kt))."""
     noise, gain, n, steps = 0.3, 2.5, 20_000, 400
     knots = torch.tensor([[0.0], [0.5], [0.2], [0.2], [1.0]]).expand(n, -1, -1)
-    action = noise * torch.randn(n, 1, generator=seeded())
+    action = noise * torch.randn(n, 1, generator=make_rng())
     for i in range(steps):
         at = interpolate_trajectory(knots, torch.full((n, 1), i / steps))
         if i in (50, 150, 250, 350):
@@ -69,25 +68,13 @@ def test_the_stabilised_flow_has_the_marginals_that_it_is_trained_on():
     assert action.mean().item() == pytest.approx(1.0, abs=0.01)
 
 
-class Asked(nn.Module):
-    """Answers a fixed velocity, and remembers what it was shown."""
-
-    def __init__(self, velocity: float = 0.0) -> None:
-        super().__init__()
-        self.velocity, self.shown = velocity, []
-
-    def forward(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        self.shown.append(x)
-        return torch.full_like(x[:, :1], self.velocity)
-
-
 def test_training_points_are_drawn_from_the_marginals():
     model = build(noise=0.2, gain=2.0)
-    model.network = asked = Asked()  # type: ignore[assignment]
-    data = ramps(50_000, model.config)
-    loss = model.loss(data, seeded()).parts["velocity"]
-    (shown,) = asked.shown
-    action, time = shown[:, 4], (shown[:, 5] + 1) / 2
+    model.network = recorder = RecordingNetwork(1, 0.0)  # type: ignore[assignment]
+    data = make_ramps(50_000, model.config)
+    loss = model.loss(data, make_rng()).parts["velocity"]
+    (inputs,) = recorder.inputs
+    action, time = inputs[:, 4], (inputs[:, 5] + 1) / 2
     slope = 3 * data.states[:, 0, 0] / 20 * 5  # half ranges per horizon of five periods
     error = action - slope * time
     for low in (0.0, 0.4, 0.8):
@@ -98,17 +85,17 @@ def test_training_points_are_drawn_from_the_marginals():
 
 
 @pytest.mark.parametrize("substeps", [1, 3])
-def test_a_plan_starts_from_the_command_in_force_and_takes_as_many_calls_as_it_says(substeps: int):
+def test_plan_starts_at_the_previous_action_and_makes_the_declared_number_of_calls(substeps: int):
     model, sampling = build(), StreamingFlowSampling(substeps=substeps, solver="euler")
-    model.network = asked = Asked(velocity=0.5)  # type: ignore[assignment]
-    states = states_of(torch.zeros(2), 2, previous=4.0)
-    plan = model.plan(states, steps=3, draws=draws(2), sampling=sampling)
+    model.network = recorder = RecordingNetwork(1, 0.5)  # type: ignore[assignment]
+    states = make_states(torch.zeros(2), 2, previous=4.0)
+    plan = model.plan(states, steps=3, draws=make_draws(2), sampling=sampling)
     period = 0.5 * 20 / 5
     torch.testing.assert_close(plan[0, :, 0], 4.0 + period * torch.arange(1.0, 4.0))
-    assert len(asked.shown) == model.network_calls(3, sampling) == 3 * substeps
+    assert len(recorder.inputs) == model.network_calls(3, sampling) == 3 * substeps
 
 
-class Exact(nn.Module):
+class ExactField(nn.Module):
     """The stabilised velocity field around one trajectory, in place of a trained network."""
 
     def __init__(self, knots: Tensor, gain: float) -> None:
@@ -121,52 +108,48 @@ class Exact(nn.Module):
 
 
 @pytest.mark.parametrize("substeps", [1, 4])
-def test_the_midpoint_solver_follows_a_trajectory_exactly_and_forgets_errors_as_the_flow_does(substeps: int):
+def test_midpoint_solver_follows_a_trajectory_and_errors_decay_exponentially(substeps: int):
     model, gain = build(), 2.5
     knots = torch.tensor([[[0.0], [0.3], [0.1], [0.1], [-0.4], [0.5]]])
-    model.network = Exact(knots, gain)  # type: ignore[assignment]
+    model.network = ExactField(knots, gain)  # type: ignore[assignment]
     sampling = StreamingFlowSampling(substeps=substeps)
-    on, off = (states_of(torch.zeros(1), 2, previous=previous) for previous in (0.0, 2.0))
-    exact = model.plan(on, steps=5, draws=draws(1), sampling=sampling)
+    on, off = (make_states(torch.zeros(1), 2, previous=previous) for previous in (0.0, 2.0))
+    exact = model.plan(on, steps=5, draws=make_draws(1), sampling=sampling)
     torch.testing.assert_close(exact[0], 20 * knots[0, 1:], atol=1e-4, rtol=1e-4)
-    strayed = model.plan(off, steps=5, draws=draws(1), sampling=sampling) - exact
+    error = model.plan(off, steps=5, draws=make_draws(1), sampling=sampling) - exact
     decay = 2 * torch.exp(-gain * torch.arange(1, 6) / 5)
-    torch.testing.assert_close(strayed[0, :, 0], decay, atol=0.03, rtol=0)
+    torch.testing.assert_close(error[0, :, 0], decay, atol=0.03, rtol=0)
 
 
-def test_euler_steps_converge_to_the_same_trajectory():
+def test_euler_solver_converges_to_the_trajectory():
     model, knots = build(), torch.tensor([[[0.0], [0.3], [0.1], [0.1], [-0.4], [0.5]]])
-    model.network = Exact(knots, 2.5)  # type: ignore[assignment]
+    model.network = ExactField(knots, 2.5)  # type: ignore[assignment]
     sampling = StreamingFlowSampling(substeps=50, solver="euler")
-    plan = model.plan(states_of(torch.zeros(1), 2), steps=5, draws=draws(1), sampling=sampling)
+    plan = model.plan(make_states(torch.zeros(1), 2), steps=5, draws=make_draws(1), sampling=sampling)
     torch.testing.assert_close(plan[0], 20 * knots[0, 1:], atol=0.2, rtol=0)
 
 
 @pytest.fixture(scope="module")
-def ramp_flow() -> StreamingFlow:
+def ramp_model() -> StreamingFlow:
     model = build(noise=0.2)
-    fit(
-        model,
-        ramps(4000, model.config),
-        TrainConfig(steps=1500, batch_size=256, learning_rate=3e-3, ema=0.98),
-        seed=0,
-    )
+    fit(model, make_ramps(4000, model.config), FIT, seed=0)
     return model
 
 
 @pytest.mark.slow
-def test_the_trained_field_reproduces_a_trajectory(ramp_flow: StreamingFlow):
+def test_trained_field_reproduces_a_trajectory(ramp_model: StreamingFlow):
     obs = torch.linspace(-0.9, 0.9, 7)
-    plan = ramp_flow.plan(states_of(obs, 2), steps=5, draws=draws(7))
+    plan = ramp_model.plan(make_states(obs, 2), steps=5, draws=make_draws(7))
     torch.testing.assert_close(plan[..., 0], 3 * obs[:, None] * torch.arange(1, 6), atol=0.8, rtol=0)
 
 
-def test_the_trained_field_pulls_back_what_strays(ramp_flow: StreamingFlow):
-    """An error e of the start is e · e^(−k) at the end of the trajectory, here 0.08 of it."""
+@pytest.mark.slow
+def test_trained_field_reduces_errors_of_the_start(ramp_model: StreamingFlow):
+    """An error e of the start is e · e^(−k) = 0.08 e at the end of the trajectory."""
     rows = 200
-    states = states_of(torch.full((rows,), 0.5), 2)
+    states = make_states(torch.full((rows,), 0.5), 2)
     sampling = StreamingFlowSampling(substeps=4, start=1.0)
-    plan = ramp_flow.plan(states, steps=5, draws=draws(rows), sampling=sampling)[..., 0]
+    plan = ramp_model.plan(states, steps=5, draws=make_draws(rows), sampling=sampling)[..., 0]
     start = 20 * 0.2
     assert plan[:, 0].std().item() == pytest.approx(start * math.exp(-2.5 / 5), rel=0.2)
     assert plan[:, -1].std().item() < 0.2 * start
@@ -174,52 +157,37 @@ def test_the_trained_field_pulls_back_what_strays(ramp_flow: StreamingFlow):
 
 
 @pytest.mark.slow
-def test_both_ways_are_taken_when_the_start_is_drawn():
-    """The field that leads to ±10 with equal chance splits its starts; none ends half way."""
+def test_random_starts_reach_both_modes():
+    """A field trained on ±10 with equal probability splits its starts; few end in between."""
     model = build(noise=0.3)
-    fit(
-        model,
-        two_ways(4000, model.config),
-        TrainConfig(steps=1500, batch_size=256, learning_rate=3e-3, ema=0.98),
-        seed=0,
-    )
+    fit(model, make_two_modes(4000, model.config), FIT, seed=0)
     sampling = StreamingFlowSampling(substeps=4, start=1.0)
-    states = states_of(torch.zeros(100), 2)
-    end = model.plan(states, steps=5, draws=draws(100), sampling=sampling)[:, -1, 0]
+    states = make_states(torch.zeros(100), 2)
+    end = model.plan(states, steps=5, draws=make_draws(100), sampling=sampling)[:, -1, 0]
     assert 25 < int((end > 0).sum()) < 75
     assert int((end.abs() < 5).sum()) <= 5
 
 
-def test_the_loss_never_waits_for_its_data_and_draws_from_its_generator_alone():
+def test_loss_needs_no_host_synchronisation_and_draws_only_from_its_generator():
     model = build(network=NetworkConfig(width=16, depth=2))
-    before = torch.random.get_rng_state()
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        assert model.loss(ramps(8, model.config), seeded()).total(("velocity",)).shape == ()
-    one, two = (model.loss(ramps(8, model.config), seeded()).parts for _ in range(2))
-    assert torch.equal(one["velocity"], two["velocity"])
-    assert torch.equal(before, torch.random.get_rng_state())
+    check_loss(model, lambda: make_ramps(8, model.config), ("velocity",))
 
 
-def test_a_run_saves_loads_and_answers_each_row_for_itself(tmp_path: Path):
+def test_run_is_saved_and_loaded_and_rows_are_planned_independently(tmp_path: Path):
     config = StreamingFlowConfig(network=NETWORK, sampling=StreamingFlowSampling(start=1.0))
-    _, model = trained_and_loaded(config, tmp_path, chunk=8)
-    states = robot_states(5, 2)
-    whole = model.plan(states, steps=8, draws=draws(5))
-    parts = [model.plan(states[i : i + 1], steps=8, draws=draws(1, seed=i)) for i in range(5)]
-    assert whole.shape == (5, 8, 3)
-    torch.testing.assert_close(whole, torch.cat(parts))
-    assert torch.equal(whole, model.plan(states, steps=8, draws=draws(5)))
+    _, model = train_and_load(config, tmp_path, chunk=8)
+    check_plan_rows(model, make_robot_states(5, 2), steps=8, act_dim=3)
 
 
 @pytest.mark.parametrize("changes", [{"noise": 0.0}, {"gain": -1.0}, {"horizon": 1}])
-def test_settings_that_cannot_work_are_refused(changes: dict[str, Any]):
+def test_invalid_settings_raise(changes: dict[str, Any]):
     with pytest.raises(ConfigError):
         StreamingFlowConfig(**changes)
 
 
-def test_sampling_that_cannot_work_is_refused():
+def test_invalid_sampling_raises():
     for changes in ({"substeps": 0}, {"start": -1.0}):
         with pytest.raises(ConfigError):
             StreamingFlowSampling(**changes)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="Sampling, got Sampling"):
-        build().plan(states_of(torch.zeros(1), 2), steps=1, draws=draws(1), sampling=Sampling())
+        build().plan(make_states(torch.zeros(1), 2), steps=1, draws=make_draws(1), sampling=Sampling())

@@ -7,10 +7,10 @@ import torch
 
 from nsde_policy.config import NetworkConfig
 from nsde_policy.core.spec import StateSpec
-from nsde_policy.methods.base import Draws
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
 from nsde_policy.methods.neural_sde.fused_step import FoldedPlan, FusedStep
 from nsde_policy.methods.neural_sde.model import NeuralSDE
+from tests.helpers.rng import make_draws, make_rng
 
 SPEC = StateSpec(
     obs_dim=3, act_dim=1, circular=(1,), low=(0.0, 0.0, -5.0, -1.0), high=(9.0, 6.3, 5.0, 1.0),
@@ -20,18 +20,14 @@ LINEAR = replace(SPEC, circular=())
 OFF = SamplingConfig(denoiser="off", diffusion=0.3)
 
 
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def build(layout: StateSpec = SPEC, **changes: object) -> NeuralSDE:
     network = NetworkConfig(width=24, depth=3, dropout=0.1)
     config = NeuralSDEConfig(**{"network": network, **changes})  # type: ignore[arg-type]
-    return NeuralSDE(config, layout, generator=seeded()).eval()
+    return NeuralSDE(config, layout, generator=make_rng()).eval()
 
 
-def states(history: int, rows: int) -> torch.Tensor:
-    return 3 * torch.randn(rows, history * 4, generator=seeded(1))
+def make_states(history: int, rows: int) -> torch.Tensor:
+    return 3 * torch.randn(rows, history * 4, generator=make_rng(1))
 
 
 MODELS = [
@@ -56,8 +52,8 @@ MODELS = [
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("model", MODELS)
 def test_fused_paths_equal_those_of_the_plain_solver_bit_for_bit(model: NeuralSDE, rows: int):
-    sampling, x0 = model.config.sampling, states(model.config.history, rows)
-    noise = torch.randn(5 * sampling.substeps, rows, 4, generator=seeded(2))
+    sampling, x0 = model.config.sampling, make_states(model.config.history, rows)
+    noise = torch.randn(5 * sampling.substeps, rows, 4, generator=make_rng(2))
     fused = FusedStep.build(model.learned, sampling)
     assert fused is not None
     plain = model.sample_paths(x0, steps=5, noise=noise)
@@ -70,8 +66,8 @@ def test_fused_paths_equal_those_of_the_plain_solver_bit_for_bit(model: NeuralSD
 )
 def test_folded_plan_equals_the_plain_solver_up_to_rounding(model: NeuralSDE):
     sampling, history = model.config.sampling, model.config.history
-    x = states(history, 1).reshape(history, 4)
-    noise = torch.randn(5 * sampling.substeps, 4, generator=seeded(2))
+    x = make_states(history, 1).reshape(history, 4)
+    noise = torch.randn(5 * sampling.substeps, 4, generator=make_rng(2))
     folded = model.fold_for_export(sampling)
     assert isinstance(folded, FoldedPlan)
     actions, path, std = folded(x, noise)
@@ -96,16 +92,16 @@ def test_equations_that_the_fused_step_does_not_cover_use_the_plain_solver(model
     assert model.fold_for_export(model.config.sampling) is None
 
 
-def test_history_that_lags_behind_is_not_folded():
+def test_history_with_several_substeps_is_not_folded():
     model = build(history=2, sampling=SamplingConfig(substeps=2))
     assert model.fold_for_export(model.config.sampling) is None
 
 
 def test_sampled_futures_are_the_same_with_the_plain_solver(monkeypatch: pytest.MonkeyPatch):
-    model, x = build(), states(2, 2).reshape(2, 2, 4)
+    model, x = build(), make_states(2, 2).reshape(2, 2, 4)
 
     def sample() -> torch.Tensor:
-        return model.sample_futures(x, steps=4, draws=Draws([seeded(5), seeded(6)]))
+        return model.sample_futures(x, steps=4, draws=make_draws(2, seed=5))
 
     fused = sample()
     monkeypatch.setattr(FusedStep, "build", classmethod(lambda *_: None))

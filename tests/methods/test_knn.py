@@ -14,15 +14,15 @@ from torch import Tensor
 from nsde_policy.config import Sampling, TrainConfig
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.targets import Windows
-from nsde_policy.data import Demonstrations
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.inference.loading import load_model
-from nsde_policy.methods.base import Draws
 from nsde_policy.methods.knn import NearestNeighbours, NearestNeighboursConfig, NearestNeighboursSampling
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import RunDirectory, fingerprint
 from nsde_policy.training.progress import plot_training
 from nsde_policy.training.run import train_run
+from tests.helpers.rng import make_draws, make_rng
+from tests.helpers.toy_problems import make_robot_demos
 
 LAYOUT = StateSpec(
     obs_dim=2, act_dim=2, circular=(1, 3), low=(0.0, -9.0, -1.0, -9.0), high=(10.0, 9.0, 3.0, 9.0),
@@ -30,145 +30,132 @@ LAYOUT = StateSpec(
 )  # fmt: skip
 
 
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def draws(n: int) -> Draws:
-    return Draws([seeded(i) for i in range(n)])
-
-
-def memory(n: int = 40, history: int = 2, horizon: int = 5) -> Windows:
-    states = torch.randn(n, history, 4, generator=seeded(1)) * torch.tensor([3.0, 2.0, 1.0, 2.0])
-    return Windows(states, torch.randn(n, horizon, 2, generator=seeded(2)))
+def make_windows(n: int = 40, history: int = 2, horizon: int = 5) -> Windows:
+    states = torch.randn(n, history, 4, generator=make_rng(1)) * torch.tensor([3.0, 2.0, 1.0, 2.0])
+    return Windows(states, torch.randn(n, horizon, 2, generator=make_rng(2)))
 
 
 def build(data: Windows | None = None, **sampling: Any) -> NearestNeighbours:
     config = NearestNeighboursConfig(horizon=5, sampling=NearestNeighboursSampling(**sampling))
-    model = NearestNeighbours(config, LAYOUT, generator=seeded())
-    model.prepare(memory() if data is None else data)
+    model = NearestNeighbours(config, LAYOUT, generator=make_rng())
+    model.prepare(make_windows() if data is None else data)
     return model.eval()
 
 
-def features(states: Tensor) -> Tensor:
-    """By hand: two scaled positions, then sines, then cosines, of each state."""
+def compute_features(states: Tensor) -> Tensor:
+    """Compute the features of each state: two scaled positions, then sines, then cosines."""
     unit = torch.stack([states[..., 0] / 5 - 1, (states[..., 2] + 1) / 2 - 1], dim=-1)
     angles = states[..., [1, 3]]
     return torch.cat([unit, angles.sin(), angles.cos()], dim=-1).flatten(-2)
 
 
-def test_in_a_recorded_state_the_recorded_actions_are_replayed_from_the_present_on():
-    data = memory()
-    plan = build().plan(data.states, steps=4, draws=draws(40))
+def test_recorded_states_replay_their_actions_from_the_current_period_on():
+    data = make_windows()
+    plan = build().plan(data.states, steps=4, draws=make_draws(40))
     assert torch.equal(plan, data.actions[:, 1:])
 
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 7))
-def test_the_plan_is_that_of_the_nearest_found_by_brute_force(seed: int, k: int):
-    data, model = memory(), build(k=k)
-    data = Windows(data.states, data.actions * torch.tensor([1.0, 0.1]))  # angles that stay together
+def test_plan_is_the_mean_of_the_nearest_found_by_brute_force(seed: int, k: int):
+    data, model = make_windows(), build(k=k)
+    data = Windows(data.states, data.actions * torch.tensor([1.0, 0.1]))  # angles that do not wrap
     model.prepare(data)
-    query = torch.randn(3, 2, 4, generator=seeded(seed)) * 2
-    for row, plan in zip(query, model.plan(query, steps=3, draws=draws(3)), strict=True):
-        distances = [(features(row) - features(known)).norm().item() for known in data.states]
+    query = torch.randn(3, 2, 4, generator=make_rng(seed)) * 2
+    for row, plan in zip(query, model.plan(query, steps=3, draws=make_draws(3)), strict=True):
+        distances = [(compute_features(row) - compute_features(known)).norm().item() for known in data.states]
         nearest = sorted(range(len(distances)), key=distances.__getitem__)[:k]
         torch.testing.assert_close(plan, data.actions[nearest, 1:4].mean(0))
 
 
-def test_inverse_weights_are_those_of_the_distances():
-    """Known distances 1 and 3 in the first feature: weights 3/4 and 1/4."""
+def test_inverse_weights_are_inverse_distances():
+    """Distances of 1 and 3 in the first feature give weights of 3/4 and 1/4."""
     states = torch.zeros(2, 1, 4)
     states[:, 0, 0] = torch.tensor([5.0, 25.0])
     actions = torch.tensor([[[0.0, 0.0]], [[1.0, 0.0]]])
     config = NearestNeighboursConfig(history=1, horizon=1)
-    model = NearestNeighbours(config, LAYOUT, generator=seeded())
+    model = NearestNeighbours(config, LAYOUT, generator=make_rng())
     model.prepare(Windows(states, actions))
     sampling = NearestNeighboursSampling(k=2, weights="inverse")
     query = torch.zeros(1, 1, 4)
     query[0, 0, 0] = 10.0
-    plan = model.plan(query, steps=1, draws=draws(1), sampling=sampling)
+    plan = model.plan(query, steps=1, draws=make_draws(1), sampling=sampling)
     assert plan[0, 0, 0].item() == pytest.approx(0.25, abs=1e-5)
 
 
-def test_angles_are_averaged_the_shorter_way_round():
+def test_angles_are_averaged_along_the_shorter_arc():
     states = torch.zeros(2, 1, 4)
     states[1, 0, 0] = 0.1
     actions = torch.tensor([[[0.0, math.pi - 0.1]], [[0.0, -math.pi + 0.3]]])
-    model = NearestNeighbours(NearestNeighboursConfig(history=1, horizon=1), LAYOUT, generator=seeded())
+    model = NearestNeighbours(NearestNeighboursConfig(history=1, horizon=1), LAYOUT, generator=make_rng())
     model.prepare(Windows(states, actions))
-    plan = model.plan(states[:1], steps=1, draws=draws(1), sampling=NearestNeighboursSampling(k=2))
+    plan = model.plan(states[:1], steps=1, draws=make_draws(1), sampling=NearestNeighboursSampling(k=2))
     assert plan[0, 0, 1].item() == pytest.approx(math.pi + 0.1, abs=1e-5)
 
 
-def test_relative_actions_move_with_the_last_command():
-    data, model = memory(), build(actions="relative")
+def test_relative_actions_are_offsets_from_the_previous_action():
+    data, model = make_windows(), build(actions="relative")
     moved = data.states.clone()
     moved[:, 0, 2] += 1e-3
-    plan = model.plan(moved, steps=4, draws=draws(40))
+    plan = model.plan(moved, steps=4, draws=make_draws(40))
     torch.testing.assert_close(plan, data.actions[:, 1:] + torch.tensor([1e-3, 0.0]))
-    torch.testing.assert_close(build().plan(moved, steps=4, draws=draws(40)), data.actions[:, 1:])
+    torch.testing.assert_close(build().plan(moved, steps=4, draws=make_draws(40)), data.actions[:, 1:])
 
 
-def test_a_row_depends_on_that_row_alone_and_nothing_is_drawn():
-    model, query = build(k=3, weights="inverse"), torch.randn(6, 2, 4, generator=seeded(5))
-    whole = model.plan(query, steps=2, draws=draws(6))
-    parts = [model.plan(row[None], steps=2, draws=draws(1)) for row in query]
+def test_rows_are_planned_independently_without_network_calls():
+    model, query = build(k=3, weights="inverse"), torch.randn(6, 2, 4, generator=make_rng(5))
+    whole = model.plan(query, steps=2, draws=make_draws(6))
+    parts = [model.plan(row[None], steps=2, draws=make_draws(1)) for row in query]
     assert torch.equal(whole, torch.cat(parts))
     assert model.network_calls(2) == 0
-
-
-def robot() -> Demonstrations:
-    rng = np.random.default_rng(0)
-    obs = np.cumsum(rng.normal(size=(200, 4)).astype(np.float32) * 0.1, axis=0)
-    act = rng.normal(size=(200, 3)).astype(np.float32)
-    return Demonstrations(obs=obs, act=act, episode_ends=np.arange(20, 201, 20), angles=(2,))
 
 
 CONFIG = RunConfig(model=NearestNeighboursConfig(), train=TrainConfig(steps=7), demos=DemoConfig())
 
 
-def run(path: Path, **options: Any) -> RunDirectory:
-    return train_run(robot(), CONFIG, path, task="none", seed=0, **options)
+def train(path: Path, **options: Any) -> RunDirectory:
+    return train_run(make_robot_demos(), CONFIG, path, task="none", seed=0, **options)
 
 
-def test_a_run_without_training_is_done_at_once_saved_whole_and_resumes_to_itself(tmp_path: Path):
+def test_run_finishes_in_one_step_and_resumes_unchanged(tmp_path: Path):
     seen = []
-    made = run(tmp_path / "run", monitor=lambda progress: seen.append((progress.step, dict(progress.losses))))
+    saved = train(
+        tmp_path / "run", monitor=lambda progress: seen.append((progress.step, dict(progress.losses)))
+    )
     assert seen == [(7, {})]
-    assert [record["step"] for record in made.read_metrics()] == [7]
-    before = fingerprint(made.read_weights())
-    assert fingerprint(run(tmp_path / "run", resume=True).read_weights()) == before
-    assert plot_training(made) is None
+    assert [record["step"] for record in saved.read_metrics()] == [7]
+    before = fingerprint(saved.read_weights())
+    assert fingerprint(train(tmp_path / "run", resume=True).read_weights()) == before
+    assert plot_training(saved) is None
 
 
-def test_a_saved_memory_loads_identically_and_replays_a_demonstration(tmp_path: Path):
-    made = run(tmp_path / "run")
-    _, model = load_model(made)
-    assert fingerprint(model.state_dict()) == fingerprint(made.read_weights())
-    demos = robot()
+def test_loaded_run_replays_a_demonstration(tmp_path: Path):
+    saved = train(tmp_path / "run")
+    _, model = load_model(saved)
+    assert fingerprint(model.state_dict()) == fingerprint(saved.read_weights())
+    demos = make_robot_demos()
     states = np.concatenate([demos.obs[5:7], demos.act[4:6]], axis=-1)[::-1].copy()
-    plan = model.plan(torch.from_numpy(states)[None], steps=8, draws=draws(1))
+    plan = model.plan(torch.from_numpy(states)[None], steps=8, draws=make_draws(1))
     np.testing.assert_array_equal(plan[0].numpy(), demos.act[6:14])
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "scalar"])
-def test_a_damaged_memory_is_refused(tmp_path: Path, damage: str):
-    made = run(tmp_path / "run")
-    weights = made.read_weights()
+def test_damaged_weights_raise(tmp_path: Path, damage: str):
+    saved = train(tmp_path / "run")
+    weights = saved.read_weights()
     if damage == "missing":
         del weights["actions"]
     else:
         weights["actions"] = weights["actions"][:, :3] if damage == "cut" else torch.tensor(1.0)
-    made.save_weights(weights)
+    saved.save_weights(weights)
     with pytest.raises(CheckpointError, match=r"does not match its config\.json"):
-        load_model(made)
+        load_model(saved)
 
 
-def test_settings_that_cannot_work_are_refused():
+def test_invalid_settings_raise():
     with pytest.raises(ConfigError, match="k >= 1"):
         NearestNeighboursSampling(k=0)
     with pytest.raises(ConfigError, match="k is 41, but only 40 windows"):
-        build(k=41).plan(memory().states, steps=1, draws=draws(40))
+        build(k=41).plan(make_windows().states, steps=1, draws=make_draws(40))
     with pytest.raises(ConfigError, match="Sampling, got Sampling"):
-        build().plan(memory().states, steps=1, draws=draws(40), sampling=Sampling())
+        build().plan(make_windows().states, steps=1, draws=make_draws(40), sampling=Sampling())

@@ -8,49 +8,34 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, distributions
+from torch import distributions
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from nsde_policy.config import Sampling, TrainConfig
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.targets import Windows
 from nsde_policy.errors import ConfigError
-from nsde_policy.inference.loading import load_model
-from nsde_policy.methods.base import Draws
 from nsde_policy.methods.lstm_gmm import LOW_NOISE, LSTMGMM, PRESETS, LSTMGMMConfig, LSTMGMMSampling, Mixture
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import fingerprint
 from nsde_policy.training.loop import fit
-from nsde_policy.training.run import train_run
-from tests.helpers.toy_problems import small_robot
+from tests.helpers.method_checks import check_loaded_twice, check_plan_rows
+from tests.helpers.rng import make_draws, make_rng
+from tests.helpers.toy_problems import UNIT_LINE, WITH_ANGLE, make_random_windows, make_signed_steps
 
-LAYOUT = StateSpec(
-    obs_dim=2, act_dim=2, circular=(1,), low=(0.0, -9.0, -2.0, 0.0), high=(10.0, 9.0, 2.0, 512.0),
-    increment_std=(0.5, 0.1, 0.2, 3.0),
-)  # fmt: skip
 SMALL = {"history": 4, "horizon": 4, "hidden": 12}
 
 
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+def build(layout: StateSpec = WITH_ANGLE, **changes: Any) -> LSTMGMM:
+    return LSTMGMM(LSTMGMMConfig(**{**SMALL, **changes}), layout, generator=make_rng()).eval()
 
 
-def build(layout: StateSpec = LAYOUT, **changes: Any) -> LSTMGMM:
-    return LSTMGMM(LSTMGMMConfig(**{**SMALL, **changes}), layout, generator=seeded()).eval()
+def make_batch() -> Windows:
+    return make_random_windows(30, 4)
 
 
-def rows(n: int = 30, history: int = 4) -> Windows:
-    scale = torch.tensor([10.0, 3.0, 4.0, 512.0])
-    states = torch.rand(n, history, 4, generator=seeded(1)) * scale - torch.tensor([0.0, 0.0, 2.0, 0.0])
-    return Windows(states, states.flip(1)[..., 2:].clone())
-
-
-def draws(n: int, first: int = 0) -> Draws:
-    return Draws([seeded(first + i) for i in range(n)])
-
-
-def mixture(modes: int, dim: int, *shape: int, seed: int = 0) -> Mixture:
-    g = seeded(seed)
+def make_mixture(modes: int, dim: int, *shape: int, seed: int = 0) -> Mixture:
+    g = make_rng(seed)
     return Mixture(
         torch.randn(*shape, modes, generator=g),
         torch.randn(*shape, modes, dim, generator=g),
@@ -60,8 +45,8 @@ def mixture(modes: int, dim: int, *shape: int, seed: int = 0) -> Mixture:
 
 @settings(max_examples=25, deadline=None)
 @given(modes=st.integers(1, 6), dim=st.integers(1, 4), seed=st.integers(0, 1000))
-def test_the_likelihood_is_that_of_a_mixture_of_independent_normals(modes: int, dim: int, seed: int):
-    ours, x = mixture(modes, dim, 7, 3, seed=seed), torch.randn(7, 3, dim, generator=seeded(seed + 1))
+def test_likelihood_equals_that_of_a_mixture_of_independent_normals(modes: int, dim: int, seed: int):
+    ours, x = make_mixture(modes, dim, 7, 3, seed=seed), torch.randn(7, 3, dim, generator=make_rng(seed + 1))
     theirs = distributions.MixtureSameFamily(
         distributions.Categorical(logits=ours.logits),
         distributions.Independent(distributions.Normal(ours.mean, ours.std), 1),
@@ -69,8 +54,8 @@ def test_the_likelihood_is_that_of_a_mixture_of_independent_normals(modes: int, 
     torch.testing.assert_close(ours.log_likelihood(x), theirs.log_prob(x), rtol=1e-4, atol=1e-4)
 
 
-def test_the_density_of_one_action_integrates_to_one_and_its_mean_is_the_weighted_mean():
-    one = Mixture(*(part.double() for part in mixture(5, 1)))
+def test_density_integrates_to_one_and_has_the_weighted_mean():
+    one = Mixture(*(part.double() for part in make_mixture(5, 1)))
     x = torch.linspace(-15, 15, 60_001, dtype=torch.float64)
     density = one.log_likelihood(x.unsqueeze(-1)).exp()
     assert torch.trapezoid(density, x).item() == pytest.approx(1, abs=1e-8)
@@ -78,84 +63,87 @@ def test_the_density_of_one_action_integrates_to_one_and_its_mean_is_the_weighte
     assert torch.trapezoid(x * density, x).item() == pytest.approx(mean.item(), abs=1e-8)
 
 
-def test_the_loss_is_minus_the_mean_log_likelihood_at_every_step_of_the_window():
-    """Against the LSTM run by hand, one state after the other, the oldest first."""
-    model, batch = build(), rows()
+def test_loss_is_the_mean_negative_log_likelihood_of_all_steps():
+    """Compare with the LSTM applied to one state at a time, oldest first."""
+    model, batch = build(), make_batch()
     memories: list[Any] = [None] * len(model.lstm)
     expected = []
     for age in (3, 2, 1, 0):
         h = model.layout.obs_features(batch.states[:, age]).unsqueeze(1)
         for i, layer in enumerate(model.lstm):
             h, memories[i] = layer(h, memories[i])
-        said = model._mixture(h[:, 0])
-        expected.append(said.log_likelihood(model.layout.to_unit(batch.actions[:, 3 - age])))
-    found = model.loss(batch, seeded()).parts["nll"]
+        predicted = model._predict(h[:, 0])
+        expected.append(predicted.log_likelihood(model.layout.to_unit(batch.actions[:, 3 - age])))
+    found = model.loss(batch, make_rng()).parts["nll"]
     torch.testing.assert_close(found, -torch.stack(expected).mean())
 
 
-def test_means_stay_within_the_range_of_the_actions_and_deviations_above_their_floor():
+def test_means_stay_in_the_action_range_and_deviations_above_their_minimum():
     model = build(min_std=0.01)
     with torch.no_grad():
         model.head.weight.mul_(100)
-    said = model._mixture(model._read(rows().states))
-    assert said.mean.abs().max() <= 1
-    assert said.std.min() >= 0.01
-    assert said.std.min() < 0.05
+    predicted = model._predict(model._run_lstm(make_batch().states))
+    assert predicted.mean.abs().max() <= 1
+    assert predicted.std.min() >= 0.01
+    assert predicted.std.min() < 0.05
 
 
-def test_low_noise_puts_samples_at_the_means_with_the_weights_of_the_mixture():
+def test_low_noise_samples_the_means_by_their_weights():
     n, model = 4000, build()
-    said = model._mixture(model._read(rows(1).states)[:, -1])
-    found = model.plan(rows(1).states.expand(n, -1, -1), steps=1, draws=draws(n))[:, 0]
-    distance, nearest = torch.cdist(model.layout.to_unit(found), said.mean[0]).min(dim=1)
+    predicted = model._predict(model._run_lstm(make_random_windows(1, 4).states)[:, -1])
+    found = model.plan(make_random_windows(1, 4).states.expand(n, -1, -1), steps=1, draws=make_draws(n))[:, 0]
+    distance, nearest = torch.cdist(model.layout.to_unit(found), predicted.mean[0]).min(dim=1)
     assert distance.max() < 6 * LOW_NOISE
     share = torch.bincount(nearest, minlength=5) / n
-    weight = said.logits[0].softmax(-1)
+    weight = predicted.logits[0].softmax(-1)
     assert torch.all((share - weight).abs() < 4 * (weight * (1 - weight) / n).sqrt())
 
 
-def test_full_noise_has_the_variance_of_the_mixture():
+def test_full_noise_has_mean_and_variance_of_the_mixture():
     n, model = 4000, build()
-    said = model._mixture(model._read(rows(1).states)[:, -1])
-    weight = said.logits[0].softmax(-1).unsqueeze(-1)
-    mean = (weight * said.mean[0]).sum(0)
-    variance = (weight * (said.std[0].square() + (said.mean[0] - mean).square())).sum(0)
-    states = rows(1).states.expand(n, -1, -1)
-    found = model.plan(states, steps=1, draws=draws(n), sampling=LSTMGMMSampling(noise="full"))
+    predicted = model._predict(model._run_lstm(make_random_windows(1, 4).states)[:, -1])
+    weight = predicted.logits[0].softmax(-1).unsqueeze(-1)
+    mean = (weight * predicted.mean[0]).sum(0)
+    variance = (weight * (predicted.std[0].square() + (predicted.mean[0] - mean).square())).sum(0)
+    states = make_random_windows(1, 4).states.expand(n, -1, -1)
+    found = model.plan(states, steps=1, draws=make_draws(n), sampling=LSTMGMMSampling(noise="full"))
     unit = model.layout.to_unit(found[:, 0])
     assert torch.all((unit.mean(0) - mean).abs() < 4 * (variance / n).sqrt())
     torch.testing.assert_close(unit.var(0), variance, rtol=0.1, atol=0)
 
 
-def test_a_component_without_weight_is_never_drawn():
+def test_components_with_zero_weight_are_not_sampled():
     sure = Mixture(torch.tensor([-torch.inf, 0.0, -torch.inf]), torch.arange(3.0)[:, None], torch.ones(3, 1))
     for uniform in (0.0, 0.5, 1 - 2**-24):
         assert sure.sample(torch.tensor([uniform]), torch.zeros(1)).item() == 1
 
 
-def test_the_answer_depends_on_the_order_of_the_window_and_on_every_state_of_it():
-    model, states = build(), rows().states
-    now = model._read(states)[:, -1]
-    assert (model._read(states[:, [0, 3, 2, 1]])[:, -1] - now).abs().max() > 1e-4
+def test_output_depends_on_every_state_and_their_order():
+    model, states = build(), make_batch().states
+    now = model._run_lstm(states)[:, -1]
+    assert (model._run_lstm(states[:, [0, 3, 2, 1]])[:, -1] - now).abs().max() > 1e-4
     for age in range(4):
         moved = states.clone()
         moved[:, age, 0] += 1
-        assert (model._read(moved)[:, -1] - now).abs().max() > 1e-5
+        assert (model._run_lstm(moved)[:, -1] - now).abs().max() > 1e-5
 
 
-def test_it_sees_no_action_and_nothing_of_the_future():
-    model, states = build(), rows().states
+def test_output_depends_on_no_action_and_no_later_state():
+    model, states = build(), make_batch().states
     acted = states.clone()
     acted[..., 2:] += 1
-    assert torch.equal(model._read(acted), model._read(states))
+    assert torch.equal(model._run_lstm(acted), model._run_lstm(states))
     later = states.clone()
     later[:, 0, 0] += 1
-    torch.testing.assert_close(model._read(later)[:, :-1], model._read(states)[:, :-1])
+    torch.testing.assert_close(model._run_lstm(later)[:, :-1], model._run_lstm(states)[:, :-1])
 
 
-def test_the_blur_is_of_the_loss_alone():
+def test_noise_on_states_changes_the_loss_but_not_plans():
     (clear, plan), (_, same), (once, _), (twice, _) = (
-        (model.loss(rows(), seeded(seed)).parts["nll"], model.plan(rows().states, steps=1, draws=draws(30)))
+        (
+            model.loss(make_batch(), make_rng(seed)).parts["nll"],
+            model.plan(make_batch().states, steps=1, draws=make_draws(30)),
+        )
         for model, seed in ((build(), 0), (build(noise=0.5), 0), (build(noise=0.5), 1), (build(noise=0.5), 2))
     )
     assert torch.equal(plan, same)
@@ -163,67 +151,44 @@ def test_the_blur_is_of_the_loss_alone():
 
 
 @pytest.mark.parametrize(("dropout", "noise"), [(0.0, 0.0), (0.3, 0.5)])
-def test_the_loss_is_finite_reaches_every_weight_and_never_waits_for_its_data(dropout: float, noise: float):
+def test_loss_has_finite_gradients_and_needs_no_host_synchronisation(dropout: float, noise: float):
     model = build(dropout=dropout, noise=noise).train()
     (stage,) = model.stages()
-    model.loss(rows(), seeded()).total(stage.losses).backward()
+    model.loss(make_batch(), make_rng()).total(stage.losses).backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
     with FakeTensorMode(allow_non_fake_inputs=True):
-        assert model.loss(rows(), seeded()).total(stage.losses).shape == ()
+        assert model.loss(make_batch(), make_rng()).total(stage.losses).shape == ()
 
 
-def test_randomness_comes_from_the_generators_alone():
+def test_loss_and_weights_draw_only_from_their_generators():
     before = torch.random.get_rng_state()
     model = build(dropout=0.5).train()
-    one, two, other = (model.loss(rows(), seeded(s)).parts["nll"] for s in (5, 5, 6))
+    one, two, other = (model.loss(make_batch(), make_rng(s)).parts["nll"] for s in (5, 5, 6))
     assert torch.equal(one, two)
     assert not torch.equal(one, other)
-    same, another = (LSTMGMM(model.config, LAYOUT, generator=seeded(s)).state_dict() for s in (0, 1))
+    same, another = (LSTMGMM(model.config, WITH_ANGLE, generator=make_rng(s)).state_dict() for s in (0, 1))
     assert fingerprint(same) == fingerprint(model.state_dict()) != fingerprint(another)
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-def test_one_seed_is_one_plan_and_rows_do_not_know_of_each_other():
-    model, states = build(), rows().states
+def test_rows_are_planned_independently():
     full = LSTMGMMSampling(noise="full")
-    plan = model.plan(states, steps=1, draws=draws(30), sampling=full)
-    assert plan.shape == (30, 1, 2)
-    assert torch.equal(plan, model.plan(states, steps=1, draws=draws(30), sampling=full))
-    alone = model.plan(states[7:9], steps=1, draws=draws(2, first=7), sampling=full)
-    torch.testing.assert_close(alone, plan[7:9])
-
-
-def two_ways(n: int, history: int) -> Windows:
-    """At every state x one goes left or right at random: a = ±(0.2 + 0.6 x) in half ranges."""
-    x = torch.rand(n, history, 1, generator=seeded(2))
-    sign = torch.randint(2, (n, history, 1), generator=seeded(3)) * 2.0 - 1
-    return Windows(torch.cat([x, torch.zeros_like(x)], -1), sign * (0.2 + 0.6 * x.flip(1)))
+    check_plan_rows(build(), make_batch().states, steps=1, act_dim=2, sampling=full)
 
 
 @pytest.mark.slow
-def test_learns_that_there_are_two_ways():
-    layout = StateSpec(1, 1, (), (0.0, -1.0), (1.0, 1.0), (0.1, 0.1))
-    model = LSTMGMM(LSTMGMMConfig(history=2, horizon=2, hidden=24), layout, generator=seeded())
-    fit(model, two_ways(4000, 2), TrainConfig(steps=500, batch_size=128, learning_rate=5e-3), seed=0)
-    states = two_ways(500, 2).states
-    action = model.plan(states, steps=1, draws=draws(500))[:, 0, 0]
+def test_both_modes_are_learned():
+    model = LSTMGMM(LSTMGMMConfig(history=2, horizon=2, hidden=24), UNIT_LINE, generator=make_rng())
+    fit(model, make_signed_steps(4000, 2), TrainConfig(steps=500, batch_size=128, learning_rate=5e-3), seed=0)
+    states = make_signed_steps(500, 2).states
+    action = model.plan(states, steps=1, draws=make_draws(500))[:, 0, 0]
     wanted = 0.2 + 0.6 * states[:, 0, 0]
     assert ((action.abs() - wanted).abs() < 0.1).float().mean() > 0.95
     assert 0.4 < (action > 0).float().mean() < 0.6
 
 
-def test_saves_and_loads_identically(tmp_path: Path):
-    model = LSTMGMMConfig(hidden=8, dropout=0.1, sampling=LSTMGMMSampling(noise="full"))
-    config = RunConfig(model=model, train=TrainConfig(steps=20, batch_size=16, log_every=10), chunk=1)
-    run = train_run(small_robot(), config, tmp_path / "run", task="none", seed=1)
-    record, one = load_model(run)
-    _, two = load_model(run)
-    assert record.config == config
-    states = torch.randn(5, 10, 5, generator=seeded())
-    plan: Tensor = one.plan(states, steps=1, draws=draws(5))
-    assert plan.isfinite().all()
-    assert torch.equal(plan, two.plan(states, steps=1, draws=draws(5)))
-    assert fingerprint(one.state_dict()) == fingerprint(run.read_weights())
+def test_weights_are_saved_and_loaded(tmp_path: Path):
+    check_loaded_twice(LSTMGMMConfig(hidden=8, dropout=0.1, sampling=LSTMGMMSampling(noise="full")), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -239,27 +204,27 @@ def test_saves_and_loads_identically(tmp_path: Path):
         ({"noise": -1.0}, "noise >= 0"),
     ],
 )
-def test_bad_settings_are_refused(changes: dict[str, Any], message: str):
+def test_invalid_settings_raise(changes: dict[str, Any], message: str):
     with pytest.raises(ConfigError, match=message):
         LSTMGMMConfig(**changes)
 
 
-def test_sampling_of_another_kind_and_longer_plans_are_refused():
-    model, states = build(), rows(2).states
+def test_invalid_sampling_and_longer_plans_raise():
+    model, states = build(), make_random_windows(2, 4).states
     with pytest.raises(ConfigError, match="LSTMGMMSampling, got Sampling"):
-        model.plan(states, steps=1, draws=draws(2), sampling=Sampling())
+        model.plan(states, steps=1, draws=make_draws(2), sampling=Sampling())
     with pytest.raises(ConfigError, match="one action, got steps 2"):
-        model.plan(states, steps=2, draws=draws(2))
+        model.plan(states, steps=2, draws=make_draws(2))
     noise: Any = "loud"
     with pytest.raises(ConfigError, match="one of 'low', 'full'"):
         LSTMGMMSampling(noise=noise)
 
 
-def test_presets_plan_one_action_and_the_default_has_the_sizes_of_the_original():
+def test_presets_plan_one_action_and_the_default_has_the_original_size():
     for preset in PRESETS.values():
         RunConfig(model=preset.model, train=preset.train, chunk=preset.chunk)
         assert preset.model.longest_chunk == preset.chunk == 1
     pusht = StateSpec(5, 2, (4,), (0.0,) * 7, (512.0,) * 7, (1.0,) * 7)
-    model = LSTMGMM(LSTMGMMConfig(), pusht, generator=seeded())
+    model = LSTMGMM(LSTMGMMConfig(), pusht, generator=make_rng())
     assert model.network_calls(1) == 1
     assert sum(p.numel() for p in model.parameters()) == 4 * 400 * (6 + 3 * 400 + 4) + 401 * 25

@@ -5,54 +5,39 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from nsde_policy.config import NetworkConfig, TrainConfig
 from nsde_policy.errors import ConfigError
 from nsde_policy.methods.mip import MIP, MIPConfig
 from nsde_policy.training.loop import fit
-from tests.helpers.toy_problems import (
-    LINE,
-    draws,
-    ramps,
-    robot_states,
-    seeded,
-    states_of,
-    trained_and_loaded,
-    two_ways,
+from tests.helpers.method_checks import (
+    RecordingNetwork,
+    check_loss,
+    check_plan_rows,
+    make_robot_states,
+    train_and_load,
 )
+from tests.helpers.rng import make_draws, make_rng
+from tests.helpers.toy_problems import LINE, make_ramps, make_states, make_two_modes
 
 NETWORK = NetworkConfig(width=32, depth=2, dropout=0.0)
 SHORT = TrainConfig(steps=600, batch_size=256, learning_rate=3e-3, ema=0.98)
 
 
 def build(**changes: Any) -> MIP:
-    return MIP(MIPConfig(**{"horizon": 4, "network": NETWORK, **changes}), LINE, generator=seeded())
+    return MIP(MIPConfig(**{"horizon": 4, "network": NETWORK, **changes}), LINE, generator=make_rng())
 
 
-class Asked(nn.Module):
-    """Answers with zeros, and remembers what it was shown."""
-
-    def __init__(self, outputs: int) -> None:
-        super().__init__()
-        self.outputs, self.shown = outputs, []
-
-    def forward(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        self.shown.append(x)
-        return x.new_zeros(len(x), self.outputs) + 0.5
-
-
-def test_the_second_look_is_shown_the_actions_shrunk_and_blurred_by_t_star():
+def test_second_call_gets_actions_scaled_by_t_star_with_noise():
     model = build(time=0.8)
-    model.network = asked = Asked(4)  # type: ignore[assignment]
-    data = two_ways(20_000, model.config)
-    parts = model.loss(data, seeded()).parts
-    (shown,) = asked.shown
-    first, second = shown[:, 4:8].chunk(2)
+    model.network = recorder = RecordingNetwork(4, 0.5)  # type: ignore[assignment]
+    data = make_two_modes(20_000, model.config)
+    parts = model.loss(data, make_rng()).parts
+    (inputs,) = recorder.inputs
+    first, second = inputs[:, 4:8].chunk(2)
     assert bool((first == 0).all())
-    assert bool((shown[:20_000, -1] == 0).all())
-    assert bool((shown[20_000:, -1] == 0.8).all())
+    assert bool((inputs[:20_000, -1] == 0).all())
+    assert bool((inputs[20_000:, -1] == 0.8).all())
     noise = second - 0.8 * data.actions[..., 0] / 20
     assert noise.mean().item() == pytest.approx(0, abs=0.003)
     assert noise.std().item() == pytest.approx(0.2, rel=0.01)
@@ -61,67 +46,59 @@ def test_the_second_look_is_shown_the_actions_shrunk_and_blurred_by_t_star():
     torch.testing.assert_close(parts["second"], expected)
 
 
-def test_velocity_weights_divide_the_errors_by_t_star_and_what_is_left_of_it():
-    data = two_ways(64, build().config)
-    equal = build(time=0.8).loss(data, seeded()).parts
-    velocity = build(time=0.8, weighting="velocity").loss(data, seeded()).parts
+def test_velocity_weighting_divides_errors_by_t_star_and_one_minus_t_star_squared():
+    data = make_two_modes(64, build().config)
+    equal = build(time=0.8).loss(data, make_rng()).parts
+    velocity = build(time=0.8, weighting="velocity").loss(data, make_rng()).parts
     torch.testing.assert_close(velocity["first"], equal["first"] / 0.8**2)
     torch.testing.assert_close(velocity["second"], equal["second"] / 0.2**2)
 
 
-def test_a_plan_is_two_calls_the_second_of_which_sees_the_first_one_s_answer():
+def test_plan_makes_two_calls_and_the_second_gets_the_first_result():
     model = build()
-    model.network = asked = Asked(4)  # type: ignore[assignment]
-    plan = model.plan(states_of(torch.zeros(3), 2), steps=2, draws=draws(3))
-    assert len(asked.shown) == model.network_calls(2) == 2
-    assert bool((asked.shown[0][:, 4:] == 0).all())
-    torch.testing.assert_close(asked.shown[1][:, 4:], torch.tensor([0.45] * 4 + [0.9]).expand(3, -1))
+    model.network = recorder = RecordingNetwork(4, 0.5)  # type: ignore[assignment]
+    plan = model.plan(make_states(torch.zeros(3), 2), steps=2, draws=make_draws(3))
+    assert len(recorder.inputs) == model.network_calls(2) == 2
+    assert bool((recorder.inputs[0][:, 4:] == 0).all())
+    torch.testing.assert_close(recorder.inputs[1][:, 4:], torch.tensor([0.45] * 4 + [0.9]).expand(3, -1))
     torch.testing.assert_close(plan, torch.full((3, 2, 1), 10.0))
 
 
 @pytest.mark.slow
-def test_it_learns_a_linear_law():
+def test_linear_actions_are_learned():
     model = build()
-    fit(model, ramps(4000, model.config), SHORT, seed=0)
+    fit(model, make_ramps(4000, model.config), SHORT, seed=0)
     obs = torch.linspace(-0.9, 0.9, 7)
-    plan = model.plan(states_of(obs, 2), steps=3, draws=draws(7))
+    plan = model.plan(make_states(obs, 2), steps=3, draws=make_draws(7))
     torch.testing.assert_close(plan[..., 0], 3 * obs[:, None] * torch.arange(1, 4), atol=0.5, rtol=0)
 
 
 @pytest.mark.slow
-def test_the_second_look_keeps_to_the_way_its_guess_points_to():
-    """The posterior mean of ±a given t*(±a) + noise is ±a again; the first guess, without a side, is 0."""
+def test_second_call_keeps_the_mode_of_its_input():
+    """The posterior mean of ±a given t*(±a) + noise is ±a; the first call, without one, returns 0."""
     model = build()
-    fit(model, two_ways(4000, model.config), SHORT, seed=0)
-    features = model.layout.features(states_of(torch.zeros(2), 2)).flatten(-2)
+    fit(model, make_two_modes(4000, model.config), SHORT, seed=0)
+    features = model.layout.features(make_states(torch.zeros(2), 2)).flatten(-2)
     side = torch.tensor([[1.0], [-1.0]]).expand(-1, 4)
-    ask = torch.cat([features, 0.9 * 0.4 * side, torch.full((2, 1), 0.9)], dim=-1)
+    second_input = torch.cat([features, 0.9 * 0.4 * side, torch.full((2, 1), 0.9)], dim=-1)
     with torch.no_grad():
-        torch.testing.assert_close(model.network(ask), 0.5 * side, atol=0.05, rtol=0)
-        blank = torch.cat([features, torch.zeros(2, 5)], dim=-1)
-        torch.testing.assert_close(model.network(blank), torch.zeros(2, 4), atol=0.05, rtol=0)
+        torch.testing.assert_close(model.network(second_input), 0.5 * side, atol=0.05, rtol=0)
+        first_input = torch.cat([features, torch.zeros(2, 5)], dim=-1)
+        torch.testing.assert_close(model.network(first_input), torch.zeros(2, 4), atol=0.05, rtol=0)
 
 
-def test_the_loss_never_waits_for_its_data_and_draws_from_its_generator_alone():
+def test_loss_needs_no_host_synchronisation_and_draws_only_from_its_generator():
     model = build(network=NetworkConfig(width=16, depth=2))
-    before = torch.random.get_rng_state()
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        assert model.loss(two_ways(8, model.config), seeded()).total(("first", "second")).shape == ()
-    one, two = (model.loss(two_ways(8, model.config), seeded()).parts for _ in range(2))
-    assert all(torch.equal(one[name], two[name]) for name in one)
-    assert torch.equal(before, torch.random.get_rng_state())
+    loss = check_loss(model, lambda: make_two_modes(8, model.config), ("first", "second"))
+    assert set(loss.parts) == {"first", "second"}
 
 
-def test_a_run_saves_loads_and_answers_each_row_for_itself(tmp_path: Path):
-    _, model = trained_and_loaded(MIPConfig(network=NETWORK), tmp_path, chunk=8)
-    states = robot_states(5, 2)
-    whole = model.plan(states, steps=8, draws=draws(5))
-    parts = [model.plan(row[None], steps=8, draws=draws(1, seed=9)) for row in states]
-    assert whole.shape == (5, 8, 3)
-    torch.testing.assert_close(whole, torch.cat(parts))
+def test_run_is_saved_and_loaded_and_rows_are_planned_independently(tmp_path: Path):
+    _, model = train_and_load(MIPConfig(network=NETWORK), tmp_path, chunk=8)
+    check_plan_rows(model, make_robot_states(5, 2), steps=8, act_dim=3, deterministic=True)
 
 
 @pytest.mark.parametrize("changes", [{"time": 0.0}, {"time": 1.0}, {"horizon": 1}])
-def test_settings_that_cannot_work_are_refused(changes: dict[str, Any]):
+def test_invalid_settings_raise(changes: dict[str, Any]):
     with pytest.raises(ConfigError):
         MIPConfig(**changes)

@@ -1,4 +1,4 @@
-"""Each option of the model does what it says, checked against the piece it stands for."""
+"""Tests for the options of nsde_policy/methods/neural_sde/model.py, one by one."""
 
 import math
 from dataclasses import replace
@@ -18,6 +18,7 @@ from nsde_policy.core.targets import Transitions, pair_states, stack_history
 from nsde_policy.errors import ConfigError
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
 from nsde_policy.methods.neural_sde.model import NeuralSDE
+from tests.helpers.rng import make_rng
 
 SPREAD = (0.5, 0.1, 0.2)
 LAYOUT = StateSpec(
@@ -26,29 +27,25 @@ LAYOUT = StateSpec(
 STILL = SamplingConfig(denoiser="off", diffusion=0.0)
 
 
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def build(**changes: Any) -> NeuralSDE:
-    """A model without dropout, so that its losses can be computed again by hand."""
+    """Build a model without dropout, so that its losses can be recomputed."""
     network = NetworkConfig(width=16, depth=2, dropout=0.0, kind="separate")
     config = NeuralSDEConfig(**{"history": 1, "network": network, **changes})
-    return NeuralSDE(config, LAYOUT, generator=seeded()).eval()
+    return NeuralSDE(config, LAYOUT, generator=make_rng()).eval()
 
 
-def path(steps: int = 6, n: int = 20) -> Tensor:
-    walk = torch.randn(steps + 1, n, 3, generator=seeded(1)) * torch.tensor(SPREAD)
+def make_path(steps: int = 6, n: int = 20) -> Tensor:
+    walk = torch.randn(steps + 1, n, 3, generator=make_rng(1)) * torch.tensor(SPREAD)
     return walk.cumsum(0) + torch.tensor([5.0, 3.0, 0.0])
 
 
-def quiet(**changes: Any) -> dict[str, Any]:
-    """Settings without noise on the training states."""
+def without_noise(**changes: Any) -> dict[str, Any]:
+    """Return settings without noise on the training states."""
     return {"noise": 0.0, "denoiser": False, "sampling": STILL, **changes}
 
 
-def by_hand(model: NeuralSDE, data: Transitions) -> dict[str, Tensor]:
-    """Drift, variance and velocity in network units, and dt in periods."""
+def compute_outputs(model: NeuralSDE, data: Transitions) -> dict[str, Tensor]:
+    """Return drift, variance and velocity in network units, and dt in periods."""
     out = model.learned.outputs(model.learned.features(data.x))
     step = model.layout.increment(data.x[:, :3], data.x_next)
     periods = data.dt / model.config.dt
@@ -72,8 +69,8 @@ def by_hand(model: NeuralSDE, data: Transitions) -> dict[str, Tensor]:
     ],
 )
 def test_each_objective_computes_its_formula(options: dict[str, Any], part: str, dt: float):
-    model, data = build(**quiet(**options)), pair_states(path(), dt=dt)
-    at = by_hand(model, data)
+    model, data = build(**without_noise(**options)), pair_states(make_path(), dt=dt)
+    at = compute_outputs(model, data)
     log = options.get("flow_loss") == "log"
     expected = {
         "flow": lambda: losses.flow_loss(at["drift"], at["velocity"], delta=0.3 if log else math.inf),
@@ -84,14 +81,14 @@ def test_each_objective_computes_its_formula(options: dict[str, Any], part: str,
             else losses.diffusion_nll(at["log_variance"], at["drift"], at["velocity"], at["dt"])
         ),
     }[part]()
-    torch.testing.assert_close(model.loss(data, seeded()).parts[part], expected)
+    torch.testing.assert_close(model.loss(data, make_rng()).parts[part], expected)
 
 
 def test_loss_of_irregular_steps_equals_the_mean_over_single_steps():
-    model = build(**quiet())
-    short, long = pair_states(path(), dt=0.5), pair_states(path(), dt=2.0)
-    both = model.loss(Transitions.cat([short, long]), seeded()).parts
-    alone = [model.loss(data, seeded()).parts for data in (short, long)]
+    model = build(**without_noise())
+    short, long = pair_states(make_path(), dt=0.5), pair_states(make_path(), dt=2.0)
+    both = model.loss(Transitions.cat([short, long]), make_rng()).parts
+    alone = [model.loss(data, make_rng()).parts for data in (short, long)]
     for name in both:
         torch.testing.assert_close(both[name], (alone[0][name] + alone[1][name]) / 2)
     assert not torch.allclose(alone[0]["flow"], alone[1]["flow"])
@@ -99,30 +96,30 @@ def test_loss_of_irregular_steps_equals_the_mean_over_single_steps():
 
 @pytest.mark.parametrize("objective", ["decoupled", "joint"])
 def test_zero_weight_gives_zero_gradient(objective: Any):
-    model, data = build(**quiet(objective=objective)), pair_states(path())
+    model, data = build(**without_noise(objective=objective)), pair_states(make_path())
     weight = data.weight.clone()
     weight[:, 0] = 0.0
     changed = replace(data, weight=weight, x_next=data.x_next + torch.tensor([99.0, 0.0, 0.0]))
     plain = replace(data, weight=weight)
-    one, two = (model.loss(d, seeded()).parts for d in (plain, changed))
+    one, two = (model.loss(d, make_rng()).parts for d in (plain, changed))
     for name in one:
         torch.testing.assert_close(one[name], two[name])
-    heavy = model.loss(replace(data, weight=3 * data.weight), seeded()).parts
-    for name, loss in model.loss(data, seeded()).parts.items():
+    heavy = model.loss(replace(data, weight=3 * data.weight), make_rng()).parts
+    for name, loss in model.loss(data, make_rng()).parts.items():
         torch.testing.assert_close(heavy[name], 3 * loss)
 
 
 def test_interpolation_takes_the_shorter_way_around_the_circle():
     """Across ±π a point between two states lies between them, not on the far side of the circle."""
     near_pi = torch.tensor([[[5.0, math.pi - 0.02, 0.0]], [[5.0, -math.pi + 0.02, 0.0]]]).expand(2, 400, 3)
-    model, seen = build(**quiet(interpolation="uniform")), []
+    model, seen = build(**without_noise(interpolation="uniform")), []
     hook = model.learned.networks.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
-    model.loss(pair_states(near_pi), seeded())
+    model.loss(pair_states(near_pi), make_rng())
     hook.remove()
     sine, cosine = seen[0][:, -2], seen[0][:, -1]
     assert float(cosine.max()) < -0.999
     assert float(sine.min()) < -0.01 < 0.01 < float(sine.max())  # points on both sides of π
-    assert build(**quiet()).loss(pair_states(near_pi), seeded()).parts["flow"].isfinite()
+    assert build(**without_noise()).loss(pair_states(near_pi), make_rng()).parts["flow"].isfinite()
 
 
 @pytest.mark.parametrize(("kind", "expected"), [("relative", [0.35, 0.07, 0.14]), ("absolute", [0.7] * 3)])
@@ -135,7 +132,7 @@ def test_history_noise_options(kind: Any):
     model, seen = build(history=2, history_noise=kind, noise=0.5), []
     still = torch.zeros(2, 4000, 3) + torch.tensor([5.0, 0.0, 0.0])
     hook = model.learned.networks.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
-    model.loss(pair_states(still, history=2), seeded())
+    model.loss(pair_states(still, history=2), make_rng())
     hook.remove()
     now, before = seen[0][:, 0], seen[0][:, 4]  # the first dimension of both states, scaled by 2/10
     assert now.std().item() == pytest.approx(0.5 * 0.5 * 0.2, rel=0.05)
@@ -146,8 +143,8 @@ def test_history_noise_options(kind: Any):
         assert together == pytest.approx(1.0 if kind == "shared" else 0.0, abs=0.05)
 
 
-def pull_of(model: NeuralSDE, sampling: SamplingConfig, x: Tensor) -> Tensor:
-    """What the denoiser adds to a noise-free step of one period."""
+def measure_denoiser_step(model: NeuralSDE, sampling: SamplingConfig, x: Tensor) -> Tensor:
+    """Return what the denoiser adds to a noise-free step of one period."""
     noise = torch.zeros(1, len(x), 3)
     with_pull, without = (
         model.sample_paths(x, steps=1, noise=noise, sampling=s)[1]
@@ -157,7 +154,7 @@ def pull_of(model: NeuralSDE, sampling: SamplingConfig, x: Tensor) -> Tensor:
 
 
 def test_each_kind_of_strength_computes_its_formula():
-    model, x = build(learned_strength=True, noise=0.7), path()[0]
+    model, x = build(learned_strength=True, noise=0.7), make_path()[0]
     out = model.learned.outputs(model.learned.features(x))
     sigma, spread = model.learned.noise_std, torch.tensor(SPREAD)
     score = out.score / sigma
@@ -170,14 +167,14 @@ def test_each_kind_of_strength_computes_its_formula():
         "learned": 0.3 * learned * sigma.square() * score,
     }
     for kind, pull in expected.items():
-        found = pull_of(model, SamplingConfig(denoiser=kind, alpha=0.3), x)  # type: ignore[arg-type]
+        found = measure_denoiser_step(model, SamplingConfig(denoiser=kind, alpha=0.3), x)  # type: ignore[arg-type]
         torch.testing.assert_close(found, pull.detach(), rtol=1e-3, atol=1e-5)
         assert float(found.abs().max()) > 1e-4
 
 
 def test_sampling_uses_the_given_dt():
-    model, x = build(), path()[0]
-    sizes, noise = torch.tensor([0.5, 2.0, 1.0]), torch.randn(3, len(x), 3, generator=seeded(2))
+    model, x = build(), make_path()[0]
+    sizes, noise = torch.tensor([0.5, 2.0, 1.0]), torch.randn(3, len(x), 3, generator=make_rng(2))
     sampled = model.sample_paths(x, steps=3, noise=noise, dt=sizes)
     torch.testing.assert_close(
         sampled, euler_maruyama(model.sde(), x, dt=sizes, steps=3, noise=noise).detach()
@@ -189,14 +186,14 @@ def test_sampling_uses_the_given_dt():
 def test_other_step_sizes_are_rejected_with_history(dt: Any):
     model = build(history=2)
     with pytest.raises(ConfigError, match="with a history of 2 states a step is one control period"):
-        model.sample_paths(stack_history(path(), 2)[0], steps=2, generator=seeded(), dt=dt)
+        model.sample_paths(stack_history(make_path(), 2)[0], steps=2, generator=make_rng(), dt=dt)
     with pytest.raises(ConfigError, match="other steps need history = 1"):
-        model.path_log_prob(path(2), dt=dt)
+        model.path_log_prob(make_path(2), dt=dt)
 
 
 @pytest.mark.parametrize("history", [1, 2])
 def test_path_log_prob_equals_an_explicit_loop_with_history_and_angles(history: int):
-    model, walk = build(history=history), path()
+    model, walk = build(history=history), make_path()
     wrapped = walk.clone()
     wrapped[..., 1] = torch.remainder(walk[..., 1], 2 * math.pi)
     sde, total = model.sde(), torch.zeros(walk.shape[1])
@@ -209,7 +206,7 @@ def test_path_log_prob_equals_an_explicit_loop_with_history_and_angles(history: 
 
 
 def test_path_log_prob_takes_irregular_steps():
-    model, walk, sizes = build(), path(2), torch.tensor([0.5, 2.0])
+    model, walk, sizes = build(), make_path(2), torch.tensor([0.5, 2.0])
     drift, g = (part.detach() for part in model.sde().coefficients(walk[:-1]))
     dt = sizes[:, None, None]
     expected = (
@@ -220,35 +217,34 @@ def test_path_log_prob_takes_irregular_steps():
 
 @pytest.mark.parametrize("factor", [1.0, 0.5])
 def test_step_std_equals_the_sampled_standard_deviation(factor: float):
-    model, x = build(), path()[0, :1]
+    model, x = build(), make_path()[0, :1]
     sampling = SamplingConfig(diffusion=factor)
-    next_states = model.sample_paths(x.expand(20_000, -1), steps=1, generator=seeded(), sampling=sampling)[1]
-    torch.testing.assert_close(
-        next_states.std(0), model.step_std(x, sampling=sampling)[0], rtol=0.03, atol=0.0
-    )
+    paths = model.sample_paths(x.expand(20_000, -1), steps=1, generator=make_rng(), sampling=sampling)
+    expected = model.step_std(x, sampling=sampling)[0]
+    torch.testing.assert_close(paths[1].std(0), expected, rtol=0.03, atol=0.0)
 
 
 def test_variance_stays_above_its_floor():
     model = build(variance_floor=0.04)
     with torch.no_grad():
         model.learned.networks.log_variance.output.bias.fill_(-50.0)
-    lowest = model.learned.coefficients(path()[0]).diffusion / torch.tensor(SPREAD)
+    lowest = model.learned.coefficients(make_path()[0]).diffusion / torch.tensor(SPREAD)
     assert lowest.min().item() == pytest.approx(0.2, rel=1e-3)
 
 
 def test_residual_network_adds_layers_to_the_first():
-    net = MLP(4, None, width=8, depth=3, residual=True, generator=seeded())
-    first = MLP(4, None, width=8, depth=1, generator=seeded())
+    net = MLP(4, None, width=8, depth=3, residual=True, generator=make_rng())
+    first = MLP(4, None, width=8, depth=1, generator=make_rng())
     with torch.no_grad():
         for layer in net.layers[1:]:
             layer.weight.zero_()
             layer.bias.zero_()
-    x = torch.randn(5, 4, generator=seeded(1))
+    x = torch.randn(5, 4, generator=make_rng(1))
     torch.testing.assert_close(net.eval()(x), first.eval()(x))
 
 
 def test_missing_generator_is_an_error():
-    model, x = build(network=NetworkConfig(width=8, depth=1, dropout=0.5)), path()[0]
+    model, x = build(network=NetworkConfig(width=8, depth=1, dropout=0.5)), make_path()[0]
     with pytest.raises(ConfigError, match="needs a generator or the noise"):
         model.sample_paths(x, steps=1)
     with pytest.raises(ConfigError, match="needs a generator or the noise"):
@@ -268,7 +264,7 @@ def test_missing_generator_is_an_error():
     ],
 )
 def test_all_results_stay_on_the_device(device: str):
-    model, walk = build(history=2).to(device), path().to(device)
+    model, walk = build(history=2).to(device), make_path().to(device)
     x0 = stack_history(walk, 2)[0]
     noise = torch.zeros(3, *walk.shape[1:], device=device)
     assert model.sample_paths(x0, steps=3, noise=noise).device.type == device
@@ -278,7 +274,7 @@ def test_all_results_stay_on_the_device(device: str):
 
 def test_dimension_with_constant_increments_is_scaled_by_their_size():
     clock = torch.arange(50.0)[:, None].repeat(1, 2)
-    clock[:, 1] = torch.randn(50, generator=seeded()).cumsum(0)
+    clock[:, 1] = torch.randn(50, generator=make_rng()).cumsum(0)
     spec = measure_state(clock[:-1], clock[1:])
     assert spec.increment_std[0] == pytest.approx(1.0)
     assert spec.increment_std[1] == pytest.approx(float(clock[1:, 1].sub(clock[:-1, 1]).std()), rel=1e-4)

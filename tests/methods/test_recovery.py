@@ -1,30 +1,14 @@
-"""Known SDEs are recovered from data, by both objectives; benchmarks/recovery.py compares more of them."""
-
-import importlib.util
-from pathlib import Path
-from types import ModuleType
+"""Tests that known SDEs are recovered from data, with the functions of benchmarks/recovery.py."""
 
 import pytest
 
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "recovery.py"
-
-
-@pytest.fixture(scope="module")
-def recovery() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("recovery", BENCHMARK)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from benchmarks import recovery
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("objective", ["joint NLL", "square + NLL"])
 @pytest.mark.parametrize("process", ["OrnsteinUhlenbeck", "DoubleWell"])
-def test_drift_and_diffusion_are_recovered_within_5_percent(
-    recovery: ModuleType, process: str, objective: str
-):
+def test_drift_and_diffusion_are_recovered_within_5_percent(process: str, objective: str):
     sde = getattr(recovery, process)()
     data = recovery.simulate(sde, seed=0)
     assert len(data) == 200_000

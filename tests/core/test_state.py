@@ -18,7 +18,7 @@ SPEC = StateSpec(
 )  # fmt: skip
 
 
-def test_positions_are_mapped_to_minus_one_and_one_and_angles_to_sine_and_cosine():
+def test_features_are_scaled_positions_then_sine_and_cosine_of_angles():
     layout = StateLayout(SPEC)
     x = torch.tensor([[0.0, math.pi / 2, 1.0], [10.0, 0.0, -1.0]])
     expected = torch.tensor([[-1.0, 1, 1, 0], [1, -1, 0, 1]])
@@ -28,7 +28,7 @@ def test_positions_are_mapped_to_minus_one_and_one_and_angles_to_sine_and_cosine
 
 @given(angle=st.floats(-20, 20), turns=st.integers(-3, 3), step=st.floats(-3.1, 3.1))
 @settings(max_examples=50, deadline=None)
-def test_a_jump_of_full_turns_is_never_a_velocity(angle: float, turns: int, step: float):
+def test_increments_and_features_ignore_full_turns_of_an_angle(angle: float, turns: int, step: float):
     layout = StateLayout(SPEC).double()
     x = torch.tensor([1.0, angle, 0.0], dtype=torch.float64)
     x_next = torch.tensor([7.0, angle + step + 2 * math.pi * turns, 0.0], dtype=torch.float64)
@@ -36,24 +36,24 @@ def test_a_jump_of_full_turns_is_never_a_velocity(angle: float, turns: int, step
     torch.testing.assert_close(layout.features(x)[..., 2:], layout.features(x + 2 * math.pi * turns)[..., 2:])
 
 
-def test_the_features_of_an_observation_leave_the_action_out():
+def test_observation_features_do_not_depend_on_the_action():
     layout, x = StateLayout(SPEC), torch.tensor([1.0, 2.0, 3.0])
-    seen = layout.obs_features(x)
-    assert len(seen) == layout.obs_feature_dim
-    assert torch.equal(seen, layout.obs_features(x + torch.tensor([0.0, 0.0, 1.0])))
+    features = layout.obs_features(x)
+    assert len(features) == layout.obs_feature_dim
+    assert torch.equal(features, layout.obs_features(x + torch.tensor([0.0, 0.0, 1.0])))
     angles = [c for c in SPEC.circular if c < SPEC.obs_dim]
-    assert len(seen) == SPEC.obs_dim + len(angles)
-    assert set(seen.tolist()) <= set(layout.features(x).tolist())
+    assert len(features) == SPEC.obs_dim + len(angles)
+    assert set(features.tolist()) <= set(layout.features(x).tolist())
 
 
-def test_actions_go_to_the_unit_range_and_back():
+def test_to_unit_maps_the_action_range_to_minus_one_and_one_and_from_unit_inverts_it():
     layout = StateLayout(SPEC)
     ends = torch.tensor([[SPEC.low[-1]], [SPEC.high[-1]]])
     assert layout.to_unit(ends).flatten().tolist() == [-1.0, 1.0]
     assert torch.allclose(layout.from_unit(layout.to_unit(ends)), ends)
 
 
-def test_layout_is_measured_from_pairs_of_states():
+def test_measure_state_finds_range_and_increment_std():
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(5000, 2, generator=generator) * torch.tensor([100.0, 6.28])
     x_next = x + torch.randn(5000, 2, generator=generator) * torch.tensor([3.0, 0.05])
@@ -65,19 +65,19 @@ def test_layout_is_measured_from_pairs_of_states():
     assert spec.high[0] >= x_next[:, 0].max()
 
 
-def test_a_dimension_that_never_moves_is_not_blown_up():
+def test_features_of_a_constant_dimension_are_finite():
     x = torch.zeros(10, 1)
     spec = measure_state(x, x)
     assert StateLayout(spec).features(x).isfinite().all()
     assert spec.increment_std[0] > 0
 
 
-def test_layout_survives_json_and_travels_with_the_weights():
+def test_spec_survives_json_and_layout_is_in_the_state_dict():
     assert StateSpec.from_dict(json.loads(json.dumps(SPEC.to_dict()))) == SPEC
     assert "increment_std" in StateLayout(SPEC).state_dict()
 
 
-def test_refuses_layouts_and_data_that_make_no_sense():
+def test_invalid_specs_and_states_raise():
     with pytest.raises(ConfigError, match="increment_std must hold 3 finite numbers"):
         StateSpec(2, 1, (), (0.0,) * 3, (1.0,) * 3, (1.0,))
     with pytest.raises(ConfigError, match="circular"):
