@@ -12,6 +12,7 @@ import operator
 import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from numbers import Integral, Real
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import msgspec
@@ -35,11 +36,17 @@ class BaseConfig:
 
     def __post_init__(self) -> None:
         for name, hint in _get_annotations(type(self)).items():
-            value = getattr(self, name)
+            value, options = getattr(self, name), typing.get_args(hint)
+            if type(None) in options:
+                if value is None:
+                    continue
+                hint = options[0]
             if typing.get_origin(hint) is Literal:
                 choices = typing.get_args(hint)
                 require(self, value in choices, f"{name} must be {_describe_type(hint)}, got {value!r}")
             for meta in getattr(hint, "__metadata__", ()):
+                kind, what = (Integral, "an integer") if hint.__origin__ is int else (Real, "a number")
+                require(self, isinstance(value, kind), f"{name} must be {what}, got {value!r}")
                 for key, (sign, holds) in _COMPARISONS.items():
                     if (bound := getattr(meta, key, None)) is not None:
                         require(self, holds(value, bound), f"need {name} {sign} {bound:g}, got {value}")

@@ -3,13 +3,14 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
+from msgspec import Meta
 
-from nsde_policy.config import check_names, require
+from nsde_policy.bounds import Count, NonNegative, Positive
+from nsde_policy.config import BaseConfig, check_names, require
 from nsde_policy.control.faults import FaultKind, OnFault
 from nsde_policy.control.limits import Limits
 from nsde_policy.errors import ConfigError
@@ -22,29 +23,29 @@ MAX_GAP_CONTROL_PERIODS = 5.0
 
 
 @dataclass(frozen=True, eq=False)
-class SessionConfig:
+class SessionConfig(BaseConfig):
     """Settings of a session; None means a default derived from the demonstrations and the rates."""
 
-    rate_hz: float = 10.0
+    rate_hz: Positive = 10.0
     """Commands per second."""
-    deadline_s: float = 0.05
+    deadline_s: Positive = 0.05
     """Longest time that planning may block the loop."""
     limits: Literal["from_demos"] | Limits = "from_demos"
     """Limits of position, speed and acceleration of every command."""
     on_fault: OnFault = "hold"
     """Reaction to faults: hold, stop or a callback; or a mapping from kinds of faults to reactions."""
-    policy_hz: float | None = None
+    policy_hz: Positive | None = None
     """Rate of the demonstrations; None for the rate in the calibration."""
     plan_ahead: bool = False
     """Plan in a worker thread while the current plan is executed."""
-    max_age_s: float | None = None
+    max_age_s: Positive | None = None
     """Oldest observation that is used; None for 1.5 policy periods."""
-    max_gap_s: float | None = None
+    max_gap_s: Positive | None = None
     """Longest time between two calls that is not a clock jump; None for 3 policy periods or 5 control
     periods, whichever is longer."""
-    blend: float = 2.0
+    blend: NonNegative = 2.0
     """Policy periods over which commands blend into a new plan."""
-    chunk: int | None = None
+    chunk: Count | None = None
     """Commands executed before planning again; None for the policy's default."""
     initial_command: np.ndarray | None = None
     """Command before the first one, (act_dim,); None for the policy's default."""
@@ -52,7 +53,7 @@ class SessionConfig:
     """Report a fault if a state is out of distribution, see `calibration.NoveltyDetector`."""
     freeze_gc: bool = True
     """Within `with`, exclude objects that existed before from garbage collection (`gc.freeze`)."""
-    seed: int = 0
+    seed: Annotated[int, Meta(ge=0)] = 0
     """Seed of the noise in all plans."""
     log: Path | str | None = None
     """File that gets one line of JSON per command."""
@@ -63,16 +64,7 @@ class SessionConfig:
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        for name in ("rate_hz", "deadline_s", "policy_hz", "max_age_s", "max_gap_s"):
-            value = getattr(self, name)
-            is_default = value is None and name not in ("rate_hz", "deadline_s")
-            require(self, is_default or 0 < _to_float(value) < math.inf, f"need {name} > 0, got {value!r}")
-        require(self, 0 <= _to_float(self.blend) < math.inf, f"need blend >= 0, got {self.blend!r}")
-        for name, least in (("chunk", 1), ("seed", 0)):
-            value = getattr(self, name)
-            is_default = value is None and name == "chunk"
-            is_valid = isinstance(value, Integral) and int(value) >= least
-            require(self, is_default or is_valid, f"need an integer {name} >= {least}, got {value!r}")
+        super().__post_init__()
         is_valid = self.limits == "from_demos" or isinstance(self.limits, Limits)
         require(self, is_valid, f"limits must be 'from_demos' or Limits, got {self.limits!r}")
         is_valid = self.log is None or isinstance(self.log, Path | str)
@@ -125,8 +117,3 @@ class ResolvedConfig:
     max_age_s: float
     max_gap_s: float
     chunk: int
-
-
-def _to_float(value: Any) -> float:
-    """Return `float(value)`, or NaN if it is not a real number, so that every range check fails."""
-    return float(value) if isinstance(value, Real) else math.nan

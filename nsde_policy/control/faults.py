@@ -1,9 +1,9 @@
 """Faults of a control loop, and the reaction to them: hold, stop or call back."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
@@ -57,35 +57,26 @@ OnFault = Reaction | Mapping[FaultKind, Reaction]
 """One reaction for all faults, or one for each kind; kinds that are not in the mapping hold."""
 
 
-class FaultResponse(NamedTuple):
-    """Command that a session sends after faults."""
-
-    source: str
-    """Either hold or callback."""
-    action: np.ndarray
-    """The command, within the limits, (act_dim,)."""
-    stop: Fault | None = None
-    """The fault that stops the session, if there is one."""
-    callback_error: Fault | None = None
-    """The fault of a callback that raised an exception."""
-
-
 def get_reaction(on_fault: OnFault, kind: FaultKind) -> Reaction:
     """Look up the reaction to a kind of fault."""
     return on_fault.get(kind, "hold") if isinstance(on_fault, Mapping) else on_fault
 
 
 def respond_to_faults(
-    faults: Sequence[Fault], on_fault: OnFault, limiter: Limiter, dt: float
-) -> FaultResponse:
+    faults: list[Fault], on_fault: OnFault, limiter: Limiter, dt: float
+) -> tuple[str, np.ndarray, Fault | None]:
     """Compute the command for `dt` seconds: brake if any reaction is stop, else ask the callbacks, else hold.
 
-    If a callback raises an exception, the reaction to `callback_error` is hold, or stop if that is set.
+    If a callback raises an exception, `faults` gets another fault, `callback_error`. The reaction to it is
+    hold, or stop if that is set.
+
+    Returns:
+        Either "hold" or "callback", the command (act_dim,), and the fault that stops the session, if any.
     """
     reactions = [(get_reaction(on_fault, fault.kind), fault) for fault in faults]
     for reaction, fault in reactions:
         if reaction == "stop":
-            return FaultResponse("hold", limiter.hold(dt), fault)
+            return "hold", limiter.hold(dt), fault
     for reaction, fault in reactions:
         if not callable(reaction):
             continue
@@ -93,12 +84,13 @@ def respond_to_faults(
             answer = reaction(fault)
         except Exception as error:  # a callback may raise anything, the loop must go on
             failed = Fault(FaultKind.CALLBACK_ERROR, fault.time, describe_error(error))
+            faults.append(failed)
             stops = get_reaction(on_fault, failed.kind) == "stop"
-            return FaultResponse("hold", limiter.hold(dt), failed if stops else None, failed)
+            return "hold", limiter.hold(dt), failed if stops else None
         target = _parse_command(answer)
         if target.shape == limiter.command.shape and np.isfinite(target).all() and dt > 0:
-            return FaultResponse("callback", limiter.follow(target, np.zeros_like(target), dt))
-    return FaultResponse("hold", limiter.hold(dt))
+            return "callback", limiter.follow(target, np.zeros_like(target), dt), None
+    return "hold", limiter.hold(dt), None
 
 
 def describe_error(error: BaseException | None) -> str:
@@ -107,7 +99,6 @@ def describe_error(error: BaseException | None) -> str:
 
 
 def _parse_command(answer: Any) -> np.ndarray:
-    """Convert the answer of a callback to an array; an empty one if it is not numeric."""
     try:
         return np.asarray(answer, dtype=np.float64)
     except (TypeError, ValueError):

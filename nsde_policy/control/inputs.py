@@ -26,29 +26,37 @@ class InputMonitor:
         self.reset()
 
     def reset(self) -> None:
-        """Forget all time stamps."""
-        self._newest: float | None = None  # of all observations
-        self._used: float | None = None  # of the observations that the policy got
-        self._clock: float | None = None
+        """Forget all time stamps; NaN compares false with every time."""
+        self._newest = math.nan  # of all observations
+        self._used = math.nan  # of the observations that the policy got
+        self._clock = math.nan
 
     def check_clock(self, now: float) -> Fault | None:
         """Return a fault if the clock jumped since it was last read."""
         before, self._clock = self._clock, now
-        if before is None or -TIME_TOLERANCE_S <= now - before <= self._max_gap:
+        if math.isnan(before) or -TIME_TOLERANCE_S <= now - before <= self._max_gap:
             return None
-        self._newest = self._used = None
+        self._newest = self._used = math.nan
         return Fault(FaultKind.CLOCK_JUMP, now, f"the clock moved by {now - before:+.4g} s")
 
     def advance_clock(self, now: float) -> None:
         """Register time that passed inside the session, so that it does not count as a jump."""
-        if self._clock is not None and now >= self._clock:
+        if now >= self._clock:
             self._clock = now
 
     def check_observation(
         self, obs: Any, time: float, now: float, *, is_new_period: bool
     ) -> tuple[np.ndarray | None, list[Fault]]:
         """Return the parsed observation, (obs_dim,), or None and the faults that it has."""
-        values, faults = self._check_values(obs, now)
+        values, faults = None, []
+        try:
+            values = parse_observation(obs, self._spec)
+            if (reason := find_implausible(values, self._spec)) is not None:
+                faults.append(Fault(FaultKind.IMPLAUSIBLE_OBSERVATION, now, reason))
+        except NonFiniteObservationError as error:
+            faults.append(Fault(FaultKind.NON_FINITE_OBSERVATION, now, str(error)))
+        except PolicyInputError as error:
+            faults.append(Fault(FaultKind.WRONG_OBSERVATION, now, str(error)))
         faults += self._check_time(time, now, is_new_period=is_new_period)
         return (None, faults) if faults else (values, faults)
 
@@ -58,34 +66,23 @@ class InputMonitor:
 
     def check_age(self, now: float, allowance: float) -> list[Fault]:
         """Return a fault if the newest observation is too old for another command."""
-        if self._newest is None or now - self._newest <= self._max_age + allowance + TIME_TOLERANCE_S:
-            return []
-        detail = f"the newest observation is {now - self._newest:.4g} s old"
-        return [Fault(FaultKind.STALE_OBSERVATION, now, detail)]
-
-    def _check_values(self, obs: Any, now: float) -> tuple[np.ndarray | None, list[Fault]]:
-        try:
-            values = parse_observation(obs, self._spec)
-        except NonFiniteObservationError as error:
-            return None, [Fault(FaultKind.NON_FINITE_OBSERVATION, now, str(error))]
-        except PolicyInputError as error:
-            return None, [Fault(FaultKind.WRONG_OBSERVATION, now, str(error))]
-        if (reason := find_implausible(values, self._spec)) is not None:
-            return None, [Fault(FaultKind.IMPLAUSIBLE_OBSERVATION, now, reason)]
-        return values, []
+        age = now - self._newest
+        if age > self._max_age + allowance + TIME_TOLERANCE_S:
+            return [Fault(FaultKind.STALE_OBSERVATION, now, f"the newest observation is {age:.4g} s old")]
+        return []
 
     def _check_time(self, time: float, now: float, *, is_new_period: bool) -> list[Fault]:
         if not math.isfinite(time) or time > now + self._max_ahead:
             return [Fault(FaultKind.CLOCK_JUMP, now, f"the time stamp is {time!r}, the clock {now:.6g}")]
         faults = []
-        if self._newest is not None and time < self._newest - TIME_TOLERANCE_S:
+        if time < self._newest - TIME_TOLERANCE_S:
             detail = f"{self._newest - time:.4g} s older than the observation before"
             faults.append(Fault(FaultKind.REORDERED_OBSERVATION, now, detail))
-        elif is_new_period and self._used is not None and time <= self._used + TIME_TOLERANCE_S:
+        elif is_new_period and time <= self._used + TIME_TOLERANCE_S:
             faults.append(Fault(FaultKind.REPEATED_OBSERVATION, now, f"time stamp {time:.6g} again"))
         if now - time > self._max_age + TIME_TOLERANCE_S:
             faults.append(Fault(FaultKind.STALE_OBSERVATION, now, f"{now - time:.4g} s old"))
-        self._newest = time if self._newest is None else max(self._newest, time)
+        self._newest = max(time, self._newest)
         return faults
 
 

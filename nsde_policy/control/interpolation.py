@@ -11,6 +11,27 @@ from nsde_policy.inference.spec import Plan, PolicySpec
 
 
 @dataclass(frozen=True, eq=False)
+class PlanJob:
+    """Request for a plan from given states."""
+
+    index: int
+    """Number of plans requested before."""
+    states: np.ndarray
+    """States that the policy plans from, newest first, (history, d)."""
+    start: int
+    """Policy period of the first command."""
+    previous_action: np.ndarray
+    """Command of the period before `start`, (act_dim,)."""
+    steps: int
+    use: int
+    """Commands to execute before the next plan takes over."""
+    ahead: bool
+    """Whether `start` was in the future at the time of the request."""
+    requested_at: float
+    """Time of the request on the session's clock, seconds."""
+
+
+@dataclass(frozen=True, eq=False)
 class TimedPlan:
     """Plan on the time grid of policy periods.
 
@@ -23,23 +44,16 @@ class TimedPlan:
         4 × the rate    x  x  x  x  x  x  x  x  x  x
     """
 
-    index: int
-    """Number of plans requested before."""
-    start: int
-    """Policy period of the first command."""
+    job: PlanJob
     knots: np.ndarray
     """The command before the plan, then the planned commands, (steps + 1, act_dim)."""
     states: np.ndarray | None
-    """Predicted states, the one at `start` first, (steps + 1, d)."""
+    """Predicted states, the one at `job.start` first, (steps + 1, d)."""
     std: np.ndarray | None
     """σ of each command, accumulated along the plan as √Σσ², (steps, act_dim)."""
-    use: int
-    """Commands to execute before the next plan takes over."""
 
     @classmethod
-    def from_plan(
-        cls, plan: Plan, spec: PolicySpec, *, index: int, start: int, previous_action: np.ndarray, use: int
-    ) -> "TimedPlan":
+    def from_plan(cls, plan: Plan, spec: PolicySpec, job: PlanJob) -> "TimedPlan":
         """Place a plan on the grid.
 
         Raises:
@@ -48,40 +62,35 @@ class TimedPlan:
         actions = np.asarray(plan.actions, dtype=np.float64)
         if actions.ndim != 2 or actions.shape[1] != spec.act_dim or not len(actions):
             raise PlanError(f"planned commands have shape {actions.shape}, expected (steps, {spec.act_dim})")
-        if not np.isfinite(actions).all():
-            raise PlanError("planned commands are not finite")
-        shapes = {"states": (len(actions) + 1, spec.obs_dim + spec.act_dim), "std": actions.shape}
-        extras: dict[str, np.ndarray | None] = {}
-        for name, shape in shapes.items():
-            given = getattr(plan, name)
-            extras[name] = values = None if given is None else np.asarray(given, dtype=np.float64)
+        arrays = [None if given is None else np.asarray(given, dtype=np.float64) for given in plan]
+        shapes = [actions.shape, (len(actions) + 1, spec.obs_dim + spec.act_dim), actions.shape]
+        for name, values, shape in zip(("commands", "states", "std"), arrays, shapes, strict=True):
             if values is not None and values.shape != shape:
                 raise PlanError(f"planned {name} have shape {values.shape}, expected {shape}")
             if values is not None and not np.isfinite(values).all():
                 raise PlanError(f"planned {name} are not finite")
-        std = extras["std"]
+        _, states, std = arrays
         if std is not None:
             std = np.sqrt(np.square(std).cumsum(axis=0))
             std.setflags(write=False)  # session.last refers to its rows
-        knots = np.concatenate([previous_action[None], actions])
-        return cls(index, start, knots, extras["states"], std, use)
+        return cls(job, np.concatenate([job.previous_action[None], actions]), states, std)
 
     @property
     def end(self) -> int:
         """Policy period in which the next plan should take over."""
-        return self.start + self.use
+        return self.job.start + self.job.use
 
     @property
     def last(self) -> int:
         """Policy period of the last command."""
-        return self.start + len(self.knots) - 2
+        return self.job.start + len(self.knots) - 2
 
     def interpolate(self, position: float) -> np.ndarray:
         """Return the command at a time in policy periods (`TimeGrid.midpoint`), (act_dim,).
 
         Before the first planned command it tends to the one before the plan; after the last it stays.
         """
-        place = min(max(position - self.start + 1, 0.0), len(self.knots) - 1.0)
+        place = min(max(position - self.job.start + 1, 0.0), len(self.knots) - 1.0)
         k = min(int(place), len(self.knots) - 2)
         command: np.ndarray = self.knots[k] + (place - k) * (self.knots[k + 1] - self.knots[k])
         return command
@@ -91,7 +100,7 @@ class TimedPlan:
 
         `default` is the σ of one period for methods that do not report it.
         """
-        steps = min(max(period - self.start + 1, 1), len(self.knots) - 1)
+        steps = min(max(period - self.job.start + 1, 1), len(self.knots) - 1)
         std: np.ndarray = default * math.sqrt(steps) if self.std is None else self.std[steps - 1]
         return std
 
@@ -101,21 +110,15 @@ class TimedPlan:
         The states of the plan are corrected by its prediction error in period `now`; `recent` are the states
         up to then, newest first. None if the plan predicts no states or ends before `then`.
         """
-        if self.states is None or not self.start <= now <= then <= self.start + len(self.states) - 1:
+        now, then = now - self.job.start, then - self.job.start
+        if self.states is None or not 0 <= now <= then < len(self.states):
             return None
-        error = recent[0, : spec.obs_dim] - self.states[now - self.start, : spec.obs_dim]
+        error = recent[0, : spec.obs_dim] - self.states[now, : spec.obs_dim]
         angles = [column for column in spec.circular if column < spec.obs_dim]
         error[angles] = (error[angles] + np.pi) % (2 * np.pi) - np.pi
-        predicted = self.states[now - self.start + 1 : then - self.start + 1].copy()
+        predicted = self.states[now + 1 : then + 1].copy()
         predicted[:, : spec.obs_dim] += error
         return np.concatenate([predicted[::-1], recent])[: spec.history].astype(np.float32)
-
-
-@dataclass(frozen=True, eq=False)
-class _Transition:
-    plan: int
-    position: float
-    offset: np.ndarray
 
 
 class PlanFollower:
@@ -127,25 +130,26 @@ class PlanFollower:
 
     def __init__(self, *, policy_hz: float, blend: float) -> None:
         self._policy_hz, self._blend = policy_hz, blend
-        self._transition: _Transition | None = None
+        self._plan: int | None = None
+        self._joined_at, self._offset = 0.0, np.zeros(0)
 
     def reset(self) -> None:
         """Forget the plan; the next one, or the same again, is blended into."""
-        self._transition = None
+        self._plan = None
 
     def follow(self, limiter: Limiter, plan: TimedPlan, position: float, dt: float) -> np.ndarray:
         """Move for `dt` seconds to the plan's command at `position` (`TimedPlan.interpolate`), (act_dim,)."""
         before = position - dt * self._policy_hz
-        if self._transition is None or self._transition.plan != plan.index:
-            self._transition = _Transition(plan.index, before, limiter.command - plan.interpolate(before))
+        if self._plan != plan.job.index:
+            self._plan, self._joined_at = plan.job.index, before
+            self._offset = limiter.command - plan.interpolate(before)
         if dt <= 0:
             return limiter.command
-        target = self._blended(plan, self._transition, position)
-        return limiter.follow(target, (target - self._blended(plan, self._transition, before)) / dt, dt)
+        target = self._blend_into(plan, position)
+        return limiter.follow(target, (target - self._blend_into(plan, before)) / dt, dt)
 
-    def _blended(self, plan: TimedPlan, transition: _Transition, position: float) -> np.ndarray:
-        passed = position - transition.position
-        command = plan.interpolate(position)
+    def _blend_into(self, plan: TimedPlan, position: float) -> np.ndarray:
+        passed, command = position - self._joined_at, plan.interpolate(position)
         if passed < self._blend:
-            command = command + transition.offset * (1 - max(passed, 0.0) / self._blend)
+            command = command + self._offset * (1 - max(passed, 0.0) / self._blend)
         return command

@@ -11,7 +11,7 @@ import numpy as np
 
 from nsde_policy.control.config import ResolvedConfig, SessionConfig
 from nsde_policy.control.faults import Fault, FaultKind, describe_error
-from nsde_policy.control.interpolation import TimedPlan
+from nsde_policy.control.interpolation import PlanJob, TimedPlan
 from nsde_policy.control.report import Recorder
 from nsde_policy.errors import PlanError
 from nsde_policy.inference.history import History
@@ -22,43 +22,6 @@ SPARE_COMMANDS = 1
 of the last period."""
 RECENT_LATENCIES = 10
 """Number of plans whose longest latency is expected of the next one."""
-
-
-@dataclass(frozen=True, eq=False)
-class PlanJob:
-    """Request for a plan from given states."""
-
-    index: int
-    """Number of plans requested before."""
-    states: np.ndarray
-    """States that the policy plans from, newest first, (history, d)."""
-    start: int
-    """Policy period of the first command."""
-    previous_action: np.ndarray
-    """Command of the period before `start`, (act_dim,)."""
-    steps: int
-    use: int
-    """Commands to execute before the next plan takes over."""
-    ahead: bool
-    """Whether `start` was in the future at the time of the request."""
-    base_seed: int
-    """Seed of the session, from which the seed of each plan is derived."""
-    requested_at: float
-    """Time of the request on the session's clock, seconds."""
-
-    def run(
-        self, planner: Planner, clock: Callable[[], float], *, catch: type[BaseException] = Exception
-    ) -> "PlanJobResult":
-        """Plan now; exceptions of the planner become part of the result.
-
-        The seed is derived here, in the worker, because `SeedSequence` is slow.
-        """
-        try:
-            seed = int(np.random.SeedSequence([self.base_seed, self.index]).generate_state(1)[0])
-            plan = planner.plan_from(self.states, steps=self.steps, seed=seed)
-        except catch as error:
-            return PlanJobResult(self, None, error, clock() - self.requested_at)
-        return PlanJobResult(self, plan, None, clock() - self.requested_at)
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,22 +78,15 @@ class PlanScheduler:
         self._latencies: deque[float] = deque(maxlen=RECENT_LATENCIES)
         self.requested = 0
         """Number of plans requested so far, which is the index of the next."""
-        self._first_valid = 0  # plans with a lower index were requested before `reset`
-        self._pending: tuple[PlanJob, Future[PlanJobResult]] | None = None
-        self._waiting_since = 0.0
-        self._reported_overdue = False
-        self.current: TimedPlan | None = None
-        self._next: TimedPlan | None = None
-
-    @property
-    def is_planning(self) -> bool:
-        """Whether a plan has been requested and not arrived."""
-        return self._pending is not None
+        self.pending: tuple[PlanJob, Future[PlanJobResult]] | None = None
+        """The plan that has been requested and has not arrived."""
+        self.reset()
 
     def reset(self) -> None:
         """Drop all plans, also one that is being made: the world or the clock has jumped."""
-        self.current = self._next = None
-        self._first_valid = self.requested
+        self.current: TimedPlan | None = None
+        self._next: TimedPlan | None = None
+        self._first_valid = self.requested  # plans with a lower index are dropped when they arrive
         self._waiting_since, self._reported_overdue = self._clock(), False
 
     def update(self, history: History, period: int, *, replan: bool) -> list[Fault]:
@@ -141,14 +97,11 @@ class PlanScheduler:
         if not replan and current is not None and current.end - period > lead:
             return faults
         if self._worker is None:
-            result = self._plan_from_now(history, period, 0).run(self._planner, self._clock)
-            faults += self._accept(result)
-        elif self._pending is None and self._next is None:
-            ahead = None if replan else self._plan_from_prediction(history, period, period + lead)
-            job = ahead or self._plan_from_now(history, period, lead)
+            faults += self._accept(self._plan(self._new_job(history, period, lead, replan=replan)))
+        elif self.pending is None and self._next is None:
+            job = self._new_job(history, period, lead, replan=replan)
             self._waiting_since, self._reported_overdue = job.requested_at, False
-            future = self._worker.submit(lambda: job.run(self._planner, self._clock, catch=BaseException))
-            self._pending = job, future
+            self.pending = job, self._worker.submit(lambda: self._plan(job, catch=BaseException))
             faults += self.collect(period, timeout_s=self._deadline if current is None else 0.0)
         return faults
 
@@ -162,7 +115,7 @@ class PlanScheduler:
             faults = self._accept(result, period)
         else:
             self._record_fault(result)
-        if self._next is not None and period >= self._next.start:
+        if self._next is not None and period >= self._next.job.start:
             self.current, self._next = self._next, None
         return faults
 
@@ -174,21 +127,21 @@ class PlanScheduler:
             self._worker.close()
 
     def _fetch(self, timeout_s: float) -> PlanJobResult | None:
-        if self._pending is None:
+        if self.pending is None:
             return None
         try:
-            result = self._pending[1].result(timeout_s)
+            result = self.pending[1].result(timeout_s)
         except TimeoutError:
             return None
-        self._pending = None
+        self.pending = None
         return result
 
     def _check_overdue(self) -> list[Fault]:
         """Report once that a plan takes longer to make than it would last."""
-        if self._pending is None or self._reported_overdue:
+        if self.pending is None or self._reported_overdue:
             return []
         now = self._clock()
-        if now - self._waiting_since <= self._pending[0].steps / self._policy_hz:
+        if now - self._waiting_since <= self.pending[0].steps / self._policy_hz:
             return []
         self._reported_overdue = True
         detail = f"the worker has been planning for {now - self._waiting_since:.4g} s without a result"
@@ -205,34 +158,41 @@ class PlanScheduler:
         longest = max(self._latencies, default=0.0) * self._policy_hz
         return min(max(math.ceil(longest - 1e-6), 1), self._chunk)
 
-    def _plan_from_now(self, history: History, period: int, lead: int) -> PlanJob:
-        return self._new_job(history.states(), period, history.last_action, self._chunk + lead, ahead=False)
-
-    def _plan_from_prediction(self, history: History, period: int, start: int) -> PlanJob | None:
-        if self.current is None:
-            return None
-        states = self.current.predict_states(history.states(), period, start, self._spec)
-        if states is None:
-            return None
-        previous_action = states[0, self._spec.obs_dim :].astype(np.float64)
-        return self._new_job(states, start, previous_action, self._chunk, ahead=True)
-
-    def _new_job(
-        self, states: np.ndarray, start: int, previous_action: np.ndarray, use: int, *, ahead: bool
-    ) -> PlanJob:
-        steps = min(use + SPARE_COMMANDS, self._spec.longest_chunk or math.inf)
+    def _new_job(self, history: History, period: int, lead: int, *, replan: bool) -> PlanJob:
+        """Request a plan from the states that the current plan predicts `lead` periods ahead, or from now."""
+        states, start, use = None, period + lead, self._chunk
+        if lead and not replan and self.current is not None:
+            states = self.current.predict_states(history.states(), period, start, self._spec)
+        if ahead := states is not None:
+            previous_action = states[0, self._spec.obs_dim :].astype(np.float64)
+        else:
+            states, previous_action = history.states(), history.last_action
+            start, use = period, self._chunk + lead
+        steps = int(min(use + SPARE_COMMANDS, self._spec.longest_chunk or math.inf))
         self.requested += 1
         return PlanJob(
             index=self.requested - 1,
             states=states,
             start=start,
             previous_action=previous_action,
-            steps=int(steps),
-            use=min(use, int(steps)),
+            steps=steps,
+            use=min(use, steps),
             ahead=ahead,
-            base_seed=self._seed,
             requested_at=self._clock(),
         )
+
+    def _plan(self, job: PlanJob, *, catch: type[BaseException] = Exception) -> PlanJobResult:
+        """Plan now; exceptions of the planner become part of the result.
+
+        The seed is derived here, in the worker, because `SeedSequence` is slow.
+        """
+        plan, failure = None, None
+        try:
+            seed = int(np.random.SeedSequence([self._seed, job.index]).generate_state(1)[0])
+            plan = self._planner.plan_from(job.states, steps=job.steps, seed=seed)
+        except catch as error:
+            failure = error
+        return PlanJobResult(job, plan, failure, self._clock() - job.requested_at)
 
     def _accept(self, result: PlanJobResult, period: int | None = None) -> list[Fault]:
         """Make a result the current plan, or the next one if it was planned ahead; return its faults."""
@@ -258,17 +218,9 @@ class PlanScheduler:
         return faults
 
     def _to_timed_plan(self, result: PlanJobResult) -> TimedPlan | Fault:
-        job = result.job
         if result.plan is None:
             return Fault(FaultKind.PLANNER_ERROR, self._clock(), describe_error(result.error))
         try:
-            return TimedPlan.from_plan(
-                result.plan,
-                self._spec,
-                index=job.index,
-                start=job.start,
-                previous_action=job.previous_action,
-                use=job.use,
-            )
+            return TimedPlan.from_plan(result.plan, self._spec, result.job)
         except PlanError as error:
             return Fault(FaultKind.NON_FINITE_PLAN, self._clock(), str(error))

@@ -3,9 +3,8 @@
 import json
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -40,48 +39,35 @@ class CommandRecord:
     """Start of the policy period that the plan meant it for, seconds; at most one period before `time`."""
     faults: tuple[Fault, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to plain numbers for a line of JSON."""
-        return {
-            "time": self.time,
-            "action": self.action.tolist(),
-            "sigma": self.sigma.tolist(),
-            "ood": self.ood,
-            "is_ood": self.is_ood,
-            "source": self.source,
-            "plan": self.plan,
-            "faults": {fault.kind.value: fault.detail for fault in self.faults},
-        }
 
-
-@dataclass(frozen=True)
+@dataclass
 class SessionReport:
     """Summary of a session."""
 
-    commands: int
-    seconds: float
+    commands: int = 0
+    seconds: float = 0.0
     """Time from the first command to the last."""
-    rate_hz: float
+    rate_hz: float = 0.0
     """Achieved commands per second."""
-    plans: int
-    missed_deadlines: int
+    plans: int = 0
+    missed_deadlines: int = 0
     """Plans that arrived later than they were needed."""
-    skipped_ticks: int
+    skipped_ticks: int = 0
     """Control periods without a command."""
-    latency_p50_s: float
-    latency_p99_s: float
-    latency_max_s: float
+    latency_p50_s: float = 0.0
+    latency_p99_s: float = 0.0
+    latency_max_s: float = 0.0
     """Longest planning time of the newest plans; 0 without plans."""
-    faults: Mapping[str, int]
+    faults: Mapping[str, int] = field(default_factory=dict)
     """Number of faults of each kind."""
-    held: int
+    held: int = 0
     """Commands that held or braked instead of following a plan."""
-    unfamiliar: int
+    unfamiliar: int = 0
     """Commands sent while the state was out of distribution."""
-    jerk_at_joins: float
+    jerk_at_joins: float = 0.0
     """Median |Δ³ command| from policy period to policy period while one plan takes over from another, as a
     fraction of the largest step per period. It does not depend on the control rate."""
-    jerk_elsewhere: float
+    jerk_elsewhere: float = 0.0
     """Median of the same within plans."""
 
     def to_json(self) -> str:
@@ -126,29 +112,28 @@ class Recorder:
         self._jerks_elsewhere: deque[float] = deque(maxlen=MAX_SAMPLES)
         self._latencies: deque[float] = deque(maxlen=MAX_SAMPLES)
         self._faults: Counter[str] = Counter()
-        self._commands = self._plans = self._missed = self._skipped = self._held = self._unfamiliar = 0
-        self._seconds = 0.0
+        self.counts = SessionReport()
+        """Counters of the report; the other fields are set by `report`."""
 
     def record_plan(self, latency: float, *, missed: bool) -> None:
         """Count a plan and its latency in seconds."""
-        self._plans += 1
-        self._missed += missed
+        self.counts.plans += 1
+        self.counts.missed_deadlines += missed
         self._latencies.append(latency)
-
-    def record_skipped(self, ticks: int) -> None:
-        """Count control periods without a command."""
-        self._skipped += ticks
 
     def record_command(self, command: CommandRecord, *, since: float) -> None:
         """Count and log a command that was sent `since` seconds after the one before."""
-        self._commands += 1
-        self._seconds += since
-        self._held += command.source in ("hold", "callback")
-        self._unfamiliar += command.is_ood
+        self.counts.commands += 1
+        self.counts.seconds += since
+        self.counts.held += command.source in ("hold", "callback")
+        self.counts.unfamiliar += command.is_ood
         for fault in command.faults:
             self.record_fault(fault)
         if self._log is not None:
-            self._log.write(json.dumps(command.to_dict()) + "\n")
+            faults = {fault.kind.value: fault.detail for fault in command.faults}
+            values = vars(command) | {"faults": faults}
+            del values["planned_for"]
+            self._log.write(json.dumps(values, default=np.ndarray.tolist) + "\n")
 
     def record_fault(self, fault: Fault) -> None:
         """Count a fault, also one without a command."""
@@ -170,19 +155,14 @@ class Recorder:
     def report(self) -> SessionReport:
         """Summarize everything recorded so far."""
         latency = np.array(self._latencies) if self._latencies else np.zeros(1)
-        return SessionReport(
-            commands=self._commands,
-            seconds=self._seconds,
-            rate_hz=(self._commands - 1) / self._seconds if self._seconds > 0 else 0.0,
-            plans=self._plans,
-            missed_deadlines=self._missed,
-            skipped_ticks=self._skipped,
+        counts = self.counts
+        return replace(
+            counts,
+            rate_hz=(counts.commands - 1) / counts.seconds if counts.seconds > 0 else 0.0,
             latency_p50_s=float(np.quantile(latency, 0.5)),
             latency_p99_s=float(np.quantile(latency, 0.99)),
             latency_max_s=float(latency.max()),
             faults={kind.value: self._faults[kind.value] for kind in FaultKind if self._faults[kind.value]},
-            held=self._held,
-            unfamiliar=self._unfamiliar,
             jerk_at_joins=float(np.median(self._jerks_at_joins or [0.0])),
             jerk_elsewhere=float(np.median(self._jerks_elsewhere or [0.0])),
         )

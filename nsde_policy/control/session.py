@@ -8,6 +8,7 @@
 It takes any `Planner`: a trained run, an exported graph, or a policy behind a server. No torch.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -15,7 +16,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from nsde_policy.control.clock import TimeGrid
+from nsde_policy.control.clock import EARLY_CALL, TimeGrid
 from nsde_policy.control.config import SessionConfig
 from nsde_policy.control.faults import Fault, FaultKind, get_reaction, respond_to_faults
 from nsde_policy.control.gc import freeze_objects
@@ -74,7 +75,9 @@ class Session:
         self.last: CommandRecord | None = None
         """The last command, with its plan, uncertainty and faults."""
         self._is_closed = False
-        self._frozen_objects = ExitStack()
+        self._resources = ExitStack()
+        self._resources.callback(self._recorder.close)
+        self._resources.callback(self._scheduler.close)
         self._period = self._observed_period = -1  # newest policy period, and newest with an observation
         self.reset()
 
@@ -95,17 +98,17 @@ class Session:
         self._raise_if_stopped()
         now = self._clock()
         faults = self._check_clock(now)
-        tick = self._grid.nearest_tick(now)
+        tick = self._grid.find_tick(now, EARLY_CALL)
         time = self._grid.tick_time(tick)
-        period = max(self._grid.current_period(time), self._period)
+        period = max(self._grid.find_period(time), self._period)
         faults += self._start_period(period)
         faults += self._receive(obs, now if t is None else parse_time(t), now, period)
         faults += self._scheduler.collect(period)
         done = self._clock()
         self._monitor.advance_clock(done)
-        if self._grid.current_tick(done) > tick:  # planning took until a later period
-            time = self._grid.tick_time(self._grid.current_tick(done))
-            self._period = max(self._period, self._grid.current_period(time))
+        if self._grid.find_tick(done) > tick:  # planning took until a later period
+            time = self._grid.tick_time(self._grid.find_tick(done))
+            self._period = max(self._period, self._grid.find_period(time))
         return self._send(time, faults)
 
     def action_at(self, t: float) -> np.ndarray:
@@ -123,7 +126,7 @@ class Session:
             faults.append(Fault(FaultKind.CLOCK_JUMP, now, detail))
             t = now
         faults += self._monitor.check_age(now, reach)
-        faults += self._scheduler.collect(self._grid.current_period(t))
+        faults += self._scheduler.collect(self._grid.find_period(t))
         return self._send(t, faults)
 
     def ticks(self) -> Iterator[float]:
@@ -134,7 +137,7 @@ class Session:
         """Start a new episode, also after a stop: call it whenever the world jumps. The report continues."""
         self._stopped: Fault | None = None
         self._limiter: Limiter | None = None
-        self._grid.origin = None
+        self._grid.origin = math.nan
         self._monitor.reset()
         self._start_history(self.config.initial_command)
         self._scheduler.reset()
@@ -150,13 +153,11 @@ class Session:
     def close(self) -> None:
         """Release the worker and close the log; `step` raises from now on."""
         self._is_closed = True
-        self._scheduler.close()
-        self._recorder.close()
-        self._frozen_objects.close()
+        self._resources.close()
 
     def __enter__(self) -> Self:
         if self.config.freeze_gc:
-            self._frozen_objects.enter_context(freeze_objects())
+            self._resources.enter_context(freeze_objects())
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -170,7 +171,7 @@ class Session:
             self._scheduler.reset()
             self._start_history(self._period_command)
             self._last_time = now - self._tick_s
-        if jump is not None or self._grid.origin is None:
+        if jump is not None or math.isnan(self._grid.origin):
             self._grid.start(now)
             self._reset_periods()
         return [] if jump is None else [jump]
@@ -233,15 +234,14 @@ class Session:
         dt = min(since, self._tick_s)  # move for at most one control period, even if some were skipped
         if since > 1.5 * self._tick_s:
             limiter.brake(since - self._tick_s)
-            self._recorder.record_skipped(round(since / self._tick_s) - 1)
-        if plan is not None and self._grid.current_period(time) > plan.last:
+            self._recorder.counts.skipped_ticks += round(since / self._tick_s) - 1
+        if plan is not None and self._grid.find_period(time) > plan.last:
             plan = None
         if plan is None and not faults and self._is_plan_late:
             faults = [Fault(FaultKind.LATE_PLAN, time, "there is no plan to follow")]
         if faults:
             self._follower.reset()
-            source, action, stop, error = respond_to_faults(faults, self.config.on_fault, limiter, dt)
-            faults = faults if error is None else [*faults, error]
+            source, action, stop = respond_to_faults(faults, self.config.on_fault, limiter, dt)
             self._stopped = stop or self._stopped
             if plan is None or any(fault.kind is not FaultKind.LATE_PLAN for fault in faults):
                 self._first_trusted_plan = self._scheduler.requested
@@ -255,14 +255,14 @@ class Session:
     @property
     def _is_plan_late(self) -> bool:
         """Whether a missing plan is a fault: not during the first plan, and not again after a fault."""
-        is_first = self._scheduler.is_planning and not self._has_followed_plan
+        is_first = self._scheduler.pending is not None and not self._has_followed_plan
         return not (is_first or self._needs_new_plan or self._stopped is not None)
 
     @property
     def _needs_new_plan(self) -> bool:
         """Whether the current plan was requested before the last fault."""
         plan = self._scheduler.current
-        return self._first_trusted_plan > (-1 if plan is None else plan.index)
+        return self._first_trusted_plan > (-1 if plan is None else plan.job.index)
 
     def _raise_if_stopped(self) -> None:
         """Raise if the session has stopped and the command is at rest; before that, it brakes."""
@@ -284,7 +284,7 @@ class Session:
     def _record(
         self, source: str, time: float, since: float, action: np.ndarray, faults: list[Fault]
     ) -> np.ndarray:
-        period = self._grid.current_period(time)
+        period = self._grid.find_period(time)
         plan = self._scheduler.current if source == "plan" else None
         std = self._increment_std
         self.last = CommandRecord(
@@ -294,7 +294,7 @@ class Session:
             ood=self._ood,
             is_ood=self._novelty.is_novel(self._ood),
             source=source,
-            plan=None if plan is None else plan.index,
+            plan=None if plan is None else plan.job.index,
             planned_for=None if plan is None else self._grid.period_time(period),
             faults=tuple(faults),
         )

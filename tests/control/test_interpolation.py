@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nsde_policy.control.interpolation import TimedPlan
+from nsde_policy.control.interpolation import PlanJob, TimedPlan
 from nsde_policy.errors import PlanError
 from nsde_policy.inference.spec import Plan
 from tests.helpers.numpy_planner import SPEC, Sim, Walker
@@ -11,7 +11,8 @@ from tests.helpers.sessions import NO_LIMITS, OBS, PERIOD, make_session, run_ses
 
 
 def make_plan(plan, start=0, use=3):
-    return TimedPlan.from_plan(plan, SPEC, index=0, start=start, previous_action=np.zeros(2), use=use)
+    states, previous_action = np.zeros((SPEC.history, 5)), np.zeros(2)
+    return TimedPlan.from_plan(plan, SPEC, PlanJob(0, states, start, previous_action, 4, use, False, 0.0))
 
 
 def test_at_the_policy_rate_commands_equal_the_plan():
@@ -82,8 +83,11 @@ def test_a_plan_made_ahead_continues_the_commands_that_were_sent():
         sim.now = 100.0 + tick * PERIOD
         sent.append(session.step(OBS if not sent else np.array([*sent[-1], 1.0]), sim.now))
         plan = session._scheduler.current
-        if plan is not None and plan.index not in gaps:
-            gaps[plan.index] = (plan.start == tick, np.abs(plan.knots[0] - sent[-2]).max() if tick else 0.0)
+        if plan is not None and plan.job.index not in gaps:
+            gaps[plan.job.index] = (
+                plan.job.start == tick,
+                np.abs(plan.knots[0] - sent[-2]).max() if tick else 0.0,
+            )
     on_time = [gap for exactly, gap in gaps.values() if exactly]
     assert len(on_time) >= 7
     assert max(on_time) < 1e-4
