@@ -35,7 +35,7 @@ class BaseConfig:
     """Bounds check and JSON conversion for frozen dataclasses of plain values, tuples and nested configs."""
 
     def __post_init__(self) -> None:
-        for name, hint in _get_annotations(type(self)).items():
+        for name, hint in _get_annotations(type(self)).items():  # type: ignore[arg-type]
             value, options = getattr(self, name), typing.get_args(hint)
             if type(None) in options:
                 if value is None:

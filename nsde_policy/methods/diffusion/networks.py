@@ -154,11 +154,11 @@ class ConditionalUNet(AbstractDenoiser):
         """Apply the down path, the middle and the up path."""
         films = iter(torch.split(level + context, self.films, dim=1))
         x, skips = noisy.transpose(1, 2), []
-        for level, blocks in enumerate(self.down):
+        for depth, blocks in enumerate(self.down):
             x = _apply_blocks(blocks, x, next(films), next(films))
             skips.append(x)
-            if level < len(self.shrink):
-                x = self.shrink[level](x)
+            if depth < len(self.shrink):
+                x = self.shrink[depth](x)
         x = _apply_blocks(self.middle, x, next(films), next(films))
         for blocks, grow in zip(self.up, self.grow, strict=True):
             x = grow(_apply_blocks(blocks, torch.cat([x, skips.pop()], dim=1), next(films), next(films)))
