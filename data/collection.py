@@ -54,11 +54,6 @@ class Collection(DemoWriter):
         super().__init__(
             path, rate_hz=rate_hz, angles=angles, provenance=provenance.notes, made_with=made_with
         )
-        try:
-            self._episodes = self._read_episodes() if len(self) else []
-        except BaseException:
-            self.close()
-            raise
 
     @property
     def episodes(self) -> tuple[EpisodeInfo, ...]:
@@ -72,13 +67,16 @@ class Collection(DemoWriter):
 
     def undo(self) -> EpisodeInfo:
         """Remove the last episode and return its information."""
+        before = self._episodes
         self.drop_last()
-        return self._episodes.pop()
+        return before[-1]
 
-    def _read_episodes(self) -> list[EpisodeInfo]:
+    def _load(self) -> None:
+        super()._load()
         stored, names = self.read_info(), [each.name for each in fields(EpisodeInfo)]
-        if not stored.keys() >= {*names}:
+        if len(self) and not stored.keys() >= {*names}:
             raise DamagedStoreError(
                 f"{self.path} has lost its episode information (meta/episode_seed, …); start a new store"
             )
-        return [EpisodeInfo(*row) for row in zip(*(stored[name].tolist() for name in names), strict=True)]
+        rows = zip(*(stored[name].tolist() for name in names if stored), strict=True)
+        self._episodes = [EpisodeInfo(*row) for row in rows]

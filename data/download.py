@@ -20,9 +20,8 @@ import requests
 
 from nsde_policy.data.readers import load_demonstrations
 from nsde_policy.data.zarr_store.archive import extract_store
-from nsde_policy.data.zarr_store.lock import lock_directory
 from nsde_policy.errors import ArchiveError, DemoError, DownloadError
-from nsde_policy.files import PARTIAL
+from nsde_policy.files import PARTIAL, lock_directory
 
 SPARE_BYTES = 16 * 2**20
 """Space that must stay free on the disk."""
@@ -53,7 +52,7 @@ def download(
     """Download a store and check its content; a partial download is resumed.
 
     Args:
-        demos: What to download.
+        demos: The demonstrations.
         out: Zarr directory to create; anything else that exists there is left untouched.
         url: Mirror to download from; the content must be the same.
         progressbar: Show a progress bar on standard error.

@@ -45,7 +45,8 @@ class LazyFrames:
             raise EpisodeError(
                 f"{self._array.name}: {values[at]} at frame {start + at[0]} is not a brightness from 0 to 255"
             )
-        return rounded.astype(np.uint8)
+        frames: npt.NDArray[np.uint8] = rounded.astype(np.uint8)
+        return frames
 
 
 def open_images(

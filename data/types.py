@@ -57,10 +57,6 @@ class Demonstrations:
     """Columns of `act` that are angles in radians."""
     rate_hz: float | None = None
     """Frames per second; None if unknown."""
-    obs_names: tuple[str, ...] = ()
-    """Name of each column of `obs`; by default obs[0], obs[1], …"""
-    act_names: tuple[str, ...] = ()
-    """Name of each column of `act`; by default act[0], act[1], …"""
     source: str = "memory"
     """Path the demonstrations were loaded from."""
 
@@ -70,14 +66,9 @@ class Demonstrations:
         ends = check_ends(np.asarray(self.episode_ends), len(frames["obs"]))
         object.__setattr__(self, "episode_ends", _make_read_only(ends))
         for (part, values), angles in zip(frames.items(), ("angles", "act_angles"), strict=True):
-            width = values.shape[1]
-            names = getattr(self, f"{part}_names") or column_names(part, width)
-            if len(names) != width:
-                raise DemoError(f"{part} has {width} columns, but {len(names)} names were given for them")
-            check_finite(values, names, ends)
+            check_finite(values, part, ends)
             object.__setattr__(self, part, values)
-            object.__setattr__(self, f"{part}_names", tuple(names))
-            object.__setattr__(self, angles, check_angles(getattr(self, angles), width, part))
+            object.__setattr__(self, angles, check_angles(getattr(self, angles), values.shape[1], part))
         check_rate(self.rate_hz)
 
     @classmethod
@@ -128,11 +119,6 @@ class Demonstrations:
         for array in (self.obs, self.act, self.episode_ends):
             digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()
-
-
-def column_names(array: str, width: int) -> tuple[str, ...]:
-    """Return the names that messages use for the columns of an array, such as state[0]."""
-    return tuple(f"{array}[{i}]" for i in range(width))
 
 
 def convert_to_float32(values: npt.NDArray[Any], name: str) -> Floats:
@@ -206,7 +192,7 @@ def check_angles(angles: Sequence[int], width: int, name: str) -> tuple[int, ...
     return tuple(sorted(int(column) for column in angles))
 
 
-def check_finite(values: Floats, names: Sequence[str], ends: Ints) -> None:
+def check_finite(values: Floats, name: str, ends: Ints) -> None:
     """Raise `EpisodeError` for NaN and infinity, with column, frame and episode."""
     bad = ~np.isfinite(values)
     if not bad.any():
@@ -215,7 +201,7 @@ def check_finite(values: Floats, names: Sequence[str], ends: Ints) -> None:
     episode = int(np.searchsorted(ends, frame, side="right"))
     step = frame - (ends[episode - 1] if episode else 0)
     raise EpisodeError(
-        f"{values[frame, column]} in {names[column]} at frame {frame} (episode {episode}, step {step}), "
+        f"{values[frame, column]} in {name}[{column}] at frame {frame} (episode {episode}, step {step}), "
         f"{bad.sum()} such values in total; repair or drop the episode"
     )
 

@@ -1,4 +1,4 @@
-"""Read JSON files without trusting them, and write files atomically."""
+"""Read JSON files without trusting them, write files atomically, and lock directories."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from nsde_policy.errors import NsdePolicyError, OutputError
+from nsde_policy.errors import NotAStoreError, NsdePolicyError, OutputError, StoreLockedError
 
 PARTIAL = ".partial"
 """Suffix of files that are still being written."""
@@ -91,3 +91,22 @@ def check_writable(target: Path) -> None:
         raise OutputError(f"{target} cannot be written: it is a folder")
     if not os.access(target.parent, os.W_OK):
         raise OutputError(f"{target} cannot be written: permission denied")
+
+
+def lock_directory(path: Path) -> int:
+    """Create and lock a directory; `os.close` of the returned descriptor, or a crash, releases the lock."""
+    import fcntl
+
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        directory = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise NotAStoreError(f"the folder {path} cannot be created: {error.strerror}") from error
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(directory)
+        raise StoreLockedError(
+            f"another process is writing to {path}; wait for it to finish or choose another path"
+        ) from error
+    return directory

@@ -26,14 +26,6 @@ def register_reader(cls: type[Reader]) -> type[Reader]:
     return cls
 
 
-def find_reader(path: Path) -> Reader:
-    """Return the first reader that recognises a path."""
-    for name in READERS.names():
-        if name != FALLBACK and (reader := READERS.get(name)).probe(path):
-            return reader
-    return READERS.get(FALLBACK)
-
-
 def load_demonstrations(
     path: Path | str,
     *,
@@ -59,5 +51,15 @@ def load_demonstrations(
     Raises:
         DemoError: If the demonstrations are damaged or do not have the expected form.
     """
-    given = {"obs_keys": obs_keys, "act_key": act_key, "angles": angles, "act_angles": act_angles}
-    return find_reader(Path(path)).load(Path(path), **given, rate_hz=rate_hz, **options)  # type: ignore[arg-type]
+    path = Path(path)
+    readers = (READERS.get(name) for name in READERS.names() if name != FALLBACK)
+    reader = next((reader for reader in readers if reader.probe(path)), READERS.get(FALLBACK))
+    return reader.load(
+        path,
+        obs_keys=obs_keys,
+        act_key=act_key,
+        angles=angles,
+        act_angles=act_angles,
+        rate_hz=rate_hz,
+        **options,
+    )

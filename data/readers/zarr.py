@@ -7,7 +7,7 @@ import numpy as np
 
 from nsde_policy.data.readers.base import Reader
 from nsde_policy.data.readers.registry import register_reader
-from nsde_policy.data.types import Demonstrations, column_names
+from nsde_policy.data.types import Demonstrations
 from nsde_policy.data.zarr_store.files import ROOT_KEYS
 from nsde_policy.data.zarr_store.store import Store, read_columns
 from nsde_policy.errors import ArrayError
@@ -46,7 +46,7 @@ class ZarrReader(Reader):
             raise ArrayError("no observation array was named; give at least one, such as 'state'")
         with Store(path, episode_ends=episode_ends, accept_omitted_chunks=accept_omitted_chunks) as store:
             ends, arrays = store.open_episodes([f"data/{key}" for key in (*obs_keys, act_key)])
-            *obs, act = (read_columns(array, int(ends[-1])) for array in arrays)
+            *obs, act = (read_columns(array, ends) for array in arrays)
             if angles is None:
                 offsets = np.cumsum([0, *(o.shape[1] for o in obs)]).tolist()
                 angles = [
@@ -59,7 +59,5 @@ class ZarrReader(Reader):
                 angles=tuple(angles),
                 act_angles=arrays[-1].angles if act_angles is None else tuple(act_angles),
                 rate_hz=store.attributes.get("rate_hz") if rate_hz is None else rate_hz,
-                obs_names=sum((column_names(k, o.shape[1]) for k, o in zip(obs_keys, obs, strict=True)), ()),
-                act_names=column_names(act_key, act.shape[1]),
                 source=str(path),
             )

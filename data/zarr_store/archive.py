@@ -1,17 +1,16 @@
 """Safe extraction of a zarr store from an untrusted zip archive."""
 
 import re
-import shutil
 import stat
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
-from nsde_policy.data.zarr_store.files import find_root
+from nsde_policy.data.zarr_store.files import find_root, wrap_read_errors
 from nsde_policy.errors import ArchiveError
 
 MAX_MEMBERS = 100_000
+_DAMAGED = "the archive is damaged"
 _STORE_FILE = r"\.z(?:group|attrs|metadata|array)|zarr\.json|\d+(?:[./]\d+)*|c(?:/\d+)*"
 _STORE_PATH = re.compile(rf"(?:[A-Za-z_][\w-]*/){{0,8}}(?:{_STORE_FILE})", re.ASCII)
 """Metadata and chunks, formats 2 and 3, below folders named like arrays and groups."""
@@ -34,31 +33,20 @@ def extract_store(
         ArchiveError: Before anything is written, if a member's path leads outside, if it is a link, a device,
             encrypted, a duplicate or not part of a zarr store, or if the store is too large.
     """
-    with _wrap_errors():
+    with wrap_read_errors(_DAMAGED, ArchiveError):
         opened = zipfile.ZipFile(archive)
     with opened:
         members = _select_members(opened, max_bytes)
         check_space(sum(info.file_size for info in members.values()))
         for name, info in members.items():
-            with _wrap_errors():
-                source = opened.open(info)
+            with wrap_read_errors(_DAMAGED, ArchiveError):
+                content = opened.read(info)  # compares the checksum
             try:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                with source, (folder / name).open("xb") as file, _wrap_errors(except_for=OSError):
-                    shutil.copyfileobj(source, file)  # compares the checksum at the end
+                with (folder / name).open("xb") as file:
+                    file.write(content)
             except (FileExistsError, NotADirectoryError) as error:
                 raise ArchiveError(f"the archive holds a file and a folder named {name!r}") from error
-
-
-@contextmanager
-def _wrap_errors(except_for: type[Exception] | tuple[()] = ()) -> Iterator[None]:
-    """Raise `ArchiveError` for every other error: zipfile raises many kinds for damaged files."""
-    try:
-        yield
-    except except_for:
-        raise
-    except Exception as error:
-        raise ArchiveError(f"the archive is damaged ({error or type(error).__name__})") from error
 
 
 def _select_members(archive: zipfile.ZipFile, max_bytes: int) -> dict[str, zipfile.ZipInfo]:

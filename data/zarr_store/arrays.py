@@ -41,8 +41,6 @@ class StoredArray:
     """Path in the store, such as data/state."""
     zarray: Any
     """The array, opened by zarr."""
-    codecs: list[dict[str, Any]]
-    """Metadata of the codecs, in order of encoding."""
     files: StoreFiles
     accept_omitted: bool
     """Whether chunks that do not exist hold the fill value."""
@@ -115,24 +113,22 @@ class StoredArray:
             yield ChunkFault(f"chunk {key} is empty (0 bytes)")
         elif self.zarray.shards:
             yield from self._find_shard_faults(key, size, place, extent)
-        elif self.codecs and get_codec_name(self.codecs[-1]) == "blosc":
+        else:
             yield from self._find_blosc_faults(key, 0, size)
 
     def _find_shard_faults(
         self, key: str, size: int, place: tuple[int, ...], extent: tuple[int, ...]
     ) -> Iterator[ChunkFault]:
         """Find faults of the chunks in a shard by its index; zarr itself verifies the index's checksum."""
-        settings, chunks = self.codecs[-1]["configuration"], self.zarray.chunks
+        sharding, chunks = self.zarray.metadata.codecs[0], self.zarray.chunks
         per_shard = tuple(s // c for s, c in zip(self.zarray.shards, chunks, strict=True))
-        index_codecs = settings.get("index_codecs", [{"name": "crc32c"}])
-        checksum = 4 * any(get_codec_name(c) == "crc32c" for c in index_codecs)
+        checksum = 4 * any(type(codec).__name__ == "Crc32cCodec" for codec in sharding.index_codecs)
         length = 16 * math.prod(per_shard)
         if size < length + checksum:
             yield ChunkFault(f"chunk {key} is truncated: {size} bytes, too few for a shard's index")
             return
-        start = 0 if settings.get("index_location") == "start" else size - length - checksum
+        start = 0 if sharding.index_location.value == "start" else size - length - checksum
         index = np.frombuffer(self.files.read(key, start, length), "<u8").reshape(-1, 2).tolist()
-        is_blosc = get_codec_name(settings["codecs"][-1]) == "blosc"
         for inner, (offset, packed) in zip(np.ndindex(per_shard), index, strict=True):
             origin = (np.array(place) * per_shard + inner) * chunks
             if (origin >= extent).any():
@@ -141,11 +137,14 @@ class StoredArray:
                 yield ChunkFault(f"chunk {key} lacks its inner chunk {inner}", missing=True)
             elif offset + packed > size:
                 yield ChunkFault(f"chunk {key} is truncated inside its inner chunk {inner}")
-            elif is_blosc:
+            else:
                 yield from self._find_blosc_faults(key, offset, packed)
 
     def _find_blosc_faults(self, key: str, start: int, size: int) -> Iterator[ChunkFault]:
-        """Compare the size of a Blosc chunk with the one in its header."""
+        """Compare the size of a chunk with the one in its header, if it is compressed with Blosc."""
+        compressors = self.zarray.compressors  # of numcodecs in format 2, of zarr in format 3
+        if not (compressors and type(compressors[-1]).__name__ in ("Blosc", "BloscCodec")):
+            return
         header = self.files.read(key, start, min(size, BLOSC_HEADER.size))
         if len(header) < BLOSC_HEADER.size:
             yield ChunkFault(f"chunk {key} is truncated: {size} bytes, less than a Blosc header")
@@ -161,11 +160,6 @@ def _iterate_grid(counts: list[int]) -> Iterator[tuple[int, ...]]:
     for first in range(counts[0]):
         for rest in _iterate_grid(counts[1:]):
             yield (first, *rest)
-
-
-def get_codec_name(codec: dict[str, Any]) -> str:
-    """Return the name of a codec from its metadata, format 2 or 3."""
-    return str(codec.get("id") or codec.get("name"))
 
 
 def format_brief(error: Exception) -> str:

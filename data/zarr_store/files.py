@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from nsde_policy.errors import DamagedStoreError, NotAStoreError
+from nsde_policy.errors import DamagedStoreError, NotAStoreError, NsdePolicyError
 from nsde_policy.files import parse_json
 
 ROOT_KEYS = (".zgroup", "zarr.json")
@@ -65,12 +65,12 @@ class StoreFiles:
         if self._zip:
             entry = self._entries.get(self.prefix + key)
             return entry.file_size if entry else None
-        with _wrap_read_errors(key):
+        with wrap_read_errors(f"{key} cannot be read"):
             return (self.path / key).stat().st_size if (self.path / key).is_file() else None
 
     def read(self, key: str, start: int = 0, length: int = -1) -> bytes:
         """Read `length` bytes from `start` on, or all that follow if `length` is −1."""
-        with _wrap_read_errors(key):
+        with wrap_read_errors(f"{key} cannot be read"):
             opened = self._zip.open(self.prefix + key) if self._zip else (self.path / key).open("rb")
             with opened as file:
                 file.seek(start)
@@ -92,18 +92,18 @@ class StoreFiles:
             below = (name[len(inside) :] for name in self._entries if name.startswith(inside))
             return sorted({name.split("/")[0] for name in below if "/" in name})
         path = self.path / folder
-        with _wrap_read_errors(folder):
+        with wrap_read_errors(f"{folder} cannot be read"):
             return sorted(child.name for child in path.iterdir() if child.is_dir()) if path.is_dir() else []
 
 
 @contextmanager
-def _wrap_read_errors(key: str) -> Iterator[None]:
-    """Raise `DamagedStoreError` with the key for every error: zipfile raises many kinds for damaged files."""
+def wrap_read_errors(message: str, kind: type[NsdePolicyError] = DamagedStoreError) -> Iterator[None]:
+    """Raise one kind of error for every other: zipfile raises many kinds for damaged files."""
     try:
         yield
     except Exception as error:
-        why = getattr(error, "strerror", None) or error
-        raise DamagedStoreError(f"{key} cannot be read: {why}") from error
+        why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise kind(f"{message}: {why}") from error
 
 
 def find_root(names: Iterable[str]) -> str | None:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nsde_policy.data.types import Floats, Ints, check_ends, check_lengths, convert_to_float32
-from nsde_policy.data.zarr_store.arrays import StoredArray, format_brief, get_codec_name
+from nsde_policy.data.types import Floats, Ints, check_ends, check_finite, check_lengths, convert_to_float32
+from nsde_policy.data.zarr_store.arrays import StoredArray, format_brief
 from nsde_policy.data.zarr_store.files import StoreFiles
 from nsde_policy.errors import ArrayError, DamagedStoreError, EpisodeError
 
@@ -61,28 +61,29 @@ class Store(StoreFiles):
         if metadata is None:
             names = ", ".join(self.find_arrays("data") + self.find_arrays("meta")) or "none"
             raise ArrayError(f"no array {name!r} in {self.path}; it holds: {names}")
-        codec_names: list[str] = []
+        codecs = str([metadata.get(key) for key in ("filters", "compressor", "codecs")])
+        if "pickle" in codecs:  # before zarr sees the array
+            raise ArrayError(f"{name} is stored as pickles, which can run code; they are never loaded")
+        dtype = metadata.get("dtype", metadata.get("data_type"))
+        if dtype is None:
+            raise DamagedStoreError(f"the metadata of {name} does not give a data type")
+        if not (isinstance(dtype, str) and _REAL_DTYPE.fullmatch(dtype)):
+            raise ArrayError(f"{name} holds {dtype!r}, expected real numbers")
         try:
-            codecs = _list_codecs(metadata)
-            inner = [c for codec in codecs for c in codec.get("configuration", {}).get("codecs", [])]
-            codec_names = [get_codec_name(codec) for codec in codecs + inner]
-            _check_codecs_and_dtype(name, codec_names, metadata)
             zarray = zarr.open_array(store=self.zarr_store, path=self.prefix + name, mode="r")
-        except ArrayError:
-            raise
         except Exception as error:
             # versions of zarr before 3.1 raise other errors for an unknown codec
             if (
                 type(error).__name__ == "UnknownCodecError"
                 or "codec not available" in str(error)
-                or (isinstance(error, KeyError) and error.args[0] in codec_names)
+                or (isinstance(error, KeyError) and repr(error.args[0]) in codecs)
             ):
                 message = f"{name} needs a codec that is not installed: {format_brief(error)}"
                 raise ArrayError(message) from error
             raise DamagedStoreError(f"the metadata of {name} is invalid ({format_brief(error)})") from error
         if zarray.ndim == 0 or 0 in zarray.shape[1:] or 0 in zarray.chunks:
             raise ArrayError(f"{name} has shape {zarray.shape}, expected (frames, at least one column)")
-        return StoredArray(name, zarray, codecs, self, self._accept_omitted)
+        return StoredArray(name, zarray, self, self._accept_omitted)
 
     def open_episodes(self, names: Sequence[str]) -> tuple[Ints, list[StoredArray]]:
         """Read the episode ends and open the named arrays, which must have the same number of frames.
@@ -109,29 +110,14 @@ class Store(StoreFiles):
         return metadata if metadata.get("node_type") == "array" else None
 
 
-def read_columns(array: StoredArray, frames: int) -> Floats:
-    """Read the first `frames` rows of a low-dimensional array, flattened to (frames, columns)."""
+def read_columns(array: StoredArray, ends: Ints) -> Floats:
+    """Read the episodes of a low-dimensional array, flattened to (frames, columns), all finite."""
     if array.width > MAX_COLUMNS:
         raise ArrayError(
             f"{array.name} has {array.width} numbers a frame, too many to load; open_images reads it lazily"
         )
+    frames = int(ends[-1])
     array.check_chunks(frames)
-    return convert_to_float32(array.read(0, frames).reshape(frames, array.width), array.name)
-
-
-def _list_codecs(metadata: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the codecs of formats 2 and 3 in order of encoding."""
-    if "codecs" in metadata:
-        return list(metadata["codecs"])
-    return [codec for codec in [*(metadata.get("filters") or []), metadata.get("compressor")] if codec]
-
-
-def _check_codecs_and_dtype(name: str, codec_names: list[str], metadata: dict[str, Any]) -> None:
-    """Reject arrays by their metadata alone, so that pickles are never loaded."""
-    if any("pickle" in codec for codec in codec_names):
-        raise ArrayError(f"{name} is stored as pickles, which can run code; they are never loaded")
-    dtype = metadata.get("dtype", metadata.get("data_type"))
-    if dtype is None:
-        raise ValueError("it does not give a data type")
-    if not (isinstance(dtype, str) and _REAL_DTYPE.fullmatch(dtype)):
-        raise ArrayError(f"{name} holds {dtype!r}, expected real numbers")
+    values = convert_to_float32(array.read(0, frames).reshape(frames, array.width), array.name)
+    check_finite(values, array.name, ends)
+    return values

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nsde_policy.data.angles import TURN
-from nsde_policy.data.types import Floats, Ints, check_finite, check_rate, column_names
+from nsde_policy.data.types import Floats, Ints, check_rate
 from nsde_policy.data.zarr_store.arrays import StoredArray
 from nsde_policy.data.zarr_store.store import MAX_COLUMNS, Store, read_columns
 
@@ -118,8 +118,7 @@ def _summarize_array(array: StoredArray, ends: Ints) -> ArraySummary:
     shape, dtype, angles = (int(ends[-1]), *array.shape[1:]), str(array.zarray.dtype), array.angles
     if array.width > MAX_COLUMNS:
         return ArraySummary(array.name, shape, dtype, None, None, angles, [])
-    values = read_columns(array, shape[0])
-    check_finite(values, column_names(array.name, array.width), ends)
+    values = read_columns(array, ends)
     suspects = [column for column in find_wrapped_columns(values, ends) if column not in angles]
     low, high = values.min(0).tolist(), values.max(0).tolist()
     return ArraySummary(array.name, shape, dtype, low, high, angles, suspects)

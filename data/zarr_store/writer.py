@@ -21,10 +21,9 @@ import numpy.typing as npt
 
 from nsde_policy.data.types import Episode, Ints, check_angles, check_rate
 from nsde_policy.data.zarr_store.growing_array import GrowingArray
-from nsde_policy.data.zarr_store.lock import lock_directory
 from nsde_policy.data.zarr_store.store import RECORDING, Store
 from nsde_policy.errors import DamagedStoreError, DemoError, EpisodeError, NotAStoreError
-from nsde_policy.files import PARTIAL, read_json, replace_file
+from nsde_policy.files import PARTIAL, lock_directory, read_json, replace_file
 
 STATE, ACTION, ENDS = "data/state", "data/action", "meta/episode_ends"
 INFO_PREFIX = "meta/episode_"
@@ -142,17 +141,14 @@ class DemoWriter:
 
     def _open(self, rate_hz: float | None, made_with: dict[str, Any]) -> None:
         """Start a recording in an empty directory, or check and continue an existing one."""
-        settings = {RECORDING: {"obs_key": "state", "act_key": "action"}, "rate_hz": rate_hz}
         attributes = self._read_attributes()
         if self._is_empty(attributes):
-            attributes = {**settings, **({MADE_WITH: made_with} if made_with else {})}
+            attributes = {RECORDING: {"obs_key": "state", "act_key": "action"}, "rate_hz": rate_hz}
+            attributes |= {MADE_WITH: made_with} if made_with else {}
             self._write({".zattrs": json.dumps(attributes).encode()})
         if RECORDING not in attributes:
             raise NotAStoreError(f"{self.path} is not a recording of this package; choose a new path")
-        found = {name: attributes.get(name) for name in settings}
-        if found != settings:
-            raise EpisodeError(f"{self.path} was recorded with {found}, which {settings} cannot continue")
-        self._check_made_with(attributes.get(MADE_WITH, {}), made_with)
+        self._check_settings(attributes, {"rate_hz": rate_hz, **made_with})
         for partial in self.path.rglob(f"*{PARTIAL}"):
             partial.unlink()
         self._write({group: b'{"zarr_format": 2}' for group in GROUPS if not (self.path / group).is_file()})
@@ -172,13 +168,13 @@ class DemoWriter:
         has_arrays = any(path.is_dir() for path in (self.path / "data").glob("*"))
         return RECORDING in attributes and not has_arrays
 
-    def _check_made_with(self, found: Any, given: dict[str, Any]) -> None:
-        if found == given:
-            return
-        if not found or not isinstance(found, dict):
+    def _check_settings(self, attributes: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+        made_with = attributes.get(MADE_WITH) or {}
+        if not isinstance(made_with, dict) or (len(given) > 1 and not made_with):
             raise EpisodeError(
                 f"{self.path} does not say how its episodes were made, so none are added; choose a new path"
             )
+        found = {"rate_hz": attributes.get("rate_hz"), **made_with}
         for name in {**found, **given}:
             old, new = found.get(name), given.get(name)
             if old != new:
@@ -204,9 +200,9 @@ class DemoWriter:
         self._ends = _make_empty_ends().extend(ends)
         self._arrays = {}
         if not len(ends):
-            for folder in [path for part in ("data", "meta") for path in (self.path / part).iterdir()]:
-                if folder.is_dir() and folder != self.path / ENDS:
-                    shutil.rmtree(folder)
+            for path in [path for part in ("data", "meta") for path in (self.path / part).iterdir()]:
+                if path.is_dir() and path != self.path / ENDS:
+                    shutil.rmtree(path)
             return
         with Store(self.path) as store:
             for folder, rows in (("data", int(ends[-1])), ("meta", len(ends))):

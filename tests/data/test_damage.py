@@ -315,13 +315,13 @@ DAMAGES = [
         "NaN",
         with_arrays(data__state=state_with(np.nan, 17, 3)),
         EpisodeError,
-        r"nan in state\[3\] at frame 17 \(episode 1, step 2\)",
+        r"nan in data/state\[3\] at frame 17 \(episode 1, step 2\)",
     ),
     Damage(
         "infinity",
         with_arrays(data__action=np.full((40, 2), -np.inf)),
         EpisodeError,
-        r"-inf in action\[0\] at frame 0",
+        r"-inf in data/action\[0\] at frame 0",
     ),
     Damage(
         "too large",

@@ -18,8 +18,8 @@ from nsde_policy.cli.main import main
 from nsde_policy.data import download as download_module
 from nsde_policy.data import load_demonstrations
 from nsde_policy.data.download import PublicDemos, download
-from nsde_policy.data.zarr_store.lock import lock_directory
 from nsde_policy.errors import ArchiveError, DownloadError, NotAStoreError, StoreLockedError
+from nsde_policy.files import lock_directory
 from nsde_policy.tasks import get_task
 from tests.helpers.demo_stores import read_files, write_store, zip_files
 from tests.helpers.download_server import Site, serve_site

@@ -65,11 +65,6 @@ def test_observation_arrays_are_flattened_and_concatenated(tmp_path: Path) -> No
     arrays = example_arrays()
     np.testing.assert_array_equal(demos.obs[:, :18], arrays["data/keypoint"].reshape(-1, 18))
     np.testing.assert_array_equal(demos.obs[:, 18:], arrays["data/state"])
-    assert (demos.obs_names[0], demos.obs_names[18], demos.act_names) == (
-        "keypoint[0]",
-        "state[0]",
-        ("action[0]", "action[1]"),
-    )
 
 
 def test_other_names_sizes_types_and_nested_arrays_are_loaded(tmp_path: Path) -> None:

@@ -363,7 +363,7 @@ def test_recording_with_other_settings_is_not_continued(tmp_path: Path) -> None:
     path = tmp_path / "demos.zarr"
     with DemoWriter(path, rate_hz=10, angles=(2,)) as writer:
         writer.append(make_episode(0))
-    with pytest.raises(EpisodeError, match="'rate_hz': 10"):
+    with pytest.raises(EpisodeError, match="rate_hz 10, not 20"):
         DemoWriter(path, rate_hz=20, angles=(2,))
     with pytest.raises(EpisodeError, match=r"angle columns \[2\]"):
         DemoWriter(path, rate_hz=10)
