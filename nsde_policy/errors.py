@@ -4,6 +4,9 @@ A message says what was found, what was expected and what to do, on one line: th
 exits with code 2.
 """
 
+import importlib
+from typing import Any
+
 
 class NsdePolicyError(Exception):
     """Base class of all errors raised on purpose; any other exception is a bug."""
@@ -19,11 +22,6 @@ class PluginError(ConfigError):
 
 class MissingDependencyError(NsdePolicyError, ImportError):
     """An optional package is required but not installed."""
-
-    @classmethod
-    def extra(cls, package: str, extra: str) -> "MissingDependencyError":
-        """Name the missing package and the extra that installs it."""
-        return cls(f"this needs {package}, which is not installed: pip install 'nsde-policy[{extra}]'")
 
 
 class OutputError(NsdePolicyError):
@@ -128,3 +126,19 @@ class ExportError(NsdePolicyError):
 
 class GraphError(NsdePolicyError, ValueError):
     """An exported file is missing, damaged, unsafe or inconsistent."""
+
+
+def summarize_error(error: BaseException) -> str:
+    """Return the message of an error, or its type if it has none, on one line of at most 300 characters."""
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def import_optional(package: str, extra: str) -> Any:
+    """Import a package, or raise `MissingDependencyError` with the extra of this package that installs it."""
+    try:
+        return importlib.import_module(package)
+    except ImportError:
+        name = package.partition(".")[0]
+        raise MissingDependencyError(
+            f"this needs {name}, which is not installed: pip install 'nsde-policy[{extra}]'"
+        ) from None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from nsde_policy.errors import MissingDependencyError
+from nsde_policy.errors import import_optional
 from nsde_policy.files import replace_file
 
 if TYPE_CHECKING:
@@ -28,14 +28,8 @@ STYLE = {
 
 def pyplot() -> Any:
     """Import matplotlib.pyplot with the backend that needs no display."""
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise MissingDependencyError.extra("matplotlib", "plot") from error
-    matplotlib.use("agg")
-    import matplotlib.pyplot as plt
-
-    return plt
+    import_optional("matplotlib", "plot").use("agg")
+    return import_optional("matplotlib.pyplot", "plot")
 
 
 def plot_style() -> AbstractContextManager[None]:

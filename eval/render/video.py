@@ -1,6 +1,5 @@
 """Show evaluated episodes: in a window if there is a display, else as videos and a contact sheet."""
 
-import importlib
 import math
 import os
 import sys
@@ -11,7 +10,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from nsde_policy.errors import ConfigError, MissingDependencyError, OutputError
+from nsde_policy.errors import ConfigError, OutputError, import_optional
 from nsde_policy.eval.evaluate import Evaluation
 from nsde_policy.eval.render.frames import RenderedEpisode, draw_summary, format_progress
 from nsde_policy.eval.render.pictures import caption_height, check_png, draw_contact_sheet, save_png
@@ -169,8 +168,5 @@ def _control_rate(task: Task) -> int:
 
 def import_video_writer() -> Any:
     """Import imageio together with its video encoder."""
-    try:
-        importlib.import_module("imageio_ffmpeg")
-        return importlib.import_module("imageio.v2")
-    except ImportError:
-        raise MissingDependencyError.extra("imageio", "video") from None
+    import_optional("imageio_ffmpeg", "video")
+    return import_optional("imageio.v2", "video")

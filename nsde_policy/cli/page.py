@@ -8,6 +8,7 @@ import webbrowser
 from collections.abc import Callable
 
 from nsde_policy.deploy.server.auth import build_json_log
+from nsde_policy.deploy.server.server import PolicyServer
 from nsde_policy.errors import ConfigError
 from nsde_policy.viewer.app import App
 from nsde_policy.viewer.http import ViewerSettings
@@ -26,13 +27,18 @@ def run_app(app: App, settings: ViewerSettings, *, what: str, browser: bool, as_
         if browser:
             _open_browser(url)
 
-    asyncio.run(_run_until_signal(server, announce))
+    run_until_signal(server, announce)
 
 
-async def _run_until_signal(server: ViewerServer, announce: Callable[[int], None]) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, server.stop)
-    await server.run(announce)
+def run_until_signal(server: ViewerServer | PolicyServer, announce: Callable[[int], None]) -> None:
+    """Run a server until SIGTERM or Ctrl-C; call `announce` with its port."""
+
+    async def run() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, server.stop)
+        await server.run(announce)
+
+    asyncio.run(run())
 
 
 def _open_browser(url: str) -> None:

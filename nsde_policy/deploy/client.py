@@ -5,8 +5,7 @@ import logging
 import socket
 import threading
 import time
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from websockets.exceptions import InvalidStatus, InvalidURI
@@ -18,17 +17,16 @@ from nsde_policy.deploy.protocol import (
     PROTOCOL,
     Array,
     Hello,
-    MessageT,
+    Message,
     PlanReply,
     PlanRequest,
     Refusal,
     Welcome,
     check_plan,
-    decode_reply,
+    decode,
     encode,
 )
 from nsde_policy.errors import (
-    CheckpointError,
     ConfigError,
     NsdePolicyError,
     PolicyInputError,
@@ -38,11 +36,14 @@ from nsde_policy.errors import (
     RemotePlanningError,
     RemoteRefusedError,
     RemoteTimeoutError,
+    summarize_error,
 )
 from nsde_policy.inference.base import NumpyPolicy, require_int, require_seed
 from nsde_policy.inference.calibration import Calibration
 from nsde_policy.inference.history import History
 from nsde_policy.inference.spec import Plan, PolicySpec
+
+MessageT = TypeVar("MessageT", bound=Message)
 
 _websockets_logger = logging.getLogger(__name__)
 _websockets_logger.addHandler(logging.NullHandler())  # connection errors are raised, not logged
@@ -57,15 +58,6 @@ _ERRORS: dict[str, type[RemoteError]] = {
     "failed": RemotePlanningError,
     "stopping": RemoteConnectionError,
 }
-
-
-class _Connection(NamedTuple):
-    """An open connection after the greeting."""
-
-    socket: ClientConnection
-    closing: contextlib.ExitStack
-    spec: PolicySpec
-    calibration: Calibration
 
 
 class RemotePolicy(NumpyPolicy):
@@ -87,8 +79,9 @@ class RemotePolicy(NumpyPolicy):
         self._url, self._token, self._max_message = url, token, max_message
         self._deadline_s, self._timeout_s = deadline_s, timeout_s
         self._lock, self._request_id, self._closed = threading.Lock(), 0, False
-        self._connection: _Connection | None = self._open(time.monotonic() + timeout_s)
-        super().__init__(self._connection.spec, self._connection.calibration)
+        self._connection: ClientConnection | None
+        self._connection, spec, calibration = self._open(time.monotonic() + timeout_s)
+        super().__init__(spec, calibration)
         self._reseed(0)
 
     @classmethod
@@ -126,9 +119,17 @@ class RemotePolicy(NumpyPolicy):
         if not self._lock.acquire(timeout=self._timeout_s):
             raise RemoteTimeoutError(f"another thread has used the connection for {self._timeout_s} s")
         try:
+            if self._closed:
+                raise RemoteConnectionError("the connection was closed by this client; connect again")
             self._request_id += 1
             request = PlanRequest(self._request_id, array, steps, seed, float(self._deadline_s))
-            return self._send_with_retry(request, ends)
+            is_new = self._connection is None
+            try:
+                return self._send(request, ends)
+            except RemoteConnectionError:
+                if is_new:
+                    raise
+            return self._send(request, ends)
         finally:
             self._lock.release()
 
@@ -136,134 +137,101 @@ class RemotePolicy(NumpyPolicy):
         """Close the connection for good."""
         with self._lock:
             self._closed = True
-            connection, self._connection = self._connection, None
-            if connection is not None:
-                connection.closing.close()
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _plan_with(self, history: History, rng: np.random.Generator) -> np.ndarray:
         seed = int(rng.integers(MAX_PLAN_SEED))
         return self.plan_from(history.states(), steps=self.spec.chunk, seed=seed).actions
 
-    def _send_with_retry(self, request: PlanRequest, ends: float) -> Plan:
-        """Send a request; if an old connection turns out to be lost, reconnect once."""
-        if self._closed:
-            raise RemoteConnectionError(
-                f"the connection to {self._url} was closed by this client; connect again"
-            )
-        is_new = self._connection is None
-        try:
-            return self._send(request, ends)
-        except RemoteConnectionError:
-            if is_new:
-                raise
-        return self._send(request, ends)
-
     def _send(self, request: PlanRequest, ends: float) -> Plan:
         if self._connection is None:
-            self._connection = self._open(ends, self.spec, self.calibration)
-        connection = self._connection
+            self._connection, *found = self._open(ends)
+            if found != [self.spec, self.calibration]:
+                self._abort()
+                raise RemoteRefusedError(f"{self._url} now serves a different policy; connect again")
         try:
-            connection.socket.send(encode(request))
-            reply = self._receive(connection.socket, PlanReply, ends)
-            if reply.id != request.id and not isinstance(reply, Refusal):
+            self._connection.send(encode(request))
+            reply = self._receive(self._connection, PlanReply, ends)
+            if not isinstance(reply, Refusal) and reply.id != request.id:
                 raise ProtocolError(f"request {request.id} got the reply to request {reply.id}")
         except BaseException as error:
             self._abort()  # a late reply on this connection must not be taken for that of the next request
             if isinstance(error, NsdePolicyError) or not isinstance(error, Exception):
                 raise
-            raise RemoteConnectionError(f"{self._url} lost the connection: {_format_cause(error)}") from None
+            problem = f"{self._url} lost the connection: {summarize_error(error)}"
+            raise RemoteConnectionError(problem) from None
         if isinstance(reply, Refusal):
-            raise _build_error(reply, self._url)
+            raise self._build_error(reply)
         return check_plan(reply.unpack(), self._spec, request.steps)
 
-    def _open(
-        self, ends: float, spec: PolicySpec | None = None, calibration: Calibration | None = None
-    ) -> _Connection:
-        """Connect and exchange greetings; the server must have the given spec and calibration, if any."""
-        headers = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
-        with contextlib.ExitStack() as closing:
-            try:
-                connection = closing.enter_context(
-                    connect(
-                        self._url,
-                        additional_headers=headers,
-                        compression=None,
-                        proxy=None,
-                        open_timeout=_compute_remaining(ends),
-                        close_timeout=0.2,
-                        ping_interval=None,
-                        max_size=self._max_message,
-                        logger=_websockets_logger,
-                    )
-                )
+    def _open(self, ends: float) -> tuple[ClientConnection, PolicySpec, Calibration]:
+        """Connect and exchange greetings."""
+        options: dict[str, Any] = {
+            "additional_headers": {} if self._token is None else {"Authorization": f"Bearer {self._token}"},
+            "compression": None,
+            "proxy": None,
+            "open_timeout": _compute_remaining(ends),
+            "close_timeout": 0.2,
+            "ping_interval": None,
+            "max_size": self._max_message,
+            "logger": _websockets_logger,
+        }
+        try:
+            with contextlib.ExitStack() as closing:
+                connection = closing.enter_context(connect(self._url, **options))
                 connection.send(encode(Hello(PROTOCOL, __version__)))
-                welcome = self._receive(connection, Welcome, ends)
-            except NsdePolicyError:
-                raise
-            except InvalidStatus as error:
-                status = error.response.status_code
-                reason = _HTTP_REFUSALS.get(status, f"HTTP status {status}")
-                raise RemoteRefusedError(f"{self._url} refuses the connection: {reason}") from None
-            except (InvalidURI, ValueError) as error:
-                raise ConfigError(
-                    f"{self._url!r} is not an address such as ws://127.0.0.1:8765: {error}"
-                ) from None
-            except Exception as error:  # of any type, if another kind of server replies
-                raise RemoteConnectionError(
-                    f"cannot connect to {self._url}: {_format_cause(error)}"
-                ) from None
-            found = self._check_welcome(welcome)
-            if spec is not None and found != (spec, calibration):
-                raise RemoteRefusedError(f"{self._url} now serves a different policy; connect again")
-            return _Connection(connection, closing.pop_all(), *found)
+                found = self._check_welcome(self._receive(connection, Welcome, ends))
+                closing.pop_all()  # without an error the connection stays open
+                return connection, *found
+        except NsdePolicyError:
+            raise
+        except InvalidStatus as error:
+            status = error.response.status_code
+            reason = _HTTP_REFUSALS.get(status, f"HTTP status {status}")
+            raise RemoteRefusedError(f"{self._url} refuses the connection: {reason}") from None
+        except (InvalidURI, ValueError) as error:
+            raise ConfigError(f"{self._url!r} is not an address like ws://127.0.0.1:8765: {error}") from None
+        except Exception as error:  # of any type, if another kind of server replies
+            raise RemoteConnectionError(f"cannot connect to {self._url}: {summarize_error(error)}") from None
 
     def _check_welcome(self, welcome: Welcome | Refusal) -> tuple[PolicySpec, Calibration]:
         if isinstance(welcome, Refusal):
-            raise _build_error(welcome, self._url)
+            raise self._build_error(welcome)
         if welcome.protocol != PROTOCOL:
             raise ProtocolError(
                 f"{self._url} has protocol {welcome.protocol}, this client {PROTOCOL}; install one version"
             )
-        spec, calibration = welcome.parse()
-        try:
-            calibration.check(spec)
-        except CheckpointError as error:
-            raise ProtocolError(f"{self._url} sent an invalid greeting: {error}") from None
-        return spec, calibration
+        return welcome.parse()
 
     def _receive(self, connection: ClientConnection, kind: type[MessageT], ends: float) -> MessageT | Refusal:
         try:
             data = connection.recv(timeout=_compute_remaining(ends))
         except TimeoutError:
             raise RemoteTimeoutError(f"{self._url} sent no reply within {self._timeout_s} s") from None
-        return decode_reply(data, kind, limit=self._max_message)
+        reply: MessageT | Refusal = decode(data, kind | Refusal, limit=self._max_message)
+        return reply
 
     def _abort(self) -> None:
         """Drop the connection at once, without a closing handshake that the server may not answer."""
         connection, self._connection = self._connection, None
         if connection is not None:
             with contextlib.suppress(OSError):
-                connection.socket.socket.shutdown(socket.SHUT_RDWR)
-            connection.closing.close()
+                connection.socket.shutdown(socket.SHUT_RDWR)
+            connection.close()
+
+    def _build_error(self, refusal: Refusal) -> RemoteError:
+        kind = _ERRORS.get(refusal.code)
+        message = f"{self._url}: {refusal.message}"
+        return RemoteRefusedError(f"{message} ({refusal.code})") if kind is None else kind(message)
 
 
 def _compute_remaining(ends: float) -> float:
     return max(ends - time.monotonic(), 1e-3)
-
-
-def _format_cause(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
-
-
-def _build_error(refusal: Refusal, url: str) -> RemoteError:
-    kind = _ERRORS.get(refusal.code)
-    message = f"{url}: {refusal.message}"
-    return RemoteRefusedError(f"{message} ({refusal.code})") if kind is None else kind(message)

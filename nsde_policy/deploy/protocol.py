@@ -7,23 +7,19 @@ A request holds everything its plan depends on, so the server stores nothing abo
 
 import json
 import math
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self
 
 import msgspec
 import numpy as np
 from msgspec import Meta
 
-from nsde_policy.config import BaseConfig
-from nsde_policy.errors import ProtocolError
+from nsde_policy.deploy.server.config import ENVELOPE_BYTES, MAX_MESSAGE_BYTES
+from nsde_policy.errors import ProtocolError, summarize_error
 from nsde_policy.inference.calibration import Calibration
 from nsde_policy.inference.spec import Plan, PolicySpec
 
 PROTOCOL = 2
 """Version of the messages; client and server must have the same."""
-MAX_MESSAGE_BYTES = 65_536
-"""Default size limit of a message."""
-ENVELOPE_BYTES = 1024
-"""Upper bound of the bytes of a message that are not array data."""
 MAX_PLAN_SEED = 2**63 - 1
 
 PositiveInt64 = Annotated[int, Meta(ge=1, le=MAX_PLAN_SEED)]
@@ -98,12 +94,12 @@ class Welcome(Message, frozen=True, tag="welcome"):
         )
 
     def parse(self) -> tuple[PolicySpec, Calibration]:
-        """Parse spec and calibration.
-
-        Raises:
-            ProtocolError: If they are invalid, or do not belong together.
-        """
-        return _parse_config(PolicySpec, self.spec), _parse_config(Calibration, self.calibration)
+        """Parse spec and calibration; raise `ProtocolError` if they are invalid or do not belong together."""
+        try:
+            spec = PolicySpec.from_json(self.spec)
+            return spec, Calibration.from_json(self.calibration).check(spec)
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
+            raise ProtocolError(f"the server's greeting is not valid: {summarize_error(error)}") from None
 
 
 class PlanRequest(Message, frozen=True, tag="plan"):
@@ -148,49 +144,15 @@ class Refusal(Message, frozen=True, tag="refusal"):
     message: ShortText
 
 
-MessageT = TypeVar("MessageT", bound=Message)
-ConfigT = TypeVar("ConfigT", bound=BaseConfig)
-
 encode = msgspec.msgpack.encode
 
 
-def decode(data: object, kind: type[MessageT], *, limit: int = MAX_MESSAGE_BYTES) -> MessageT:
-    """Decode a message of one kind.
+def decode(data: object, kind: Any, *, limit: int = MAX_MESSAGE_BYTES) -> Any:
+    """Decode a message of one kind, or of one of a union of kinds.
 
     Raises:
         ProtocolError: If the data is not such a message, or has more than `limit` bytes.
     """
-    return _decode(data, kind, limit)  # type: ignore[no-any-return]
-
-
-def decode_reply(data: object, kind: type[MessageT], *, limit: int = MAX_MESSAGE_BYTES) -> MessageT | Refusal:
-    """Decode a message of one kind, or a `Refusal`; errors as in `decode`."""
-    return _decode(data, kind | Refusal, limit)  # type: ignore[no-any-return]
-
-
-def check_plan(plan: Plan, spec: PolicySpec, steps: int) -> Plan:
-    """Return the plan if its shapes are those requested and all its values are finite.
-
-    Raises:
-        ProtocolError: If not.
-    """
-    shapes = {
-        "actions": (steps, spec.act_dim),
-        "states": (steps + 1, spec.obs_dim + spec.act_dim),
-        "std": (steps, spec.act_dim),
-    }
-    for name, shape in shapes.items():
-        array = getattr(plan, name)
-        if array is None:
-            continue
-        if array.shape != shape:
-            raise ProtocolError(f"{name} of the plan have shape {array.shape}, expected {shape}")
-        if not np.isfinite(array).all():
-            raise ProtocolError(f"{name} of the plan are not finite")
-    return plan
-
-
-def _decode(data: object, kind: Any, limit: int) -> Any:
     if not isinstance(data, bytes):
         raise ProtocolError(f"message has type {type(data).__name__}, expected bytes")
     if len(data) > limit:
@@ -198,14 +160,20 @@ def _decode(data: object, kind: Any, limit: int) -> Any:
     try:
         return msgspec.msgpack.decode(data, type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise ProtocolError(f"message is not valid: {' '.join(str(error).split()):.300}") from None
+        raise ProtocolError(f"message is not valid: {summarize_error(error)}") from None
 
 
-def _parse_config(kind: type[ConfigT], text: str) -> ConfigT:
-    try:
-        return kind.from_json(text)
-    except (ValueError, TypeError, OverflowError, RecursionError) as error:
-        problem = " ".join(str(error).split())
-        raise ProtocolError(
-            f"{kind.__name__} in the server's greeting is not valid: {problem:.300}"
-        ) from None
+def check_plan(plan: Plan, spec: PolicySpec, steps: int) -> Plan:
+    """Return the plan, or raise `ProtocolError` if a shape is not as requested or a value is not finite."""
+    shapes = {
+        "actions": (steps, spec.act_dim),
+        "states": (steps + 1, spec.obs_dim + spec.act_dim),
+        "std": (steps, spec.act_dim),
+    }
+    for name, shape in shapes.items():
+        array = getattr(plan, name)
+        if array is not None and array.shape != shape:
+            raise ProtocolError(f"{name} of the plan have shape {array.shape}, expected {shape}")
+        if array is not None and not np.isfinite(array).all():
+            raise ProtocolError(f"{name} of the plan are not finite")
+    return plan

@@ -10,7 +10,7 @@ import torch
 from tqdm import tqdm
 
 from nsde_policy.assets import EMBEDDED_DEMOS
-from nsde_policy.errors import ConfigError, MissingDependencyError
+from nsde_policy.errors import ConfigError, import_optional
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.training.dataset import load_training_demos
@@ -136,10 +136,9 @@ def _format_figures(figures: Mapping[str, float], spec: str) -> str:
 
 
 def _open_tensorboard(path: Path) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise MissingDependencyError.extra("tensorboard", "tensorboard") from None
+    import_optional("tensorboard", "tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+
     return SummaryWriter(str(path))
 
 

@@ -14,7 +14,7 @@ from websockets.http11 import Request, Response
 from websockets.protocol import State
 
 from nsde_policy import __version__
-from nsde_policy.deploy.server.auth import Log, RateLimiter, format_error
+from nsde_policy.deploy.server.auth import Log, RateLimiter
 from nsde_policy.deploy.server.connection import ConnectionLimiter, listen
 from nsde_policy.errors import ConfigError, NsdePolicyError, ProtocolError
 from nsde_policy.viewer import messages
@@ -44,7 +44,6 @@ class ViewerServer:
     async def run(self, ready: Callable[[int], None]) -> None:
         """Serve until `stop`; call `ready` with the port. Raise an exception of the simulation."""
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        self._loop.set_exception_handler(self._log_loop_error)
         try:
             server = await self._listen()
         except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
@@ -128,7 +127,7 @@ class ViewerServer:
             "status": "ok",
             "version": __version__,
             "clients": len(self._clients),
-            "sockets": len(self._limiter),
+            "sockets": len(self._limiter.sockets),
             **self.simulation.timing(),
         }
 
@@ -196,7 +195,3 @@ class ViewerServer:
             client.invalid += 1
             self._log("invalid", error=str(error))
         client.put("notice", messages.encode_notice(error))
-
-    def _log_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        error = context.get("exception")
-        self._log("error", message=context["message"], error=format_error(error) if error else None)

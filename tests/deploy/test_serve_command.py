@@ -23,6 +23,8 @@ from nsde_policy.inference.policy import Policy
 ROOT = Path(__file__).parents[2]
 TOKEN = "correct-horse-battery"
 
+pytestmark = pytest.mark.slow
+
 
 def start(*args: str, **env: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "nsde_policy.cli.main", "serve", *args]
@@ -81,7 +83,6 @@ import sys, time
 from nsde_policy.cli.main import main
 from nsde_policy.inference.policy import Policy
 
-pytestmark = pytest.mark.slow
 quick = Policy.plan_from
 def plan_from(self, states, *, steps, seed):
     time.sleep(seed)

@@ -21,7 +21,7 @@ from nsde_policy.deploy.protocol import (
     PlanReply,
     PlanRequest,
     Refusal,
-    decode_reply,
+    decode,
     encode,
 )
 from nsde_policy.deploy.server.config import ServeSettings
@@ -150,7 +150,7 @@ def assert_server_works(running: RunningServer, **options: Any) -> None:
 
 
 def receive_reply(connection: Any) -> PlanReply | Refusal:
-    return decode_reply(connection.recv(timeout=10), PlanReply)
+    return decode(connection.recv(timeout=10), PlanReply | Refusal)
 
 
 def get_health(running: RunningServer) -> tuple[int, dict[str, Any]]:

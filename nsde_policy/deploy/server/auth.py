@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any, TextIO
 
@@ -62,15 +63,15 @@ class EventLogHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Report a log record as a `transport` event."""
         error = record.exc_info[1] if record.exc_info else None
-        self._log("transport", message=record.getMessage(), error=format_error(error) if error else None)
+        self._log("transport", message=record.getMessage(), error=format_error(error))
 
 
-def format_error(error: BaseException) -> str:
-    """Format an error in one line: type, message, and the line that raised it."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    source = f" at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else ""
+def format_error(error: BaseException | None) -> str | None:
+    """Format an error in one line: type, message, and the line that raised it; None for None."""
+    if error is None:
+        return None
+    frames = traceback.extract_tb(error.__traceback__)
+    source = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     return f"{type(error).__name__}: {' '.join(str(error).split())}{source}"
 
 

@@ -3,6 +3,8 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from websockets.asyncio.server import Server, ServerConnection, serve
@@ -10,7 +12,7 @@ from websockets.frames import DATA_OPCODES, Frame
 from websockets.http11 import Request, Response
 from websockets.protocol import Event, State
 
-from nsde_policy.deploy.server.auth import EventLogHandler, Log
+from nsde_policy.deploy.server.auth import EventLogHandler, Log, format_error
 
 HALF_OPEN = 16
 """Sockets that may be before or after their websocket phase, in addition to `max_clients`."""
@@ -18,33 +20,15 @@ MAX_FRAGMENTS = 64
 """Largest number of fragments of a message."""
 
 
+@dataclass
 class ConnectionLimiter:
     """Open sockets of one server; beyond the limit, the oldest that is not an open websocket is closed."""
 
-    def __init__(self, max_clients: int, buffer: int) -> None:
-        self.buffer = buffer
-        """Bytes that may wait to be read by one client."""
-        self._limit = max_clients + HALF_OPEN
-        self._open: dict[LimitedConnection, None] = {}  # in order of arrival
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def create_connection(self, *args: Any, **options: Any) -> "LimitedConnection":
-        """Create a connection, for `serve(create_connection=…)`."""
-        return LimitedConnection(self, *args, **options)
-
-    def add(self, connection: "LimitedConnection") -> None:
-        """Count a socket from its first byte; close the oldest half-open one if there are too many."""
-        self._open[connection] = None
-        if len(self._open) > self._limit:
-            oldest = next(c for c in self._open if c.state is not State.OPEN)
-            oldest.transport.abort()
-            self.remove(oldest)  # at once: `abort` calls `connection_lost` later
-
-    def remove(self, connection: "LimitedConnection") -> None:
-        """Stop counting a socket that is closed."""
-        self._open.pop(connection, None)
+    max_clients: int
+    buffer: int
+    """Bytes that may wait to be read by one client."""
+    sockets: dict["LimitedConnection", None] = field(default_factory=dict)
+    """The open sockets in order of arrival."""
 
 
 class LimitedConnection(ServerConnection):
@@ -55,14 +39,19 @@ class LimitedConnection(ServerConnection):
         self._limiter, self._fragments = limiter, 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Count the connection."""
+        """Count the socket from its first byte; close the oldest half-open one if there are too many."""
         super().connection_made(transport)
-        self._limiter.add(self)
+        sockets = self._limiter.sockets
+        sockets[self] = None
+        if len(sockets) > self._limiter.max_clients + HALF_OPEN:
+            oldest = next(each for each in sockets if each.state is not State.OPEN)
+            oldest.transport.abort()
+            del sockets[oldest]  # at once: `abort` calls `connection_lost` later
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop counting the connection."""
+        """Stop counting the socket, which is closed."""
         super().connection_lost(exc)
-        self._limiter.remove(self)
+        self._limiter.sockets.pop(self, None)
 
     def data_received(self, data: bytes) -> None:
         """Receive bytes; close the connection if too many bytes wait to be read by the client."""
@@ -91,7 +80,7 @@ async def listen(
     patience_s: float,
     **options: Any,
 ) -> Server:
-    """Start a websocket server with limited connections.
+    """Start a websocket server with limited connections; also log the errors of the event loop.
 
     Args:
         handle_client: Runs for each client until its connection ends.
@@ -99,12 +88,17 @@ async def listen(
         host: Address to listen on.
         port: Port to listen on, 0 for a free one.
         limiter: Limits of the connections.
-        log: Receives the warnings of websockets.
+        log: Receives the warnings of websockets, and errors.
         patience_s: Timeout of handshakes and pings, seconds.
         options: Further arguments of websockets' `serve`.
     """
     logger = logging.Logger("websockets", logging.WARNING)  # not registered: it serves this server only
     logger.addHandler(EventLogHandler(log))
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _, context: log(
+            "error", message=context["message"], error=format_error(context.get("exception"))
+        )
+    )
     return await serve(
         handle_client,
         host,
@@ -116,6 +110,6 @@ async def listen(
         ping_timeout=patience_s,
         close_timeout=min(patience_s, 1.0),
         logger=logger,
-        create_connection=limiter.create_connection,  # type: ignore[arg-type]  # class or wrapper
+        create_connection=partial(LimitedConnection, limiter),  # type: ignore[arg-type]  # class or wrapper
         **options,
     )

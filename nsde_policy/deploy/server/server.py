@@ -5,9 +5,8 @@ import contextlib
 import json
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any
 
-from websockets.asyncio.server import Server, ServerConnection
+from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
@@ -67,21 +66,33 @@ class PolicyServer:
     async def run(self, ready: Callable[[int], None]) -> None:
         """Serve until `stop`; call `ready` with the port once clients can connect."""
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        self._loop.set_exception_handler(self._log_unhandled_error)
+        settings = self._settings
         try:
-            server = await self._listen()
+            server = await listen(
+                self._handle_client,
+                self._handle_http,
+                settings.host,
+                settings.port,
+                limiter=self._limiter,
+                log=self._log,
+                patience_s=settings.patience_s,
+                max_size=settings.max_message,
+                origins=[None],  # web pages may not connect, not even those on this machine
+                max_queue=2,
+            )
         except OSError as error:
-            address = f"{self._settings.host}:{self._settings.port}"
-            raise ConfigError(f"cannot listen on {address}: {error.strerror or error}") from None
+            problem = f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}"
+            raise ConfigError(problem) from None
         async with server:
             port = int(server.sockets[0].getsockname()[1])
-            self._log("serving", host=self._settings.host, port=port, method=self._spec.method)
+            self._log("serving", host=settings.host, port=port, method=self._spec.method)
             ready(port)
             await self._stop.wait()
             self._stopping = True
             self._log("stopping", clients=self._clients, in_flight=self._in_flight)
-            await self._wait_for_replies()
-        self.hangs = not self._thread.close(self._settings.patience_s)
+            while self._in_flight:  # each request ends by its deadline
+                await asyncio.sleep(0.01)
+        self.hangs = not self._thread.close(settings.patience_s)
         if self.hangs:
             self._log("hangs", busy_s=round(self._thread.busy_s, 3))
         self._log("stopped", **self._counts)
@@ -90,25 +101,6 @@ class PolicyServer:
         """Stop from any thread: reply to running requests, close all connections, return from `run`."""
         with contextlib.suppress(RuntimeError):  # the event loop has ended already
             self._loop.call_soon_threadsafe(self._stop.set)
-
-    async def _listen(self) -> Server:
-        return await listen(
-            self._handle_client,
-            self._handle_http,
-            self._settings.host,
-            self._settings.port,
-            limiter=self._limiter,
-            log=self._log,
-            patience_s=self._settings.patience_s,
-            max_size=self._settings.max_message,
-            origins=[None],  # web pages may not connect, not even those on this machine
-            max_queue=2,
-        )
-
-    async def _wait_for_replies(self) -> None:
-        """Wait for the running requests; each ends by its deadline."""
-        while self._in_flight:
-            await asyncio.sleep(0.01)
 
     def _handle_http(self, connection: ServerConnection, request: Request) -> Response | None:
         if request.path == "/healthz":
@@ -127,15 +119,9 @@ class PolicyServer:
     def _build_health(self, connection: ServerConnection) -> Response:
         stalled = self._thread.busy_s > STALLED_DEADLINES * self._settings.deadline_s
         status = "stalled" if stalled else "stopping" if self._stopping else "ok"
-        facts = {
-            "status": status,
-            "protocol": PROTOCOL,
-            "version": __version__,
-            "clients": self._clients,
-            **self._counts,
-        }
+        facts = {"status": status, "protocol": PROTOCOL, "version": __version__, "clients": self._clients}
         code = HTTPStatus.OK if status == "ok" else HTTPStatus.SERVICE_UNAVAILABLE
-        response = connection.respond(code, json.dumps(facts) + "\n")
+        response = connection.respond(code, json.dumps(facts | self._counts) + "\n")
         del response.headers["Content-Type"]
         response.headers["Content-Type"] = "application/json"
         return response
@@ -168,7 +154,7 @@ class PolicyServer:
 
     async def _greet(self, connection: ServerConnection) -> bool:
         async with asyncio.timeout(self._settings.patience_s):
-            hello = decode(await connection.recv(), Hello, limit=self._settings.max_message)
+            hello: Hello = decode(await connection.recv(), Hello, limit=self._settings.max_message)
         if hello.protocol != PROTOCOL:
             problem = f"the server has protocol {PROTOCOL} (nsde-policy {__version__}), got {hello.protocol}"
             await self._close_with(connection, Refusal(None, "wrong_version", problem))
@@ -178,31 +164,13 @@ class PolicyServer:
 
     async def _answer(self, data: object, client: int) -> PlanReply | Refusal:
         received = self._loop.time()
-        request = decode(data, PlanRequest, limit=self._settings.max_message)
+        request: PlanRequest = decode(data, PlanRequest, limit=self._settings.max_message)
         if refusal := self._check_request(request):
             self._counts["refused"] += 1
             return refusal
-        self._in_flight += 1
-        try:
-            return await self._plan_in_time(request, received, client)
-        finally:
-            self._in_flight -= 1
-
-    def _check_request(self, request: PlanRequest) -> Refusal | None:
-        if self._stopping:
-            return Refusal(request.id, "stopping", "the server is stopping")
-        shape = (self._spec.history, self._spec.obs_dim + self._spec.act_dim)
-        if request.states.shape != shape:
-            problem = f"states of this policy have shape {shape}, got {request.states.shape}"
-            return Refusal(request.id, "bad_request", problem)
-        if request.steps > self._welcome.max_steps:
-            problem = f"a plan has from 1 to {self._welcome.max_steps} actions, got {request.steps}"
-            return Refusal(request.id, "bad_request", problem)
-        return None
-
-    async def _plan_in_time(self, request: PlanRequest, received: float, client: int) -> PlanReply | Refusal:
         deadline_s = min(request.deadline_s, self._settings.deadline_s)
         future = self._thread.submit(lambda: self._plan(request))
+        self._in_flight += 1
         try:
             async with asyncio.timeout_at(received + deadline_s) as deadline:
                 plan = await asyncio.wrap_future(future)
@@ -214,8 +182,22 @@ class PolicyServer:
             self._counts["failed"] += 1
             self._log("failed", client=client, error=str(error))
             return Refusal(request.id, "failed", "the policy failed; see the server's log")
+        finally:
+            self._in_flight -= 1
         self._counts["planned"] += 1
         return PlanReply.pack(request.id, plan)
+
+    def _check_request(self, request: PlanRequest) -> Refusal | None:
+        if self._stopping:
+            return Refusal(request.id, "stopping", "the server is stopping")
+        shape = (self._spec.history, self._spec.obs_dim + self._spec.act_dim)
+        if request.states.shape != shape:
+            problem = f"states of this policy have shape {shape}, got {request.states.shape}"
+        elif request.steps > self._welcome.max_steps:
+            problem = f"a plan has from 1 to {self._welcome.max_steps} actions, got {request.steps}"
+        else:
+            return None
+        return Refusal(request.id, "bad_request", problem)
 
     def _plan(self, request: PlanRequest) -> Plan:
         """Plan and check the result, in the planner thread; any error becomes a `RemotePlanningError`."""
@@ -236,10 +218,6 @@ class PolicyServer:
             await connection.close(1008, refusal.code)
         except (ConnectionClosed, TimeoutError):
             connection.transport.abort()
-
-    def _log_unhandled_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        error = context.get("exception")
-        self._log("error", message=context["message"], error=format_error(error) if error else None)
 
 
 def _format_peer(connection: ServerConnection) -> str:
