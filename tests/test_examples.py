@@ -50,14 +50,14 @@ def test_the_onnx_loop_runs_without_torch(tmp_path: Path):
     assert min(rewards) > 0.8
 
 
-def test_the_onnx_loop_refuses_other_files(tmp_path: Path):
+def test_the_onnx_loop_rejects_other_files(tmp_path: Path):
     (tmp_path / "policy.onnx").write_bytes(b"PK\x03\x04")
     done = run("onnx_loop.py", tmp_path / "policy.onnx")
     assert done.returncode == 2
     assert "zip archive" in done.stderr
 
 
-def test_recording_refuses_zero_episodes(tmp_path: Path):
+def test_recording_rejects_zero_episodes(tmp_path: Path):
     done = run("record_demonstrations.py", "--out", tmp_path / "demos.zarr", "--episodes", 0)
     assert done.returncode == 2
     assert "--episodes is 0" in done.stderr
@@ -71,7 +71,7 @@ def test_the_control_loop_runs_at_the_policy_rate_and_above():
         assert "best reward" in done.stdout
 
 
-def test_the_control_loop_refuses_a_rate_below_that_of_the_policy():
+def test_the_control_loop_rejects_a_rate_below_that_of_the_policy():
     done = run("control_loop.py", "--rate", 2)
     assert done.returncode == 2
     assert "rate_hz is 2" in done.stderr

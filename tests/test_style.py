@@ -47,7 +47,7 @@ def test_docstrings_of_modules_classes_functions_and_attributes_are_not_too_shor
     assert not short
 
 
-def test_no_function_is_too_long():
+def test_functions_have_a_maximum_length():
     long = [
         f"{name}:{node.lineno} {node.name}, {length} lines"
         for name, node in nodes(ast.FunctionDef, ast.AsyncFunctionDef)
@@ -69,7 +69,7 @@ def test_a_module_level_name_is_defined_once_in_the_package():
     }
 
 
-def test_few_files_outside_its_own_mention_push_t():
+def test_few_other_files_mention_push_t():
     found = [
         name
         for path, name in zip(MODULES, TREES, strict=True)
@@ -89,8 +89,8 @@ def test_only_commands_print():
     assert not printing
 
 
-def test_only_its_own_folder_asks_for_the_class_neural_sde():
-    asking = [
+def test_isinstance_checks_of_neural_sde_are_only_in_its_folder():
+    checks = [
         f"{name}:{node.lineno}"
         for name, node in nodes(ast.Call)
         if isinstance(node, ast.Call)
@@ -98,9 +98,9 @@ def test_only_its_own_folder_asks_for_the_class_neural_sde():
         and "NeuralSDE" in {getattr(part, "id", None) for part in ast.walk(node)}
         and not name.startswith("nsde_policy/methods/neural_sde/")
     ]
-    assert not asking
+    assert not checks
 
 
-def test_no_file_speaks_of_somebody_or_whoever():
+def test_indefinite_pronouns_are_not_used():
     pattern = re.compile(r"\b(somebody|nobody|whoever|everybody)\b", re.I)
     assert not [name for name in TREES if pattern.search((ROOT / name).read_text())]

@@ -42,7 +42,7 @@ def test_a_run_writes_results_and_figures(first):
     assert (first / "trajectories.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_same_seed_gives_the_same_bytes_whatever_the_number_of_workers(first, tmp_path, capsys):
+def test_results_do_not_depend_on_the_number_of_workers(first, tmp_path, capsys):
     assert main(["bifurcation", *TINY, "--workers", "2", "--out", str(tmp_path), "--json"]) == 0
     printed = capsys.readouterr().out
     assert json.loads(printed)["settings"]["paths"] == 20

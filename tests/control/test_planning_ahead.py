@@ -15,10 +15,10 @@ from tests.helpers.sessions import OBS, PERIOD, make_session, run_session
 
 
 @pytest.mark.parametrize("delay", [1, 2, 3])
-@pytest.mark.parametrize("foresees", [True, False])
-def test_there_is_always_a_plan_if_planning_takes_fewer_periods_than_a_plan_lasts(delay, foresees):
+@pytest.mark.parametrize("predicts", [True, False])
+def test_there_is_always_a_plan_if_planning_takes_fewer_periods_than_a_plan_lasts(delay, predicts):
     sim = Sim()
-    session = make_session(sim, Walker(foresees=foresees), delay_s=delay * PERIOD)
+    session = make_session(sim, Walker(predicts=predicts), delay_s=delay * PERIOD)
     run_session(session, sim, 60)
     report = session.report()
     assert report.faults == {}

@@ -49,7 +49,7 @@ class Robot:
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng, self.sim = rng, Sim()
-        self.planner = FailingWalker(self.sim, foresees=bool(rng.random() < 0.7))
+        self.planner = FailingWalker(self.sim, predicts=bool(rng.random() < 0.7))
         self.ahead = bool(rng.random() < 0.5)
         self.rate = float(rng.choice([10, 10, 20, 50, 125]))
         config = SessionConfig(
@@ -229,7 +229,7 @@ class Robot:
         self.sent_at = last.time if jumped or self.sent_at is None else max(self.sent_at, last.time)
         assert abs(last.time - self.sim.now) <= tick + 0.011, "a command is for now"
         if last.source == "plan":
-            asked, steps = self.planner.asked[last.plan]
+            asked, steps = self.planner.requests[last.plan]
             assert 0 <= last.time - last.planned_for + 1e-6 < PERIOD + 1e-5
             assert asked - tick <= last.time <= asked + (steps + SPEC.chunk * self.ahead) * PERIOD + tick
 

@@ -25,7 +25,7 @@ HAND = Provenance("teleoperation", {"env": "a table"}, {"person": "ada"})
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A policy that was hardly trained: it fails, fast to compute."""
+    """Train a small policy for a few steps; it fails but is fast."""
     path = tmp_path_factory.mktemp("runs") / "hardly"
     quick = ["--train.steps", "20", "--train.log-every", "10", "--model.network.width", "16"]
     assert main(["train", *quick, "--device", "cpu", "--out", str(path)]) == 0
@@ -37,7 +37,7 @@ def command(run: Path | str, out: Path, *args: str) -> list[str]:
 
 
 def content(store: Path) -> dict[str, bytes]:
-    """Every file but the one that holds dates."""
+    """Return the content of all files except the one with dates."""
     files = {p.relative_to(store).as_posix(): p for p in store.rglob("*") if p.is_file()}
     return {name: path.read_bytes() for name, path in files.items() if name != ".zattrs"}
 
@@ -48,7 +48,7 @@ def recorded(steps: int = 5, value: float = 1.0) -> Episode:
 
 @pytest.fixture(scope="module")
 def store(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four episodes, collected in one go."""
+    """Collect four episodes in one run."""
     out = tmp_path_factory.mktemp("stores") / "demos.zarr"
     assert main(command(run, out, "--episodes", "4", "--seed-start", "7")) == 0
     return out
@@ -112,7 +112,7 @@ def test_killed_process_resumes_to_the_same_store(run: Path, store: Path, tmp_pa
 
 
 def _episodes(store: Path) -> int:
-    """How many a store says it has, without opening it."""
+    """Read the number of episodes of a store without opening it."""
     count = store / "meta/episode_ends/.zarray"
     return json.loads(count.read_text())["shape"][0] if count.exists() else 0
 

@@ -121,7 +121,7 @@ def test_videos_and_contact_sheet_are_written_without_a_display(found, no_displa
 
     with imageio.get_reader(out / min(names)) as video:
         told = video.get_meta_data()
-        frames = list(iter(video))  # its length is infinite, it says
+        frames = list(iter(video))  # its metadata give an infinite length
     assert (told["codec"], told["pix_fmt"].split("(")[0], told["fps"]) == ("h264", "yuv420p", 30)
     assert len(frames) == 3 * (STEPS + 1 + 10 * rendering.HOLD_S)
     assert frames[0].shape == (

@@ -1,4 +1,4 @@
-"""The report in a real browser: it opens from a file, plays what was recorded, and asks nobody outside."""
+"""Tests of the report page in a real browser: opened from a file, without network requests."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +28,7 @@ def browser() -> "Iterator[Browser]":
 
 @pytest.fixture(scope="module")
 def folder(browser: "Browser", tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report on the shipped policy and one that was hardly trained, and what was kept of its making."""
+    """Write a report on the shipped policy and a barely trained one; keep its intermediate files."""
     folder = tmp_path_factory.mktemp("report")
     theirs = folder / "theirs"
     quick = ["--train.steps", "40", "--train.log-every", "10", "--model.network.width", "16"]
@@ -39,41 +39,41 @@ def folder(browser: "Browser", tmp_path_factory: pytest.TempPathFactory) -> Path
     return folder
 
 
-def opened(browser: "Browser", folder: Path, **options: Any) -> MonitoredPage:
+def open_report(browser: "Browser", folder: Path, **options: Any) -> MonitoredPage:
     context = browser.new_context(**{"viewport": DESKTOP, "reduced_motion": "reduce", **options})
-    seen = open_page(context)
-    seen.page.goto((folder / "report.html").as_uri())
-    wait_until(seen.page, "document.querySelectorAll('.scenes canvas').length === 2")
-    wait_until(seen.page, "state.episodes.length === 2")
-    return seen
+    monitored = open_page(context)
+    monitored.page.goto((folder / "report.html").as_uri())
+    wait_until(monitored.page, "document.querySelectorAll('.scenes canvas').length === 2")
+    wait_until(monitored.page, "state.episodes.length === 2")
+    return monitored
 
 
-def assert_well_behaved(seen: MonitoredPage, folder: Path) -> None:
-    assert seen.errors == []
-    assert set(seen.requests) == {(folder / "report.html").as_uri()}, "it asked for something outside itself"
+def assert_no_errors_or_requests(monitored: MonitoredPage, folder: Path) -> None:
+    assert monitored.errors == []
+    assert set(monitored.requests) == {(folder / "report.html").as_uri()}, "the page requested another file"
 
 
 @pytest.mark.parametrize("options", [{}, {"viewport": PHONE}, {"color_scheme": "dark"}])
-def test_it_opens_without_errors_or_requests_at_any_width(
+def test_page_opens_without_errors_or_requests_at_any_width(
     browser: "Browser", folder: Path, options: dict[str, Any]
 ):
-    seen = opened(browser, folder, **options)
-    page = seen.page
+    monitored = open_report(browser, folder, **options)
+    page = monitored.page
     page.locator("#sheets").scroll_into_view_if_needed()
     wait_until(page, "document.querySelector('.sheet').hasAttribute('aria-label')")
     assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, (
-        "it must not run off the side"
+        "the page scrolls horizontally"
     )
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     dark = sum(map(int, background[4:-1].split(","))) < 200
     assert dark == (options.get("color_scheme") == "dark")
-    assert_well_behaved(seen, folder)
+    assert_no_errors_or_requests(monitored, folder)
     page.context.close()
 
 
-def test_clicking_a_start_shows_every_run_and_how_it_did(browser: "Browser", folder: Path):
-    seen = opened(browser, folder)
-    page = seen.page
+def test_clicking_a_start_shows_every_run_and_its_outcome(browser: "Browser", folder: Path):
+    monitored = open_report(browser, folder)
+    page = monitored.page
     for k in range(EPISODES):
         page.locator(".starts button").nth(k).click()
         wait_until(page, f"document.querySelector('#start-title').textContent === 'Start {100_000 + k}'")
@@ -83,32 +83,32 @@ def test_clicking_a_start_shows_every_run_and_how_it_did(browser: "Browser", fol
             assert ("success" if run["success"][k] else "failure") in caption
             assert str(run["steps"][k]) in caption or not run["success"][k]
     assert page.locator(".starts button[aria-pressed=true]").count() == 1
-    assert_well_behaved(seen, folder)
+    assert_no_errors_or_requests(monitored, folder)
     page.context.close()
 
 
-def test_what_the_page_plays_is_what_was_recorded(browser: "Browser", folder: Path):
-    seen = opened(browser, folder)
+def test_page_plays_the_recorded_episodes(browser: "Browser", folder: Path):
+    monitored = open_report(browser, folder)
     for number, method in enumerate(("neural_sde", "regression")):
         (file,) = (folder / "kept").glob(f"{method}*.npz")
         recorded = Replays.from_bytes(file.read_bytes())
         for k in range(EPISODES):
-            shown = seen.page.evaluate(f"loadEpisode({number}, {k})")
-            scales = np.array(seen.page.evaluate("DATA.scales"))
+            shown = monitored.page.evaluate(f"loadEpisode({number}, {k})")
+            scales = np.array(monitored.page.evaluate("DATA.scales"))
             np.testing.assert_allclose(shown, recorded.episode(k) / scales)
-    seen.page.context.close()
+    monitored.page.context.close()
 
 
 def test_episodes_play_pause_and_scrub(browser: "Browser", folder: Path):
-    seen = opened(browser, folder)
-    page = seen.page
-    picture = "document.querySelector('.scenes canvas').toDataURL()"
-    end = page.evaluate(picture)
+    monitored = open_report(browser, folder)
+    page = monitored.page
+    image = "document.querySelector('.scenes canvas').toDataURL()"
+    end = page.evaluate(image)
     page.locator("#time").evaluate(
         "(slider) => { slider.value = 3; slider.dispatchEvent(new Event('input')); }"
     )
     assert page.locator("#clock").inner_text() == "0.3 s"
-    assert page.evaluate(picture) != end, "another moment looks otherwise"
+    assert page.evaluate(image) != end, "the image must change with time"
     page.locator("#play").click()
     wait_until(page, "state.time > 8")
     assert "Pause" in page.locator("#play").inner_text()
@@ -117,13 +117,13 @@ def test_episodes_play_pause_and_scrub(browser: "Browser", folder: Path):
     page.locator("#speed").select_option("8")
     page.locator("#play").click()
     wait_until(page, "state.time === state.last && !state.playing")
-    assert_well_behaved(seen, folder)
+    assert_no_errors_or_requests(monitored, folder)
     page.context.close()
 
 
-def test_it_can_be_used_with_the_keyboard_alone(browser: "Browser", folder: Path):
-    seen = opened(browser, folder)
-    page = seen.page
+def test_page_works_with_the_keyboard_only(browser: "Browser", folder: Path):
+    monitored = open_report(browser, folder)
+    page = monitored.page
     page.locator(".starts button[tabindex='0']").focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
@@ -139,13 +139,13 @@ def test_it_can_be_used_with_the_keyboard_alone(browser: "Browser", folder: Path
     assert page.evaluate("state.time === state.last - 1")
     page.keyboard.press("Space")
     assert page.evaluate("state.playing") is True
-    assert_well_behaved(seen, folder)
+    assert_no_errors_or_requests(monitored, folder)
     page.context.close()
 
 
 def test_filters_and_contact_sheets_lead_to_episodes(browser: "Browser", folder: Path):
-    seen = opened(browser, folder)
-    page = seen.page
+    monitored = open_report(browser, folder)
+    page = monitored.page
     for button in page.locator("#explorer .filters button:not([disabled])").all():
         button.click()
         count = int(button.inner_text().split()[-1])
@@ -156,27 +156,27 @@ def test_filters_and_contact_sheets_lead_to_episodes(browser: "Browser", folder:
     tile = page.evaluate("sheet.tile + sheet.gap")
     page.locator(".sheet").click(position={"x": 2.5 * tile, "y": 0.5 * tile})
     wait_until(page, "state.start === 2")
-    assert_well_behaved(seen, folder)
+    assert_no_errors_or_requests(monitored, folder)
     page.context.close()
 
 
-def test_videos_and_training_curves_are_there(browser: "Browser", folder: Path):
-    seen = opened(browser, folder)
-    page = seen.page
+def test_page_shows_videos_and_training_curves(browser: "Browser", folder: Path):
+    monitored = open_report(browser, folder)
+    page = monitored.page
     wanted = sum(len({*run["success"]}) for run in page.evaluate("DATA.runs"))  # one of each outcome
     assert page.locator("video").count() == wanted
     wait_until(page, "[...document.querySelectorAll('video')].every((v) => v.readyState >= 1)")
     for length in page.evaluate("[...document.querySelectorAll('video')].map((v) => v.duration)"):
         assert 1 < length < 32
     assert page.locator("#training .chart path.line").count() == 1
-    assert_well_behaved(seen, folder)
+    assert_no_errors_or_requests(monitored, folder)
     page.context.close()
 
 
-def test_even_a_script_in_the_page_cannot_reach_outside(browser: "Browser", folder: Path):
-    seen = opened(browser, folder)
+def test_scripts_in_the_page_cannot_send_requests(browser: "Browser", folder: Path):
+    monitored = open_report(browser, folder)
     fetched = "fetch('http://127.0.0.1:9/').then(() => 'reached', (error) => String(error))"
-    assert "Failed to fetch" in seen.page.evaluate(fetched)
-    assert any("Content Security Policy" in error for error in seen.errors)
-    assert set(seen.requests) == {(folder / "report.html").as_uri()}
-    seen.page.context.close()
+    assert "Failed to fetch" in monitored.page.evaluate(fetched)
+    assert any("Content Security Policy" in error for error in monitored.errors)
+    assert set(monitored.requests) == {(folder / "report.html").as_uri()}
+    monitored.page.context.close()

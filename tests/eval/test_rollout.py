@@ -60,7 +60,7 @@ def test_chunk_sets_the_number_of_plans():
     assert result.plans == -(-result.steps // 2)
 
 
-def test_batched_episodes_score_alike(alone):
+def test_batched_episodes_have_similar_scores(alone):
     together = timeless(RolloutPool(None, CONFIG, batch=3).evaluate(SEEDS))
     assert [result.seed for result in together] == SEEDS
     assert [r.score for r in together] == pytest.approx([r.score for r in alone], abs=0.1)

@@ -1,4 +1,4 @@
-"""A small policy in numpy: it walks towards a goal, foresees the way there, and can be made to fail."""
+"""A small policy in numpy that moves towards a goal, predicts its states, and can fail on demand."""
 
 import numpy as np
 
@@ -23,10 +23,10 @@ CALIBRATION = Calibration(
 
 
 class Walker:
-    """Commands go a fifth of the way to a goal that the seed moves, with some noise; the robot follows."""
+    """Planner whose commands move a fifth of the way to a goal drawn from the seed, with some noise."""
 
-    def __init__(self, spec: PolicySpec = SPEC, *, foresees: bool = True) -> None:
-        self.spec, self._foresees = spec, foresees
+    def __init__(self, spec: PolicySpec = SPEC, *, predicts: bool = True) -> None:
+        self.spec, self._predicts = spec, predicts
 
     def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
         rng = np.random.default_rng(seed)
@@ -37,22 +37,22 @@ class Walker:
             now = path[-1]
             command = now[3:] + 0.2 * (goal - now[3:]) + noise[step]
             path.append(np.concatenate([now[3:], now[2:3], command]))
-        way = np.stack(path)
-        return Plan(way[1:, 3:], way if self._foresees else None)
+        predicted = np.stack(path)
+        return Plan(predicted[1:, 3:], predicted if self._predicts else None)
 
 
 class FailingWalker(Walker):
-    """Fails when told to: `trouble` is what goes wrong with the next plan; `failed` is what did."""
+    """Planner that fails on demand: `trouble` is the fault of the next plan, `failed` lists past faults."""
 
     def __init__(self, sim, **options) -> None:
         super().__init__(**options)
         self._sim = sim
         self.trouble: str | None = None
         self.failed: list[str] = []
-        self.asked: list[tuple[float, int]] = []
+        self.requests: list[tuple[float, int]] = []
 
     def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
-        self.asked.append((self._sim.now, steps))
+        self.requests.append((self._sim.now, steps))
         trouble, self.trouble = self.trouble, None
         if trouble is not None:
             self.failed.append(trouble)

@@ -1,4 +1,4 @@
-"""Tests for calibration.py, and for the calibration that comes with the shipped policy."""
+"""Tests for inference/calibration.py, and for the calibration of the shipped policy."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from nsde_policy.training.run import calibrate
 from tests.helpers.numpy_planner import CALIBRATION, SPEC
 
 
-def measured(seed=0, n=4000):
+def measure_calibration(seed=0, n=4000):
     rng = np.random.default_rng(seed)
     actions = 50 + np.cumsum(rng.normal(0, 1, (n, 2)), axis=0) % 20
     before = np.concatenate([actions[:1], actions[:-1]])
@@ -23,21 +23,21 @@ def measured(seed=0, n=4000):
     return Calibration.measure(SPEC, states, actions, [n // 2, n], rate_hz=10.0), states
 
 
-def test_one_demonstrated_state_in_a_thousand_is_unfamiliar_and_a_strange_one_is():
-    calibration, states = measured()
-    familiarity = NoveltyDetector(calibration, SPEC)
-    strange = [familiarity.is_novel(familiarity.distance(state)) for state in states]
-    assert sum(strange) == pytest.approx(4, abs=1)
-    torn = states[0].copy()
-    torn[3:] += 30  # a command far from where the robot is
-    assert familiarity.is_novel(familiarity.distance(torn))
+def test_one_demonstrated_state_in_a_thousand_and_a_shifted_one_are_novel():
+    calibration, states = measure_calibration()
+    detector = NoveltyDetector(calibration, SPEC)
+    novel = [detector.is_novel(detector.distance(state)) for state in states]
+    assert sum(novel) == pytest.approx(4, abs=1)
+    shifted = states[0].copy()
+    shifted[3:] += 30  # a command far from where the robot is
+    assert detector.is_novel(detector.distance(shifted))
 
 
-def test_angles_are_familiar_whatever_their_turn():
-    calibration, states = measured()
-    familiarity, turned = NoveltyDetector(calibration, SPEC), states[5].copy()
+def test_distance_ignores_full_turns_of_an_angle():
+    calibration, states = measure_calibration()
+    detector, turned = NoveltyDetector(calibration, SPEC), states[5].copy()
     turned[2] += 2 * np.pi
-    assert familiarity.distance(turned) == pytest.approx(familiarity.distance(states[5]))
+    assert detector.distance(turned) == pytest.approx(detector.distance(states[5]))
 
 
 def test_steps_do_not_span_two_episodes():
@@ -47,14 +47,14 @@ def test_steps_do_not_span_two_episodes():
     assert found.step == found.acceleration == SPEC.increment_std[3:]
 
 
-def test_a_run_without_calibration_is_limited_by_its_own_steps(tmp_path):
+def test_calibration_defaults_to_multiples_of_the_increment_std(tmp_path):
     found = Calibration.read(tmp_path, SPEC)
     assert found.step == tuple(FALLBACK_STEPS * std for std in SPEC.increment_std[3:])
     assert not NoveltyDetector(found, SPEC).is_novel(1e9)
 
 
-def test_it_survives_the_disk_and_refuses_what_is_damaged_or_of_another_run(tmp_path):
-    calibration, _ = measured()
+def test_calibration_survives_a_file_and_invalid_files_raise(tmp_path):
+    calibration, _ = measure_calibration()
     (tmp_path / CALIBRATION_FILE).write_text(calibration.to_json())
     assert Calibration.read(tmp_path, SPEC) == calibration
     other = replace(SPEC, act_dim=1, obs_dim=4, first_action_from=())
@@ -70,7 +70,7 @@ def test_it_survives_the_disk_and_refuses_what_is_damaged_or_of_another_run(tmp_
     assert CALIBRATION.check(SPEC) is CALIBRATION
 
 
-def test_the_shipped_calibration_is_that_of_the_human_demonstrations(human_demos):
+def test_shipped_calibration_matches_the_human_demonstrations(human_demos):
     record = RunDirectory(SHIPPED_POLICY).read_record()
     demos = load_training_demos(record.config.demos, human_demos)
     assert demos.fingerprint == record.demos.fingerprint

@@ -1,4 +1,4 @@
-"""Tests for observation.py, and for what a policy makes of observations in every form."""
+"""Tests for inference/observation.py: accepted types of observations, and errors."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def policy() -> Policy:
     return Policy.from_pretrained()
 
 
-def forms(obs):
+def list_forms(obs):
     yield obs
     yield obs.tolist()
     yield torch.from_numpy(obs)
@@ -26,9 +26,9 @@ def forms(obs):
     yield {"observation.state": obs[:2], "observation.environment_state": obs[2:], "task": "push"}
 
 
-def test_an_observation_means_the_same_in_every_form(policy):
+def test_arrays_lists_tensors_and_mappings_give_the_same_plan(policy):
     actions, chunks = [], []
-    for obs in forms(START):
+    for obs in list_forms(START):
         policy.reset(seed=3)
         actions.append(policy.select_action(obs))
         chunks.append(policy.predict_action_chunk(obs, generator=torch.Generator().manual_seed(0)))
@@ -36,7 +36,7 @@ def test_an_observation_means_the_same_in_every_form(policy):
     assert all(np.array_equal(chunk, chunks[0]) for chunk in chunks)
 
 
-def test_a_batch_of_observations_gives_a_batch_of_chunks(policy):
+def test_batch_of_observations_gives_a_batch_of_chunks(policy):
     many = np.stack([START, START + 3, START - 3])
     chunks = policy.predict_action_chunk(many, generator=torch.Generator().manual_seed(0))
     assert chunks.shape == (3, 8, 2)
@@ -68,19 +68,19 @@ def test_a_batch_of_observations_gives_a_batch_of_chunks(policy):
         (np.array([START, START * np.nan]), "must be finite"),
     ],
 )
-def test_what_is_no_observation_is_refused_in_one_line(policy, obs, message):
-    with pytest.raises(PolicyInputError, match=message) as refused:
+def test_invalid_observations_raise_one_line_errors(policy, obs, message):
+    with pytest.raises(PolicyInputError, match=message) as raised:
         policy.predict_action_chunk(obs)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(raised.value)
 
 
-def test_a_number_a_little_outside_the_demonstrations_can_be_right():
+def test_only_values_far_outside_the_demonstrated_range_are_implausible():
     assert find_implausible(np.array([-20.0, 130.0, -3.0]), SPEC) is None
     assert "was in [0, 100]" in find_implausible(np.array([-101.0, 50.0, 0.0]), SPEC)
     assert "radians" in find_implausible(np.array([50.0, 50.0, 90.0]), SPEC)
 
 
-def test_a_half_precision_of_networks_is_read_as_the_numbers_it_holds():
+def test_bfloat16_tensors_are_accepted():
     half = torch.tensor([1.5, -2.25, 3.0], dtype=torch.bfloat16)
     assert parse_observation(half, SPEC).tolist() == [1.5, -2.25, 3.0]
 
@@ -95,12 +95,12 @@ def test_a_half_precision_of_networks_is_read_as_the_numbers_it_holds():
         np.array([["a", "b"], ["c", "d"]] * 9),
     ],
 )
-def test_what_is_no_real_number_is_refused_in_one_line(obs):
-    with pytest.raises(PolicyInputError, match="observation must hold numbers, got") as refused:
+def test_complex_numbers_and_text_raise_one_line_errors(obs):
+    with pytest.raises(PolicyInputError, match="observation must hold numbers, got") as raised:
         parse_observation(obs, SPEC)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(raised.value)
 
 
-def test_one_observation_is_not_a_batch():
+def test_parse_observation_rejects_batches():
     with pytest.raises(PolicyInputError, match=r"shape \(3,\), got \(1, 3\)"):
         parse_observation(np.zeros((1, 3)), SPEC)

@@ -23,14 +23,14 @@ def thread():
     assert thread.close(30)
 
 
-def blocked(thread):
-    """Occupy the thread; returns the event that frees it and the future of the job."""
+def block(thread):
+    """Block the thread with a job; return the event that unblocks it and the future of the job."""
     started, go = threading.Event(), threading.Event()
 
     def job():
         started.set()
         assert go.wait(30)
-        return "freed"
+        return "unblocked"
 
     future = thread.submit(job)
     assert started.wait(30)
@@ -45,17 +45,17 @@ def test_jobs_run_in_order_in_one_other_thread(thread):
     assert len({ident for _, ident in ran} | {threading.get_ident()}) == 2
 
 
-def test_a_result_can_be_polled_without_blocking(thread):
-    go, future = blocked(thread)
+def test_result_can_be_polled_without_blocking(thread):
+    go, future = block(thread)
     assert not future.done()
     with pytest.raises(TimeoutError):
         future.result(0)
     go.set()
-    assert future.result(30) == "freed"
+    assert future.result(30) == "unblocked"
 
 
-def test_a_waiting_job_can_be_cancelled_and_a_running_one_cannot(thread):
-    go, running = blocked(thread)
+def test_only_waiting_jobs_can_be_cancelled(thread):
+    go, running = block(thread)
     ran = []
     waiting = thread.submit(lambda: ran.append(1))
     assert waiting.cancel()
@@ -63,11 +63,11 @@ def test_a_waiting_job_can_be_cancelled_and_a_running_one_cannot(thread):
     go.set()
     assert thread.submit(lambda: "next").result(30) == "next"
     assert ran == []
-    assert running.result() == "freed"
+    assert running.result() == "unblocked"
 
 
 @pytest.mark.parametrize("error", [RuntimeError("broken"), SystemExit(3), KeyboardInterrupt()])
-def test_any_exception_of_a_job_is_in_its_future_and_the_next_job_runs(thread, error):
+def test_exception_of_a_job_is_in_its_future_and_the_next_job_runs(thread, error):
     def fail():
         raise error
 
@@ -75,7 +75,7 @@ def test_any_exception_of_a_job_is_in_its_future_and_the_next_job_runs(thread, e
     assert thread.submit(lambda: 1).result(30) == 1
 
 
-def test_a_future_can_be_awaited(thread):
+def test_future_can_be_awaited(thread):
     async def plan():
         return await asyncio.wait_for(asyncio.wrap_future(thread.submit(lambda: 7)), 30)
 
@@ -84,7 +84,7 @@ def test_a_future_can_be_awaited(thread):
 
 def test_busy_time_counts_the_running_job_only(thread):
     assert thread.busy_s == 0.0
-    go, future = blocked(thread)
+    go, future = block(thread)
     before = thread.busy_s
     time.sleep(0.02)
     assert thread.busy_s >= before + 0.02
@@ -96,9 +96,9 @@ def test_busy_time_counts_the_running_job_only(thread):
     assert thread.busy_s == 0.0
 
 
-def test_closing_runs_what_is_queued_and_then_refuses_jobs():
+def test_close_finishes_queued_jobs_and_rejects_new_ones():
     thread = PlannerThread()
-    go, _ = blocked(thread)
+    go, _ = block(thread)
     queued = thread.submit(lambda: "queued")
     assert not thread.close()
     with pytest.raises(RuntimeError, match="closed and takes no jobs"):
@@ -108,7 +108,7 @@ def test_closing_runs_what_is_queued_and_then_refuses_jobs():
     assert queued.result(0) == "queued"
 
 
-def test_a_closed_thread_is_released_together_with_the_results_it_made():
+def test_closed_thread_and_its_results_are_garbage_collected():
     class Result:
         pass
 
@@ -137,12 +137,12 @@ started.wait(30)
 
 
 @pytest.mark.parametrize(("timeout", "job", "printed"), [(60, 0.3, "finished\n"), (0.1, 600, "")])
-def test_the_program_exits_after_the_running_job_but_does_not_wait_for_one_that_hangs(timeout, job, printed):
+def test_exit_waits_for_a_running_job_up_to_the_timeout(timeout, job, printed):
     code = AT_EXIT.format(timeout=timeout, job=job)
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, printed, "")
 
 
-def test_the_module_imports_no_torch():
+def test_module_imports_no_torch():
     code = "import sys, nsde_policy.inference.worker; assert not {'torch', 'websockets'} & {*sys.modules}"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -1,4 +1,4 @@
-"""Tests for training/dataset.py: transitions and windows cut from demonstrations."""
+"""Tests for training/dataset.py: transitions and windows of demonstrations."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from nsde_policy.training.dataset import build_states, build_transitions, build_
 LENGTHS = st.lists(st.integers(2, 12), min_size=1, max_size=6)
 
 
-def labelled(lengths: list[int]) -> Demonstrations:
+def make_labelled_demos(lengths: list[int]) -> Demonstrations:
     """Return demonstrations whose observations are (episode, step) and actions (1000 + episode, step)."""
     rows = np.array([(e, t) for e, length in enumerate(lengths) for t in range(length)], np.float32)
     return Demonstrations(obs=rows, act=rows + np.array([1000, 0]), episode_ends=np.cumsum(lengths))
@@ -22,7 +22,7 @@ def labelled(lengths: list[int]) -> Demonstrations:
 
 @given(LENGTHS, st.integers(1, 4))
 def test_pairs_and_histories_stay_within_one_episode(lengths: list[int], history: int) -> None:
-    pairs = build_transitions(labelled(lengths), first_action_from=(), history=history)
+    pairs = build_transitions(make_labelled_demos(lengths), first_action_from=(), history=history)
 
     assert len(pairs) == sum(lengths) - len(lengths)
     seen = pairs.x.numpy().reshape(len(pairs), history, 4)
@@ -35,8 +35,8 @@ def test_pairs_and_histories_stay_within_one_episode(lengths: list[int], history
 
 
 @given(LENGTHS)
-def test_a_state_holds_the_previous_action_and_the_next_state_the_action_to_send(lengths: list[int]) -> None:
-    pairs = build_transitions(labelled(lengths), first_action_from=(1, 0))
+def test_state_holds_the_previous_action_and_next_state_the_current_one(lengths: list[int]) -> None:
+    pairs = build_transitions(make_labelled_demos(lengths), first_action_from=(1, 0))
     x, x_next = pairs.x.numpy(), pairs.x_next.numpy()
 
     first = x[:, 1] == 0
@@ -48,23 +48,23 @@ def test_a_state_holds_the_previous_action_and_the_next_state_the_action_to_send
     np.testing.assert_array_equal(x_next[:, 3], x[:, 1])
 
 
-def test_the_action_before_the_first_is_zero_without_columns() -> None:
-    demos = labelled([3, 2])
+def test_action_before_the_first_is_zero_without_columns() -> None:
+    demos = make_labelled_demos([3, 2])
     np.testing.assert_array_equal(build_states(demos, ())[demos.starts, 2:], 0)
 
 
 @pytest.mark.parametrize("columns", [(0,), (0, 2), (-1, 0)])
 def test_wrong_columns_for_the_first_action_are_rejected(columns: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError, match="2 observation columns from 0 to 1"):
-        build_states(labelled([3]), columns)
+        build_states(make_labelled_demos([3]), columns)
 
 
 def test_history_of_zero_is_rejected() -> None:
     with pytest.raises(ConfigError, match="at least 1, got 0"):
-        build_transitions(labelled([3]), first_action_from=(), history=0)
+        build_transitions(make_labelled_demos([3]), first_action_from=(), history=0)
 
 
-def test_increments_of_angles_have_no_full_turn() -> None:
+def test_increments_of_angles_have_no_jumps() -> None:
     true = np.arange(40)[:, None] * 0.5
     wrapped = np.concatenate([true, true], axis=1) % (2 * np.pi)
     demos = Demonstrations(obs=wrapped, act=wrapped, episode_ends=[20, 40], angles=(1,), act_angles=(0,))
@@ -80,7 +80,7 @@ def test_increments_of_angles_have_no_full_turn() -> None:
     np.testing.assert_array_equal(seen[:19, -1, :2], demos.obs[:19])
 
 
-def test_human_demonstrations_never_turn_the_block_fast(human_demos: Path) -> None:
+def test_block_turns_slowly_in_human_demonstrations(human_demos: Path) -> None:
     def largest_turn(angles: tuple[int, ...]) -> tuple[int, float]:
         demos = load_demonstrations(human_demos, angles=angles)
         pairs = build_transitions(demos, first_action_from=(0, 1))
@@ -90,8 +90,8 @@ def test_human_demonstrations_never_turn_the_block_fast(human_demos: Path) -> No
     assert largest_turn(())[1] > 6, "without the angle, wrapping looks like a full turn"
 
 
-def test_a_final_action_is_weighted_and_its_unrecorded_observation_is_not() -> None:
-    demos = labelled([3, 5])
+def test_final_actions_are_weighted_and_unrecorded_observations_are_ignored() -> None:
+    demos = make_labelled_demos([3, 5])
     plain = build_transitions(demos, first_action_from=())
     pairs = build_transitions(demos, first_action_from=(), final_action_weight=7.0)
 
@@ -123,7 +123,11 @@ def test_windows_equal_those_of_diffusion_policy(
     horizon = history - 1 + chunk + extra
 
     windows = build_windows(
-        labelled(lengths), first_action_from=(), horizon=horizon, history=history, n_action_steps=chunk
+        make_labelled_demos(lengths),
+        first_action_from=(),
+        horizon=horizon,
+        history=history,
+        n_action_steps=chunk,
     )
 
     expected = [
@@ -136,7 +140,7 @@ def test_windows_equal_those_of_diffusion_policy(
     np.testing.assert_array_equal(seen, windows.actions.numpy()[:, :history] - [1000, 0])
 
 
-def test_no_window_holds_a_jump_of_an_angle() -> None:
+def test_windows_have_no_jumps_of_angles() -> None:
     wrapped = np.arange(60)[:, None] * 0.5 % (2 * np.pi)
     demos = Demonstrations(obs=wrapped, act=wrapped, episode_ends=[30, 60], angles=(0,), act_angles=(0,))
 
@@ -155,5 +159,9 @@ def test_window_sizes_that_do_not_fit_are_rejected(sizes: tuple[int, int, int]) 
     horizon, history, chunk = sizes
     with pytest.raises(ConfigError, match="<= horizon"):
         build_windows(
-            labelled([5]), first_action_from=(), horizon=horizon, history=history, n_action_steps=chunk
+            make_labelled_demos([5]),
+            first_action_from=(),
+            horizon=horizon,
+            history=history,
+            n_action_steps=chunk,
         )

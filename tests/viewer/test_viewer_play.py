@@ -123,7 +123,7 @@ def test_block_can_be_dragged_while_paused(app: PlayApp):
     assert run(app, 5)["last"] == after["last"]
 
 
-def test_two_lanes_start_alike_and_a_drag_moves_both_or_one(app: PlayApp):
+def test_two_lanes_start_in_the_same_state_and_a_drag_moves_both_or_one(app: PlayApp):
     frame = run(app, Choose(("shipped", "neighbours")))
     assert frame["lanes"][0]["trail"] == frame["lanes"][1]["trail"]
     both = run(app, 3, Hold(1, "block", 200.0, 380.0, 0.5), 2, Release(), 1)

@@ -19,11 +19,11 @@ def test_settings_survive_json():
     assert WindowConfig.from_json(WindowConfig(horizon=3).to_json()) == WindowConfig(horizon=3)
 
 
-def test_missing_settings_take_their_defaults_and_whole_numbers_are_numbers():
+def test_missing_settings_take_defaults_and_integers_become_floats():
     assert NeuralSDEConfig.from_dict({"dt": 2}) == NeuralSDEConfig(dt=2.0)
 
 
-def test_an_unknown_setting_is_refused_naming_the_nearest():
+def test_unknown_setting_raises_and_names_the_closest():
     with pytest.raises(ConfigError, match="NetworkConfig has no setting 'widht'; the closest is 'width'"):
         NeuralSDEConfig.from_dict({"network": {"widht": 3}})
     with pytest.raises(ConfigError, match="Sampling has no setting 'alpha'; it has no settings"):
@@ -39,13 +39,13 @@ def test_an_unknown_setting_is_refused_naming_the_nearest():
         ({"network": 3}, "network must be NetworkConfig"),
     ],
 )
-def test_a_value_of_the_wrong_kind_is_refused(values: dict[str, object], message: str):
+def test_value_of_the_wrong_type_raises(values: dict[str, object], message: str):
     with pytest.raises(ConfigError, match=message):
         NeuralSDEConfig.from_dict(values)
 
 
 @pytest.mark.parametrize("text", ["{", "[1]"])
-def test_text_that_is_no_json_object_is_refused(text: str):
+def test_text_other_than_a_json_object_raises(text: str):
     with pytest.raises(ConfigError, match="JSON"):
         TrainConfig.from_json(text)
 
@@ -63,12 +63,12 @@ def test_text_that_is_no_json_object_is_refused(text: str):
         ({"dt": math.nan}, "dt > 0"),
     ],
 )
-def test_combinations_that_cannot_work_are_refused(changes: dict[str, object], message: str):
+def test_invalid_combinations_raise(changes: dict[str, object], message: str):
     with pytest.raises(ConfigError, match=message):
         NeuralSDEConfig(**changes)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["steps", "batch_size", "learning_rate", "clip"])
-def test_training_needs_positive_numbers(name: str):
+def test_zero_training_settings_raise(name: str):
     with pytest.raises(ConfigError, match=name):
         dataclasses.replace(TrainConfig(), **{name: 0})

@@ -18,8 +18,8 @@ pytestmark = pytest.mark.gpu
 CONFIG = TrainConfig(steps=60, batch_size=256, learning_rate=3e-3, ema=0.9, log_every=20)
 
 
-def circle() -> Transitions:
-    """Points that move around a circle, a tenth of a radian per period, with a little noise."""
+def make_circle() -> Transitions:
+    """Make points that move around a circle by a tenth of a radian per period, with some noise."""
     generator = torch.Generator().manual_seed(0)
     angle = 2 * math.pi * torch.rand(2000, generator=generator)
     x, x_next = (torch.stack([a.cos(), a.sin()], -1) for a in (angle, angle + 0.1))
@@ -27,20 +27,20 @@ def circle() -> Transitions:
 
 
 def build(dropout: float = 0.1) -> NeuralSDE:
-    data = circle()
+    data = make_circle()
     network = NetworkConfig(width=64, depth=2, dropout=dropout)
     config = NeuralSDEConfig(history=1, noise=0.5, network=network)
     generator = torch.Generator().manual_seed(0)
     return NeuralSDE(config, measure_state(data.x, data.x_next), generator=generator).to("cuda")
 
 
-def weights(model: NeuralSDE) -> torch.Tensor:
+def flatten_weights(model: NeuralSDE) -> torch.Tensor:
     return torch.nn.utils.parameters_to_vector(model.parameters()).detach().cpu()
 
 
-def test_the_captured_step_gives_the_weights_of_the_uncaptured_one(monkeypatch: pytest.MonkeyPatch):
+def test_captured_step_gives_the_weights_of_the_eager_step(monkeypatch: pytest.MonkeyPatch):
     captured = build()
-    training = Training(captured, circle(), CONFIG, seed=1)
+    training = Training(captured, make_circle(), CONFIG, seed=1)
     training.advance(CONFIG.steps)
     assert training._run is not None
     assert training._run._graph is not None
@@ -48,45 +48,47 @@ def test_the_captured_step_gives_the_weights_of_the_uncaptured_one(monkeypatch: 
 
     monkeypatch.setattr(StageRun, "EAGER_STEPS", CONFIG.steps)
     eager = build()
-    training = Training(eager, circle(), CONFIG, seed=1)
+    training = Training(eager, make_circle(), CONFIG, seed=1)
     training.advance(CONFIG.steps)
     assert training._run is not None
     assert training._run._graph is None
     training.finish()
 
-    moved = (weights(captured) - weights(build())).abs().max()
+    moved = (flatten_weights(captured) - flatten_weights(build())).abs().max()
     assert moved > 0.01
-    torch.testing.assert_close(weights(captured), weights(eager), atol=1e-3 * float(moved), rtol=1e-3)
+    torch.testing.assert_close(
+        flatten_weights(captured), flatten_weights(eager), atol=1e-3 * float(moved), rtol=1e-3
+    )
 
 
 def test_another_seed_gives_other_weights():
     one, other = build(), build()
-    fit(one, circle(), CONFIG, seed=1)
-    fit(other, circle(), CONFIG, seed=2)
-    assert (weights(one) - weights(other)).abs().max() > 1e-3
+    fit(one, make_circle(), CONFIG, seed=1)
+    fit(other, make_circle(), CONFIG, seed=2)
+    assert (flatten_weights(one) - flatten_weights(other)).abs().max() > 1e-3
 
 
 def test_training_in_bf16_lowers_the_loss_and_stays_finite():
     config = dataclasses.replace(CONFIG, steps=300, precision="bf16")
     half, full = build(), build()
-    record = fit(half, circle(), config, seed=1)
+    record = fit(half, make_circle(), config, seed=1)
     for values in record.losses.values():
         assert all(map(math.isfinite, values))
     assert record.losses["flow"][-1] < 0.5 * record.losses["flow"][0]
     assert all(parameter.dtype == torch.float32 for parameter in half.parameters())
-    fit(full, circle(), dataclasses.replace(config, precision="tf32"), seed=1)
-    assert not torch.equal(weights(half), weights(full))
+    fit(full, make_circle(), dataclasses.replace(config, precision="tf32"), seed=1)
+    assert not torch.equal(flatten_weights(half), flatten_weights(full))
 
 
-def test_a_resumed_run_continues_like_an_uninterrupted_one():
+def test_resumed_run_ends_with_the_weights_of_an_uninterrupted_one():
     whole = build()
-    fit(whole, circle(), CONFIG, seed=1)
+    fit(whole, make_circle(), CONFIG, seed=1)
 
-    first = Training(build(), circle(), CONFIG, seed=1)
+    first = Training(build(), make_circle(), CONFIG, seed=1)
     first.advance(30)
     resumed = build()
-    second = Training(resumed, circle(), CONFIG, seed=1)
+    second = Training(resumed, make_circle(), CONFIG, seed=1)
     second.restore(first.state())
     second.advance(30)
     second.finish()
-    torch.testing.assert_close(weights(resumed), weights(whole), atol=1e-3, rtol=1e-2)
+    torch.testing.assert_close(flatten_weights(resumed), flatten_weights(whole), atol=1e-3, rtol=1e-2)

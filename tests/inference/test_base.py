@@ -1,4 +1,4 @@
-"""Tests for acting.py: the same policy here, as a graph and behind a server, in the same control loop."""
+"""Tests for inference/base.py: one policy in torch, as an ONNX graph and behind a server."""
 
 import inspect
 from collections.abc import Iterator
@@ -18,25 +18,27 @@ from nsde_policy.inference.policy import Policy
 from tests.helpers.numpy_planner import Sim
 from tests.helpers.policy_servers import serve_in_thread
 
+pytestmark = pytest.mark.slow  # the fixture exports a policy
+
 START = np.array([235.0, 124.0, 299.6, 145.2, 5.378])
-STRANGE = np.array([510.0, 20.0, 30.0, 480.0, 1.0])
-KINDS = ["here", "graph", "remote"]
+UNFAMILIAR = np.array([510.0, 20.0, 30.0, 480.0, 1.0])
+KINDS = ["local", "graph", "remote"]
 
 
 @pytest.fixture(scope="module")
 def policies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, BasePolicy]]:
-    """The shipped policy in three places."""
-    here = Policy.from_pretrained()
+    """Yield the shipped policy in torch, as an ONNX graph and behind a server."""
+    local = Policy.from_pretrained()
     file: Path = tmp_path_factory.mktemp("exported") / "policy.onnx"
-    export_policy(here, file, steps=9, cases=4)
+    export_policy(local, file, steps=9, cases=4)
     with (
-        serve_in_thread(here, calibration=here.calibration) as running,
+        serve_in_thread(local, calibration=local.calibration) as running,
         RemotePolicy.connect(running.url, deadline_s=5, timeout_s=10) as remote,
     ):
-        yield {"here": here, "graph": RuntimePolicy.load(file), "remote": remote}
+        yield {"local": local, "graph": RuntimePolicy.load(file), "remote": remote}
 
 
-def in_a_loop(policy: BasePolicy, n: int, **settings) -> tuple[Session, list[np.ndarray]]:
+def run_session(policy: BasePolicy, n: int, **settings) -> tuple[Session, list[np.ndarray]]:
     sim = Sim()
     session = Session(policy, SessionConfig(**settings), calibration=policy.calibration, clock=sim.clock)
     sigmas = []
@@ -48,52 +50,53 @@ def in_a_loop(policy: BasePolicy, n: int, **settings) -> tuple[Session, list[np.
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_its_rate_its_limits_and_what_is_familiar_come_with_it(policies, kind):
-    ours, theirs = policies["here"], policies[kind]
+def test_calibration_sets_rate_limits_and_out_of_distribution_score(policies, kind):
+    ours, theirs = policies["local"], policies[kind]
     assert theirs.calibration == ours.calibration
     assert theirs.calibration.rate_hz == 10
     with theirs.session(rate_hz=50, deadline_s=0.5, limits="from_demos", on_fault="hold") as session:
-        here = ours.session(rate_hz=50)
-        assert np.array_equal(session.resolved.limits.speed, here.resolved.limits.speed)
-        assert np.array_equal(session.resolved.limits.acceleration, here.resolved.limits.acceleration)
+        local = ours.session(rate_hz=50)
+        assert np.array_equal(session.resolved.limits.speed, local.resolved.limits.speed)
+        assert np.array_equal(session.resolved.limits.acceleration, local.resolved.limits.acceleration)
         assert session.resolved.policy_hz == 10
-    known, _ = in_a_loop(theirs, 1)
-    assert known.last.ood == in_a_loop(ours, 1)[0].last.ood
+    known, _ = run_session(theirs, 1)
+    assert known.last.ood == run_session(ours, 1)[0].last.ood
     assert not known.last.is_ood
-    strange = Session(theirs, SessionConfig(fault_when_ood=True), calibration=theirs.calibration)
-    strange.step(STRANGE)
-    assert strange.last.is_ood
-    assert strange.report().faults["unfamiliar_state"] == 1
+    unfamiliar = Session(theirs, SessionConfig(fault_when_ood=True), calibration=theirs.calibration)
+    unfamiliar.step(UNFAMILIAR)
+    assert unfamiliar.last.is_ood
+    assert unfamiliar.report().faults["unfamiliar_state"] == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_says_how_unsure_its_commands_are(policies, kind):
-    _, ours = in_a_loop(policies["here"], 3, deadline_s=10.0)
-    session, theirs = in_a_loop(policies[kind], 3, deadline_s=10.0)
+def test_session_reports_the_std_of_its_commands(policies, kind):
+    _, ours = run_session(policies["local"], 3, deadline_s=10.0)
+    session, theirs = run_session(policies[kind], 3, deadline_s=10.0)
     assert session.report().faults == {}
     assert not np.allclose(theirs[0], session._increment_std), (
-        "a σ of its own, not what commands change in general"
+        "expected the σ of the plan, not the std of increments"
     )
-    np.testing.assert_allclose(theirs[0], ours[0], rtol=1e-3)  # from the same state, so the noise has no say
+    # The first σ is that of the same state, so it does not depend on the noise.
+    np.testing.assert_allclose(theirs[0], ours[0], rtol=1e-3)
     assert (theirs[2] > theirs[0]).all()
 
 
-def test_the_policy_there_says_bit_for_bit_what_it_says_here(policies):
-    memory = policies["here"].spec.new_history()
-    memory.add_observation(START)
-    ours, theirs = (policies[k].plan_from(memory.states(), steps=9, seed=3) for k in ("here", "remote"))
-    for here, there in zip(ours, theirs, strict=True):
-        assert here.tobytes() == there.tobytes()
+def test_remote_plan_equals_the_local_one_exactly(policies):
+    history = policies["local"].spec.new_history()
+    history.add_observation(START)
+    ours, theirs = (policies[k].plan_from(history.states(), steps=9, seed=3) for k in ("local", "remote"))
+    for local, there in zip(ours, theirs, strict=True):
+        assert local.tobytes() == there.tobytes()
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_same_calls_open_a_session_and_the_same_mistakes_are_refused(policies, kind):
+def test_every_policy_has_the_same_interface_and_errors(policies, kind):
     policy = policies[kind]
     assert inspect.signature(type(policy).session) == inspect.signature(BasePolicy.session)
-    memory = policy.spec.new_history()
-    memory.add_observation(START)
-    states = memory.states()
-    for mistake, match in (
+    history = policy.spec.new_history()
+    history.add_observation(START)
+    states = history.states()
+    for change, match in (
         ({"steps": 2.5}, "steps must be a whole number, got 2.5"),
         ({"seed": "a"}, "seed must be a whole number, got 'a'"),
         ({"seed": -1}, "between 0 and"),
@@ -102,7 +105,7 @@ def test_the_same_calls_open_a_session_and_the_same_mistakes_are_refused(policie
         ({"states": "x"}, "states must be numbers"),
         ({"states": states * 1j}, "states must be numbers"),
     ):
-        call = {"states": states, "steps": 4, "seed": 0} | mistake
+        call = {"states": states, "steps": 4, "seed": 0} | change
         with pytest.raises(PolicyInputError, match=match):
             policy.plan_from(call.pop("states"), **call)
     with pytest.raises(PolicyInputError, match="degrees"):
@@ -114,7 +117,7 @@ def test_the_same_calls_open_a_session_and_the_same_mistakes_are_refused(policie
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_batch_of_one_gets_a_batch_of_one_and_a_larger_one_is_refused(policies, kind):
+def test_select_action_accepts_batches_of_one_only(policies, kind):
     policy = policies[kind]
     policy.reset(seed=4)
     alone = [policy.select_action(START) for _ in range(2)]
@@ -128,29 +131,29 @@ def test_a_batch_of_one_gets_a_batch_of_one_and_a_larger_one_is_refused(policies
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_chunks_come_for_one_observation_or_a_batch_with_the_noise_of_a_generator(policies, kind):
+def test_predict_action_chunk_accepts_batches_and_a_generator(policies, kind):
     policy = policies[kind]
     many = np.stack([START, START + 3])
 
-    def noise(seed: int):
-        return torch.Generator().manual_seed(seed) if kind == "here" else np.random.default_rng(seed)
+    def make_generator(seed: int):
+        return torch.Generator().manual_seed(seed) if kind == "local" else np.random.default_rng(seed)
 
-    one = policy.predict_action_chunk(START, generator=noise(0))
-    chunks = policy.predict_action_chunk(many, generator=noise(0))
+    one = policy.predict_action_chunk(START, generator=make_generator(0))
+    chunks = policy.predict_action_chunk(many, generator=make_generator(0))
     assert (one.shape, chunks.shape) == ((8, 2), (2, 8, 2))
     np.testing.assert_allclose(chunks[0], one, atol=1e-3)
-    assert np.array_equal(chunks, policy.predict_action_chunk(many, generator=noise(0)))
-    assert not np.array_equal(chunks, policy.predict_action_chunk(many, generator=noise(1)))
-    twice = policy.predict_action_chunk(np.stack([START, START]), generator=noise(0))
-    assert not np.array_equal(twice[0], twice[1]), "each row has noise of its own"
-    wanted = "torch" if kind == "here" else "numpy"
+    assert np.array_equal(chunks, policy.predict_action_chunk(many, generator=make_generator(0)))
+    assert not np.array_equal(chunks, policy.predict_action_chunk(many, generator=make_generator(1)))
+    twice = policy.predict_action_chunk(np.stack([START, START]), generator=make_generator(0))
+    assert not np.array_equal(twice[0], twice[1]), "expected independent noise in each row"
+    wanted = "torch" if kind == "local" else "numpy"
     for wrong in (3, "a", np.random.RandomState(0)):
         with pytest.raises(PolicyInputError, match=f"{wanted} Generator, got {type(wrong).__name__}"):
             policy.predict_action_chunk(START, generator=wrong)
 
 
 @pytest.mark.parametrize("kind", KINDS[1:])
-def test_each_row_of_a_batch_has_the_noise_of_the_next_seed(policies, kind):
+def test_rows_of_a_batch_use_consecutive_seeds(policies, kind):
     policy, many = policies[kind], np.stack([START, START + 3])
     rows = [policy.predict_action_chunk(row, seed=7 + k) for k, row in enumerate(many)]
     assert np.array_equal(policy.predict_action_chunk(many, seed=7), rows)
@@ -159,8 +162,8 @@ def test_each_row_of_a_batch_has_the_noise_of_the_next_seed(policies, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_whole_numbers_of_numpy_are_whole_numbers(policies, kind):
-    memory = policies[kind].spec.new_history()
-    memory.add_observation(START)
-    plan = policies[kind].plan_from(memory.states(), steps=np.int64(3), seed=np.uint32(7))
+def test_numpy_integers_are_accepted(policies, kind):
+    history = policies[kind].spec.new_history()
+    history.add_observation(START)
+    plan = policies[kind].plan_from(history.states(), steps=np.int64(3), seed=np.uint32(7))
     assert plan.actions.shape == (3, 2)

@@ -1,4 +1,4 @@
-"""Tests for runs.py and checkpoint.py: training runs that survive being killed, damaged and resumed."""
+"""Tests for training/run.py and run_directory.py: interrupted, resumed and damaged training runs."""
 
 import json
 import math
@@ -17,7 +17,6 @@ import pytest
 import torch
 
 from nsde_policy.config import NetworkConfig, TrainConfig
-from nsde_policy.data import Demonstrations
 from nsde_policy.errors import CheckpointError, ConfigError, DivergedError
 from nsde_policy.inference.loading import load_model
 from nsde_policy.inference.policy import Policy
@@ -26,6 +25,7 @@ from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import RunDirectory, fingerprint
 from nsde_policy.training.dataset import build_training_data, measure_demonstrations
 from nsde_policy.training.run import train_run
+from tests.helpers.toy_problems import make_robot_demos
 
 TINY = RunConfig(
     demos=DemoConfig(final_action_weight=3.0),
@@ -34,115 +34,105 @@ TINY = RunConfig(
 )
 
 
-def robot() -> Demonstrations:
-    """Ten demonstrations of a robot that is not Push-T: 4-D observations (one angle), 3-D actions."""
-    rng = np.random.default_rng(0)
-    steps = rng.normal(size=(200, 4)).astype(np.float32) * 0.1
-    return Demonstrations(
-        obs=np.cumsum(steps, axis=0),
-        act=rng.normal(size=(200, 3)).astype(np.float32),
-        episode_ends=np.arange(20, 201, 20),
-        angles=(2,),
+def train(path: Path, config: RunConfig = TINY, **options: Any) -> RunDirectory:
+    return train_run(
+        make_robot_demos(), config, path, **{"task": "none", "seed": 1, "save_every_s": 0.0, **options}
     )
 
 
-def run(path: Path, config: RunConfig = TINY, **options: Any) -> RunDirectory:
-    return train_run(robot(), config, path, **{"task": "none", "seed": 1, "save_every_s": 0.0, **options})
-
-
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
-    return run(tmp_path_factory.mktemp("finished") / "run")
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    return train(tmp_path_factory.mktemp("finished") / "run")
 
 
-def test_a_run_holds_all_it_was_made_with_and_loads(finished: RunDirectory):
-    record = finished.read_record()
+def test_run_records_its_settings_and_loads(finished_run: RunDirectory):
+    record = finished_run.read_record()
     assert record.config == TINY
     assert (record.seed, record.task) == (1, "none")
-    assert record.demos.fingerprint == robot().fingerprint
+    assert record.demos.fingerprint == make_robot_demos().fingerprint
     assert {"torch", "numpy", "nsde_policy"} <= set(record.versions)
-    records = list(finished.read_metrics())
+    records = list(finished_run.read_metrics())
     assert [r["step"] for r in records] == [*range(7, 300, 7), 300]
     assert {"flow", "diffusion", "denoiser", "seconds"} <= set(records[0])
-    policy = Policy.from_pretrained(finished.path)
+    policy = Policy.from_pretrained(finished_run.path)
     assert policy.select_action(np.zeros(4)).shape == (3,)
     assert len(policy.calibration.mean) == 4 + 3 + 1  # an angle has two features
     with policy.session(rate_hz=40, policy_hz=20) as session:
         assert session.step(np.zeros(4)).shape == (3,)
 
 
-def test_a_killed_run_resumes_bit_for_bit(finished: RunDirectory, tmp_path: Path):
-    """Killed with SIGKILL at twenty random moments; loadable in between; the end is the same to the bit."""
-    path, dice = tmp_path / "run", random.Random(3)
+def test_killed_run_resumes_with_identical_weights(finished_run: RunDirectory, tmp_path: Path):
+    """Kill a run with SIGKILL at twenty random times; its weights can be loaded at any time."""
+    path, rng = tmp_path / "run", random.Random(3)
     kills = 0
     while kills < 20:
         child = os.fork()
         if child == 0:
             torch.set_num_threads(1)
-            run(path, resume=True)
+            train(path, resume=True)
             os._exit(0)
-        time.sleep(dice.uniform(0.0, 0.25))
+        time.sleep(rng.uniform(0.0, 0.25))
         os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
         if os.WIFSIGNALED(status):
             kills += 1
-        else:  # it was done before we struck: begin again
+        else:  # it finished before the signal: start again
             for file in path.iterdir():
                 file.unlink()
         if RunDirectory(path).model.exists():
             load_model(RunDirectory(path))
-    resumed = run(path, resume=True)
-    assert fingerprint(resumed.read_weights()) == fingerprint(finished.read_weights())
+    resumed = train(path, resume=True)
+    assert fingerprint(resumed.read_weights()) == fingerprint(finished_run.read_weights())
     steps = [record["step"] for record in resumed.read_metrics()]
     assert steps == sorted(set(steps))
     assert steps[-1] == 300
 
 
-def test_stopping_and_resuming_at_every_save_changes_nothing(finished: RunDirectory, tmp_path: Path):
+def test_stopped_run_resumes_with_identical_weights(finished_run: RunDirectory, tmp_path: Path):
     class StopError(Exception):
         pass
 
     def stop_at(step: int) -> Callable[[Any], None]:
-        def watch(progress: Any) -> None:
+        def monitor(progress: Any) -> None:
             if progress.step >= step:
                 raise StopError
 
-        return watch
+        return monitor
 
     for step in (7, 100, 290):
         with pytest.raises(StopError):
-            run(tmp_path / "run", resume=True, save_every_s=1e9, monitor=stop_at(step))
-    assert fingerprint(run(tmp_path / "run", resume=True).read_weights()) == fingerprint(
-        finished.read_weights()
+            train(tmp_path / "run", resume=True, save_every_s=1e9, monitor=stop_at(step))
+    assert fingerprint(train(tmp_path / "run", resume=True).read_weights()) == fingerprint(
+        finished_run.read_weights()
     )
 
 
-def test_ctrl_c_in_the_middle_of_a_step_saves_what_can_be_continued_bit_for_bit(
-    finished: RunDirectory, tmp_path: Path
+def test_run_interrupted_within_a_step_resumes_with_identical_weights(
+    finished_run: RunDirectory, tmp_path: Path
 ):
-    struck = 0
+    interrupted = 0
 
-    def strike(progress: Any) -> None:
-        nonlocal struck
-        if progress.step > 60 and not struck:
-            struck = 1
-            signal.setitimer(signal.ITIMER_REAL, 0.004)  # rings inside one of the next steps
+    def interrupt_soon(progress: Any) -> None:
+        nonlocal interrupted
+        if progress.step > 60 and not interrupted:
+            interrupted = 1
+            signal.setitimer(signal.ITIMER_REAL, 0.004)  # expires within one of the next steps
 
     before = signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
     try:
         with pytest.raises(KeyboardInterrupt, match=r"interrupted at step \d+; continue with --resume"):
-            run(tmp_path / "run", save_every_s=1e9, monitor=strike)
+            train(tmp_path / "run", save_every_s=1e9, monitor=interrupt_soon)
     finally:
         signal.signal(signal.SIGALRM, before)
-    assert struck
-    assert fingerprint(run(tmp_path / "run", resume=True).read_weights()) == fingerprint(
-        finished.read_weights()
+    assert interrupted
+    assert fingerprint(train(tmp_path / "run", resume=True).read_weights()) == fingerprint(
+        finished_run.read_weights()
     )
 
 
-def test_a_finished_run_resumes_to_itself(finished: RunDirectory):
-    before = fingerprint(finished.read_weights())
-    assert fingerprint(run(finished.path, resume=True).read_weights()) == before
+def test_resuming_a_finished_run_keeps_its_weights(finished_run: RunDirectory):
+    before = fingerprint(finished_run.read_weights())
+    assert fingerprint(train(finished_run.path, resume=True).read_weights()) == before
 
 
 def test_sequential_training_resumes_in_the_middle_of_a_stage(tmp_path: Path):
@@ -150,20 +140,22 @@ def test_sequential_training_resumes_in_the_middle_of_a_stage(tmp_path: Path):
         schedule="sequential", network=NetworkConfig(kind="separate", width=16, depth=1), history=1
     )
     config = replace(TINY, model=model)
-    whole = run(tmp_path / "whole", config)
+    whole = train(tmp_path / "whole", config)
 
     def stop(progress: Any) -> None:
         if progress.step > 150:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(tmp_path / "parts", config, save_every_s=1e9, monitor=stop)
-    parts = run(tmp_path / "parts", config, resume=True)
+        train(tmp_path / "parts", config, save_every_s=1e9, monitor=stop)
+    parts = train(tmp_path / "parts", config, resume=True)
     assert fingerprint(parts.read_weights()) == fingerprint(whole.read_weights())
 
 
-def test_another_seed_gives_another_run(finished: RunDirectory, tmp_path: Path):
-    assert fingerprint(run(tmp_path / "run", seed=2).read_weights()) != fingerprint(finished.read_weights())
+def test_another_seed_gives_other_weights(finished_run: RunDirectory, tmp_path: Path):
+    assert fingerprint(train(tmp_path / "run", seed=2).read_weights()) != fingerprint(
+        finished_run.read_weights()
+    )
 
 
 @pytest.mark.parametrize(
@@ -174,47 +166,50 @@ def test_another_seed_gives_another_run(finished: RunDirectory, tmp_path: Path):
         ({"resume": True, "config": replace(TINY, chunk=4)}, "other settings"),
     ],
 )
-def test_a_run_is_never_overwritten_by_another(finished: RunDirectory, options: Any, message: str):
-    before = finished.model.read_bytes()
+def test_existing_run_is_not_overwritten(finished_run: RunDirectory, options: Any, message: str):
+    before = finished_run.model.read_bytes()
     with pytest.raises(CheckpointError, match=message):
-        run(finished.path, **options)
-    assert finished.model.read_bytes() == before
+        train(finished_run.path, **options)
+    assert finished_run.model.read_bytes() == before
 
 
-def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path: Path):
-    (tmp_path / "thesis.tex").write_text("precious")
+def test_folder_with_other_files_is_rejected(tmp_path: Path):
+    (tmp_path / "thesis.tex").write_text("text")
     with pytest.raises(CheckpointError, match="not a run"):
-        run(tmp_path)
+        train(tmp_path)
 
 
-def test_a_diverging_run_keeps_its_last_good_state_and_names_the_cause(tmp_path: Path):
-    wild = replace(TINY, train=replace(TINY.train, learning_rate=1e12, clip=1e30, warmup=0.5))
+def test_diverging_run_raises_and_keeps_its_last_finite_state(tmp_path: Path):
+    diverging = replace(TINY, train=replace(TINY.train, learning_rate=1e12, clip=1e30, warmup=0.5))
     with pytest.raises(DivergedError, match=r"diverged before step \d+: .* lower train.learning-rate"):
-        run(tmp_path / "run", wild)
+        train(tmp_path / "run", diverging)
     kept = RunDirectory(tmp_path / "run")
     if kept.model.exists():
         load_model(kept)
     assert list(kept.read_metrics()) == [] or "flow" in next(kept.read_metrics())
 
 
-DAMAGES: dict[str, tuple[Callable[[RunDirectory], Any], str]] = {
+DAMAGE: dict[str, tuple[Callable[[RunDirectory], Any], str]] = {
     "no folder": (lambda r: [f.unlink() for f in r.path.iterdir()], "is not a run directory"),
     "config is not JSON": (lambda r: r.config.write_text("{"), "not valid JSON"),
     "config is a list": (lambda r: r.config.write_text("[]"), "expected a JSON object"),
-    "newer format": (lambda r: edit(r, format=9), "run format 9, this version reads 1"),
-    "unknown setting": (lambda r: edit(r, config={"modell": {}}), "closest is 'model'"),
-    "layout is null": (lambda r: edit(r, layout=None), "not a valid run record"),
-    "config is empty": (lambda r: edit(r, config=[]), "not a valid run record"),
-    "layout missing": (lambda r: edit(r, layout={}), "needs the setting 'obs_dim'"),
-    "bad statistics": (lambda r: edit(r, layout={**layout(r), "increment_std": [0.0] * 7}), "increment_std"),
+    "newer format": (lambda r: edit_config(r, format=9), "run format 9, this version reads 1"),
+    "unknown setting": (lambda r: edit_config(r, config={"modell": {}}), "closest is 'model'"),
+    "layout is null": (lambda r: edit_config(r, layout=None), "not a valid run record"),
+    "config is empty": (lambda r: edit_config(r, config=[]), "not a valid run record"),
+    "layout missing": (lambda r: edit_config(r, layout={}), "needs the setting 'obs_dim'"),
+    "bad statistics": (
+        lambda r: edit_config(r, layout={**read_layout(r), "increment_std": [0.0] * 7}),
+        "increment_std",
+    ),
     "weights missing": (lambda r: r.model.unlink(), "cannot read"),
     "weights truncated": (lambda r: r.model.write_bytes(r.model.read_bytes()[:-50]), "cannot read"),
     "weights empty": (lambda r: r.model.write_bytes(b""), "cannot read"),
-    "a pickle in disguise": (lambda r: r.model.write_bytes(b"\x80\x04cos\nsystem\n."), "cannot read"),
-    "wrong shapes": (lambda r: edit(r, width=32), "does not match its config.json"),
-    "not finite": (lambda r: poison(r), "not finite"),
-    "a torch file in disguise": (lambda r: torch.save(Payload(r.path), r.model), "cannot read"),
-    "a pickle with a payload": (
+    "weights are a pickle": (lambda r: r.model.write_bytes(b"\x80\x04cos\nsystem\n."), "cannot read"),
+    "wrong shapes": (lambda r: edit_config(r, width=32), "does not match its config.json"),
+    "not finite": (lambda r: insert_nan(r), "not finite"),
+    "weights are a torch file": (lambda r: torch.save(Payload(r.path), r.model), "cannot read"),
+    "weights are a pickle with a payload": (
         lambda r: r.model.write_bytes(pickle.dumps(Payload(r.path))),
         "cannot read",
     ),
@@ -224,29 +219,35 @@ DAMAGES: dict[str, tuple[Callable[[RunDirectory], Any], str]] = {
     ),
     "weights of 9 GiB": (lambda r: os.truncate(r.model, 9 * 2**30), "the limit is 8589934592"),
     "config of 17 MiB": (lambda r: os.truncate(r.config, 17 * 2**20), "the limit is 16777216"),
-    "weights are a pipe": (lambda r: pipe(r.model), "is not a regular file"),
-    "config is endless": (
+    "weights are a pipe": (lambda r: replace_by_pipe(r.model), "is not a regular file"),
+    "config is /dev/zero": (
         lambda r: r.config.unlink() or r.config.symlink_to("/dev/zero"),
         "not a regular file",
     ),
     "config nested deeply": (lambda r: r.config.write_text("[" * 100_000), "not valid JSON"),
-    "header of a terabyte": (
+    "safetensors header of a terabyte": (
         lambda r: r.model.write_bytes((2**40).to_bytes(8, "little") + r.model.read_bytes()[8:]),
         "cannot read",
     ),
-    "tensors that overlap": (lambda r: overlap(r), "cannot read"),
-    "networks of terabytes": (lambda r: edit(r, width=10**7), "does not match its config.json"),
-    "networks of gigabytes": (lambda r: edit(r, width=30_000), "make more than [0-9]+ parameters"),
-    "networks without number": (lambda r: edit(r, width=10**30), "does not match its config.json"),
-    "statistics missing": (lambda r: edit(r, layout=without(layout(r), "increment_std")), "increment_std"),
-    "statistics not finite": (lambda r: edit(r, layout={**layout(r), "low": [math.nan] * 7}), "low"),
-    "statistics too short": (lambda r: edit(r, layout={**layout(r), "low": [0.0] * 3}), "low"),
-    "one weight missing": (lambda r: drop_one(r), "does not match its config.json"),
+    "tensors that overlap": (lambda r: overlap_tensors(r), "cannot read"),
+    "networks of terabytes": (lambda r: edit_config(r, width=10**7), "does not match its config.json"),
+    "networks of gigabytes": (lambda r: edit_config(r, width=30_000), "make more than [0-9]+ parameters"),
+    "networks of 10^30 units": (lambda r: edit_config(r, width=10**30), "does not match its config.json"),
+    "statistics missing": (
+        lambda r: edit_config(r, layout=drop_key(read_layout(r), "increment_std")),
+        "increment_std",
+    ),
+    "statistics not finite": (
+        lambda r: edit_config(r, layout={**read_layout(r), "low": [math.nan] * 7}),
+        "low",
+    ),
+    "statistics too short": (lambda r: edit_config(r, layout={**read_layout(r), "low": [0.0] * 3}), "low"),
+    "one weight missing": (lambda r: drop_tensor(r), "does not match its config.json"),
 }
 
 
 class Payload:
-    """Unpickling it creates a file."""
+    """Object that creates a file when unpickled."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -255,17 +256,17 @@ class Payload:
         return Path.touch, (self._folder / "executed",)
 
 
-def pipe(path: Path) -> None:
+def replace_by_pipe(path: Path) -> None:
     path.unlink()
     os.mkfifo(path)
 
 
-def without(values: dict[str, Any], name: str) -> dict[str, Any]:
+def drop_key(values: dict[str, Any], name: str) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key != name}
 
 
-def overlap(r: RunDirectory) -> None:
-    """Let the second tensor begin where the first does."""
+def overlap_tensors(r: RunDirectory) -> None:
+    """Give the second tensor the offsets of the first."""
     content = r.model.read_bytes()
     size = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + size])
@@ -275,93 +276,87 @@ def overlap(r: RunDirectory) -> None:
     r.model.write_bytes(len(packed).to_bytes(8, "little") + packed + content[8 + size :])
 
 
-def layout(r: RunDirectory) -> dict[str, Any]:
+def read_layout(r: RunDirectory) -> dict[str, Any]:
     values: dict[str, Any] = json.loads(r.config.read_text())["layout"]
     return values
 
 
-def edit(r: RunDirectory, width: int | None = None, **changes: Any) -> None:
+def edit_config(r: RunDirectory, width: int | None = None, **changes: Any) -> None:
     values = json.loads(r.config.read_text()) | changes
     if width is not None:
         values["config"]["model"]["network"]["width"] = width
     r.config.write_text(json.dumps(values))
 
 
-def poison(r: RunDirectory) -> None:
+def insert_nan(r: RunDirectory) -> None:
     weights = r.read_weights()
     next(t for t in weights.values() if t.is_floating_point() and t.dim() == 2)[0, 0] = float("nan")
     r.save_weights(weights)
 
 
-def drop_one(r: RunDirectory) -> None:
+def drop_tensor(r: RunDirectory) -> None:
     weights = r.read_weights()
     weights.pop(next(iter(weights)))
     r.save_weights(weights)
 
 
-@pytest.mark.parametrize("name", DAMAGES)
-def test_a_damaged_run_is_refused(finished: RunDirectory, tmp_path: Path, name: str):
-    damage, message = DAMAGES[name]
-    for file in finished.path.iterdir():
+@pytest.mark.parametrize("name", DAMAGE)
+def test_damaged_run_raises_a_one_line_error(finished_run: RunDirectory, tmp_path: Path, name: str):
+    damage, message = DAMAGE[name]
+    for file in finished_run.path.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     damage(RunDirectory(tmp_path))
-    with pytest.raises(CheckpointError, match=message) as refused:
+    with pytest.raises(CheckpointError, match=message) as raised:
         Policy.from_pretrained(tmp_path)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(raised.value)
     assert not (tmp_path / "executed").exists()
 
 
-def test_the_payload_of_the_tests_would_create_a_file(tmp_path: Path):
+def test_unpickling_the_payload_creates_a_file(tmp_path: Path):
     pickle.loads(pickle.dumps(Payload(tmp_path)))
     assert (tmp_path / "executed").exists()
 
 
-def test_a_training_file_that_does_not_fit_is_refused(finished: RunDirectory, tmp_path: Path):
-    for file in finished.path.iterdir():
+def test_training_state_that_does_not_match_raises(finished_run: RunDirectory, tmp_path: Path):
+    for file in finished_run.path.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
-    state = finished.read_training_state()
+    state = finished_run.read_training_state()
     RunDirectory(tmp_path).save_training({k: v for k, v in state.items() if k != "generator"})
     with pytest.raises(CheckpointError, match="does not match these settings"):
-        run(tmp_path, resume=True)
+        train(tmp_path, resume=True)
 
 
-def test_final_actions_count_as_configured_and_unknown_observations_not_at_all():
-    data = build_training_data(robot(), TINY, task="none")
+def test_final_actions_have_the_configured_weight_and_unknown_observations_none():
+    data = build_training_data(make_robot_demos(), TINY, task="none")
     final = (data.weight[:, :4] == 0).all(dim=1)
     assert int(final.sum()) == 10
     assert bool((data.weight[final, 4:] == 3.0).all())
     assert bool((data.weight[~final] == 1.0).all())
-    assert (
-        len(
-            build_training_data(
-                robot(), replace(TINY, demos=DemoConfig(final_action_weight=0.0)), task="none"
-            )
-        )
-        == 190
-    )
+    without = replace(TINY, demos=DemoConfig(final_action_weight=0.0))
+    assert len(build_training_data(make_robot_demos(), without, task="none")) == 190
 
 
-def test_the_layout_is_measured_on_recorded_successors_only():
-    layout = measure_demonstrations(robot(), TINY, task="none")
+def test_layout_is_measured_on_recorded_transitions_only():
+    layout = measure_demonstrations(make_robot_demos(), TINY, task="none")
     pairs = build_training_data(
-        robot(), replace(TINY, demos=DemoConfig(final_action_weight=0.0)), task="none"
+        make_robot_demos(), replace(TINY, demos=DemoConfig(final_action_weight=0.0)), task="none"
     )
     d = pairs.x_next.shape[1]
     assert layout.low == tuple(torch.cat([pairs.x[:, :d], pairs.x_next]).amin(0).tolist())
     assert layout.circular == (2,)
 
 
-def test_a_mirror_needs_a_task_that_has_one():
+def test_mirroring_needs_a_task_with_mirror_symmetry():
     with pytest.raises(ConfigError, match="no mirror symmetry"):
-        build_training_data(robot(), replace(TINY, demos=DemoConfig(mirror=True)), task="none")
+        build_training_data(make_robot_demos(), replace(TINY, demos=DemoConfig(mirror=True)), task="none")
 
 
-def test_a_policy_without_a_denoiser_loads_and_acts(tmp_path: Path):
+def test_policy_without_denoiser_loads_and_selects_actions(tmp_path: Path):
     model = NeuralSDEConfig(
         denoiser=False,
         noise=0.0,
         network=NetworkConfig(width=8, depth=1),
         sampling=SamplingConfig(denoiser="off"),
     )
-    path = run(tmp_path / "run", replace(TINY, model=model, train=TrainConfig(steps=3, batch_size=8))).path
+    path = train(tmp_path / "run", replace(TINY, model=model, train=TrainConfig(steps=3, batch_size=8))).path
     assert np.isfinite(Policy.from_pretrained(path).select_action(np.zeros(4))).all()

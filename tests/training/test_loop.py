@@ -16,65 +16,64 @@ from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfi
 from nsde_policy.methods.neural_sde.model import NeuralSDE
 from nsde_policy.training.loop import Training, fit
 from nsde_policy.training.stage import learning_rate
+from tests.helpers.rng import make_rng
 
 
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def line() -> Transitions:
-    """Points that move right along y = 0, one unit per period, from anywhere in [0, 10]."""
-    start = 10 * torch.rand(2000, 1, generator=seeded())
-    x = torch.cat([start, torch.zeros_like(start)], dim=-1)
-    step = torch.randn(2000, 2, generator=seeded(1)) * torch.tensor([0.1, 0.1])
+def make_line() -> Transitions:
+    """Make points that move right along y = 0 by one unit per period, from starts in [0, 10]."""
+    first = 10 * torch.rand(2000, 1, generator=make_rng())
+    x = torch.cat([first, torch.zeros_like(first)], dim=-1)
+    step = torch.randn(2000, 2, generator=make_rng(1)) * torch.tensor([0.1, 0.1])
     return pair_states(torch.stack([x, x + torch.tensor([1.0, 0.0]) + step]))
 
 
 def build(**changes: Any) -> NeuralSDE:
-    data = line()
+    data = make_line()
     network = NetworkConfig(width=32, depth=2, dropout=0.0)
     config = NeuralSDEConfig(**{"history": 1, "noise": 2.0, "network": network, **changes})
-    return NeuralSDE(config, measure_state(data.x, data.x_next), generator=seeded())
+    return NeuralSDE(config, measure_state(data.x, data.x_next), generator=make_rng())
 
 
 SHORT = TrainConfig(steps=600, batch_size=256, learning_rate=3e-3, ema=0.98, log_every=50)
 
 
-def test_fitting_lowers_every_part_of_the_loss():
-    record = fit(build(learned_strength=True), line(), SHORT, seed=0)
+@pytest.mark.slow
+def test_fit_lowers_every_part_of_the_loss():
+    record = fit(build(learned_strength=True), make_line(), SHORT, seed=0)
     assert record.steps == [*range(0, 600, 50), 599]
     assert set(record.losses) == {"flow", "diffusion", "denoiser", "strength"}
     for values in record.losses.values():
         assert sum(values[-4:]) < sum(values[:4])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", ["together", "sequential"])
-def test_the_fitted_denoiser_brings_strayed_paths_back_to_the_data(schedule: Any):
+def test_fitted_denoiser_returns_paths_to_the_data(schedule: Any):
     network = NetworkConfig(kind="separate", width=32, depth=2, dropout=0.0)
     model = build(schedule=schedule, network=network)
-    fit(model, line(), dataclasses.replace(SHORT, steps=900), seed=0)
-    strayed = torch.tensor([[2.0, 0.15], [4.0, -0.15], [6.0, 0.15]])
+    fit(model, make_line(), dataclasses.replace(SHORT, steps=900), seed=0)
+    start = torch.tensor([[2.0, 0.15], [4.0, -0.15], [6.0, 0.15]])
     flow_only = SamplingConfig(denoiser="off", diffusion=0.0)
     with_denoiser = SamplingConfig(denoiser="constant", alpha=1.0, diffusion=0.0)
-    free = model.sample_paths(strayed, steps=2, generator=seeded(), sampling=flow_only)[-1]
-    held = model.sample_paths(strayed, steps=2, generator=seeded(), sampling=with_denoiser)[-1]
-    assert held[:, 1].abs().max() < 0.5 * free[:, 1].abs().min()
-    torch.testing.assert_close(held[:, 0], strayed[:, 0] + 2, atol=0.3, rtol=0)
+    free = model.sample_paths(start, steps=2, generator=make_rng(), sampling=flow_only)[-1]
+    corrected = model.sample_paths(start, steps=2, generator=make_rng(), sampling=with_denoiser)[-1]
+    assert corrected[:, 1].abs().max() < 0.5 * free[:, 1].abs().min()
+    torch.testing.assert_close(corrected[:, 0], start[:, 0] + 2, atol=0.3, rtol=0)
 
 
-def test_one_seed_gives_the_same_weights_bit_for_bit_and_no_global_randomness():
+def test_weights_depend_only_on_the_seed_and_the_global_random_state_is_kept():
     config = TrainConfig(steps=20, batch_size=64)
     before = torch.random.get_rng_state()
     models = [build(network=NetworkConfig(width=16, depth=2, dropout=0.2)) for _ in range(3)]
     for model, seed in zip(models, (3, 3, 4), strict=True):
-        fit(model, line(), config, seed=seed)
+        fit(model, make_line(), config, seed=seed)
     one, same, other = (torch.nn.utils.parameters_to_vector(m.parameters()) for m in models)
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
     assert torch.equal(before, torch.random.get_rng_state())
 
 
-def test_the_callback_sees_every_record():
+def test_callback_gets_every_record():
     seen: list[int] = []
 
     def callback(step: int, losses: Mapping[str, float]) -> None:
@@ -82,21 +81,21 @@ def test_the_callback_sees_every_record():
         seen.append(step)
 
     record = fit(
-        build(), line(), TrainConfig(steps=25, batch_size=32, log_every=10), seed=0, callback=callback
+        build(), make_line(), TrainConfig(steps=25, batch_size=32, log_every=10), seed=0, callback=callback
     )
     assert seen == record.steps == [0, 10, 20, 24]
 
 
-def test_without_averaging_the_last_weights_are_kept():
+def test_averaging_changes_the_weights():
     plain, averaged = build(), build()
     config = TrainConfig(steps=50, batch_size=64, ema=0.0)
-    fit(plain, line(), config, seed=0)
-    fit(averaged, line(), TrainConfig(steps=50, batch_size=64, ema=0.999), seed=0)
+    fit(plain, make_line(), config, seed=0)
+    fit(averaged, make_line(), TrainConfig(steps=50, batch_size=64, ema=0.999), seed=0)
     one, two = (torch.nn.utils.parameters_to_vector(m.parameters()) for m in (plain, averaged))
     assert not torch.allclose(one, two)
 
 
-def test_the_rate_rises_linearly_and_falls_to_nothing_along_a_cosine():
+def test_learning_rate_rises_linearly_and_falls_to_zero_along_a_cosine():
     config = TrainConfig(learning_rate=1.0, warmup=0.1)
     rates = [learning_rate(step, 100, config) for step in range(100)]
     assert rates[0] == pytest.approx(0.1)
@@ -105,60 +104,61 @@ def test_the_rate_rises_linearly_and_falls_to_nothing_along_a_cosine():
     assert rates[-1] < 0.001
 
 
-def test_the_fitted_uncertainty_is_calibrated_on_data_it_has_not_seen():
-    """Residuals of fresh data, divided by the σ the model states for them, have variance one."""
+@pytest.mark.slow
+def test_fitted_uncertainty_is_calibrated_on_unseen_data():
+    """Residuals of unseen data, divided by the predicted σ, have variance one."""
 
-    def noisy_line(seed: int) -> Transitions:
-        """Steps whose noise grows with x, from 0.05 to 0.45."""
-        x = torch.rand(20_000, 1, generator=seeded(seed))
-        z = torch.randn(20_000, 1, generator=seeded(seed + 1))
+    def make_noisy_line(seed: int) -> Transitions:
+        """Make steps whose noise grows with x from 0.05 to 0.45."""
+        x = torch.rand(20_000, 1, generator=make_rng(seed))
+        z = torch.randn(20_000, 1, generator=make_rng(seed + 1))
         return pair_states(torch.stack([x, x + 0.5 + (0.05 + 0.4 * x) * z]))
 
-    data, fresh = noisy_line(0), noisy_line(7)
+    data, fresh = make_noisy_line(0), make_noisy_line(7)
     network = NetworkConfig(width=32, depth=2, dropout=0.0)
     off = SamplingConfig(denoiser="off")
     config = NeuralSDEConfig(history=1, noise=0.0, denoiser=False, network=network, sampling=off)
-    model = NeuralSDE(config, measure_state(data.x, data.x_next), generator=seeded())
+    model = NeuralSDE(config, measure_state(data.x, data.x_next), generator=make_rng())
     fit(model, data, TrainConfig(steps=800, batch_size=512, learning_rate=3e-3, ema=0.98), seed=0)
     with torch.no_grad():
         residual = fresh.x_next - fresh.x - model.learned.coefficients(fresh.x).drift
         z = residual / model.step_std(fresh.x)
-    calm, wild = z[fresh.x < 0.2], z[fresh.x > 0.8]
-    for part in (z, calm, wild):
+    low_noise, high_noise = z[fresh.x < 0.2], z[fresh.x > 0.8]
+    for part in (z, low_noise, high_noise):
         assert part.square().mean().item() == pytest.approx(1.0, abs=0.12)
 
 
-def test_fewer_steps_than_stages_are_refused():
+def test_fewer_steps_than_stages_raise():
     network = NetworkConfig(kind="separate", width=8, depth=1)
     model = build(schedule="sequential", network=network)
     with pytest.raises(ConfigError, match="3 stages needs at least as many steps, got 2"):
-        fit(model, line(), TrainConfig(steps=2, batch_size=8), seed=0)
+        fit(model, make_line(), TrainConfig(steps=2, batch_size=8), seed=0)
 
 
-class History(TrainableModel[Transitions]):
-    """A model that only remembers: a buffer, no stages."""
+class BufferOnlyModel(TrainableModel[Transitions]):
+    """Model with a buffer and without stages."""
 
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("seen", torch.arange(3.0))
 
     def loss(self, batch: Transitions, generator: torch.Generator) -> LossParts:
-        raise AssertionError("nothing is to be trained")
+        raise AssertionError("there is nothing to train")
 
     def stages(self) -> tuple[Stage, ...]:
         return ()
 
 
-def test_a_model_without_stages_is_done_at_once():
-    model = History().train()
-    record = fit(model, line(), TrainConfig(steps=25), seed=0)
+def test_model_without_stages_finishes_at_once():
+    model = BufferOnlyModel().train()
+    record = fit(model, make_line(), TrainConfig(steps=25), seed=0)
     assert record.steps == [24]
     assert record.losses == {}
     assert not model.training
 
 
-def test_a_training_without_stages_saves_and_restores():
-    one, other = (Training(History(), line(), TrainConfig(steps=25), seed=0) for _ in range(2))
+def test_training_without_stages_saves_and_restores():
+    one, other = (Training(BufferOnlyModel(), make_line(), TrainConfig(steps=25), seed=0) for _ in range(2))
     assert one.step == 0
     assert one.advance(10) == {}
     other.restore(one.state())

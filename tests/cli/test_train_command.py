@@ -1,4 +1,4 @@
-"""Tests for `nsde-policy train`: as a user runs it, also with a robot of their own."""
+"""Tests for `nsde-policy train`, also with demonstrations of a custom robot."""
 
 import json
 import math
@@ -18,31 +18,33 @@ QUICK = ["--train.steps", "40", "--train.log-every", "10", "--model.network.widt
 
 
 @pytest.fixture
-def arm(tmp_path: Path) -> Path:
-    """A robot that is not Push-T: 6-D observations, of which one an angle that wraps; 3-D actions."""
+def arm_demos(tmp_path: Path) -> Path:
+    """Record demonstrations of a custom robot: 6-D observations with one wrapped angle, 3-D actions."""
     rng = np.random.default_rng(0)
-    with DemoWriter(tmp_path / "arm.zarr", rate_hz=20, angles=(1,)) as writer:
+    with DemoWriter(tmp_path / "robot.zarr", rate_hz=20, angles=(1,)) as writer:
         for _ in range(4):
             obs = np.cumsum(rng.normal(size=(30, 6)), axis=0).astype(np.float32)
             obs[:, 1] %= 2 * math.pi
             writer.append(Episode(obs, rng.normal(size=(30, 3)).astype(np.float32)))
-    return tmp_path / "arm.zarr"
+    return tmp_path / "robot.zarr"
 
 
 @pytest.mark.slow
-def test_a_robot_of_ones_own_trains_and_acts(arm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_command_trains_a_policy_for_a_custom_robot(
+    arm_demos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     out = tmp_path / "run"
-    assert main(["train", "--demos", str(arm), "--task", "none", "--out", str(out), *QUICK]) == 0
+    assert main(["train", "--demos", str(arm_demos), "--task", "none", "--out", str(out), *QUICK]) == 0
     assert f"trained {out}" in capsys.readouterr().out
     policy = Policy.from_pretrained(out)
     assert (policy.obs_dim, policy.act_dim) == (6, 3)
-    assert policy.record.layout.circular == (1,)  # the store says so
+    assert policy.record.layout.circular == (1,)  # from the attributes of the store
     assert np.isfinite(policy.select_action(np.zeros(6))).all()
     assert (out / "training.png").stat().st_size > 5000
 
 
 @pytest.mark.slow
-def test_without_demos_it_trains_on_the_embedded_ones_and_evaluates_on_the_way(tmp_path: Path):
+def test_command_defaults_to_embedded_demonstrations_and_evaluates_during_training(tmp_path: Path):
     out = tmp_path / "run"
     assert main(["train", "--preset", "fast", "--out", str(out), "--eval-every", "30", *QUICK]) == 0
     record = RunDirectory(out).read_record()
@@ -53,18 +55,18 @@ def test_without_demos_it_trains_on_the_embedded_ones_and_evaluates_on_the_way(t
     assert 0 <= scored[0]["reward"] <= 1
 
 
-def test_neighbours_are_kept_and_there_is_no_loss_to_tell(
-    arm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_progress_of_a_method_without_training_shows_no_loss(
+    arm_demos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     out = tmp_path / "run"
-    args = ["--demos", str(arm), "--task", "none", "--out", str(out), "--device", "cpu"]
+    args = ["--demos", str(arm_demos), "--task", "none", "--out", str(out), "--device", "cpu"]
     assert main(["train", "--policy", "knn", *args]) == 0
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("step 1/1, ")
     assert line.endswith(": nothing to fit")
 
 
-def test_the_embedded_demonstrations_are_what_they_say():
+def test_embedded_demonstrations_are_small_and_complete():
     demos = load_demonstrations(EMBEDDED_DEMOS)
     assert EMBEDDED_DEMOS.stat().st_size < 3e6
     assert len(demos) >= 200
@@ -72,16 +74,16 @@ def test_the_embedded_demonstrations_are_what_they_say():
     assert demos.rate_hz == 10
 
 
-def test_every_preset_is_a_valid_start_for_every_task():
+def test_presets_of_every_task_survive_json():
     for task in ("pusht", "none"):
         for preset in ("default", "paper", "fast"):
             config = get_task(task).preset(preset)
             assert type(config).from_json(config.to_json()) == config
 
 
-def test_a_flag_overrides_the_preset(arm: Path, tmp_path: Path):
+def test_flag_overrides_the_preset(arm_demos: Path, tmp_path: Path):
     out = tmp_path / "run"
-    args = ["--demos", str(arm), "--task", "none", "--preset=paper", "--chunk", "3", "--out", str(out)]
+    args = ["--demos", str(arm_demos), "--task", "none", "--preset=paper", "--chunk", "3", "--out", str(out)]
     assert main(["train", *args, *QUICK]) == 0
     config = json.loads((out / "config.json").read_text())["config"]
     assert config["chunk"] == 3
@@ -111,11 +113,11 @@ def test_a_flag_overrides_the_preset(arm: Path, tmp_path: Path):
     ],
 )
 def test_bad_input_exits_with_code_2(
-    arm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], args: list[str], message: str
+    arm_demos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], args: list[str], message: str
 ):
-    args = [str(arm) if arg == "ARM" else arg for arg in args]
+    args = [str(arm_demos) if arg == "ARM" else arg for arg in args]
     assert main(["train", "--out", str(tmp_path / "run"), *args]) == 2
-    said = capsys.readouterr().err
-    assert message in said
-    assert "full helptext" in said or said.count("\n") == 1  # a box of tyro, or one line
+    output = capsys.readouterr().err
+    assert message in output
+    assert "full helptext" in output or output.count("\n") == 1  # an error of tyro, or one line
     assert not (tmp_path / "run" / "model.safetensors").exists()
