@@ -2,5 +2,5 @@
 
 `simulation` is the table with its history, `policy_runner` a policy on it, `forecast` what it predicts;
 `play_app` and `record_app` are the two apps, `loop` the thread that runs one; `messages` are the JSON
-messages, `http`, `clients` and `server` the web server, `static/` the page.
+messages, `http` and `server` the web server, `static/` the page.
 """

@@ -3,31 +3,22 @@
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from nsde_policy.config import BaseConfig, Sampling
 from nsde_policy.errors import ProtocolError
 from nsde_policy.inference.policy import Policy
 
-
-class Range(NamedTuple):
-    """Limits and step of a slider."""
-
-    low: float
-    high: float
-    step: float
-
-
-RANGES: Mapping[str, Range] = {
-    "alpha": Range(0.0, 3.0, 0.05),
-    "diffusion": Range(0.0, 4.0, 0.05),
-    "chunk": Range(1, 32, 1),
-    "paths": Range(0, 64, 1),
-    "speed": Range(0.25, 4.0, 0.25),
-    "field": Range(0, 1, 1),
-    "together": Range(0, 1, 1),
-    "onward": Range(0, 1, 1),
+RANGES: Mapping[str, tuple[float, float, float]] = {
+    "alpha": (0.0, 3.0, 0.05),
+    "diffusion": (0.0, 4.0, 0.05),
+    "chunk": (1, 32, 1),
+    "paths": (0, 64, 1),
+    "speed": (0.25, 4.0, 0.25),
+    "field": (0, 1, 1),
+    "together": (0, 1, 1),
+    "onward": (0, 1, 1),
 }
+"""Lowest value, highest value and step of each slider."""
 SAMPLING_CONTROLS = ("alpha", "diffusion")
 """Controls of how actions are sampled; they apply to methods whose sampling settings have these names."""
 

@@ -15,19 +15,21 @@ Rules that the page relies on:
 
 import contextlib
 import ipaddress
-import math
 import re
 import socket
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import resources
+from typing import Annotated
 from urllib.parse import parse_qs, quote, urlsplit
 
+from msgspec import Meta
 from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
+from nsde_policy.bounds import Count, Positive
 from nsde_policy.config import require
-from nsde_policy.deploy.server.auth import check_token, compare_tokens, is_loopback
-from nsde_policy.errors import ConfigError
+from nsde_policy.deploy.server.auth import compare_tokens, is_loopback
+from nsde_policy.deploy.server.config import ServerSettings
 from nsde_policy.viewer.messages import MAX_CLIENT_MESSAGE_BYTES
 
 SOCKET = "/live"
@@ -39,35 +41,18 @@ _CONTENT_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript
 
 
 @dataclass(frozen=True)
-class ViewerSettings:
-    """Address and limits of the server."""
+class ViewerSettings(ServerSettings):
+    """Address and limits of the server; the token is required in the address of the page, ?token=…."""
 
-    host: str = "127.0.0.1"
-    """Address to listen at."""
-    port: int = 8000
-    """Port to listen at; 0 picks a free one."""
-    token: str | None = field(default=None, repr=False)
-    """Required in the address of the page, ?token=…, if other machines can connect."""
-    max_clients: int = 16
-    """Limit of connected pages."""
-    max_rate: float = 100.0
-    """Messages per second of one client; faster ones wait in its connection."""
+    port: Annotated[int, Meta(ge=0, le=65535)] = 8000
     max_message: int = MAX_CLIENT_MESSAGE_BYTES
-    """Size limit of a message from a client, bytes."""
-    patience_s: float = 10.0
-    """Timeout of a client's handshake, pong and reading of a frame, seconds."""
+    max_clients: Count = 16
+    max_rate: Positive = 100.0
+    patience_s: Positive = 10.0
 
     def __post_init__(self) -> None:
         require(self, bool(self.host), "need a host to listen at, such as 127.0.0.1 or 0.0.0.0, got none")
-        require(self, 0 <= self.port <= 65535, f"need a port from 0 to 65535, got {self.port}")
-        require(self, self.max_clients >= 1, f"need max_clients >= 1, got {self.max_clients}")
-        for name in ("max_rate", "patience_s"):
-            value = getattr(self, name)
-            require(self, 0 < value < math.inf, f"need {name} > 0, got {value}")
-        if self.token is not None:
-            check_token(self.token)
-        elif not is_loopback(self.host):
-            raise ConfigError(f"{self.host} can be reached from other machines: a token is required")
+        super().__post_init__()
 
     def urls(self, port: int) -> list[str]:
         """Return addresses for a browser: on this machine first, then from other machines."""
@@ -94,39 +79,33 @@ class ViewerSettings:
         return self.token is None or compare_tokens(self.token, _read_token(request.path))
 
 
-class StaticFiles:
-    """The files of the page, by path; loaded once, so that no request reads the disk."""
+def load_files() -> dict[str, tuple[str, bytes]]:
+    """Load the files of the page once, so that no request reads the disk: suffix and content by path."""
+    folder = resources.files("nsde_policy.viewer") / "static"
+    files = {f"/static/{file.name}": file for file in folder.iterdir()}
+    files["/static/scene.js"] = resources.files("nsde_policy.envs.pusht") / "scene.js"
+    files["/"] = files.pop("/static/index.html")
+    return {path: (file.name.rpartition(".")[2], file.read_bytes()) for path, file in files.items()}
 
-    def __init__(self) -> None:
-        folder = resources.files("nsde_policy.viewer") / "static"
-        files = {f"/static/{file.name}": file for file in folder.iterdir()}
-        files["/static/scene.js"] = resources.files("nsde_policy.envs.pusht") / "scene.js"
-        files["/"] = files.pop("/static/index.html")
-        self._files = {
-            path: (file.name.rpartition(".")[2], file.read_bytes()) for path, file in files.items()
+
+def respond_with_file(suffix: str, body: bytes, host: str) -> Response:
+    """Return the response to a GET request for a file of the page."""
+    headers = Headers(
+        {
+            "Content-Type": f"{_CONTENT_TYPES[suffix]}; charset=utf-8",
+            "Content-Length": str(len(body)),
+            "Content-Security-Policy": (
+                "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; "
+                f"connect-src 'self' ws://{host} wss://{host}; "
+                "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+            ),
+            "Referrer-Policy": "no-referrer",
+            "X-Content-Type-Options": "nosniff",
+            "Cache-Control": "no-store",
+            "Connection": "close",
         }
-
-    def respond(self, path: str, host: str) -> Response | None:
-        """Return the response to a GET request, or None if there is no such file."""
-        if path not in self._files:
-            return None
-        suffix, body = self._files[path]
-        headers = Headers(
-            {
-                "Content-Type": f"{_CONTENT_TYPES[suffix]}; charset=utf-8",
-                "Content-Length": str(len(body)),
-                "Content-Security-Policy": (
-                    "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; "
-                    f"connect-src 'self' ws://{host} wss://{host}; "
-                    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-                ),
-                "Referrer-Policy": "no-referrer",
-                "X-Content-Type-Options": "nosniff",
-                "Cache-Control": "no-store",
-                "Connection": "close",
-            }
-        )
-        return Response(200, "OK", headers, body)
+    )
+    return Response(200, "OK", headers, body)
 
 
 def _host_name(host: str) -> str:

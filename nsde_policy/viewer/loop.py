@@ -9,8 +9,7 @@ from typing import Any
 
 from nsde_policy.errors import NsdePolicyError
 from nsde_policy.viewer.app import App
-from nsde_policy.viewer.clients import MessageType
-from nsde_policy.viewer.messages import ClientMessage, encode_message, encode_notice
+from nsde_policy.viewer.messages import ClientMessage, MessageType, encode_message, encode_notice
 
 Publish = Callable[[MessageType, str], None]
 """Sends a message to all clients; must not block."""
@@ -22,18 +21,18 @@ FRAME_S = 1 / 30
 _TIMED_PERIODS = 3000
 
 
-class SimulationThread:
+class SimulationThread(threading.Thread):
     """Thread that runs an app, handles queued messages between control periods and publishes frames.
 
     The queue holds one message per `queue_key`, the newest, so that no client can make it grow.
     """
 
     def __init__(self, app: App, publish: Publish) -> None:
+        super().__init__(name="nsde-policy-viewer", daemon=True)
         self._app, self._publish = app, publish
         self._queue: dict[tuple[str, ...], tuple[ClientMessage, ReportError]] = {}
         self._wake = threading.Condition()
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="nsde-policy-viewer", daemon=True)
         self._late: deque[float] = deque(maxlen=_TIMED_PERIODS)
         self._worked: deque[float] = deque(maxlen=_TIMED_PERIODS)
         self.clients = 0
@@ -44,17 +43,13 @@ class SimulationThread:
         """Exception that ended the thread, if any."""
         self.on_failure: Callable[[], None] = lambda: None
 
-    def start(self) -> None:
-        """Start the simulation thread."""
-        self._thread.start()
-
     def stop(self) -> None:
         """End the thread after the current control period, and wait for it."""
         with self._wake:
             self._stopping = True
             self._wake.notify()
-        if self._thread.is_alive():
-            self._thread.join()
+        if self.is_alive():
+            self.join()
 
     def submit(self, message: ClientMessage, report: ReportError = lambda error: None) -> None:
         """Queue a message from any thread without blocking; `report` is called in the simulation thread."""
@@ -78,7 +73,8 @@ class SimulationThread:
         self._late.clear()
         self._worked.clear()
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Run the app until `stop`; called by `start`."""
         try:
             self._loop()
         except BaseException as error:  # any exception must stop the server

@@ -12,6 +12,8 @@ import msgspec
 from nsde_policy.errors import ProtocolError
 from nsde_policy.viewer.controls import RANGES
 
+MessageType = Literal["state", "frame", "notice"]
+"""Types of messages to clients, in the order in which they are sent."""
 MAX_CLIENT_MESSAGE_BYTES = 1024
 MAX_START_SEED = 2**32 - 1
 """Largest seed of a start; that of the environment's generator."""

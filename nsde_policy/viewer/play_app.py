@@ -7,9 +7,10 @@ from typing import Any
 from nsde_policy.envs.pusht.dynamics import CONTROL_HZ
 from nsde_policy.errors import ConfigError, EnvInputError, ProtocolError
 from nsde_policy.viewer import messages
-from nsde_policy.viewer.app import describe_table
+from nsde_policy.viewer.app import App
 from nsde_policy.viewer.controls import RANGES, Controls
 from nsde_policy.viewer.policy_runner import Lane, PolicyRunner
+from nsde_policy.viewer.simulation import Simulation
 
 REST_PERIODS = 2 * CONTROL_HZ
 """Control periods that a success is shown before the next seed starts, if `onward` is on."""
@@ -19,12 +20,14 @@ _PLAN_CONTROLS = ("alpha", "diffusion", "chunk")
 """Controls that a plan depends on."""
 
 
-class PlayApp:
-    """An `App` of one or two lanes; the first of the `runners` plays first.
+class PlayApp(App):
+    """App of one or two lanes; the first of the `runners` plays first.
 
     A control period waits up to `plan_timeout_s` for a plan before messages are handled again; simulated time
     stands still until the plan is there.
     """
+
+    mode = "play"
 
     def __init__(self, runners: Sequence[PolicyRunner], *, seed: int, plan_timeout_s: float = 0.1) -> None:
         for runner in runners:
@@ -37,19 +40,20 @@ class PlayApp:
         self._runners = {runner.name: runner for runner in runners}
         self._controls = Controls.from_policy(runners[0].policy)
         self._lanes = [Lane(runners[0], seed)]
-        self._seed, self._epoch, self._rested, self.revision = seed, 0, 0, 0
-        self._plan_timeout_s = plan_timeout_s
-        self._paused = self._one_step = False
-        self._viewed: int | None = None
-        """Control period on display, if not the current one."""
+        self._rested, self._plan_timeout_s = 0, plan_timeout_s
+        self._one_step = False
         self._drag: messages.Hold | None = None
         self._releasing = self._replan = False
+
+    @property
+    def _tables(self) -> list[Simulation]:
+        return [lane.simulation for lane in self._lanes]
 
     @property
     def hello(self) -> dict[str, Any]:
         """Table, methods and ranges of the controls."""
         return {
-            **describe_table("play"),
+            **super().hello,
             "ranges": RANGES,
             "methods": [
                 {
@@ -70,29 +74,16 @@ class PlayApp:
     def state(self) -> dict[str, Any]:
         """Return controls, lanes, and the coverage of every control period in the history."""
         return {
-            "type": "state",
+            **super().state(),
             "controls": self._controls.to_dict(),
             "lanes": [lane.runner.name for lane in self._lanes],
-            "seed": self._seed,
-            "paused": self._paused,
-            "epoch": self._epoch,
-            "first": self._lanes[0].simulation.first,
-            "coverage": [[round(c, 3) for c in lane.simulation.coverage] for lane in self._lanes],
             "latency": {runner.name: runner.latency(self._controls) for runner in self._runners.values()},
         }
 
     def frame(self) -> dict[str, Any]:
         """Return the control period on display, in every lane."""
-        simulation = self._lanes[0].simulation
-        return {
-            "type": "frame",
-            "epoch": self._epoch,
-            "first": simulation.first,
-            "last": simulation.last,
-            "at": simulation.last if self._viewed is None else self._viewed,
-            "paused": self._paused,
-            "lanes": [lane.view(self._controls, self._viewed) for lane in self._lanes],
-        }
+        lanes = [lane.view(self._controls, self._viewed) for lane in self._lanes]
+        return {**super().frame(), "lanes": lanes}
 
     def tick(self) -> bool:
         """Step every lane; wait if paused or if all are solved."""
@@ -102,16 +93,10 @@ class PlayApp:
             self._rested += 1
             if not self._controls.onward or self._rested < REST_PERIODS:
                 return False
-            self._reset(messages.next_seed(self._seed))
+            self._reset(messages.next_seed(self._tables[0].seed))
             return True
         self._step()
         return True
-
-    def handle(self, message: messages.ClientMessage) -> None:
-        """Handle a message of a client."""
-        self._dispatch(message)
-        if not isinstance(message, messages.Hold | messages.Release | messages.Scrub):
-            self.revision += 1
 
     def _dispatch(self, message: messages.ClientMessage) -> None:
         match message:
@@ -125,9 +110,8 @@ class PlayApp:
             case messages.Reset(seed):
                 self._reset(seed)
             case messages.Scrub(period):
-                simulation = self._lanes[0].simulation
                 self._paused, self._one_step = True, False
-                self._viewed = min(max(period, simulation.first), simulation.last)
+                self._viewed = min(max(period, self._tables[0].first), self._tables[0].last)
             case messages.Set(name, value):
                 self._set(name, value)
             case messages.Choose(names):
@@ -136,8 +120,6 @@ class PlayApp:
                 self._hold(message)
             case messages.Release():
                 self._releasing = self._drag is not None
-            case messages.Refresh():
-                pass
             case _:
                 what = type(message).__name__.lower()
                 raise ProtocolError(f"{what!r} is a message for recording: run nsde-policy collect")
@@ -191,7 +173,7 @@ class PlayApp:
         self._viewed = None
 
     def _reset(self, seed: int) -> None:
-        self._seed, self._viewed, self._drag, self._rested = seed, None, None, 0
+        self._viewed, self._drag, self._rested = None, None, 0
         self._releasing = self._one_step = False
         self._epoch += 1
         self.revision += 1
@@ -213,5 +195,6 @@ class PlayApp:
                 )
         for lane in self._lanes:
             lane.cancel_plan()
-        self._lanes = [Lane(self._runners[name], self._seed) for name in names]
-        self._reset(self._seed)
+        seed = self._tables[0].seed
+        self._lanes = [Lane(self._runners[name], seed) for name in names]
+        self._reset(seed)

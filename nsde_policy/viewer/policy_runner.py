@@ -18,7 +18,6 @@ from nsde_policy.inference.history import History
 from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.spec import Plan
 from nsde_policy.inference.worker import PlannerThread
-from nsde_policy.viewer.app import round_trail
 from nsde_policy.viewer.controls import Controls
 from nsde_policy.viewer.forecast import compute_drift_field, sample_fan
 from nsde_policy.viewer.messages import Hold
@@ -171,20 +170,15 @@ class Lane:
 
     def view(self, controls: Controls, period: int | None = None) -> dict[str, Any]:
         """Return what to draw of a control period, by default the current one."""
-        last = self.simulation.last
-        period = last if period is None else period
-        past = period < last
-        snapshot = self.simulation.at(period)
-        memory = self._memories[period] if past else self._memory()
+        period = self.simulation.last if period is None else period
+        memory = self._memories[period] if period < self.simulation.last else self._memory()
+        drawn = self.simulation.describe(period)
         sampling = controls.sampling_for(self.policy)
-        fan = None if snapshot.solved else sample_fan(self.policy, memory.history, sampling, controls.paths)
+        fan = None if drawn["solved"] else sample_fan(self.policy, memory.history, sampling, controls.paths)
         field = controls.field and compute_drift_field(self.policy, memory.history, sampling)
         return {
-            "trail": round_trail([snapshot.obs.tolist()] if past else self.simulation.trail),
+            **drawn,
             "target": [round(float(v), 1) for v in memory.history.last_action],
-            "coverage": round(snapshot.coverage, 4),
-            "solved": snapshot.solved,
-            "solved_s": self.simulation.solved_s(period),
             "plan": np.round(memory.plan.actions[memory.used :], 1).tolist() if memory.plan else [],
             "fan": fan,
             "field": field or None,

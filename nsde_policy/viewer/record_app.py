@@ -14,7 +14,7 @@ from nsde_policy.envs.pusht.geometry import SIDE, SUCCESS_COVERAGE
 from nsde_policy.errors import EpisodeError, ProtocolError
 from nsde_policy.run_directory import find_versions
 from nsde_policy.viewer import messages
-from nsde_policy.viewer.app import describe_table, round_trail
+from nsde_policy.viewer.app import App
 from nsde_policy.viewer.simulation import Input, Simulation
 
 Phase = Literal["ready", "recording", "paused", "done"]
@@ -32,8 +32,8 @@ def make_provenance(reset_rule: ResetRule) -> Provenance:
     )
 
 
-class RecordApp:
-    """An `App` that records demonstrations.
+class RecordApp(App):
+    """App that records demonstrations.
 
     The phases of an episode:
 
@@ -45,7 +45,7 @@ class RecordApp:
     After a kept episode the next seed starts, after a discarded one the same seed.
     """
 
-    period_s = 1.0 / CONTROL_HZ
+    mode = "collect"
     _phase: Phase
     _aim: tuple[float, float] | None
 
@@ -55,25 +55,18 @@ class RecordApp:
         self._collection = collection
         kept = collection.episodes
         self._simulation = Simulation(messages.next_seed(kept[-1].seed) if kept else seed_start, reset_rule)
-        self.revision, self._epoch = 0, 0
         self._start_episode(self._simulation.seed)
 
     @property
-    def hello(self) -> dict[str, Any]:
-        """Shapes of the table."""
-        return describe_table("collect")
+    def _tables(self) -> list[Simulation]:
+        return [self._simulation]
 
     def state(self) -> dict[str, Any]:
         """Return the size of the store and the phase of the episode."""
         kept = self._collection.episodes
         return {
-            "type": "state",
+            **super().state(),
             "lanes": ["you"],
-            "seed": self._simulation.seed,
-            "paused": False,
-            "epoch": self._epoch,
-            "first": self._simulation.first,
-            "coverage": [[round(c, 3) for c in self._simulation.coverage]],
             "store": self._collection.path.name,
             "kept": len(kept),
             "solved": sum(each.success for each in kept),
@@ -82,16 +75,9 @@ class RecordApp:
 
     def frame(self) -> dict[str, Any]:
         """Return the current control period."""
-        simulation = self._simulation
-        lane = {
-            "trail": round_trail(simulation.trail),
-            "target": [round(v, 1) for v in (self._aim or simulation.now.obs[:2].tolist())],
-            "coverage": round(simulation.now.coverage, 4),
-            "solved": simulation.now.solved,
-            "solved_s": simulation.solved_s(simulation.last),
-        }
-        periods = {"first": simulation.first, "last": simulation.last, "at": simulation.last}
-        return {"type": "frame", "epoch": self._epoch, **periods, "paused": False, "lanes": [lane]}
+        target = [round(v, 1) for v in (self._aim or self._simulation.now.obs[:2].tolist())]
+        lane = {**self._simulation.describe(self._simulation.last), "target": target}
+        return {**super().frame(), "lanes": [lane]}
 
     def tick(self) -> bool:
         """While recording, record one control period and run it."""
@@ -103,12 +89,6 @@ class RecordApp:
         if self._simulation.now.solved or len(self._actions) >= MAX_EPISODE_PERIODS:
             self._change_phase("recording", "done")
         return True
-
-    def handle(self, message: messages.ClientMessage) -> None:
-        """Handle a message of a client."""
-        self._dispatch(message)
-        if not isinstance(message, messages.Aim):
-            self.revision += 1
 
     def _dispatch(self, message: messages.ClientMessage) -> None:
         match message:
@@ -128,8 +108,6 @@ class RecordApp:
                 self._start_episode(self._collection.undo().seed)
             case messages.Reset(seed):
                 self._start_episode(seed)
-            case messages.Refresh():
-                pass
             case _:
                 what = type(message).__name__.lower()
                 raise ProtocolError(f"{what!r} is a message for policies: run nsde-policy play")

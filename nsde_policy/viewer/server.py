@@ -2,32 +2,67 @@
 
 import asyncio
 import contextlib
-import errno
 import json
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any
+from typing import get_args
 
-from websockets.asyncio.server import Server, ServerConnection
+from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.protocol import State
 
 from nsde_policy import __version__
 from nsde_policy.deploy.server.auth import Log, RateLimiter
-from nsde_policy.deploy.server.connection import ConnectionLimiter, listen
-from nsde_policy.errors import ConfigError, NsdePolicyError, ProtocolError
+from nsde_policy.deploy.server.connection import LimitedServer
+from nsde_policy.errors import NsdePolicyError, ProtocolError
 from nsde_policy.viewer import messages
 from nsde_policy.viewer.app import App
-from nsde_policy.viewer.clients import Client, MessageType
-from nsde_policy.viewer.http import FULL, NO_TOKEN, SOCKET, StaticFiles, ViewerSettings
+from nsde_policy.viewer.http import FULL, NO_TOKEN, SOCKET, ViewerSettings, load_files, respond_with_file
 from nsde_policy.viewer.loop import SimulationThread
 
 MAX_INVALID_MESSAGES = 10
 """Invalid messages after which a client is disconnected."""
 
 
-class ViewerServer:
+class Client:
+    """A websocket connection and its send queue, which holds the newest message of each type.
+
+    A client that reads slowly misses frames.
+    """
+
+    def __init__(self, connection: ServerConnection) -> None:
+        self._connection = connection
+        self._queue: dict[messages.MessageType, str] = {}
+        self._queued = asyncio.Event()
+        self.missed = 0
+        """Messages that were replaced before they could be sent."""
+        self.invalid = 0
+        """Invalid messages received from this client."""
+
+    def put(self, kind: messages.MessageType, text: str) -> None:
+        """Queue a message without blocking; it replaces an older one of its type."""
+        self.missed += kind in self._queue
+        self._queue[kind] = text
+        self._queued.set()
+
+    async def send_queued(self, timeout_s: float) -> None:
+        """Send queued messages until the connection closes; abort it if the client does not read."""
+        try:
+            while True:
+                await self._queued.wait()
+                self._queued.clear()
+                for kind in get_args(messages.MessageType):
+                    if (text := self._queue.pop(kind, None)) is not None:
+                        async with asyncio.timeout(timeout_s):
+                            await self._connection.send(text)
+        except TimeoutError:
+            self._connection.transport.abort()
+        except ConnectionClosed:
+            pass
+
+
+class ViewerServer(LimitedServer):
     """Serves an app to web browsers.
 
     server = ViewerServer(app, ViewerSettings(port=0), build_json_log(sys.stderr))
@@ -35,24 +70,19 @@ class ViewerServer:
     """
 
     def __init__(self, app: App, settings: ViewerSettings, log: Log) -> None:
-        self._settings, self._log, self._files = settings, log, StaticFiles()
+        super().__init__(settings, log, buffer=2**20)
+        self._settings, self._files = settings, load_files()
         self._hello = messages.encode_message(app.hello)
         self._clients: set[Client] = set()
-        self._limiter = ConnectionLimiter(settings.max_clients, buffer=2**20)
         self.simulation = SimulationThread(app, self._publish)
 
     async def run(self, ready: Callable[[int], None]) -> None:
         """Serve until `stop`; call `ready` with the port. Raise an exception of the simulation."""
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        try:
-            server = await self._listen()
-        except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
-            raise ConfigError(self._explain_listen_error(error)) from None
         self.simulation.on_failure = self.stop
-        self.simulation.start()
         try:
-            async with server:
-                port = int(server.sockets[0].getsockname()[1])
+            listening = self._listen(self._serve_client, self._respond, self._settings, max_queue=4)
+            async with listening as port:
+                self.simulation.start()
                 self._log("showing", host=self._settings.host, port=port)
                 ready(port)
                 await self._stop.wait()
@@ -62,34 +92,7 @@ class ViewerServer:
         if self.simulation.failure is not None:
             raise self.simulation.failure
 
-    def stop(self) -> None:
-        """Close all connections, end the simulation and return from `run`; from any thread."""
-        with contextlib.suppress(RuntimeError):  # it has stopped already
-            self._loop.call_soon_threadsafe(self._stop.set)
-
-    async def _listen(self) -> Server:
-        return await listen(
-            self._serve_client,
-            self._respond,
-            self._settings.host,
-            self._settings.port,
-            limiter=self._limiter,
-            log=self._log,
-            patience_s=self._settings.patience_s,
-            max_size=self._settings.max_message,
-            max_queue=4,
-        )
-
-    def _explain_listen_error(self, error: Exception) -> str:
-        host, port = self._settings.host, self._settings.port
-        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        if getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES):
-            return f"cannot listen on {host}:{port}: {why}; try --port 0"
-        return (
-            f"cannot listen on {host}, which is not an address of this machine: {why}; try --host 127.0.0.1"
-        )
-
-    def _publish(self, kind: MessageType, text: str) -> None:
+    def _publish(self, kind: messages.MessageType, text: str) -> None:
         """Queue a message for all clients; called from the simulation thread."""
 
         def put() -> None:
@@ -114,22 +117,16 @@ class ViewerServer:
         if path in ("/", "/healthz") and not self._settings.accepts_token(request):
             return self._refuse(connection, "a token is required in the address: ?token=…")
         if path == "/healthz":
-            return connection.respond(HTTPStatus.OK, json.dumps(self._health()) + "\n")
-        file = self._files.respond(path, request.headers["Host"])
-        return file or connection.respond(HTTPStatus.NOT_FOUND, f"{path[:80]} does not exist\n")
+            counts = {"clients": len(self._clients), "sockets": len(self._limiter.sockets)}
+            facts = {"status": "ok", "version": __version__, **counts, **self.simulation.timing()}
+            return connection.respond(HTTPStatus.OK, json.dumps(facts) + "\n")
+        if path not in self._files:
+            return connection.respond(HTTPStatus.NOT_FOUND, f"{path[:80]} does not exist\n")
+        return respond_with_file(*self._files[path], request.headers["Host"])
 
     def _refuse(self, connection: ServerConnection, why: str) -> Response:
         self._log("refused", why=why)
         return connection.respond(HTTPStatus.FORBIDDEN, why + "\n")
-
-    def _health(self) -> dict[str, Any]:
-        return {
-            "status": "ok",
-            "version": __version__,
-            "clients": len(self._clients),
-            "sockets": len(self._limiter.sockets),
-            **self.simulation.timing(),
-        }
 
     async def _serve_client(self, connection: ServerConnection) -> None:
         assert connection.request is not None

@@ -83,13 +83,17 @@ class Simulation:
         """Current snapshot of the table."""
         return self._snapshots[-1]
 
-    def at(self, period: int) -> Snapshot:
-        """Return the snapshot of a control period in the history."""
-        return self._snapshots[period - self.first]
-
-    def solved_s(self, period: int) -> float | None:
-        """Return simulated seconds from the reset to the first success; None if `period` is before it."""
-        return None if self._solved is None or self._solved > period else self._solved / CONTROL_HZ
+    def describe(self, period: int) -> dict[str, Any]:
+        """Return what to draw of a control period; "solved_s" as explained in `http`."""
+        snapshot = self._snapshots[period - self.first]
+        trail = self.trail if period == self.last else [snapshot.obs.tolist()]
+        solved = None if self._solved is None or self._solved > period else self._solved
+        return {
+            "trail": [[round(value, 2) for value in row[:4]] + [round(row[4], 4)] for row in trail],
+            "coverage": round(snapshot.coverage, 4),
+            "solved": snapshot.solved,
+            "solved_s": None if solved is None else solved / CONTROL_HZ,
+        }
 
     @property
     def coverage(self) -> list[float]:

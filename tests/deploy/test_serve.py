@@ -210,7 +210,7 @@ def test_health_is_available_under_load(running: RunningServer):
         ({"token": "short"}, "at least 16 ASCII characters"),
         ({"token": "twenty characters with blanks"}, "no blanks"),
         ({"token": ""}, "got 0: make one"),
-        ({"port": 65536}, "need port <= 65535"),
+        ({"port": 65536}, "need port <= 65535, got 65536"),
         ({"max_message": 10}, "need max_message > 1024"),
         ({"max_clients": 0}, "need max_clients >= 1"),
         ({"deadline_s": float("nan")}, "need deadline_s > 0"),

@@ -20,6 +20,7 @@ from nsde_policy.deploy.client import RemotePolicy
 from nsde_policy.errors import RemoteTimeoutError
 from nsde_policy.inference.policy import Policy
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 TOKEN = "correct-horse-battery"
 

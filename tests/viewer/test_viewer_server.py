@@ -1,4 +1,4 @@
-"""Tests for nsde_policy/viewer/server.py, http.py, clients.py and loop.py, over real sockets."""
+"""Tests for nsde_policy/viewer/server.py, http.py and loop.py, over real sockets."""
 
 import json
 import re
@@ -11,7 +11,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -20,11 +20,12 @@ from websockets.sync.client import ClientConnection
 from nsde_policy.cli.main import main
 from nsde_policy.deploy.server.connection import HALF_OPEN
 from nsde_policy.errors import ConfigError, DemoError
-from nsde_policy.viewer.app import describe_table
+from nsde_policy.viewer.app import App
 from nsde_policy.viewer.http import ViewerSettings
 from nsde_policy.viewer.launch import load_runners, make_settings
 from nsde_policy.viewer.messages import ClientMessage, Set
 from nsde_policy.viewer.play_app import PlayApp
+from nsde_policy.viewer.simulation import Simulation
 from tests.helpers.policy_servers import wait_until
 from tests.helpers.viewer_servers import SEED, SHIPPED_POLICY, RunningViewer, receive, run_viewer, send
 
@@ -37,18 +38,19 @@ def viewer() -> Iterator[RunningViewer]:
         yield viewer_server
 
 
-class NoisyApp:
-    """An app with large and frequent frames; `error` is raised by its next tick."""
+class NoisyApp(App):
+    """An app without tables, with large and frequent frames; `error` is raised by its next tick."""
 
-    hello: dict[str, Any] = describe_table("play")
+    mode = "play"
     period_s = 0.01
+    _tables: ClassVar[list[Simulation]] = []
 
     def __init__(self, size: int = 1_000_000) -> None:
-        self.revision, self.ticks, self.size = 0, 0, size
+        self.ticks, self.size = 0, size
         self.error: Exception | None = None
 
-    def handle(self, command: ClientMessage) -> None:
-        self.revision += 1
+    def _dispatch(self, message: ClientMessage) -> None:
+        pass
 
     def tick(self) -> bool:
         self.ticks += 1

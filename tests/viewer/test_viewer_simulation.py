@@ -83,18 +83,18 @@ def test_first_success_is_kept_until_a_period_before_it_is_restored(monkeypatch)
     simulation = Simulation(5)
     home, away = Input((20.0, 20.0), geometry.GOAL_POSE), Input((20.0, 20.0), (400.0, 400.0, 0.0))
     play(simulation, [away] * 7 + [home] + [away] * 2 + [home])
-    assert [simulation.at(period).solved for period in range(12)] == [
+    assert [simulation.describe(period)["solved"] for period in range(12)] == [
         period in (8, 11) for period in range(12)
     ]
-    assert [simulation.solved_s(period) for period in (7, 8, 10, 11)] == [None, 0.8, 0.8, 0.8]
+    assert [simulation.describe(period)["solved_s"] for period in (7, 8, 10, 11)] == [None, 0.8, 0.8, 0.8]
     play(simulation, [away] * 40)
     assert simulation.first > 8
-    assert simulation.solved_s(simulation.last) == 0.8
+    assert simulation.describe(simulation.last)["solved_s"] == 0.8
     again = Simulation(5)
     play(again, [away] * 7 + [home] * 2)
     again.restore(7)
     play(again, [away] * 5)
-    assert again.solved_s(again.last) is None
+    assert again.describe(again.last)["solved_s"] is None
 
 
 @settings(max_examples=60, deadline=None)

@@ -20,19 +20,29 @@ ENVELOPE_BYTES = 1024
 
 
 @dataclass(frozen=True)
-class ServeOptions:
-    """Address and limits of a policy server, which are also flags of `nsde-policy serve`."""
+class ServerOptions:
+    """Address and limits of any server."""
 
     host: str = "127.0.0.1"
     """Address to listen on; any address except loopback requires a token."""
     port: Annotated[int, Meta(ge=0, le=65535)] = 8765
     """TCP port; 0 picks a free one."""
-    max_message: Annotated[int, Meta(gt=ENVELOPE_BYTES)] = MAX_MESSAGE_BYTES
+    max_message: int = MAX_MESSAGE_BYTES
     """Size limit of a message, bytes."""
     max_clients: Count = 32
     """Largest number of simultaneous connections."""
     max_rate: Positive = 1000.0
     """Messages per second and client; further messages wait."""
+    patience_s: Positive = 5.0
+    """Timeout for a client's greeting, ping reply and reads, seconds."""
+
+
+@dataclass(frozen=True)
+class ServeOptions(ServerOptions):
+    """Address and limits of a policy server, which are also flags of `nsde-policy serve`."""
+
+    max_message: Annotated[int, Meta(gt=ENVELOPE_BYTES)] = MAX_MESSAGE_BYTES
+    """Size limit of a message, bytes."""
     max_steps: Count = 128
     """Largest number of actions per plan."""
     deadline_s: Positive = 1.0
@@ -42,8 +52,8 @@ class ServeOptions:
 
 
 @dataclass(frozen=True)
-class ServeSettings(ServeOptions, BaseConfig):
-    """Address, token and limits of a policy server."""
+class ServerSettings(ServerOptions, BaseConfig):
+    """Address, token and limits of any server."""
 
     token: str | None = field(default=None, repr=False)
     """Token that clients must send; required if other machines can connect."""
@@ -57,6 +67,11 @@ class ServeSettings(ServeOptions, BaseConfig):
                 f"{self.host} accepts connections from other machines, which needs a token "
                 "(--token-file or NSDE_POLICY_TOKEN); without one, use --host 127.0.0.1"
             )
+
+
+@dataclass(frozen=True)
+class ServeSettings(ServeOptions, ServerSettings):
+    """Address, token and limits of a policy server."""
 
     def accepts(self, authorization: str | None) -> bool:
         """Return whether an `Authorization` header holds the token; compares in constant time."""

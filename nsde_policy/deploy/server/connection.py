@@ -1,18 +1,22 @@
 """Websocket connections with limits on their number and on buffered data."""
 
 import asyncio
+import contextlib
+import errno
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.asyncio.server import ServerConnection, serve
 from websockets.frames import DATA_OPCODES, Frame
 from websockets.http11 import Request, Response
 from websockets.protocol import Event, State
 
 from nsde_policy.deploy.server.auth import EventLogHandler, Log, format_error
+from nsde_policy.deploy.server.config import ServerSettings
+from nsde_policy.errors import ConfigError
 
 HALF_OPEN = 16
 """Sockets that may be before or after their websocket phase, in addition to `max_clients`."""
@@ -69,47 +73,73 @@ class LimitedConnection(ServerConnection):
         super().process_event(event)
 
 
-async def listen(
-    handle_client: Callable[[ServerConnection], Awaitable[None]],
-    handle_http: Callable[[ServerConnection, Request], Response | None],
-    host: str,
-    port: int,
-    *,
-    limiter: ConnectionLimiter,
-    log: Log,
-    patience_s: float,
-    **options: Any,
-) -> Server:
-    """Start a websocket server with limited connections; also log the errors of the event loop.
+class LimitedServer:
+    """Websocket server with limited connections, which runs until `stop`.
 
     Args:
-        handle_client: Runs for each client until its connection ends.
-        handle_http: Returns the response to a plain HTTP request, or None to open a websocket.
-        host: Address to listen on.
-        port: Port to listen on, 0 for a free one.
-        limiter: Limits of the connections.
-        log: Receives the warnings of websockets, and errors.
-        patience_s: Timeout of handshakes and pings, seconds.
-        options: Further arguments of websockets' `serve`.
+        settings: Address and limits.
+        log: Receives events and the warnings of websockets.
+        buffer: Bytes that may wait to be read by one client.
     """
-    logger = logging.Logger("websockets", logging.WARNING)  # not registered: it serves this server only
-    logger.addHandler(EventLogHandler(log))
-    asyncio.get_running_loop().set_exception_handler(
-        lambda _, context: log(
-            "error", message=context["message"], error=format_error(context.get("exception"))
-        )
-    )
-    return await serve(
-        handle_client,
-        host,
-        port,
-        compression=None,
-        process_request=handle_http,
-        open_timeout=patience_s,
-        ping_interval=patience_s,
-        ping_timeout=patience_s,
-        close_timeout=min(patience_s, 1.0),
-        logger=logger,
-        create_connection=partial(LimitedConnection, limiter),  # type: ignore[arg-type]  # class or wrapper
-        **options,
+
+    def __init__(self, settings: ServerSettings, log: Log, *, buffer: int) -> None:
+        self._log, self._limiter = log, ConnectionLimiter(settings.max_clients, buffer)
+
+    def stop(self) -> None:
+        """Close all connections and return from `run`; from any thread."""
+        with contextlib.suppress(RuntimeError):  # the event loop has ended already
+            self._loop.call_soon_threadsafe(self._stop.set)
+
+    @contextlib.asynccontextmanager
+    async def _listen(
+        self,
+        handle_client: Callable[[ServerConnection], Awaitable[None]],
+        handle_http: Callable[[ServerConnection, Request], Response | None],
+        settings: ServerSettings,
+        **options: Any,
+    ) -> AsyncIterator[int]:
+        """Accept connections within the block, and yield the port.
+
+        Args:
+            handle_client: Runs for each client until its connection ends.
+            handle_http: Returns the response to a plain HTTP request, or None to open a websocket.
+            settings: Address and limits.
+            options: Further arguments of websockets' `serve`.
+        """
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._loop.set_exception_handler(self._log_loop_error)
+        logger = logging.Logger("websockets", logging.WARNING)  # not registered: it serves this server only
+        logger.addHandler(EventLogHandler(self._log))
+        try:
+            server = await serve(
+                handle_client,
+                settings.host,
+                settings.port,
+                compression=None,
+                process_request=handle_http,
+                max_size=settings.max_message,
+                open_timeout=settings.patience_s,
+                ping_interval=settings.patience_s,
+                ping_timeout=settings.patience_s,
+                close_timeout=min(settings.patience_s, 1.0),
+                logger=logger,
+                create_connection=partial(LimitedConnection, self._limiter),  # type: ignore[arg-type]
+                **options,
+            )
+        except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
+            raise ConfigError(_explain_listen_error(error, settings)) from None
+        async with server:
+            yield int(server.sockets[0].getsockname()[1])
+
+    def _log_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self._log("error", message=context["message"], error=format_error(context.get("exception")))
+
+
+def _explain_listen_error(error: Exception, settings: ServerSettings) -> str:
+    why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    if getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES):
+        return f"cannot listen on {settings.host}:{settings.port}: {why}; try --port 0"
+    return (
+        f"cannot listen on {settings.host}, which is not an address of this machine: {why}; "
+        "try --host 127.0.0.1"
     )

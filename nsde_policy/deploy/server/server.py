@@ -1,7 +1,6 @@
 """Policy server: websocket clients, one planner thread, and limits on clients, messages and time."""
 
 import asyncio
-import contextlib
 import json
 from collections.abc import Callable
 from http import HTTPStatus
@@ -24,8 +23,8 @@ from nsde_policy.deploy.protocol import (
 )
 from nsde_policy.deploy.server.auth import Log, RateLimiter, format_error
 from nsde_policy.deploy.server.config import ServeSettings
-from nsde_policy.deploy.server.connection import ConnectionLimiter, listen
-from nsde_policy.errors import ConfigError, ProtocolError, RemotePlanningError
+from nsde_policy.deploy.server.connection import LimitedServer
+from nsde_policy.errors import ProtocolError, RemotePlanningError
 from nsde_policy.inference.calibration import Calibration
 from nsde_policy.inference.spec import Plan, Planner
 from nsde_policy.inference.worker import PlannerThread
@@ -34,7 +33,7 @@ STALLED_DEADLINES = 10
 """/healthz reports a stalled planner if a plan takes longer than this many deadlines."""
 
 
-class PolicyServer:
+class PolicyServer(LimitedServer):
     """Server that answers plan requests and stores nothing about its clients.
 
     log = build_json_log(sys.stderr)
@@ -45,7 +44,8 @@ class PolicyServer:
     def __init__(
         self, planner: Planner, settings: ServeSettings, log: Log, *, calibration: Calibration | None = None
     ) -> None:
-        self._settings, self._spec, self._log = settings, planner.spec, log
+        super().__init__(settings, log, buffer=2**20 + 2 * settings.max_message)
+        self._settings, self._spec = settings, planner.spec
         self._welcome = Welcome.build(
             planner.spec,
             (calibration or Calibration.from_spec(planner.spec)).check(planner.spec),
@@ -56,7 +56,6 @@ class PolicyServer:
             deadline_s=settings.deadline_s,
         )
         self._planner, self._thread = planner, PlannerThread()
-        self._limiter = ConnectionLimiter(settings.max_clients, buffer=2**20 + 2 * settings.max_message)
         self._clients = self._in_flight = self._last_client = 0
         self._counts = dict.fromkeys(("planned", "refused", "late", "failed"), 0)
         self._stopping = False
@@ -64,43 +63,25 @@ class PolicyServer:
         """Whether the planner was still busy when `run` returned."""
 
     async def run(self, ready: Callable[[int], None]) -> None:
-        """Serve until `stop`; call `ready` with the port once clients can connect."""
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        settings = self._settings
-        try:
-            server = await listen(
-                self._handle_client,
-                self._handle_http,
-                settings.host,
-                settings.port,
-                limiter=self._limiter,
-                log=self._log,
-                patience_s=settings.patience_s,
-                max_size=settings.max_message,
-                origins=[None],  # web pages may not connect, not even those on this machine
-                max_queue=2,
-            )
-        except OSError as error:
-            problem = f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}"
-            raise ConfigError(problem) from None
-        async with server:
-            port = int(server.sockets[0].getsockname()[1])
-            self._log("serving", host=settings.host, port=port, method=self._spec.method)
+        """Serve until `stop`, then reply to running requests; call `ready` with the port at the start."""
+        async with self._listen(
+            self._handle_client,
+            self._handle_http,
+            self._settings,
+            origins=[None],  # web pages may not connect, not even those on this machine
+            max_queue=2,
+        ) as port:
+            self._log("serving", host=self._settings.host, port=port, method=self._spec.method)
             ready(port)
             await self._stop.wait()
             self._stopping = True
             self._log("stopping", clients=self._clients, in_flight=self._in_flight)
             while self._in_flight:  # each request ends by its deadline
                 await asyncio.sleep(0.01)
-        self.hangs = not self._thread.close(settings.patience_s)
+        self.hangs = not self._thread.close(self._settings.patience_s)
         if self.hangs:
             self._log("hangs", busy_s=round(self._thread.busy_s, 3))
         self._log("stopped", **self._counts)
-
-    def stop(self) -> None:
-        """Stop from any thread: reply to running requests, close all connections, return from `run`."""
-        with contextlib.suppress(RuntimeError):  # the event loop has ended already
-            self._loop.call_soon_threadsafe(self._stop.set)
 
     def _handle_http(self, connection: ServerConnection, request: Request) -> Response | None:
         if request.path == "/healthz":
