@@ -118,7 +118,7 @@ def test_commands_parse(page):
 def parses(args: list[str]) -> bool:
     """Return whether the command line accepts arguments, or prints its help."""
     try:
-        cli._parse(args)
+        cli._parse_flags(args)
     except SystemExit as stop:
         return not stop.code
     return True

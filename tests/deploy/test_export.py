@@ -17,20 +17,22 @@ from nsde_policy.methods.ibc import ImplicitBCConfig, ImplicitBCSampling
 from nsde_policy.methods.neural_sde.config import SamplingConfig
 from nsde_policy.methods.regression import RegressionConfig
 from nsde_policy.run_directory import RunDirectory
-from tests.helpers.exported_policies import DDIM, LAYOUT, SMALL, fresh, neural_sde
+from tests.helpers.exported_policies import DDIM, LAYOUT, SMALL, build_policy, make_neural_sde_config
 
 
 def test_export_traces_the_plain_solver_if_the_fused_step_does_not_cover_the_equation(tmp_path):
     network = NetworkConfig(width=16, depth=2, kind="separate")
     sampling = SamplingConfig(denoiser="learned", substeps=2)
-    policy = fresh(neural_sde(network=network, sampling=sampling, learned_strength=True), chunk=1)
+    policy = build_policy(
+        make_neural_sde_config(network=network, sampling=sampling, learned_strength=True), chunk=1
+    )
     (whole,) = export_policy(policy, tmp_path / "policy.onnx", cases=5)
     assert whole.parity.worst < 1e-5
     assert whole.record.inputs[1].shape == (2, LAYOUT.dim)
 
 
 def test_outputs_of_another_policy_fail_the_parity_check():
-    asked, other = (PlanTracer(fresh(neural_sde(), seed=seed), steps=2) for seed in (0, 1))
+    asked, other = (PlanTracer(build_policy(make_neural_sde_config(), seed=seed), steps=2) for seed in (0, 1))
 
     def run_graph(inputs):
         out = other.module(*(torch.from_numpy(values) for values in inputs))
@@ -42,7 +44,7 @@ def test_outputs_of_another_policy_fail_the_parity_check():
 
 @pytest.mark.parametrize("format", ["onnx", "pt2"])
 def test_failed_export_writes_no_file_and_keeps_an_earlier_one(format, tmp_path):
-    policy, out = fresh(RegressionConfig(network=SMALL)), tmp_path / f"policy.{format}"
+    policy, out = build_policy(RegressionConfig(network=SMALL)), tmp_path / f"policy.{format}"
     with torch.no_grad():
         policy.model.network.output.bias.fill_(3e38)  # overflows once it is scaled to the actions' range
     out.write_bytes(b"an earlier export")
@@ -57,12 +59,12 @@ def test_failed_export_writes_no_file_and_keeps_an_earlier_one(format, tmp_path)
 def test_export_removes_the_first_action_graph_of_an_earlier_policy(tmp_path):
     out = tmp_path / "policy.onnx"
     (tmp_path / "policy.first.onnx").write_bytes(b"of another policy")
-    assert len(export_policy(fresh(RegressionConfig(network=SMALL)), out, cases=3)) == 1
+    assert len(export_policy(build_policy(RegressionConfig(network=SMALL)), out, cases=3)) == 1
     assert not (tmp_path / "policy.first.onnx").exists()
 
 
 def test_opset_selects_the_operator_version(tmp_path):
-    policy = fresh(RegressionConfig(network=SMALL))
+    policy = build_policy(RegressionConfig(network=SMALL))
     export_policy(policy, tmp_path / "policy.onnx", opset=18, cases=3)
     model = onnx.load(tmp_path / "policy.onnx")
     onnx.checker.check_model(model, full_check=True)
@@ -72,30 +74,30 @@ def test_opset_selects_the_operator_version(tmp_path):
 
 def test_export_rejects_unsupported_settings(tmp_path):
     out = tmp_path / "policy.onnx"
-    ddpm = fresh(DiffusionConfig(unet=DDIM.unet))
+    ddpm = build_policy(DiffusionConfig(unet=DDIM.unet))
     with pytest.raises(ExportError, match=r"100 network calls.*scheduler=ddim"):
         export_policy(ddpm, out)
     langevin = ImplicitBCSampling(inference="langevin", samples=8, iterations=2)
     with pytest.raises(ExportError):
-        export_policy(fresh(ImplicitBCConfig(width=8, sampling=langevin), chunk=1), out)
+        export_policy(build_policy(ImplicitBCConfig(width=8, sampling=langevin), chunk=1), out)
     with pytest.raises(ConfigError, match="from 1 to 8 actions"):
-        export_policy(fresh(RegressionConfig(network=SMALL)), out, steps=9)
+        export_policy(build_policy(RegressionConfig(network=SMALL)), out, steps=9)
     for name, format in (("policy.txt", "onnx"), ("policy", "onnx"), ("policy.onnx", "pt2")):
         with pytest.raises(ConfigError, match=f"of format {format} must be NAME.{format}, got .*/{name}$"):
-            export_policy(fresh(RegressionConfig(network=SMALL)), tmp_path / name, format=format)
+            export_policy(build_policy(RegressionConfig(network=SMALL)), tmp_path / name, format=format)
     with pytest.raises(ConfigError, match="at least 1 actions, got steps 0"):
-        export_policy(fresh(neural_sde()), out, steps=0)
+        export_policy(build_policy(make_neural_sde_config()), out, steps=0)
     with pytest.raises(ConfigError, match="seed >= 0"):
-        export_policy(fresh(neural_sde()), out, seed=-1)
+        export_policy(build_policy(make_neural_sde_config()), out, seed=-1)
     with pytest.raises(ConfigError, match="opset"):
-        export_policy(fresh(neural_sde()), out, opset=12)
+        export_policy(build_policy(make_neural_sde_config()), out, opset=12)
     with pytest.raises(OutputError, match="folder"):
-        export_policy(fresh(neural_sde()), tmp_path)
+        export_policy(build_policy(make_neural_sde_config()), tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_export_command_writes_into_the_run_directory_and_prints_the_parity(tmp_path: Path, capsys):
-    policy, run = fresh(RegressionConfig(network=SMALL)), RunDirectory(tmp_path / "run")
+    policy, run = build_policy(RegressionConfig(network=SMALL)), RunDirectory(tmp_path / "run")
     run.path.mkdir()
     run.save_record(policy.record)
     run.save_weights(policy.model.state_dict())

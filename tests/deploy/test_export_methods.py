@@ -19,12 +19,12 @@ from nsde_policy.methods.lstm_gmm import LSTMGMMConfig
 from nsde_policy.methods.mip import MIPConfig
 from nsde_policy.methods.regression import RegressionConfig
 from nsde_policy.run_directory import fingerprint
-from tests.helpers.exported_policies import DDIM, SMALL, fresh, neural_sde, some_states
+from tests.helpers.exported_policies import DDIM, SMALL, build_policy, draw_states, make_neural_sde_config
 
 pytestmark = pytest.mark.slow
 
 METHODS = {
-    "neural_sde": (neural_sde(), 2),
+    "neural_sde": (make_neural_sde_config(), 2),
     "regression": (RegressionConfig(network=SMALL), 4),
     "mip": (MIPConfig(network=SMALL), 4),
     "flow": (StreamingFlowConfig(network=SMALL, sampling=StreamingFlowSampling(start=1.0)), 2),
@@ -49,12 +49,12 @@ def noise_for(record: GraphRecord, seed: int) -> list[np.ndarray]:
 @pytest.mark.parametrize("method", METHODS)
 def test_onnx_graph_equals_the_plan_of_each_method(method, tmp_path):
     config, chunk = METHODS[method]
-    policy = fresh(config, chunk=chunk)
+    policy = build_policy(config, chunk=chunk)
     exported = export_policy(policy, tmp_path / "policy.onnx", cases=5)
     record = exported[0].record
     session = onnxruntime.InferenceSession(tmp_path / "policy.onnx")
     for seed in range(5):
-        states, noise = some_states(config.history, seed=seed), noise_for(record, seed)
+        states, noise = draw_states(config.history, seed=seed), noise_for(record, seed)
         names = [given.name for given in record.inputs]
         answer = session.run(["actions"], dict(zip(names, [states, *noise], strict=True)))[0]
         draws = FixedDraws([torch.from_numpy(values) for values in noise])
@@ -67,12 +67,12 @@ def test_onnx_graph_equals_the_plan_of_each_method(method, tmp_path):
 @pytest.mark.parametrize("method", ["neural_sde", "diffusion", "lstm_gmm"])
 def test_pt2_archive_equals_the_plan_and_contains_its_record(method, tmp_path):
     config, chunk = METHODS[method]
-    policy = fresh(config, chunk=chunk)
+    policy = build_policy(config, chunk=chunk)
     export_policy(policy, tmp_path / "policy.pt2", format="pt2", cases=5)
     files = {RECORD_FILE: ""}
     program = torch.export.load(io.BytesIO((tmp_path / "policy.pt2").read_bytes()), extra_files=files)
     record = GraphRecord.from_json(files[RECORD_FILE])
-    states, noise = torch.from_numpy(some_states(config.history)), noise_for(record, 0)
+    states, noise = torch.from_numpy(draw_states(config.history)), noise_for(record, 0)
     given = [torch.from_numpy(values) for values in noise]
     answer = program.module()(states, *given)[0]
     expected = policy.model.plan(states[None], steps=chunk, draws=FixedDraws(given))[0]

@@ -26,7 +26,12 @@ from nsde_policy.deploy.runtime.graph import Graph
 from nsde_policy.deploy.runtime.metadata import RECORD_KEY
 from nsde_policy.deploy.runtime.onnx_file import add_metadata, graph_sha256, validate_graph
 from nsde_policy.errors import ConfigError, GraphError, PolicyInputError
-from tests.helpers.exported_policies import export_small, fresh, neural_sde, some_states
+from tests.helpers.exported_policies import (
+    build_policy,
+    draw_states,
+    export_small_policy,
+    make_neural_sde_config,
+)
 
 ROOT = Path(__file__).parents[2]
 OBS = np.array([0.4, 1.0, 300.0])
@@ -34,7 +39,7 @@ OBS = np.array([0.4, 1.0, 300.0])
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory) -> Path:
-    return export_small(tmp_path_factory.mktemp("exported"))
+    return export_small_policy(tmp_path_factory.mktemp("exported"))
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +74,7 @@ def test_runtime_needs_no_torch(exported):
 
 
 def test_plan_is_reproducible_with_a_seed(policy):
-    states = some_states(2)
+    states = draw_states(2)
     plan = policy.plan_from(states, steps=4, seed=7)
     again, other = (policy.plan_from(states, steps=4, seed=seed) for seed in (7, 8))
     assert np.array_equal(plan.actions, again.actions)
@@ -80,24 +85,24 @@ def test_plan_is_reproducible_with_a_seed(policy):
 
 
 def test_shorter_plan_is_the_beginning_of_a_longer_one(policy):
-    states = some_states(2)
+    states = draw_states(2)
     whole = policy.plan_from(states, steps=4, seed=7)
     assert np.array_equal(policy.plan_from(states, steps=3, seed=7).actions, whole.actions[:3])
-    first = policy.first_action(states, seed=7)  # from a graph of its own
+    first = policy.first_action(states, seed=7)  # from a separate graph
     np.testing.assert_allclose(first, whole.actions[0], rtol=0, atol=1e-5)
 
 
 def test_plan_is_not_overwritten_by_the_next_one(policy):
-    plan = policy.plan_from(some_states(2), steps=4, seed=0)
+    plan = policy.plan_from(draw_states(2), steps=4, seed=0)
     kept = plan.actions.copy(), plan.states.copy()
-    policy.plan_from(some_states(2, seed=1), steps=4, seed=1)
+    policy.plan_from(draw_states(2, seed=1), steps=4, seed=1)
     assert np.array_equal(plan.actions, kept[0])
     assert np.array_equal(plan.states, kept[1])
 
 
 def test_actions_have_the_distribution_of_the_torch_policy(policy):
-    states, n = some_states(2), 300
-    on_torch = fresh(neural_sde())
+    states, n = draw_states(2), 300
+    on_torch = build_policy(make_neural_sde_config())
     ours, theirs = (
         np.array([planner.plan_from(states, steps=4, seed=seed).actions for seed in range(n)])
         for planner in (policy, on_torch)
@@ -116,7 +121,7 @@ def test_policy_executes_a_chunk_before_it_plans_again(policy):
 
 
 def test_invalid_input_is_rejected(policy):
-    states = some_states(2)
+    states = draw_states(2)
     with pytest.raises(PolicyInputError, match=r"shape \(2, 5\), got \(5,\)"):
         policy.plan_from(states[0], steps=1, seed=0)
     with pytest.raises(PolicyInputError, match="finite"):
@@ -138,7 +143,10 @@ def test_invalid_input_is_rejected(policy):
 
 
 def test_plan_that_is_not_finite_is_an_error(exported, tmp_path):
-    model, torch_policy = onnx.load(exported.parent / "policy.first.onnx"), fresh(neural_sde())
+    model, torch_policy = (
+        onnx.load(exported.parent / "policy.first.onnx"),
+        build_policy(make_neural_sde_config()),
+    )
     middle = 0.5 * (np.array(torch_policy.spec.low) + np.array(torch_policy.spec.high))
     std = torch_policy.model.step_std(torch.from_numpy(np.tile(middle, 2)).float()).numpy()
     (exp,) = [node for node in model.graph.node if node.op_type == "Exp"]
@@ -153,14 +161,14 @@ def test_plan_that_is_not_finite_is_an_error(exported, tmp_path):
 
     def ask_everywhere() -> None:
         for seed in range(50):
-            policy.plan_from(some_states(2, seed=seed), steps=1, seed=0)
+            policy.plan_from(draw_states(2, seed=seed), steps=1, seed=0)
 
     with pytest.raises(GraphError, match="actions that are not finite"):
         ask_everywhere()
 
 
 def test_threads_can_share_a_policy(policy):
-    jobs = [(some_states(2, seed=i), i) for i in range(8)]
+    jobs = [(draw_states(2, seed=i), i) for i in range(8)]
     alone = [policy.plan_from(states, steps=4, seed=seed).actions for states, seed in jobs]
     wrong: list[int] = []
 
@@ -179,7 +187,7 @@ def test_threads_can_share_a_policy(policy):
 
 
 def test_calls_do_not_leak_memory(policy):
-    states = some_states(2)
+    states = draw_states(2)
 
     def many() -> int:
         for seed in range(1000):
@@ -241,7 +249,7 @@ def test_changed_byte_is_rejected_or_does_not_change_actions(exported, at, bits)
         return
     whole = Graph(exported.read_bytes())  # only names, versions and the spec can change
     for each in (graph, whole):
-        each.inputs["states"][:] = some_states(2)
+        each.inputs["states"][:] = draw_states(2)
         each.run()
     assert np.array_equal(graph.outputs["actions"], whole.outputs["actions"])
 

@@ -35,21 +35,21 @@ DDIM = DiffusionConfig(
 """A Diffusion Policy with two network calls."""
 
 
-def neural_sde(**changes: Any) -> NeuralSDEConfig:
+def make_neural_sde_config(**changes: Any) -> NeuralSDEConfig:
     return NeuralSDEConfig(**{"network": SMALL, **changes})
 
 
-def fresh(config: ModelConfig, *, chunk: int = 4, seed: int = 0, layout: StateSpec = LAYOUT) -> Policy:
+def build_policy(config: ModelConfig, *, chunk: int = 4, seed: int = 0, layout: StateSpec = LAYOUT) -> Policy:
     """Build an untrained policy; nearest neighbours get random data."""
     demos = DemoRecord("made up", "", 1, 2)
     record = RunRecord(RunConfig(model=config, chunk=chunk), layout, "none", seed, demos, {})
     model = build_model(record)
     if isinstance(model, NearestNeighbours):
-        model.prepare(_windows(model.config, layout))
+        model.prepare(_draw_windows(model.config, layout))
     return Policy(record, model.eval())
 
 
-def _windows(config: Any, layout: StateSpec) -> Windows:
+def _draw_windows(config: Any, layout: StateSpec) -> Windows:
     generator = torch.Generator().manual_seed(0)
     low, high = torch.tensor(layout.low), torch.tensor(layout.high)
     states = low + (high - low) * torch.rand(200, config.history, layout.dim, generator=generator)
@@ -57,15 +57,15 @@ def _windows(config: Any, layout: StateSpec) -> Windows:
     return Windows(states, low[layout.obs_dim :] + (high - low)[layout.obs_dim :] * span)
 
 
-def some_states(history: int, layout: StateSpec = LAYOUT, seed: int = 0) -> np.ndarray:
+def draw_states(history: int, layout: StateSpec = LAYOUT, seed: int = 0) -> np.ndarray:
     """Draw states within the range, (history, d) float32."""
     rng, low, high = np.random.default_rng(seed), np.array(layout.low), np.array(layout.high)
     return (low + (high - low) * rng.random((history, layout.dim))).astype(np.float32)
 
 
-def export_small(folder: Path, **changes: Any) -> Path:
+def export_small_policy(folder: Path, **changes: Any) -> Path:
     """Export a small Neural SDE as ONNX."""
     from nsde_policy.deploy.export import export_policy
 
-    export_policy(fresh(neural_sde(**changes)), folder / "policy.onnx", cases=8)
+    export_policy(build_policy(make_neural_sde_config(**changes)), folder / "policy.onnx", cases=8)
     return folder / "policy.onnx"
