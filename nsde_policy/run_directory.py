@@ -100,13 +100,10 @@ class RunRecord:
 
     def same_training(self, other: "RunRecord") -> bool:
         """Return whether `other` can resume this run: same settings, layout, task, seed and data."""
-        return (self.config, self.layout, self.task, self.seed, self.demos.fingerprint) == (
-            other.config,
-            other.layout,
-            other.task,
-            other.seed,
-            other.demos.fingerprint,
+        one, two = (
+            (run.config, run.layout, run.task, run.seed, run.demos.fingerprint) for run in (self, other)
         )
+        return one == two
 
 
 def find_versions() -> dict[str, str]:

@@ -17,18 +17,13 @@ from nsde_policy.run_directory import RunDirectory, RunRecord
 
 def build_policy_spec(record: RunRecord) -> PolicySpec:
     """Return sizes and ranges of a run's policy."""
-    config, layout = record.config, record.layout
+    config = record.config
     return PolicySpec(
-        obs_dim=layout.obs_dim,
-        act_dim=layout.act_dim,
+        **vars(record.layout),
         history=config.model.history,
         chunk=config.chunk,
         longest_chunk=config.model.longest_chunk or 0,
         first_action_from=config.demos.first_action_from,
-        circular=layout.circular,
-        low=layout.low,
-        high=layout.high,
-        increment_std=layout.increment_std,
         method=config.method,
         encoder=config.demos.encoder,
     )
