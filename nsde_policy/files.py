@@ -25,12 +25,20 @@ def read_json(path: Path, *, error: type[NsdePolicyError], max_bytes: int = MAX_
     Raises:
         error: If the file cannot be read, is too large or does not hold a JSON object.
     """
+    return parse_json(read_file(path, max_bytes, error=error), name=str(path), error=error)
+
+
+def read_file(path: Path, max_bytes: int, *, error: type[NsdePolicyError]) -> bytes:
+    """Read a regular file; raise `error` for pipes, devices and files above a size limit."""
     try:
         check_regular(path, max_bytes, error=error)
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            content = file.read(max_bytes + 1)
     except OSError as problem:
         raise error(f"{path} cannot be read: {problem.strerror or problem}") from problem
-    return parse_json(content, name=str(path), error=error)
+    if len(content) > max_bytes:
+        raise error(f"{path} grew beyond {max_bytes} bytes while it was read")
+    return content
 
 
 def check_regular(path: Path, max_bytes: int, *, error: type[NsdePolicyError]) -> None:

@@ -7,7 +7,8 @@ from typing import Literal
 
 from nsde_policy import __version__
 from nsde_policy.config import Sampling
-from nsde_policy.deploy.export import onnx_format, parity, torch_export
+from nsde_policy.deploy.export import onnx_format, torch_export
+from nsde_policy.deploy.export.parity import RunGraph, measure_parity
 from nsde_policy.deploy.export.plan_module import PlanTracer
 from nsde_policy.deploy.runtime.metadata import GRAPH_FORMAT, GraphRecord
 from nsde_policy.deploy.runtime.onnx_file import add_metadata, graph_sha256
@@ -22,18 +23,21 @@ Format = Literal["onnx", "pt2"]
 
 @dataclass(frozen=True)
 class ExportedFile:
-    """A file that was written and its difference from the policy."""
+    """A file that was written, and its difference from the policy."""
 
     path: Path
     bytes: int
     record: GraphRecord
-    parity: parity.Parity
+    difference: float
+    """Largest difference from the policy, in ranges of the demonstrations."""
+    cases: int
+    """Number of random inputs for which they were compared."""
 
     def as_text(self) -> str:
         """Format as one line for the command line."""
         return (
             f"wrote {self.path}: {self.record.steps} actions, {self.bytes / 1e6:.2f} MB; differs from the "
-            f"policy by at most {self.parity.worst:.1e} ranges in {self.parity.cases} cases"
+            f"policy by at most {self.difference:.1e} ranges in {self.cases} cases"
         )
 
 
@@ -81,8 +85,8 @@ def export_policy(
     files = {}
     for path, tracer in tracers.items():
         content, record, run_graph = _build(policy, tracer, format, opset)
-        found = parity.measure_parity(tracer, run_graph, cases=cases, seed=seed)
-        files[path] = content, ExportedFile(path, len(content), record, found)
+        difference = measure_parity(tracer, run_graph, cases=cases, seed=seed)
+        files[path] = content, ExportedFile(path, len(content), record, difference, cases)
     first_action_file(out).unlink(missing_ok=True)  # it may belong to an earlier export
     for path, (content, _) in files.items():
         replace_file(path, content)
@@ -91,7 +95,7 @@ def export_policy(
 
 def _build(
     policy: Policy, tracer: PlanTracer, format: Format, opset: int
-) -> tuple[bytes, GraphRecord, parity.RunGraph]:
+) -> tuple[bytes, GraphRecord, RunGraph]:
     """Return the content of a file, its record, and a function that runs it as loaded from the content."""
     packages = ["torch", "numpy", *(["onnx"] if format == "onnx" else [])]
     versions = [f"nsde_policy {__version__}", *(f"{name} {metadata.version(name)}" for name in packages)]

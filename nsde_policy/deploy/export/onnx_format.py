@@ -3,19 +3,21 @@
 import io
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
+from typing import Any
 
 import numpy as np
 import torch
 
-from nsde_policy.deploy.export.onnx_operators import build_translations
 from nsde_policy.deploy.export.parity import GraphOutputs, RunGraph
 from nsde_policy.deploy.export.plan_module import PlanTracer
 from nsde_policy.deploy.runtime.graph import Graph
 from nsde_policy.deploy.runtime.metadata import ACTIONS, PATH, STD
-from nsde_policy.errors import ExportError, MissingDependencyError
+from nsde_policy.errors import ExportError, import_optional, summarize_error
 
+_INT64 = 7
+"""ONNX element type of 64-bit integers."""
 OPSETS = range(18, 24)
 """Supported versions of the ONNX operators; from 20 on, Gelu is one operator."""
 
@@ -23,10 +25,7 @@ OPSETS = range(18, 24)
 def check_packages() -> None:
     """Raise `MissingDependencyError` if a package that writes or runs ONNX is not installed."""
     for package in ("onnx", "onnxscript", "onnxruntime"):
-        try:
-            __import__(package)
-        except ImportError:
-            raise MissingDependencyError.extra(package, "onnx") from None
+        import_optional(package, "onnx")
 
 
 def build_onnx(tracer: PlanTracer, *, opset: int) -> bytes:
@@ -40,11 +39,14 @@ def build_onnx(tracer: PlanTracer, *, opset: int) -> bytes:
                 opset_version=opset,
                 input_names=[given.name for given in tracer.inputs],
                 output_names=[ACTIONS, PATH, STD] if tracer.foresees else [ACTIONS],
-                custom_translation_table=build_translations(),
+                custom_translation_table=_build_translations(),
                 verbose=False,
             )
         except torch.onnx.OnnxExporterError as error:
-            raise ExportError(f"cannot export this policy as ONNX: {_format_innermost(error)}") from None
+            cause: BaseException = error
+            while cause.__cause__ is not None:
+                cause = cause.__cause__
+            raise ExportError(f"cannot export this policy as ONNX: {summarize_error(cause)}") from None
     assert program is not None
     content: bytes = program.model_proto.SerializeToString()
     return content
@@ -77,7 +79,24 @@ def _silence_exporter() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _format_innermost(error: BaseException) -> str:
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return " ".join(str(error).split())[:300]
+def _build_translations() -> dict[Any, Callable[..., Any]]:
+    """Return ONNX translations of the torch operators that torch's exporter does not support."""
+    op = import_optional("onnxscript", "onnx").opset18
+
+    def translate_cdist(x1: Any, x2: Any, p: float = 2.0, compute_mode: int | None = None) -> Any:
+        """Compute distances (rows, n) between points (rows, d) and (n, d)."""
+        between = op.Sub(op.Unsqueeze(x1, [1]), op.Unsqueeze(x2, [0]))
+        return op.Sqrt(op.ReduceSum(op.Mul(between, between), [2], keepdims=0))
+
+    def translate_searchsorted(
+        sorted_sequence: Any, values: Any, *, out_int32: bool = False, right: bool = False, **_: Any
+    ) -> Any:
+        """Count how many of (rows, n) are below each of (rows, m); compares all pairs."""
+        ordered, asked = op.Unsqueeze(sorted_sequence, [1]), op.Unsqueeze(values, [2])
+        below = op.LessOrEqual(ordered, asked) if right else op.Less(ordered, asked)
+        return op.ReduceSum(op.Cast(below, to=_INT64), [2], keepdims=0)
+
+    return {
+        torch.ops.aten._cdist_forward.default: translate_cdist,
+        torch.ops.aten.searchsorted.Tensor: translate_searchsorted,
+    }

@@ -1,7 +1,6 @@
 """Compare an exported graph with its policy on random states and noise."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -20,15 +19,6 @@ RunGraph = Callable[[list[np.ndarray]], GraphOutputs]
 """Run a graph: its inputs in order → its outputs by name."""
 
 
-@dataclass(frozen=True)
-class Parity:
-    """Largest difference between a graph and its policy."""
-
-    worst: float
-    """Largest difference, in ranges of the demonstrations."""
-    cases: int
-
-
 def draw_inputs(tracer: PlanTracer, cases: int, seed: int) -> Iterator[list[np.ndarray]]:
     """Draw inputs of the graph: plausible states with history, and noise, all float32."""
     spec, rng = tracer.spec, np.random.default_rng(seed)
@@ -44,8 +34,8 @@ def draw_inputs(tracer: PlanTracer, cases: int, seed: int) -> Iterator[list[np.n
         yield [np.asarray(values, np.float32) for values in (states, *noise)]
 
 
-def measure_parity(tracer: PlanTracer, run_graph: RunGraph, *, cases: int = 256, seed: int = 0) -> Parity:
-    """Measure the largest difference between a graph and its policy.
+def measure_parity(tracer: PlanTracer, run_graph: RunGraph, *, cases: int = 256, seed: int = 0) -> float:
+    """Measure the largest difference between a graph and its policy, in ranges of the demonstrations.
 
     Raises:
         ExportError: If it exceeds `PARITY_TOLERANCE`.
@@ -66,4 +56,4 @@ def measure_parity(tracer: PlanTracer, run_graph: RunGraph, *, cases: int = 256,
             f"the exported graph differs from the policy by {worst:.2g} ranges of the demonstrations in "
             f"{cases} cases, at most {PARITY_TOLERANCE:g} is allowed; nothing was written"
         )
-    return Parity(worst, cases)
+    return worst

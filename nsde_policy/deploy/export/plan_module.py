@@ -29,9 +29,7 @@ class FixedDraws(Draws):
         """Return the next tensor, (1, *shape)."""
         return next(self._tensors)[None]
 
-    def uniform(self, *shape: int) -> Tensor:
-        """Return the next tensor, (1, *shape)."""
-        return next(self._tensors)[None]
+    uniform = normal
 
 
 class RecordingDraws(Draws):

@@ -8,8 +8,8 @@ import torch
 
 from nsde_policy.deploy.export.parity import GraphOutputs, RunGraph
 from nsde_policy.deploy.export.plan_module import PlanTracer
-from nsde_policy.deploy.runtime.metadata import ACTIONS, PATH, RECORD_KEY, STD, GraphRecord
-from nsde_policy.errors import ExportError
+from nsde_policy.deploy.runtime.metadata import RECORD_KEY, GraphRecord
+from nsde_policy.errors import ExportError, summarize_error
 
 RECORD_FILE = f"{RECORD_KEY}.json"
 """Name of the record in the archive."""
@@ -22,7 +22,7 @@ def build_pt2(tracer: PlanTracer, record: GraphRecord) -> bytes:
             warnings.simplefilter("ignore")  # LSTMs warn about their weights while they are traced
             program = torch.export.export(tracer.module, tracer.build_example(), strict=False)
     except (RuntimeError, torch._dynamo.exc.TorchDynamoException) as error:
-        raise ExportError(f"cannot trace this policy: {' '.join(str(error).split())[:300]}") from None
+        raise ExportError(f"cannot trace this policy: {summarize_error(error)}") from None
     program.graph.eliminate_dead_code()  # an unused empty loop can be saved but not loaded
     file = io.BytesIO()
     torch.export.save(program, file, extra_files={RECORD_FILE: record.to_json()})
@@ -33,8 +33,7 @@ def load_pt2(content: bytes) -> RunGraph:
     """Load an archive and return a function that runs it."""
     files = {RECORD_FILE: ""}
     module = torch.export.load(io.BytesIO(content), extra_files=files).module()
-    record = GraphRecord.from_json(files[RECORD_FILE])
-    names = (ACTIONS, PATH, STD) if record.foresees else (ACTIONS,)
+    names = GraphRecord.from_json(files[RECORD_FILE]).outputs
 
     def run(inputs: list[np.ndarray]) -> GraphOutputs:
         with torch.no_grad():

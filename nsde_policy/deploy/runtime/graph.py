@@ -1,16 +1,17 @@
 """An exported graph in onnxruntime, with buffers that are allocated once."""
 
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from nsde_policy.deploy.runtime.metadata import GraphRecord
-from nsde_policy.deploy.runtime.onnx_file import MAX_GRAPH_BYTES, read_graph_file, validate_graph
-from nsde_policy.errors import GraphError, MissingDependencyError
+from nsde_policy.deploy.runtime.onnx_file import validate_graph
+from nsde_policy.errors import GraphError, import_optional, summarize_error
+from nsde_policy.files import read_file
 
-Buffers = dict[str, np.ndarray]
+MAX_GRAPH_BYTES = 512 << 20
+"""Default size limit of a file."""
 
 
 class Graph:
@@ -21,10 +22,9 @@ class Graph:
 
     def __init__(self, content: bytes, *, threads: int = 1) -> None:
         self.record: GraphRecord = validate_graph(content)
-        self.inputs: Buffers = {given.name: np.zeros(given.shape, np.float32) for given in self.record.inputs}
-        self.outputs: Buffers = {
-            name: np.zeros(shape, np.float32) for name, shape in self.record.outputs.items()
-        }
+        shapes = {given.name: given.shape for given in self.record.inputs}
+        self.inputs = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+        self.outputs = {name: np.zeros(shape, np.float32) for name, shape in self.record.outputs.items()}
         self._session = _create_session(content, threads)
         self._check_signature()
         self._binding = self._session.io_binding()
@@ -37,7 +37,7 @@ class Graph:
     @classmethod
     def load(cls, path: Path, *, threads: int = 1, max_bytes: int = MAX_GRAPH_BYTES) -> "Graph":
         """Read a file, validate it, and run it once."""
-        content = read_graph_file(path, max_bytes=max_bytes)
+        content = read_file(path, max_bytes, error=GraphError)
         try:
             return cls(content, threads=threads)
         except GraphError as error:
@@ -48,7 +48,7 @@ class Graph:
         try:
             self._session.run_with_iobinding(self._binding)
         except Exception as error:
-            raise GraphError(f"onnxruntime cannot run the graph: {_shorten(error)}") from None
+            raise GraphError(f"onnxruntime cannot run the graph: {summarize_error(error)}") from None
 
     def draw(self, rng: np.random.Generator) -> None:
         """Draw all noise inputs from `rng`, in the order of the record."""
@@ -59,11 +59,11 @@ class Graph:
                 rng.random(dtype=np.float32, out=self.inputs[given.name])
 
     def _check_signature(self) -> None:
-        inputs = {given.name: given.shape for given in self.record.inputs}
-        for what, nodes, expected in (
-            ("inputs", self._session.get_inputs(), inputs),
-            ("outputs", self._session.get_outputs(), self.record.outputs),
+        for what, nodes, buffers in (
+            ("inputs", self._session.get_inputs(), self.inputs),
+            ("outputs", self._session.get_outputs(), self.outputs),
         ):
+            expected = {name: array.shape for name, array in buffers.items()}
             found = {node.name: tuple(node.shape) for node in nodes}
             if found != expected or any(node.type != "tensor(float)" for node in nodes):
                 raise GraphError(f"the {what} of the graph are {found}, its metadata says {expected}")
@@ -79,7 +79,7 @@ class Graph:
 
 
 def _create_session(content: bytes, threads: int) -> Any:
-    onnxruntime = _import_onnxruntime()
+    onnxruntime = import_optional("onnxruntime", "onnx")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -92,17 +92,4 @@ def _create_session(content: bytes, threads: int) -> Any:
             content, options, providers=["CPUExecutionProvider"], enable_fallback=0
         )
     except Exception as error:
-        raise GraphError(f"onnxruntime cannot load the graph: {_shorten(error)}") from None
-
-
-def _import_onnxruntime() -> ModuleType:
-    try:
-        import onnxruntime
-    except ImportError:
-        raise MissingDependencyError.extra("onnxruntime", "onnx") from None
-    module: ModuleType = onnxruntime
-    return module
-
-
-def _shorten(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
+        raise GraphError(f"onnxruntime cannot load the graph: {summarize_error(error)}") from None

@@ -2,7 +2,9 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from nsde_policy.config import BaseConfig, require
 from nsde_policy.inference.calibration import Calibration
@@ -36,7 +38,7 @@ class GraphRecord(BaseConfig):
     format: int
     spec: PolicySpec
     """Sizes of the policy; its longest chunk is `steps`."""
-    steps: int
+    steps: Annotated[int, Meta(ge=1, le=10_000)]
     """Number of actions of a plan."""
     foresees: bool
     """Whether the outputs include `path` and `std`."""
@@ -54,6 +56,7 @@ class GraphRecord(BaseConfig):
     def __post_init__(self) -> None:
         problem = f"format {self.format}, this version reads {GRAPH_FORMAT}; export it again"
         require(self, self.format == GRAPH_FORMAT, problem)
+        super().__post_init__()
         self.calibration.check(self.spec)
         d = self.spec.obs_dim + self.spec.act_dim
         states = GraphInput("states", "states", (self.spec.history, d))
@@ -66,7 +69,6 @@ class GraphRecord(BaseConfig):
             require(self, valid, f"input {given.name!r} has an invalid shape {given.shape}")
         names = [given.name for given in self.inputs]
         require(self, len(set(names)) == len(names), f"duplicate input names: {names}")
-        require(self, 1 <= self.steps <= 10_000, f"need 1 <= steps <= 10000, got {self.steps}")
         fits = self.spec.longest_chunk == self.steps and 1 <= self.spec.chunk <= self.steps
         require(self, fits, f"the chunk sizes of the spec do not fit a graph of {self.steps} actions")
 

@@ -6,9 +6,8 @@ from typing import Self
 
 import numpy as np
 
-from nsde_policy.deploy.runtime.graph import Graph
+from nsde_policy.deploy.runtime.graph import MAX_GRAPH_BYTES, Graph
 from nsde_policy.deploy.runtime.metadata import ACTIONS, PATH, STD, GraphRecord
-from nsde_policy.deploy.runtime.onnx_file import MAX_GRAPH_BYTES
 from nsde_policy.errors import ConfigError, GraphError
 from nsde_policy.inference.base import NumpyPolicy, require_int, require_seed
 from nsde_policy.inference.history import History
@@ -58,7 +57,12 @@ class RuntimePolicy(NumpyPolicy):
 
     def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
         """Plan from states (history, obs_dim + act_dim), newest first; the same seed gives the same plan."""
-        return self._plan(states, self._check_steps(steps), np.random.default_rng(require_seed(seed)))
+        longest = self.record.steps
+        if not 1 <= (steps := require_int(steps, "steps")) <= longest:
+            raise ConfigError(
+                f"need steps from 1 to {longest} for this graph, got {steps}; export more --steps"
+            )
+        return self._plan(states, steps, np.random.default_rng(require_seed(seed)))
 
     def first_action(self, states: np.ndarray, *, seed: int) -> np.ndarray:
         """Plan the first action only, (act_dim,); faster if it has its own graph."""
@@ -80,11 +84,3 @@ class RuntimePolicy(NumpyPolicy):
         if not np.isfinite(actions).all():
             raise GraphError(f"the policy planned actions that are not finite, from {checked.tolist()}")
         return Plan(actions=actions, states=path, std=std)
-
-    def _check_steps(self, steps: int) -> int:
-        steps = require_int(steps, "steps")
-        if not 1 <= steps <= self.record.steps:
-            raise ConfigError(
-                f"need steps from 1 to {self.record.steps} for this graph, got {steps}; export more --steps"
-            )
-        return steps

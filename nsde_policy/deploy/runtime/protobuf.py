@@ -5,20 +5,27 @@ validation of a file would otherwise need. It parses lazily and without a schema
 the file, so that a hostile file cannot make it allocate memory.
 """
 
-import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from nsde_policy.errors import GraphError
-
-Value = int | memoryview
-"""An integer for wire types 0, 1 and 5; a view of the bytes for wire type 2."""
 
 _MAX_VARINT_BYTES = 10
 
 
-def read_fields(message: memoryview) -> Iterator[tuple[int, Value]]:
-    """Yield number and value of each field of a message; raise `GraphError` if it is truncated."""
+def read_fields(message: memoryview, kinds: Mapping[int, type]) -> Iterator[tuple[int, Any]]:
+    """Yield number and value of each field of a message that `kinds` lists.
+
+    Args:
+        message: An encoded message.
+        kinds: Type by field number: int (wire types 0, 1 and 5), memoryview (bytes or a message, wire
+            type 2), str, or object for any wire type.
+
+    Raises:
+        GraphError: If the message is truncated, or a field has another type.
+    """
     at = 0
+    value: int | memoryview
     while at < len(message):
         key, at = _read_varint(message, at)
         number, wire_type = key >> 3, key & 7
@@ -26,47 +33,32 @@ def read_fields(message: memoryview) -> Iterator[tuple[int, Value]]:
             raise GraphError("it is not a protocol buffer: a field has the number 0")
         if wire_type == 0:
             value, at = _read_varint(message, at)
-            yield number, value
-            continue
-        if wire_type == 2:
-            size, at = _read_varint(message, at)
-        elif wire_type in (1, 5):
-            size = 8 if wire_type == 1 else 4
+        elif wire_type in (1, 2, 5):
+            size, at = _read_varint(message, at) if wire_type == 2 else (8 if wire_type == 1 else 4, at)
+            if size > len(message) - at:
+                raise GraphError(f"it is truncated: a field has {size} bytes, {len(message) - at} are left")
+            part, at = message[at : at + size], at + size
+            value = part if wire_type == 2 else int.from_bytes(part, "little")
         else:
             raise GraphError(f"it is not a protocol buffer: a field has the wire type {wire_type}")
-        if size > len(message) - at:
-            raise GraphError(f"it is truncated: a field has {size} bytes, {len(message) - at} are left")
-        part, at = message[at : at + size], at + size
-        yield number, part if wire_type == 2 else int.from_bytes(part, "little")
-
-
-def read_text(value: Value) -> str:
-    """Return the value of a string field."""
-    if isinstance(value, int):
-        raise GraphError("it is not an ONNX file: found a number instead of a text")
-    try:
-        return bytes(value).decode()
-    except UnicodeDecodeError:
-        raise GraphError("it is not an ONNX file: a text is not UTF-8") from None
-
-
-def read_bytes(value: Value) -> memoryview:
-    """Return the value of a field of bytes, or of a nested message."""
-    if isinstance(value, int):
-        raise GraphError("it is not an ONNX file: found a number instead of a message")
-    return value
-
-
-def read_int(value: Value) -> int:
-    """Return the value of an integer field."""
-    if not isinstance(value, int):
-        raise GraphError("it is not an ONNX file: found a message instead of a number")
-    return value
+        if number in kinds:
+            yield number, _convert_value(value, kinds[number])
 
 
 def encode_field(field: int, content: bytes) -> bytes:
     """Encode a field of bytes."""
     return _encode_varint(field << 3 | 2) + _encode_varint(len(content)) + content
+
+
+def _convert_value(value: int | memoryview, kind: type) -> Any:
+    if kind is str and isinstance(value, memoryview):
+        try:
+            return bytes(value).decode()
+        except UnicodeDecodeError:
+            raise GraphError("it is not an ONNX file: a text is not UTF-8") from None
+    if not isinstance(value, kind):
+        raise GraphError(f"it is not an ONNX file: expected {kind.__name__}, found {type(value).__name__}")
+    return value
 
 
 def _read_varint(message: memoryview, at: int) -> tuple[int, int]:
@@ -84,6 +76,6 @@ def _read_varint(message: memoryview, at: int) -> tuple[int, int]:
 def _encode_varint(value: int) -> bytes:
     out = bytearray()
     while value >= 0x80:
-        out += struct.pack("B", value & 0x7F | 0x80)
+        out.append(value & 0x7F | 0x80)
         value >>= 7
-    return bytes(out + struct.pack("B", value))
+    return bytes([*out, value])
