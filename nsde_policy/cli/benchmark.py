@@ -36,13 +36,7 @@ class Benchmark:
 
     def run(self) -> None:
         """Measure and print the table."""
-        from nsde_policy.eval.latency import (
-            as_json,
-            as_markdown,
-            build_fresh_contenders,
-            load_contenders,
-            measure_latency,
-        )
+        from nsde_policy.eval import latency
         from nsde_policy.training.progress import pick_device
 
         methods = self.methods or (() if self.runs else tuple(METHODS.names()))
@@ -53,8 +47,10 @@ class Benchmark:
         options.check_json_file(self.json)
         device = pick_device(self.device)
         contenders = [
-            *build_fresh_contenders(methods, device=device),
-            *load_contenders(self.runs, device=device),
+            *latency.build_fresh_contenders(methods, device=device),
+            *latency.load_contenders(self.runs, device=device),
         ]
-        rows = measure_latency(contenders, rounds=self.rounds, actions=self.chunk, budget_s=self.budget)
-        options.print_results(self.json, as_json(rows), as_markdown(rows))
+        rows = latency.measure_latency(
+            contenders, rounds=self.rounds, actions=self.chunk, budget_s=self.budget
+        )
+        options.print_results(self.json, latency.as_json(rows), latency.as_markdown(rows))

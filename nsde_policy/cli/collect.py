@@ -39,8 +39,17 @@ class Collect:
         """Collect episodes and print how many the store holds."""
         if self.policy is None:
             self._record()
-        else:
-            self._generate(self.policy)
+            return
+        from nsde_policy.assets import resolve_run
+        from nsde_policy.eval.generate import GenerateConfig, generate
+
+        env = options.build_env_kwargs(self.reset_rule)
+        config = GenerateConfig(
+            self.episodes, self.seed_start, env, self.only_success, self.chunk, self.sampling
+        )
+        kept = generate(resolve_run(self.policy), self.out, config, workers=self.workers)
+        won, tried = sum(each.success for each in kept), kept[-1].seed + 1 - self.seed_start
+        print(f"{self.out} holds {len(kept)} episodes of {tried} tried, {won} successful")
 
     def _record(self) -> None:
         from nsde_policy.assets import SHIPPED_TASK
@@ -63,19 +72,3 @@ class Collect:
             app = RecordApp(collection, seed_start=self.seed_start, reset_rule=rule)
             run_app(app, settings, what="collecting", browser=self.open, as_json=self.json)
             print(f"{self.out} holds {len(collection.episodes)} episodes")
-
-    def _generate(self, policy: Path) -> None:
-        from nsde_policy.assets import resolve_run
-        from nsde_policy.eval.generate import GenerateConfig, generate
-
-        config = GenerateConfig(
-            self.episodes,
-            self.seed_start,
-            options.build_env_kwargs(self.reset_rule),
-            self.only_success,
-            self.chunk,
-            self.sampling,
-        )
-        kept = generate(resolve_run(policy), self.out, config, workers=self.workers)
-        won, tried = sum(each.success for each in kept), kept[-1].seed + 1 - self.seed_start
-        print(f"{self.out} holds {len(kept)} episodes of {tried} tried, {won} successful")

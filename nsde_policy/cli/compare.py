@@ -11,7 +11,6 @@ from nsde_policy.cli import options
 from nsde_policy.errors import ConfigError
 
 if TYPE_CHECKING:
-    from nsde_policy.eval.compare.result import Comparison
     from nsde_policy.eval.compare.run import Job
 
 
@@ -54,10 +53,11 @@ class Compare:
         """Compare, write the results and print the table."""
         from nsde_policy.eval.compare.plots import draw_comparison
         from nsde_policy.eval.compare.result import merge_comparisons, read_comparison
-        from nsde_policy.eval.compare.run import add_latency, read_latency
+        from nsde_policy.eval.compare.run import EntryCache, Starts, add_latency, compare_runs, read_latency
         from nsde_policy.eval.compare.table import format_comparison
         from nsde_policy.eval.render.plotting import pyplot
         from nsde_policy.files import check_writable, replace_file
+        from nsde_policy.training.progress import pick_device
 
         if not (self.runs or self.suite or self.from_json):
             raise ConfigError("nothing to compare: give run directories, --suite TASK, or --from-json FILE")
@@ -67,7 +67,11 @@ class Compare:
         parts = [read_comparison(path) for path in self.from_json]
         rows = None if self.latency is None else read_latency(self.latency)
         if self.runs or self.suite:
-            parts.append(self._evaluate())
+            device = pick_device(self.device)
+            starts = Starts(self.episodes, self.seed_start, self.reset_rule or "benchmark")
+            cache = EntryCache(self.out / "entries", starts, self.workers, device)
+            rounds = self.latency_rounds if rows is None else 0
+            parts.append(compare_runs(self._jobs(device), cache, rounds=rounds))
         comparison = merge_comparisons(parts)
         if rows is not None:
             comparison = add_latency(comparison, rows)
@@ -77,16 +81,6 @@ class Compare:
         draw_comparison(comparison, self.out, reference=self.reference)
         options.print_results(self.json, comparison.to_json(), text)
         print(f"wrote {self.out}", file=sys.stderr)
-
-    def _evaluate(self) -> "Comparison":
-        from nsde_policy.eval.compare.run import EntryCache, Starts, compare_runs
-        from nsde_policy.training.progress import pick_device
-
-        device = pick_device(self.device)
-        starts = Starts(self.episodes, self.seed_start, self.reset_rule or "benchmark")
-        cache = EntryCache(self.out / "entries", starts, self.workers, device)
-        rounds = 0 if self.latency is not None else self.latency_rounds
-        return compare_runs(self._jobs(device), cache, rounds=rounds)
 
     def _jobs(self, device: str) -> "list[Job]":
         from nsde_policy.eval.compare.run import Job, load_records

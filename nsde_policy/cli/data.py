@@ -11,21 +11,25 @@ from nsde_policy.assets import SHIPPED_TASK
 from nsde_policy.cli import options
 
 StorePathFlag = Annotated[Path, Positional, arg(help="Zarr directory of demonstrations, or a zip of one.")]
-EpisodeEndsFlag = Annotated[
-    str, arg(help="Array below meta/ with the index after each episode's last frame.")
-]
-AcceptOmittedChunksFlag = Annotated[bool, arg(help="Read missing chunks as the fill value, not as damage.")]
 
 
 @dataclass(frozen=True)
-class DataInfo:
-    """Print episodes, shapes, ranges, rates and provenance of a store of demonstrations."""
+class StoreFlags:
+    """Flags of the commands that read any store of demonstrations."""
 
     path: StorePathFlag
+    episode_ends: str = "episode_ends"
+    """Array below meta/ with the index after each episode's last frame."""
+    accept_omitted_chunks: bool = False
+    """Read missing chunks as the fill value, not as damage."""
+
+
+@dataclass(frozen=True)
+class DataInfo(StoreFlags):
+    """Print episodes, shapes, ranges, rates and provenance of a store of demonstrations."""
+
     json: bool = False
     """Print JSON instead of text."""
-    episode_ends: EpisodeEndsFlag = "episode_ends"
-    accept_omitted_chunks: AcceptOmittedChunksFlag = False
 
     def run(self) -> None:
         """Print the summary of the store."""
@@ -38,12 +42,8 @@ class DataInfo:
 
 
 @dataclass(frozen=True)
-class DataCheck:
+class DataCheck(StoreFlags):
     """Read every chunk of every array, images included, and list all problems."""
-
-    path: StorePathFlag
-    episode_ends: EpisodeEndsFlag = "episode_ends"
-    accept_omitted_chunks: AcceptOmittedChunksFlag = False
 
     def run(self) -> None:
         """Print the problems; raise `DemoError` if there are any."""

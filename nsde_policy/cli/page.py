@@ -24,8 +24,11 @@ def run_app(app: App, settings: ViewerSettings, *, what: str, browser: bool, as_
         text = f"{what}: {url}" + "".join(f"\n  from other machines: {each}" for each in elsewhere)
         facts = {"url": url, "elsewhere": elsewhere, "port": port}
         print(json.dumps(facts) if as_json else text, flush=True)
-        if browser:
-            _open_browser(url)
+        try:
+            if browser and not webbrowser.open(url):
+                print("no browser could be opened; open the address yourself", file=sys.stderr)
+        except webbrowser.Error as error:
+            raise ConfigError(f"no browser can be opened here ({error}); leave out --open") from None
 
     run_until_signal(server, announce)
 
@@ -39,11 +42,3 @@ def run_until_signal(server: ViewerServer | PolicyServer, announce: Callable[[in
         await server.run(announce)
 
     asyncio.run(run())
-
-
-def _open_browser(url: str) -> None:
-    try:
-        if not webbrowser.open(url):
-            print("no browser could be opened; open the address yourself", file=sys.stderr)
-    except webbrowser.Error as error:
-        raise ConfigError(f"no browser can be opened here ({error}); leave out --open") from None

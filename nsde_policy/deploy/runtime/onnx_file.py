@@ -86,16 +86,16 @@ def _read_record(metadata: dict[str, str]) -> GraphRecord:
 
 
 def _check_node(node: memoryview) -> None:
-    names = dict(read_fields(node, {4: str, 7: str}))
-    operator, domain = names.get(4, ""), names.get(7) or "ai.onnx"
-    if domain != "ai.onnx" or operator not in OPERATORS:
-        raise GraphError(f"it contains the operator {domain}.{operator}, which exports do not use")
     kinds = {5: memoryview, 10: memoryview, 6: object, 11: object, 22: object, 23: object}
     for _, attribute in read_fields(node, {5: memoryview}):
         for field, value in read_fields(attribute, kinds):
             if field not in (5, 10):
                 raise GraphError("an operator contains a graph or sparse weights, which exports do not use")
             _check_tensor(value)
+    names = dict(read_fields(node, {4: str, 7: str}))
+    operator, domain = names.get(4, ""), names.get(7) or "ai.onnx"
+    if domain != "ai.onnx" or operator not in OPERATORS:
+        raise GraphError(f"it contains the operator {domain}.{operator}, which exports do not use")
 
 
 def _check_tensor(tensor: memoryview) -> None:

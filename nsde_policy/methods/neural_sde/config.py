@@ -62,20 +62,13 @@ class NeuralSDEConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require(
-            self,
-            self.noise > 0 or not self.denoiser,
-            "the denoiser needs noise > 0; set denoiser = False to train without noise",
-        )
+        problem = "the denoiser needs noise > 0; set denoiser = False to train without noise"
+        require(self, self.noise > 0 or not self.denoiser, problem)
         require(self, self.denoiser or not self.learned_strength, "learned_strength needs the denoiser")
         joint_in_sequence = self.objective == "joint" and self.schedule == "sequential"
         require(self, not joint_in_sequence, "the joint objective trains flow and diffusion together")
-        no_trunk_owner = self.schedule == "sequential" and self.network.kind == "shared"
-        require(
-            self,
-            not no_trunk_owner,
-            "training in sequence needs network.kind = 'separate': no part may own the trunk",
-        )
+        problem = "training in sequence needs network.kind = 'separate': no part may own the trunk"
+        require(self, self.schedule == "together" or self.network.kind == "separate", problem)
         self.check_sampling(self.sampling)
 
     @property
@@ -85,25 +78,14 @@ class NeuralSDEConfig(ModelConfig):
 
     def check_sampling(self, sampling: SamplingConfig) -> None:
         """Raise `ConfigError` if sampling needs a part that is not trained."""
-        require(
-            self,
-            self.denoiser or sampling.denoiser == "off",
-            "the denoiser is not trained; sample with sampling.denoiser = 'off'",
-        )
-        require(
-            self,
-            self.learned_strength or sampling.denoiser != "learned",
-            "sampling.denoiser = 'learned' needs learned_strength",
-        )
+        problem = "the denoiser is not trained; sample with sampling.denoiser = 'off'"
+        require(self, self.denoiser or sampling.denoiser == "off", problem)
+        problem = "sampling.denoiser = 'learned' needs learned_strength"
+        require(self, self.learned_strength or sampling.denoiser != "learned", problem)
 
 
-_DEFAULT_MODEL = NeuralSDEConfig(
-    history=2,
-    noise=0.7,
-    network=NetworkConfig(kind="shared", width=256, depth=6, dropout=0.1),
-    sampling=SamplingConfig(alpha=1.0, diffusion=0.5),
-)
-_FAST_MODEL = replace(_DEFAULT_MODEL, network=NetworkConfig(kind="shared", width=256, depth=4, dropout=0.1))
+_FAST_MODEL = NeuralSDEConfig(sampling=SamplingConfig(alpha=1.0, diffusion=0.5))
+_DEFAULT_MODEL = replace(_FAST_MODEL, network=NetworkConfig(depth=6))
 _PAPER_MODEL = NeuralSDEConfig(
     history=1,
     flow_loss="log",
@@ -116,17 +98,9 @@ _PAPER_MODEL = NeuralSDEConfig(
 )
 
 PRESETS = {
-    "default": Preset(
-        _DEFAULT_MODEL, TrainConfig(steps=100_000, batch_size=1024), demos={"final_action_weight": 10.0}
-    ),
-    "paper": Preset(
-        _PAPER_MODEL,
-        TrainConfig(steps=30_000, batch_size=1024),
-        demos={"final_action_weight": 0.0, "mirror": False},
-    ),
-    "fast": Preset(
-        _FAST_MODEL, TrainConfig(steps=30_000, batch_size=256), demos={"final_action_weight": 10.0}
-    ),
+    "default": Preset(_DEFAULT_MODEL, TrainConfig(steps=100_000), demos={"final_action_weight": 10.0}),
+    "paper": Preset(_PAPER_MODEL, TrainConfig(), demos={"final_action_weight": 0.0, "mirror": False}),
+    "fast": Preset(_FAST_MODEL, TrainConfig(batch_size=256), demos={"final_action_weight": 10.0}),
 }
 """`default` scores best; `fast` trains in five minutes on a two-core CPU; `paper` follows the paper as far as
 it is specified: a Markov state of observation and action, separate two-layer networks, the log loss,

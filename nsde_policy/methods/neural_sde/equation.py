@@ -33,7 +33,14 @@ class LearnedSDE(AbstractScoredSDE):
         self.layout = StateLayout(layout)
         noise_std = noise_scale(config.noise, config.noise_kind, self.layout.increment_std)
         self.register_buffer("noise_std", noise_std)
-        self.networks = _build_networks(config, self.layout, generator)
+        self.networks: AbstractNetworks
+        d = self.layout.dim
+        if config.network.kind == "shared":
+            trunk = build_state_mlp(config, self.layout, None, generator)
+            self.networks = SharedTrunk(trunk, d, generator=generator)
+        else:
+            separate = (build_state_mlp(config, self.layout, d, generator) for _ in range(3))
+            self.networks = SeparateNetworks(*separate)
 
     def features(self, x: Tensor) -> Tensor:
         """Return the inputs of the networks, (..., history·features).
@@ -76,17 +83,8 @@ class LearnedSDE(AbstractScoredSDE):
 
 def build_mlp(config: NetworkConfig, inputs: int, outputs: int | None, generator: torch.Generator) -> MLP:
     """Build a network from its settings."""
-    return MLP(
-        inputs,
-        outputs,
-        width=config.width,
-        depth=config.depth,
-        residual=config.residual,
-        layer_norm=config.layer_norm,
-        dropout=config.dropout,
-        activation=config.activation,
-        generator=generator,
-    )
+    shape = {name: value for name, value in config.to_dict().items() if name != "kind"}
+    return MLP(inputs, outputs, generator=generator, **shape)
 
 
 def build_state_mlp(
@@ -94,11 +92,3 @@ def build_state_mlp(
 ) -> MLP:
     """Build a network whose input is a state with history."""
     return build_mlp(config.network, config.history * layout.feature_dim, outputs, generator)
-
-
-def _build_networks(
-    config: NeuralSDEConfig, layout: StateLayout, generator: torch.Generator
-) -> AbstractNetworks:
-    if config.network.kind == "shared":
-        return SharedTrunk(build_state_mlp(config, layout, None, generator), layout.dim, generator=generator)
-    return SeparateNetworks(*(build_state_mlp(config, layout, layout.dim, generator) for _ in range(3)))

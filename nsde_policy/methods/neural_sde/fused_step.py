@@ -238,9 +238,7 @@ class FoldedPlan(nn.Module):
     def __init__(self, step: FusedStep, networks: SharedTrunk) -> None:
         super().__init__()
         self.step = step.fold()
-        self.networks = copy.deepcopy(
-            networks
-        )  # a module's weights are exported once, other tensors once per use
+        self.networks = copy.deepcopy(networks)  # weights of modules are exported once, other tensors per use
         self.networks.trunk.layers[0] = _build_linear(self.step.weights.layers[0])
         self.networks.drift = _build_linear(self.step.weights.drift)
 

@@ -44,6 +44,7 @@ class NeuralSDE(PolicyModel[Transitions]):
     def __init__(self, config: NeuralSDEConfig, layout: StateSpec, *, generator: torch.Generator) -> None:
         super().__init__()
         self.config: NeuralSDEConfig = config
+        self.dim = layout.dim
         self.learned = LearnedSDE(config, layout, generator)
         self.strength = (
             build_state_mlp(config, self.layout, self.dim, generator) if config.learned_strength else None
@@ -53,11 +54,6 @@ class NeuralSDE(PolicyModel[Transitions]):
     def layout(self) -> StateLayout:
         """Dimensions and scales of a state."""
         return self.learned.layout
-
-    @property
-    def dim(self) -> int:
-        """Number of dimensions of one state, d."""
-        return self.layout.dim
 
     def loss(self, batch: Transitions, generator: torch.Generator) -> LossParts:
         """Compute the losses of Algorithm 1: interpolate, add noise, compare each part with its target."""
@@ -115,14 +111,13 @@ class NeuralSDE(PolicyModel[Transitions]):
         pull += [] if self.strength is None else [*self.strength.parameters()]
         return (flow, Stage(score, tuple(pull)), diffusion) if score else (flow, diffusion)
 
-    def sde(self, sampling: SamplingConfig | None = None) -> AbstractSDE:
+    def sde(self, sampling: Sampling | None = None) -> AbstractSDE:
         """Return the equation of states with history, (..., history·d), with its denoiser."""
-        sampling = self.config.sampling if sampling is None else sampling
+        sampling = choose_sampling(self.config.sampling, sampling)
         self.config.check_sampling(sampling)
         learned = ScaledDiffusionSDE(self.learned, sampling.diffusion)
-        if sampling.denoiser == "off":
-            return learned
-        return ScoreCorrectedSDE(learned, self._strength(sampling))
+        off = sampling.denoiser == "off"
+        return learned if off else ScoreCorrectedSDE(learned, self._strength(sampling))
 
     def _strength(self, sampling: SamplingConfig) -> Strength:
         """Return α of Eq. 22; a constant counts full corrections σ² per control period and has no unit.
@@ -183,7 +178,7 @@ class NeuralSDE(PolicyModel[Transitions]):
         generator: torch.Generator | None = None,
         noise: Tensor | None = None,
         dt: float | Tensor | None = None,
-        sampling: SamplingConfig | None = None,
+        sampling: Sampling | None = None,
     ) -> Tensor:
         """Sample one path per row of `x0` (..., history·d); (steps + 1, ..., d), the current state first.
 
@@ -195,7 +190,7 @@ class NeuralSDE(PolicyModel[Transitions]):
             dt: Time per step; other values than the control period need history = 1.
             sampling: Replaces `config.sampling`.
         """
-        sampling = self.config.sampling if sampling is None else sampling
+        sampling = choose_sampling(self.config.sampling, sampling)
         dt = self._step_size(dt)
         if noise is None:
             if generator is None:
@@ -224,7 +219,7 @@ class NeuralSDE(PolicyModel[Transitions]):
         return dt
 
     @torch.no_grad()
-    def step_std(self, x: Tensor, *, sampling: SamplingConfig | None = None) -> Tensor:
+    def step_std(self, x: Tensor, *, sampling: Sampling | None = None) -> Tensor:
         """Return σ of the next state: g(x) √Δt over one control period, as it is sampled, (..., d)."""
         return self.sde(sampling).coefficients(x).diffusion[..., : self.dim] * math.sqrt(self.config.dt)
 
@@ -232,19 +227,17 @@ class NeuralSDE(PolicyModel[Transitions]):
         """Return σ of each step of sampled paths, (rows, steps, d), from one network call."""
         known = torch.cat([states[:, 1:].flip(1), paths[:, :-1]], dim=1).transpose(0, 1)
         stacked = stack_history(known, self.config.history)[self.config.history - 1 :]
-        return self.step_std(stacked, sampling=choose_sampling(self.config.sampling, sampling)).transpose(
-            0, 1
-        )
+        return self.step_std(stacked, sampling=sampling).transpose(0, 1)
 
     @torch.no_grad()
     def drift_step(self, states: Tensor, *, sampling: Sampling | None = None) -> Tensor:
         """Return (f + αd) Δt, the expected change over one control period, (rows, d)."""
-        equation = self.sde(choose_sampling(self.config.sampling, sampling))
-        return equation.coefficients(states.flatten(-2)).drift[..., : self.dim] * self.config.dt
+        at = self.sde(sampling).coefficients(states.flatten(-2))
+        return at.drift[..., : self.dim] * self.config.dt
 
     @torch.no_grad()
     def path_log_prob(
-        self, path: Tensor, *, dt: float | Tensor | None = None, sampling: SamplingConfig | None = None
+        self, path: Tensor, *, dt: float | Tensor | None = None, sampling: Sampling | None = None
     ) -> Tensor:
         """Return log p(x₁ … x_n | x₀) of paths (n + 1, ..., d), one step per state (Eq. 12 to 17); (...).
 
