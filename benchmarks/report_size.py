@@ -72,7 +72,7 @@ def main() -> None:
 
     runs = args.runs or train_briefly(args.out)
     file = args.out / "report.html"
-    kept = ["--kept", args.out / "kept", "--latency-rounds", 10]
+    kept = ["--cache", args.out / "kept", "--latency-rounds", 10]
     run_command("report", *runs, "--episodes", args.episodes, "--out", file, *kept)
     tries = [open_page(file) for _ in range(REPEATS)]
     found = {

@@ -169,7 +169,7 @@ def test_snippets_on_uncertainty_run():
     (loop,) = (block for block in blocks if "policy.select_action" in block)
     (uncertainty,) = (block for block in blocks if "path_log_prob" in block)
     names = {"obs": [235.0, 124.0, 299.6, 145.2, 5.378]}
-    exec(loop.replace('"runs/pusht-default-0"', ""), names)
+    exec(loop.replace('"runs/pusht-neural_sde-default-0"', ""), names)
     exec(uncertainty, names)
     assert names["action"].shape == (2,)
     assert names["paths"].shape == (9, 64, 7)

@@ -118,7 +118,7 @@ def _parse_flags(args: list[str]) -> Command:
         _build_union(chosen) if isinstance(chosen, dict) else chosen,
         args=args,
         prog=prog,
-        config=(tyro.conf.OmitSubcommandPrefixes, tyro.conf.FlagCreatePairsOff),
+        config=(tyro.conf.OmitSubcommandPrefixes,),
         **options,
     )
     return cast(Command, command)

@@ -35,7 +35,7 @@ class ReportCommand:
     workers: options.WorkersFlag = 0
     device: options.DeviceFlag = "cpu"
     latency_rounds: options.LatencyRoundsFlag = 30
-    kept: Path = Path("out/report")
+    cache: Path = Path("out/report")
     """Cache directory of finished episodes."""
 
     def run(self) -> None:
@@ -60,7 +60,7 @@ class ReportCommand:
         starts = Starts(self.episodes, self.seed_start, self.reset_rule or "benchmark")
         content = collect_report(
             [resolve_run(path) for path in self.runs],
-            EntryCache(self.kept, starts, self.workers, pick_device(self.device)),
+            EntryCache(self.cache, starts, self.workers, pick_device(self.device)),
             earlier=earlier,
             rounds=self.latency_rounds,
             videos=self.videos,

@@ -1,7 +1,8 @@
 """Time-invariant Itô SDEs with diagonal noise, dx = f(x) dt + g(x) ⊙ dw  (Eq. 9, 10).
 
-This is the readable version of the solver. Policies and exported graphs run the fused version of the same
-step, `methods/neural_sde/fused_step.py`; tests compare the two.
+This solver is the readable one and the reference in tests. Policies and exported graphs run the fused version
+of its step, `methods/neural_sde/fused_step.py`, except with options that only this one covers: separate
+networks, and a learned or cancelling strength of the denoiser.
 
 Every tensor is (..., d): leading axes are batch, the last is the state. The solver draws the noise
 from the generator it is given.

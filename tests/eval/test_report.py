@@ -196,7 +196,7 @@ def report(*args: str | Path) -> int:
 
 def test_page_holds_episodes_curves_and_settings(runs: list[Path], tmp_path: Path):
     out, kept = tmp_path / "report.html", tmp_path / "kept"
-    assert report(*runs, "--out", out, "--kept", kept) == 0
+    assert report(*runs, "--out", out, "--cache", kept) == 0
     text = out.read_text()
     data = Page(text).data()
     assert [run["lengths"] for run in data["runs"]] == [[301, 301], [301, 301]]
@@ -217,14 +217,14 @@ def test_cached_episodes_are_not_played_again(
     runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     kept = tmp_path / "kept"
-    assert report(*runs, "--out", tmp_path / "a.html", "--kept", kept) == 0
+    assert report(*runs, "--out", tmp_path / "a.html", "--cache", kept) == 0
     (damaged,) = kept.glob("regression*.npz")
     whole = damaged.read_bytes()
     damaged.write_bytes(whole[:100])
-    assert report(*runs, "--out", tmp_path / "b.html", "--kept", kept) == 0
+    assert report(*runs, "--out", tmp_path / "b.html", "--cache", kept) == 0
     assert damaged.read_bytes() == whole
     monkeypatch.setattr(comparing, "evaluate_policy", None)
-    assert report(*runs, "--out", tmp_path / "c.html", "--kept", kept) == 0
+    assert report(*runs, "--out", tmp_path / "c.html", "--cache", kept) == 0
     pages = [Page((tmp_path / f"{name}.html").read_text()).data() for name in "abc"]
     assert pages[0] == pages[1] == pages[2]
 
@@ -234,7 +234,7 @@ def test_earlier_comparison_adds_its_entries(runs: list[Path], tmp_path: Path):
     play = ["--episodes", "2", "--workers", "1", "--device", "cpu", "--latency-rounds", "3"]
     assert main(["compare", *map(str, runs), *play, "--out", str(tmp_path), "--json", str(file)]) == 0
     out = tmp_path / "report.html"
-    assert report(runs[0], "--from-json", file, "--out", out, "--kept", tmp_path / "kept") == 0
+    assert report(runs[0], "--from-json", file, "--out", out, "--cache", tmp_path / "kept") == 0
     shown = {run["label"]: run for run in Page(out.read_text()).data()["runs"]}
     assert shown["Neural SDE, ours"]["lengths"] == [301, 301]
     assert shown["Regression, theirs"]["lengths"] is None
@@ -270,7 +270,7 @@ def test_bad_input_exits_with_code_2(
     (tmp_path / "bad.json").write_text("{")
     names: dict[str, Path] = {"RUN": runs[0], "FOLDER": tmp_path}
     names |= {key.upper(): tmp_path / f"{key}.json" for key in ("good", "other", "bad")}
-    fixed = ["--kept", str(tmp_path / "kept")]
+    fixed = ["--cache", str(tmp_path / "kept")]
     fixed += [] if "--out" in args else ["--out", str(tmp_path / "report.html")]
     quick = [] if "--episodes" in args else ["--episodes", "1"]
     assert main(["report", *(str(names.get(arg, arg)) for arg in args), *fixed, *quick]) == 2

@@ -34,7 +34,7 @@ def folder(browser: "Browser", tmp_path_factory: pytest.TempPathFactory) -> Path
     quick = ["--train.steps", "40", "--train.log-every", "10", "--model.network.width", "16"]
     assert main(["train", "--policy", "regression", *quick, "--device", "cpu", "--out", str(theirs)]) == 0
     play = ["--episodes", str(EPISODES), "--workers", "1", "--latency-rounds", "3"]
-    files = ["--out", str(folder / "report.html"), "--kept", str(folder / "kept")]
+    files = ["--out", str(folder / "report.html"), "--cache", str(folder / "kept")]
     assert main(["report", "shipped", str(theirs), *play, *files]) == 0
     return folder
 

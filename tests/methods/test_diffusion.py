@@ -103,7 +103,7 @@ def epsilon(x: Tensor, t: int) -> Tensor:
 def run_chain(sampling: DiffusionSampling, x: Tensor, noise: Tensor) -> list[Tensor]:
     path = []
     for step, z in zip(build_chain(sampling), noise, strict=True):
-        x = step.apply(x, epsilon(x, step.t), z if step.fresh > 0 else None)
+        x = step.apply(x, epsilon(x, step.t), z if step.noise_std > 0 else None)
         path.append(x)
     return path
 
@@ -161,9 +161,9 @@ def test_chain_with_the_exact_noise_samples_the_known_distribution(sampling: Dif
     mean, std, n = 0.1, 0.25, 20_000
     x, rng = torch.randn(n, generator=make_rng()), make_rng(1)
     for step in build_chain(sampling):
-        variance = step.kept * std**2 + 1 - step.kept
-        exact = math.sqrt(1 - step.kept) * (x - math.sqrt(step.kept) * mean) / variance
-        x = step.apply(x, exact, torch.randn(n, generator=rng) if step.fresh > 0 else None)
+        variance = step.alpha_bar * std**2 + 1 - step.alpha_bar
+        exact = math.sqrt(1 - step.alpha_bar) * (x - math.sqrt(step.alpha_bar) * mean) / variance
+        x = step.apply(x, exact, torch.randn(n, generator=rng) if step.noise_std > 0 else None)
     assert x.mean().item() == pytest.approx(mean, abs=0.01)
     assert x.std().item() == pytest.approx(std, rel=0.08)
 

@@ -189,13 +189,15 @@ class Diffusion(PolicyModel[Windows]):
     def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
         """Sample one chunk per row with the denoising chain."""
         chain = build_chain(choose_sampling(self.config.sampling, sampling))
-        fresh = sum(step.fresh > 0 for step in chain)
-        noise = draws.normal(1 + fresh, self.config.horizon, self.layout.spec.act_dim).transpose(0, 1)
+        noisy = sum(step.noise_std > 0 for step in chain)
+        noise = draws.normal(1 + noisy, self.config.horizon, self.layout.spec.act_dim).transpose(0, 1)
         x, remaining = noise[0], iter(noise[1:])
         context = self.network.embed_observations(self._observations(states))
         levels = self.network.embed_levels(torch.tensor([step.t for step in chain], device=states.device))
         for step, level in zip(chain, torch.split(levels, 1), strict=True):
-            x = step.apply(x, self.network(x, level, context), next(remaining) if step.fresh > 0 else None)
+            x = step.apply(
+                x, self.network(x, level, context), next(remaining) if step.noise_std > 0 else None
+            )
         present = self.config.history - 1
         return self.layout.from_unit(x[:, present : present + steps])
 
@@ -245,25 +247,27 @@ class ChainStep(NamedTuple):
 
     t: int
     """Noise level before the step."""
-    kept: float
+    alpha_bar: float
     """ᾱ_t, see `noise_schedule`."""
-    clean: float
+    x0_factor: float
     """Coefficient a of x̂₀."""
-    same: float
+    xt_factor: float
     """Coefficient b of x_t."""
-    found: float
+    noise_factor: float
     """Coefficient c of ε̂."""
-    fresh: float
+    noise_std: float
     """Standard deviation σ of the added noise."""
 
     def apply(self, x: Tensor, epsilon: Tensor, noise: Tensor | None) -> Tensor:
         """Return x_s given x_t and ε̂; `noise` is standard normal, None if σ = 0."""
         clean = (
-            torch.add(x, epsilon, alpha=-math.sqrt(1 - self.kept)).div_(math.sqrt(self.kept)).clamp_(-1, 1)
+            torch.add(x, epsilon, alpha=-math.sqrt(1 - self.alpha_bar))
+            .div_(math.sqrt(self.alpha_bar))
+            .clamp_(-1, 1)
         )
-        rest = (x, self.same) if self.same else (epsilon, self.found)
-        out = clean.mul_(self.clean).add_(rest[0], alpha=rest[1])
-        return out if noise is None else out.add_(noise, alpha=self.fresh)
+        rest = (x, self.xt_factor) if self.xt_factor else (epsilon, self.noise_factor)
+        out = clean.mul_(self.x0_factor).add_(rest[0], alpha=rest[1])
+        return out if noise is None else out.add_(noise, alpha=self.noise_std)
 
 
 @functools.cache
@@ -277,28 +281,32 @@ def build_chain(sampling: DiffusionSampling) -> tuple[ChainStep, ...]:
     noise level (60 steps: at 59); here levels are ⌊100 k / steps⌋, which is the same if it does divide.
     """
     levels = [LEVELS * k // sampling.steps for k in range(sampling.steps)]
-    kept_after = [1.0, *(noise_schedule()[t] for t in levels[:-1])]
+    alpha_bar_after = [1.0, *(noise_schedule()[t] for t in levels[:-1])]
     build = _build_ddpm_step if sampling.scheduler == "ddpm" else _build_ddim_step
-    return tuple(build(t, noise_schedule()[t], after) for t, after in zip(levels, kept_after, strict=True))[
-        ::-1
-    ]
+    steps = [build(t, noise_schedule()[t], after) for t, after in zip(levels, alpha_bar_after, strict=True)]
+    return tuple(reversed(steps))
 
 
-def _build_ddpm_step(t: int, kept: float, kept_after: float) -> ChainStep:
+def _build_ddpm_step(t: int, alpha_bar: float, alpha_bar_after: float) -> ChainStep:
     """Compute mean and variance of q(x_s | x_t, x̂₀), Ho et al. (2020), Eq. 7."""
-    ratio, gone, gone_after = kept / kept_after, 1 - kept, 1 - kept_after
+    ratio, variance, variance_after = alpha_bar / alpha_bar_after, 1 - alpha_bar, 1 - alpha_bar_after
     return ChainStep(
         t,
-        kept,
-        clean=math.sqrt(kept_after) * (1 - ratio) / gone,
-        same=math.sqrt(ratio) * gone_after / gone,
-        found=0.0,
-        fresh=math.sqrt((1 - ratio) * gone_after / gone),
+        alpha_bar,
+        x0_factor=math.sqrt(alpha_bar_after) * (1 - ratio) / variance,
+        xt_factor=math.sqrt(ratio) * variance_after / variance,
+        noise_factor=0.0,
+        noise_std=math.sqrt((1 - ratio) * variance_after / variance),
     )
 
 
-def _build_ddim_step(t: int, kept: float, kept_after: float) -> ChainStep:
+def _build_ddim_step(t: int, alpha_bar: float, alpha_bar_after: float) -> ChainStep:
     """Keep the noise and lower its level, Song et al. (2021), Eq. 12 with σ = 0."""
     return ChainStep(
-        t, kept, clean=math.sqrt(kept_after), same=0.0, found=math.sqrt(1 - kept_after), fresh=0.0
+        t,
+        alpha_bar,
+        x0_factor=math.sqrt(alpha_bar_after),
+        xt_factor=0.0,
+        noise_factor=math.sqrt(1 - alpha_bar_after),
+        noise_std=0.0,
     )

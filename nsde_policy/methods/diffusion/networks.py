@@ -87,7 +87,7 @@ class FiLMBlock(nn.Module):
         self.skip = nn.Conv1d(inputs, outputs, 1) if inputs != outputs else nn.Identity()
 
     def forward(self, x: Tensor, film: Tensor) -> Tensor:
-        """X (rows, inputs, time), film (rows, 2·outputs): scales, then shifts → (rows, outputs, time)."""
+        """Map x (rows, inputs, time) and film (rows, 2·outputs: scales, shifts) to (rows, outputs, time)."""
         scale, shift = film[..., None].chunk(2, dim=1)
         out: Tensor = self.after(torch.addcmul(shift, scale, self.before(x))) + self.skip(x)
         return out
@@ -193,9 +193,10 @@ class DecoderLayer(nn.Module):
         masks: tuple[Tensor, Tensor],
         generator: torch.Generator | None,
     ) -> Tensor:
-        """X (rows, time, width); keys and values of what is known, (rows, heads, tokens, width / heads).
+        """Apply the layer to action tokens x (rows, time, width).
 
-        `masks` say which tokens an action sees: of the actions (time, time), of what is known (time, tokens).
+        `known` are keys and values of the context, (rows, heads, tokens, width / heads); `masks` say which
+        tokens an action attends to: actions (time, time) and context (time, tokens).
         """
         queries, keys, values = (self._split(part) for part in self.among(self.norms[0](x)).chunk(3, dim=-1))
         x = x + self._drop(
