@@ -1,6 +1,6 @@
-# Two commands set everything up on a fresh machine with Python ≥ 3.11 and make:
-#   make demo    create .venv, replay and train on the embedded demonstrations, evaluate, write pictures to out/
-#   make test    create .venv, run ruff, mypy on the installed package, and all tests
+# Commands; each sets up .venv on a fresh machine with Python ≥ 3.11 and make:
+#   make demo    replay and train on the embedded demonstrations, evaluate, write pictures to out/
+#   make test    ruff, mypy on the installed package, and all tests
 #   make quick   ruff and the fast tests, in less than a minute
 PYTHON ?= python3
 CONSTRAINTS ?= constraints.txt
