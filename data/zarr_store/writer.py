@@ -148,7 +148,7 @@ class DemoWriter:
             self._write({".zattrs": json.dumps(attributes).encode()})
         if RECORDING not in attributes:
             raise NotAStoreError(f"{self.path} is not a recording of this package; choose a new path")
-        self._check_settings(attributes, {"rate_hz": rate_hz, **made_with})
+        self._check_settings(attributes, {**made_with, "rate_hz": rate_hz})
         for partial in self.path.rglob(f"*{PARTIAL}"):
             partial.unlink()
         self._write({group: b'{"zarr_format": 2}' for group in GROUPS if not (self.path / group).is_file()})
@@ -174,7 +174,7 @@ class DemoWriter:
             raise EpisodeError(
                 f"{self.path} does not say how its episodes were made, so none are added; choose a new path"
             )
-        found = {"rate_hz": attributes.get("rate_hz"), **made_with}
+        found = {**made_with, "rate_hz": attributes.get("rate_hz")}
         for name in {**found, **given}:
             old, new = found.get(name), given.get(name)
             if old != new:

@@ -88,7 +88,7 @@ class Limiter:
     def follow(self, target: np.ndarray, velocity: np.ndarray, dt: float) -> np.ndarray:
         """Move for `dt` seconds towards a target that moves at `velocity` units per second; both (act_dim,).
 
-        The command catches up as fast as it can and still have the target's velocity when it arrives.
+        It closes the gap as fast as it can while still matching the target's velocity on arrival.
         """
         for axis, position, speed in zip(self._axes, target.tolist(), velocity.tolist(), strict=True):
             behind = position - speed * dt - axis.command
@@ -117,8 +117,7 @@ class _Axis:
         up = min(self.speed, _max_safe_speed(self.high - self.command, self.acceleration, dt))
         down = min(self.speed, _max_safe_speed(self.command - self.low, self.acceleration, dt))
         velocity = min(max(wanted, -down), up)
-        # Acceleration last: if rounding makes the limits disagree slightly, the velocity keeps that of
-        # acceleration, and the clip below keeps that of position.
+        # The acceleration limit takes precedence for the velocity; the clip below enforces position.
         change = self.acceleration * dt
         self.velocity = min(max(velocity, self.velocity - change), self.velocity + change)
         self.command = min(max(self.command + self.velocity * dt, self.low), self.high)
@@ -127,7 +126,8 @@ class _Axis:
 def _max_safe_speed(room: float, acceleration: float, dt: float) -> float:
     """Return the largest speed for one step of `dt` after which stopping within `room` is still possible.
 
-    Solves v dt + v² / 2a = room. Steps of other lengths that follow need no more room than that.
+    Solves v dt + v² / 2a = room. A step moves at the velocity it ends with, so braking needs at most v² / 2a,
+    for steps of any length.
     """
     step = acceleration * dt
     return math.sqrt(step * step + 2 * acceleration * max(room, 0.0)) - step
