@@ -50,7 +50,7 @@ class SessionConfig(BaseConfig):
     initial_command: np.ndarray | None = None
     """Command before the first one, (act_dim,); None for the policy's default."""
     fault_when_ood: bool = False
-    """Report a fault if a state is out of distribution, see `calibration.NoveltyDetector`."""
+    """Report a fault if a state is out of distribution, see `calibration.OODDetector`."""
     freeze_gc: bool = True
     """Within `with`, exclude objects that existed before from garbage collection (`gc.freeze`)."""
     seed: Annotated[int, Meta(ge=0)] = 0

@@ -37,7 +37,7 @@ class FaultKind(StrEnum):
     """The planner raised an exception."""
     CALLBACK_ERROR = "callback_error"
     """The callback for another fault raised an exception."""
-    UNFAMILIAR_STATE = "unfamiliar_state"
+    OUT_OF_DISTRIBUTION = "out_of_distribution"
     """The state is out of distribution; a fault only if `fault_when_ood` is set."""
 
 

@@ -28,7 +28,7 @@ class CommandRecord:
     """Standard deviation of the command, (act_dim,). For methods that do not report it and while holding: the
     standard deviation of the commands' changes in the demonstrations."""
     ood: float | None
-    """Out-of-distribution score of the last state (`calibration.NoveltyDetector`); None if not calibrated."""
+    """Out-of-distribution score of the last state (`calibration.OODDetector`); None if not calibrated."""
     is_ood: bool
     """Whether the score exceeds the threshold."""
     source: str
@@ -62,7 +62,7 @@ class SessionReport:
     """Number of faults of each kind."""
     held: int = 0
     """Commands that held or braked instead of following a plan."""
-    unfamiliar: int = 0
+    out_of_distribution: int = 0
     """Commands sent while the state was out of distribution."""
     jerk_at_joins: float = 0.0
     """Median |Δ³ command| from policy period to policy period while one plan takes over from another, as a
@@ -80,7 +80,8 @@ class SessionReport:
         return "\n".join(
             [
                 f"{self.commands} commands in {self.seconds:.2f} s: {self.rate_hz:.2f} Hz, "
-                f"{self.skipped_ticks} periods skipped, {self.held} held, {self.unfamiliar} unfamiliar",
+                f"{self.skipped_ticks} periods skipped, {self.held} held, "
+                f"{self.out_of_distribution} out of distribution",
                 f"{self.plans} plans: latency {1e3 * self.latency_p50_s:.2f} ms median, "
                 f"{1e3 * self.latency_p99_s:.2f} p99, {1e3 * self.latency_max_s:.2f} largest; "
                 f"{self.missed_deadlines} missed deadlines",
@@ -126,7 +127,7 @@ class Recorder:
         self.counts.commands += 1
         self.counts.seconds += since
         self.counts.held += command.source in ("hold", "callback")
-        self.counts.unfamiliar += command.is_ood
+        self.counts.out_of_distribution += command.is_ood
         for fault in command.faults:
             self.record_fault(fault)
         if self._log is not None:

@@ -26,7 +26,7 @@ from nsde_policy.control.limits import Limiter
 from nsde_policy.control.planning import PlanScheduler, PlanWorker
 from nsde_policy.control.report import CommandRecord, Recorder, SessionReport
 from nsde_policy.errors import ConfigError, PolicyInputError, SessionClosedError, SessionStoppedError
-from nsde_policy.inference.calibration import Calibration, NoveltyDetector
+from nsde_policy.inference.calibration import Calibration, OODDetector
 from nsde_policy.inference.spec import Planner
 from nsde_policy.inference.worker import PlannerThread
 
@@ -60,8 +60,8 @@ class Session:
         """Limits, policy rate and other values that depend on the policy."""
         self._clock, self._sleep = clock, sleep
         self._tick_s = 1 / config.rate_hz
-        self._novelty = NoveltyDetector(calibration, spec)
-        if config.fault_when_ood and not self._novelty.is_calibrated:
+        self._ood_detector = OODDetector(calibration, spec)
+        if config.fault_when_ood and not self._ood_detector.is_calibrated:
             raise ConfigError("fault_when_ood needs a calibration: give the run's calibration.json")
         self._increment_std = np.array(spec.increment_std[spec.obs_dim :])
         self._recorder = Recorder(step=resolved.limits.speed / resolved.policy_hz, log=config.log)
@@ -218,10 +218,10 @@ class Session:
         self._observed_period = period
         if self._limiter is None:
             self._limiter = Limiter(self.resolved.limits, self._history.last_action)
-        self._ood = self._novelty.distance(self._history.states()[0])
+        self._ood = self._ood_detector.distance(self._history.states()[0])
         faults = self._scheduler.update(self._history, period, replan=self._needs_new_plan)
-        if self.config.fault_when_ood and self._novelty.is_novel(self._ood):
-            faults.append(Fault(FaultKind.UNFAMILIAR_STATE, now, f"distance {self._ood or 0.0:.3g}"))
+        if self.config.fault_when_ood and self._ood_detector.is_ood(self._ood):
+            faults.append(Fault(FaultKind.OUT_OF_DISTRIBUTION, now, f"distance {self._ood or 0.0:.3g}"))
         return faults
 
     # --- Commands ---
@@ -292,7 +292,7 @@ class Session:
             action=action,
             sigma=std if plan is None else plan.accumulated_std(period, std),
             ood=self._ood,
-            is_ood=self._novelty.is_novel(self._ood),
+            is_ood=self._ood_detector.is_ood(self._ood),
             source=source,
             plan=None if plan is None else plan.job.index,
             planned_for=None if plan is None else self._grid.period_time(period),

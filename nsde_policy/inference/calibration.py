@@ -1,4 +1,4 @@
-"""Statistics of the demonstrations for a control session: action limits and a novelty detector.
+"""Statistics of the demonstrations for a control session: action limits and an out-of-distribution detector.
 
 They are measured at the end of training and stored as `calibration.json` in the run directory. Needs numpy
 only.
@@ -40,7 +40,7 @@ class Calibration(BaseConfig):
     precision: tuple[tuple[float, ...], ...]
     """Regularised inverse covariance of the features."""
     threshold: float
-    """Mahalanobis distance beyond which a state counts as novel."""
+    """Mahalanobis distance beyond which a state is out of distribution."""
 
     def __post_init__(self) -> None:
         require(self, 0 <= self.rate_hz < math.inf, f"need rate_hz >= 0, got {self.rate_hz}")
@@ -94,7 +94,7 @@ class Calibration(BaseConfig):
 
     @classmethod
     def from_spec(cls, spec: PolicySpec) -> "Calibration":
-        """Derive limits from `increment_std` for a run without calibration; there is no novelty detector."""
+        """Derive limits from `increment_std` for a run without calibration; no distance is measured."""
         largest = tuple(FALLBACK_STEPS * std for std in spec.increment_std[spec.obs_dim :])
         return cls(rate_hz=0.0, step=largest, acceleration=largest, mean=(), precision=(), threshold=0.0)
 
@@ -122,8 +122,8 @@ class Calibration(BaseConfig):
         return self
 
 
-class NoveltyDetector:
-    """Mahalanobis distance of a state from the demonstrations.
+class OODDetector:
+    """Detector of states that are out of distribution, by Mahalanobis distance from the demonstrations.
 
     One ellipsoid around all demonstrated states: it works for every method and takes microseconds. It detects
     other units, other places and actions far from the robot's position, but not rare combinations of usual
@@ -146,7 +146,7 @@ class NoveltyDetector:
         (features,) = self._features(state[None].astype(np.float64)) - self._mean
         return float(np.sqrt(max(features @ self._precision @ features, 0.0)))
 
-    def is_novel(self, distance: float | None) -> bool:
+    def is_ood(self, distance: float | None) -> bool:
         """Return whether fewer than one in a thousand demonstrated states was as far away."""
         return self.is_calibrated and distance is not None and distance > self.threshold
 

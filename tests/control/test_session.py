@@ -95,7 +95,7 @@ def test_a_state_unlike_the_demonstrations_is_out_of_distribution(policy):
     session = Session(policy, config, calibration=policy.calibration, clock=Sim().clock)
     session.step([510.0, 20.0, 30.0, 480.0, 1.0])
     assert session.last.is_ood
-    assert session.report().faults == {"unfamiliar_state": 1}
+    assert session.report().faults == {"out_of_distribution": 1}
 
 
 @pytest.mark.parametrize(

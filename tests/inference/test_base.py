@@ -21,7 +21,7 @@ from tests.helpers.policy_servers import serve_in_thread
 pytestmark = pytest.mark.slow  # the fixture exports a policy
 
 START = np.array([235.0, 124.0, 299.6, 145.2, 5.378])
-UNFAMILIAR = np.array([510.0, 20.0, 30.0, 480.0, 1.0])
+OUTLIER = np.array([510.0, 20.0, 30.0, 480.0, 1.0])
 KINDS = ["local", "graph", "remote"]
 
 
@@ -62,10 +62,10 @@ def test_calibration_sets_rate_limits_and_out_of_distribution_score(policies, ki
     known, _ = run_session(theirs, 1)
     assert known.last.ood == run_session(ours, 1)[0].last.ood
     assert not known.last.is_ood
-    unfamiliar = Session(theirs, SessionConfig(fault_when_ood=True), calibration=theirs.calibration)
-    unfamiliar.step(UNFAMILIAR)
-    assert unfamiliar.last.is_ood
-    assert unfamiliar.report().faults["unfamiliar_state"] == 1
+    session = Session(theirs, SessionConfig(fault_when_ood=True), calibration=theirs.calibration)
+    session.step(OUTLIER)
+    assert session.last.is_ood
+    assert session.report().faults["out_of_distribution"] == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)

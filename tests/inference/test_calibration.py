@@ -7,7 +7,7 @@ import pytest
 
 from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.errors import CheckpointError
-from nsde_policy.inference.calibration import CALIBRATION_FILE, FALLBACK_STEPS, Calibration, NoveltyDetector
+from nsde_policy.inference.calibration import CALIBRATION_FILE, FALLBACK_STEPS, Calibration, OODDetector
 from nsde_policy.inference.loading import build_policy_spec
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.training.dataset import load_training_demos
@@ -23,19 +23,19 @@ def measure_calibration(seed=0, n=4000):
     return Calibration.measure(SPEC, states, actions, [n // 2, n], rate_hz=10.0), states
 
 
-def test_one_demonstrated_state_in_a_thousand_and_a_shifted_one_are_novel():
+def test_one_demonstrated_state_in_a_thousand_and_a_shifted_one_are_out_of_distribution():
     calibration, states = measure_calibration()
-    detector = NoveltyDetector(calibration, SPEC)
-    novel = [detector.is_novel(detector.distance(state)) for state in states]
-    assert sum(novel) == pytest.approx(4, abs=1)
+    detector = OODDetector(calibration, SPEC)
+    outliers = [detector.is_ood(detector.distance(state)) for state in states]
+    assert sum(outliers) == pytest.approx(4, abs=1)
     shifted = states[0].copy()
     shifted[3:] += 30  # a command far from where the robot is
-    assert detector.is_novel(detector.distance(shifted))
+    assert detector.is_ood(detector.distance(shifted))
 
 
 def test_distance_ignores_full_turns_of_an_angle():
     calibration, states = measure_calibration()
-    detector, turned = NoveltyDetector(calibration, SPEC), states[5].copy()
+    detector, turned = OODDetector(calibration, SPEC), states[5].copy()
     turned[2] += 2 * np.pi
     assert detector.distance(turned) == pytest.approx(detector.distance(states[5]))
 
@@ -50,7 +50,7 @@ def test_steps_do_not_span_two_episodes():
 def test_calibration_defaults_to_multiples_of_the_increment_std(tmp_path):
     found = Calibration.read(tmp_path, SPEC)
     assert found.step == tuple(FALLBACK_STEPS * std for std in SPEC.increment_std[3:])
-    assert not NoveltyDetector(found, SPEC).is_novel(1e9)
+    assert not OODDetector(found, SPEC).is_ood(1e9)
 
 
 def test_calibration_survives_a_file_and_invalid_files_raise(tmp_path):
