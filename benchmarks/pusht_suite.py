@@ -168,7 +168,7 @@ def play_and_save(run: Run, play: PlaySpec, seeds: range, device: str, kept: Pat
         condition=play.condition,
         parameters=run.note.parameters,
         train_steps=config.train.steps,
-        train_s=run.note.step_s * config.train.steps,
+        train_s=round(run.note.step_s * config.train.steps, 5),
         calls_per_chunk=policy.model.network_calls(policy.chunk, sampling) * ACTIONS / policy.chunk,
         latency_ms=None,
         episodes=Episodes.from_results(results),
@@ -259,7 +259,7 @@ def write_comparison(args: argparse.Namespace, kept: list[Path]) -> None:
         task="pusht",
         reset_rule="benchmark",
         seeds=(args.seed_start, args.seed_start + args.episodes - 1),
-        machine={"train": device, "play": device, "torch": torch.__version__},
+        machine={"train": device, "play": device, "torch": str(torch.__version__)},
         entries=tuple(msgspec.json.decode(path.read_bytes(), type=Entry) for path in kept),
     )
     replace_file(args.out / "comparison.json", comparison.to_json().encode())

@@ -1,10 +1,12 @@
 """Disturbances of an episode: late plans, noisy observations, a push."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
+from msgspec import Meta
 
-from nsde_policy.config import BaseConfig, require
+from nsde_policy.config import BaseConfig
 
 PUSH_PERIODS = (10, 60)
 """First and last control period (exclusive) at which a push may come."""
@@ -14,19 +16,12 @@ PUSH_PERIODS = (10, 60)
 class Condition(BaseConfig):
     """Strength of each disturbance; none by default."""
 
-    latency_steps: int = 0
+    latency_steps: Annotated[int, Meta(ge=0, le=100)] = 0
     """Control periods from an observation to the plan made from it."""
-    obs_noise: float = 0.0
+    obs_noise: Annotated[float, Meta(ge=0, lt=100)] = 0.0
     """Noise on every observation, in standard deviations of its change over one period."""
-    push: float = 0.0
+    push: Annotated[float, Meta(ge=0, lt=1e6)] = 0.0
     """How far the environment's `push` moves an object at a random moment, in units of the task."""
-
-    def __post_init__(self) -> None:
-        require(
-            self, 0 <= self.latency_steps <= 100, f"need 0 <= latency_steps <= 100, got {self.latency_steps}"
-        )
-        require(self, 0 <= self.obs_noise < 100, f"need 0 <= obs_noise < 100, got {self.obs_noise}")
-        require(self, 0 <= self.push < 1e6, f"need push >= 0, got {self.push}")
 
 
 class Disturbances:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from nsde_policy.config import Sampling
 from nsde_policy.errors import ConfigError
 from nsde_policy.eval.disturbances import Condition
 from nsde_policy.eval.pool import RolloutPool
-from nsde_policy.eval.rollout import EpisodeResult, RolloutConfig, Trace
+from nsde_policy.eval.rollout import RolloutConfig
 from nsde_policy.eval.scores import EvaluationScores, score_episodes
 from nsde_policy.inference.policy import Policy
 from nsde_policy.run_directory import RunDirectory
@@ -46,7 +46,7 @@ def evaluate_policy(
     condition: Condition | None = None,
     workers: int = 0,
     device: str = "cpu",
-    watch: Callable[[EpisodeResult, Trace], None] | None = None,
+    traced: bool = False,
 ) -> Evaluation:
     """Play consecutive seeds with a policy, in the task that it was trained for.
 
@@ -60,7 +60,7 @@ def evaluate_policy(
         condition: Disturbances of the episodes.
         workers: Processes on a CPU, 0 for one per core; a GPU plays all episodes in one process.
         device: Torch device of the policy.
-        watch: Called with every episode and its trace.
+        traced: Return the traces of the episodes as well.
     """
     if episodes < 1 or seed_start < 0:
         raise ConfigError(f"need episodes >= 1 and seed_start >= 0, got {episodes} and {seed_start}")
@@ -74,7 +74,7 @@ def evaluate_policy(
     else:
         pool = RolloutPool(path, config, device=device, batch=min(episodes, MAX_BATCH))
     seeds = range(seed_start, seed_start + episodes)
-    played = pool.evaluate(seeds) if watch is None else _watch(pool, seeds, watch)
+    played = pool.evaluate(seeds, traced=traced)
     results = list(tqdm(played, "playing", episodes, unit="episode", leave=False, disable=None))
     context = {
         "run": "shipped" if path is None else str(path),
@@ -98,14 +98,6 @@ def evaluate_quickly(path: Path) -> dict[str, float]:
     results = list(RolloutPool(path, RolloutConfig(task)).evaluate(QUICK_SEEDS))
     scores = score_episodes(results, task)
     return {"reward": scores.mean_score.value, "success": scores.success_rate.value}
-
-
-def _watch(
-    pool: RolloutPool, seeds: Sequence[int], watch: Callable[[EpisodeResult, Trace], None]
-) -> Iterator[EpisodeResult]:
-    for result, trace in pool.record(seeds):
-        watch(result, trace)
-        yield result
 
 
 def change_sampling(own: Sampling, changes: Sequence[str]) -> Sampling:

@@ -11,6 +11,8 @@ import numpy as np
 from tqdm import tqdm
 
 from nsde_policy.assets import SHIPPED, SHIPPED_POLICY
+from nsde_policy.bounds import Count, Natural
+from nsde_policy.config import BaseConfig
 from nsde_policy.data import Episode
 from nsde_policy.data.collection import Collection, EpisodeInfo, Provenance
 from nsde_policy.data.types import MIN_STEPS
@@ -29,12 +31,12 @@ SEEDS = 2**32
 
 
 @dataclass(frozen=True)
-class GenerateConfig:
+class GenerateConfig(BaseConfig):
     """Number, seeds and sampling of generated episodes."""
 
-    episodes: int
+    episodes: Count
     """Number of episodes in the finished store."""
-    seed_start: int = 300_000
+    seed_start: Natural = 300_000
     """First seed; consecutive ones are tried."""
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the environment."""
@@ -46,15 +48,10 @@ class GenerateConfig:
     """Changes to the sampling settings, name=value."""
 
     def __post_init__(self) -> None:
-        if self.episodes < 1 or self.seed_start < 0:
-            raise ConfigError(
-                f"need episodes >= 1 and seed_start >= 0, got {self.episodes} and {self.seed_start}"
-            )
-        if self.seed_start + self.episodes > SEEDS:
-            raise ConfigError(
-                f"seeds end at {SEEDS - 1}, got {self.episodes} episodes from {self.seed_start} on: "
-                "take a smaller --seed-start"
-            )
+        super().__post_init__()
+        last = self.seed_start + self.episodes - 1
+        if last >= SEEDS:
+            raise ConfigError(f"seeds end at {SEEDS - 1}, got {last}: take a smaller --seed-start")
 
 
 def generate(run: Path, out: Path, config: GenerateConfig, *, workers: int = 0) -> Sequence[EpisodeInfo]:
@@ -112,7 +109,7 @@ def _collect(collection: Collection, pool: RolloutPool, config: GenerateConfig) 
     with tqdm(
         desc="collecting", total=config.episodes, initial=len(held), unit="episode", leave=False, disable=None
     ) as bar:
-        for result, trace in pool.record(itertools.count(first)):
+        for result in pool.evaluate(itertools.count(first), traced=True):
             if result.steps < MIN_STEPS or (config.only_success and not result.success):
                 failed += 1
                 if failed >= MAX_FAILURES:
@@ -121,7 +118,7 @@ def _collect(collection: Collection, pool: RolloutPool, config: GenerateConfig) 
                         "ever succeeds; without --only-success its failures are kept too"
                     )
                 continue
-            failed = 0
+            failed, trace = 0, result.trace
             episode = Episode(np.array(trace.obs[:-1], np.float32), np.array(trace.actions, np.float32))
             collection.add(episode, EpisodeInfo(result.seed, result.success, result.score))
             bar.update()

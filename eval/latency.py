@@ -7,10 +7,11 @@ import json
 import platform
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from nsde_policy.config import Sampling
 from nsde_policy.errors import ConfigError
 from nsde_policy.eval.compare.result import ACTIONS
 from nsde_policy.eval.compare.suite import find_preset
+from nsde_policy.eval.compare.table import EMPTY_CELL, format_markdown
 from nsde_policy.eval.rollout import one_thread
 from nsde_policy.inference.loading import build_model, build_policy_spec, load_model
 from nsde_policy.methods.base import Draws, PolicyModel
@@ -42,38 +44,50 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
 """Sampling settings that are timed separately, by method and by what is added to its name."""
 
 
-@dataclass(frozen=True)
-class Contender:
-    """A model to time, and the states that it plans from."""
+class LatencyRow(msgspec.Struct, frozen=True):
+    """Latency of one contender, milliseconds, as `nsde-policy benchmark latency --json` writes it."""
 
-    name: str
     method: str
+    """Name of the contender."""
+    calls_per_chunk: int
+    """Sequential network calls for `actions`."""
+    parameters: int
+    actions: int
+    policy: str
+    """Name of the method played."""
     preset: str
-    model: PolicyModel[Any] = field(repr=False)
-    sampling: Sampling
     chunk: int
-    """Actions executed before planning again (T_a), and so planned at a time."""
-    states: Tensor = field(repr=False)
-    """States, shape (1, history, d)."""
+    sampling: dict[str, Any]
+    machine: str
+    median_ms: float
+    p99_ms: float
+    first_action_ms: float
+    ratio: float | None
+    """Median in units of the first Neural SDE's; None if there is none."""
+    n: int
+    """Number of timed plans."""
 
-    @classmethod
-    def build(
-        cls,
-        name: str,
-        record: RunRecord,
-        model: PolicyModel[Any],
-        sampling: Sampling,
-        *,
-        device: str = "cpu",
-    ) -> "Contender":
-        """Build a contender that plans from the start of an episode."""
-        config, states = record.config, _start_states(record).to(device)
-        model = model.eval().to(device)
-        return cls(name, config.method, find_preset(record), model, sampling, config.chunk, states)
+
+class Contender:
+    """A model to time, which plans from the start of an episode.
+
+    Args:
+        name: Name in the results.
+        record: Record of its run.
+        model: The model.
+        sampling: How it samples.
+        device: Torch device to time it on.
+    """
+
+    def __init__(
+        self, name: str, record: RunRecord, model: PolicyModel[Any], sampling: Sampling, device: str = "cpu"
+    ) -> None:
+        self.name, self.record, self.sampling = name, record, sampling
+        self.model, self.states = model.eval().to(device), _start_states(record).to(device)
 
     def plan_sizes(self, actions: int) -> list[int]:
         """Return the number of actions of each plan that together give `actions`."""
-        longest = min(self.chunk, self.model.config.longest_chunk or actions, actions)
+        longest = min(self.record.config.chunk, self.model.config.longest_chunk or actions, actions)
         whole, rest = divmod(actions, longest)
         return [longest] * whole + [rest] * (rest > 0)
 
@@ -87,20 +101,6 @@ class Contender:
         for size in self.plan_sizes(actions):
             self.model.plan(self.states, steps=size, draws=draws, sampling=self.sampling).cpu()
         return time.perf_counter() - started
-
-    def describe(self, actions: int) -> dict[str, Any]:
-        """Return name, settings and cost of planning `actions`, for JSON."""
-        return {
-            "method": self.name,
-            "calls_per_chunk": self.network_calls(actions),
-            "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
-            "actions": actions,
-            "policy": self.method,
-            "preset": self.preset,
-            "chunk": self.chunk,
-            "sampling": self.sampling.to_dict(),
-            "machine": device_name(str(self.states.device)),
-        }
 
 
 def build_fresh_contenders(methods: Sequence[str], *, device: str = "cpu") -> Iterator[Contender]:
@@ -131,7 +131,7 @@ def _build_variants(
     own = model.config.sampling
     for detail, changes in VARIANTS.get(record.config.method, {"": {}}).items():
         sampling = type(own).from_dict({**own.to_dict(), **changes})
-        yield Contender.build(f"{name}, {detail}" if detail else name, record, model, sampling, device=device)
+        yield Contender(f"{name}, {detail}" if detail else name, record, model, sampling, device)
 
 
 def _start_states(record: RunRecord) -> Tensor:
@@ -149,15 +149,11 @@ def _start_states(record: RunRecord) -> Tensor:
 @torch.no_grad()
 def measure_latency(
     contenders: Sequence[Contender], *, rounds: int = 30, actions: int = ACTIONS, budget_s: float = 20.0
-) -> list[dict[str, Any]]:
+) -> list[LatencyRow]:
     """Time all contenders in turns, after a warm-up.
 
     A contender that would take more than `budget_s` skips some rounds, evenly, but takes part in at least
     `MIN_ROUNDS`.
-
-    Returns:
-        One JSON object per contender: times in milliseconds, and the ratio of its median to the median of the
-        first Neural SDE, None if there is none.
     """
     if rounds < MIN_ROUNDS or actions < 1 or budget_s <= 0:
         raise ConfigError(
@@ -181,48 +177,55 @@ def measure_latency(
                     chunks[i].append(contender.measure(actions, draws[i]))
                     firsts[i].append(contender.measure(1, draws[i]))
     medians = [float(np.median(chunk)) for chunk in chunks]
-    reference = next(
-        (m for m, each in zip(medians, contenders, strict=True) if each.method == REFERENCE), None
-    )
+    configs = [each.record.config for each in contenders]
+    ours = [median for median, config in zip(medians, configs, strict=True) if config.method == REFERENCE]
     return [
-        {
-            **each.describe(actions),
-            "median_ms": _round_significant(1e3 * median),
-            "p99_ms": _round_significant(1e3 * float(np.percentile(chunk, 99))),
-            "first_action_ms": _round_significant(1e3 * float(np.median(first))),
-            "ratio": None if reference is None else _round_significant(median / reference),
-            "n": len(chunk),
-        }
-        for each, chunk, first, median in zip(contenders, chunks, firsts, medians, strict=True)
+        LatencyRow(
+            method=each.name,
+            calls_per_chunk=each.network_calls(actions),
+            parameters=sum(parameter.numel() for parameter in each.model.parameters()),
+            actions=actions,
+            policy=config.method,
+            preset=find_preset(each.record),
+            chunk=config.chunk,
+            sampling=each.sampling.to_dict(),
+            machine=device_name(str(each.states.device)),
+            median_ms=_round_significant(1e3 * median),
+            p99_ms=_round_significant(1e3 * float(np.percentile(chunk, 99))),
+            first_action_ms=_round_significant(1e3 * float(np.median(first))),
+            ratio=_round_significant(median / ours[0]) if ours else None,
+            n=len(chunk),
+        )
+        for each, config, chunk, first, median in zip(
+            contenders, configs, chunks, firsts, medians, strict=True
+        )
     ]
 
 
-def as_json(rows: Sequence[dict[str, Any]]) -> str:
+def encode_latencies(rows: Sequence[LatencyRow]) -> str:
     """Return a JSON list with one line per contender."""
-    return "[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n"
+    return "[\n" + ",\n".join(json.dumps(msgspec.to_builtins(row)) for row in rows) + "\n]\n"
 
 
-def as_markdown(rows: Sequence[dict[str, Any]]) -> str:
-    """Return a table, the fastest first."""
-    reference = "–" if rows[0]["ratio"] is None else get_method(REFERENCE).title
-    lines = [
-        f"{rows[0]['actions']} actions from one observation, batch 1, one thread, {rows[0]['machine']}, "
-        f"torch {torch.__version__}; milliseconds",
-        "",
-        f"| method | median | p99 | first action | calls | parameters | × {reference} | rounds |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    for row in sorted(rows, key=lambda row: float(row["median_ms"])):
-        times = [f"{row[key]:.2f}" for key in ("median_ms", "p99_ms", "first_action_ms")]
-        ratio = row["ratio"]
-        factor = "–" if ratio is None else f"{ratio:.2g}" if ratio < 10 else f"{ratio:.0f}"
-        costs = [str(row["calls_per_chunk"]), f"{row['parameters']:,}", factor, str(row["n"])]
-        lines.append(f"| {' | '.join([row['method'], *times, *costs])} |")
-    return "\n".join(lines)
+def format_latencies(rows: Sequence[LatencyRow]) -> str:
+    """Format a Markdown table, the fastest first."""
+    first = rows[0]
+    reference = EMPTY_CELL if first.ratio is None else get_method(REFERENCE).title
+    head = ["method", "median", "p99", "first action", "calls", "parameters", f"× {reference}", "rounds"]
+    lines = []
+    for row in sorted(rows, key=lambda row: row.median_ms):
+        times = [f"{value:.2f}" for value in (row.median_ms, row.p99_ms, row.first_action_ms)]
+        ratio = row.ratio
+        factor = EMPTY_CELL if ratio is None else f"{ratio:.2g}" if ratio < 10 else f"{ratio:.0f}"
+        costs = [str(row.calls_per_chunk), f"{row.parameters:,}", factor, str(row.n)]
+        lines.append([row.method, *times, *costs])
+    return (
+        f"{first.actions} actions from one observation, batch 1, one thread, {first.machine}, "
+        f"torch {torch.__version__}; milliseconds\n\n{format_markdown(head, lines)}"
+    )
 
 
 def _round_significant(value: float) -> float:
-    """Round to five significant digits."""
     return float(f"{value:.5g}")
 
 

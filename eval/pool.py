@@ -5,51 +5,34 @@ import multiprocessing
 import signal
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.pool import AsyncResult
 from pathlib import Path
 
 import torch
 
-from nsde_policy.errors import ConfigError
+from nsde_policy.bounds import Count
+from nsde_policy.config import BaseConfig
 from nsde_policy.eval.rollout import EpisodeResult, Player, RolloutConfig, Trace, one_thread
 
 AHEAD = 4
 """Shards of seeds queued for each process before their results are needed."""
-_Played = list[tuple[EpisodeResult, Trace | None]]
 
 
 @dataclass(frozen=True)
-class RolloutPool:
+class RolloutPool(BaseConfig):
     """Processes that play episodes; on another device than the CPU, one process plays them side by side."""
 
     path: Path | None
     """Run directory; None for the policy shipped in the package."""
     config: RolloutConfig
-    workers: int = 1
+    workers: Count = 1
     device: str = "cpu"
-    batch: int = 1
+    batch: Count = 1
     """Episodes that a process plays side by side."""
 
-    def __post_init__(self) -> None:
-        if self.workers < 1 or self.batch < 1:
-            raise ConfigError(f"workers and batch must be at least 1, got {self.workers} and {self.batch}")
-
-    def evaluate(self, seeds: Iterable[int]) -> Iterator[EpisodeResult]:
-        """Play one episode per seed; the seeds may be endless."""
-        return (result for result, _ in self._play(seeds, traced=False))
-
-    def record(self, seeds: Iterable[int]) -> Iterator[tuple[EpisodeResult, Trace]]:
-        """Play one episode per seed and trace it; the seeds may be endless."""
-        for result, trace in self._play(seeds, traced=True):
-            assert trace is not None
-            yield result, trace
-
-    def make_player(self) -> Player:
-        """Load the policy and make its environments."""
-        return Player(self.path, self.config, device=self.device, batch=self.batch)
-
-    def _play(self, seeds: Iterable[int], *, traced: bool) -> Iterator[tuple[EpisodeResult, Trace | None]]:
+    def evaluate(self, seeds: Iterable[int], *, traced: bool = False) -> Iterator[EpisodeResult]:
+        """Play one episode per seed; the seeds may be endless. Traces stay empty unless `traced`."""
         shards_left = -(-len(seeds) // self.batch) if isinstance(seeds, Sized) else self.workers
         workers = min(self.workers, max(shards_left, 1))
         rest = iter(seeds)
@@ -63,7 +46,7 @@ class RolloutPool:
             return
         context = multiprocessing.get_context("spawn")
         with context.Pool(workers, _start_worker, (self,)) as pool:
-            queue: deque[AsyncResult[_Played]] = deque()
+            queue: deque[AsyncResult[list[EpisodeResult]]] = deque()
             for shard in shards:
                 queue.append(pool.apply_async(_play_in_worker, (shard, traced)))
                 if len(queue) > AHEAD * workers:
@@ -71,10 +54,14 @@ class RolloutPool:
             while queue:
                 yield from queue.popleft().get()
 
+    def make_player(self) -> Player:
+        """Load the policy and make its environments."""
+        return Player(self.path, self.config, device=self.device, batch=self.batch)
 
-def _play(player: Player, seeds: Sequence[int], traced: bool) -> _Played:
-    traces = [Trace() if traced else None for _ in seeds]
-    return list(zip(player.play_batch(seeds, traces), traces, strict=True))
+
+def _play(player: Player, seeds: Sequence[int], traced: bool) -> list[EpisodeResult]:
+    results = player.play_batch(seeds)
+    return results if traced else [replace(result, trace=Trace()) for result in results]
 
 
 _pool: RolloutPool | None = None
@@ -88,7 +75,7 @@ def _start_worker(pool: RolloutPool) -> None:
     _pool = pool
 
 
-def _play_in_worker(seeds: Sequence[int], traced: bool) -> _Played:
+def _play_in_worker(seeds: Sequence[int], traced: bool) -> list[EpisodeResult]:
     global _player
     if _player is None:  # not in `_start_worker`, whose errors would restart the process for ever
         assert _pool is not None

@@ -46,6 +46,19 @@ class RolloutConfig:
 
 
 @dataclass(frozen=True)
+class Trace:
+    """Observations, actions and plans of one episode, for pictures and recordings."""
+
+    obs: list[np.ndarray] = field(default_factory=list)
+    """Observation before each action, and the last one."""
+    actions: list[np.ndarray] = field(default_factory=list)
+    progress: list[float | None] = field(default_factory=list)
+    """Progress after the reset and after each action; None if the task defines none."""
+    histories: list[tuple[int, History]] = field(default_factory=list)
+    """Control period of each plan, and the history it was made from."""
+
+
+@dataclass(frozen=True)
 class EpisodeResult:
     """Outcome and costs of one episode."""
 
@@ -64,33 +77,14 @@ class EpisodeResult:
     network_calls: int
     planning_s: float
     """Time spent planning, seconds."""
+    trace: Trace = field(default_factory=Trace, compare=False, repr=False)
+    """What happened, step by step; `RolloutPool` returns it on demand only."""
 
     def to_dict(self, score_name: str) -> dict[str, Any]:
         """Return plain values for JSON, with the score under its name in the task."""
-        return {
-            "seed": self.seed,
-            score_name: self.score,
-            "success": self.success,
-            **self.metrics,
-            "steps": self.steps,
-            "plans": self.plans,
-            "planned": self.planned,
-            "network_calls": self.network_calls,
-            "planning_s": self.planning_s,
-        }
-
-
-@dataclass(frozen=True)
-class Trace:
-    """Observations, actions and plans of one episode, for pictures and recordings."""
-
-    obs: list[np.ndarray] = field(default_factory=list)
-    """Observation before each action, and the last one."""
-    actions: list[np.ndarray] = field(default_factory=list)
-    progress: list[float | None] = field(default_factory=list)
-    """Progress after the reset and after each action; None if the task defines none."""
-    histories: list[tuple[int, History]] = field(default_factory=list)
-    """Control period of each plan, and the history it was made from."""
+        costs = ("steps", "plans", "planned", "network_calls", "planning_s")
+        outcome = {"seed": self.seed, score_name: self.score, "success": self.success, **self.metrics}
+        return outcome | {name: getattr(self, name) for name in costs}
 
 
 def make_generator(seed: int) -> torch.Generator:
@@ -122,13 +116,11 @@ class EpisodeRunner:
         executed    hold x x x x x x x x …
     """
 
-    def __init__(self, player: "Player", env: gym.Env[Any, Any], seed: int, trace: Trace | None) -> None:
+    def __init__(self, player: "Player", env: gym.Env[Any, Any], seed: int) -> None:
         policy, config = player.policy, player.config
         self.seed, self.generator, self.history = seed, make_generator(seed), policy.spec.new_history()
-        self.steps = self.plans = 0
-        self.planning_s = 0.0
-        self.ended = False
-        self._task, self._env, self._trace, self._push = player.task, env, trace, config.condition.push
+        self.steps, self.planning_s, self.ended = 0, 0.0, False
+        self._task, self._env, self._trace, self._push = player.task, env, Trace(), config.condition.push
         self._low, self._high = env.action_space.low, env.action_space.high  # type: ignore[attr-defined]
         std = np.array(policy.record.layout.increment_std[: policy.obs_dim])
         self._disturbances = Disturbances(config.condition, seed, std)
@@ -141,9 +133,7 @@ class EpisodeRunner:
 
     def run(self, planned: np.ndarray) -> None:
         """Take the requested plan and step until the next plan is due or the episode ends."""
-        if self._trace is not None:
-            self._trace.histories.append((self.steps, self.history.copy()))
-        self.plans += 1
+        self._trace.histories.append((self.steps, self.history.copy()))
         passed = min(self._latency, len(planned) - min(self._chunk, len(planned)))
         self._pending.append((self.steps + self._latency, planned[passed:]))
         for _ in range(self._chunk):
@@ -162,33 +152,32 @@ class EpisodeRunner:
         self.history.add_action(action)
         self.steps += 1
         self._rewards.append(float(reward))
-        if self._trace is not None:
-            self._trace.actions.append(action)
+        self._trace.actions.append(action)
         self._observe(obs, info)
         self.ended = terminated or truncated
 
     def _observe(self, obs: np.ndarray, info: Mapping[str, Any]) -> None:
         self.history.add_observation(self._disturbances.add_noise(obs))
         self._infos.append(info)
-        if self._trace is not None:
-            self._trace.obs.append(obs)
-            self._trace.progress.append(self._task.progress(info))
+        self._trace.obs.append(obs)
+        self._trace.progress.append(self._task.progress(info))
 
     def result(self, *, planned: int, calls: int) -> EpisodeResult:
         """Return the result, given the planned actions and network calls of one plan."""
         outcome = self._task.outcome(self._rewards, self._infos)
-        progress = [value for info in self._infos if (value := self._task.progress(info)) is not None]
+        plans, progress = len(self._trace.histories), self._trace.progress
         return EpisodeResult(
             seed=self.seed,
             success=outcome.success,
             score=outcome.score,
             metrics=outcome.metrics,
-            max_progress=max(progress, default=None),
+            max_progress=max((value for value in progress if value is not None), default=None),
             steps=self.steps,
-            plans=self.plans,
-            planned=self.plans * planned,
-            network_calls=self.plans * calls,
+            plans=plans,
+            planned=plans * planned,
+            network_calls=plans * calls,
             planning_s=self.planning_s,
+            trace=self._trace,
         )
 
 
@@ -211,21 +200,18 @@ class Player:
         self._envs = [self.task.make_env(**config.env_kwargs) for _ in range(batch)]
         _check_env(self._envs[0], self.policy, self.task, config.condition)
 
-    def play(self, seed: int, trace: Trace | None = None) -> EpisodeResult:
-        """Play one episode to its end and fill its trace."""
-        (result,) = self.play_batch([seed], [trace])
+    def play(self, seed: int) -> EpisodeResult:
+        """Play one episode to its end."""
+        (result,) = self.play_batch([seed])
         return result
 
-    def play_batch(self, seeds: Sequence[int], traces: Sequence[Trace | None]) -> list[EpisodeResult]:
+    def play_batch(self, seeds: Sequence[int]) -> list[EpisodeResult]:
         """Play at most `batch` episodes side by side, each to its end; all plans are made in one batch."""
         policy, config = self.policy, self.config
         wanted = policy.check_chunk(config.chunk or policy.chunk) + config.condition.latency_steps
         steps = min(wanted, policy.model.config.longest_chunk or wanted)
         envs = self._envs[: len(seeds)]
-        episodes = [
-            EpisodeRunner(self, env, seed, trace)
-            for env, seed, trace in zip(envs, seeds, traces, strict=True)
-        ]
+        episodes = [EpisodeRunner(self, env, seed) for env, seed in zip(envs, seeds, strict=True)]
         while running := [episode for episode in episodes if not episode.ended]:
             started = time.perf_counter()
             plans = policy.plan_batch(

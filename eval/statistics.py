@@ -5,11 +5,11 @@ narrower than two separate intervals suggest.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from nsde_policy.errors import ComparisonError
 
@@ -41,7 +41,7 @@ def proportion(successes: int, n: int) -> Estimate:
     return Estimate(p, max(centre - half, 0.0), min(centre + half, 1.0), n)
 
 
-def mean(values: Sequence[float], *, resamples: int = 10_000, seed: int = 0) -> Estimate:
+def mean(values: ArrayLike, *, resamples: int = 10_000, seed: int = 0) -> Estimate:
     """Estimate a mean with its percentile bootstrap interval."""
     array = np.asarray(values, dtype=float)
     rng = np.random.default_rng(seed)
@@ -50,13 +50,7 @@ def mean(values: Sequence[float], *, resamples: int = 10_000, seed: int = 0) -> 
     return Estimate(float(array.mean()), float(low), float(high), len(array))
 
 
-def paired_difference(
-    a: Sequence[float] | np.ndarray,
-    b: Sequence[float] | np.ndarray,
-    *,
-    resamples: int = 10_000,
-    seed: int = 0,
-) -> Estimate:
+def paired_difference(a: ArrayLike, b: ArrayLike, *, resamples: int = 10_000, seed: int = 0) -> Estimate:
     """Estimate the mean of a − b over the starts with its 95 % percentile bootstrap interval.
 
     Starts are resampled, with both policies' values together. The interval covers the choice of starts, not
@@ -67,7 +61,7 @@ def paired_difference(
         raise ComparisonError(
             f"need one value per start for both policies, got shapes {first.shape} and {second.shape}"
         )
-    return mean((first - second).tolist(), resamples=resamples, seed=seed)
+    return mean(first - second, resamples=resamples, seed=seed)
 
 
 class McNemar(NamedTuple):
@@ -79,7 +73,7 @@ class McNemar(NamedTuple):
     """Probability of a split at least as uneven under the null hypothesis; two-sided, exact."""
 
 
-def mcnemar(a: Sequence[bool] | np.ndarray, b: Sequence[bool] | np.ndarray) -> McNemar:
+def mcnemar(a: ArrayLike, b: ArrayLike) -> McNemar:
     """Compute McNemar's exact test of paired successes.
 
     p = min(1, 2 P(X ≤ min(n_A, n_B))) with X binomial, n_A + n_B throws of probability ½ (McNemar, 1947).

@@ -5,6 +5,7 @@ from typing import Annotated
 from msgspec import Meta
 
 Count = Annotated[int, Meta(ge=1)]
+Natural = Annotated[int, Meta(ge=0)]
 Positive = Annotated[float, Meta(gt=0)]
 NonNegative = Annotated[float, Meta(ge=0)]
 Fraction = Annotated[float, Meta(ge=0, lt=1)]

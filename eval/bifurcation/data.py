@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nsde_policy.errors import ConfigError
+from nsde_policy.bounds import Count
+from nsde_policy.config import BaseConfig
 
 SPEED = 1.0
 """u, state units per unit of time."""
@@ -26,15 +27,11 @@ FORK_X = SPEED * FORK_TIME
 
 
 @dataclass(frozen=True)
-class Bifurcation:
+class Bifurcation(BaseConfig):
     """The data set: two equally likely trajectories, up and down."""
 
-    density: int
+    density: Count
     """1 for 100 points per trajectory, 10 for 1000."""
-
-    def __post_init__(self) -> None:
-        if self.density < 1:
-            raise ConfigError(f"need density >= 1, got {self.density}")
 
     @property
     def points(self) -> int:

@@ -43,8 +43,7 @@ def draw_trajectories(results: ExperimentResults) -> "Figure":
     for row, density in zip(axes, densities, strict=True):
         for axis, method in zip(row, DRAWN_METHODS, strict=True):
             label = COMPLETE if method == NEURAL_SDE else method
-            _draw_paths(axis, results.paths[label, density], WHOLE_PLANE, width=0.6)
-            _draw_truth(axis, density, WHOLE_PLANE)
+            _draw_paths(axis, results.paths[label, density], density, WHOLE_PLANE, width=0.6)
             _draw_caption(axis, _format_shares(results, method, density))
         row[0].set_ylabel(f"density {density}\n{Bifurcation(density).points} points")
     for axis, method in zip(axes[0], DRAWN_METHODS, strict=True):
@@ -61,8 +60,7 @@ def draw_ablation(results: ExperimentResults) -> "Figure":
         for axis, (label, (denoiser, diffusion)) in zip(row, ABLATION.items(), strict=True):
             field = results.fields[view, density]
             _draw_arrows(axis, field, stride, denoiser=denoiser)
-            _draw_paths(axis, results.paths[label, density], view, width=width)
-            _draw_truth(axis, density, view)
+            _draw_paths(axis, results.paths[label, density], density, view, width=width)
             if diffusion and view == FORK:
                 g = field.diffusion[..., 1]
                 _draw_caption(axis, f"g in y: {g.min():.3f} to {g.max():.3f}")
@@ -99,9 +97,9 @@ def _draw_arrows(axis: "Axes", field: VectorField, stride: int, *, denoiser: boo
     )
 
 
-def _draw_paths(axis: "Axes", paths: Tensor, view: View, *, width: float) -> None:
-    """Draw the visible part of paths (points, n, 2), coloured by the side they end on."""
-    left, right, *_ = view
+def _draw_paths(axis: "Axes", paths: Tensor, density: int, view: View, *, width: float) -> None:
+    """Draw the visible part of paths (points, n, 2), coloured by the side they end on, and the true ones."""
+    left, right, bottom, top = view
     margin = 0.1 * (right - left)
     paths = thin_paths(paths) if view == WHOLE_PLANE else paths
     for path in paths[:, :DRAWN_PATHS].unbind(1):
@@ -109,14 +107,10 @@ def _draw_paths(axis: "Axes", paths: Tensor, view: View, *, width: float) -> Non
         inside = (path[:, 0] > left - margin) & (path[:, 0] < right + margin)
         x, y = path[inside].numpy().T
         axis.plot(x, y, color=colour, linewidth=width, alpha=0.5, solid_capstyle="round", zorder=2)
-
-
-def _draw_truth(axis: "Axes", density: int, view: View) -> None:
     for path in Bifurcation(density).trajectories().unbind(1):
         x, y = path.numpy().T
         axis.plot(x, y, color=TRUTH, linewidth=0.7, linestyle=(0, (3, 3)), zorder=3)
-    axis.set_xlim(view[0], view[1])
-    axis.set_ylim(view[2], view[3])
+    axis.set(xlim=(left, right), ylim=(bottom, top))
 
 
 def _format_shares(results: ExperimentResults, label: str, density: int) -> str:

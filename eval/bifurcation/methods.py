@@ -4,14 +4,14 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from nsde_policy.config import NetworkConfig, TrainConfig
 from nsde_policy.core.state import StateLayout, measure_state
-from nsde_policy.core.targets import pair_states
+from nsde_policy.core.targets import Transitions, pair_states
 from nsde_policy.eval.bifurcation.data import Bifurcation
 from nsde_policy.eval.bifurcation.samplers import DDIM, ConditionalSampler, Pairs, RectifiedFlow
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
@@ -35,8 +35,6 @@ CALLS = {DDIM: 50, RectifiedFlow: 20}
 """Network calls per sample."""
 KNOT_STRIDE = 5
 """A whole path is represented by every fifth state (times the density); the fork is among them."""
-
-TargetKind = Literal["state", "increment"]
 
 
 @dataclass(frozen=True)
@@ -62,8 +60,7 @@ class Budget:
         return torch.Generator().manual_seed(self.seed)
 
 
-@dataclass(frozen=True)
-class GeneratedPaths:
+class GeneratedPaths(NamedTuple):
     """Output of one method, or one variant of it."""
 
     paths: Tensor
@@ -144,18 +141,17 @@ def generate_with_changes(changes: dict[str, Any], task: Bifurcation, budget: Bu
 
 
 def generate_stepwise(
-    sampler: type[ConditionalSampler], target_kind: TargetKind, task: Bifurcation, budget: Budget
+    sampler: type[ConditionalSampler],
+    target_kind: Literal["state", "increment"],
+    task: Bifurcation,
+    budget: Budget,
 ) -> GeneratedPaths:
     """Sample the next state given the current one, step by step.
 
-    Args:
-        sampler: The generative model.
-        target_kind: With "state" the target is the next state, its range scaled to [-1, 1]; with "increment"
-            it is the change of the state, scaled to mean 0 and standard deviation 1.
-        task: The data set.
-        budget: Training steps, number of paths and seed.
+    The target is the next state, its range scaled to [-1, 1], or the change of the state, scaled to mean 0
+    and standard deviation 1.
     """
-    pairs, layout = pair_states(task.trajectories(), dt=task.dt), _state_layout(task)
+    pairs, layout = _load_pairs(task)
     step = pairs.x_next - pairs.x
     centre, spread = step.mean(0), step.std(0)
     target = layout.features(pairs.x_next) if target_kind == "state" else (step - centre) / spread
@@ -177,7 +173,7 @@ def generate_whole_paths(task: Bifurcation, budget: Budget) -> GeneratedPaths:
     A path is represented by 21 of its states, the fork and the end among them, each coordinate scaled to
     [-1, 1], and interpolated linearly in between.
     """
-    truth, layout = task.trajectories(), _state_layout(task)
+    truth, (_, layout) = task.trajectories(), _load_pairs(task)
     indices = torch.cat([torch.arange(0, task.steps, KNOT_STRIDE * task.density), torch.tensor([task.steps])])
     targets = layout.features(truth[indices]).transpose(0, 1).flatten(1)
     model = _train_sampler(DDIM, Pairs(targets[:, :0], targets), budget)
@@ -196,9 +192,9 @@ def interpolate_paths(knots: Tensor, indices: Tensor) -> Tensor:
     return torch.lerp(knots[after - 1], knots[after], weight)
 
 
-def _state_layout(task: Bifurcation) -> StateLayout:
+def _load_pairs(task: Bifurcation) -> tuple[Transitions, StateLayout]:
     pairs = pair_states(task.trajectories(), dt=task.dt)
-    return StateLayout(measure_state(pairs.x, pairs.x_next))
+    return pairs, StateLayout(measure_state(pairs.x, pairs.x_next))
 
 
 def _from_unit_range(unit: Tensor, layout: StateLayout) -> Tensor:

@@ -42,6 +42,11 @@ class SeedRange:
     low: float
     high: float
 
+    def __format__(self, form: str) -> str:
+        """Format without a unit, which the title of a column names."""
+        value, low, high = (format(number, form).rstrip("%") for number in (self.value, self.low, self.high))
+        return f"{value} ({low} to {high})"
+
 
 class _ResultsFile(msgspec.Struct, forbid_unknown_fields=True):
     """Content of results.json."""
@@ -66,14 +71,15 @@ class ExperimentResults:
     @classmethod
     def collect(cls, settings: ExperimentSettings, results: Iterable[JobResult]) -> "ExperimentResults":
         """Collect the results of all jobs."""
-        collected = list(results)
+        runs: list[ScoredRun] = []
+        drawn: list[JobResult] = []
+        for result in results:
+            runs += result.runs
+            drawn += [result] if result.runs[0].seed == settings.seeds[0] else []
         order = [*ABLATION, *METHOD_NAMES]
-        runs = sorted(
-            (run for result in collected for run in result.runs),
-            key=lambda run: (run.density, order.index(run.label), run.seed),
-        )
-        paths = dict(sorted(item for result in collected for item in result.paths.items()))
-        return cls(settings, runs, paths, {k: v for result in collected for k, v in result.fields.items()})
+        runs.sort(key=lambda run: (run.density, order.index(run.label), run.seed))
+        paths = dict(sorted(item for result in drawn for item in result.paths.items()))
+        return cls(settings, runs, paths, {k: v for result in drawn for k, v in result.fields.items()})
 
     @classmethod
     def read(cls, path: Path) -> "ExperimentResults":
@@ -143,13 +149,13 @@ class ExperimentResults:
         rows = []
         for density in self.settings.densities:
             for label in labels:
-                cells = [
-                    _format_range(self.over_seeds(label, density, name), form)
+                scores = [
+                    format(self.over_seeds(label, density, name), form)
                     for name, (_, form) in SCORE_COLUMNS.items()
                 ]
                 calls = f"{self.scores(label, density)[0].network_calls:,}"
                 met = "met" if self.meets_targets(label, density) else "–"
-                rows.append([str(density), label, *cells, calls, met])
+                rows.append([str(density), label, *scores, calls, met])
         return format_markdown(["density", first, *titles, "network calls", "bars"], rows)
 
     def write(self, out: Path) -> list[Path]:
@@ -167,9 +173,3 @@ class ExperimentResults:
         for name, content in contents.items():
             replace_file(out / name, content)
         return [out / name for name in contents]
-
-
-def _format_range(score: SeedRange, form: str) -> str:
-    """Format mean and range without a unit, which the column's title names."""
-    value, low, high = (format(number, form).rstrip("%") for number in (score.value, score.low, score.high))
-    return f"{value} ({low} to {high})"

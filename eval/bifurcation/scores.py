@@ -4,6 +4,7 @@ Paths are (points, n, 2). Tolerances and errors are fractions of the length of a
 """
 
 import math
+from functools import partial
 
 import msgspec
 import torch
@@ -111,9 +112,9 @@ def energy_distance(paths: Tensor, task: Bifurcation, generator: torch.Generator
     scale = math.sqrt(len(truth))
     generated = thin_paths(paths).transpose(0, 1).flatten(1).double() / scale
     true = truth.transpose(0, 1).flatten(1).double() / scale
-    to_truth = _pairwise_distances(generated, true).mean(1)
-    among_generated = _pairwise_distances(generated, generated)
-    among_true = _pairwise_distances(true, true).mean()
+    distances = partial(torch.cdist, compute_mode="donot_use_mm_for_euclid_dist")  # which would cancel
+    to_truth, among_generated = distances(generated, true).mean(1), distances(generated, generated)
+    among_true = distances(true, true).mean()
 
     def distance(weight: Tensor) -> Tensor:
         return 2 * weight @ to_truth - ((weight @ among_generated) * weight).sum(-1) - among_true
@@ -124,8 +125,3 @@ def energy_distance(paths: Tensor, task: Bifurcation, generator: torch.Generator
     weights.scatter_add_(1, picks, torch.full((RESAMPLES, n), 1 / n, dtype=torch.float64))
     low, high = distance(weights).quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
     return Estimate(distance(torch.full((1, n), 1 / n, dtype=torch.float64)).item(), low, high, n)
-
-
-def _pairwise_distances(a: Tensor, b: Tensor) -> Tensor:
-    """Return Euclidean distances of all pairs of rows, without the cancellation of the fast formula."""
-    return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist")

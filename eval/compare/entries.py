@@ -6,7 +6,7 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from nsde_policy.bounds import Count
+from nsde_policy.bounds import Count, Natural
 from nsde_policy.errors import ComparisonError
 from nsde_policy.eval.disturbances import Condition
 from nsde_policy.eval.rollout import EpisodeResult
@@ -14,7 +14,6 @@ from nsde_policy.eval.rollout import EpisodeResult
 DECIMALS = 5
 """Decimal places of numbers in result files."""
 
-Natural = Annotated[int, msgspec.Meta(ge=0)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Score = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
 Cost = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
@@ -69,7 +68,9 @@ class Setting(NamedTuple):
     name: str
     chunk: int
     demos: int
-    condition: Condition
+    latency_steps: int = 0
+    obs_noise: float = 0.0
+    push: float = 0.0
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -102,7 +103,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def setting(self) -> Setting:
         """Setting by which entries are pooled."""
-        return Setting(self.name, self.chunk, self.demos, self.condition)
+        return Setting(self.name, self.chunk, self.demos, **self.condition.to_dict())
 
     @property
     def label(self) -> str:
@@ -114,22 +115,17 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def to_json(self) -> str:
         """Format as JSON with one line per key and column, which keeps files small and readable."""
-        values = msgspec.to_builtins(self)
-        values["condition"] = self.condition.to_dict()
-        values["train_s"] = None if self.train_s is None else round(self.train_s, DECIMALS)
-        values["calls_per_chunk"] = _shorten_float(self.calls_per_chunk)
-        if self.latency_ms is not None:
-            values["latency_ms"] = {k: round(v, DECIMALS) for k, v in values["latency_ms"].items()}
-        episodes = values.pop("episodes")
+        values = msgspec.to_builtins(self) | {"calls_per_chunk": _shorten_float(self.calls_per_chunk)}
         columns = {
-            key: None if column is None else [_shorten_float(value) for value in column]
-            for key, column in episodes.items()
+            key: column and [_shorten_float(value) for value in column]
+            for key, column in values.pop("episodes").items()
         }
-        columns_text = f'   "episodes": {{\n{_format_lines(columns, "    ")}\n   }}'
-        return f"  {{\n{_format_lines(values, '   ')},\n{columns_text}\n  }}"
+        episodes = f'   "episodes": {{\n{format_json_lines(columns, "    ")}\n   }}'
+        return f"  {{\n{format_json_lines(values, '   ')},\n{episodes}\n  }}"
 
 
-def _format_lines(values: Mapping[str, Any], indent: str) -> str:
+def format_json_lines(values: Mapping[str, Any], indent: str) -> str:
+    """Format the content of a JSON object with one line per key."""
     return ",\n".join(
         f"{indent}{json.dumps(key)}: {json.dumps(value, allow_nan=False, ensure_ascii=False)}"
         for key, value in values.items()

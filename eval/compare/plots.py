@@ -7,7 +7,7 @@ next to it; if there are more rows than colours, the rows of a method share one.
 import itertools
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,14 +27,12 @@ REFERENCE_COLOUR = "#0072B2"
 ROW_COLOURS = ("#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
 """Okabe and Ito's colours, safe for colour-blind readers, and a grey."""
 MARKERS = "osD^vph<"
-GRID_COLOUR = "#E6E6E6"
-TICK_COLOUR = "#333333"
+GRID: dict[str, Any] = {"color": "#E6E6E6", "linewidth": 0.6}
+STYLE_CHANGES = {"axes.axisbelow": True, "xtick.color": "#333333", "ytick.color": "#333333"}
 NAME_SIZE = 6.5
 """Font size of row names, points."""
-SCORES: dict[str, Callable[[Row], Estimate]] = {
-    "reward": lambda row: row.reward,
-    "success": lambda row: row.success,
-}
+SCORES = ("reward", "success")
+"""Estimates of a row that are drawn."""
 COSTS: dict[str, tuple[str, str, Callable[[Row], float | None]]] = {
     "calls": (f"network calls for {ACTIONS} actions", "no calls", lambda row: row.first.calls_per_chunk),
     "latency": (
@@ -68,25 +66,31 @@ class RowStyle:
         return {"fontsize": NAME_SIZE, "color": colour, "fontweight": weight}
 
 
+Styles = Mapping[str, RowStyle]
+"""Styles by the name of the row."""
+Sweep = Mapping[str, Mapping[float, Row]]
+"""Rows by name and by the value of the varied setting."""
+
+
 def draw_comparison(comparison: Comparison, out: Path, *, reference: str | None = None) -> list[Path]:
     """Write every figure that the entries allow as PNG and SVG; return the paths."""
     styles = choose_styles(comparison, reference)
-    with plot_style():
+    with plot_style(**STYLE_CHANGES):
         figures = {
             "scores": draw_scores(comparison, styles),
             "score_vs_calls": draw_costs(comparison, styles, "calls"),
             "score_vs_latency": draw_costs(comparison, styles, "latency"),
             "chunk": draw_sweeps(comparison, styles, ["chunk"], ["success"]),
-            "demos": draw_sweeps(comparison, styles, ["demos"], list(SCORES)),
+            "demos": draw_sweeps(comparison, styles, ["demos"], SCORES),
             "robustness": draw_sweeps(comparison, styles, CONDITIONS, ["success"]),
         }
         return save_figures(figures, out)
 
 
-def choose_styles(comparison: Comparison, reference: str | None) -> dict[str, RowStyle]:
+def choose_styles(comparison: Comparison, reference: str | None) -> Styles:
     """Choose a style for every row name."""
     names = comparison.names
-    first = comparison.reference(reference).name if comparison.main_rows() else names[0]
+    first = comparison.reference(reference).first.name if comparison.main_rows() else names[0]
     styles = {first: RowStyle(REFERENCE_COLOUR, MARKERS[0], True)}
     crowded = len(names) > 1 + len(ROW_COLOURS)
     groups = {entry.name: entry.method if crowded else entry.name for entry in comparison.entries}
@@ -102,86 +106,79 @@ def choose_styles(comparison: Comparison, reference: str | None) -> dict[str, Ro
     return styles
 
 
-def draw_scores(comparison: Comparison, styles: dict[str, RowStyle]) -> "Figure | None":
+def draw_scores(comparison: Comparison, styles: Styles) -> "Figure | None":
     """Draw one line per row, the most successful on top: both scores with their 95 % intervals."""
     rows = comparison.main_rows()[::-1]
     if not rows:
         return None
-    figure, axes = _make_panels(1, 2, (6.6, 0.62 + 0.24 * len(rows)), sharey=True)
-    for axis, (name, score) in zip(axes[0], SCORES.items(), strict=True):
+    figure, axes = make_figure(1, 2, (6.6, 0.62 + 0.24 * len(rows)), sharey=True)
+    for axis, score in zip(axes[0], SCORES, strict=True):
         for y, row in enumerate(rows):
-            _draw_estimate(axis, y, score(row), styles[row.name], horizontal=True)
-        axis.grid(axis="x", color=GRID_COLOUR, linewidth=0.6)
-        axis.set_xlabel(_score_title(comparison, name))
+            _draw_estimate(axis, y, getattr(row, score), styles[row.first.name], horizontal=True)
+        axis.grid(axis="x", **GRID)
+        axis.set_xlabel(_score_title(comparison, score))
         axis.set_ylim(-0.6, len(rows) - 0.4)
         axis.spines["left"].set_visible(False)
         axis.tick_params(axis="y", length=0)
-        axis.set_xlim(*_score_limits([score(row) for row in rows]))
+        axis.set_xlim(*_score_limits(rows, score))
     axes[0, 0].set_yticks(range(len(rows)), [row.label for row in rows])
     for text, row in zip(axes[0, 0].get_yticklabels(), rows, strict=True):
-        text.set_fontweight("bold" if styles[row.name].bold else "normal")
+        text.set_fontweight("bold" if styles[row.first.name].bold else "normal")
     return figure
 
 
-def draw_costs(comparison: Comparison, styles: dict[str, RowStyle], cost: str) -> "Figure | None":
+def draw_costs(comparison: Comparison, styles: Styles, cost: str) -> "Figure | None":
     """Draw both scores against the cost of eight actions: network calls, or milliseconds."""
     title, missing_note, cost_of = COSTS[cost]
     costs = [(row, cost_of(row)) for row in comparison.main_rows()]
     points = [(row, value) for row, value in costs if value]
     if len(points) < 2:
         return None
-    figure, axes = _make_panels(2, 1, (6.2, 5.0), sharex=True)
+    figure, axes = make_figure(2, 1, (6.2, 5.0), sharex=True)
     low, high = min(value for _, value in points), max(value for _, value in points)
-    for axis, (name, score) in zip(axes[:, 0], SCORES.items(), strict=True):
+    for axis, score in zip(axes[:, 0], SCORES, strict=True):
         for row, value in points:
-            _draw_estimate(axis, value, score(row), styles[row.name], faint=True)
+            _draw_estimate(axis, value, getattr(row, score), styles[row.first.name])
         axis.set_xscale("log")
         axis.set_xlim(low / 1.5, high * 1.5)
         axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axis.minorticks_off()
-        axis.set_ylabel(_score_title(comparison, name))
-        axis.grid(color=GRID_COLOUR, linewidth=0.6)
-        axis.set_ylim(*_score_limits([score(row) for row, _ in points]))
+        axis.set_ylabel(_score_title(comparison, score))
+        axis.grid(**GRID)
+        axis.set_ylim(*_score_limits([row for row, _ in points], score))
     missing = [row.label for row, value in costs if not value]
     note = textwrap.wrap(f"without {', '.join(missing)}: {missing_note}", 90) if missing else []
     axes[1, 0].set_xlabel("\n".join([title, *note]))
     figure.canvas.draw()
     figure.set_layout_engine("none")  # names are placed in the final layout
-    for axis, score in zip(axes[:, 0], SCORES.values(), strict=True):
-        _name_points(axis, [(row, value, score(row)) for row, value in points], styles)
+    for axis, score in zip(axes[:, 0], SCORES, strict=True):
+        _name_points(axis, [(row, value, getattr(row, score)) for row, value in points], styles)
     return figure
 
 
 def draw_sweeps(
-    comparison: Comparison, styles: dict[str, RowStyle], varied: Sequence[str], scores: Sequence[str]
+    comparison: Comparison, styles: Styles, varied: Sequence[str], scores: Sequence[str]
 ) -> "Figure | None":
     """Draw one panel per varied setting and score; lines with intervals, named at their ends."""
     sweeps = {axis: comparison.sweep(axis) for axis in varied}
     panels = [(axis, score) for axis in varied if sweeps[axis] for score in scores]
     if not panels:
         return None
-    figure, axes = _make_panels(1, len(panels), (3.0 * len(panels) + 0.3, 2.5), sharey=len(scores) == 1)
+    figure, axes = make_figure(1, len(panels), (3.0 * len(panels) + 0.3, 2.5), sharey=len(scores) == 1)
     for panel, (axis, score) in zip(axes[0], panels, strict=True):
-        _draw_sweep(panel, sweeps[axis], styles, axis, SCORES[score])
+        _draw_sweep(panel, sweeps[axis], styles, axis, score)
         if panel is axes[0, 0] or len(scores) > 1:
             panel.set_ylabel(_score_title(comparison, score))
     for score in scores:
         rows = [row for swept in sweeps.values() for along in swept.values() for row in along.values()]
-        limits = _score_limits([SCORES[score](row) for row in rows])
-        axes[0, [shown for _, shown in panels].index(score)].set_ylim(*limits)
+        axes[0, [shown for _, shown in panels].index(score)].set_ylim(*_score_limits(rows, score))
     figure.canvas.draw()
     for panel, (axis, score) in zip(axes[0], panels, strict=True):
-        _name_lines(panel, sweeps[axis], styles, SCORES[score])
+        _name_lines(panel, sweeps[axis], styles, score)
     return figure
 
 
-def _draw_sweep(
-    panel: "Axes",
-    swept: dict[str, dict[float, Row]],
-    styles: dict[str, RowStyle],
-    axis: str,
-    score: Callable[[Row], Estimate],
-) -> None:
+def _draw_sweep(panel: "Axes", swept: Sweep, styles: Styles, axis: str, score: str) -> None:
     values = sorted({value for rows in swept.values() for value in rows})
     logarithmic = axis in ("chunk", "demos")
     if logarithmic:
@@ -191,42 +188,24 @@ def _draw_sweep(
     for i, (name, rows) in enumerate(swept.items()):
         style, shift = styles[name], 0.016 * span * (i - (len(swept) - 1) / 2)
         x = [value * 2**shift if logarithmic else value + shift for value in rows]
-        y = [score(row).value for row in rows.values()]
+        y = [getattr(row, score).value for row in rows.values()]
         panel.plot(x, y, color=style.colour, linewidth=1.6 if style.bold else 1.0, zorder=3 + style.bold)
         for at, row in zip(x, rows.values(), strict=True):
-            _draw_estimate(panel, at, score(row), style, faint=True)
+            _draw_estimate(panel, at, getattr(row, score), style)
     panel.set_xticks(values, [f"{value:g}" for value in values])
     panel.set_xlabel(AXIS_LABELS[axis])
-    panel.grid(axis="y", color=GRID_COLOUR, linewidth=0.6)
-
-
-def _make_panels(
-    rows: int, columns: int, size: tuple[float, float], **options: Any
-) -> "tuple[Figure, np.ndarray]":
-    figure, axes = make_figure(rows, columns, size, **options)
-    for axis in axes.flat:
-        axis.tick_params(colors=TICK_COLOUR)
-        axis.set_axisbelow(True)
-    return figure, axes
+    panel.grid(axis="y", **GRID)
 
 
 def _draw_estimate(
-    axis: "Axes",
-    at: float,
-    score: Estimate,
-    style: RowStyle,
-    *,
-    horizontal: bool = False,
-    faint: bool = False,
+    axis: "Axes", at: float, score: Estimate, style: RowStyle, *, horizontal: bool = False
 ) -> None:
-    """Draw a marker at the score and a line over its interval, faint if many are close together."""
-    interval: dict[str, Any] = {
-        "color": style.colour,
-        "linewidth": 1.0 + 0.4 * style.bold,
-        "alpha": 0.45 if faint else 1.0,
-    }
+    """Draw a marker at the score and a line over its interval; vertical ones, often close, are faint."""
     ends, here = [score.low, score.high], [at, at]
-    axis.plot(*((ends, here) if horizontal else (here, ends)), **interval, zorder=3 + style.bold)
+    interval: dict[str, Any] = {"linewidth": 1.0 + 0.4 * style.bold, "alpha": 1.0 if horizontal else 0.45}
+    axis.plot(
+        *((ends, here) if horizontal else (here, ends)), color=style.colour, zorder=3 + style.bold, **interval
+    )
     axis.plot(
         *((score.value, at) if horizontal else (at, score.value)),
         marker=style.marker,
@@ -242,56 +221,40 @@ def _score_title(comparison: Comparison, score: str) -> str:
     return comparison.score_title if score == "reward" else "strict success"
 
 
-def _score_limits(scores: Sequence[Estimate]) -> tuple[float, float]:
+def _score_limits(rows: Sequence[Row], score: str) -> tuple[float, float]:
     """Return axis limits around the intervals with a margin, which is cut at the limits of a share."""
-    low, high = min(score.low for score in scores), max(score.high for score in scores)
+    low = min(getattr(row, score).low for row in rows)
+    high = max(getattr(row, score).high for row in rows)
     margin = 0.06 * max(high - low, 0.1)
     if low < 0 or high > 1:
         return low - margin, high + margin
     return max(low - margin, -0.02), min(high + margin, 1.02)
 
 
-def _name_points(
-    axis: "Axes", points: Sequence[tuple[Row, float, Estimate]], styles: dict[str, RowStyle]
-) -> None:
+def _name_points(axis: "Axes", points: Sequence[tuple[Row, float, Estimate]], styles: Styles) -> None:
     """Write each row's name where it covers no marker, interval or other name."""
     from matplotlib.transforms import Bbox
 
     points_per_pixel = 72 / axis.figure.dpi
-
-    def locate(x: float, y: float) -> np.ndarray:
-        at: np.ndarray = axis.transData.transform((x, y)) * points_per_pixel
-        return at
-
-    taken: list[Bbox] = []
+    taken, markers = [], []
     for _, x, score in points:
-        (left, middle), bottom, top = (
-            locate(x, score.value),
-            locate(x, score.low)[1],
-            locate(x, score.high)[1],
-        )
-        taken.append(Bbox.from_extents(left - 3, middle - 3, left + 3, middle + 3))
-        taken.append(Bbox.from_extents(left - 1.5, bottom, left + 1.5, top))
+        corners = [(x, score.low), (x, score.value), (x, score.high)]
+        low, middle, high = axis.transData.transform(corners) * points_per_pixel
+        taken += [Bbox([middle - 3, middle + 3]), Bbox([low - [1.5, 0], high - [-1.5, 0]])]
+        markers.append(middle)
     room = Bbox(axis.get_window_extent().get_points() * points_per_pixel)
-    for row, x, score in points:
-        text = axis.annotate(
-            row.label,
-            (x, score.value),
-            xytext=(0, 0),
-            textcoords="offset points",
-            zorder=6,
-            **styles[row.name].name_options(),
-        )
-        extent = text.get_window_extent()
-        size = extent.width * points_per_pixel, extent.height * points_per_pixel
-        box, offset = _find_free_box(locate(x, score.value), size, taken, room)
+    for (row, x, score), marker in zip(points, markers, strict=True):
+        options = {"textcoords": "offset points", "zorder": 6, **styles[row.first.name].name_options()}
+        text = axis.annotate(row.label, (x, score.value), xytext=(0, 0), **options)
+        size = np.array(text.get_window_extent().size) * points_per_pixel
+        box, offset = _find_free_box(marker, size, taken, room)
         text.set_position(offset)
         text.set_in_layout(False)
         taken.append(box)
 
 
 def _find_free_box(
-    at: np.ndarray, size: tuple[float, float], taken: "Sequence[Bbox]", room: "Bbox"
+    at: np.ndarray, size: np.ndarray, taken: "Sequence[Bbox]", room: "Bbox"
 ) -> "tuple[Bbox, tuple[float, float]]":
     """Return the box of a name near its marker with the least overlap, and its offset; right is preferred."""
     from matplotlib.transforms import Bbox
@@ -315,19 +278,14 @@ def _find_free_box(
     return box, offset
 
 
-def _name_lines(
-    panel: "Axes",
-    swept: dict[str, dict[float, Row]],
-    styles: dict[str, RowStyle],
-    score: Callable[[Row], Estimate],
-) -> None:
+def _name_lines(panel: "Axes", swept: Sweep, styles: Styles, score: str) -> None:
     """Write each row's name to the right of the end of its line, without overlap."""
     low, high = panel.get_ylim()
     ends = {name: list(rows.values())[-1] for name, rows in swept.items()}
     labels = [row.label.replace(", ", ",\n") for row in ends.values()]
     line = 9 / (panel.get_window_extent().height * 72 / panel.figure.dpi)
     heights = [line * (1 + label.count("\n")) for label in labels]
-    wanted = [(score(row).value - low) / (high - low) for row in ends.values()]
+    wanted = [(getattr(row, score).value - low) / (high - low) for row in ends.values()]
     for name, label, y in zip(ends, labels, separate_labels(wanted, heights), strict=True):
         options = {"va": "center", "linespacing": 1.0, **styles[name].name_options()}
         panel.text(1.03, y, label, transform=panel.transAxes, **options)

@@ -4,18 +4,16 @@ Outcomes are kept start by start, so that every table and plot can be made again
 A row is one method under one setting; its trainings with several seeds are pooled.
 """
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 
 from nsde_policy.errors import ComparisonError, ConfigError
-from nsde_policy.eval.compare.entries import Entry, Latency, Setting
+from nsde_policy.eval.compare.entries import Entry, Latency, Setting, format_json_lines
 from nsde_policy.eval.disturbances import Condition
 from nsde_policy.eval.statistics import Estimate, McNemar, mcnemar, mean, paired_difference, proportion
 from nsde_policy.files import read_json
@@ -24,7 +22,7 @@ from nsde_policy.tasks import get_task
 ACTIONS = 8
 """Actions that network calls and latency are counted for, whatever number a method plans at once."""
 CONDITIONS = ("latency_steps", "obs_noise", "push")
-AXES = ("chunk", "demos", *CONDITIONS)
+AXES = Setting._fields[1:]
 """Settings that may be varied, one at a time."""
 
 
@@ -37,7 +35,7 @@ class Row:
     def __post_init__(self) -> None:
         if len({entry.episodes.seed for entry in self.entries}) > 1:
             raise ComparisonError(
-                f"trainings of {self.name!r} were played on different starts: play them on the same"
+                f"trainings of {self.first.name!r} were played on different starts: play them on the same"
             )
 
     @property
@@ -46,19 +44,9 @@ class Row:
         return self.entries[0]
 
     @property
-    def name(self) -> str:
-        """Name of the entries."""
-        return self.first.name
-
-    @property
     def label(self) -> str:
         """Label of the entries."""
         return self.first.label
-
-    @property
-    def starts(self) -> tuple[int, ...]:
-        """Seeds that each training was played on."""
-        return self.first.episodes.seed
 
     @cached_property
     def reward(self) -> Estimate:
@@ -87,15 +75,14 @@ class Row:
         """Latency of the first training that was timed: it does not depend on the weights."""
         return next((entry.latency_ms for entry in self.entries if entry.latency_ms is not None), None)
 
-    def mean_per_start(self, column: str) -> np.ndarray:
-        """Return the mean of a column over the trainings, (starts,)."""
-        means: np.ndarray = np.mean([getattr(entry.episodes, column) for entry in self.entries], axis=0)
-        return means
-
     def difference(self, other: "Row", column: str) -> Estimate:
         """Return the mean of this row minus the other, with its paired interval over the starts."""
         self._check_same_starts(other)
-        return paired_difference(self.mean_per_start(column), other.mean_per_start(column))
+        means = (
+            np.mean([getattr(entry.episodes, column) for entry in row.entries], axis=0)
+            for row in (self, other)
+        )
+        return paired_difference(*means)
 
     def mcnemar(self, other: "Row") -> McNemar | None:
         """Test this row's successes against the other's, over common training seeds; None without any.
@@ -113,11 +100,12 @@ class Row:
         )
 
     def _check_same_starts(self, other: "Row") -> None:
-        if self.starts != other.starts:
-            spans = [f"{len(row.starts)} from {row.starts[0]} to {row.starts[-1]}" for row in (self, other)]
+        first, second = (row.first.episodes.seed for row in (self, other))
+        if first != second:
             raise ComparisonError(
-                f"{self.name!r} and {other.name!r} were played on different starts, "
-                f"{' and '.join(spans)}: play both on the same"
+                f"{self.first.name!r} and {other.first.name!r} were played on different starts, "
+                f"{len(first)} from {first[0]} to {first[-1]} and {len(second)} from {second[0]} to "
+                f"{second[-1]}: play both on the same"
             )
 
 
@@ -180,10 +168,8 @@ class Comparison(
     def base_setting(self, name: str) -> Setting:
         """Return the setting that sweeps of a name start from: undisturbed, most demonstrations, first."""
         own = [setting for setting in self.rows if setting.name == name]
-        undisturbed = [setting for setting in own if setting.condition == Condition()] or own
-        most = max(setting.demos for setting in undisturbed)
-        base = next(setting for setting in undisturbed if setting.demos == most)
-        return base._replace(condition=Condition())
+        undisturbed = [setting for setting in own if not any(setting[3:])] or own
+        return Setting(*max(undisturbed, key=lambda setting: setting.demos)[:3])
 
     def main_rows(self) -> list[Row]:
         """Return one row per name, at its base setting; the most successful first.
@@ -205,9 +191,9 @@ class Comparison(
         for name in self.names:
             base = self.base_setting(name)
             rows = {
-                _axis_value(setting, axis): row
+                getattr(setting, axis): row
                 for setting, row in self.rows.items()
-                if setting.name == name and _reset_axis(setting, axis, base) == base
+                if setting._replace(**{axis: getattr(base, axis)}) == base
             }
             if len(rows) > 1 or (axis == "demos" and base.demos < self._max_demos):
                 swept[name] = dict(sorted(rows.items()))
@@ -226,7 +212,7 @@ class Comparison(
 
     def reference(self, name: str | None = None) -> Row:
         """Return the row that others are compared with; by default the Neural SDE, or else the first."""
-        rows = {row.name: row for row in self.main_rows()}
+        rows = {row.first.name: row for row in self.main_rows()}
         if not rows:
             raise ComparisonError("all entries have disturbances: a reference needs an undisturbed one")
         if name is not None:
@@ -238,16 +224,10 @@ class Comparison(
 
     def to_json(self) -> str:
         """Format as JSON with one line per column, which keeps the file small and readable."""
-        head = {
-            "format": 1,
-            "task": self.task,
-            "reset_rule": self.reset_rule,
-            "seeds": list(self.seeds),
-            "machine": dict(self.machine),
-        }
-        lines = [f" {json.dumps(key)}: {json.dumps(value)}," for key, value in head.items()]
+        head = msgspec.to_builtins(self)
+        del head["entries"]
         entries = ",\n".join(entry.to_json() for entry in self.entries)
-        return "\n".join(["{", *lines, ' "entries": [', entries, " ]", "}"]) + "\n"
+        return f'{{\n{format_json_lines(head, " ")},\n "entries": [\n{entries}\n ]\n}}\n'
 
 
 def read_comparison(path: Path) -> Comparison:
@@ -273,11 +253,11 @@ def merge_comparisons(comparisons: Sequence[Comparison]) -> Comparison:
     """
     first, *rest = comparisons
     for other in rest:
-        for field, title in (("task", "tasks"), ("reset_rule", "reset rules"), ("seeds", "ranges of starts")):
-            a, b = (_format_field(getattr(each, field)) for each in (first, other))
-            if a != b:
+        a, b = ((repr(c.task), repr(c.reset_rule), "{} to {}".format(*c.seeds)) for c in (first, other))
+        for title, one, another in zip(("tasks", "reset rules", "ranges of starts"), a, b, strict=True):
+            if one != another:
                 raise ComparisonError(
-                    f"comparisons of different {title} do not mix: {a} and {b}; "
+                    f"comparisons of different {title} do not mix: {one} and {another}; "
                     "use the same --episodes, --seed-start and --reset-rule"
                 )
     entries: dict[tuple[Setting, int], Entry] = {}
@@ -300,20 +280,3 @@ def merge_comparisons(comparisons: Sequence[Comparison]) -> Comparison:
         entries=tuple(entries.values()),
         machine={role: " and ".join(dict.fromkeys(devices)) for role, devices in machine.items()},
     )
-
-
-def _axis_value(setting: Setting, axis: str) -> float:
-    value: float = getattr(setting.condition if axis in CONDITIONS else setting, axis)
-    return value
-
-
-def _reset_axis(setting: Setting, axis: str, base: Setting) -> Setting:
-    """Return a setting with its value along one axis replaced by that of the base setting."""
-    if axis in CONDITIONS:
-        value = {axis: getattr(base.condition, axis)}
-        return setting._replace(condition=replace(setting.condition, **value))
-    return setting._replace(**{axis: getattr(base, axis)})
-
-
-def _format_field(value: Any) -> str:
-    return f"{value[0]} to {value[1]}" if isinstance(value, tuple) else repr(value)

@@ -3,22 +3,23 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import torch
 
+from nsde_policy.bounds import Count, Natural
+from nsde_policy.config import BaseConfig
 from nsde_policy.errors import ComparisonError, ConfigError
-from nsde_policy.eval.compare.entries import Entry, Episodes, Latency
+from nsde_policy.eval.compare.entries import DECIMALS, Entry, Episodes, Latency
 from nsde_policy.eval.compare.result import ACTIONS, Comparison, merge_comparisons, read_comparison
 from nsde_policy.eval.compare.suite import find_preset, ignore_demo_count
 from nsde_policy.eval.disturbances import Condition
 from nsde_policy.eval.evaluate import change_sampling, evaluate_policy
-from nsde_policy.eval.latency import MIN_ROUNDS, Contender, device_name, measure_latency
-from nsde_policy.eval.rollout import EpisodeResult, Trace
+from nsde_policy.eval.latency import MIN_ROUNDS, Contender, LatencyRow, device_name, measure_latency
+from nsde_policy.eval.rollout import EpisodeResult
 from nsde_policy.files import replace_file
 from nsde_policy.inference.loading import load_model
 from nsde_policy.methods.registry import get_method
@@ -26,12 +27,10 @@ from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory, RunRecord, fingerprint
 from nsde_policy.tasks import get_task_of_run
 
-EpisodeCallback = Callable[[EpisodeResult, Trace], None]
-
 
 @dataclass(frozen=True)
 class Job:
-    """A run to be evaluated."""
+    """A run to play, and how it is sampled."""
 
     run: Path
     detail: str = ""
@@ -41,18 +40,12 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Starts:
+class Starts(BaseConfig):
     """Starts that every run is played from."""
 
-    episodes: int = 50
-    seed_start: int = 100_000
+    episodes: Count = 50
+    seed_start: Natural = 100_000
     reset_rule: str = "benchmark"
-
-    def __post_init__(self) -> None:
-        if self.episodes < 1 or self.seed_start < 0:
-            raise ConfigError(
-                f"need episodes >= 1 and seed_start >= 0, got {self.episodes} and {self.seed_start}"
-            )
 
     def env_kwargs(self, record: RunRecord) -> dict[str, str]:
         """Return the keyword arguments of a run's environment: the reset rule, if its task has several."""
@@ -78,7 +71,7 @@ class EntryCache:
             "weights": fingerprint(RunDirectory(job.run).read_weights()),
             "config": record.config.to_dict(),
             "sampling": job.sampling,
-            **asdict(self.starts),
+            **self.starts.to_dict(),
         }
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
         return self.folder / f"{record.config.method}-{record.seed}-{digest[:16]}.json"
@@ -88,10 +81,11 @@ class EntryCache:
         try:
             return read_comparison(self.path(job, record))
         except ComparisonError:  # not played yet, or the file is damaged
-            return self.play(job, record)
+            self.play(job, record)
+        return read_comparison(self.path(job, record))
 
-    def play(self, job: Job, record: RunRecord, watch: EpisodeCallback | None = None) -> Comparison:
-        """Play a job and cache its entry; `watch` is called with every episode and its trace."""
+    def play(self, job: Job, record: RunRecord, *, traced: bool = False) -> list[EpisodeResult]:
+        """Play a job, cache its entry and return the episodes, with their traces if `traced`."""
         starts = self.starts
         evaluation = evaluate_policy(
             job.run,
@@ -101,7 +95,7 @@ class EntryCache:
             sampling=job.sampling,
             workers=self.workers,
             device=self.device,
-            watch=watch,
+            traced=traced,
         )
         _, model = load_model(RunDirectory(job.run))
         config = record.config
@@ -124,10 +118,10 @@ class EntryCache:
             episodes=Episodes.from_results(evaluation.scores.episodes),
         )
         seeds = (starts.seed_start, starts.seed_start + starts.episodes - 1)
-        machine = {"play": device_name(self.device), "torch": torch.__version__}
+        machine = {"play": device_name(self.device), "torch": str(torch.__version__)}
         played = Comparison(record.task, starts.reset_rule, seeds, machine, (entry,))
         replace_file(self.path(job, record), played.to_json().encode())
-        return played
+        return evaluation.scores.episodes
 
 
 def compare_runs(jobs: Sequence[Job], cache: EntryCache, *, rounds: int = 30) -> Comparison:
@@ -146,7 +140,7 @@ def compare_runs(jobs: Sequence[Job], cache: EntryCache, *, rounds: int = 30) ->
     comparison = merge_comparisons(parts)
     if not rounds:
         return comparison
-    return add_latency(comparison, _time_jobs(jobs, records, comparison.entries, rounds))
+    return add_latency(comparison, _time_jobs(jobs, comparison.entries, rounds))
 
 
 def load_records(jobs: Sequence[Job]) -> dict[Path, RunRecord]:
@@ -214,51 +208,34 @@ def read_training_time(run: RunDirectory) -> float | None:
         seconds, logged = float(record.get("seconds", 0.0)), True
         total += last if seconds < last else 0.0
         last = seconds
-    return total + last if logged else None
+    return round(total + last, DECIMALS) if logged else None
 
 
-class LatencyRow(msgspec.Struct, frozen=True):
-    """The part of a row of `nsde-policy benchmark latency --json` that a comparison uses."""
-
-    method: str
-    """Name of the table row."""
-    median_ms: float
-    p99_ms: float
-    policy: str
-    """Name of the method played."""
-    preset: str
-    sampling: dict[str, Any]
-    machine: str
-    chunk: int
-    actions: int
-
-    def matches(self, entry: Entry) -> bool:
-        """Whether an entry has this name, or this method, preset and sampling, and the same chunk."""
-        same = (self.policy, self.preset, self.sampling) == (entry.method, entry.preset, entry.sampling)
-        same_chunk = (self.chunk, self.actions) == (entry.chunk, ACTIONS)
-        return same_chunk and (same or self.method == entry.name)
-
-
-def _time_jobs(
-    jobs: Sequence[Job], records: Mapping[Path, RunRecord], entries: Sequence[Entry], rounds: int
-) -> list[LatencyRow]:
+def _time_jobs(jobs: Sequence[Job], entries: Sequence[Entry], rounds: int) -> list[LatencyRow]:
     """Time the first run of each name: latency does not depend on the weights."""
     first = {entry.name: job for entry, job in reversed(list(zip(entries, jobs, strict=True)))}
     contenders = []
     for name, job in first.items():
         record, model = load_model(RunDirectory(job.run))
         sampling = change_sampling(record.config.model.sampling, job.sampling)
-        contenders.append(Contender.build(name, records[job.run], model, sampling))
-    return msgspec.convert(measure_latency(contenders, rounds=rounds), list[LatencyRow])
+        contenders.append(Contender(name, record, model, sampling))
+    return measure_latency(contenders, rounds=rounds)
 
 
 def add_latency(comparison: Comparison, rows: Sequence[LatencyRow]) -> Comparison:
-    """Return a comparison with the latencies of all entries that a row matches."""
+    """Return a comparison with the latencies of all entries that a row matches.
+
+    The chunk must be the same, and either the name, which takes precedence, or method, preset and sampling.
+    """
+    by_name = {(row.method, row.chunk): row for row in rows if row.actions == ACTIONS}
     entries = []
     for entry in comparison.entries:
-        matching = [row for row in rows if row.matches(entry)]
-        if matching:
-            row = next((row for row in matching if row.method == entry.name), matching[0])
+        wanted = (entry.method, entry.preset, entry.sampling, entry.chunk)
+        alike = (
+            row for row in by_name.values() if (row.policy, row.preset, row.sampling, row.chunk) == wanted
+        )
+        row = by_name.get((entry.name, entry.chunk)) or next(alike, None)
+        if row is not None:
             entry = msgspec.structs.replace(entry, latency_ms=Latency(row.median_ms, row.p99_ms))
         entries.append(entry)
     machines = dict.fromkeys(row.machine for row in rows)

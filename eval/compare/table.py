@@ -68,10 +68,10 @@ def _explain(rows: Sequence[Row], reference: Row) -> str:
     shared += f"T_a = {chunks.pop()}, " if len(chunks) == 1 else ""
     pooled = "Trainings from several seeds are averaged start by start before differences are taken. "
     return (
-        f"{shared}{len(reference.starts)} starts, the same for all; final weights. Network calls, one "
-        f"after the other, and latency (median, 99th percentile) are for {ACTIONS} actions. Intervals: 95 %, "
-        "over all episodes (bootstrap of the mean, Wilson's for success); of differences, paired bootstrap "
-        "over starts, so they tell of other starts, not of other trainings. "
+        f"{shared}{len(reference.first.episodes)} starts, the same for all; final weights. Network calls, "
+        f"one after the other, and latency (median, 99th percentile) are for {ACTIONS} actions. Intervals: "
+        "95 %, over all episodes (bootstrap of the mean, Wilson's for success); of differences, paired "
+        "bootstrap over starts, so they tell of other starts, not of other trainings. "
         + (pooled if any(len(row.entries) > 1 for row in rows) else "")
         + "McNemar: exact, on starts × training seeds that both have; in brackets, pairs on which only the "
         f"row : only {reference.label} succeeded. Ahead: the interval of the difference excludes 0, and "
@@ -99,9 +99,9 @@ def _format_other_table(comparison: Comparison) -> str:
         return ""
     lines = []
     for row in rows:
-        _, chunk, demos, condition = row.first.setting
-        disturbances = [f"{name} {value:g}" for name, value in condition.to_dict().items() if value]
-        cells = [row.label, str(chunk), str(demos), ", ".join(disturbances) or EMPTY_CELL]
+        first = row.first
+        disturbances = [f"{name} {value:g}" for name, value in first.condition.to_dict().items() if value]
+        cells = [row.label, str(first.chunk), str(first.demos), ", ".join(disturbances) or EMPTY_CELL]
         lines.append([*cells, str(row.reward), str(row.success)])
     head = ["method", "T_a", "demonstrations", "disturbances", comparison.score_title, "strict success"]
     return f"Other settings\n\n{format_markdown(head, lines)}"

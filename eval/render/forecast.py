@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from nsde_policy.config import Sampling
-from nsde_policy.eval.rollout import RolloutConfig, Trace
+from nsde_policy.eval.rollout import EpisodeResult, Player
 from nsde_policy.inference.history import History
 from nsde_policy.inference.policy import Policy
 from nsde_policy.tasks.base import Forecast
@@ -52,22 +52,18 @@ def sample_forecast(
     return Forecast(actions, obs, spread.double().numpy().swapaxes(0, 1))
 
 
-def sample_episode_forecasts(
-    policy: Policy, trace: Trace, config: RolloutConfig, *, seed: int
-) -> list[Forecast]:
+def sample_episode_forecasts(player: Player, result: EpisodeResult) -> list[Forecast]:
     """Return the forecast of the plan in force for every control period of an episode but its end."""
-    generator = torch.Generator().manual_seed(2**32 + seed)  # never that of an episode: seeds are below 2³²
+    policy, config, trace = player.policy, player.config, result.trace
+    seed = 2**32 + result.seed  # never that of an episode: those are below 2³²
+    generators = [torch.Generator().manual_seed(seed)] * FORECAST_SAMPLES
     chunk = config.chunk or policy.chunk
     steps = max(FORECAST_STEPS, chunk) if policy.model.foresees_states else chunk
     found: list[Forecast] = []
     ends = [start for start, _ in trace.histories[1:]] + [len(trace.actions)]
     for (start, history), end in zip(trace.histories, ends, strict=True):
         forecast = sample_forecast(
-            policy,
-            history,
-            steps=steps,
-            generators=[generator] * FORECAST_SAMPLES,
-            sampling=config.sampling,
+            policy, history, steps=steps, generators=generators, sampling=config.sampling
         )
         found += [forecast.skip(k) for k in range(end - start)]
     return found

@@ -8,7 +8,7 @@ import numpy as np
 
 from nsde_policy.eval.render.forecast import sample_episode_forecasts
 from nsde_policy.eval.render.pictures import Tile, add_caption
-from nsde_policy.eval.rollout import EpisodeResult, Player, Trace
+from nsde_policy.eval.rollout import EpisodeResult, Player
 from nsde_policy.tasks.base import Forecast, Task
 
 
@@ -18,20 +18,17 @@ class RenderedEpisode:
 
     task: Task
     result: EpisodeResult
-    trace: Trace
     forecasts: list[Forecast]
     """By control period; the last frame has none."""
 
     @classmethod
     def play(cls, player: Player, seed: int) -> "RenderedEpisode":
         """Play an episode exactly as evaluation does; forecasts are sampled afterwards, with other noise."""
-        trace = Trace()
-        result = player.play(seed, trace)
-        forecasts = sample_episode_forecasts(player.policy, trace, player.config, seed=seed)
-        return cls(player.task, result, trace, forecasts)
+        result = player.play(seed)
+        return cls(player.task, result, sample_episode_forecasts(player, result))
 
     def __len__(self) -> int:
-        return len(self.trace.obs)
+        return len(self.result.trace.obs)
 
     def frames(self, size: int) -> Iterator[np.ndarray]:
         """Draw all frames with captions."""
@@ -39,24 +36,21 @@ class RenderedEpisode:
 
     def frame(self, step: int, size: int) -> np.ndarray:
         """Draw one frame with its caption, (size + caption, size, 3) uint8."""
+        trace = self.result.trace
+        forecast = self.forecasts[step] if step < len(self.forecasts) else None
         return add_caption(
-            self.scene(step, size),
+            self.task.draw(trace.obs[step], size=size, forecast=forecast),
             seed=self.result.seed,
             step=step,
-            progress=self.trace.progress[step],
+            progress=trace.progress[step],
             threshold=self.task.success_progress,
             success=self.result.success if step == len(self) - 1 else None,
         )
 
-    def scene(self, step: int, size: int) -> np.ndarray:
-        """Draw one frame without its caption, (size, size, 3) uint8."""
-        forecast = self.forecasts[step] if step < len(self.forecasts) else None
-        return self.task.draw(self.trace.obs[step], size=size, forecast=forecast)
 
-
-def draw_summary(task: Task, result: EpisodeResult, trace: Trace, size: int) -> Tile:
+def draw_summary(task: Task, result: EpisodeResult, size: int) -> Tile:
     """Draw a whole episode as one tile: its last observation with the trail of earlier ones."""
-    obs = np.array(trace.obs)
+    obs = np.array(result.trace.obs)
     best = "" if result.max_progress is None else f", {format_progress(result.max_progress)}"
     outcome = f"success, {result.steps} steps" if result.success else f"failure{best}"
     return Tile(task.draw(obs[-1], size=size, past=obs), f"{result.seed}: {outcome}", good=result.success)

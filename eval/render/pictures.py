@@ -1,5 +1,6 @@
 """Captions, contact sheets and PNG files."""
 
+import io
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 import pygame
 
 from nsde_policy.errors import OutputError
-from nsde_policy.files import check_writable
+from nsde_policy.files import check_writable, replace_file
 
 _INK = (40, 44, 52)
 _BAD = (186, 54, 0)
@@ -29,7 +30,7 @@ class Tile:
     """(side, side, 3) uint8; all tiles of a sheet share one side."""
     caption: str
     good: bool
-    """If not, the tile gets a red frame and a red """
+    """If not, the tile gets a red frame and a red caption."""
 
 
 def draw_contact_sheet(tiles: Sequence[Tile], *, columns: int, title: str) -> np.ndarray:
@@ -69,15 +70,11 @@ def _write(
 
 
 def save_png(picture: np.ndarray, path: Path) -> None:
-    """Write an image array as PNG atomically, through a temporary file."""
+    """Write an image array as PNG atomically."""
     check_png(path)
-    partial = path.with_name(f".{path.stem}.partial.png")
-    try:
-        pygame.image.save(pygame.surfarray.make_surface(picture.swapaxes(0, 1)), str(partial))
-        partial.replace(path)
-    except (OSError, pygame.error) as error:
-        partial.unlink(missing_ok=True)
-        raise OutputError(f"{path} cannot be written: {error}") from error
+    buffer = io.BytesIO()
+    pygame.image.save(pygame.surfarray.make_surface(picture.swapaxes(0, 1)), buffer, "picture.png")
+    replace_file(path, buffer.getvalue())
 
 
 def check_png(path: Path) -> None:

@@ -32,9 +32,9 @@ def pyplot() -> Any:
     return import_optional("matplotlib.pyplot", "plot")
 
 
-def plot_style() -> AbstractContextManager[None]:
-    """Return a context in which figures have the common style."""
-    style: AbstractContextManager[None] = pyplot().rc_context(STYLE)
+def plot_style(**changes: Any) -> AbstractContextManager[None]:
+    """Return a context in which figures have the common style, with some settings changed."""
+    style: AbstractContextManager[None] = pyplot().rc_context({**STYLE, **changes})
     return style
 
 

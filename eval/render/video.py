@@ -3,7 +3,8 @@
 import math
 import os
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from nsde_policy.errors import ConfigError, OutputError, import_optional
 from nsde_policy.eval.evaluate import Evaluation
 from nsde_policy.eval.render.frames import RenderedEpisode, draw_summary, format_progress
 from nsde_policy.eval.render.pictures import caption_height, check_png, draw_contact_sheet, save_png
-from nsde_policy.eval.rollout import EpisodeResult, Player, Trace, one_thread
+from nsde_policy.eval.rollout import EpisodeResult, Player, one_thread
+from nsde_policy.files import replace_file
 from nsde_policy.inference.policy import Policy
 from nsde_policy.tasks import Task, get_task_of_run
 
@@ -62,7 +64,7 @@ class Renderer:
         return []
 
     def _write(self, player: Player, episodes: Sequence[EpisodeResult]) -> list[Path]:
-        filmed = choose_video_seeds(episodes, self._videos)
+        filmed = choose_video_seeds([(each.seed, each.success) for each in episodes], self._videos)
         tiles, files = [], [self._out / SHEET]
         for episode in tqdm(episodes, "drawing", unit="episode", leave=False, disable=None):
             if episode.seed in filmed:
@@ -70,12 +72,11 @@ class Renderer:
                 for old in self._out.glob(f"seed-{episode.seed}-*.mp4"):
                     old.unlink()  # of an earlier evaluation, perhaps with another outcome
                 files.append(self._out / f"{format_outcome(rendered.result)}.mp4")
-                write_video(rendered, files[-1])
-                result, trace = rendered.result, rendered.trace
+                replace_file(files[-1], encode_video(rendered))
+                result = rendered.result
             else:
-                trace = Trace()
-                result = player.play(episode.seed, trace)
-            tiles.append(draw_summary(player.task, result, trace, TILE_SIDE))
+                result = player.play(episode.seed)
+            tiles.append(draw_summary(player.task, result, TILE_SIDE))
         failed = sum(not tile.good for tile in tiles)
         title = f"{len(tiles) - failed} of {len(tiles)} episodes succeed; failures are framed"
         save_png(draw_contact_sheet(tiles, columns=count_columns(len(tiles)), title=title), files[0])
@@ -97,11 +98,12 @@ def has_display() -> bool:
     return True
 
 
-def choose_video_seeds(episodes: Sequence[EpisodeResult], each: int) -> set[int]:
-    """Return the seeds of the first few failures and of the first few successes."""
-    failed = [episode.seed for episode in episodes if not episode.success]
-    won = [episode.seed for episode in episodes if episode.success]
-    return {*failed[:each], *won[:each]}
+def choose_video_seeds(outcomes: Iterable[tuple[int, bool]], each: int) -> list[int]:
+    """Return the seeds of the first few successes and of the first few failures, given seed and success."""
+    seeds: dict[bool, list[int]] = {True: [], False: []}
+    for seed, success in outcomes:
+        seeds[success].append(seed)
+    return seeds[True][:each] + seeds[False][:each]
 
 
 def format_outcome(result: EpisodeResult) -> str:
@@ -135,31 +137,29 @@ def play_in_window(player: Player, seeds: Sequence[int]) -> None:
         window.close()
 
 
-def write_video(episode: RenderedEpisode, path: Path, *, size: int = FRAME_SIDE) -> None:
-    """Write an episode as H.264 in real time, atomically through a temporary file."""
-    imageio = import_video_writer()
-    partial = path.with_name(f".{path.stem}.partial.mp4")
-    rate = _control_rate(episode.task)
+def encode_video(episode: RenderedEpisode, *, size: int = FRAME_SIDE) -> bytes:
+    """Encode an episode as an MP4 file, H.264 in real time."""
+    imageio, rate = import_video_writer(), _control_rate(episode.task)
     try:
-        writer = imageio.get_writer(
-            partial,
-            fps=rate,
-            codec="libx264",
-            pixelformat="yuv420p",
-            macro_block_size=2,
-            ffmpeg_log_level="error",
-            output_params=["-r", str(VIDEO_FPS), *_ENCODING],
-        )
-        with closing(writer):  # its own `with` leaves the encoder running after an error
-            for frame in episode.frames(size):
-                writer.append_data(frame)
-            for _ in range(HOLD_S * rate):
-                writer.append_data(frame)
-        partial.replace(path)
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "episode.mp4"
+            writer = imageio.get_writer(
+                file,
+                fps=rate,
+                codec="libx264",
+                pixelformat="yuv420p",
+                macro_block_size=2,
+                ffmpeg_log_level="error",
+                output_params=["-r", str(VIDEO_FPS), *_ENCODING],
+            )
+            with closing(writer):  # its own `with` leaves the encoder running after an error
+                for frame in episode.frames(size):
+                    writer.append_data(frame)
+                for _ in range(HOLD_S * rate):
+                    writer.append_data(frame)
+            return file.read_bytes()
     except OSError as error:
-        raise OutputError(f"{path} cannot be written: {error}") from error
-    finally:
-        partial.unlink(missing_ok=True)
+        raise OutputError(f"a video cannot be encoded: {error}") from error
 
 
 def _control_rate(task: Task) -> int:

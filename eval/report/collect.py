@@ -1,11 +1,9 @@
 """Content of a report: outcomes, recorded episodes, videos, training curves and settings of every run."""
 
-import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
-from typing import Any
 
 from tqdm import tqdm
 
@@ -15,9 +13,9 @@ from nsde_policy.eval.compare.entries import Entry
 from nsde_policy.eval.compare.result import Comparison, merge_comparisons, read_comparison
 from nsde_policy.eval.compare.run import EntryCache, Job, compare_runs, load_records
 from nsde_policy.eval.render.frames import RenderedEpisode
-from nsde_policy.eval.render.video import write_video
-from nsde_policy.eval.report.replays import Frames, Replays, quantise_trace
-from nsde_policy.eval.rollout import EpisodeResult, Player, RolloutConfig, Trace, one_thread
+from nsde_policy.eval.render.video import choose_video_seeds, encode_video
+from nsde_policy.eval.report.replays import Replays
+from nsde_policy.eval.rollout import Player, RolloutConfig, one_thread
 from nsde_policy.files import replace_file
 from nsde_policy.run_directory import RunDirectory, RunRecord
 from nsde_policy.tasks import get_task_of_run
@@ -48,18 +46,9 @@ class ReportRun:
     path: str | None = None
     record: RunRecord | None = None
     replays: Replays | None = None
-    curves: dict[str, Curve] | None = None
+    curves: dict[str, Curve] = field(default_factory=dict)
     """Losses by name; empty without a training log."""
     videos: tuple[Video, ...] = ()
-
-
-@dataclass(frozen=True, eq=False)
-class ReportContent:
-    """Everything that a page shows."""
-
-    comparison: Comparison
-    runs: tuple[ReportRun, ...]
-    """One for each entry of the comparison, in its order."""
 
 
 def collect_report(
@@ -69,7 +58,7 @@ def collect_report(
     earlier: Sequence[Comparison] = (),
     rounds: int = 30,
     videos: int = 1,
-) -> ReportContent:
+) -> tuple[Comparison, list[ReportRun]]:
     """Play runs on the same starts, time them, make videos, and add the entries of earlier comparisons.
 
     Args:
@@ -78,15 +67,17 @@ def collect_report(
         earlier: Comparisons of the same starts.
         rounds: How often each run is timed; 0 for not at all.
         videos: Number of failures and number of successes per run to make videos of.
+
+    Returns:
+        The comparison, and a run for each of its entries, in the same order.
     """
     jobs = [Job(path) for path in runs]
     records = load_records(jobs)
     replays = {job.run: _load_replays(job, cache, records[job.run]) for job in jobs}
     own = [compare_runs(jobs, cache, rounds=rounds)] if jobs else []
     comparison = merge_comparisons([*own, *earlier])
-    found = []
-    for path, entry in zip(runs, comparison.entries, strict=False):
-        run = ReportRun(
+    found = [
+        ReportRun(
             entry=entry,
             path=SHIPPED if path == SHIPPED_POLICY else str(path),
             record=records[path],
@@ -94,9 +85,9 @@ def collect_report(
             curves=read_curves(RunDirectory(path)),
             videos=_make_videos(path, entry, cache.starts.env_kwargs(records[path]), videos),
         )
-        found.append(run)
-    found += [ReportRun(entry) for entry in comparison.entries[len(runs) :]]
-    return ReportContent(comparison, tuple(found))
+        for path, entry in zip(runs, comparison.entries, strict=False)
+    ]
+    return comparison, found + [ReportRun(entry) for entry in comparison.entries[len(runs) :]]
 
 
 def _load_replays(job: Job, cache: EntryCache, record: RunRecord) -> Replays | None:
@@ -113,13 +104,7 @@ def _load_replays(job: Job, cache: EntryCache, record: RunRecord) -> Replays | N
             return replays
     except (ComparisonError, OSError):  # not played yet, or a file is damaged
         pass
-    episodes: list[Frames] = []
-
-    def watch(_: EpisodeResult, trace: Trace) -> None:
-        episodes.append(quantise_trace(trace, scene.scales))
-
-    cache.play(job, record, watch)
-    replays = Replays.from_episodes(episodes)
+    replays = Replays.from_traces([result.trace for result in cache.play(job, record, traced=True)], scene)
     replace_file(file, replays.to_bytes())
     return replays
 
@@ -143,31 +128,12 @@ def thin_curve(points: Curve) -> Curve:
 
 def _make_videos(run: Path, entry: Entry, env_kwargs: dict[str, str], each: int) -> tuple[Video, ...]:
     """Make videos of the first successes and the first failures, with the forecasts of the policy."""
-    outcomes = list(zip(entry.episodes.seed, entry.episodes.success, strict=True))
-    seeds = [seed for wanted in (True, False) for seed in [s for s, won in outcomes if won is wanted][:each]]
+    seeds = choose_video_seeds(zip(entry.episodes.seed, entry.episodes.success, strict=True), each)
     if not seeds:
         return ()
-    player = Player(run, RolloutConfig(env_kwargs=env_kwargs))
-    videos: list[Video] = []
-    with tempfile.TemporaryDirectory() as folder, one_thread():
+    player, videos = Player(run, RolloutConfig(env_kwargs=env_kwargs)), []
+    with one_thread():
         for seed in tqdm(seeds, f"videos of {run.name}", unit="video", leave=False, disable=None):
-            file = Path(folder) / f"{seed}.mp4"
             episode = RenderedEpisode.play(player, seed)
-            write_video(episode, file, size=VIDEO_SIZE)
-            videos.append(Video(seed, episode.result.success, file.read_bytes()))
+            videos.append(Video(seed, episode.result.success, encode_video(episode, size=VIDEO_SIZE)))
     return tuple(videos)
-
-
-def flatten_settings(record: RunRecord) -> dict[str, Any]:
-    """Return all settings of a run in one level: train.steps, model.network.width and so on."""
-    flat: dict[str, Any] = {}
-
-    def walk(values: dict[str, Any], prefix: str) -> None:
-        for key, value in values.items():
-            if isinstance(value, dict):
-                walk(value, f"{prefix}{key}.")
-            else:
-                flat[prefix + key] = value
-
-    walk(record.config.to_dict(), "")
-    return {**flat, "seed": record.seed, "demos.fingerprint": record.demos.fingerprint[:12]}

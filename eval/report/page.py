@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from nsde_policy import __version__
 from nsde_policy.eval.compare.result import Comparison, Row
 from nsde_policy.eval.report import tables
-from nsde_policy.eval.report.collect import ReportContent, ReportRun
+from nsde_policy.eval.report.collect import ReportRun
 from nsde_policy.eval.statistics import NO_DIFFERENCE
 from nsde_policy.run_directory import find_versions
 from nsde_policy.tasks import Task, get_task
@@ -32,22 +32,27 @@ class ShownRun(NamedTuple):
     run: ReportRun
 
 
-def format_page(content: ReportContent, *, title: str | None = None, reference: str | None = None) -> str:
-    """Format the whole report as HTML; `reference` is the name of the row to compare the others with."""
-    comparison = content.comparison
+def format_page(
+    comparison: Comparison,
+    runs: Sequence[ReportRun],
+    *,
+    title: str | None = None,
+    reference: str | None = None,
+) -> str:
+    """Format a report as HTML, given `collect_report`'s results and the row to compare others with."""
     task, rows = get_task(comparison.task), comparison.main_rows()
     base, score_title = comparison.reference(reference), comparison.score_title
-    shown = _list_shown_runs(content, rows)
+    shown = _list_shown_runs(runs, rows)
     scene, style = task.scene(), _read_file("page.css")
     script = "\n".join([scene.script, *map(_read_file, SCRIPTS)]) if scene else ""
     first, last = comparison.seeds
     policies = f"{len(rows)} polic{'y' if len(rows) == 1 else 'ies'}"
-    hidden = len(content.runs) - len(shown)
+    hidden = len(runs) - len(shown)
     return Template(_read_file("page.html")).substitute(
         policy=_format_security_policy(style, script),
         style=style,
         script=script,
-        title=escape(title or f"{task.title or task.name}: {policies} on {len(base.starts)} starts"),
+        title=escape(title or f"{task.title or task.name}: {policies} on {len(base.first.episodes)} starts"),
         facts=escape(f"{comparison.reset_rule} starts {first} to {last}, the same for all; final weights"),
         summary=_format_summary(rows, base),
         scores=tables.format_score_table(rows, base, score_title),
@@ -72,8 +77,8 @@ def format_page(content: ReportContent, *, title: str | None = None, reference: 
     )
 
 
-def _list_shown_runs(content: ReportContent, rows: Sequence[Row]) -> list[ShownRun]:
-    by_entry = {id(run.entry): run for run in content.runs}
+def _list_shown_runs(runs: Sequence[ReportRun], rows: Sequence[Row]) -> list[ShownRun]:
+    by_entry = {id(run.entry): run for run in runs}
     shown = []
     for number, row in enumerate(rows):
         for entry in row.entries:
@@ -173,7 +178,7 @@ def _build_data(task: Task, rows: Sequence[Row], shown: Sequence[ShownRun]) -> d
         "threshold": task.success_progress or 1.0,
         "hz": task.rate_hz,
         "scales": scene.scales if scene else [],
-        "starts": rows[0].starts,
+        "starts": rows[0].first.episodes.seed,
         "runs": [
             {
                 "label": label,
@@ -184,7 +189,7 @@ def _build_data(task: Task, rows: Sequence[Row], shown: Sequence[ShownRun]) -> d
                 "lengths": run.replays.lengths if run.replays else None,
                 "curves": {
                     name: [[float(f"{value:.{CURVE_DIGITS}g}") for value in point] for point in points]
-                    for name, points in (run.curves or {}).items()
+                    for name, points in run.curves.items()
                 },
             }
             for number, label, run in shown

@@ -16,8 +16,7 @@ import numpy.typing as npt
 
 from nsde_policy.errors import ComparisonError
 from nsde_policy.eval.rollout import Trace
-
-Frames = npt.NDArray[np.int16]
+from nsde_policy.tasks import Scene
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +25,7 @@ class Replays:
 
     lengths: tuple[int, ...]
     """Frames of each episode: one before each action, and the last."""
-    frames: Frames
+    frames: npt.NDArray[np.int16]
     """All frames in units of 1 / scale, (sum of lengths, columns)."""
 
     def __post_init__(self) -> None:
@@ -36,14 +35,11 @@ class Replays:
             )
 
     @classmethod
-    def from_episodes(cls, episodes: Sequence[Frames]) -> "Replays":
-        """Concatenate the frames of episodes, as `quantise_trace` returns them."""
-        return cls(tuple(map(len, episodes)), np.concatenate(episodes))
-
-    def episode(self, number: int) -> Frames:
-        """Return the frames of one episode, (frames, columns)."""
-        end = sum(self.lengths[: number + 1])
-        return self.frames[end - self.lengths[number] : end]
+    def from_traces(cls, traces: Sequence[Trace], scene: Scene) -> "Replays":
+        """Round the frames of episodes to integers, as many per unit as the scene says."""
+        values = [np.column_stack([each.obs, np.array(each.progress, float)]) for each in traces]
+        rounded = np.rint(np.concatenate(values) * scene.scales)
+        return cls(tuple(map(len, values)), np.clip(rounded, -(2**15), 2**15 - 1).astype(np.int16))
 
     def encode(self) -> str:
         """Encode for a page: column by column, differences between frames, raw deflate, base64."""
@@ -63,15 +59,7 @@ class Replays:
         """Read what `to_bytes` returned; raise `ComparisonError` for anything else."""
         try:
             with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-                return cls(tuple(int(n) for n in arrays["lengths"]), arrays["frames"])
-        except ComparisonError:
-            raise
+                lengths, frames = tuple(arrays["lengths"].tolist()), arrays["frames"]
         except (KeyError, OSError, TypeError, ValueError, EOFError, BadZipFile, zlib.error) as error:
             raise ComparisonError(f"cannot read recorded episodes: {error}") from None
-
-
-def quantise_trace(trace: Trace, scales: Sequence[int]) -> Frames:
-    """Return the frames of one episode as integers, (steps + 1, columns); `scales` are steps per unit."""
-    values = np.column_stack([np.array(trace.obs, float), np.array(trace.progress, float)])
-    frames: Frames = np.clip(np.rint(values * scales), -(2**15), 2**15 - 1).astype(np.int16)
-    return frames
+        return cls(lengths, frames)

@@ -1,12 +1,12 @@
 """HTML tables of a report: scores and costs, paired differences, settings that differ."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
+from typing import Any
 
 from nsde_policy.eval.compare import table
 from nsde_policy.eval.compare.result import ACTIONS, Row
-from nsde_policy.eval.report.collect import flatten_settings
 from nsde_policy.eval.statistics import NO_DIFFERENCE, Estimate, verdict
 from nsde_policy.run_directory import RunRecord
 
@@ -76,7 +76,11 @@ def format_difference_table(rows: Sequence[Row], reference: Row, score_title: st
 
 def format_settings_table(records: Sequence[tuple[str, RunRecord]]) -> str:
     """Format the settings in which runs differ, given as labels and records."""
-    columns = [flatten_settings(record) for _, record in records]
+    columns = [
+        _flatten({**record.config.to_dict(), "seed": record.seed})
+        | {"demos.fingerprint": record.demos.fingerprint[:12]}
+        for _, record in records
+    ]
     names = list(dict.fromkeys(name for settings in columns for name in settings))
     lines = []
     for name in names:
@@ -88,6 +92,14 @@ def format_settings_table(records: Sequence[tuple[str, RunRecord]]) -> str:
     if not lines:
         return ""
     return _format_html_table("settings", ["setting", *(label for label, _ in records)], lines)
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return settings in one level: train.steps, model.network.width and so on."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat
 
 
 def rank_row(row: Row, reference: Row) -> str:

@@ -53,4 +53,4 @@ class Benchmark:
         rows = latency.measure_latency(
             contenders, rounds=self.rounds, actions=self.chunk, budget_s=self.budget
         )
-        options.print_results(self.json, latency.as_json(rows), latency.as_markdown(rows))
+        options.print_results(self.json, latency.encode_latencies(rows), latency.format_latencies(rows))

@@ -58,13 +58,13 @@ class ReportCommand:
         check_writable(self.out)
         earlier = [read_comparison(path) for path in self.from_json]
         starts = Starts(self.episodes, self.seed_start, self.reset_rule or "benchmark")
-        content = collect_report(
+        comparison, runs = collect_report(
             [resolve_run(path) for path in self.runs],
             EntryCache(self.cache, starts, self.workers, pick_device(self.device)),
             earlier=earlier,
             rounds=self.latency_rounds,
             videos=self.videos,
         )
-        page = format_page(content, title=self.title, reference=self.reference).encode()
+        page = format_page(comparison, runs, title=self.title, reference=self.reference).encode()
         replace_file(self.out, page)
         print(f"wrote {self.out}, {len(page) / 1e6:.1f} MB", file=sys.stderr)

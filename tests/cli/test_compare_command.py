@@ -16,13 +16,13 @@ from nsde_policy.eval.compare.entries import Entry, Latency
 from nsde_policy.eval.compare.result import Comparison, read_comparison
 from nsde_policy.eval.compare.run import (
     Job,
-    LatencyRow,
     add_latency,
     choose_names,
     load_records,
     read_training_time,
 )
 from nsde_policy.eval.compare.suite import find_preset, list_members
+from nsde_policy.eval.latency import LatencyRow
 from nsde_policy.inference.loading import load_model
 from nsde_policy.methods.registry import METHODS
 from nsde_policy.run_directory import RunDirectory
@@ -148,6 +148,7 @@ def test_latencies_are_read_from_a_benchmark_file(tmp_path: Path):
     row = {
         "method": "neural_sde", "median_ms": 6.5, "p99_ms": 7, "chunk": 8, "actions": 8,
         "policy": "neural_sde", "preset": "default", "sampling": {}, "machine": "a slow one",
+        "calls_per_chunk": 8, "parameters": 0, "first_action_ms": 1.0, "ratio": None, "n": 3,
     }  # fmt: skip
     (tmp_path / "a.json").write_text(bare.to_json())
     (tmp_path / "latency.json").write_text(json.dumps([row]))

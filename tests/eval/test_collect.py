@@ -174,7 +174,7 @@ def test_store_with_other_settings_is_rejected_and_unchanged(
         (["--out", "FILE", "--policy", "RUN"], "cannot be created"),
         (["--out", "NEW", "--policy", "/nowhere"], "not a run directory"),
         (["--out", "NEW", "--policy", "RUN", "--episodes", "0"], "episodes >= 1"),
-        (["--out", "NEW", "--policy", "RUN", "--seed-start", "-1"], "seed_start >= 0"),
+        (["--out", "NEW", "--policy", "RUN", "--seed-start", "-1"], "need --seed-start >= 0"),
         (["--out", "NEW", "--policy", "RUN", "--seed-start", "4294967296"], "seeds end at 4294967295"),
         (["--out", "NEW", "--policy", "RUN", "--seed-start", "4294967295", "--episodes", "2"], "seeds end"),
         (["--out", "NEW", "--policy", "RUN", "--sampling", "mood=good"], "not a sampling setting"),

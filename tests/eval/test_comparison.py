@@ -118,7 +118,7 @@ def damaged(**changes: Any) -> str:
         (damaged(entries__0__train_s="long"), "Expected `float \\| null`, got `str` - at .*train_s`"),
         (damaged(entries__0__train_s=float("nan")), "Expected `float` >= 0.0 - at .*train_s`"),
         (damaged(entries__0__latency_ms={"median": 1}), "missing required field `p99`"),
-        (damaged(entries__0__condition__push=-1.0), "push >= 0"),
+        (damaged(entries__0__condition__push=-1.0), "Expected `float` >= 0.0 - at .*push`"),
         (damaged(entries__0__condition__wind=1.0), "no setting 'wind'"),
         (damaged(entries__0__episodes__steps=[1]), "columns must have the same length"),
         (damaged(entries__0__episodes__success=[1] * 60), "Expected `bool`, got `int`"),
@@ -171,7 +171,7 @@ def test_without_common_training_seeds_only_the_interval_decides():
 
 
 def test_sweeps_start_from_the_base_setting():
-    assert ALL.base_setting("neural_sde") == ("neural_sde", 8, 206, Condition())
+    assert ALL.base_setting("neural_sde") == ("neural_sde", 8, 206, 0, 0, 0)
     assert list(ALL.sweep("chunk")) == ["neural_sde", "diffusion, DDPM-100", "regression"]
     assert list(ALL.sweep("chunk")["regression"]) == [1, 2, 4, 8]
     assert list(ALL.sweep("demos")["neural_sde"]) == [10, 25, 50, 100, 206]

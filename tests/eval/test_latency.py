@@ -12,7 +12,8 @@ from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.cli.main import main
 from nsde_policy.config import Sampling
 from nsde_policy.errors import ConfigError
-from nsde_policy.eval.latency import Contender, as_markdown, build_fresh_contenders, measure_latency
+from nsde_policy.eval.compare.suite import find_preset
+from nsde_policy.eval.latency import Contender, build_fresh_contenders, format_latencies, measure_latency
 from nsde_policy.inference.loading import build_model, load_model
 from nsde_policy.methods.base import Draws
 from nsde_policy.methods.regression import Regression, RegressionConfig
@@ -37,7 +38,7 @@ def counting(number: int, log: list[tuple[int, int]], *, horizon: int = 9, chunk
     model = Counting(config, record.layout, generator=torch.Generator().manual_seed(0))
     model.number, model.log = number, log
     record = replace(record, config=replace(record.config, model=config, chunk=chunk))
-    return Contender.build(f"number {number}", record, model, Sampling())
+    return Contender(f"number {number}", record, model, Sampling())
 
 
 def test_every_method_plans_once_per_round():
@@ -46,7 +47,7 @@ def test_every_method_plans_once_per_round():
     rows = measure_latency(contenders, rounds=4)
     turns = [number for number, steps in log if steps == 8]
     assert turns == [1, 2, 3] * 5  # once to warm up
-    assert [row["n"] for row in rows] == [4, 4, 4]
+    assert [row.n for row in rows] == [4, 4, 4]
     assert (log.count((1, 1)), log.count((1, 8))) == (6, 5)
 
 
@@ -70,25 +71,25 @@ def test_slow_methods_skip_rounds_evenly(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(Contender, "measure", fake_measure)
     rows = measure_latency([slow, quick], rounds=12, budget_s=16.0)
-    assert [row["n"] for row in rows] == [4, 12]
+    assert [row.n for row in rows] == [4, 12]
     turns = [number for number, steps in log if steps == 8][2:]
     assert turns == [2, 2, 1, 2] * 4
-    assert rows[0]["median_ms"] == 2000
-    assert "| number 1 | 2000.00 | 2000.00 | 2000.00 | 1 |" in as_markdown(rows)
+    assert rows[0].median_ms == 2000
+    assert "| number 1 | 2000.00 | 2000.00 | 2000.00 | 1 |" in format_latencies(rows)
     least = measure_latency([slow, quick], rounds=12, budget_s=1.0)
-    assert [row["n"] for row in least] == [3, 12]
+    assert [row.n for row in least] == [3, 12]
 
 
 def test_percentiles_and_ratios(monkeypatch: pytest.MonkeyPatch):
     record, ours = load_model(RunDirectory(SHIPPED_POLICY))
-    contenders = [Contender.build("ours", record, ours, ours.config.sampling), counting(1, [])]
+    contenders = [Contender("ours", record, ours, ours.config.sampling), counting(1, [])]
     clock = iter(range(1, 10_000))
     monkeypatch.setattr(Contender, "measure", lambda self, *_: next(clock) if self.name == "ours" else 500.0)
     rows = measure_latency(contenders, rounds=5, budget_s=1e6)
-    assert (rows[0]["median_ms"], rows[0]["n"]) == (8000, 5)  # of 4, 6, 8, 10, 12 s
-    assert rows[0]["p99_ms"] == 1000 * (12 - 0.04 * 2)
-    assert [row["ratio"] for row in rows] == [1, 62.5]
-    assert measure_latency(contenders[1:], rounds=3)[0]["ratio"] is None
+    assert (rows[0].median_ms, rows[0].n) == (8000, 5)  # of 4, 6, 8, 10, 12 s
+    assert rows[0].p99_ms == 1000 * (12 - 0.04 * 2)
+    assert [row.ratio for row in rows] == [1, 62.5]
+    assert measure_latency(contenders[1:], rounds=3)[0].ratio is None
 
 
 def test_fresh_models_have_the_default_preset_and_a_real_start():
@@ -96,7 +97,8 @@ def test_fresh_models_have_the_default_preset_and_a_real_start():
     record = RunDirectory(SHIPPED_POLICY).read_record()
     sizes = [sum(p.numel() for p in model.parameters()) for model in (shipped.model, build_model(record))]
     assert sizes[0] == sizes[1]
-    assert (shipped.preset, shipped.network_calls(8), regression.network_calls(8)) == ("default", 8, 1)
+    assert find_preset(shipped.record) == "default"
+    assert (shipped.network_calls(8), regression.network_calls(8)) == (8, 1)
     assert shipped.states.shape == (1, 2, 7)
     assert torch.equal(shipped.states[0, 0], shipped.states[0, 1])
     assert torch.equal(shipped.states[0, 0, :2], shipped.states[0, 0, 5:])

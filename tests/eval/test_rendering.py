@@ -3,6 +3,7 @@
 import dataclasses
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -61,14 +62,14 @@ def test_rendered_episode_equals_the_evaluated_one():
     assert untimed(film.result) == untimed(evaluated)
     assert evaluated.success
     assert len(film) == len(film.forecasts) + 1 == evaluated.steps + 1
-    assert film.trace.progress[-1] == evaluated.metrics["final_coverage"]
+    assert film.result.trace.progress[-1] == evaluated.metrics["final_coverage"]
 
 
 def test_forecasts_start_where_the_policy_planned(film):
-    for start, _ in film.trace.histories:
+    for start, _ in film.result.trace.histories:
         ahead = film.forecasts[start]
         assert ahead.obs.shape == (FORECAST_STEPS + 1, FORECAST_SAMPLES, 5)
-        here = np.broadcast_to(film.trace.obs[start][:2], (FORECAST_SAMPLES, 2))
+        here = np.broadcast_to(film.result.trace.obs[start][:2], (FORECAST_SAMPLES, 2))
         np.testing.assert_allclose(ahead.obs[0, :, :2], here, atol=1e-3)
     assert [len(ahead.obs) for ahead in film.forecasts[:3]] == [
         FORECAST_STEPS + 1,
@@ -86,12 +87,12 @@ def test_region_is_two_standard_deviations_wide(film):
 
 
 def test_frame_shows_the_forecast_and_a_caption(film):
-    plain = drawing.frame(film.trace.obs[0][:2], film.trace.obs[0][2:])
+    plain = drawing.frame(film.result.trace.obs[0][:2], film.result.trace.obs[0][2:])
     frame = film.frame(0, 512)
     assert frame.shape == (512 + caption_height(512), 512, 3)
     assert (frame[:512] != plain).any(axis=-1).sum() > 1000
     ended = film.frame(len(film) - 1, 512)
-    agent, block = film.trace.obs[-1][:2], film.trace.obs[-1][2:]
+    agent, block = film.result.trace.obs[-1][:2], film.result.trace.obs[-1][2:]
     np.testing.assert_array_equal(ended[:512], drawing.frame(agent, block))  # the last frame has no forecast
 
 
@@ -102,9 +103,9 @@ def test_files_are_named_by_outcome():
 
 
 def test_videos_show_the_first_failures_and_successes():
-    episodes = [episode(seed, seed % 2 == 0) for seed in range(8)]
-    assert rendering.choose_video_seeds(episodes, 2) == {1, 3, 0, 2}
-    assert rendering.choose_video_seeds(episodes, 0) == set()
+    outcomes = [(seed, seed % 2 == 0) for seed in range(8)]
+    assert rendering.choose_video_seeds(outcomes, 2) == [0, 2, 1, 3]
+    assert rendering.choose_video_seeds(outcomes, 0) == []
 
 
 @pytest.mark.slow
@@ -132,7 +133,7 @@ def test_videos_and_contact_sheet_are_written_without_a_display(found, no_displa
 
 
 def test_contact_sheet_has_a_tile_per_episode(found, no_display, tmp_path, monkeypatch):
-    monkeypatch.setattr(rendering, "choose_video_seeds", lambda *_: set())
+    monkeypatch.setattr(rendering, "choose_video_seeds", lambda *_: [])
     rendering.Renderer(None, tmp_path).show(found)
     sheet = pygame.surfarray.array3d(pygame.image.load(str(tmp_path / rendering.SHEET))).swapaxes(0, 1)
     agent = np.abs(sheet.astype(int) - drawing.Palette().agent).max(axis=-1) < 5
@@ -172,8 +173,9 @@ def test_interrupted_video_leaves_no_file(film, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(RenderedEpisode, "frames", interrupted)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(KeyboardInterrupt):
-        rendering.write_video(film, tmp_path / "a.mp4")
+        rendering.encode_video(film)
     assert not list(tmp_path.iterdir())
 
 

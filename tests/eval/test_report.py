@@ -18,9 +18,9 @@ from nsde_policy.errors import ComparisonError
 from nsde_policy.eval.compare import run as comparing
 from nsde_policy.eval.compare.entries import Latency
 from nsde_policy.eval.compare.result import Comparison, merge_comparisons, read_comparison
-from nsde_policy.eval.report.collect import CURVE_POINTS, ReportContent, ReportRun, read_curves, thin_curve
+from nsde_policy.eval.report.collect import CURVE_POINTS, ReportRun, read_curves, thin_curve
 from nsde_policy.eval.report.page import format_page
-from nsde_policy.eval.report.replays import Replays, quantise_trace
+from nsde_policy.eval.report.replays import Replays
 from nsde_policy.eval.rollout import Trace
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import get_task
@@ -55,7 +55,7 @@ class Page(HTMLParser):
 
 def outcomes(held: Comparison, **options: Any) -> str:
     """Format the page of a comparison without run directories."""
-    return format_page(ReportContent(held, tuple(ReportRun(each) for each in held.entries)), **options)
+    return format_page(held, [ReportRun(each) for each in held.entries], **options)
 
 
 def trace(steps: int, seed: int = 0) -> Trace:
@@ -68,18 +68,17 @@ def trace(steps: int, seed: int = 0) -> Trace:
 
 def test_recorded_episodes_are_read_back_within_half_a_step():
     traces = [trace(steps, steps) for steps in (3, 1, 300)]
-    replays = Replays.from_episodes([quantise_trace(each, SCALES) for each in traces])
+    replays = Replays.from_traces(traces, SCENE)
     assert replays.lengths == (4, 2, 301)
-    for number, each in enumerate(traces):
-        true = np.column_stack([each.obs, each.progress])
-        assert np.all(np.abs(replays.episode(number) / np.array(SCALES) - true) <= 0.5001 / np.array(SCALES))
+    true = np.concatenate([np.column_stack([each.obs, each.progress]) for each in traces])
+    assert np.all(np.abs(replays.frames / np.array(SCALES) - true) <= 0.5001 / np.array(SCALES))
     again = Replays.from_bytes(replays.to_bytes())
     assert again.lengths == replays.lengths
     np.testing.assert_array_equal(again.frames, replays.frames)
 
 
 def test_encoded_episodes_decode_to_the_same_frames():
-    replays = Replays.from_episodes([quantise_trace(trace(50), SCALES), quantise_trace(trace(7, 1), SCALES)])
+    replays = Replays.from_traces([trace(50), trace(7, 1)], SCENE)
     raw = zlib.decompress(base64.b64decode(replays.encode()), -zlib.MAX_WBITS)
     columns = np.frombuffer(raw, "<i2").reshape(len(SCALES), -1)
     np.testing.assert_array_equal(np.cumsum(columns, axis=1, dtype=np.int16).T, replays.frames)
@@ -89,7 +88,7 @@ def test_encoded_episodes_decode_to_the_same_frames():
 def test_damaged_recordings_are_rejected(content: bytes):
     with pytest.raises(ComparisonError, match="cannot read recorded episodes"):
         Replays.from_bytes(content)
-    whole = Replays.from_episodes([quantise_trace(trace(3), SCALES)])
+    whole = Replays.from_traces([trace(3)], SCENE)
     with pytest.raises(ComparisonError, match="frames of shape"):
         Replays((3,), whole.frames)
 
@@ -205,12 +204,10 @@ def test_page_holds_episodes_curves_and_settings(runs: list[Path], tmp_path: Pat
         assert words in text
     from nsde_policy.eval.rollout import Player, RolloutConfig
 
-    trace = Trace()
-    Player(runs[0], RolloutConfig()).play(100_001, trace)
+    played = Player(runs[0], RolloutConfig()).play(100_001)
     (file,) = kept.glob("neural_sde*.npz")
-    np.testing.assert_array_equal(
-        Replays.from_bytes(file.read_bytes()).frames[301:], quantise_trace(trace, SCALES)
-    )
+    replayed = Replays.from_traces([played.trace], SCENE)
+    np.testing.assert_array_equal(Replays.from_bytes(file.read_bytes()).frames[301:], replayed.frames)
 
 
 def test_cached_episodes_are_not_played_again(

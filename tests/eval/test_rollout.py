@@ -46,8 +46,8 @@ def test_shipped_policy_scores_well(alone):
 
 
 def test_trace_matches_the_result(alone):
-    trace = Trace()
-    result = Player(None, CONFIG).play(SEEDS[0], trace)
+    result = Player(None, CONFIG).play(SEEDS[0])
+    trace = result.trace
     assert timeless([result]) == alone[:1]
     assert len(trace.actions) == result.steps == len(trace.obs) - 1 == len(trace.progress) - 1
     assert max(trace.progress) / 0.95 >= result.score
@@ -67,9 +67,7 @@ def test_batched_episodes_have_similar_scores(alone):
 
 
 def traced(condition: Condition, chunk: int = 8) -> Trace:
-    trace, config = Trace(), RolloutConfig(condition=condition, chunk=chunk)
-    Player(None, config).play(SEEDS[0], trace)
-    return trace
+    return Player(None, RolloutConfig(condition=condition, chunk=chunk)).play(SEEDS[0]).trace
 
 
 def test_late_plan_drops_actions_of_past_periods():
@@ -88,8 +86,8 @@ def test_plan_shorter_than_the_latency_is_executed_late(tmp_path):
     args = ["train", "--policy", "regression", "--preset", "fast", "--train.steps", "1"]
     assert main([*args, "--out", str(tmp_path / "run")]) == 0
     policy = Policy.from_pretrained(tmp_path / "run")
-    trace, config = Trace(), RolloutConfig(condition=Condition(latency_steps=5))
-    Player(tmp_path / "run", config).play(SEEDS[0], trace)
+    config = RolloutConfig(condition=Condition(latency_steps=5))
+    trace = Player(tmp_path / "run", config).play(SEEDS[0]).trace
     planned = policy.plan(trace.histories[0][1], generator=torch.Generator()).actions
     assert len(planned) == 8
     assert np.allclose(trace.actions[5:13], np.clip(planned, 0, 512))
@@ -122,12 +120,18 @@ def test_invalid_condition_is_rejected(settings, message):
         Condition(**settings)
 
 
-@pytest.mark.parametrize(
-    "call", [lambda: RolloutConfig(chunk=0), lambda: list(RolloutPool(None, CONFIG, workers=0).evaluate([1]))]
-)
-def test_chunk_and_workers_below_one_are_rejected(call):
-    with pytest.raises(ConfigError, match="at least 1"):
-        call()
+def test_chunk_and_workers_below_one_are_rejected():
+    with pytest.raises(ConfigError, match="chunk must be at least 1"):
+        RolloutConfig(chunk=0)
+    with pytest.raises(ConfigError, match="need workers >= 1, got 0"):
+        RolloutPool(None, CONFIG, workers=0)
+
+
+def test_traces_are_returned_on_demand():
+    pool = RolloutPool(None, replace(CONFIG, env_kwargs={"max_episode_steps": 5}))
+    (bare,), (traced,) = pool.evaluate(SEEDS[:1]), pool.evaluate(SEEDS[:1], traced=True)
+    assert (len(bare.trace.actions), len(traced.trace.actions)) == (0, 5)
+    assert timeless([bare]) == timeless([traced])
 
 
 def test_wilson_interval_matches_known_values():
@@ -188,7 +192,7 @@ def test_command_writes_json(tmp_path, capsys):
             ["--sampling", "steps=10"],
             "'steps=10' is not a sampling setting of this policy; available: denoiser=",
         ),
-        (["--latency-steps", "-1"], "need 0 <= --latency-steps"),
+        (["--latency-steps", "-1"], "need --latency-steps >= 0"),
         (["--json", "/proc/x/y.json"], "/proc/x/y.json cannot be written"),
         (["--seed-start", "-5"], "seed_start >= 0"),
     ],

@@ -12,7 +12,7 @@ from nsde_policy.eval.disturbances import Condition
 from nsde_policy.eval.evaluate import evaluate_policy, evaluate_quickly
 from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.render.video import Renderer
-from nsde_policy.eval.rollout import Player, RolloutConfig, Trace
+from nsde_policy.eval.rollout import Player, RolloutConfig
 from nsde_policy.tasks import get_task
 from nsde_policy.training.run import train_run
 from tests.helpers.reach_task import ReachTask, demonstrate
@@ -70,10 +70,9 @@ def test_default_outcome_is_the_return():
 
 
 def test_progress_is_optional(run: Path):
-    trace = Trace()
-    result = Player(run, RolloutConfig()).play(0, trace)
+    result = Player(run, RolloutConfig()).play(0)
     assert result.max_progress is None
-    assert trace.progress == [None] * (result.steps + 1)
+    assert result.trace.progress == [None] * (result.steps + 1)
 
 
 def test_a_task_without_drawing_cannot_be_rendered(run: Path, tmp_path: Path):

@@ -13,7 +13,7 @@ import torch
 
 from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.errors import EnvInputError, PlanError, ProtocolError
-from nsde_policy.eval.rollout import Player, RolloutConfig, Trace
+from nsde_policy.eval.rollout import Player, RolloutConfig
 from nsde_policy.inference.policy import Policy
 from nsde_policy.viewer.launch import load_runners, make_distinct_names
 from nsde_policy.viewer.messages import (
@@ -51,15 +51,14 @@ def run(app: PlayApp, *events: ClientMessage | int) -> dict[str, Any]:
 
 
 def test_an_undisturbed_seed_is_the_episode_that_eval_scores(app: PlayApp):
-    trace = Trace()
-    result = Player(SHIPPED_POLICY, RolloutConfig()).play(SEED, trace)
+    result = Player(SHIPPED_POLICY, RolloutConfig()).play(SEED)
     frame = run(app, 1000)
     assert result.success
     assert frame["lanes"][0]["solved"]
     assert frame["last"] == result.steps
     assert frame["lanes"][0]["solved_s"] == result.steps / 10
     assert run(app, Scrub(result.steps - 1))["lanes"][0]["solved_s"] is None
-    assert app.state()["coverage"][0] == [round(c, 3) for c in trace.progress]
+    assert app.state()["coverage"][0] == [round(c, 3) for c in result.trace.progress]
 
 
 def test_continuing_from_the_past_replays_the_same_episode(app: PlayApp):
