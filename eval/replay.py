@@ -94,10 +94,8 @@ class ReplayReport:
 def replay_demonstrations(demos: Demonstrations, task: Task, *, start: Start = "state") -> Iterator[Replay]:
     """Replay every episode of a store in the environment of a task."""
     env = task.make_env(max_episode_steps=-1)
-    held, needed = (
-        (demos.obs.shape[1:], demos.act.shape[1:]),
-        (env.observation_space.shape, env.action_space.shape),
-    )
+    held = demos.obs.shape[1:], demos.act.shape[1:]
+    needed = env.observation_space.shape, env.action_space.shape
     if held != needed:
         raise DemoError(
             f"{demos.source} holds observations and actions of shapes {held[0]} and {held[1]}; the "
@@ -110,16 +108,12 @@ def replay_demonstrations(demos: Demonstrations, task: Task, *, start: Start = "
 def _replay(
     env: gym.Env[Any, Any], task: Task, k: int, episode: Episode, start: Start, angles: Sequence[int]
 ) -> Replay:
-    if start == "seed":
-        state, info = env.reset(seed=k)
-    else:
-        state, info = env.reset(options={"state": episode.obs[0]})
-    states, infos = [state], [info]
+    reset: dict[str, Any] = {"seed": k} if start == "seed" else {"options": {"state": episode.obs[0]}}
+    seen = [env.reset(**reset)]
     for action in episode.act:
         state, _, _, _, info = env.step(action)
-        states.append(state)
-        infos.append(info)
-    out = np.array(states[: len(episode)])
+        seen.append((state, info))
+    out = np.array([state for state, _ in seen[: len(episode)]])
     off = np.abs(out - episode.obs)
     turn = np.minimum(off[:, angles], 2 * math.pi - off[:, angles])
     return Replay(
@@ -127,5 +121,5 @@ def _replay(
         states=out,
         position_error=float(np.delete(off, angles, axis=1).max()),
         angle_error=float(turn.max(initial=0.0)),
-        max_progress=max(task.progress(info) or 0.0 for info in infos),
+        max_progress=max(task.progress(info) or 0.0 for _, info in seen),
     )

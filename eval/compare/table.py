@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from nsde_policy.eval.compare.entries import Latency
 from nsde_policy.eval.compare.result import ACTIONS, Comparison, Row
 from nsde_policy.eval.statistics import Estimate, verdict
 
@@ -40,12 +39,7 @@ def _format_main_table(comparison: Comparison, reference: Row) -> str:
     for i, row in enumerate(rows):
         cells = [f"**{row.label}**" if row is reference else row.label]
         cells += [str(values[i]) for values in varied.values()]
-        cells += [
-            f"{row.first.calls_per_chunk:g}",
-            format_count(row.first.parameters),
-            format_duration(row.train_s),
-        ]
-        cells += [format_latency(row.latency), str(row.reward), str(row.success), str(row.success.n)]
+        cells += [*format_costs(row), str(row.reward), str(row.success), str(row.success.n)]
         cells += [", ".join(f"{share:.3f}" for share in row.success_by_seed.values())]
         lines.append([*cells, *_format_differences(row, reference)])
     return f"{format_markdown(head, lines)}\n\n{_explain(rows, reference)}"
@@ -123,27 +117,26 @@ def format_p_value(p: float) -> str:
     return f"{p:.3f}" if p >= 0.001 else "< 0.001"
 
 
-def format_count(number: int) -> str:
-    """Format a count with a unit: 346000 as 346 k."""
+def format_costs(row: Row) -> list[str]:
+    """Format network calls, parameters, training time and latency (median, 99th percentile)."""
+    calls, latency = f"{row.first.calls_per_chunk:g}", EMPTY_CELL
+    if row.latency is not None:
+        median, p99 = (f"{float(f'{value:.3g}'):g}" for value in (row.latency.median, row.latency.p99))
+        latency = f"{median} ({p99})"
+    return [calls, _format_count(row.first.parameters), _format_duration(row.train_s), latency]
+
+
+def _format_count(number: int) -> str:
     for unit, size in (("M", 1e6), ("k", 1e3)):
         if number >= size:
             return f"{number / size:.3g} {unit}"
     return str(number)
 
 
-def format_duration(seconds: float | None) -> str:
-    """Format a duration: 90 s, 2.5 min or 3.1 h."""
+def _format_duration(seconds: float | None) -> str:
     if seconds is None:
         return EMPTY_CELL
     for unit, size in (("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}"
     return f"{seconds:.0f} s"
-
-
-def format_latency(latency: Latency | None) -> str:
-    """Format median and 99th percentile, milliseconds."""
-    if latency is None:
-        return EMPTY_CELL
-    median, p99 = (f"{float(f'{value:.3g}'):g}" for value in (latency.median, latency.p99))
-    return f"{median} ({p99})"

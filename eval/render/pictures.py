@@ -14,6 +14,9 @@ import pygame
 from nsde_policy.errors import OutputError
 from nsde_policy.files import check_writable, replace_file
 
+PixelPosition = tuple[float, float]
+InkColour = tuple[int, int, int]
+
 _INK = (40, 44, 52)
 _BAD = (186, 54, 0)
 _GOOD = (0, 134, 98)
@@ -56,12 +59,7 @@ def draw_contact_sheet(tiles: Sequence[Tile], *, columns: int, title: str) -> np
 
 
 def _write(
-    sheet: pygame.Surface,
-    text: str,
-    at: tuple[int, int],
-    height: int,
-    colour: tuple[int, int, int],
-    width: int,
+    sheet: pygame.Surface, text: str, at: PixelPosition, height: int, colour: InkColour, width: int
 ) -> None:
     """Write one line, in a smaller font if it would be wider than `width`."""
     while height > 6 and pygame.font.Font(None, height).size(text)[0] > width:
@@ -116,7 +114,7 @@ def add_caption(
     font = pygame.font.Font(None, round(24 * unit))
     colour = {None: _ACCENT, True: _GOOD, False: _BAD}[success]
 
-    def write(text: str, x: float, ink: tuple[int, int, int]) -> None:
+    def write(text: str, x: float, ink: InkColour) -> None:
         line = font.render(text, True, ink)
         strip.blit(line, (x * unit, (height - line.get_height()) / 2 + unit))
 
@@ -143,7 +141,7 @@ def caption_height(width: int) -> int:
     return 2 * round(width * 3 / 64)
 
 
-def _draw_mark(surface: pygame.Surface, good: bool, centre: tuple[float, float], radius: float) -> None:
+def _draw_mark(surface: pygame.Surface, good: bool, centre: PixelPosition, radius: float) -> None:
     """Draw a disc with a tick or a cross, distinct without colours."""
     pygame.draw.circle(surface, _GOOD if good else _BAD, centre, radius)
     strokes = [[(-5, 0.5), (-1.5, 4), (5, -4)]] if good else [[(-4, -4), (4, 4)], [(-4, 4), (4, -4)]]

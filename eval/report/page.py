@@ -48,6 +48,7 @@ def format_page(
     first, last = comparison.seeds
     policies = f"{len(rows)} polic{'y' if len(rows) == 1 else 'ies'}"
     hidden = len(runs) - len(shown)
+    unlogged = [label for _, label, run in shown if not run.curves]
     return Template(_read_file("page.html")).substitute(
         policy=_format_security_policy(style, script),
         style=style,
@@ -60,7 +61,7 @@ def format_page(
         differences=tables.format_difference_table(rows, base, score_title)
         or "<p>One policy: nothing to compare it with.</p>",
         videos=_format_videos(shown),
-        logs=escape(_format_missing_logs(shown)),
+        logs=escape(f"No training log for {_join_names(unlogged)}." if unlogged else ""),
         settings=_format_settings(shown),
         left_out=f'<p class="note">{hidden} more were played under other settings or disturbances, which '
         "<code>nsde-policy compare</code> shows.</p>"
@@ -155,11 +156,6 @@ def _format_run(run: ReportRun) -> str:
     lines = "".join(f"<dt>{key}</dt><dd>{escape(str(value))}</dd>" for key, value in facts.items())
     config = escape(json.dumps(record.config.to_dict(), indent=2))
     return f"<dl>{lines}</dl><pre tabindex=0>{config}</pre>"
-
-
-def _format_missing_logs(shown: Sequence[ShownRun]) -> str:
-    missing = [each.label for each in shown if not each.run.curves]
-    return f"No training log for {_join_names(missing)}." if missing else ""
 
 
 def _format_machine(comparison: Comparison) -> str:

@@ -32,17 +32,15 @@ def format_score_table(rows: Sequence[Row], reference: Row, score_title: str) ->
         note = "reference" if row is reference else rank_row(row, reference)
         shares = ", ".join(f"{share:.3f}" for share in row.success_by_seed.values())
         by_seed = f"<small>by training seed: {shares}</small>" if len(row.entries) > 1 else ""
-        cells = [
-            f"{format_mark(number)}<b>{escape(row.label)}</b><small>{escape(note)}</small>",
-            _format_score(row.success, 0.0, 1.0, number) + by_seed,
-            _format_score(row.reward, low, high, number),
-            str(row.success.n),
-            f"{row.first.calls_per_chunk:g}",
-            table.format_count(row.first.parameters),
-            table.format_duration(row.train_s),
-            table.format_latency(row.latency),
-        ]
-        lines.append(cells)
+        lines.append(
+            [
+                f"{format_mark(number)}<b>{escape(row.label)}</b><small>{escape(note)}</small>",
+                _format_score(row.success, 0.0, 1.0, number) + by_seed,
+                _format_score(row.reward, low, high, number),
+                str(row.success.n),
+                *table.format_costs(row),
+            ]
+        )
     return _format_html_table("scores", head, lines)
 
 
