@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 from nsde_policy.assets import SHIPPED_POLICY
-from nsde_policy.deploy.export import export_policy, torch_export
+from nsde_policy.deploy.export import export_policy, formats
 from nsde_policy.deploy.export.plan_module import PlanTracer
 from nsde_policy.deploy.runtime import RuntimePolicy
 from nsde_policy.deploy.runtime.graph import Graph
@@ -110,7 +110,7 @@ def make_contenders(folder: Path) -> tuple[dict[str, Job], RuntimePolicy, np.nda
     policy = Policy.from_pretrained()
     export_policy(policy, folder / "policy.onnx", steps=ACTIONS, cases=64)
     export_policy(policy, folder / "policy.pt2", format="pt2", steps=ACTIONS, cases=64)
-    archive = torch_export.load_pt2((folder / "policy.pt2").read_bytes())
+    archive = formats.load_pt2((folder / "policy.pt2").read_bytes())
     runtime = RuntimePolicy.load(folder / "policy.onnx")
     memory = runtime.spec.new_history()
     memory.add_observation(OBS)

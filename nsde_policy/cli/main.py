@@ -11,7 +11,7 @@ import re
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Protocol, cast
+from typing import Annotated, Any
 
 import tyro
 
@@ -47,14 +47,7 @@ COMMANDS: dict[str, Any] = {
     "serve": Serve,
     "doctor": Doctor,
 }
-"""Classes of the commands by name; a group of commands is a dict."""
-
-
-class Command(Protocol):
-    """A subcommand: its fields are the flags, its docstring is the help text."""
-
-    def run(self) -> None:
-        """Run the command; raise `NsdePolicyError` if the input is invalid."""
+"""Classes of the commands by name; a group of commands is a dict. Fields are flags, docstrings help texts."""
 
 
 class ProgressBarHandler(logging.Handler):
@@ -77,8 +70,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args == ["--version"]:
         print(f"nsde-policy {__version__}")
         return 0
-    _configure_logging()
-    command: Command | None = None
+    logger = logging.getLogger("nsde_policy")
+    if not any(isinstance(handler, ProgressBarHandler) for handler in logger.handlers):
+        logger.addHandler(ProgressBarHandler())
+        logger.setLevel(logging.INFO)
+    command = None
     try:
         command = _parse_flags(args)
         command.run()
@@ -96,14 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _configure_logging() -> None:
-    logger = logging.getLogger("nsde_policy")
-    if not any(isinstance(handler, ProgressBarHandler) for handler in logger.handlers):
-        logger.addHandler(ProgressBarHandler())
-        logger.setLevel(logging.INFO)
-
-
-def _parse_flags(args: list[str]) -> Command:
+def _parse_flags(args: list[str]) -> Any:
     """Parse the flags of one command; exit with tyro's own message if they are invalid."""
     chosen: Any = COMMANDS
     prog = "nsde-policy"
@@ -114,14 +103,13 @@ def _parse_flags(args: list[str]) -> Command:
         args = ["--help"]
     if isinstance(chosen, dict):
         options["description"] = DESCRIPTION if chosen is COMMANDS else DATA_DESCRIPTION
-    command = tyro.cli(
+    return tyro.cli(
         _build_union(chosen) if isinstance(chosen, dict) else chosen,
         args=args,
         prog=prog,
         config=(tyro.conf.OmitSubcommandPrefixes,),
         **options,
     )
-    return cast(Command, command)
 
 
 def _build_union(commands: Mapping[str, Any]) -> Any:
@@ -135,7 +123,7 @@ def _build_union(commands: Mapping[str, Any]) -> Any:
     return functools.reduce(operator.or_, members)
 
 
-def _name_flags(message: str, command: Command | None) -> str:
+def _name_flags(message: str, command: Any) -> str:
     """Replace field names by flags in the message of a settings class: "need push >= 0" names --push."""
     rule = re.match(r"[A-Z]\w*: (need .*)", message)
     if command is None or rule is None:

@@ -5,7 +5,7 @@ import logging
 import socket
 import threading
 import time
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 from websockets.exceptions import InvalidStatus, InvalidURI
@@ -42,8 +42,6 @@ from nsde_policy.inference.base import NumpyPolicy, require_int, require_seed
 from nsde_policy.inference.calibration import Calibration
 from nsde_policy.inference.history import History
 from nsde_policy.inference.spec import Plan, PolicySpec
-
-MessageT = TypeVar("MessageT", bound=Message)
 
 _websockets_logger = logging.getLogger(__name__)
 _websockets_logger.addHandler(logging.NullHandler())  # connection errors are raised, not logged
@@ -159,7 +157,7 @@ class RemotePolicy(NumpyPolicy):
                 raise RemoteRefusedError(f"{self._url} now serves a different policy; connect again")
         try:
             self._connection.send(encode(request))
-            reply = self._receive(self._connection, PlanReply, ends)
+            reply: PlanReply | Refusal = self._receive(self._connection, PlanReply, ends)
             if not isinstance(reply, Refusal) and reply.id != request.id:
                 raise ProtocolError(f"request {request.id} got the reply to request {reply.id}")
         except BaseException as error:
@@ -211,13 +209,13 @@ class RemotePolicy(NumpyPolicy):
             )
         return welcome.parse()
 
-    def _receive(self, connection: ClientConnection, kind: type[MessageT], ends: float) -> MessageT | Refusal:
+    def _receive(self, connection: ClientConnection, kind: type[Message], ends: float) -> Any:
+        """Return a message of a kind, or a `Refusal`."""
         try:
             data = connection.recv(timeout=_compute_remaining(ends))
         except TimeoutError:
             raise RemoteTimeoutError(f"{self._url} sent no reply within {self._timeout_s} s") from None
-        reply: MessageT | Refusal = decode(data, kind | Refusal, limit=self._max_message)
-        return reply
+        return decode(data, kind | Refusal, limit=self._max_message)
 
     def _abort(self) -> None:
         """Drop the connection at once, without a closing handshake that the server may not answer."""

@@ -80,7 +80,7 @@ class ViewerServer(LimitedServer):
         """Serve until `stop`; call `ready` with the port. Raise an exception of the simulation."""
         self.simulation.on_failure = self.stop
         try:
-            listening = self._listen(self._serve_client, self._respond, self._settings, max_queue=4)
+            listening = self._listen(self._serve_client, self._respond, max_queue=4)
             async with listening as port:
                 self.simulation.start()
                 self._log("showing", host=self._settings.host, port=port)
@@ -117,7 +117,7 @@ class ViewerServer(LimitedServer):
         if path in ("/", "/healthz") and not self._settings.accepts_token(request):
             return self._refuse(connection, "a token is required in the address: ?token=…")
         if path == "/healthz":
-            counts = {"clients": len(self._clients), "sockets": len(self._limiter.sockets)}
+            counts = {"clients": len(self._clients), "sockets": len(self.sockets)}
             facts = {"status": "ok", "version": __version__, **counts, **self.simulation.timing()}
             return connection.respond(HTTPStatus.OK, json.dumps(facts) + "\n")
         if path not in self._files:

@@ -9,7 +9,7 @@ import torch
 from nsde_policy.cli.main import main
 from nsde_policy.config import NetworkConfig
 from nsde_policy.deploy.export import export_policy
-from nsde_policy.deploy.export.parity import measure_parity
+from nsde_policy.deploy.export.export import measure_parity
 from nsde_policy.deploy.export.plan_module import PlanTracer
 from nsde_policy.errors import ConfigError, ExportError, GraphError, OutputError
 from nsde_policy.methods.diffusion.model import DiffusionConfig

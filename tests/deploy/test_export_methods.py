@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from nsde_policy.deploy.export import export_policy
+from nsde_policy.deploy.export.formats import RECORD_FILE
 from nsde_policy.deploy.export.plan_module import FixedDraws
-from nsde_policy.deploy.export.torch_export import RECORD_FILE
 from nsde_policy.deploy.runtime.metadata import GraphRecord
 from nsde_policy.methods.bet.model import BehaviourTransformerConfig
 from nsde_policy.methods.flow import StreamingFlowConfig, StreamingFlowSampling

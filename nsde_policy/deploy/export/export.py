@@ -1,23 +1,30 @@
 """Export a policy: trace it, compare the graph with the policy, and only then write the file."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+import torch
+
 from nsde_policy import __version__
 from nsde_policy.config import Sampling
-from nsde_policy.deploy.export import onnx_format, torch_export
-from nsde_policy.deploy.export.parity import RunGraph, measure_parity
+from nsde_policy.deploy.export import formats
 from nsde_policy.deploy.export.plan_module import PlanTracer
-from nsde_policy.deploy.runtime.metadata import GRAPH_FORMAT, GraphRecord
+from nsde_policy.deploy.runtime.metadata import ACTIONS, GRAPH_FORMAT, PATH, STD, GraphRecord
 from nsde_policy.deploy.runtime.onnx_file import add_metadata, graph_sha256
 from nsde_policy.deploy.runtime.policy import first_action_file
-from nsde_policy.errors import ConfigError
+from nsde_policy.errors import ConfigError, ExportError
 from nsde_policy.files import check_writable, replace_file
 from nsde_policy.inference.policy import Policy
 from nsde_policy.run_directory import fingerprint
 
+PARITY_TOLERANCE = 1e-5
+"""Largest allowed difference, in ranges of the demonstrations."""
+STATE_MARGIN = 0.1
+"""States are drawn from the demonstrated range, widened by this fraction on both sides."""
 Format = Literal["onnx", "pt2"]
 
 
@@ -67,13 +74,13 @@ def export_policy(
     Raises:
         ExportError: If the policy cannot be traced or the graph differs from it; nothing is written then.
     """
-    if opset not in onnx_format.OPSETS:
-        first, last = onnx_format.OPSETS[0], onnx_format.OPSETS[-1]
+    if opset not in formats.OPSETS:
+        first, last = formats.OPSETS[0], formats.OPSETS[-1]
         raise ConfigError(f"opset must be from {first} to {last}, got {opset}")
     if cases < 1 or seed < 0:
         raise ConfigError(f"need at least 1 case to compare and a seed >= 0, got {cases} and {seed}")
     if format == "onnx":
-        onnx_format.check_packages()
+        formats.check_packages()
     check_writable(out)
     if out.suffix != f".{format}":
         raise ConfigError(f"the output file of format {format} must be NAME.{format}, got {out}")
@@ -95,7 +102,7 @@ def export_policy(
 
 def _build(
     policy: Policy, tracer: PlanTracer, format: Format, opset: int
-) -> tuple[bytes, GraphRecord, RunGraph]:
+) -> tuple[bytes, GraphRecord, formats.RunGraph]:
     """Return the content of a file, its record, and a function that runs it as loaded from the content."""
     packages = ["torch", "numpy", *(["onnx"] if format == "onnx" else [])]
     versions = [f"nsde_policy {__version__}", *(f"{name} {metadata.version(name)}" for name in packages)]
@@ -111,9 +118,51 @@ def _build(
         made_with=tuple(versions),
     )
     if format == "pt2":
-        content = torch_export.build_pt2(tracer, record)
-        return content, record, torch_export.load_pt2(content)
-    bare = onnx_format.build_onnx(tracer, opset=opset)
+        content = formats.build_pt2(tracer, record)
+        return content, record, formats.load_pt2(content)
+    bare = formats.build_onnx(tracer, opset=opset)
     record = replace(record, graph_sha256=graph_sha256(bare), made_with=(*versions, f"opset {opset}"))
     content = add_metadata(bare, record.to_json())
-    return content, record, onnx_format.load_onnx(content)
+    return content, record, formats.load_onnx(content)
+
+
+def measure_parity(
+    tracer: PlanTracer, run_graph: formats.RunGraph, *, cases: int = 256, seed: int = 0
+) -> float:
+    """Measure the largest difference between a graph and its policy, in ranges of the demonstrations.
+
+    Raises:
+        ExportError: If it exceeds `PARITY_TOLERANCE`.
+    """
+    spec = tracer.spec
+    scale = np.array(spec.high) - np.array(spec.low)
+    scales = {ACTIONS: scale[spec.obs_dim :], PATH: scale, STD: scale[spec.obs_dim :]}
+    worst = 0.0
+    for inputs in _draw_inputs(tracer, cases, seed):
+        expected = tracer.reference(*(torch.from_numpy(values) for values in inputs))
+        found = run_graph(inputs)
+        for name, tensor in zip((ACTIONS, PATH, STD), expected, strict=False):
+            with np.errstate(invalid="ignore"):  # ∞ − ∞ counts as ∞
+                difference = float(np.max(np.abs(found[name] - tensor.numpy()) / scales[name]))
+            worst = max(worst, difference if np.isfinite(difference) else np.inf)
+    if worst > PARITY_TOLERANCE:
+        raise ExportError(
+            f"the exported graph differs from the policy by {worst:.2g} ranges of the demonstrations in "
+            f"{cases} cases, at most {PARITY_TOLERANCE:g} is allowed; nothing was written"
+        )
+    return worst
+
+
+def _draw_inputs(tracer: PlanTracer, cases: int, seed: int) -> Iterator[list[np.ndarray]]:
+    """Draw inputs of the graph: plausible states with history, and noise, all float32."""
+    spec, rng = tracer.spec, np.random.default_rng(seed)
+    low, high, step = (np.array(values) for values in (spec.low, spec.high, spec.increment_std))
+    for _ in range(cases):
+        now = low + (high - low) * rng.uniform(-STATE_MARGIN, 1 + STATE_MARGIN, len(low))
+        before = step * rng.standard_normal((spec.history - 1, len(low)))
+        states = np.concatenate([now[None], now - before.cumsum(0)])
+        noise = (
+            rng.standard_normal(given.shape) if given.kind == "normal" else rng.random(given.shape)
+            for given in tracer.inputs[1:]
+        )
+        yield [np.asarray(values, np.float32) for values in (states, *noise)]

@@ -11,7 +11,6 @@ from nsde_policy.config import Sampling
 from nsde_policy.deploy.runtime.metadata import GraphInput
 from nsde_policy.errors import ExportError
 from nsde_policy.inference.policy import Policy
-from nsde_policy.inference.spec import PolicySpec
 from nsde_policy.methods.base import Draws, PolicyModel
 
 MAX_TRACED_CALLS = 64
@@ -90,8 +89,11 @@ class PlanTracer:
         self.steps = steps
         self.reference = PlanModule(model, steps, chosen, policy.spec.obs_dim)
         self.foresees = model.foresees_states
-        self.inputs = self._find_inputs(policy.spec)
         self.spec = replace(policy.spec, longest_chunk=steps, chunk=min(policy.chunk, steps))
+        draws, shape = RecordingDraws(), (policy.spec.history, policy.spec.obs_dim + policy.spec.act_dim)
+        with torch.no_grad():  # plan once to find the noise that a plan draws
+            model.plan(torch.zeros(1, *shape), steps=steps, draws=draws, sampling=chosen)
+        self.inputs = (GraphInput("states", "states", shape), *draws.inputs)
         self.module: nn.Module = model.fold_for_export(chosen) or self.reference
         self.module.eval().requires_grad_(False)
 
@@ -101,12 +103,3 @@ class PlanTracer:
         middle = 0.5 * (torch.tensor(spec.low) + torch.tensor(spec.high))
         noise = (torch.full(given.shape, 0.5) for given in self.inputs[1:])
         return middle.expand(spec.history, -1).clone(), *noise
-
-    def _find_inputs(self, spec: PolicySpec) -> tuple[GraphInput, ...]:
-        """Plan once to find the noise that a plan draws."""
-        draws = RecordingDraws()
-        shape = (spec.history, spec.obs_dim + spec.act_dim)
-        with torch.no_grad():
-            model, sampling = self.reference.model, self.reference.sampling
-            model.plan(torch.zeros(1, *shape), steps=self.steps, draws=draws, sampling=sampling)
-        return (GraphInput("states", "states", shape), *draws.inputs)

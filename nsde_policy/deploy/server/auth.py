@@ -20,12 +20,10 @@ Log = Callable[..., None]
 
 def is_loopback(host: str) -> bool:
     """Return whether an address accepts connections from this machine only; of host names, only localhost."""
-    if host == "localhost":
-        return True
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return False
+        return host == "localhost"
 
 
 def compare_tokens(expected: str, given: str) -> bool:

@@ -27,28 +27,24 @@ class ServerOptions:
     """Address to listen on; any address except loopback requires a token."""
     port: Annotated[int, Meta(ge=0, le=65535)] = 8765
     """TCP port; 0 picks a free one."""
-    max_message: int = MAX_MESSAGE_BYTES
+    max_message: Annotated[int, Meta(gt=ENVELOPE_BYTES)] = MAX_MESSAGE_BYTES
     """Size limit of a message, bytes."""
     max_clients: Count = 32
     """Largest number of simultaneous connections."""
     max_rate: Positive = 1000.0
     """Messages per second and client; further messages wait."""
     patience_s: Positive = 5.0
-    """Timeout for a client's greeting, ping reply and reads, seconds."""
+    """Timeout for a client's greeting, ping reply and reads, and for the last plan at exit, seconds."""
 
 
 @dataclass(frozen=True)
 class ServeOptions(ServerOptions):
     """Address and limits of a policy server, which are also flags of `nsde-policy serve`."""
 
-    max_message: Annotated[int, Meta(gt=ENVELOPE_BYTES)] = MAX_MESSAGE_BYTES
-    """Size limit of a message, bytes."""
     max_steps: Count = 128
     """Largest number of actions per plan."""
     deadline_s: Positive = 1.0
     """Time limit of a request, queueing included, seconds; a plan that takes longer is answered "late"."""
-    patience_s: Positive = 5.0
-    """Timeout for a client's greeting, ping reply and reads, and for the last plan at exit, seconds."""
 
 
 @dataclass(frozen=True)

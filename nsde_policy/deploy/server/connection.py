@@ -5,7 +5,6 @@ import contextlib
 import errno
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -24,30 +23,19 @@ MAX_FRAGMENTS = 64
 """Largest number of fragments of a message."""
 
 
-@dataclass
-class ConnectionLimiter:
-    """Open sockets of one server; beyond the limit, the oldest that is not an open websocket is closed."""
-
-    max_clients: int
-    buffer: int
-    """Bytes that may wait to be read by one client."""
-    sockets: dict["LimitedConnection", None] = field(default_factory=dict)
-    """The open sockets in order of arrival."""
-
-
 class LimitedConnection(ServerConnection):
     """Server connection that is closed if its client does not read, or sends too many fragments."""
 
-    def __init__(self, limiter: ConnectionLimiter, *args: Any, **options: Any) -> None:
+    def __init__(self, owner: "LimitedServer", *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._limiter, self._fragments = limiter, 0
+        self._owner, self._fragments = owner, 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Count the socket from its first byte; close the oldest half-open one if there are too many."""
+        """Count the socket from its first byte; beyond the limit, close the oldest that is half-open."""
         super().connection_made(transport)
-        sockets = self._limiter.sockets
+        sockets = self._owner.sockets
         sockets[self] = None
-        if len(sockets) > self._limiter.max_clients + HALF_OPEN:
+        if len(sockets) > self._owner.max_sockets:
             oldest = next(each for each in sockets if each.state is not State.OPEN)
             oldest.transport.abort()
             del sockets[oldest]  # at once: `abort` calls `connection_lost` later
@@ -55,12 +43,12 @@ class LimitedConnection(ServerConnection):
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop counting the socket, which is closed."""
         super().connection_lost(exc)
-        self._limiter.sockets.pop(self, None)
+        self._owner.sockets.pop(self, None)
 
     def data_received(self, data: bytes) -> None:
         """Receive bytes; close the connection if too many bytes wait to be read by the client."""
         super().data_received(data)
-        if self.transport.get_write_buffer_size() > self._limiter.buffer:  # pongs that the client never reads
+        if self.transport.get_write_buffer_size() > self._owner.buffer:  # pongs that the client never reads
             self.transport.abort()
 
     def process_event(self, event: Event) -> None:
@@ -83,7 +71,10 @@ class LimitedServer:
     """
 
     def __init__(self, settings: ServerSettings, log: Log, *, buffer: int) -> None:
-        self._log, self._limiter = log, ConnectionLimiter(settings.max_clients, buffer)
+        self._log, self._address, self.buffer = log, settings, buffer
+        self.max_sockets = settings.max_clients + HALF_OPEN
+        self.sockets: dict[LimitedConnection, None] = {}
+        """Open sockets in order of arrival."""
 
     def stop(self) -> None:
         """Close all connections and return from `run`; from any thread."""
@@ -95,7 +86,6 @@ class LimitedServer:
         self,
         handle_client: Callable[[ServerConnection], Awaitable[None]],
         handle_http: Callable[[ServerConnection, Request], Response | None],
-        settings: ServerSettings,
         **options: Any,
     ) -> AsyncIterator[int]:
         """Accept connections within the block, and yield the port.
@@ -103,9 +93,9 @@ class LimitedServer:
         Args:
             handle_client: Runs for each client until its connection ends.
             handle_http: Returns the response to a plain HTTP request, or None to open a websocket.
-            settings: Address and limits.
             options: Further arguments of websockets' `serve`.
         """
+        settings = self._address
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
         self._loop.set_exception_handler(self._log_loop_error)
         logger = logging.Logger("websockets", logging.WARNING)  # not registered: it serves this server only
@@ -123,7 +113,7 @@ class LimitedServer:
                 ping_timeout=settings.patience_s,
                 close_timeout=min(settings.patience_s, 1.0),
                 logger=logger,
-                create_connection=partial(LimitedConnection, self._limiter),  # type: ignore[arg-type]
+                create_connection=partial(LimitedConnection, self),  # type: ignore[arg-type]
                 **options,
             )
         except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name

@@ -67,7 +67,6 @@ class PolicyServer(LimitedServer):
         async with self._listen(
             self._handle_client,
             self._handle_http,
-            self._settings,
             origins=[None],  # web pages may not connect, not even those on this machine
             max_queue=2,
         ) as port:

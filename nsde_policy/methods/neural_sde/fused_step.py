@@ -37,11 +37,6 @@ class Layer(NamedTuple):
     weight: Tensor
     bias: Tensor
 
-    @classmethod
-    def look_up(cls, module: nn.Module) -> Self:
-        """Return the tensors of a module."""
-        return cls(cast(Tensor, module.weight), cast(Tensor, module.bias))
-
     def scale(self, factor: Tensor) -> "Layer":
         """Scale the outputs, in double precision so that folding rounds once."""
         return Layer(self.weight.double() * factor[:, None], self.bias.double() * factor)
@@ -59,10 +54,14 @@ class Weights(NamedTuple):
     @classmethod
     def look_up(cls, networks: SharedTrunk) -> Self:
         """Return the tensors of the networks."""
+
+        def look_up(module: nn.Module) -> Layer:
+            return Layer(cast(Tensor, module.weight), cast(Tensor, module.bias))
+
         trunk, heads = networks.trunk, (networks.drift, networks.log_variance, networks.score)
         has_norms = isinstance(trunk.norms[0], nn.LayerNorm)
-        norms = [Layer.look_up(norm) for norm in trunk.norms] if has_norms else None
-        return cls([Layer.look_up(layer) for layer in trunk.layers], norms, *map(Layer.look_up, heads))
+        norms = [look_up(norm) for norm in trunk.norms] if has_norms else None
+        return cls([look_up(layer) for layer in trunk.layers], norms, *map(look_up, heads))
 
 
 class Units(NamedTuple):
