@@ -108,7 +108,7 @@ class EpisodeRunner:
 
     A plan is requested every `chunk` control periods. Until the first plan arrives, the last command is
     repeated; later plans are requested early enough to follow the one before. Actions whose period has passed
-    when a plan arrives are dropped, as far as the plan is long enough; with a latency of 2 periods:
+    when a plan arrives are dropped, if the plan has actions left; with a latency of 2 periods:
 
         period      0 1 2 3 4 5 6 7 8 9 …
         requested   x               x

@@ -72,7 +72,7 @@ class Units(NamedTuple):
     """Range of the demonstrations."""
     flow: Tensor
     """Factor from f̂ to f."""
-    pull: Tensor | None
+    denoiser_gain: Tensor | None
     """α of the denoiser; None without one."""
     noise_std: Tensor
     diffusion: float
@@ -93,8 +93,8 @@ class FusedStep:
     variance_floor: float
     spread: Tensor
     """Factor that converts ĝ to g."""
-    turns: Tensor
-    """Whether a number of the older states is an angle, ((history − 1)·d,)."""
+    older_is_angle: Tensor
+    """True for columns of older states that are angles, ((history − 1)·d,)."""
     units: Units | None
     """None once they are folded into the weights."""
 
@@ -106,7 +106,7 @@ class FusedStep:
             return None
         if sampling.denoiser not in ("constant", "off"):
             return None
-        pull = sampling.alpha * learned.noise_std.square() / learned.period
+        gain = sampling.alpha * learned.noise_std.square() / learned.period
         return cls(
             layout=layout,
             history=learned.history,
@@ -117,12 +117,12 @@ class FusedStep:
             activation=_ACTIVATION_FUNCTIONS[type(networks.trunk.activation)],
             variance_floor=learned.variance_floor,
             spread=std / math.sqrt(learned.period),
-            turns=layout.is_circular.repeat(learned.history - 1),
+            older_is_angle=layout.is_circular.repeat(learned.history - 1),
             units=Units(
                 low=layout.low,
                 width=layout.high - layout.low,
                 flow=std / learned.period,
-                pull=None if sampling.denoiser == "off" else pull,
+                denoiser_gain=None if sampling.denoiser == "off" else gain,
                 noise_std=learned.noise_std,
                 diffusion=sampling.diffusion,
             ),
@@ -141,13 +141,13 @@ class FusedStep:
     def walk(self, x0: Tensor, noise: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield, for every control period, the state at its end and g at its start, both (rows, d)."""
         dt = torch.full((), self.period, dtype=x0.dtype, device=x0.device) / self.substeps
-        kicks = torch.split((noise * dt.sqrt()).flatten(0, 1), len(x0))
+        noise_steps = torch.split((noise * dt.sqrt()).flatten(0, 1), len(x0))
         x, now = x0, x0[:, : self.layout.dim]
-        for k, kick in enumerate(kicks):
+        for k, noise_step in enumerate(noise_steps):
             drift, diffusion = self._coefficients(x)
             if k % self.substeps == 0:
                 first = diffusion
-            now = torch.addcmul(torch.addcmul(now, drift, dt), diffusion, kick)
+            now = torch.addcmul(torch.addcmul(now, drift, dt), diffusion, noise_step)
             x = self._shift(x, now, dt)
             if (k + 1) % self.substeps == 0:
                 yield now, first
@@ -169,9 +169,9 @@ class FusedStep:
         columns[..., index] = first[..., :n] * gain
         first = torch.cat([columns, first[..., n:]], dim=-1).flatten(1)
         drift = weights.drift.scale(units.flow.double() * dt)
-        if units.pull is not None:
-            pull = weights.score.scale(units.pull.double() / units.noise_std * dt)
-            drift = Layer(drift.weight + pull.weight, drift.bias + pull.bias)
+        if units.denoiser_gain is not None:
+            denoiser = weights.score.scale(units.denoiser_gain.double() / units.noise_std * dt)
+            drift = Layer(drift.weight + denoiser.weight, drift.bias + denoiser.bias)
         return replace(
             self,
             period=float(self.substeps),
@@ -191,8 +191,8 @@ class FusedStep:
         if units is None:  # sqrt(v₀ + e^l) = exp(½ (log v₀ + softplus(l − log v₀))), the formula below
             return drift, (self.variance_floor + log_variance.exp()).sqrt() * self.spread
         drift = drift * units.flow
-        if units.pull is not None:
-            drift = drift + units.pull * (functional.linear(h, *weights.score) / units.noise_std)
+        if units.denoiser_gain is not None:
+            drift = drift + units.denoiser_gain * (functional.linear(h, *weights.score) / units.noise_std)
         floor = math.log(self.variance_floor)
         log_variance = floor + functional.softplus(log_variance - floor)
         return drift, units.diffusion * ((0.5 * log_variance).exp() * self.spread)
@@ -227,7 +227,7 @@ class FusedStep:
         if self.units is None:  # at one solver step per period they arrive there
             return torch.cat([now, newer], dim=-1)
         step = newer - older
-        step = torch.where(self.turns, torch.remainder(step + math.pi, 2 * math.pi) - math.pi, step)
+        step = torch.where(self.older_is_angle, torch.remainder(step + math.pi, 2 * math.pi) - math.pi, step)
         return torch.cat([now, torch.addcmul(older, step / self.period, dt)], dim=-1)
 
 
