@@ -94,7 +94,7 @@ def read(port: int, viewers: int) -> None:
 
     async def viewer(k: int) -> None:
         async with connect(f"ws://127.0.0.1:{port}/live", proxy=None, compression=None) as client:
-            await client.send('{"do":"set","name":"onward","value":1}')
+            await client.send('{"do":"set_control","name":"next_when_solved","value":1}')
             async for _ in client:
                 frames[k] += 1
 
@@ -127,7 +127,7 @@ def measure(seconds: float, rounds: int) -> dict[str, Any]:
             page = browser.new_page(viewport=VIEWPORT)
             page.goto(f"http://127.0.0.1:{port}/")
             page.wait_for_timeout(2000)
-            page.locator("#onward").check()
+            page.locator("#next_when_solved").check()
             server.request("mark")
             drawn = _count_frames(page, seconds)
             found["1"].append({**server.request("mark"), **drawn})

@@ -80,12 +80,12 @@ def take_screenshot(url: str, picture: Picture) -> bytes:
         until(page, "viewer.frame")
         if picture.two:
             page.click("#compare")
-            until(page, "viewer.frame.lanes.length === 2")
+            until(page, "viewer.frame.panels.length === 2")
         page.locator("#speed").fill("4")
-        until(page, "viewer.frame.lanes[0].solved")
+        until(page, "viewer.frame.panels[0].solved")
         page.locator("#speed").fill("1")
         if picture.field:
-            page.locator("#field").check()
+            page.locator("#drift_field").check()
         page.evaluate("document.activeElement.blur(); scrollTo(0, 0)")
         page.wait_for_timeout(500)
         drag(page, picture)
@@ -98,8 +98,8 @@ def take_screenshot(url: str, picture: Picture) -> bytes:
 
 def drag(page: Any, picture: Picture) -> None:
     """Drag the block by its bar and release it."""
-    box = page.locator(".lane canvas").first.bounding_box()
-    x, y = page.evaluate("viewer.lanes[0].pose.slice(2, 4)")
+    box = page.locator(".panel canvas").first.bounding_box()
+    x, y = page.evaluate("viewer.panels[0].pose.slice(2, 4)")
     scale = box["width"] / 512
     at = box["x"] + (x - 15 * 0.7) * scale, box["y"] + (y + 15 * 0.7) * scale
     page.mouse.move(*at)

@@ -49,7 +49,7 @@ class App(abc.ABC):
         """Handle a message; an `NsdePolicyError` is reported to its client and changes nothing."""
         if not isinstance(message, messages.Refresh):
             self._dispatch(message)
-        if not isinstance(message, messages.Hold | messages.Release | messages.Scrub | messages.Aim):
+        if not isinstance(message, messages.Drag | messages.Release | messages.Scrub | messages.MoveAgent):
             self.revision += 1
 
     def state(self) -> dict[str, Any]:

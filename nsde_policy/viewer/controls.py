@@ -14,9 +14,9 @@ RANGES: Mapping[str, tuple[float, float, float]] = {
     "chunk": (1, 32, 1),
     "paths": (0, 64, 1),
     "speed": (0.25, 4.0, 0.25),
-    "field": (0, 1, 1),
-    "together": (0, 1, 1),
-    "onward": (0, 1, 1),
+    "drift_field": (0, 1, 1),
+    "drag_both": (0, 1, 1),
+    "next_when_solved": (0, 1, 1),
 }
 """Lowest value, highest value and step of each slider."""
 SAMPLING_CONTROLS = ("alpha", "diffusion")
@@ -37,11 +37,11 @@ class Controls(BaseConfig):
     """Sampled paths to draw."""
     speed: float = 1.0
     """Simulated seconds per second."""
-    field: bool = False
+    drift_field: bool = False
     """Whether to draw the drift field around the agent."""
-    together: bool = True
+    drag_both: bool = True
     """Whether a drag on one table moves the blocks of both."""
-    onward: bool = False
+    next_when_solved: bool = False
     """Whether to start the next seed after a success."""
 
     @classmethod

@@ -1,16 +1,7 @@
 """HTTP side of the viewer: settings, access checks and the files of the page.
 
-Rules that the page relies on:
-
-- A browser does not tell a page why a websocket handshake failed. So a websocket at /live is accepted and
-  closed at once if the token is wrong (4403 "token": do not retry) or too many clients connect (4503 "full").
-- "solved_s" in each lane of a frame: simulated seconds from the reset to the first success, or null if the
-  displayed period is before it.
-- "latency", in lanes and in the state: null until a plan was made with the current α, diffusion and chunk.
-- While recording, the page sends {"do": "release"} when the pointer leaves the table, the finger is lifted or
-  the page is hidden, and no "aim" until the pointer is back. The phase is then "paused" until the next "aim".
-  A client that disconnects is treated as if it had sent "release".
-- A notice about a message goes to the client that sent it; a notice about the simulation goes to all.
+A browser does not tell a page why a websocket handshake failed. So a websocket at /live is accepted and
+closed at once if the token is wrong (4403 "token": do not retry) or too many clients connect (4503 "full").
 """
 
 import contextlib

@@ -1,10 +1,22 @@
 """JSON messages between the page and the server.
 
-A client names the type of its message in "do": `{"do": "reset", "seed": 100003}` is `Reset(seed=100003)`.
-Types and ranges are checked during parsing; a mismatch raises `ProtocolError`.
+A client names the type of its message in "do": `{"do": "set_control", "name": "alpha", "value": 1}` is
+`SetControl("alpha", 1.0)`. Types and ranges are checked during parsing; a mismatch raises `ProtocolError`.
+
+The server sends the state after every change and a frame after every control period:
+
+- "solved_s" in each panel of a frame: simulated seconds from the reset to the first success, or null if the
+  displayed period is before it.
+- "latency", in panels and in the state: null until a plan was made with the current α, diffusion and chunk.
+- A notice about a message goes to the client that sent it; a notice about the simulation goes to all.
+
+While recording, the page sends "release" when the pointer leaves the table, the finger is lifted or the page
+is hidden, and no "move_agent" until the pointer is back. The phase is then "paused" until the next
+"move_agent". A client that disconnects is treated as if it had sent "release".
 """
 
 import json
+import re
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -17,7 +29,7 @@ MessageType = Literal["state", "frame", "notice"]
 MAX_CLIENT_MESSAGE_BYTES = 1024
 MAX_START_SEED = 2**32 - 1
 """Largest seed of a start; that of the environment's generator."""
-MAX_LANES = 2
+MAX_PANELS = 2
 """Policies that run side by side."""
 
 Seed = Annotated[int, msgspec.Meta(ge=0, le=MAX_START_SEED)]
@@ -30,13 +42,23 @@ def next_seed(seed: int) -> int:
     return (seed + 1) % (MAX_START_SEED + 1)
 
 
-class ClientMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="do", tag=str.lower):
-    """Something that a client asks for."""
+def _make_tag(class_name: str) -> str:
+    """Return a class name in snake case."""
+    return re.sub(r"\B(?=[A-Z])", "_", class_name).lower()
+
+
+class ClientMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="do", tag=_make_tag):
+    """A request of a client."""
+
+    @property
+    def tag(self) -> str:
+        """The type as the client names it, such as "set_control"."""
+        return _make_tag(type(self).__name__)
 
     @property
     def queue_key(self) -> tuple[str, ...]:
         """Of two queued messages with the same key, only the later one is handled."""
-        return (type(self).__name__,)
+        return (self.tag,)
 
 
 class Pause(ClientMessage, frozen=True):
@@ -61,7 +83,7 @@ class Scrub(ClientMessage, frozen=True):
     period: int
 
 
-class Set(ClientMessage, frozen=True):
+class SetControl(ClientMessage, frozen=True):
     """Change a control of `controls.py`."""
 
     name: str
@@ -74,19 +96,19 @@ class Set(ClientMessage, frozen=True):
     @property
     def queue_key(self) -> tuple[str, ...]:
         """Return a key for each control, so that one slider does not replace another."""
-        return ("Set", self.name)
+        return (self.tag, self.name)
 
 
-class Choose(ClientMessage, frozen=True):
+class SelectMethods(ClientMessage, frozen=True):
     """Run these methods side by side, from the same start."""
 
-    lanes: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=MAX_LANES)]
+    methods: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=MAX_PANELS)]
 
 
-class Hold(ClientMessage, frozen=True):
+class Drag(ClientMessage, frozen=True):
     """Drag the block to a pose, or the agent to a position."""
 
-    lane: Annotated[int, msgspec.Meta(ge=0, lt=MAX_LANES)]
+    panel: Annotated[int, msgspec.Meta(ge=0, lt=MAX_PANELS)]
     what: Literal["agent", "block"]
     x: Coordinate
     y: Coordinate
@@ -97,18 +119,18 @@ class Release(ClientMessage, frozen=True):
     """End a drag; while recording, pause."""
 
 
-class Aim(ClientMessage, frozen=True):
+class MoveAgent(ClientMessage, frozen=True):
     """Move the agent to the pointer, while recording."""
 
     x: Coordinate
     y: Coordinate
 
 
-class Take(ClientMessage, frozen=True):
+class StartRecording(ClientMessage, frozen=True):
     """Start recording: the agent follows the pointer."""
 
 
-class Keep(ClientMessage, frozen=True):
+class KeepEpisode(ClientMessage, frozen=True):
     """Append the recorded episode to the store."""
 
 
@@ -125,7 +147,19 @@ class Refresh(ClientMessage, frozen=True):
 
 
 _CLIENT_MESSAGES = (
-    Pause | Step | Reset | Scrub | Set | Choose | Hold | Release | Aim | Take | Keep | Discard | Undo
+    Pause
+    | Step
+    | Reset
+    | Scrub
+    | SetControl
+    | SelectMethods
+    | Drag
+    | Release
+    | MoveAgent
+    | StartRecording
+    | KeepEpisode
+    | Discard
+    | Undo
 )
 _decoder: msgspec.json.Decoder[ClientMessage] = msgspec.json.Decoder(_CLIENT_MESSAGES)
 

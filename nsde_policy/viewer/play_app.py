@@ -9,11 +9,11 @@ from nsde_policy.errors import ConfigError, EnvInputError, ProtocolError
 from nsde_policy.viewer import messages
 from nsde_policy.viewer.app import App
 from nsde_policy.viewer.controls import RANGES, Controls
-from nsde_policy.viewer.policy_runner import Lane, PolicyRunner
+from nsde_policy.viewer.policy_runner import PolicyPanel, PolicyRunner
 from nsde_policy.viewer.simulation import Simulation
 
 REST_PERIODS = 2 * CONTROL_HZ
-"""Control periods that a success is shown before the next seed starts, if `onward` is on."""
+"""Control periods that a success is shown before the next seed starts, if `next_when_solved` is on."""
 _TABLE_DIMS = (5, 2)
 """Numbers in an observation and in an action of Push-T."""
 _PLAN_CONTROLS = ("alpha", "diffusion", "chunk")
@@ -21,7 +21,7 @@ _PLAN_CONTROLS = ("alpha", "diffusion", "chunk")
 
 
 class PlayApp(App):
-    """App of one or two lanes; the first of the `runners` plays first.
+    """App of one or two panels; the first of the `runners` plays first.
 
     A control period waits up to `plan_timeout_s` for a plan before messages are handled again; simulated time
     stands still until the plan is there.
@@ -39,15 +39,15 @@ class PlayApp(App):
                 )
         self._runners = {runner.name: runner for runner in runners}
         self._controls = Controls.from_policy(runners[0].policy)
-        self._lanes = [Lane(runners[0], seed)]
+        self._panels = [PolicyPanel(runners[0], seed)]
         self._rested, self._plan_timeout_s = 0, plan_timeout_s
         self._one_step = False
-        self._drag: messages.Hold | None = None
+        self._drag: messages.Drag | None = None
         self._releasing = self._replan = False
 
     @property
     def _tables(self) -> list[Simulation]:
-        return [lane.simulation for lane in self._lanes]
+        return [panel.simulation for panel in self._panels]
 
     @property
     def hello(self) -> dict[str, Any]:
@@ -72,26 +72,26 @@ class PlayApp(App):
         return 1.0 / (CONTROL_HZ * self._controls.speed)
 
     def state(self) -> dict[str, Any]:
-        """Return controls, lanes, and the coverage of every control period in the history."""
+        """Return controls, panels, and the coverage of every control period in the history."""
         return {
             **super().state(),
             "controls": self._controls.to_dict(),
-            "lanes": [lane.runner.name for lane in self._lanes],
+            "panels": [panel.runner.name for panel in self._panels],
             "latency": {runner.name: runner.latency(self._controls) for runner in self._runners.values()},
         }
 
     def frame(self) -> dict[str, Any]:
-        """Return the control period on display, in every lane."""
-        lanes = [lane.view(self._controls, self._viewed) for lane in self._lanes]
-        return {**super().frame(), "lanes": lanes}
+        """Return the control period on display, in every panel."""
+        panels = [panel.view(self._controls, self._viewed) for panel in self._panels]
+        return {**super().frame(), "panels": panels}
 
     def tick(self) -> bool:
-        """Step every lane; wait if paused or if all are solved."""
+        """Step every panel; wait if paused or if all are solved."""
         if self._paused and self._drag is None and not self._one_step:
             return False
-        if self._drag is None and all(lane.solved for lane in self._lanes):
+        if self._drag is None and all(panel.solved for panel in self._panels):
             self._rested += 1
-            if not self._controls.onward or self._rested < REST_PERIODS:
+            if not self._controls.next_when_solved or self._rested < REST_PERIODS:
                 return False
             self._reset(messages.next_seed(self._tables[0].seed))
             return True
@@ -112,52 +112,53 @@ class PlayApp(App):
             case messages.Scrub(period):
                 self._paused, self._one_step = True, False
                 self._viewed = min(max(period, self._tables[0].first), self._tables[0].last)
-            case messages.Set(name, value):
-                self._set(name, value)
-            case messages.Choose(names):
-                self._choose(names)
-            case messages.Hold():
-                self._hold(message)
+            case messages.SetControl(name, value):
+                self._set_control(name, value)
+            case messages.SelectMethods(names):
+                self._select_methods(names)
+            case messages.Drag():
+                self._start_drag(message)
             case messages.Release():
                 self._releasing = self._drag is not None
             case _:
-                what = type(message).__name__.lower()
-                raise ProtocolError(f"{what!r} is a message for recording: run nsde-policy collect")
+                raise ProtocolError(f"{message.tag!r} is a message for recording: run nsde-policy collect")
 
     def close(self, timeout_s: float) -> bool:
         """Stop planning; return whether running plans ended within the timeout."""
-        for lane in self._lanes:
-            lane.cancel_plan()
+        for panel in self._panels:
+            panel.cancel_plan()
         ends = time.monotonic() + timeout_s
         closed = [each.thread.close(max(0.0, ends - time.monotonic())) for each in self._runners.values()]
         return all(closed)
 
     def _step(self) -> None:
-        """Run one control period in every lane; while a lane is planning, all wait unless a user drags."""
+        """Run one control period in every panel; while a panel is planning, all wait unless a user drags."""
         if self._replan:
-            for lane in self._lanes:
-                lane.forget_plan()
+            for panel in self._panels:
+                panel.forget_plan()
             self._replan = False
         acting = not self._paused or self._one_step
-        planning = [acting and lane.is_planning(self._controls, self._plan_timeout_s) for lane in self._lanes]
+        planning = [
+            acting and panel.is_planning(self._controls, self._plan_timeout_s) for panel in self._panels
+        ]
         if self._drag is None and any(planning):
             return
-        for i, (lane, busy) in enumerate(zip(self._lanes, planning, strict=True)):
-            lane.step(self._drag if self._is_dragged(i) else None, acts=acting and not busy)
+        for i, (panel, busy) in enumerate(zip(self._panels, planning, strict=True)):
+            panel.step(self._drag if self._is_dragged(i) else None, acts=acting and not busy)
         self._rested, self._one_step = 0, False
         if self._releasing:
-            for i, lane in enumerate(self._lanes):
+            for i, panel in enumerate(self._panels):
                 if self._is_dragged(i):
-                    lane.forget_history()
+                    panel.forget_history()
             self._drag, self._releasing = None, False
 
-    def _is_dragged(self, lane: int) -> bool:
-        return self._drag is not None and (self._controls.together or self._drag.lane == lane)
+    def _is_dragged(self, panel: int) -> bool:
+        return self._drag is not None and (self._controls.drag_both or self._drag.panel == panel)
 
-    def _hold(self, drag: messages.Hold) -> None:
+    def _start_drag(self, drag: messages.Drag) -> None:
         """Start or move a drag; if paused, the simulation runs meanwhile, but the policy does not act."""
-        if drag.lane >= len(self._lanes):  # there may have been two when the message was sent
-            raise EnvInputError(f"cannot drag on table {drag.lane}: only one is shown")
+        if drag.panel >= len(self._panels):  # there may have been two when the message was sent
+            raise EnvInputError(f"cannot drag on table {drag.panel}: only one is shown")
         self._continue_from_view()
         self._drag, self._releasing = drag, False
 
@@ -165,9 +166,9 @@ class PlayApp(App):
         """Go back to the control period on display, if it is not the current one."""
         if self._viewed is None:
             return
-        if self._viewed < self._lanes[0].simulation.last:
-            for lane in self._lanes:
-                lane.restore(self._viewed)
+        if self._viewed < self._panels[0].simulation.last:
+            for panel in self._panels:
+                panel.restore(self._viewed)
             self._epoch += 1
             self.revision += 1
         self._viewed = None
@@ -177,24 +178,24 @@ class PlayApp(App):
         self._releasing = self._one_step = False
         self._epoch += 1
         self.revision += 1
-        for lane in self._lanes:
-            lane.reset(seed)
+        for panel in self._panels:
+            panel.reset(seed)
 
-    def _set(self, name: str, value: float) -> None:
+    def _set_control(self, name: str, value: float) -> None:
         self._controls = self._controls.with_value(name, value)
         if name in _PLAN_CONTROLS:
             self._replan = True
             for runner in self._runners.values():
                 runner.plan_s.clear()  # they were measured with other controls
 
-    def _choose(self, names: Sequence[str]) -> None:
+    def _select_methods(self, names: Sequence[str]) -> None:
         for name in names:
             if name not in self._runners:
                 raise ProtocolError(
                     f"unknown method {name!r:.60}; expected one of {', '.join(self._runners)}"
                 )
-        for lane in self._lanes:
-            lane.cancel_plan()
+        for panel in self._panels:
+            panel.cancel_plan()
         seed = self._tables[0].seed
-        self._lanes = [Lane(self._runners[name], seed) for name in names]
+        self._panels = [PolicyPanel(self._runners[name], seed) for name in names]
         self._reset(seed)

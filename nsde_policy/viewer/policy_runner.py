@@ -20,11 +20,11 @@ from nsde_policy.inference.spec import Plan
 from nsde_policy.inference.worker import PlannerThread
 from nsde_policy.viewer.controls import Controls
 from nsde_policy.viewer.forecast import compute_drift_field, sample_fan
-from nsde_policy.viewer.messages import Hold
+from nsde_policy.viewer.messages import Drag
 from nsde_policy.viewer.simulation import Input, Simulation
 
 
-class LanePlan(NamedTuple):
+class PanelPlan(NamedTuple):
     """A plan, the state of the random generator after it, and how long it took."""
 
     plan: Plan
@@ -34,7 +34,7 @@ class LanePlan(NamedTuple):
 
 @dataclass(frozen=True)
 class PolicyRunner:
-    """A loaded policy with the thread that plans for it; several lanes may share it."""
+    """A loaded policy with the thread that plans for it; several panels may share it."""
 
     name: str
     title: str
@@ -45,16 +45,16 @@ class PolicyRunner:
 
     def submit_plan(
         self, history: History, noise: torch.Tensor, chunk: int, sampling: Sampling
-    ) -> Future[LanePlan]:
+    ) -> Future[PanelPlan]:
         """Queue a plan from a copy of `history`, with a random generator in the state `noise`."""
         history = history.copy()
 
-        def plan() -> LanePlan:
+        def plan() -> PanelPlan:
             generator = torch.Generator()
             generator.set_state(noise)
             started = time.perf_counter()
             made = self.policy.plan(history, generator=generator, chunk=chunk, sampling=sampling)
-            return LanePlan(made, generator.get_state(), time.perf_counter() - started)
+            return PanelPlan(made, generator.get_state(), time.perf_counter() - started)
 
         return self.thread.submit(plan)
 
@@ -68,8 +68,8 @@ class PolicyRunner:
 
 
 @dataclass(frozen=True)
-class _Memory:
-    """State of a lane's policy at one control period."""
+class PanelSnapshot:
+    """State of a panel's policy at one control period."""
 
     history: History
     plan: Plan | None
@@ -79,7 +79,7 @@ class _Memory:
     """State of the random generator."""
 
 
-class Lane:
+class PolicyPanel:
     """One policy on one table.
 
     It plays as `nsde-policy eval` does: the same seed gives the same episode until a user interferes.
@@ -87,7 +87,7 @@ class Lane:
 
     def __init__(self, runner: PolicyRunner, seed: int) -> None:
         self.runner, self.policy = runner, runner.policy
-        self._pending: Future[LanePlan] | None = None
+        self._pending: Future[PanelPlan] | None = None
         self.simulation = Simulation(seed)
         self.reset(seed)
 
@@ -95,7 +95,7 @@ class Lane:
         """Start an episode from a seed."""
         self.simulation.reset(seed)
         self._noise = make_generator(seed).get_state()
-        self._memories: dict[int, _Memory] = {}
+        self._snapshots: dict[int, PanelSnapshot] = {}
         self.forget_history()
 
     @property
@@ -108,10 +108,10 @@ class Lane:
         self.cancel_plan()
         self._plan: Plan | None = None
         self._used = 0
-        self._memories[self.simulation.last] = self._memory()
+        self._snapshots[self.simulation.last] = self._snapshot()
 
     def forget_history(self) -> None:
-        """Drop plan and observations, as after a drag, which they do not explain."""
+        """Drop plan and observations, because a drag makes them invalid."""
         self._history = self.policy.spec.new_history()
         self._history.add_observation(self.simulation.now.obs)
         self.forget_plan()
@@ -145,56 +145,56 @@ class Lane:
         self.runner.plan_s.append(made.seconds)
         return False
 
-    def step(self, hold: Hold | None, *, acts: bool = True) -> None:
+    def step(self, drag: Drag | None, *, acts: bool = True) -> None:
         """Run one control period; if the policy does not act, the agent stays or follows a drag."""
-        if hold is None and (self.solved or not acts):
+        if drag is None and (self.solved or not acts):
             self.simulation.advance(Input(None))
         else:
-            target = self._target(hold, acts and not self.solved)
-            dragged = (hold.x, hold.y, hold.angle) if hold and hold.what == "block" else None
+            target = self._target(drag, acts and not self.solved)
+            dragged = (drag.x, drag.y, drag.angle) if drag and drag.what == "block" else None
             self.simulation.advance(Input(target, dragged))
             self._history.add_action(target)
             self._history.add_observation(self.simulation.now.obs)
-        self._memories[self.simulation.last] = self._memory()
-        for dropped in range(min(self._memories), self.simulation.first):
-            del self._memories[dropped]
+        self._snapshots[self.simulation.last] = self._snapshot()
+        for dropped in range(min(self._snapshots), self.simulation.first):
+            del self._snapshots[dropped]
 
     def restore(self, period: int) -> None:
         """Go back to a control period: table, history, plan and random generator."""
         self.cancel_plan()
         self.simulation.restore(period)
-        memory = self._memories[period]
-        self._memories = {k: m for k, m in self._memories.items() if k <= period}
-        self._history, self._plan, self._used = memory.history.copy(), memory.plan, memory.used
-        self._noise = memory.noise
+        snapshot = self._snapshots[period]
+        self._snapshots = {k: kept for k, kept in self._snapshots.items() if k <= period}
+        self._history, self._plan, self._used = snapshot.history.copy(), snapshot.plan, snapshot.used
+        self._noise = snapshot.noise
 
     def view(self, controls: Controls, period: int | None = None) -> dict[str, Any]:
         """Return what to draw of a control period, by default the current one."""
         period = self.simulation.last if period is None else period
-        memory = self._memories[period] if period < self.simulation.last else self._memory()
+        snapshot = self._snapshots[period] if period < self.simulation.last else self._snapshot()
         drawn = self.simulation.describe(period)
         sampling = controls.sampling_for(self.policy)
-        fan = None if drawn["solved"] else sample_fan(self.policy, memory.history, sampling, controls.paths)
-        field = controls.field and compute_drift_field(self.policy, memory.history, sampling)
+        fan = None if drawn["solved"] else sample_fan(self.policy, snapshot.history, sampling, controls.paths)
+        field = controls.drift_field and compute_drift_field(self.policy, snapshot.history, sampling)
         return {
             **drawn,
-            "target": [round(float(v), 1) for v in memory.history.last_action],
-            "plan": np.round(memory.plan.actions[memory.used :], 1).tolist() if memory.plan else [],
+            "target": [round(float(v), 1) for v in snapshot.history.last_action],
+            "plan": np.round(snapshot.plan.actions[snapshot.used :], 1).tolist() if snapshot.plan else [],
             "fan": fan,
             "field": field or None,
             "thinking": self._pending is not None,
             "latency": self.runner.latency(controls),
         }
 
-    def _target(self, hold: Hold | None, acts: bool) -> tuple[float, float]:
+    def _target(self, drag: Drag | None, acts: bool) -> tuple[float, float]:
         """Return the commanded position: of a drag, of the plan, or where the agent is."""
         x, y = self.simulation.now.obs[:2]
-        if hold is not None and hold.what == "agent":
-            x, y = hold.x, hold.y
+        if drag is not None and drag.what == "agent":
+            x, y = drag.x, drag.y
         elif acts and self._plan is not None:
             x, y = self._plan.actions[self._used]
             self._used += 1
         return min(max(float(x), 0.0), SIDE), min(max(float(y), 0.0), SIDE)
 
-    def _memory(self) -> _Memory:
-        return _Memory(self._history.copy(), self._plan, self._used, self._noise)
+    def _snapshot(self) -> PanelSnapshot:
+        return PanelSnapshot(self._history.copy(), self._plan, self._used, self._noise)

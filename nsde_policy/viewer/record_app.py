@@ -47,7 +47,7 @@ class RecordApp(App):
 
     mode = "collect"
     _phase: Phase
-    _aim: tuple[float, float] | None
+    _target: tuple[float, float] | None
 
     def __init__(
         self, collection: Collection, *, seed_start: int, reset_rule: ResetRule = "benchmark"
@@ -66,7 +66,7 @@ class RecordApp(App):
         kept = self._collection.episodes
         return {
             **super().state(),
-            "lanes": ["you"],
+            "panels": ["you"],
             "store": self._collection.path.name,
             "kept": len(kept),
             "solved": sum(each.success for each in kept),
@@ -75,33 +75,33 @@ class RecordApp(App):
 
     def frame(self) -> dict[str, Any]:
         """Return the current control period."""
-        target = [round(v, 1) for v in (self._aim or self._simulation.now.obs[:2].tolist())]
-        lane = {**self._simulation.describe(self._simulation.last), "target": target}
-        return {**super().frame(), "lanes": [lane]}
+        target = [round(v, 1) for v in (self._target or self._simulation.now.obs[:2].tolist())]
+        panel = {**self._simulation.describe(self._simulation.last), "target": target}
+        return {**super().frame(), "panels": [panel]}
 
     def tick(self) -> bool:
         """While recording, record one control period and run it."""
-        if self._phase != "recording" or self._aim is None:
+        if self._phase != "recording" or self._target is None:
             return False
         self._observations.append(self._simulation.now.obs)
-        self._actions.append(self._aim)
-        self._simulation.advance(Input(self._aim))
+        self._actions.append(self._target)
+        self._simulation.advance(Input(self._target))
         if self._simulation.now.solved or len(self._actions) >= MAX_EPISODE_PERIODS:
             self._change_phase("recording", "done")
         return True
 
     def _dispatch(self, message: messages.ClientMessage) -> None:
         match message:
-            case messages.Aim(x, y):
-                self._aim = min(max(x, 0.0), SIDE), min(max(y, 0.0), SIDE)
+            case messages.MoveAgent(x, y):
+                self._target = min(max(x, 0.0), SIDE), min(max(y, 0.0), SIDE)
                 self._change_phase("paused", "recording")
             case messages.Release():
                 self._change_phase("recording", "paused")
-            case messages.Take():
-                if self._aim is not None:
+            case messages.StartRecording():
+                if self._target is not None:
                     self._change_phase("ready", "recording")
-            case messages.Keep():
-                self._keep()
+            case messages.KeepEpisode():
+                self._keep_episode()
             case messages.Discard():
                 self._start_episode(self._simulation.seed)
             case messages.Undo():
@@ -109,15 +109,14 @@ class RecordApp(App):
             case messages.Reset(seed):
                 self._start_episode(seed)
             case _:
-                what = type(message).__name__.lower()
-                raise ProtocolError(f"{what!r} is a message for policies: run nsde-policy play")
+                raise ProtocolError(f"{message.tag!r} is a message for policies: run nsde-policy play")
 
     def _change_phase(self, before: Phase, after: Phase) -> None:
         if self._phase == before:
             self._phase = after
             self.revision += 1
 
-    def _keep(self) -> None:
+    def _keep_episode(self) -> None:
         steps = len(self._actions)
         if steps < MIN_STEPS:
             raise EpisodeError(
@@ -132,6 +131,6 @@ class RecordApp(App):
     def _start_episode(self, seed: int) -> None:
         self._simulation.reset(seed)
         self._epoch += 1
-        self._phase, self._aim = "ready", None
+        self._phase, self._target = "ready", None
         self._observations: list[np.ndarray] = []
         self._actions: list[tuple[float, float]] = []

@@ -173,7 +173,7 @@ class ViewerServer(LimitedServer):
                 except ProtocolError as error:
                     self._send_error(client, error)
                 else:
-                    if isinstance(message, messages.Hold | messages.Aim | messages.Release):
+                    if isinstance(message, messages.Drag | messages.MoveAgent | messages.Release):
                         holds = not isinstance(message, messages.Release)
                     self.simulation.submit(message, report)
                 if client.invalid >= MAX_INVALID_MESSAGES:

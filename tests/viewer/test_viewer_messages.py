@@ -12,20 +12,22 @@ from hypothesis import strategies as st
 from nsde_policy.errors import ProtocolError
 from nsde_policy.viewer.controls import RANGES, Controls
 from nsde_policy.viewer.messages import (
-    Aim,
-    Choose,
     ClientMessage,
-    Hold,
+    Drag,
+    MoveAgent,
     Pause,
     Reset,
-    Set,
+    SelectMethods,
+    SetControl,
     Step,
     parse_message,
 )
 
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
 VALUES = PLAIN | st.lists(PLAIN, max_size=3)
-VERBS = st.sampled_from(["pause", "reset", "scrub", "set", "choose", "hold", "aim", "refresh", "keep", "x"])
+TAGS = st.sampled_from(
+    ["reset", "scrub", "set_control", "select_methods", "drag", "move_agent", "refresh", "x"]
+)
 
 
 @pytest.mark.parametrize(
@@ -34,10 +36,10 @@ VERBS = st.sampled_from(["pause", "reset", "scrub", "set", "choose", "hold", "ai
         ('{"do": "pause", "on": true}', Pause(True)),
         ('{"do": "step"}', Step()),
         ('{"do": "reset", "seed": 7}', Reset(7)),
-        ('{"do": "set", "name": "alpha", "value": 1}', Set("alpha", 1.0)),
-        ('{"do": "choose", "lanes": ["a", "b"]}', Choose(("a", "b"))),
-        ('{"do": "hold", "lane": 0, "what": "block", "x": 1, "y": 2.5}', Hold(0, "block", 1.0, 2.5)),
-        (b'{"do": "aim", "x": 3, "y": 4}', Aim(3.0, 4.0)),
+        ('{"do": "set_control", "name": "alpha", "value": 1}', SetControl("alpha", 1.0)),
+        ('{"do": "select_methods", "methods": ["a", "b"]}', SelectMethods(("a", "b"))),
+        ('{"do": "drag", "panel": 0, "what": "block", "x": 1, "y": 2.5}', Drag(0, "block", 1.0, 2.5)),
+        (b'{"do": "move_agent", "x": 3, "y": 4}', MoveAgent(3.0, 4.0)),
     ],
 )
 def test_valid_messages_are_parsed(text, expected):
@@ -61,17 +63,20 @@ def test_valid_messages_are_parsed(text, expected):
         ('{"do": "reset"}', "seed"),
         ('{"do": "step", "twice": true}', "twice"),
         ('{"do": "pause", "on": 1}', "bool"),
-        ('{"do": "aim", "x": NaN, "y": 0}', "malformed"),
-        ('{"do": "aim", "x": 1e999, "y": 0}', "out of range"),
-        ('{"do": "aim", "x": 1e5, "y": 0}', "<= 10000.0 - at `$.x`"),
-        ('{"do": "aim", "x": 1' + "0" * 400 + ', "y": 0}', "out of range"),
-        ('{"do": "hold", "lane": 0, "what": "wall", "x": 1, "y": 2}', "'wall' - at `$.what`"),
-        ('{"do": "choose", "lanes": ["a", "b", "c"]}', "length <= 2"),
-        ('{"do": "choose", "lanes": []}', "length >= 1"),
-        ('{"do": "set", "name": "gravity", "value": 1}', "unknown control 'gravity'; expected one of alpha"),
-        ('{"do": "set", "name": "__class__", "value": 1}', "unknown control"),
-        ('{"do": "hold", "lane": -1, "what": "block", "x": 1, "y": 2}', ">= 0 - at `$.lane`"),
-        ('{"do": "hold", "lane": 2, "what": "block", "x": 1, "y": 2}', "<= 1 - at `$.lane`"),
+        ('{"do": "move_agent", "x": NaN, "y": 0}', "malformed"),
+        ('{"do": "move_agent", "x": 1e999, "y": 0}', "out of range"),
+        ('{"do": "move_agent", "x": 1e5, "y": 0}', "<= 10000.0 - at `$.x`"),
+        ('{"do": "move_agent", "x": 1' + "0" * 400 + ', "y": 0}', "out of range"),
+        ('{"do": "drag", "panel": 0, "what": "wall", "x": 1, "y": 2}', "'wall' - at `$.what`"),
+        ('{"do": "select_methods", "methods": ["a", "b", "c"]}', "length <= 2"),
+        ('{"do": "select_methods", "methods": []}', "length >= 1"),
+        (
+            '{"do": "set_control", "name": "gravity", "value": 1}',
+            "unknown control 'gravity'; expected one of alpha",
+        ),
+        ('{"do": "set_control", "name": "__class__", "value": 1}', "unknown control"),
+        ('{"do": "drag", "panel": -1, "what": "block", "x": 1, "y": 2}', ">= 0 - at `$.panel`"),
+        ('{"do": "drag", "panel": 2, "what": "block", "x": 1, "y": 2}', "<= 1 - at `$.panel`"),
         (b"\xff\xfe\x00", "malformed"),
     ],
 )
@@ -80,10 +85,10 @@ def test_invalid_messages_raise_an_error_that_says_why(text, expected):
         parse_message(text)
 
 
-FIELDS = st.sampled_from(["seed", "on", "x", "y", "lane", "what", "lanes", "name"])
+FIELDS = st.sampled_from(["seed", "on", "x", "y", "panel", "what", "methods", "name"])
 
 
-@given(st.dictionaries(FIELDS, VALUES, max_size=5), VERBS)
+@given(st.dictionaries(FIELDS, VALUES, max_size=5), TAGS)
 def test_any_json_object_is_parsed_or_raises_protocol_error(values, verb):
     with contextlib.suppress(ProtocolError):  # anything else fails
         assert isinstance(parse_message(json.dumps({**values, "do": verb})), ClientMessage)
@@ -96,7 +101,11 @@ def test_random_bytes_raise_protocol_error(data):
 
 
 def test_queue_key_differs_between_controls():
-    assert Set("alpha", 1).queue_key == Set("alpha", 2).queue_key != Set("speed", 1).queue_key
+    assert (
+        SetControl("alpha", 1).queue_key
+        == SetControl("alpha", 2).queue_key
+        != SetControl("speed", 1).queue_key
+    )
 
 
 @pytest.mark.parametrize("name", list(RANGES))

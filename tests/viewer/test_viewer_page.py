@@ -53,14 +53,14 @@ def open_viewer(seen: MonitoredPage, viewer: RunningViewer) -> None:
     wait_until(seen.page, "!!viewer.frame && viewer.drawn > 3")
 
 
-def to_screen(page: "Page", x: float, y: float, lane: int = 0) -> tuple[float, float]:
+def to_screen(page: "Page", x: float, y: float, panel: int = 0) -> tuple[float, float]:
     """Convert a point of the table to screen pixels."""
-    box = page.locator(".lane canvas").nth(lane).bounding_box()
+    box = page.locator(".panel canvas").nth(panel).bounding_box()
     assert box is not None
     return box["x"] + x * box["width"] / 512, box["y"] + y * box["height"] / 512
 
 
-SETTLED = "drag === null && viewer.lanes[0].pose.join() === viewer.frame.lanes[0].trail.at(-1).join()"
+SETTLED = "drag === null && viewer.panels[0].pose.join() === viewer.frame.panels[0].trail.at(-1).join()"
 """JavaScript: the page draws the newest pose, not one between two frames or under the pointer."""
 
 
@@ -83,10 +83,10 @@ def drag(page: "Page", start: tuple[float, float], end: tuple[float, float]) -> 
     page.mouse.up()
 
 
-def block_point(page: "Page", lane: int = 0) -> tuple[float, float]:
+def block_point(page: "Page", panel: int = 0) -> tuple[float, float]:
     """Return a point on the bar of the block."""
     x, y = page.evaluate(
-        f"(([x, y, a]) => [x - 15 * Math.sin(a), y + 15 * Math.cos(a)])(viewer.lanes[{lane}].pose.slice(2))"
+        f"(([x, y, a]) => [x - 15 * Math.sin(a), y + 15 * Math.cos(a)])(viewer.panels[{panel}].pose.slice(2))"
     )
     return x, y
 
@@ -94,10 +94,10 @@ def block_point(page: "Page", lane: int = 0) -> tuple[float, float]:
 def hover_handle(page: "Page") -> tuple[list[float], tuple[float, float]]:
     """Move the pointer to the handle of the block, until it lies still there; return block and handle."""
     for _ in range(200):
-        x, y, angle = page.evaluate("viewer.lanes[0].pose.slice(2)")
+        x, y, angle = page.evaluate("viewer.panels[0].pose.slice(2)")
         handle = x - 141 * math.sin(angle), y + 141 * math.cos(angle)
         page.mouse.move(*to_screen(page, *handle))
-        if page.evaluate(f"{SETTLED} && viewer.lanes[0].canvas.style.cursor === 'grab'"):
+        if page.evaluate(f"{SETTLED} && viewer.panels[0].canvas.style.cursor === 'grab'"):
             return [x, y, angle], handle
         page.wait_for_timeout(50)
     pytest.fail("the handle could not be grabbed")
@@ -112,7 +112,7 @@ def test_page_loads_and_the_policy_runs(page: "Page"):
         """() => {
             let last, pose;
             const look = () => {
-                const [now, drawn] = [viewer.frame.last, viewer.lanes[0].pose.join()];
+                const [now, drawn] = [viewer.frame.last, viewer.panels[0].pose.join()];
                 if (now === last && drawn !== pose) viewer.interpolates = true;
                 [last, pose] = [now, drawn];
                 requestAnimationFrame(look);
@@ -121,8 +121,8 @@ def test_page_loads_and_the_policy_runs(page: "Page"):
         }"""
     )
     wait_until(page, "viewer.interpolates")
-    assert len(page.evaluate("viewer.frame.lanes[0].fan.paths")) == 24
-    assert "ms to plan 8 actions" in page.locator(".lane .sub").inner_text()
+    assert len(page.evaluate("viewer.frame.panels[0].fan.paths")) == 24
+    assert "ms to plan 8 actions" in page.locator(".panel .sub").inner_text()
     assert float(page.locator("#latency tr td").nth(2).inner_text()) > 0
 
 
@@ -131,9 +131,10 @@ def test_agent_is_drawn_where_the_frame_says(page: "Page"):
     wait_until_paused(page)
     colour, agent = page.evaluate(
         """() => {
-            const lane = viewer.lanes[0], at = lane.pose.slice(0, 2).map((v) => Math.round(v * lane.scale));
+            const panel = viewer.panels[0];
+            const at = panel.pose.slice(0, 2).map((v) => Math.round(v * panel.scale));
             const css = getComputedStyle(document.documentElement).getPropertyValue("--agent").trim();
-            return [css, [...lane.ctx.getImageData(...at, 1, 1).data].slice(0, 3)];
+            return [css, [...panel.ctx.getImageData(...at, 1, 1).data].slice(0, 3)];
         }"""
     )
     assert "#" + "".join(f"{c:02x}" for c in agent) == colour
@@ -141,36 +142,36 @@ def test_agent_is_drawn_where_the_frame_says(page: "Page"):
 
 def test_policy_recovers_after_the_block_is_dragged_away(page: "Page"):
     slide(page, "speed", 4)
-    wait_until(page, "viewer.frame.lanes[0].solved", 240)
+    wait_until(page, "viewer.frame.panels[0].solved", 240)
     assert "solved in" in page.locator(".score span").inner_text()
     x, y = block_point(page)
     drag(page, (x, y), (x + 100, y - 70))
-    wait_until(page, "viewer.frame.lanes[0].coverage < 0.6")
-    wait_until(page, "viewer.frame.lanes[0].coverage > 0.8", 300)
+    wait_until(page, "viewer.frame.panels[0].coverage < 0.6")
+    wait_until(page, "viewer.frame.panels[0].coverage > 0.8", 300)
 
 
 def test_agent_can_be_dragged(page: "Page"):
     page.click("#pause")
     wait_until_paused(page)
-    agent = page.evaluate("viewer.lanes[0].pose.slice(0, 2)")
+    agent = page.evaluate("viewer.panels[0].pose.slice(0, 2)")
     page.mouse.move(*to_screen(page, *agent))
     page.mouse.down()
     page.mouse.move(*to_screen(page, 60, 450), steps=8)
-    wait_until(page, "Math.hypot(viewer.lanes[0].pose[0] - 60, viewer.lanes[0].pose[1] - 450) < 8")
+    wait_until(page, "Math.hypot(viewer.panels[0].pose[0] - 60, viewer.panels[0].pose[1] - 450) < 8")
     page.mouse.up()
     page.click("#pause")
-    wait_until(page, "Math.hypot(viewer.lanes[0].pose[0] - 60, viewer.lanes[0].pose[1] - 450) > 20")
+    wait_until(page, "Math.hypot(viewer.panels[0].pose[0] - 60, viewer.panels[0].pose[1] - 450) > 20")
 
 
 def test_wheel_and_handle_turn_the_block(page: "Page"):
     page.keyboard.press("Space")
     wait_until_paused(page)
-    before = page.evaluate("viewer.lanes[0].pose[4]")
+    before = page.evaluate("viewer.panels[0].pose[4]")
     page.mouse.move(*to_screen(page, *block_point(page)))
     for _ in range(6):
         page.mouse.wheel(0, 60)
         page.wait_for_timeout(30)
-    wait_until(page, f"Math.abs(Math.sin(viewer.lanes[0].pose[4] - {before})) > 0.3")
+    wait_until(page, f"Math.abs(Math.sin(viewer.panels[0].pose[4] - {before})) > 0.3")
     (x, y, angle), handle = hover_handle(page)
     page.mouse.down()
     page.mouse.move(
@@ -178,13 +179,13 @@ def test_wheel_and_handle_turn_the_block(page: "Page"):
     )
     page.wait_for_timeout(150)
     page.mouse.up()
-    wait_until(page, f"Math.sin({angle} - viewer.frame.lanes[0].trail.at(-1)[4]) > 0.3")
-    cx, cy = page.evaluate("viewer.frame.lanes[0].trail.at(-1).slice(2, 4)")
+    wait_until(page, f"Math.sin({angle} - viewer.frame.panels[0].trail.at(-1)[4]) > 0.3")
+    cx, cy = page.evaluate("viewer.frame.panels[0].trail.at(-1).slice(2, 4)")
     assert math.hypot(cx - x, cy - y) < 60, "it was turned, not moved"
 
 
 def test_sliders_change_the_controls(page: "Page"):
-    wide = "Math.max(...viewer.frame.lanes[0].fan.sigma.flat())"
+    wide = "Math.max(...viewer.frame.panels[0].fan.sigma.flat())"
     slide(page, "diffusion", 0)
     wait_until(page, f"viewer.state.controls.diffusion === 0 && {wide} === 0")
     slide(page, "diffusion", 3)
@@ -192,11 +193,11 @@ def test_sliders_change_the_controls(page: "Page"):
     slide(page, "alpha", 1.5)
     wait_until(page, "viewer.state.controls.alpha === 1.5")
     slide(page, "paths", 40)
-    wait_until(page, "viewer.frame.lanes[0].fan.paths.length === 40")
+    wait_until(page, "viewer.frame.panels[0].fan.paths.length === 40")
     slide(page, "chunk", 2)
-    wait_until(page, "viewer.frame.lanes[0].latency.actions === 2")
-    page.locator("#field").check()
-    wait_until(page, "viewer.frame.lanes[0].field.length > 20")
+    wait_until(page, "viewer.frame.panels[0].latency.actions === 2")
+    page.locator("#drift_field").check()
+    wait_until(page, "viewer.frame.panels[0].field.length > 20")
     assert page.locator("#alpha").locator("xpath=..").locator("output").inner_text() == "1.50"
 
 
@@ -240,27 +241,27 @@ def test_the_largest_seed_is_accepted(page: "Page"):
 
 def test_space_pauses_after_any_click(page: "Page"):
     page.click("#theme")
-    page.click("label:has(#onward)")
-    wait_until(page, "viewer.state.controls.onward")
+    page.click("label:has(#next_when_solved)")
+    wait_until(page, "viewer.state.controls.next_when_solved")
     theme = page.evaluate("document.documentElement.dataset.theme")
     page.keyboard.press("Space")
     wait_until(page, "viewer.state.paused")
     assert page.evaluate("document.documentElement.dataset.theme") == theme
-    assert page.evaluate("viewer.state.controls.onward")
+    assert page.evaluate("viewer.state.controls.next_when_solved")
     page.locator("#theme").focus()  # focused with the keyboard, it is a button
     page.keyboard.press("Space")
     assert page.evaluate("document.documentElement.dataset.theme") != theme
 
 
 def test_tables_fill_the_page_without_scrolling(page: "Page"):
-    box = page.locator(".lane canvas").bounding_box()
+    box = page.locator(".panel canvas").bounding_box()
     assert box is not None
     assert box["width"] > 700
     page.click("#compare")
-    wait_until(page, "viewer.frame?.lanes.length === 2 && viewer.lanes.length === 2")
+    wait_until(page, "viewer.frame?.panels.length === 2 && viewer.panels.length === 2")
     top, bottom = page.evaluate(
         "[document.querySelector('.timeline').getBoundingClientRect().top,"
-        " Math.min(...viewer.lanes.map((lane) => lane.canvas.getBoundingClientRect().bottom))]"
+        " Math.min(...viewer.panels.map((panel) => panel.canvas.getBoundingClientRect().bottom))]"
     )
     assert top - bottom < 24
     assert page.evaluate("document.documentElement.scrollHeight") <= DESKTOP["height"]
@@ -311,7 +312,7 @@ def test_solve_time_is_the_same_for_a_client_that_joins_later(
     browser: "Browser", viewer: RunningViewer, page: "Page"
 ):
     slide(page, "speed", 4)
-    wait_until(page, "viewer.frame.lanes[0].solved", 240)
+    wait_until(page, "viewer.frame.panels[0].solved", 240)
     later = open_page(browser.new_context(viewport=DESKTOP))
     open_viewer(later, viewer)
     words = later.page.locator(".score span").inner_text()
@@ -329,7 +330,7 @@ def test_a_recording_survives_keys_and_seed_input(browser: "Browser", tmp_path: 
         page = seen.page
         open_viewer(seen, viewer_server)
         assert page.locator("#live").inner_text() == "ready"
-        x, y = page.evaluate("viewer.lanes[0].pose.slice(0, 2)")
+        x, y = page.evaluate("viewer.panels[0].pose.slice(0, 2)")
         page.mouse.move(*to_screen(page, x, y))
         wait_until(page, "viewer.state.phase === 'recording'")
         assert page.locator("#live").inner_text() == "recording at 10 Hz"
@@ -348,9 +349,9 @@ def test_a_recording_survives_keys_and_seed_input(browser: "Browser", tmp_path: 
         page.mouse.move(5, 5)
         wait_until(page, "viewer.state.phase === 'paused'")
         assert page.locator("#live").inner_text() == "paused"
-        box = page.locator(".lane canvas").bounding_box()
+        box = page.locator(".panel canvas").bounding_box()
         assert box is not None
-        x, y = page.evaluate("viewer.lanes[0].pose.slice(0, 2)")
+        x, y = page.evaluate("viewer.panels[0].pose.slice(0, 2)")
         corner = (500, 500) if math.hypot(x - 500, y - 500) > 60 else (10, 10)
         page.mouse.move(*to_screen(page, *corner))
         page.wait_for_timeout(300)
@@ -376,17 +377,17 @@ def test_strip_scrubs_back_and_play_continues_from_there(page: "Page"):
 
 def test_two_methods_run_side_by_side(page: "Page"):
     page.click("#compare")
-    wait_until(page, "viewer.state.lanes.length === 2 && viewer.frame?.lanes.length === 2")
-    assert page.evaluate("viewer.state.lanes") == ["shipped", "neighbours"]
-    assert page.locator(".lane canvas").count() == 2
+    wait_until(page, "viewer.state.panels.length === 2 && viewer.frame?.panels.length === 2")
+    assert page.evaluate("viewer.state.panels") == ["shipped", "neighbours"]
+    assert page.locator(".panel canvas").count() == 2
     wait_until(page, "viewer.frame.last > 20")
-    poses = page.evaluate("viewer.frame.lanes.map((lane) => lane.trail.at(-1).join())")
+    poses = page.evaluate("viewer.frame.panels.map((panel) => panel.trail.at(-1).join())")
     assert poses[0] != poses[1]
-    assert page.evaluate("viewer.frame.lanes.map((lane) => lane.latency.ms > 0)") == [True, True]
-    page.locator(".lane select").first.select_option("neighbours")
-    wait_until(page, "viewer.state.lanes[0] === 'neighbours'")
+    assert page.evaluate("viewer.frame.panels.map((panel) => panel.latency.ms > 0)") == [True, True]
+    page.locator(".panel select").first.select_option("neighbours")
+    wait_until(page, "viewer.state.panels[0] === 'neighbours'")
     page.keyboard.press("s")
-    wait_until(page, "viewer.state.lanes.length === 1")
+    wait_until(page, "viewer.state.panels.length === 1")
 
 
 def test_page_reports_a_lost_server_and_reconnects(browser: "Browser", methods: list[PolicyRunner]):
@@ -395,9 +396,9 @@ def test_page_reports_a_lost_server_and_reconnects(browser: "Browser", methods: 
     with run_viewer(PlayApp(methods, seed=SEED)) as first:
         open_viewer(seen, first)
         seen.page.evaluate("window.sameDocument = true")
-        table = seen.page.locator(".lane canvas").bounding_box()
+        table = seen.page.locator(".panel canvas").bounding_box()
     assert wait_until(seen.page, "!document.getElementById('banner').hidden")
-    assert seen.page.locator(".lane canvas").bounding_box() == table, "the banner must not move the page"
+    assert seen.page.locator(".panel canvas").bounding_box() == table, "the banner must not move the page"
     wait_until(seen.page, "getComputedStyle(document.querySelector('main')).opacity < 0.5")
     assert "reconnecting" in seen.page.locator("#banner").inner_text()
     seen.page.click("#retry")
@@ -415,7 +416,7 @@ def test_phone_layout_has_no_horizontal_scrolling(browser: "Browser", viewer: Ru
     open_viewer(seen, viewer)
     page = seen.page
     page.tap("#compare")
-    wait_until(page, "viewer.state.lanes.length === 2")
+    wait_until(page, "viewer.state.panels.length === 2")
     assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
     assert page.evaluate("document.documentElement.dataset.theme") == theme
     page.tap("#theme")
@@ -427,7 +428,7 @@ def test_phone_layout_has_no_horizontal_scrolling(browser: "Browser", viewer: Ru
         ".map(([id, box]) => [id, box.width, box.height])"
     )
     assert small == [], "too small for a finger"
-    tops = page.evaluate("viewer.lanes.map((lane) => lane.canvas.getBoundingClientRect().toJSON())")
+    tops = page.evaluate("viewer.panels.map((panel) => panel.canvas.getBoundingClientRect().toJSON())")
     assert tops[1]["top"] > tops[0]["bottom"], "one above the other"
     assert min(box["width"] for box in tops) > 340
     assert page.locator(".button kbd").first.is_hidden()
@@ -464,7 +465,7 @@ def test_touch_drags_the_block_without_scrolling(browser: "Browser", viewer: Run
         page.wait_for_timeout(30)
     finger("touchEnd")
     wait_until(
-        page, "(([, , x, y]) => Math.hypot(x - 120, y - 400) < 60)(viewer.frame.lanes[0].trail.at(-1))"
+        page, "(([, , x, y]) => Math.hypot(x - 120, y - 400) < 60)(viewer.frame.panels[0].trail.at(-1))"
     )
     assert page.evaluate("scrollY") == scrolled
     context.close()

@@ -23,14 +23,14 @@ from nsde_policy.errors import DemoError, EpisodeError, ProtocolError
 from nsde_policy.inference.policy import Policy
 from nsde_policy.viewer import record_app
 from nsde_policy.viewer.messages import (
-    Aim,
     ClientMessage,
     Discard,
-    Keep,
+    KeepEpisode,
+    MoveAgent,
     Pause,
     Release,
     Reset,
-    Take,
+    StartRecording,
     Undo,
     encode_message,
 )
@@ -59,10 +59,10 @@ def test_an_episode_holds_observations_and_pointer_positions(tmp_path: Path):
     with open_collection(tmp_path / "d.zarr") as collection:
         app = RecordApp(collection, seed_start=START)
         assert run(app, 5)["phase"] == "ready"
-        run(app, Aim(100.0, 120.0), Take(), 3, Aim(600.0, 40.0), 4)
+        run(app, MoveAgent(100.0, 120.0), StartRecording(), 3, MoveAgent(600.0, 40.0), 4)
         assert run(app)["phase"] == "recording"
         encode_message(app.frame())
-        assert run(app, Keep())["kept"] == 1
+        assert run(app, KeepEpisode())["kept"] == 1
     demos = load_demonstrations(tmp_path / "d.zarr")
     env = PushTEnv()
     obs, _ = env.reset(seed=START)
@@ -73,16 +73,16 @@ def test_an_episode_holds_observations_and_pointer_positions(tmp_path: Path):
 
 
 def test_keep_goes_to_the_next_seed_discard_repeats_it_undo_goes_back(tmp_path: Path):
-    moved: tuple[ClientMessage | int, ...] = (Aim(200.0, 200.0), Take(), 4)
+    moved: tuple[ClientMessage | int, ...] = (MoveAgent(200.0, 200.0), StartRecording(), 4)
     with open_collection(tmp_path / "d.zarr") as collection:
         app = RecordApp(collection, seed_start=7)
-        assert run(app, *moved, Keep())["seed"] == 8
+        assert run(app, *moved, KeepEpisode())["seed"] == 8
         assert run(app, *moved, Discard())["seed"] == 8
-        assert run(app, *moved, Keep(), *moved, Keep())["kept"] == 3
+        assert run(app, *moved, KeepEpisode(), *moved, KeepEpisode())["kept"] == 3
         undone = run(app, *moved, Undo())
         assert (undone["kept"], undone["seed"], undone["phase"]) == (2, 9, "ready")
         assert run(app, Reset(500))["seed"] == 500
-        run(app, *moved, Keep())
+        run(app, *moved, KeepEpisode())
     with open_collection(tmp_path / "d.zarr") as collection:
         app = RecordApp(collection, seed_start=7)
         assert [kept.seed for kept in collection.episodes] == [7, 8, 500]
@@ -93,9 +93,9 @@ def test_an_episode_ends_at_the_time_limit(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(record_app, "MAX_EPISODE_PERIODS", 20)
     with open_collection(tmp_path / "d.zarr") as collection:
         app = RecordApp(collection, seed_start=3)
-        assert run(app, Aim(10.0, 10.0), Take(), 50)["phase"] == "done"
+        assert run(app, MoveAgent(10.0, 10.0), StartRecording(), 50)["phase"] == "done"
         assert app.frame()["last"] == 20
-        run(app, Keep())
+        run(app, KeepEpisode())
         assert collection.episodes[0].success is False
         assert 0 <= collection.episodes[0].max_reward < 1
 
@@ -105,14 +105,14 @@ def test_recording_pauses_while_the_pointer_is_away(tmp_path: Path):
         app = RecordApp(collection, seed_start=3)
         run(app, Release())
         assert run(app)["phase"] == "ready"
-        run(app, Aim(200.0, 200.0), Take(), 4)
+        run(app, MoveAgent(200.0, 200.0), StartRecording(), 4)
         before = app.revision
         assert run(app, Release(), 30)["phase"] == "paused"
         assert (app.frame()["last"], app.revision > before) == (4, True)
         before = app.revision
-        assert run(app, Aim(220.0, 200.0), 3)["phase"] == "recording"
+        assert run(app, MoveAgent(220.0, 200.0), 3)["phase"] == "recording"
         assert app.revision > before
-        run(app, Release(), 30, Keep())
+        run(app, Release(), 30, KeepEpisode())
     assert load_demonstrations(tmp_path / "d.zarr").act.tolist() == [[200, 200]] * 4 + [[220, 200]] * 3
 
 
@@ -122,22 +122,22 @@ def test_recording_pauses_when_its_client_disconnects_and_another_continues(tmp_
         run_viewer(RecordApp(collection, seed_start=3)) as viewer_server,
     ):
         with viewer_server.connect() as client:
-            send(client, "aim", x=90, y=90)
-            send(client, "take")
+            send(client, "move_agent", x=90, y=90)
+            send(client, "start_recording")
             receive(client, "state", lambda message: message["phase"] == "recording")
         with viewer_server.connect() as client:
             receive(client, "state", lambda message: message["phase"] == "paused")
-            send(client, "aim", x=90, y=90)
+            send(client, "move_agent", x=90, y=90)
             receive(client, "state", lambda message: message["phase"] == "recording")
 
 
 def test_seeds_wrap_around_and_no_episode_is_kept_twice(tmp_path: Path):
-    moved: tuple[ClientMessage | int, ...] = (Aim(200.0, 200.0), Take(), 4)
+    moved: tuple[ClientMessage | int, ...] = (MoveAgent(200.0, 200.0), StartRecording(), 4)
     with open_collection(tmp_path / "d.zarr") as collection:
         app = RecordApp(collection, seed_start=2**32 - 1)
-        assert run(app, *moved, Keep())["seed"] == 0
+        assert run(app, *moved, KeepEpisode())["seed"] == 0
         with pytest.raises(EpisodeError, match="move first"):
-            app.handle(Keep())
+            app.handle(KeepEpisode())
         assert [kept.seed for kept in collection.episodes] == [2**32 - 1]
         assert run(RecordApp(collection, seed_start=5))["seed"] == 0
 
@@ -145,11 +145,11 @@ def test_seeds_wrap_around_and_no_episode_is_kept_twice(tmp_path: Path):
 def test_an_episode_without_steps_cannot_be_kept(tmp_path: Path):
     with open_collection(tmp_path / "d.zarr") as collection:
         app = RecordApp(collection, seed_start=3)
-        for early in ((), (Take(),), (Aim(1.0, 1.0), Take(), 1)):
+        for early in ((), (StartRecording(),), (MoveAgent(1.0, 1.0), StartRecording(), 1)):
             run(app, *early)
             before = app.revision
             with pytest.raises(EpisodeError, match="move first"):
-                app.handle(Keep())
+                app.handle(KeepEpisode())
             assert app.revision == before
         with pytest.raises(EpisodeError, match="no episode"):
             app.handle(Undo())
@@ -180,9 +180,9 @@ def keep_one(port: int, held: int) -> None:
     """Record and keep an episode, then start recording the next."""
     with connect(f"ws://127.0.0.1:{port}/live", proxy=None) as client:
         assert receive(client, "state")["kept"] == held
-        for then in ("keep", None):
-            send(client, "aim", x=90, y=90)
-            send(client, "take")
+        for then in ("keep_episode", None):
+            send(client, "move_agent", x=90, y=90)
+            send(client, "start_recording")
             receive(client, "frame", lambda message: message["last"] > 4)
             if then:
                 send(client, then)
@@ -215,14 +215,14 @@ def test_kept_episodes_survive_a_kill_while_recording(tmp_path: Path):
 
 def lead(page: "Page", seconds: float) -> None:
     """Bring the pointer to the agent, then push the block as the example does."""
-    seen = "viewer.frame.lanes[0].trail.at(-1).slice(0, 2).join()"
-    drawn = f"viewer.lanes[0].pose.slice(0, 2).join() === {seen}"
+    seen = "viewer.frame.panels[0].trail.at(-1).slice(0, 2).join()"
+    drawn = f"viewer.panels[0].pose.slice(0, 2).join() === {seen}"
     wait_until(page, f"viewer.frame.epoch === viewer.state.epoch && {drawn}")
-    page.mouse.move(*to_screen(page, *page.evaluate("viewer.lanes[0].pose.slice(0, 2)")))
+    page.mouse.move(*to_screen(page, *page.evaluate("viewer.panels[0].pose.slice(0, 2)")))
     wait_until(page, "viewer.state.phase === 'recording'")
     ends = time.monotonic() + seconds
     while time.monotonic() < ends and page.evaluate("viewer.state.phase") == "recording":
-        target = pusher(np.array(page.evaluate("viewer.lanes[0].pose")))
+        target = pusher(np.array(page.evaluate("viewer.panels[0].pose")))
         page.mouse.move(*to_screen(page, *np.clip(target, 2, 510)))
         page.wait_for_timeout(60)
 

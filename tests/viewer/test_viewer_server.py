@@ -23,7 +23,7 @@ from nsde_policy.errors import ConfigError, DemoError
 from nsde_policy.viewer.app import App
 from nsde_policy.viewer.http import ViewerSettings
 from nsde_policy.viewer.launch import load_runners, make_settings
-from nsde_policy.viewer.messages import ClientMessage, Set
+from nsde_policy.viewer.messages import ClientMessage, SetControl
 from nsde_policy.viewer.play_app import PlayApp
 from nsde_policy.viewer.simulation import Simulation
 from tests.helpers.policy_servers import wait_until
@@ -233,10 +233,10 @@ def test_client_receives_hello_state_and_frames(viewer: RunningViewer):
         assert state["seed"] == SEED
         first = receive(client, "frame")
         later = receive(client, "frame", lambda m: m["last"] > first["last"])  # a message also causes a frame
-        assert len(later["lanes"][0]["trail"]) == 10
+        assert len(later["panels"][0]["trail"]) == 10
         send(client, "reset", seed=5)
         assert receive(client, "state", lambda m: m["seed"] == 5)
-        send(client, "set", name="alpha", value=2.5)
+        send(client, "set_control", name="alpha", value=2.5)
         assert receive(client, "state", lambda m: m["controls"]["alpha"] == 2.5)
 
 
@@ -248,7 +248,7 @@ def test_changes_of_one_client_reach_all_clients(viewer: RunningViewer):
 
 def test_a_rejected_message_is_answered_with_a_notice(viewer: RunningViewer):
     with viewer.connect() as client:
-        send(client, "choose", lanes=["unknown"])
+        send(client, "select_methods", methods=["unknown"])
         assert "shipped" in receive(client, "notice")["text"]
         assert receive(client, "frame")
 
@@ -256,7 +256,7 @@ def test_a_rejected_message_is_answered_with_a_notice(viewer: RunningViewer):
 def test_notice_goes_only_to_the_client_that_caused_it(viewer: RunningViewer):
     with viewer.connect() as asked, viewer.connect() as other:
         receive(other, "frame")
-        send(asked, "choose", lanes=["unknown"])
+        send(asked, "select_methods", methods=["unknown"])
         assert receive(asked, "notice")
         send(other, "pause", on=True)
         while (message := json.loads(other.recv(timeout=20)))["type"] != "state" or not message["paused"]:
@@ -266,10 +266,10 @@ def test_notice_goes_only_to_the_client_that_caused_it(viewer: RunningViewer):
 def test_drag_ends_when_its_client_disconnects(viewer: RunningViewer):
     with viewer.connect() as client:
         receive(client, "frame")
-        send(client, "hold", lane=0, what="agent", x=20, y=20)
-        receive(client, "frame", lambda m: m["lanes"][0]["target"] == [20, 20])
+        send(client, "drag", panel=0, what="agent", x=20, y=20)
+        receive(client, "frame", lambda m: m["panels"][0]["target"] == [20, 20])
     with viewer.connect() as client:
-        assert receive(client, "frame", lambda m: m["lanes"][0]["target"] != [20, 20])
+        assert receive(client, "frame", lambda m: m["panels"][0]["target"] != [20, 20])
 
 
 # Slow, hostile or too many clients
@@ -292,9 +292,9 @@ def test_few_invalid_messages_are_ignored_and_many_disconnect(viewer: RunningVie
 def test_repeated_rejected_messages_disconnect(viewer: RunningViewer):
     with viewer.connect() as client:
         for _ in range(9):
-            send(client, "choose", lanes=["unknown"])
+            send(client, "select_methods", methods=["unknown"])
             assert "unknown method" in receive(client, "notice")["text"]
-        client.send('{"do": "set", "name": "gravity", "value": 1}')
+        client.send('{"do": "set_control", "name": "gravity", "value": 1}')
         assert is_disconnected(client)
     (left,) = viewer.wait_for("left")
     assert "gravity" in left["why"]
@@ -466,11 +466,11 @@ def test_message_queue_holds_one_message_per_key():
         simulation = viewer_server.server.simulation
         simulation.stop()
         for value in range(1000):
-            simulation.submit(Set("alpha", value))
-            simulation.submit(Set("speed", value))
+            simulation.submit(SetControl("alpha", value))
+            simulation.submit(SetControl("speed", value))
         assert [command for command, _ in simulation._queue.values()] == [
-            Set("alpha", 999),
-            Set("speed", 999),
+            SetControl("alpha", 999),
+            SetControl("speed", 999),
         ]
 
 

@@ -50,19 +50,19 @@ function onHello(message) {
 }
 
 function onState(message) {
-  const rebuild = !state || state.epoch !== message.epoch || state.lanes.join() !== message.lanes.join();
+  const rebuild = !state || state.epoch !== message.epoch || state.panels.join() !== message.panels.join();
   state = message;
-  if (rebuild) buildLanes();
-  lanes.forEach((lane, i) => {
-    lane.coverage = new Map(state.coverage[i].map((value, k) => [state.first + k, value]));
+  if (rebuild) buildPanels();
+  panels.forEach((panel, i) => {
+    panel.coverage = new Map(state.coverage[i].map((value, k) => [state.first + k, value]));
   });
   showState();
 }
 
 addEventListener("themechange", loadColours);
 loadColours();
-sizeObserver.observe($("lanes"));
+sizeObserver.observe($("panels"));
 sizeObserver.observe($("strip"));
-addEventListener("resize", () => { if (hello && lanes.length) resize(); });
+addEventListener("resize", () => { if (hello && panels.length) resize(); });
 connect();
 requestAnimationFrame(draw);

@@ -1,5 +1,5 @@
 "use strict";
-// Everything around the tables: buttons, sliders, keys, legend, planning times, the recording panel.
+// Everything around the tables: buttons, sliders, keys, legend, planning times, the recording card.
 
 /* ---- mode, state and notices ---- */
 
@@ -48,16 +48,16 @@ function onNotice({ text }) {
 const legendCard = $("legend-card"), wideScreen = matchMedia("(min-width: 1021px) and (min-height: 560px) and (min-aspect-ratio: 3/2)");
 /** Show the legend of what is drawn; beside the table if there is room. */
 function showLegend() {
-  const sde = state.lanes.map((name) => !!methodOf(name)?.sde), play = hello.mode === "play";
+  const sde = state.panels.map((name) => !!methodOf(name)?.sde), play = hello.mode === "play";
   const shown = {
-    two: lanes.length === 2, play, sde: play && sde.includes(true) && state.controls.paths > 0,
-    field: play && sde.includes(true) && state.controls.field, plan: play && (sde.includes(false) || !state.controls.paths),
+    two: panels.length === 2, play, sde: play && sde.includes(true) && state.controls.paths > 0,
+    field: play && sde.includes(true) && state.controls.drift_field, plan: play && (sde.includes(false) || !state.controls.paths),
   };
   for (const row of legendCard.querySelectorAll("[data-for]")) row.hidden = !shown[row.dataset.for];
-  const parent = lanes.length === 1 && wideScreen.matches ? lanes[0].element.querySelector("header") : $("panel");
+  const parent = panels.length === 1 && wideScreen.matches ? panels[0].element.querySelector("header") : $("controls");
   if (legendCard.parentElement !== parent) parent.append(legendCard);
 }
-wideScreen.addEventListener("change", () => { if (state && lanes.length) showLegend(); });
+wideScreen.addEventListener("change", () => { if (state && panels.length) showLegend(); });
 
 function showPaused(paused) {
   $("pause-icon").setAttribute("d", paused ? "M7 4.500l13 7.500-13 7.500z" : "M6 5h4v14H6zM14 5h4v14h-4z");
@@ -106,7 +106,7 @@ function buildSliders() {
       const input = label.querySelector("input");
       input.addEventListener("input", () => {
         showSlider(input, format);
-        send({ do: "set", name, value: Number(input.value) });
+        send({ do: "set_control", name, value: Number(input.value) });
       });
       return label;
     }));
@@ -119,7 +119,7 @@ function showSlider(input, format) {
 }
 
 function showControls() {
-  const sde = state.lanes.some((name) => methodOf(name)?.sde);
+  const sde = state.panels.some((name) => methodOf(name)?.sde);
   for (const [name, , format, sdeOnly] of [...SLIDERS.policy, ...SLIDERS.view]) {
     const input = $(name);
     if (document.activeElement !== input || !input.matches(":active")) input.value = state.controls[name];
@@ -130,7 +130,7 @@ function showControls() {
 }
 
 for (const box of document.querySelectorAll("[data-control]")) {
-  box.addEventListener("change", () => send({ do: "set", name: box.dataset.control, value: Number(box.checked) }));
+  box.addEventListener("change", () => send({ do: "set_control", name: box.dataset.control, value: Number(box.checked) }));
 }
 
 /* ---- actions of buttons and keys ---- */
@@ -148,16 +148,16 @@ const actions = {
   reset: () => send({ do: "reset", seed: state.seed }),
   next: () => send({ do: "reset", seed: (state.seed + 1) % (MAX_SEED + 1) }),
   compare: () => {
-    const [first, second] = state.lanes, other = hello.methods.find((m) => m.name !== first) ?? hello.methods[0];
-    send({ do: "choose", lanes: second ? [first] : [first, other.name] });
+    const [first, second] = state.panels, other = hello.methods.find((m) => m.name !== first) ?? hello.methods[0];
+    send({ do: "select_methods", methods: second ? [first] : [first, other.name] });
   },
-  keep: () => send({ do: "keep" }),
+  keep: () => send({ do: "keep_episode" }),
   discard: () => send({ do: "discard" }),
   undo: () => { if (!refuseWhileRecording()) send({ do: "undo" }); },
-  field: () => send({ do: "set", name: "field", value: Number(!state.controls.field) }),
+  field: () => send({ do: "set_control", name: "drift_field", value: Number(!state.controls.drift_field) }),
   method: () => {
-    const names = hello.methods.map((m) => m.name), k = names.indexOf(state.lanes[0]);
-    send({ do: "choose", lanes: [names[(k + 1) % names.length], ...state.lanes.slice(1)] });
+    const names = hello.methods.map((m) => m.name), k = names.indexOf(state.panels[0]);
+    send({ do: "select_methods", methods: [names[(k + 1) % names.length], ...state.panels.slice(1)] });
   },
   back: () => frame && send({ do: "scrub", period: frame.at - 1 }),
   forward: () => frame && send({ do: "scrub", period: frame.at + 1 }),

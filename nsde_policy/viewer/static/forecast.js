@@ -7,7 +7,7 @@ const HEAT_LEVELS = 7, FADE_STEPS = 4;   // colours of the σ scale; steps in wh
 const sigmaScale = { top: null };
 
 function updateSigmaScale() {
-  const values = frame.lanes.flatMap((lane) => lane.fan?.sigma.flat() ?? []).sort((a, b) => a - b);
+  const values = frame.panels.flatMap((panel) => panel.fan?.sigma.flat() ?? []).sort((a, b) => a - b);
   if (!values.length) return;
   const p95 = Math.max(values[Math.floor(0.95 * (values.length - 1))], 0.5);
   sigmaScale.top = sigmaScale.top === null ? p95 : mix(sigmaScale.top, p95, 0.04);
@@ -19,8 +19,8 @@ const heatOf = (sigma) => clamp(sigma / sigmaScale.top, 0, 1);
 const heatIndex = (heat) => Math.round((HEAT_LEVELS - 1) * heat);
 
 /** Interpolate between the fans of the last two frames: a path has the same noise in both. */
-function currentFan(lane) {
-  const a = lane.previous?.fan, b = lane.data?.fan;
+function currentFan(panel) {
+  const a = panel.previous?.fan, b = panel.data?.fan;
   if (!a || !b || a === b || a.paths.length !== b.paths.length) return b ?? null;
   const share = clamp(playhead.at - (playhead.latest - 1), 0, 1);
   const between = (p, q) => p.map((row, i) => row.map((value, k) => mix(value, q[i][k], share)));
@@ -41,8 +41,8 @@ function makeSpot([r, g, b]) {
 }
 
 /** Draw σ along every path on a small canvas and enlarge it: cheaper than a blur filter. */
-function drawHeat(context, lane, fan) {
-  const layer = lane.heat, small = layer.getContext("2d"), scale = layer.width / scene.side;
+function drawHeat(context, panel, fan) {
+  const layer = panel.heat, small = layer.getContext("2d"), scale = layer.width / scene.side;
   small.clearRect(0, 0, layer.width, layer.width);
   const share = Math.min(1, 10 / fan.paths.length);
   fan.paths.forEach((path, n) => {

@@ -20,18 +20,18 @@ function isInside(points, x, y) {
 }
 
 /** Convert the position of an event to table pixels. */
-function toTable(lane, event) {
-  const box = lane.canvas.getBoundingClientRect();
+function toTable(panel, event) {
+  const box = panel.canvas.getBoundingClientRect();
   return [(event.clientX - box.left) * scene.side / box.width, (event.clientY - box.top) * scene.side / box.height];
 }
 
 /** Convert screen pixels to table pixels for fingers; a mouse needs no margin. */
-const fingerReach = (lane, pixels) => (coarsePointer.matches ? pixels * scene.side / lane.canvas.clientWidth : 0);
+const fingerReach = (panel, pixels) => (coarsePointer.matches ? pixels * scene.side / panel.canvas.clientWidth : 0);
 
 /** Return what lies at a point: "agent", "handle", "block" or null. */
-function hitTest(lane, x, y) {
-  if (!lane.pose) return null;
-  const [ax, ay] = lane.pose, block = lane.pose.slice(2), [hx, hy] = handleOf(block), reach = fingerReach(lane, 24);
+function hitTest(panel, x, y) {
+  if (!panel.pose) return null;
+  const [ax, ay] = panel.pose, block = panel.pose.slice(2), [hx, hy] = handleOf(block), reach = fingerReach(panel, 24);
   if (Math.hypot(x - ax, y - ay) < Math.max(scene.radius + 6, reach)) return "agent";
   if (Math.hypot(x - hx, y - hy) < Math.max(15, reach)) return "handle";
   return isInside(scene.corners(block), x, y) ? "block" : null;
@@ -64,33 +64,33 @@ function throttle(action) {
 
 /* ---- dragging ---- */
 
-const sendHold = throttle(() => {
+const sendDrag = throttle(() => {
   if (!drag || drag.released) return;
   const [x, y, angle] = drag.what === "block" ? drag.pose : [drag.x, drag.y, 0];
   send({
-    do: "hold", lane: drag.lane.index, what: drag.what,
+    do: "drag", panel: drag.panel.index, what: drag.what,
     x: clamp(x, -999, 999), y: clamp(y, -999, 999), angle: angleBetween(0, angle),
   });
 });
 
-function startDrag(lane, event) {
-  const [x, y] = toTable(lane, event), what = hitTest(lane, x, y);
+function startDrag(panel, event) {
+  const [x, y] = toTable(panel, event), what = hitTest(panel, x, y);
   if (!what || drag) return;
   event.preventDefault();
-  lane.canvas.setPointerCapture(event.pointerId);
-  drag = { lane, id: event.pointerId, what: what === "agent" ? "agent" : "block", x, y, pose: lane.pose.slice(2), handle: what === "handle" };
-  sendHold(true);
+  panel.canvas.setPointerCapture(event.pointerId);
+  drag = { panel, id: event.pointerId, what: what === "agent" ? "agent" : "block", x, y, pose: panel.pose.slice(2), handle: what === "handle" };
+  sendDrag(true);
 }
 
-function moveDrag(lane, event) {
-  const [x, y] = toTable(lane, event);
+function moveDrag(panel, event) {
+  const [x, y] = toTable(panel, event);
   if (drag?.id !== event.pointerId) {
-    const what = hitTest(lane, x, y);
-    lane.hover = what === "block" || what === "handle" || (lane.hover && isInside(scene.corners(lane.pose.slice(2)), x, y));
-    lane.canvas.style.cursor = what ? "grab" : "default";
+    const what = hitTest(panel, x, y);
+    panel.hover = what === "block" || what === "handle" || (panel.hover && isInside(scene.corners(panel.pose.slice(2)), x, y));
+    panel.canvas.style.cursor = what ? "grab" : "default";
     return;
   }
-  lane.canvas.style.cursor = "grabbing";
+  panel.canvas.style.cursor = "grabbing";
   if (drag.what === "block") {
     const [cx, cy] = centreOf(drag.pose);
     if (drag.handle || event.shiftKey) {
@@ -98,7 +98,7 @@ function moveDrag(lane, event) {
     } else drag.pose = clampPose([drag.pose[0] + x - drag.x, drag.pose[1] + y - drag.y, drag.pose[2]]);
   }
   Object.assign(drag, { x, y });
-  sendHold(false);
+  sendDrag(false);
 }
 
 function endDrag(ended) {
@@ -107,62 +107,62 @@ function endDrag(ended) {
   setTimeout(() => { if (drag === ended) drag = null; }, RELEASE_MS);
 }
 
-function turnByWheel(lane, event) {
-  const [x, y] = toTable(lane, event), holding = drag && drag.id !== null && drag.what === "block";
-  if (!holding && hitTest(lane, x, y) !== "block") return;
+function turnByWheel(panel, event) {
+  const [x, y] = toTable(panel, event), holding = drag && drag.id !== null && drag.what === "block";
+  if (!holding && hitTest(panel, x, y) !== "block") return;
   event.preventDefault();
   const angle = clamp(event.deltaY, -60, 60) * 0.004;
-  if (holding) { drag.pose = clampPose(rotatePose(drag.pose, angle)); sendHold(true); return; }
-  const pose = clampPose(rotatePose(drag?.pose ?? lane.pose.slice(2), angle));
-  const turned = drag = { lane, id: null, what: "block", x, y, pose };
-  sendHold(true);
-  clearTimeout(lane.wheelTimer);
-  lane.wheelTimer = setTimeout(() => endDrag(turned), 160);
+  if (holding) { drag.pose = clampPose(rotatePose(drag.pose, angle)); sendDrag(true); return; }
+  const pose = clampPose(rotatePose(drag?.pose ?? panel.pose.slice(2), angle));
+  const turned = drag = { panel, id: null, what: "block", x, y, pose };
+  sendDrag(true);
+  clearTimeout(panel.wheelTimer);
+  panel.wheelTimer = setTimeout(() => endDrag(turned), 160);
 }
 
 /* ---- recording: the agent follows once the pointer has reached it ---- */
 
 let pointer = null, pointerAway = false;
-const sendAim = throttle(() => {
-  const { lane, x, y } = pointer;
-  if (!lane.pose || !state) return;
-  const near = Math.hypot(x - lane.pose[0], y - lane.pose[1]) < Math.max(scene.radius + 8, fingerReach(lane, 32));
+const sendTarget = throttle(() => {
+  const { panel, x, y } = pointer;
+  if (!panel.pose || !state) return;
+  const near = Math.hypot(x - panel.pose[0], y - panel.pose[1]) < Math.max(scene.radius + 8, fingerReach(panel, 32));
   if (pointerAway && state.phase !== "ready" && !near) return;  // wait at the agent, so that no jump is recorded
   pointerAway = false;
-  send({ do: "aim", x: clamp(x, 0, scene.side), y: clamp(y, 0, scene.side) });
-  if (state.phase === "ready" && near) send({ do: "take" });
+  send({ do: "move_agent", x: clamp(x, 0, scene.side), y: clamp(y, 0, scene.side) });
+  if (state.phase === "ready" && near) send({ do: "start_recording" });
 });
 
-function aim(lane, event, immediately) {
-  const [x, y] = toTable(lane, event);
-  pointer = { lane, x, y };
-  sendAim(immediately);
+function followPointer(panel, event, immediately) {
+  const [x, y] = toTable(panel, event);
+  pointer = { panel, x, y };
+  sendTarget(immediately);
 }
 
 /** Pause recording: the pointer left the table, the finger was lifted or the page is hidden. */
-function stopAiming() {
+function pauseRecording() {
   if (hello?.mode !== "collect" || pointerAway) return;
-  sendAim.cancel();
+  sendTarget.cancel();
   pointerAway = true;
   send({ do: "release" });
 }
-document.addEventListener("visibilitychange", () => { if (document.hidden) stopAiming(); });
+document.addEventListener("visibilitychange", () => { if (document.hidden) pauseRecording(); });
 
-function addPointerHandlers(lane) {
-  const { canvas } = lane, collecting = () => hello.mode === "collect";
+function addPointerHandlers(panel) {
+  const { canvas } = panel, collecting = () => hello.mode === "collect";
   canvas.addEventListener("touchstart", (event) => {    // a finger scrolls the page unless it holds something
-    if (collecting() || hitTest(lane, ...toTable(lane, event.changedTouches[0]))) event.preventDefault();
+    if (collecting() || hitTest(panel, ...toTable(panel, event.changedTouches[0]))) event.preventDefault();
   }, { passive: false });
-  canvas.addEventListener("pointerdown", (event) => (collecting() ? aim(lane, event, true) : startDrag(lane, event)));
-  canvas.addEventListener("pointermove", (event) => (collecting() ? aim(lane, event, false) : moveDrag(lane, event)));
+  canvas.addEventListener("pointerdown", (event) => (collecting() ? followPointer(panel, event, true) : startDrag(panel, event)));
+  canvas.addEventListener("pointermove", (event) => (collecting() ? followPointer(panel, event, false) : moveDrag(panel, event)));
   for (const type of ["pointerup", "pointercancel"]) {
     canvas.addEventListener(type, (event) => {
-      if (collecting() && event.pointerType !== "mouse") stopAiming();
+      if (collecting() && event.pointerType !== "mouse") pauseRecording();
       if (drag?.id !== event.pointerId) return;
-      sendHold(true);
+      sendDrag(true);
       endDrag(drag);
     });
   }
-  canvas.addEventListener("wheel", (event) => { if (!collecting()) turnByWheel(lane, event); }, { passive: false });
-  canvas.addEventListener("pointerleave", () => { lane.hover = false; stopAiming(); });
+  canvas.addEventListener("wheel", (event) => { if (!collecting()) turnByWheel(panel, event); }, { passive: false });
+  canvas.addEventListener("pointerleave", () => { panel.hover = false; pauseRecording(); });
 }

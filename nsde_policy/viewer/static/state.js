@@ -8,14 +8,14 @@ const MAX_SEED = 2 ** 32 - 1;
 
 let hello = null, state = null, frame = null;
 let scene = null;                        // shapes of the table, from `hello`
-let lanes = [];                          // one for each table on the page
-let drag = null;                         // {lane, what, ...} while the pointer holds something
+let panels = [];                          // one for each table on the page
+let drag = null;                         // {panel, what, ...} while the pointer holds something
 
 window.viewer = {                        // for tests and for the browser's console
   drawn: 0,
   get state() { return state; },
   get frame() { return frame; },
-  get lanes() { return lanes; },
+  get panels() { return panels; },
 };
 
 const methodOf = (name) => hello.methods?.find((method) => method.name === name);

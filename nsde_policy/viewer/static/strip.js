@@ -16,9 +16,9 @@ function drawStrip() {
   context.fillStyle = colours.soft;
   drawThreshold(context, y(hello.success), width);
   drawTimeAxis(context, x, { first, span, width, height, foot });
-  for (const lane of lanes) drawCoverage(context, lane, x, y);
+  for (const panel of panels) drawCoverage(context, panel, x, y);
   scene.drawLine(context, [[x(at), 2], [x(at), foot]], { stroke: colours.ink, lineWidth: 1.5 });
-  scene.drawCircle(context, x(at), y(lanes[0].coverage.get(at) ?? 0), 4, { fill: colours.card, stroke: colours.ink, lineWidth: 1.5 });
+  scene.drawCircle(context, x(at), y(panels[0].coverage.get(at) ?? 0), 4, { fill: colours.card, stroke: colours.ink, lineWidth: 1.5 });
   const seconds = (at / hello.hz).toFixed(1);
   $("clock").textContent = `${seconds} s`;
   strip.setAttribute("aria-valuemin", first);
@@ -49,16 +49,16 @@ function drawTimeAxis(context, x, { first, span, width, height, foot }) {
   paintPath(context, { stroke: colours.line });
 }
 
-function drawCoverage(context, lane, x, y) {
-  const known = [...lane.coverage].sort((a, b) => a[0] - b[0]).map(([period, value]) => [x(period), y(value)]);
+function drawCoverage(context, panel, x, y) {
+  const known = [...panel.coverage].sort((a, b) => a[0] - b[0]).map(([period, value]) => [x(period), y(value)]);
   if (!known.length) return;
-  const colour = colourOf(lane), two = lanes.length === 2;
+  const colour = colourOf(panel), two = panels.length === 2;
   if (!two) {
     const area = [...known, [known.at(-1)[0], y(0)], [known[0][0], y(0)]];
     scene.drawLine(context, area, { fill: colour, fillAlpha: 0.1 });
   }
   // The second line is dashed: where both coincide, both can be seen.
-  scene.drawLine(context, known, { stroke: colour, lineWidth: two && !lane.index ? 2.6 : 2, dash: lane.index ? [6, 6] : [] });
+  scene.drawLine(context, known, { stroke: colour, lineWidth: two && !panel.index ? 2.6 : 2, dash: panel.index ? [6, 6] : [] });
 }
 
 function scrubTo(event) {

@@ -1,5 +1,5 @@
 "use strict";
-// The tables ("lanes"): one per policy, with its canvas, its header and playback between two frames.
+// The panels: one per policy, with its canvas, its header and playback between two frames.
 
 let colours = {};
 function loadColours() {
@@ -9,42 +9,42 @@ function loadColours() {
   colours.heat = Array.from({ length: HEAT_LEVELS }, (_, i) => cold.map((c, k) => Math.round(mix(c, hot[k], i / (HEAT_LEVELS - 1)))));
   colours.spots = colours.heat.map(makeSpot);
   colours.shade = (alpha) => `rgba(${colours.shadow}, ${alpha})`;
-  for (const lane of lanes) lane.background = null;
+  for (const panel of panels) panel.background = null;
   stripChanged = true;
 }
-const colourOf = (lane) => (lane.index ? colours.second : colours.agent);
+const colourOf = (panel) => (panel.index ? colours.second : colours.agent);
 
 /* ---- building ---- */
 
-function buildLanes() {
-  const box = $("lanes");
-  box.dataset.count = state.lanes.length;
-  $("compare").setAttribute("aria-pressed", state.lanes.length === 2);
-  if (hello.mode === "play") $("together-row").hidden = state.lanes.length < 2;
-  lanes = state.lanes.map((name, i) => {
-    const old = box.children[i]?.lane;
-    const lane = old?.name === name ? old : makeLane(name, i);
-    return Object.assign(lane, { samples: [], coverage: new Map(), data: null, previous: null });
+function buildPanels() {
+  const box = $("panels");
+  box.dataset.count = state.panels.length;
+  $("compare").setAttribute("aria-pressed", state.panels.length === 2);
+  if (hello.mode === "play") $("drag-both-row").hidden = state.panels.length < 2;
+  panels = state.panels.map((name, i) => {
+    const old = box.children[i]?.panel;
+    const panel = old?.name === name ? old : makePanel(name, i);
+    return Object.assign(panel, { samples: [], coverage: new Map(), data: null, previous: null });
   });
-  box.replaceChildren(...lanes.map((lane) => lane.element));
+  box.replaceChildren(...panels.map((panel) => panel.element));
   frame = null;
   resize();
 }
 
-function makeLane(name, index) {
+function makePanel(name, index) {
   const element = document.createElement("article");
-  element.className = "lane";
+  element.className = "panel";
   element.innerHTML = `<header><div><div class="pick"><i class="swatch"></i></div><div class="sub"></div></div>
     <div class="grow"></div><div class="score"><b>–</b><span>coverage</span></div></header>
     <div class="frame"><canvas role="img"></canvas></div>`;
   element.querySelector(".pick").append(makeTitle(name, index));
   const canvas = element.querySelector("canvas"), heat = document.createElement("canvas");
   heat.width = heat.height = 160;
-  const lane = { name, index, element, canvas, heat, ctx: canvas.getContext("2d") };
-  element.lane = lane;
-  addPointerHandlers(lane);
+  const panel = { name, index, element, canvas, heat, ctx: canvas.getContext("2d") };
+  element.panel = panel;
+  addPointerHandlers(panel);
   sizeObserver.observe(canvas.parentElement);
-  return lane;
+  return panel;
 }
 
 /** Return the title of a table: a menu if there are several methods. */
@@ -58,7 +58,7 @@ function makeTitle(name, index) {
   select.setAttribute("aria-label", `Method of table ${index + 1}`);
   select.append(...hello.methods.map((m) => new Option(m.title, m.name, false, m.name === name)));
   select.onchange = () => {
-    send({ do: "choose", lanes: state.lanes.map((old, i) => (i === index ? select.value : old)) });
+    send({ do: "select_methods", methods: state.panels.map((old, i) => (i === index ? select.value : old)) });
     select.blur();
   };
   return select;
@@ -71,13 +71,13 @@ const PHASE_TEXTS = {
   done: "solved: keep or discard the episode",
 };
 
-function showLane(lane) {
-  const { data } = lane, score = lane.element.querySelector(".score"), percent = Math.round(100 * data.coverage);
+function showPanel(panel) {
+  const { data } = panel, score = panel.element.querySelector(".score"), percent = Math.round(100 * data.coverage);
   score.dataset.solved = data.solved;
   score.querySelector("b").textContent = `${percent} %`;
   score.querySelector("span").textContent = !data.solved ? "coverage" : data.solved_s == null ? "solved" : `solved in ${data.solved_s.toFixed(1)} s`;
-  showStatus(lane, lane.element.querySelector(".sub"));
-  lane.canvas.setAttribute("aria-label", `Table ${lane.index + 1}: ${percent} percent of the goal is covered${data.solved ? ", solved" : ""}`);
+  showStatus(panel, panel.element.querySelector(".sub"));
+  panel.canvas.setAttribute("aria-label", `Table ${panel.index + 1}: ${percent} percent of the goal is covered${data.solved ? ", solved" : ""}`);
 }
 
 function showStatus({ data, name }, place) {
@@ -101,20 +101,20 @@ function showStatus({ data, name }, place) {
 const playhead = { at: 0, latest: 0, arrived: 0, last: performance.now() };
 
 function onFrame(message) {
-  if (!state || message.epoch !== state.epoch || message.lanes.length !== lanes.length) return;
+  if (!state || message.epoch !== state.epoch || message.panels.length !== panels.length) return;
   const before = frame;
   frame = message;
   const jump = !before || before.epoch !== frame.epoch || frame.at !== frame.last || before.at > frame.at;
-  frame.lanes.forEach((data, i) => {
-    const lane = lanes[i], n = data.trail.length;
-    if (jump) lane.samples = [];
-    data.trail.forEach((pose, k) => lane.samples.push([frame.at - 1 + (k + 1) / n, pose]));
-    lane.samples.splice(0, lane.samples.length - 60);
-    lane.previous = jump ? data : lane.data ?? data;
-    lane.data = data;
-    if (frame.at === frame.last) lane.coverage.set(frame.last, data.coverage);
-    for (const k of lane.coverage.keys()) if (k > frame.last || k < frame.first) lane.coverage.delete(k);
-    showLane(lane);
+  frame.panels.forEach((data, i) => {
+    const panel = panels[i], n = data.trail.length;
+    if (jump) panel.samples = [];
+    data.trail.forEach((pose, k) => panel.samples.push([frame.at - 1 + (k + 1) / n, pose]));
+    panel.samples.splice(0, panel.samples.length - 60);
+    panel.previous = jump ? data : panel.data ?? data;
+    panel.data = data;
+    if (frame.at === frame.last) panel.coverage.set(frame.last, data.coverage);
+    for (const k of panel.coverage.keys()) if (k > frame.last || k < frame.first) panel.coverage.delete(k);
+    showPanel(panel);
   });
   updateSigmaScale();
   if (jump) playhead.at = frame.at;
@@ -134,8 +134,8 @@ function movePlayhead(now) {
 }
 
 /** Return agent and block at a time, interpolated between the steps of the physics. */
-function poseAt(lane, at) {
-  const { samples } = lane;
+function poseAt(panel, at) {
+  const { samples } = panel;
   if (!samples.length) return null;
   let k = samples.length - 1;
   while (k > 0 && samples[k][0] > at) k--;
@@ -145,17 +145,17 @@ function poseAt(lane, at) {
 
 /* ---- drawing ---- */
 
-const sizeObserver = new ResizeObserver(() => { if (hello && lanes.length) resize(); });
+const sizeObserver = new ResizeObserver(() => { if (hello && panels.length) resize(); });
 function resize() {
   const ratio = pixelRatio();
-  const boxes = lanes.map((lane) => lane.canvas.parentElement.getBoundingClientRect());
+  const boxes = panels.map((panel) => panel.canvas.parentElement.getBoundingClientRect());
   const side = Math.max(120, Math.floor(Math.min(...boxes.flatMap((box) => [box.width, box.height]))));
-  for (const lane of lanes) {
-    lane.canvas.style.width = lane.canvas.style.height = `${side}px`;
-    lane.canvas.width = lane.canvas.height = Math.round(side * ratio);
-    lane.scale = lane.canvas.width / scene.side;
-    lane.element.querySelector("header").style.maxWidth = `${side}px`;
-    lane.background = null;
+  for (const panel of panels) {
+    panel.canvas.style.width = panel.canvas.style.height = `${side}px`;
+    panel.canvas.width = panel.canvas.height = Math.round(side * ratio);
+    panel.scale = panel.canvas.width / scene.side;
+    panel.element.querySelector("header").style.maxWidth = `${side}px`;
+    panel.background = null;
   }
   const strip = $("strip"), box = strip.getBoundingClientRect();
   strip.width = Math.round(box.width * ratio);
@@ -164,11 +164,11 @@ function resize() {
 }
 
 /** Draw what does not move, once per size and theme: walls, dots, goal. */
-function makeBackground(lane) {
+function makeBackground(panel) {
   const layer = document.createElement("canvas"), { side } = scene;
-  layer.width = layer.height = lane.canvas.width;
+  layer.width = layer.height = panel.canvas.width;
   const context = layer.getContext("2d");
-  context.scale(lane.scale, lane.scale);
+  context.scale(panel.scale, panel.scale);
   context.fillStyle = colours.wall;
   context.fillRect(0, 0, side, side);
   context.beginPath();
@@ -181,32 +181,32 @@ function makeBackground(lane) {
   return layer;
 }
 
-function drawLane(lane) {
-  const context = lane.ctx, pose = poseAt(lane, playhead.at);
-  lane.background ??= makeBackground(lane);
+function drawPanel(panel) {
+  const context = panel.ctx, pose = poseAt(panel, playhead.at);
+  panel.background ??= makeBackground(panel);
   context.setTransform(1, 0, 0, 1, 0, 0);
-  context.drawImage(lane.background, 0, 0);
+  context.drawImage(panel.background, 0, 0);
   if (!pose) return;
-  lane.pose = pose;
-  context.setTransform(lane.scale, 0, 0, lane.scale, 0, 0);
+  panel.pose = pose;
+  context.setTransform(panel.scale, 0, 0, panel.scale, 0, 0);
   context.lineCap = "round";
-  const held = drag && (drag.lane === lane || (drag.what === "block" && state.controls?.together)) ? drag : null;
-  const block = held?.what === "block" ? held.pose : pose.slice(2), agent = pose.slice(0, 2), fan = currentFan(lane);
-  if (fan) drawHeat(context, lane, fan);
+  const held = drag && (drag.panel === panel || (drag.what === "block" && state.controls?.drag_both)) ? drag : null;
+  const block = held?.what === "block" ? held.pose : pose.slice(2), agent = pose.slice(0, 2), fan = currentFan(panel);
+  if (fan) drawHeat(context, panel, fan);
   if (fan) drawPredictedBlocks(context, fan.block);
-  drawHeldBlock(context, block, lane, held);
-  if (lane.data.field) drawDriftField(context, lane.data.field, agent);
+  drawHeldBlock(context, block, panel, held);
+  if (panel.data.field) drawDriftField(context, panel.data.field, agent);
   if (fan) drawPaths(context, fan, agent, block);
-  else if (lane.data.plan?.length) drawPlan(context, agent, lane.data.plan, colourOf(lane));
-  drawTarget(context, agent, held?.what === "agent" ? [held.x, held.y] : lane.data.target, lane);
-  drawAgent(context, agent, lane, held);
+  else if (panel.data.plan?.length) drawPlan(context, agent, panel.data.plan, colourOf(panel));
+  drawTarget(context, agent, held?.what === "agent" ? [held.x, held.y] : panel.data.target, panel);
+  drawAgent(context, agent, panel, held);
 }
 
-function drawHeldBlock(context, pose, lane, held) {
+function drawHeldBlock(context, pose, panel, held) {
   const lifted = held?.what === "block", [x, y, angle] = pose;
   scene.drawBlock(context, [x + 2, y + (lifted ? 8 : 3), angle], { fill: colours.shade(0.13) });
   scene.drawBlock(context, pose, { fill: colours.block, fillAlpha: 0.94, stroke: colours["block-edge"], lineWidth: lifted ? 2.6 : 1.8 });
-  if (hello.mode === "play" && (lane.hover || lifted || coarsePointer.matches)) drawRotationHandle(context, handleOf(pose));
+  if (hello.mode === "play" && (panel.hover || lifted || coarsePointer.matches)) drawRotationHandle(context, handleOf(pose));
 }
 
 function drawRotationHandle(context, [x, y]) {
@@ -219,19 +219,19 @@ function drawRotationHandle(context, [x, y]) {
 }
 
 /** Draw a cross at the commanded position. */
-function drawTarget(context, agent, [x, y], lane) {
-  if (Math.hypot(x - agent[0], y - agent[1]) <= 3 || lane.data.solved) return;
+function drawTarget(context, agent, [x, y], panel) {
+  if (Math.hypot(x - agent[0], y - agent[1]) <= 3 || panel.data.solved) return;
   context.beginPath();
   for (const [dx, dy] of [[6, 0], [0, 6]]) { context.moveTo(x - dx, y - dy); context.lineTo(x + dx, y + dy); }
   paintPath(context, { stroke: colours.table, lineWidth: 4.6 });
   paintPath(context, { stroke: colours.target, lineWidth: 2 });
 }
 
-function drawAgent(context, [x, y], lane, held) {
+function drawAgent(context, [x, y], panel, held) {
   scene.drawAgent(context, [x + 1, y + 2.5], { fill: colours.shade(0.16) });
-  scene.drawAgent(context, [x, y], { radius: scene.radius - 1, fill: colourOf(lane), stroke: colours.table, lineWidth: 2 });
+  scene.drawAgent(context, [x, y], { radius: scene.radius - 1, fill: colourOf(panel), stroke: colours.table, lineWidth: 2 });
   if (held?.what === "agent" || (hello.mode === "collect" && state.phase === "recording")) {
-    scene.drawAgent(context, [x, y], { radius: scene.radius + 6, stroke: colourOf(lane), strokeAlpha: 0.5, lineWidth: 2 });
+    scene.drawAgent(context, [x, y], { radius: scene.radius + 6, stroke: colourOf(panel), strokeAlpha: 0.5, lineWidth: 2 });
   }
 }
 
@@ -239,7 +239,7 @@ function draw(now) {
   requestAnimationFrame(draw);
   if (!hello || !state || !frame) return;
   movePlayhead(now);
-  for (const lane of lanes) drawLane(lane);
+  for (const panel of panels) drawPanel(panel);
   if (stripChanged) { stripChanged = false; drawStrip(); }
   viewer.drawn++;
 }
