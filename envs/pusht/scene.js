@@ -1,50 +1,36 @@
 "use strict";
 // Draw Push-T on a 2D canvas. The live page loads this file, a report inlines it.
 // Lengths are pixels of the table, angles radians, y points down. A pose of the block is [x, y, angle];
-// a frame is [agent x, agent y, block x, block y, block angle, ...].
+// a frame is [agent x, agent y, block x, block y, block angle, ...]. The interface of a task's scene is
+// documented in nsde_policy/tasks/base.py.
 
 const BLOCK_ANGLE = 4; // index in a frame
 
 /** Return the signed angle from `a` to `b`, the short way round. */
 const angleBetween = (a, b) => Math.atan2(Math.sin(b - a), Math.cos(b - a));
 
-/** Interpolate between two frames; `share` goes from 0 to 1. */
-function mixFrames(a, b, share) {
-  return a.map((value, k) => value + share * (k === BLOCK_ANGLE ? angleBetween(value, b[k]) : b[k] - value));
-}
-
-/** Return canvas pixels per CSS pixel, at most 2 because more cannot be seen. */
-const pixelRatio = () => Math.min(window.devicePixelRatio || 1, 2);
-
-/** Read CSS variables of the page by name, without their leading dashes. */
-function readColours(names) {
-  const style = getComputedStyle(document.documentElement);
-  return Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
-}
-
-/** Fill and stroke the current path of a context; colours that are not given are not painted. */
-function paintPath(context, { fill, fillAlpha = 1, stroke, strokeAlpha = 1, lineWidth = 1, dash = [] }) {
-  context.lineJoin = "round";
-  if (fill) {
-    context.globalAlpha = fillAlpha;
-    context.fillStyle = fill;
-    context.fill();
-  }
-  if (stroke) {
-    context.globalAlpha = strokeAlpha;
-    context.strokeStyle = stroke;
-    context.lineWidth = lineWidth;
-    context.setLineDash(dash);
-    context.stroke();
-    context.setLineDash([]);
-  }
-  context.globalAlpha = 1;
-}
-
 /** The shapes of the table, in the units of the context; `paint` arguments are those of `paintPath`. */
 class Scene {
   constructor({ side, radius, outline, goal }) {
     Object.assign(this, { side, radius, outline, goal });
+    this.colours = ["table", "goal", "goal-edge", "block", "block-edge"];
+  }
+
+  /** Interpolate between two frames; `share` goes from 0 to 1. */
+  mixFrames(a, b, share) {
+    return a.map((value, k) => value + share * (k === BLOCK_ANGLE ? angleBetween(value, b[k]) : b[k] - value));
+  }
+
+  /** Draw a frame: the path of the agent in `trail` up to it, and the block of the frame `start` as an outline. */
+  drawFrame(context, frame, { trail, start, colour, palette, width }) {
+    const edge = palette["block-edge"], block = (pose) => pose.slice(2, 5);
+    context.fillStyle = palette.table;
+    context.fillRect(0, 0, this.side, this.side);
+    this.drawGoal(context, { fill: palette.goal, stroke: palette["goal-edge"], lineWidth: 2 * width });
+    this.drawBlock(context, block(start), { fill: edge, fillAlpha: 0.07, stroke: edge, strokeAlpha: 0.5, lineWidth: 1.5 * width });
+    this.drawBlock(context, block(frame), { fill: palette.block, stroke: edge, lineWidth: 3 * width });
+    this.drawLine(context, trail, { stroke: colour, strokeAlpha: 0.5, lineWidth: 3 * width });
+    this.drawAgent(context, frame, { fill: colour, stroke: palette.table, lineWidth: 2.5 });
   }
 
   /** Return the corners of the block at a pose. */

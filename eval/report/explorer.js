@@ -5,6 +5,8 @@ const picker = find(".starts");
 const state = { start: 0, shown: [], episodes: [], time: 0, last: 1, playing: false, sheet: 0, cursor: () => {} };
 let palette = readPalette();
 
+const colourOf = (run) => palette.rows[run.row % DATA.colours];
+
 // --- starts --------------------------------------------------------------------------------------
 
 const successes = DATA.starts.map((_, k) => DATA.runs.reduce((sum, run) => sum + run.success[k], 0));
@@ -92,7 +94,7 @@ async function choose(k, { play = false } = {}) {
   state.episodes = episodes;
   state.last = Math.max(1, ...episodes.map((frames) => (frames ? frames.length - 1 : 0)));
   find("#time").max = state.last;
-  drawCoverage();
+  drawProgress();
   if (play && !matchMedia("(prefers-reduced-motion: reduce)").matches) {
     state.time = 0;
     setPlaying(true);
@@ -103,10 +105,10 @@ async function choose(k, { play = false } = {}) {
   draw();
 }
 
-function drawCoverage() {
+function drawProgress() {
   const lines = state.episodes.flatMap((frames, i) => frames
-    ? [{ row: DATA.runs[i].row, points: frames.map((frame, t) => [t / DATA.hz, frame[COVERAGE]]) }] : []);
-  const place = find("#coverage");
+    ? [{ row: DATA.runs[i].row, points: frames.map((frame, t) => [t / DATA.hz, frame.at(-1)]) }] : []);
+  const place = find("#progress");
   place.hidden = find(".controls").hidden = lines.length === 0;
   if (lines.length) state.cursor = chart(place, lines, { y: [0, 1], limit: DATA.threshold, unit: " s", height: 128 });
 }
@@ -117,10 +119,11 @@ function draw() {
     if (!frames) return;
     const side = canvas.clientWidth || 200;
     const context = fitCanvas(canvas, side, side);
-    context.scale(side / DATA.side, side / DATA.side);
+    context.scale(side / scene.side, side / scene.side);
     const trail = frames.slice(0, Math.floor(state.time) + 1);
     const width = Math.max(1, 260 / side);
-    drawFrame(context, palette, DATA.runs[i].row, frameAt(frames, state.time), { trail, start: frames[0], width });
+    const colour = colourOf(DATA.runs[i]);
+    scene.drawFrame(context, frameAt(frames, state.time), { trail, start: frames[0], colour, palette, width });
   });
   find("#time").value = Math.round(state.time);
   find("#clock").textContent = `${(state.time / DATA.hz).toFixed(1)} s`;
@@ -218,24 +221,30 @@ async function drawSheet() {
   episodes.forEach((frames, k) => {
     context.save();
     context.translate((k % sheet.columns) * (sheet.tile + gap), Math.floor(k / sheet.columns) * (sheet.tile + gap));
-    context.scale(sheet.tile / DATA.side, sheet.tile / DATA.side);
     context.beginPath();
-    context.roundRect(0, 0, DATA.side, DATA.side, 36);
+    context.roundRect(0, 0, sheet.tile, sheet.tile, 0.07 * sheet.tile);
     context.clip();
-    drawFrame(context, palette, run.row, frames.at(-1), { trail: frames, start: frames[0], width: 2.6 });
-    if (!run.success[k]) {
-      context.strokeStyle = palette.bad;
-      context.lineWidth = 26;
-      context.beginPath();
-      context.roundRect(0, 0, DATA.side, DATA.side, 36);
-      context.stroke();
-      context.beginPath();
-      for (const [a, b] of [[[400, 56], [456, 112]], [[456, 56], [400, 112]]]) { context.moveTo(...a); context.lineTo(...b); }
-      context.lineWidth = 18;
-      context.stroke();
-    }
+    context.save();
+    context.scale(sheet.tile / scene.side, sheet.tile / scene.side);
+    scene.drawFrame(context, frames.at(-1), { trail: frames, start: frames[0], colour: colourOf(run), palette, width: 2.6 });
+    context.restore();
+    if (!run.success[k]) markFailure(context);
     context.restore();
   });
+}
+
+/** Frame and cross out a tile of the sheet. */
+function markFailure(context) {
+  const { tile } = sheet, [left, right, top, bottom] = [0.78, 0.89, 0.11, 0.22].map((share) => share * tile);
+  context.strokeStyle = palette.bad;
+  context.lineWidth = 0.05 * tile;
+  context.beginPath();
+  context.roundRect(0, 0, tile, tile, 0.07 * tile);
+  context.stroke();
+  context.beginPath();
+  for (const [a, b] of [[left, right], [right, left]]) { context.moveTo(a, top); context.lineTo(b, bottom); }
+  context.lineWidth = 0.035 * tile;
+  context.stroke();
 }
 
 sheet.canvas.addEventListener("click", (event) => {
@@ -263,7 +272,7 @@ if (!matchMedia("(prefers-reduced-motion: reduce)").matches) {
 
 function redraw() {
   palette = readPalette();
-  if (state.episodes.length) { drawCoverage(); draw(); }
+  if (state.episodes.length) { drawProgress(); draw(); }
   drawTraining();
   drawSheet();
 }

@@ -44,7 +44,7 @@ def format_page(
     base, score_title = comparison.reference(reference), comparison.score_title
     shown = _list_shown_runs(runs, rows)
     scene, style = task.scene(), _read_file("page.css")
-    script = "\n".join([scene.script, *map(_read_file, SCRIPTS)]) if scene else ""
+    script = "\n".join([_read_canvas_helpers(), scene.script, *map(_read_file, SCRIPTS)]) if scene else ""
     first, last = comparison.seeds
     policies = f"{len(rows)} polic{'y' if len(rows) == 1 else 'ies'}"
     hidden = len(runs) - len(shown)
@@ -58,6 +58,7 @@ def format_page(
         summary=_format_summary(rows, base),
         scores=tables.format_score_table(rows, base, score_title),
         score_note=escape(task.score_note),
+        progress=escape(task.progress_name.capitalize()),
         differences=tables.format_difference_table(rows, base, score_title)
         or "<p>One policy: nothing to compare it with.</p>",
         videos=_format_videos(shown),
@@ -205,6 +206,10 @@ def _format_security_policy(style: str, script: str) -> str:
         f"default-src 'none'; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'; "
         "img-src data:; media-src data:; base-uri 'none'; form-action 'none'"
     )
+
+
+def _read_canvas_helpers() -> str:
+    return (resources.files("nsde_policy.envs") / "canvas.js").read_text(encoding="utf-8")
 
 
 def _read_file(name: str) -> str:

@@ -21,7 +21,7 @@ async function decompress(text) {
   });
 }
 
-/** Return the frames of one episode, each [agent x, y, block x, y, angle, coverage]. */
+/** Return the frames of one episode, each the numbers of an observation, then the progress. */
 async function loadEpisode(run, start) {
   const columns = await loadColumns(run);
   if (!columns) return null;
@@ -35,5 +35,5 @@ async function loadEpisode(run, start) {
 function frameAt(frames, time) {
   const i = Math.min(Math.floor(time), frames.length - 1);
   const next = frames[Math.min(i + 1, frames.length - 1)];
-  return mixFrames(frames[i], next, Math.min(time - i, 1));
+  return scene.mixFrames(frames[i], next, Math.min(time - i, 1));
 }

@@ -62,7 +62,17 @@ class Scene:
     """What a web page needs to draw recorded episodes of a task."""
 
     script: str
-    """JavaScript that defines the class `Scene`; it draws on a canvas with `geometry`."""
+    """JavaScript that defines the class `Scene`, made by `new Scene(geometry)`; it may call `envs/canvas.js`.
+
+    A frame is an array of the recorded values. The page of a report uses these members:
+
+    - `side`: width and height of a drawing, in the units that `drawFrame` draws in.
+    - `colours`: names of the CSS variables of `eval/report/page.css` that `drawFrame` takes from `palette`.
+    - `mixFrames(a, b, share)`: return the frame between two, for `share` from 0 to 1.
+    - `drawFrame(context, frame, {trail, start, colour, palette, width})`: draw a frame on a 2D canvas.
+      `trail` holds the frames up to it, `start` is the first of the episode, `colour` that of the policy,
+      `palette` maps names to colours, and lines are `width` times as wide as usual.
+    """
     geometry: Mapping[str, Any]
     """Sizes and shapes, by the names that the page's scripts use."""
     scales: tuple[int, ...]

@@ -74,6 +74,7 @@ def load_files() -> dict[str, tuple[str, bytes]]:
     """Load the files of the page once, so that no request reads the disk: suffix and content by path."""
     folder = resources.files("nsde_policy.viewer") / "static"
     files = {f"/static/{file.name}": file for file in folder.iterdir()}
+    files["/static/canvas.js"] = resources.files("nsde_policy.envs") / "canvas.js"
     files["/static/scene.js"] = resources.files("nsde_policy.envs.pusht") / "scene.js"
     files["/"] = files.pop("/static/index.html")
     return {path: (file.name.rpartition(".")[2], file.read_bytes()) for path, file in files.items()}

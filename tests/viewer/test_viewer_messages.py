@@ -26,7 +26,18 @@ from nsde_policy.viewer.messages import (
 PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
 VALUES = PLAIN | st.lists(PLAIN, max_size=3)
 TAGS = st.sampled_from(
-    ["reset", "scrub", "set_control", "select_methods", "drag", "move_agent", "refresh", "x"]
+    [
+        "pause",
+        "reset",
+        "scrub",
+        "keep_episode",
+        "set_control",
+        "select_methods",
+        "drag",
+        "move_agent",
+        "refresh",
+        "x",
+    ]
 )
 
 

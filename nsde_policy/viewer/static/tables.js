@@ -140,7 +140,7 @@ function poseAt(panel, at) {
   let k = samples.length - 1;
   while (k > 0 && samples[k][0] > at) k--;
   const [t0, a] = samples[k], [t1, b] = samples[Math.min(k + 1, samples.length - 1)];
-  return mixFrames(a, b, t1 > t0 ? clamp((at - t0) / (t1 - t0), 0, 1) : 0);
+  return scene.mixFrames(a, b, t1 > t0 ? clamp((at - t0) / (t1 - t0), 0, 1) : 0);
 }
 
 /* ---- drawing ---- */
