@@ -31,7 +31,7 @@ types: $(VENV)/tested
 	cd $(VENV)/wheel && ../bin/mypy --config-file ../../pyproject.toml nsde_policy
 
 pytest: $(VENV)/tested
-	$(BIN)/pytest -n auto --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -13,7 +13,7 @@ from nsde_policy.control.faults import FaultKind
 from nsde_policy.errors import PolicyInputError, SessionStoppedError
 from tests.helpers.numpy_planner import CALIBRATION, SPEC, FailingWalker, Sim
 
-SEQUENCES, TICKS = 10_000, 12
+SEQUENCES, TICKS = 4_000, 12
 PERIOD = 1 / CALIBRATION.rate_hz
 VALUE_FAULTS = {
     "nan": FaultKind.NON_FINITE_OBSERVATION,
