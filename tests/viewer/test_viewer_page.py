@@ -129,15 +129,16 @@ def test_page_loads_and_the_policy_runs(page: "Page"):
 def test_agent_is_drawn_where_the_frame_says(page: "Page"):
     page.click("#pause")
     wait_until_paused(page)
-    colour, agent = page.evaluate(
+    page.wait_for_function(
         """() => {
             const panel = viewer.panels[0];
             const at = panel.pose.slice(0, 2).map((v) => Math.round(v * panel.scale));
             const css = getComputedStyle(document.documentElement).getPropertyValue("--agent").trim();
-            return [css, [...panel.ctx.getImageData(...at, 1, 1).data].slice(0, 3)];
-        }"""
+            const drawn = [...panel.ctx.getImageData(...at, 1, 1).data].slice(0, 3);
+            return "#" + drawn.map((c) => c.toString(16).padStart(2, "0")).join("") === css;
+        }""",
+        timeout=10_000,
     )
-    assert "#" + "".join(f"{c:02x}" for c in agent) == colour
 
 
 def test_policy_recovers_after_the_block_is_dragged_away(page: "Page"):
