@@ -1,7 +1,7 @@
 # Commands; each sets up .venv on a fresh machine with Python ≥ 3.11 and make:
 #   make demo    replay and train on the embedded demonstrations, evaluate, write pictures to out/
 #   make test    ruff, mypy on the installed package, and all tests
-#   make quick   ruff and the fast tests, in less than a minute
+#   make quick   ruff and the fast tests of mathematics, methods, training and inference, in less than a minute
 PYTHON ?= python3
 CONSTRAINTS ?= constraints.txt
 VENV := .venv
@@ -18,7 +18,9 @@ demo: $(VENV)/installed
 test: lint types pytest
 
 quick: lint
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto --dist worksteal -m "not slow and not browser and not gpu"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto --dist worksteal -m "not slow and not browser and not gpu" \
+		$(addprefix tests/,core methods training inference envs tasks) \
+		$(addprefix tests/test_,architecture.py style.py config.py files.py)
 
 lint: $(VENV)/tested
 	$(BIN)/ruff check .
