@@ -155,7 +155,7 @@ def check_ends(ends: npt.NDArray[Any], frames: int) -> Ints:
     if ends.ndim != 1:
         raise EpisodeError(f"episode_ends has shape {ends.shape}, expected one number per episode")
     if ends.size == 0:
-        raise EpisodeError("episode_ends is empty: there is no episode to learn from")
+        raise EpisodeError("episode_ends is empty: at least 1 episode is needed")
     if ends.dtype.kind not in "iu":
         raise EpisodeError(f"episode_ends holds {ends.dtype}, expected whole numbers of frames")
     ends = ends.astype(np.int64)

@@ -39,5 +39,5 @@ class Disturbances:
         return obs + self._noise * self._noise_rng.standard_normal(obs.shape)
 
     def push_rng(self, period: int) -> np.random.Generator | None:
-        """Return the generator of the push in this control period, None if there is no push in it."""
+        """Return the generator of the push in this control period, or None if the block is not pushed."""
         return self._push_rng if period == self._push_period else None

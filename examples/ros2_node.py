@@ -50,7 +50,7 @@ class PolicyLoop:
         self._observation = message.data, now_s
 
     def step(self) -> np.ndarray | None:
-        """Return the command for this control period, (act_dim,), or None if there is no safe one."""
+        """Return the command for this control period, (act_dim,), or None if none is safe."""
         (obs, time_s), self._observation = self._observation, (None, None)
         try:
             action = self._session.step(obs, time_s)

@@ -41,7 +41,7 @@ GOOD = message(0.1, 0.2, 0.3)
 
 
 class Clock:
-    """Simulated clock."""
+    """Stand-in for the ROS clock: returns the simulated time."""
 
     def __init__(self) -> None:
         self.now = 100.0

@@ -95,7 +95,7 @@ class Store(StoreFiles):
         ends.check_chunks(ends.shape[0])
         values = ends.read(0, ends.shape[0])
         if not values.size:
-            raise EpisodeError(f"{ends.name} is empty: there is no episode to learn from in {self.path}")
+            raise EpisodeError(f"{ends.name} is empty: {self.path} holds 0 episodes, at least 1 is needed")
         arrays = [self.open_array(name) for name in names]
         frames = [array.shape[0] for array in arrays]
         if RECORDING in self.attributes and values.dtype.kind in "iu":

@@ -153,7 +153,9 @@ def load_records(jobs: Sequence[Job]) -> dict[Path, RunRecord]:
         known.add((job.run.resolve(), job.detail))
         records[job.run] = record = RunDirectory(job.run).read_record()
         if get_task_of_run(record).env_id is None:
-            raise ComparisonError(f"{job.run} was trained without a task: there is no environment to play in")
+            raise ComparisonError(
+                f"{job.run} was trained without a task, so it has no environment to play in"
+            )
         steps = [int(metrics["step"]) for metrics in RunDirectory(job.run).read_metrics()]
         if steps and steps[-1] < record.config.train.steps:
             raise ComparisonError(

@@ -45,7 +45,7 @@ def format_score_table(rows: Sequence[Row], reference: Row, score_title: str) ->
 
 
 def format_difference_table(rows: Sequence[Row], reference: Row, score_title: str) -> str:
-    """Format the paired differences of every row to the reference; "" if there is no other row."""
+    """Format the paired differences of every row to the reference; "" for a single row."""
     others = [(number, row) for number, row in enumerate(rows) if row is not reference]
     if not others:
         return ""

@@ -32,7 +32,7 @@ class FaultKind(StrEnum):
     NON_FINITE_PLAN = "non_finite_plan"
     """The planner returned NaN, infinity or a wrong shape."""
     LATE_PLAN = "late_plan"
-    """Planning took longer than `deadline_s`, or there is no plan to follow."""
+    """Planning took longer than `deadline_s`, or no plan is available."""
     PLANNER_ERROR = "planner_error"
     """The planner raised an exception."""
     CALLBACK_ERROR = "callback_error"

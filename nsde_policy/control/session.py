@@ -238,7 +238,7 @@ class Session:
         if plan is not None and self._grid.find_period(time) > plan.last:
             plan = None
         if plan is None and not faults and self._is_plan_late:
-            faults = [Fault(FaultKind.LATE_PLAN, time, "there is no plan to follow")]
+            faults = [Fault(FaultKind.LATE_PLAN, time, "no plan is available")]
         if faults:
             self._follower.reset()
             source, action, stop = respond_to_faults(faults, self.config.on_fault, limiter, dt)

@@ -48,7 +48,7 @@ _websockets_logger.addHandler(logging.NullHandler())  # connection errors are ra
 _HTTP_REFUSALS = {
     401: "the token is missing or wrong",
     403: "it does not accept connections from web pages",
-    404: "there is no policy at this path",
+    404: "the server does not serve a policy at this path",
     503: "the maximum number of clients is connected, or the server is stopping",
 }
 _ERRORS: dict[str, type[RemoteError]] = {

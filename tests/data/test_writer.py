@@ -423,5 +423,5 @@ def test_full_disk_is_reported_and_the_writer_continues(
 def test_recording_without_episodes_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "demos.zarr"
     DemoWriter(path).close()
-    with pytest.raises(EpisodeError, match="there is no episode"):
+    with pytest.raises(EpisodeError, match="at least 1"):
         load_demonstrations(path)
