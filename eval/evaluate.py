@@ -40,6 +40,7 @@ def evaluate_policy(
     *,
     episodes: int,
     seed_start: int,
+    env: str | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
     chunk: int | None = None,
     sampling: Sequence[str] = (),
@@ -48,12 +49,13 @@ def evaluate_policy(
     device: str = "cpu",
     traced: bool = False,
 ) -> Evaluation:
-    """Play consecutive seeds with a policy, in the task that it was trained for.
+    """Play consecutive seeds with a policy and score them.
 
     Args:
         path: Run directory; None for the policy shipped in the package.
         episodes: Number of seeds.
         seed_start: First seed.
+        env: Task or environment to play, see `get_task`; None for the one that the policy was trained for.
         env_kwargs: Keyword arguments of the environment.
         chunk: Actions executed before planning again; None for the policy's own.
         sampling: Changes to the sampling settings, such as "alpha=0.5" or "steps=10".
@@ -65,15 +67,12 @@ def evaluate_policy(
     if episodes < 1 or seed_start < 0:
         raise ConfigError(f"need episodes >= 1 and seed_start >= 0, got {episodes} and {seed_start}")
     policy = Policy.from_pretrained(path)
-    task = get_task_of_run(policy.record)
+    task = get_task_of_run(policy.record, env)
     changed = change_sampling(policy.model.config.sampling, sampling)
     config = RolloutConfig(task, env_kwargs or {}, chunk, changed, condition or Condition())
     policy.check_chunk(chunk or policy.chunk)
-    if device == "cpu":
-        pool = RolloutPool(path, config, workers=min(workers or os.cpu_count() or 1, episodes))
-    else:
-        pool = RolloutPool(path, config, device=device, batch=min(episodes, MAX_BATCH))
     seeds = range(seed_start, seed_start + episodes)
+    pool = _make_pool(path, config, episodes, workers, device)
     played = pool.evaluate(seeds, traced=traced)
     results = list(tqdm(played, "playing", episodes, unit="episode", leave=False, disable=None))
     context = {
@@ -81,7 +80,7 @@ def evaluate_policy(
         "method": policy.record.config.method,
         "seeds": [seeds.start, seeds.stop - 1],
         "env": task.env_id or task.name,
-        **{**task.env_kwargs, **config.env_kwargs},
+        "env_kwargs": {**task.env_kwargs, **config.env_kwargs},
         "chunk": chunk or policy.chunk,
         "sampling": changed.to_dict(),
         "condition": config.condition.to_dict(),
@@ -92,12 +91,21 @@ def evaluate_policy(
     return Evaluation(score_episodes(results, task), config, context)
 
 
+def _make_pool(
+    path: Path | None, config: RolloutConfig, episodes: int, workers: int, device: str
+) -> RolloutPool:
+    if device == "cpu":
+        return RolloutPool(path, config, workers=min(workers or os.cpu_count() or 1, episodes))
+    return RolloutPool(path, config, device=device, batch=min(episodes, MAX_BATCH))
+
+
 def evaluate_quickly(path: Path) -> dict[str, float]:
     """Score a run on a few seeds that are never reported, for `train --eval-every`."""
     task = get_task_of_run(RunDirectory(path).read_record())
     results = list(RolloutPool(path, RolloutConfig(task)).evaluate(QUICK_SEEDS))
     scores = score_episodes(results, task)
-    return {"reward": scores.mean_score.value, "success": scores.success_rate.value}
+    success = {} if scores.success_rate is None else {"success": scores.success_rate.value}
+    return {"reward": scores.mean_score.value, **success}
 
 
 def change_sampling(own: Sampling, changes: Sequence[str]) -> Sampling:

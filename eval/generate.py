@@ -120,7 +120,7 @@ def _collect(collection: Collection, pool: RolloutPool, config: GenerateConfig) 
                 continue
             failed, trace = 0, result.trace
             episode = Episode(np.array(trace.obs[:-1], np.float32), np.array(trace.actions, np.float32))
-            collection.add(episode, EpisodeInfo(result.seed, result.success, result.score))
+            collection.add(episode, EpisodeInfo(result.seed, bool(result.success), result.score))
             bar.update()
             if len(collection.episodes) >= config.episodes:
                 return

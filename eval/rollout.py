@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import torch
 
@@ -21,7 +20,8 @@ from nsde_policy.errors import ConfigError
 from nsde_policy.eval.disturbances import Condition, Disturbances
 from nsde_policy.inference.history import History
 from nsde_policy.inference.policy import Policy
-from nsde_policy.tasks import Task, get_task_of_run
+from nsde_policy.tasks import Task, find_rate, get_task_of_run
+from nsde_policy.tasks.adapter import EnvAdapter
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,8 @@ class EpisodeResult:
     """Outcome and costs of one episode."""
 
     seed: int
-    success: bool
+    success: bool | None
+    """None if the environment does not say."""
     score: float
     """See `Task.outcome`; `Task.score_name` names it."""
     metrics: Mapping[str, float]
@@ -116,12 +117,11 @@ class EpisodeRunner:
         executed    hold x x x x x x x x …
     """
 
-    def __init__(self, player: "Player", env: gym.Env[Any, Any], seed: int) -> None:
+    def __init__(self, player: "Player", env: EnvAdapter, seed: int) -> None:
         policy, config = player.policy, player.config
         self.seed, self.generator, self.history = seed, make_generator(seed), policy.spec.new_history()
         self.steps, self.planning_s, self.ended = 0, 0.0, False
         self._task, self._env, self._trace, self._push = player.task, env, Trace(), config.condition.push
-        self._low, self._high = env.action_space.low, env.action_space.high  # type: ignore[attr-defined]
         std = np.array(policy.record.layout.increment_std[: policy.obs_dim])
         self._disturbances = Disturbances(config.condition, seed, std)
         self._latency, self._chunk = config.condition.latency_steps, config.chunk or policy.chunk
@@ -129,7 +129,7 @@ class EpisodeRunner:
         self._actions: list[np.ndarray] = []
         self._rewards: list[float] = []
         self._infos: list[Mapping[str, Any]] = []
-        self._observe(*env.reset(seed=seed))
+        self._observe(*env.reset(seed))
 
     def run(self, planned: np.ndarray) -> None:
         """Take the requested plan and step until the next plan is due or the episode ends."""
@@ -146,15 +146,14 @@ class EpisodeRunner:
             self._actions = list(self._pending.pop(0)[1])
         planned = self._actions.pop(0) if self._actions else self.history.last_action
         if (rng := self._disturbances.push_rng(self.steps)) is not None:
-            self._env.unwrapped.push(self._push, rng)  # type: ignore[attr-defined]
-        action = np.clip(planned, self._low, self._high)
-        obs, reward, terminated, truncated, info = self._env.step(action)
+            self._env.env.unwrapped.push(self._push, rng)  # type: ignore[attr-defined]
+        action = self._env.clip(planned)
+        obs, reward, self.ended, info = self._env.step(action)
         self.history.add_action(action)
         self.steps += 1
-        self._rewards.append(float(reward))
+        self._rewards.append(reward)
         self._trace.actions.append(action)
         self._observe(obs, info)
-        self.ended = terminated or truncated
 
     def _observe(self, obs: np.ndarray, info: Mapping[str, Any]) -> None:
         self.history.add_observation(self._disturbances.add_noise(obs))
@@ -197,8 +196,10 @@ class Player:
         self.policy = Policy.from_pretrained(path).to(device)
         self.config = config
         self.task = config.task or get_task_of_run(self.policy.record)
-        self._envs = [self.task.make_env(**config.env_kwargs) for _ in range(batch)]
-        _check_env(self._envs[0], self.policy, self.task, config.condition)
+        self._envs = [make_adapter(self.task, self.policy, config.env_kwargs) for _ in range(batch)]
+        self.rate_hz = find_rate(self.task, self._envs[0].env)
+        if config.condition.push and not hasattr(self._envs[0].env.unwrapped, "push"):
+            raise ConfigError(f"nothing can be pushed in {self._envs[0].name}: leave out --push")
 
     def play(self, seed: int) -> EpisodeResult:
         """Play one episode to its end."""
@@ -228,16 +229,13 @@ class Player:
         return [episode.result(planned=steps, calls=calls) for episode in episodes]
 
 
-def _check_env(env: gym.Env[Any, Any], policy: Policy, task: Task, condition: Condition) -> None:
-    """Raise `ConfigError` if the environment does not fit the policy or the condition."""
-    for what, space, dim in (
-        ("observation", env.observation_space, policy.obs_dim),
-        ("action", env.action_space, policy.act_dim),
-    ):
-        if not isinstance(space, gym.spaces.Box) or space.shape != (dim,):
-            raise ConfigError(
-                f"the environment of the task {task.name!r} has the {what} space {space}, but the policy "
-                f"needs a Box of shape ({dim},): wrap the environment in make_env"
-            )
-    if condition.push and not hasattr(env.unwrapped, "push"):
-        raise ConfigError(f"nothing can be pushed in the environment of {task.name!r}: leave out --push")
+def make_adapter(task: Task, policy: Policy, env_kwargs: Mapping[str, Any]) -> EnvAdapter:
+    """Make the environment of a task and check that it fits a policy.
+
+    Raises:
+        EnvError: If it cannot be made, or its observations or actions have other sizes.
+    """
+    name = task.env_id or task.name
+    env = EnvAdapter(task.make_env(**env_kwargs), name, obs_keys=policy.record.config.demos.obs_keys)
+    env.check_sizes(policy.obs_dim, policy.act_dim)
+    return env

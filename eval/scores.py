@@ -19,7 +19,10 @@ class EvaluationScores:
     score_name: str
     """What the task calls its score, such as "max_reward"."""
     mean_score: Estimate
-    success_rate: Estimate
+    success_rate: Estimate | None
+    """None if the environment does not say which episodes succeed."""
+    length: Estimate
+    """Mean number of steps of an episode."""
     metrics: Mapping[str, Estimate]
     """Means of the task's further figures."""
     mean_steps_to_success: float | None
@@ -32,8 +35,9 @@ class EvaluationScores:
         """Return the scores and the context they were made in as one JSON object."""
         values = {
             f"mean_{self.score_name}": asdict(self.mean_score),
-            "success_rate": asdict(self.success_rate),
+            **({} if self.success_rate is None else {"success_rate": asdict(self.success_rate)}),
             **{name: asdict(estimate) for name, estimate in self.metrics.items()},
+            "length": asdict(self.length),
             "mean_steps_to_success": self.mean_steps_to_success,
             "ms_per_action": self.ms_per_action,
             "network_calls_per_chunk": self.network_calls_per_chunk,
@@ -44,12 +48,14 @@ class EvaluationScores:
     def as_text(self) -> str:
         """Return a table for a terminal, one line per figure."""
         steps = f"{self.mean_steps_to_success:.0f}" if self.mean_steps_to_success is not None else "–"
+        known = self.success_rate is not None
         rows = {
-            "episodes": self.success_rate.n,
+            "episodes": self.mean_score.n,
             f"mean {self.score_name}": self.mean_score,
-            "success rate": self.success_rate,
+            **({"success rate": self.success_rate} if known else {}),
             **self.metrics,
-            "steps to success": steps,
+            "length": self.length,
+            **({"steps to success": steps} if known else {}),
             "network calls": f"{self.network_calls_per_chunk:g} per chunk",
             "planning": f"{self.ms_per_action:.2f} ms per action",
         }
@@ -58,12 +64,17 @@ class EvaluationScores:
 
 
 def score_episodes(results: Sequence[EpisodeResult], task: Task) -> EvaluationScores:
-    """Average the outcomes of episodes of a task."""
+    """Average the outcomes of episodes of a task.
+
+    Success is known if any episode says something of it: some environments report it only when it happens.
+    """
     won = [r for r in results if r.success]
+    known = any(r.success is not None for r in results)
     return EvaluationScores(
         score_name=task.score_name,
         mean_score=mean([r.score for r in results]),
-        success_rate=proportion(len(won), len(results)),
+        success_rate=proportion(len(won), len(results)) if known else None,
+        length=mean([r.steps for r in results]),
         metrics={name: mean([r.metrics[name] for r in results]) for name in results[0].metrics},
         mean_steps_to_success=float(np.mean([r.steps for r in won])) if won else None,
         ms_per_action=float(np.median([1e3 * r.planning_s / r.planned for r in results])),

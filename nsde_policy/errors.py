@@ -60,6 +60,10 @@ class ArchiveError(DownloadError):
     """A downloaded archive is damaged or has unsafe content."""
 
 
+class EnvError(NsdePolicyError):
+    """An environment cannot be made, does not fit a policy, or broke during an episode."""
+
+
 class EnvInputError(NsdePolicyError, ValueError):
     """Invalid action, state or option of an environment."""
 

@@ -60,12 +60,15 @@ class RunRecord:
     versions: Mapping[str, str]
     plugins: Mapping[str, str] = field(default_factory=dict)
     """Distributions that provide the method and the task, `name==version`, if they are not built in."""
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the task's environment that differ from those of the task."""
 
     def to_json(self) -> str:
         """Convert to indented JSON."""
         values = {
             "format": RUN_FORMAT,
             "task": self.task,
+            **({"env_kwargs": dict(self.env_kwargs)} if self.env_kwargs else {}),
             "seed": self.seed,
             "demos": self.demos.to_dict(),
             "versions": dict(self.versions),
@@ -90,6 +93,7 @@ class RunRecord:
                 demos=DemoRecord.from_dict(values["demos"]),
                 versions=dict(values["versions"]),
                 plugins=plugins,
+                env_kwargs=dict(values.get("env_kwargs", {})),
             )
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             if isinstance(error, CheckpointError | PluginError):
@@ -101,7 +105,8 @@ class RunRecord:
     def same_training(self, other: "RunRecord") -> bool:
         """Return whether `other` can resume this run: same settings, layout, task, seed and data."""
         one, two = (
-            (run.config, run.layout, run.task, run.seed, run.demos.fingerprint) for run in (self, other)
+            (run.config, run.layout, run.task, run.env_kwargs, run.seed, run.demos.fingerprint)
+            for run in (self, other)
         )
         return one == two
 

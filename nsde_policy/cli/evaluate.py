@@ -14,7 +14,8 @@ class Evaluate:
     run_dir: options.RunFlag = None
     episodes: options.EpisodesFlag = 50
     seed_start: options.SeedStartFlag = 100_000
-    reset_rule: options.ResetRuleFlag = None
+    env: options.EnvFlag = None
+    env_kwargs: options.EnvKwargsFlag = None
     chunk: options.ChunkFlag = None
     alpha: float | None = None
     """Denoiser strength of a Neural SDE; 0 disables it; by default as in training."""
@@ -43,6 +44,7 @@ class Evaluate:
         from nsde_policy.eval.evaluate import evaluate_policy
 
         options.check_json_file(self.json)
+        env_kwargs = options.parse_env_kwargs(self.env_kwargs)
         renderer = None
         if self.render:
             from nsde_policy.eval.render.video import Renderer
@@ -54,7 +56,8 @@ class Evaluate:
             self.run_dir,
             episodes=self.episodes,
             seed_start=self.seed_start,
-            env_kwargs=options.build_env_kwargs(self.reset_rule),
+            env=self.env,
+            env_kwargs=env_kwargs,
             chunk=self.chunk,
             sampling=[*changes, *self.sampling],
             condition=Condition(self.latency_steps, self.obs_noise, self.push),

@@ -1,8 +1,9 @@
 """Flags that several commands share, with their help texts."""
 
+import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
@@ -27,6 +28,14 @@ ResetRuleFlag = Annotated[
     Literal["benchmark", "gym_pusht"] | None,
     arg(help="How a seed becomes a start, in environments with several rules (Push-T)."),
 ]
+EnvFlag = Annotated[
+    str | None,
+    arg(help="Environment: a Gymnasium id (Pendulum-v1) or module:Class; default: as in training."),
+]
+EnvKwargsFlag = Annotated[
+    str | None,
+    arg(help="""Keyword arguments of the environment, a JSON object: '{"g": 9.8}'."""),
+]
 ChunkFlag = Annotated[
     int | None, arg(help="Actions executed before planning again; default: as in training.")
 ]
@@ -45,6 +54,25 @@ JsonFileFlag = Annotated[
 ]
 BrowserFlag = Annotated[bool, arg(help="Open the page in a browser on this machine.")]
 JsonAddressFlag = Annotated[bool, arg(help="Print the address as one line of JSON.")]
+
+
+def parse_env_kwargs(text: str | None) -> dict[str, Any]:
+    """Parse the JSON object of `--env-kwargs`; an absent flag gives no arguments.
+
+    Raises:
+        ConfigError: If it is not a JSON object.
+    """
+    if text is None:
+        return {}
+    try:
+        values = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(
+            f"""--env-kwargs is not valid JSON, got {text!r:.80} ({error}); write '{{"g": 9.8}}' in quotes"""
+        ) from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"""--env-kwargs needs a JSON object such as '{{"g": 9.8}}', got {text!r:.80}""")
+    return values
 
 
 def build_env_kwargs(reset_rule: str | None) -> dict[str, str]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import abc
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from nsde_policy.config import Preset
 from nsde_policy.errors import ConfigError
@@ -24,7 +26,8 @@ if TYPE_CHECKING:
 class Outcome:
     """How one episode ended."""
 
-    success: bool
+    success: bool | None
+    """None if the environment does not say."""
     score: float
     """The figure that an evaluation averages; `Task.score_name` names it."""
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -82,12 +85,12 @@ class Scene:
 class Task(abc.ABC):
     """What is known of a task beyond its demonstrations; register it with `register_task`."""
 
-    name: ClassVar[str]
+    name: str
     title: ClassVar[str] = ""
     """Title in reports; by default the name."""
-    env_id: ClassVar[str | None] = None
-    """Gymnasium id of the environment that policies are evaluated in; None if there is none."""
-    env_kwargs: ClassVar[Mapping[str, Any]] = {}
+    env_id: str | None = None
+    """Environment that policies are evaluated in, a Gymnasium id or `module:Class`; None if there is none."""
+    env_kwargs: Mapping[str, Any] = MappingProxyType({})
     """Default keyword arguments of the environment; evaluations record them."""
     rate_hz: ClassVar[float | None] = None
     """Control periods per second; None if only the demonstrations can say."""
@@ -106,18 +109,17 @@ class Task(abc.ABC):
         """Make the environment; `kwargs` are passed to its constructor and override `env_kwargs`."""
         if self.env_id is None:
             raise ConfigError(f"the task {self.name!r} has no environment to play in")
-        import gymnasium as gym
+        from nsde_policy.tasks.gym import make_gym_env
 
-        from nsde_policy.envs import register_envs
+        return make_gym_env(self.env_id, {**self.env_kwargs, **kwargs})
 
-        register_envs()
-        kwargs = {**self.env_kwargs, **kwargs}
-        try:
-            return gym.make(self.env_id, **kwargs)
-        except TypeError as error:
-            raise ConfigError(f"{self.env_id} does not take these arguments: {kwargs} ({error})") from error
-        except gym.error.Error as error:
-            raise ConfigError(f"{self.env_id} of the task {self.name!r} cannot be made: {error}") from error
+    def with_env_kwargs(self, env_kwargs: Mapping[str, Any]) -> Self:
+        """Return the task with some keyword arguments of its environment changed."""
+        if not env_kwargs:
+            return self
+        changed = copy.copy(self)
+        changed.env_kwargs = {**self.env_kwargs, **env_kwargs}
+        return changed
 
     def outcome(self, rewards: Sequence[float], infos: Sequence[Mapping[str, Any]]) -> Outcome:
         """Score an episode.
@@ -127,10 +129,11 @@ class Task(abc.ABC):
             infos: Gymnasium's info after the reset and after each action.
 
         Returns:
-            By default the return, with success from `info["success"]` or `info["is_success"]`.
+            By default the return, with success if `info["success"]` or `info["is_success"]` is true after any
+            action, and unknown if no info holds either.
         """
-        last = infos[-1]
-        return Outcome(bool(last.get("success", last.get("is_success", False))), float(sum(rewards)))
+        said = [bool(info[name]) for info in infos for name in ("success", "is_success") if name in info]
+        return Outcome(any(said) if said else None, float(sum(rewards)))
 
     @property
     def mirror(self) -> Mirror | None:

@@ -3,7 +3,8 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from nsde_policy.config import Preset
 from nsde_policy.run_config import DemoConfig
@@ -28,7 +29,7 @@ class PushTTask(Task):
     name = "pusht"
     title = "Push-T"
     env_id = "nsde_policy/PushT-v0"
-    env_kwargs: ClassVar[Mapping[str, Any]] = {"reset_rule": "benchmark"}
+    env_kwargs = MappingProxyType({"reset_rule": "benchmark"})
     rate_hz = 10.0
     score_name = "max_reward"
     progress_name = "coverage"

@@ -10,8 +10,10 @@ Entry points of other packages belong to the group `nsde_policy.tasks`.
 
 from typing import TYPE_CHECKING
 
+from nsde_policy.errors import PluginError
 from nsde_policy.registry import Registry
 from nsde_policy.tasks.base import Task
+from nsde_policy.tasks.gym import GymTask, is_env_id
 
 if TYPE_CHECKING:
     from nsde_policy.run_directory import RunRecord
@@ -25,15 +27,51 @@ def register_task(cls: type[Task]) -> type[Task]:
     return cls
 
 
-def get_task_of_run(record: "RunRecord") -> Task:
-    """Return the task that a run was trained for.
+def get_task_of_run(record: "RunRecord", env: str | None = None) -> Task:
+    """Return the task that a run is played in.
+
+    Args:
+        record: What the run says of itself.
+        env: Other task or environment, see `get_task`; None for the one that the run was trained for, with
+            the run's keyword arguments of the environment.
 
     Raises:
         PluginError: If the package that provides it is not installed.
     """
-    return get_task(record.task, package=record.plugins.get("task"))
+    if env is not None and (task := get_task(env)).name != record.task:
+        return task
+    task = get_task(record.task, package=record.plugins.get("task"))
+    return task.with_env_kwargs(record.env_kwargs)
 
 
 def get_task(name: str, *, package: str | None = None) -> Task:
-    """Return a task by name; `package` is named in the error if it is not installed."""
-    return TASKS.get(name, package=package)
+    """Return a task by its name or by its environment; any environment without a task becomes a `GymTask`.
+
+    Args:
+        name: Name of a registered task, a Gymnasium id, or `module:Class`.
+        package: Distribution that provided the task when a run was made, named in the error.
+
+    Raises:
+        PluginError: If it is neither a task nor the name of an environment.
+    """
+    if package is None and name not in TASKS.names():
+        if (task := _find_task_of_env(name)) is not None:
+            return task
+        if is_env_id(name):
+            return GymTask(name)
+    try:
+        return TASKS.get(name, package=package)
+    except PluginError as error:
+        hint = "" if package or name in TASKS.names() else "; environments: Pendulum-v1 or module:Class"
+        raise PluginError(f"{error}{hint}") from None
+
+
+def _find_task_of_env(env_id: str) -> Task | None:
+    for name in TASKS.names():
+        try:
+            task = TASKS.get(name)
+        except PluginError:  # a package that cannot be imported does not matter here
+            continue
+        if task.env_id == env_id:
+            return task
+    return None

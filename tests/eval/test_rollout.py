@@ -162,6 +162,7 @@ def test_scores_average_episodes():
     assert scores.success_rate.n == 3
     assert scores.metrics["error"].value == 1
     assert "mean return" in scores.as_text()
+    assert scores.length.value == 101
     assert scores.mean_steps_to_success == 101
     assert scores.ms_per_action == pytest.approx(10.0)
     assert scores.network_calls_per_chunk == 8
@@ -173,10 +174,10 @@ def test_command_writes_json(tmp_path, capsys):
         main(["eval", "--episodes", "2", "--seed-start", "200005", "--workers", "1", "--json", str(out)]) == 0
     )
     found = json.loads(out.read_text())
-    for key in ("mean_max_reward", "success_rate", "final_coverage"):
+    for key in ("mean_max_reward", "success_rate", "length", "final_coverage"):
         assert set(found[key]) == {"value", "low", "high", "n"}
     assert [episode["seed"] for episode in found["episodes"]] == [200005, 200006]
-    assert found["reset_rule"] == "benchmark"
+    assert found["env_kwargs"] == {"reset_rule": "benchmark"}
     assert "success rate" in capsys.readouterr().out
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from nsde_policy.cli.main import main
-from nsde_policy.errors import ConfigError
+from nsde_policy.errors import ConfigError, EnvError
 from nsde_policy.eval.disturbances import Condition
 from nsde_policy.eval.evaluate import evaluate_policy, evaluate_quickly
 from nsde_policy.eval.pool import RolloutPool
@@ -48,7 +48,7 @@ def test_env_kwargs_reach_the_environment(run: Path):
         evaluate_policy(run, episodes=1, seed_start=0, workers=1, env_kwargs={"reach": reach})
         for reach in (0.3, 1.0)
     )
-    assert near.context["reach"] == 0.3
+    assert near.context["env_kwargs"] == {"reach": 0.3}
     assert near.scores.episodes[0].steps < far.scores.episodes[0].steps
     with pytest.raises(ConfigError, match="does not take these arguments"):
         evaluate_policy(run, episodes=1, seed_start=0, workers=1, env_kwargs={"gravity": 1})
@@ -64,9 +64,18 @@ def test_quick_evaluation_uses_the_score_of_the_task(run: Path):
     assert evaluate_quickly(run)["reward"] < 0.2
 
 
-def test_default_outcome_is_the_return():
-    outcome = get_task("none").outcome([1.0, 2.0], [{}, {}, {"is_success": True}])
-    assert (outcome.success, outcome.score) == (True, 3.0)
+@pytest.mark.parametrize(
+    ("infos", "success"),
+    [
+        ([{}, {}, {"is_success": True}], True),
+        ([{}, {"success": True}, {"success": False}], True),
+        ([{"success": False}, {}, {"is_success": False}], False),
+        ([{}, {}, {}], None),
+    ],
+)
+def test_default_outcome_is_the_return_and_success_at_any_step(infos: list[dict[str, bool]], success: bool):
+    outcome = get_task("none").outcome([1.0, 2.0], infos)
+    assert (outcome.success, outcome.score) == (success, 3.0)
 
 
 def test_progress_is_optional(run: Path):
@@ -90,7 +99,7 @@ def test_a_task_without_push_cannot_be_pushed(run: Path):
 
 
 def test_spaces_that_do_not_fit_the_policy_are_rejected(run: Path):
-    with pytest.raises(ConfigError, match=r"observation space Box.*\(5,\).*needs a Box of shape \(2,\)"):
+    with pytest.raises(EnvError, match=r"observation has 5 values.*the policy was trained with 2: .*--env"):
         Player(run, RolloutConfig(get_task("pusht")))
 
 
@@ -101,5 +110,5 @@ def test_a_task_without_environment_cannot_be_played(run: Path):
 
 def test_an_unregistered_environment_is_reported(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(ReachTask, "env_id", "Nowhere-v0")
-    with pytest.raises(ConfigError, match="Nowhere-v0 of the task 'reach' cannot be made"):
+    with pytest.raises(EnvError, match="'Nowhere-v0' is not registered"):
         get_task("reach").make_env()

@@ -1,0 +1,203 @@
+"""Environments as policies see them: one flat observation, one flat action, every value checked."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NoReturn
+
+import gymnasium as gym
+import numpy as np
+
+from nsde_policy.errors import EnvError, NsdePolicyError, summarize_error
+
+MAX_STEPS = 20_000
+"""An episode that takes longer is an error: most likely the environment never ends it."""
+
+
+class EnvAdapter:
+    """An environment with a flat vector as observation and as action.
+
+    A Box observation is flattened. Of a Dict, the parts that `obs_keys` names are concatenated if it has all
+    of them; otherwise all Box parts except images, in the order of the space. Actions are clipped to the
+    action space and get its shape and type.
+
+    Args:
+        env: Environment, for one episode at a time.
+        name: What error messages call it.
+        obs_keys: Names of the observations that the policy was trained on.
+
+    Raises:
+        EnvError: If its spaces cannot be flattened.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], name: str, *, obs_keys: Sequence[str] = ()) -> None:
+        self.env, self.name = env, name
+        self._seed: int | None = None
+        self._step = 0
+        self._observed = self._find_parts(getattr(env, "observation_space", None), obs_keys)
+        action = getattr(env, "action_space", None)
+        if not isinstance(action, gym.spaces.Box):
+            self._fail(
+                f"its action space is {action}, but policies give real numbers and need a Box: wrap the "
+                "environment"
+            )
+        self._action = action
+        self.low, self.high = (
+            np.asarray(limit, np.float64).reshape(-1) for limit in (action.low, action.high)
+        )
+        self.obs_dim = sum(int(np.prod(part.shape)) for part in self._observed.values())
+        self.act_dim = self.low.size
+
+    def check_sizes(self, obs_dim: int, act_dim: int) -> None:
+        """Raise `EnvError` if observations or actions do not have the sizes that a policy needs."""
+        parts = ", ".join(f"{key or 'observation'} {part.shape}" for key, part in self._observed.items())
+        for what, found, needed, shapes in (
+            ("observation", self.obs_dim, obs_dim, parts),
+            ("action", self.act_dim, act_dim, f"action {self._action.shape}"),
+        ):
+            if found != needed:
+                self._fail(
+                    f"its {what} has {found} values ({shapes}), but the policy was trained with {needed}: "
+                    "choose the environment that fits with --env, or wrap it"
+                )
+
+    def reset(self, seed: int) -> tuple[np.ndarray, Mapping[str, Any]]:
+        """Start an episode and return the first observation, (obs_dim,), and the info."""
+        self._seed, self._step = seed, 0
+        found = self._call("reset", lambda: self.env.reset(seed=seed))
+        if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Mapping)):
+            self._fail(
+                f"reset returned {_describe_found(found)}, expected (observation, info) with a dict as info: "
+                "follow Gymnasium's interface, Env.reset"
+            )
+        return self._flatten(found[0]), found[1]
+
+    def clip(self, action: np.ndarray) -> np.ndarray:
+        """Return an action, (act_dim,), inside the action space; rounded if that holds integers."""
+        clipped = np.clip(action, self.low, self.high)
+        return np.rint(clipped) if np.issubdtype(self._action.dtype, np.integer) else clipped
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, Mapping[str, Any]]:
+        """Execute an action, (act_dim,), that `clip` returned.
+
+        Returns:
+            Observation (obs_dim,), reward, whether the episode is over, and the info.
+        """
+        self._step += 1
+        given = action.astype(self._action.dtype).reshape(self._action.shape)
+        found = self._call("step", lambda: self.env.step(given))
+        if not (isinstance(found, tuple) and len(found) == 5 and isinstance(found[4], Mapping)):
+            self._fail(
+                f"step returned {_describe_found(found)}, expected 5 values (observation, reward, "
+                "terminated, truncated, info): follow Gymnasium's interface, Env.step"
+            )
+        obs, reward, terminated, truncated, info = found
+        ended = bool(terminated) or bool(truncated)
+        if not ended and self._step >= MAX_STEPS:
+            self._fail(
+                f"the episode has not ended after {MAX_STEPS} steps: set a limit, "
+                """--env-kwargs '{"max_episode_steps": 500}'"""
+            )
+        return self._flatten(obs), self._check_reward(reward), ended, info
+
+    def render(self) -> np.ndarray:
+        """Return the picture of the present state, (height, width, 3) uint8."""
+        picture = np.asarray(self._call("render", self.env.render))
+        if picture.ndim != 3 or picture.shape[2] != 3 or picture.dtype != np.uint8:
+            self._fail(
+                f"render returned {_describe_found(picture)}, expected an array (height, width, 3) uint8: "
+                "leave out --render"
+            )
+        return picture
+
+    def close(self) -> None:
+        """Close the environment; its errors do not matter any more."""
+        try:
+            self.env.close()
+        except Exception:
+            return
+
+    def _find_parts(self, space: Any, obs_keys: Sequence[str]) -> dict[str | None, gym.spaces.Box]:
+        if isinstance(space, gym.spaces.Dict):
+            named = obs_keys if obs_keys and all(key in space.spaces for key in obs_keys) else None
+            parts: dict[str | None, Any] = {key: space[key] for key in named or space.spaces}
+            if named is None:
+                parts = {key: part for key, part in parts.items() if _is_numeric(part)}
+            if not parts:
+                self._fail(f"its observation {_list_parts(space)} has no numeric part: add one, or wrap it")
+        else:
+            parts = {None: space}
+        for key, part in parts.items():
+            if not _is_numeric(part):
+                what = f"observation {key!r}" if key else "observation"
+                why = "a camera picture, and policies need numbers" if _is_image(part) else "not a Box"
+                self._fail(f"its {what} is {_describe_space(part)}, {why}: wrap the environment")
+        return parts
+
+    def _flatten(self, obs: Any) -> np.ndarray:
+        """Return the parts of an observation as one vector of finite numbers."""
+        values = []
+        for key, part in self._observed.items():
+            what = "observation" if key is None else f"observation {key!r}"
+            if key is not None and (not isinstance(obs, Mapping) or key not in obs):
+                found = list(obs) if isinstance(obs, Mapping) else _describe_found(obs)
+                self._fail(f"{what} is missing, found {found}: return what observation_space declares")
+            given = obs if key is None else obs[key]
+            try:
+                value = np.asarray(given, np.float64)
+            except (TypeError, ValueError):
+                self._fail(f"{what} must hold numbers, found {_describe_found(given)}")
+            if value.shape != part.shape:
+                self._fail(
+                    f"{what} has shape {value.shape}, but observation_space declares {part.shape}: return "
+                    "what it declares, or correct it"
+                )
+            if not np.isfinite(value).all():
+                self._fail(f"{what} must be finite, found {value.reshape(-1).tolist()!s:.120}")
+            values.append(value.reshape(-1))
+        return np.concatenate(values)
+
+    def _check_reward(self, reward: Any) -> float:
+        try:
+            value = float(reward)
+        except (TypeError, ValueError):
+            self._fail(f"the reward must be a number, found {_describe_found(reward)}")
+        if not np.isfinite(value):
+            self._fail(f"the reward must be finite, found {value}")
+        return value
+
+    def _call(self, method: str, function: Callable[[], Any]) -> Any:
+        try:
+            return function()
+        except NsdePolicyError:
+            raise
+        except (Exception, SystemExit) as error:
+            self._fail(f"{method} raised {type(error).__name__}: {summarize_error(error)}", error)
+
+    def _fail(self, found: str, cause: BaseException | None = None) -> NoReturn:
+        where = "" if self._seed is None else f", episode seed {self._seed}, step {self._step}"
+        raise EnvError(f"environment {self.name}{where}: {found}") from cause
+
+
+def _is_image(space: Any) -> bool:
+    return isinstance(space, gym.spaces.Box) and space.dtype == np.uint8 and len(space.shape) >= 3
+
+
+def _is_numeric(space: Any) -> bool:
+    return isinstance(space, gym.spaces.Box) and not _is_image(space)
+
+
+def _describe_space(space: Any) -> str:
+    return f"{type(space).__name__}{space.shape} {space.dtype}" if _is_image(space) else f"{space!s:.120}"
+
+
+def _list_parts(space: gym.spaces.Dict) -> str:
+    parts: Iterable[str] = (f"{key} {_describe_space(part)}" for key, part in space.spaces.items())
+    return f"({', '.join(parts)})"
+
+
+def _describe_found(value: Any) -> str:
+    """Describe a wrong value in a message: its type, and its size or content."""
+    if isinstance(value, np.ndarray):
+        return f"an array {value.shape} {value.dtype}"
+    if isinstance(value, tuple):
+        return f"{len(value)} values"
+    return f"{type(value).__name__} {' '.join(repr(value).split()):.60}"

@@ -1,0 +1,139 @@
+"""Any Gymnasium environment as a task: a registered id such as `Pendulum-v1`, or `module:Class`."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from nsde_policy.errors import ConfigError, EnvError, NsdePolicyError, summarize_error
+from nsde_policy.tasks.base import Task
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+_ENV_ID = re.compile(r"[\w./-]+-v\d+|[\w.]+:[\w./-]+")
+
+
+class GymTask(Task):
+    """An environment without a task of its own: score is the return, success what its info says.
+
+    Args:
+        env_id: Gymnasium id, or `module:Class`.
+        env_kwargs: Keyword arguments of the environment.
+    """
+
+    def __init__(self, env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> None:
+        self.name = self.env_id = env_id
+        self.env_kwargs = dict(env_kwargs or {})
+
+
+def is_env_id(name: str) -> bool:
+    """Return whether a name can be that of an environment: `Name-v0`, `module:Class`, or a registered id."""
+    if _ENV_ID.fullmatch(name):
+        return True
+    from gymnasium.envs.registration import registry
+
+    return name in registry
+
+
+def make_gym_env(env_id: str, kwargs: Mapping[str, Any]) -> gym.Env[Any, Any]:
+    """Make an environment by its Gymnasium id or as `module:Class`.
+
+    Gymnasium's own checks are off, because `EnvAdapter` checks every value with clearer messages.
+
+    Raises:
+        ConfigError: If the environment does not take these keyword arguments.
+        EnvError: If there is no such environment, or its constructor fails.
+    """
+    import gymnasium as gym
+
+    from nsde_policy.envs import register_envs
+
+    register_envs()
+    try:
+        cls = find_env_class(env_id)
+        if cls is None:
+            return gym.make(env_id, disable_env_checker=True, **kwargs)
+        kwargs = dict(kwargs)
+        limit = kwargs.pop("max_episode_steps", -1)
+        env = cls(**kwargs)
+        return env if limit == -1 else gym.wrappers.TimeLimit(env, limit)
+    except NsdePolicyError:
+        raise
+    except gym.error.UnregisteredEnv as error:
+        raise EnvError(
+            f"the environment {env_id!r} is not registered with Gymnasium ({summarize_error(error)}); check "
+            "the name, or give module:Class (--env)"
+        ) from error
+    except (Exception, SystemExit) as error:
+        reason = summarize_error(error)
+        if isinstance(error, TypeError) and "argument" in reason:
+            raise ConfigError(
+                f"{env_id} does not take these arguments: {dict(kwargs)} ({reason}); change --env-kwargs"
+            ) from error
+        raise EnvError(
+            f"the environment {env_id!r} cannot be made with {dict(kwargs)}: {type(error).__name__}: {reason}"
+        ) from error
+
+
+def find_env_class(env_id: str) -> type[gym.Env[Any, Any]] | None:
+    """Return the class that `module:Class` names, importing from the current directory too.
+
+    Returns:
+        None for an id that Gymnasium resolves itself, which includes its `module:id`.
+
+    Raises:
+        EnvError: If the module cannot be imported or has no such environment.
+    """
+    import gymnasium as gym
+
+    module_name, colon, name = env_id.partition(":")
+    if not colon:
+        return None
+    if not {"", os.getcwd()} & {*sys.path}:
+        sys.path.insert(0, os.getcwd())  # a console script does not look there
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        raise EnvError(
+            f"the module of the environment {env_id!r} cannot be imported: {summarize_error(error)}; run the "
+            "command in its folder, or install it"
+        ) from error
+    found = getattr(module, name, None)
+    if found is None and name in gym.registry:
+        return None
+    if found is None or not callable(found):
+        classes = [
+            key for key, value in vars(module).items() if isinstance(value, type) and hasattr(value, "step")
+        ]
+        raise EnvError(
+            f"the module {module_name} has no environment {name!r}; it has: {', '.join(classes) or 'none'} "
+            "(--env module:Class)"
+        )
+    environment: type[gym.Env[Any, Any]] = found
+    return environment
+
+
+def find_rate(task: Task, env: gym.Env[Any, Any]) -> float | None:
+    """Return the control periods per second of an environment, None if nothing says.
+
+    They are `task.rate_hz`, else 1 / `env.unwrapped.dt`, else `env.metadata["render_fps"]`.
+    """
+    period = getattr(env.unwrapped, "dt", None)
+    frames = env.metadata.get("render_fps")
+    if task.rate_hz:
+        return task.rate_hz
+    if _is_positive(period):
+        return 1.0 / float(period)
+    return float(frames) if _is_positive(frames) else None
+
+
+def _is_positive(value: Any) -> bool:
+    try:
+        return 0.0 < float(value) < float("inf")
+    except (TypeError, ValueError):
+        return False
