@@ -90,6 +90,16 @@ class Demonstrations:
         end = self.episode_ends[n - 1]
         return replace(self, obs=self.obs[:end], act=self.act[:end], episode_ends=self.episode_ends[:n])
 
+    def select(self, episodes: Sequence[int]) -> "Demonstrations":
+        """Return the demonstrations of these indices, in the given order."""
+        return Demonstrations.from_episodes(
+            [self[i] for i in episodes],
+            angles=self.angles,
+            act_angles=self.act_angles,
+            rate_hz=self.rate_hz,
+            source=self.source,
+        )
+
     def __len__(self) -> int:
         return len(self.episode_ends)
 

@@ -39,13 +39,15 @@ MAX_CONFIG_BYTES, MAX_TENSOR_BYTES = 2**24, 2**33
 
 @dataclass(frozen=True)
 class DemoRecord(BaseConfig):
-    """Demonstrations that a run was trained on."""
+    """Demonstrations of a run, those held out of training included."""
 
     source: str
     fingerprint: str
     """SHA-256 of the demonstrations."""
     episodes: int
     frames: int
+    held_out: tuple[int, ...] = ()
+    """Episodes that were not used for training, by `train --validation`."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +107,8 @@ class RunRecord:
     def same_training(self, other: "RunRecord") -> bool:
         """Return whether `other` can resume this run: same settings, layout, task, seed and data."""
         one, two = (
-            (run.config, run.layout, run.task, run.env_kwargs, run.seed, run.demos.fingerprint)
-            for run in (self, other)
+            (run.config, run.layout, run.task, run.env_kwargs, run.seed, demos.fingerprint, demos.held_out)
+            for run, demos in ((self, self.demos), (other, other.demos))
         )
         return one == two
 

@@ -4,14 +4,25 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from nsde_policy.cli import options
+from nsde_policy.cli import offline, options
 
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Run episodes with a policy and print its scores with 95 % intervals."""
+    """Run episodes with a policy, or compare it with recorded ones, and print scores with 95 % intervals."""
 
     run_dir: options.RunFlag = None
+    demos: Path | None = None
+    """Score on the episodes of this store instead of an environment: likelihood per step, action error by
+    horizon, coverage of σ. Of the training store, only held-out episodes are used."""
+    horizon: int | None = None
+    """With --demos: number of planned actions to compare; default: the chunk."""
+    samples: int | None = None
+    """With --demos: number of plans sampled from each frame; default 39."""
+    stride: int | None = None
+    """With --demos: distance between the frames that are planned from; default: about 1000 frames in all."""
+    seed: int | None = None
+    """With --demos: seed of the sampled plans; default 0."""
     episodes: options.EpisodesFlag = 50
     seed_start: options.SeedStartFlag = 100_000
     env: options.EnvFlag = None
@@ -43,15 +54,19 @@ class Evaluate:
         from nsde_policy.eval.disturbances import Condition
         from nsde_policy.eval.evaluate import evaluate_policy
 
+        offline.check_flags(self)
         options.check_json_file(self.json)
+        named = {"alpha": self.alpha, "diffusion": self.diffusion}
+        changes = [f"{name}={value}" for name, value in named.items() if value is not None]
+        if self.demos is not None:
+            offline.run_offline(self, [*changes, *self.sampling])
+            return
         env_kwargs = options.parse_env_kwargs(self.env_kwargs)
         renderer = None
         if self.render:
             from nsde_policy.eval.render.video import Renderer
 
             renderer = Renderer(self.run_dir, self.out, videos=self.videos)
-        named = {"alpha": self.alpha, "diffusion": self.diffusion}
-        changes = [f"{name}={value}" for name, value in named.items() if value is not None]
         found = evaluate_policy(
             self.run_dir,
             episodes=self.episodes,

@@ -3,7 +3,7 @@
 import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Generic, Literal, TypeVar
+from typing import ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -52,6 +52,24 @@ class TrainableModel(nn.Module, abc.ABC, Generic[Batch]):
         """Return the training stages in order; empty for methods without parameters."""
 
 
+class StepPrediction(NamedTuple):
+    """Normal distribution of the next state x' = (next observation, action), one per row."""
+
+    mean: Tensor
+    """Expected next state, (rows, d)."""
+    std: Tensor
+    """Standard deviation σ of each dimension, (rows, d)."""
+
+
+class StepLogProb(NamedTuple):
+    """Log-density of one recorded step per row, in nats and native units."""
+
+    action: Tensor
+    """log p(action | states), (rows,)."""
+    state: Tensor | None = None
+    """log p(next observation, action | states), (rows,); None for methods that predict actions only."""
+
+
 class Draws:
     """Random numbers for a batch in which each row has its own generator."""
 
@@ -87,7 +105,9 @@ class PolicyModel(TrainableModel[Batch]):
     foresees_states: ClassVar[bool] = False
     """Whether `sample_futures` predicts states as well as actions."""
     reports_std: ClassVar[bool] = False
-    """Whether `futures_std` and `step_std` report the standard deviation of its predictions."""
+    """Whether `futures_std` and `predict_step` report the standard deviation of its predictions."""
+    has_likelihood: ClassVar[bool] = False
+    """Whether `log_prob_step` returns the log-density of a recorded step."""
 
     def stages(self) -> tuple[Stage, ...]:
         """Train all parameters on all losses in one stage, unless a method overrides it."""
@@ -126,6 +146,30 @@ class PolicyModel(TrainableModel[Batch]):
             sampling: Replaces `config.sampling`.
         """
         raise self._lacks("report a standard deviation", "reports_std")
+
+    def predict_step(self, states: Tensor, *, sampling: Sampling | None = None) -> StepPrediction:
+        """Predict the next state from states (rows, history, d), newest first, as a normal distribution."""
+        raise self._lacks("report a standard deviation", "reports_std")
+
+    def log_prob_step(
+        self, states: Tensor, x_next: Tensor, *, sampling: Sampling | None = None
+    ) -> StepLogProb:
+        """Return the log-density of recorded next states.
+
+        Args:
+            states: Recorded states, (rows, history, d), newest first.
+            x_next: The next observation and the action that led to it, (rows, d).
+            sampling: Replaces `config.sampling`.
+        """
+        raise self._lacks("give a likelihood", "has_likelihood")
+
+    def learned_sampling(self, sampling: Sampling | None = None) -> Sampling:
+        """Return sampling settings under which samples have the learned spread.
+
+        Policies often sample with less noise than was learned. Likelihoods and the calibration of σ are
+        measured with these settings instead.
+        """
+        return self.config.sampling if sampling is None else sampling
 
     def drift_step(self, states: Tensor, *, sampling: Sampling | None = None) -> Tensor | None:
         """Return the expected change of states (rows, history, d) over one control period, (rows, d).

@@ -6,7 +6,7 @@ its range. Its input is the observation alone.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 import torch
@@ -19,7 +19,7 @@ from nsde_policy.core.networks import dropout_mask, linear, weights_from
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows, blur
-from nsde_policy.methods.base import Draws, LossParts, PolicyModel, choose_sampling
+from nsde_policy.methods.base import Draws, LossParts, PolicyModel, StepLogProb, choose_sampling
 from nsde_policy.methods.registry import register_method
 
 LOW_NOISE = 1e-4
@@ -121,6 +121,7 @@ class LSTMGMM(PolicyModel[Windows]):
     """
 
     losses = ("nll",)
+    has_likelihood = True
 
     def __init__(self, config: LSTMGMMConfig, layout: StateSpec, *, generator: torch.Generator) -> None:
         super().__init__()
@@ -143,16 +144,35 @@ class LSTMGMM(PolicyModel[Windows]):
     def plan(self, states: Tensor, *, steps: int, draws: Draws, sampling: Sampling | None = None) -> Tensor:
         """Draw one action from the mixture at the current state."""
         require(self, steps == 1, f"a plan holds one action, got steps {steps}")
-        chosen = choose_sampling(self.config.sampling, sampling)
-        mixture = self._predict(self._run_lstm(states)[:, -1])
-        if chosen.noise == "low":
-            mixture = mixture._replace(std=torch.full_like(mixture.std, LOW_NOISE))
+        mixture = self._sampled_mixture(states, sampling)
         action = mixture.sample(draws.uniform(1), draws.normal(self.layout.spec.act_dim))
         return self.layout.from_unit(action).unsqueeze(1)
 
     def network_calls(self, steps: int, sampling: Sampling | None = None) -> int:
         """Return one call, in which the LSTM takes `history` sequential steps."""
         return 1
+
+    @torch.no_grad()
+    def log_prob_step(
+        self, states: Tensor, x_next: Tensor, *, sampling: Sampling | None = None
+    ) -> StepLogProb:
+        """Return the log-density of the action under the mixture at the current state."""
+        obs_dim = self.layout.spec.obs_dim
+        mixture = self._sampled_mixture(states, sampling)
+        half_range = (self.layout.high - self.layout.low)[obs_dim:] / 2
+        unit = self.layout.to_unit(x_next[:, obs_dim:])
+        return StepLogProb(mixture.log_likelihood(unit) - half_range.log().sum())
+
+    def learned_sampling(self, sampling: Sampling | None = None) -> LSTMGMMSampling:
+        """Return the settings with the learned spread of each component."""
+        return replace(choose_sampling(self.config.sampling, sampling), noise="full")
+
+    def _sampled_mixture(self, states: Tensor, sampling: Sampling | None) -> Mixture:
+        """Return the mixture at the current state, with the spread that the settings ask for."""
+        mixture = self._predict(self._run_lstm(states)[:, -1])
+        if choose_sampling(self.config.sampling, sampling).noise == "low":
+            return mixture._replace(std=torch.full_like(mixture.std, LOW_NOISE))
+        return mixture
 
     def _run_lstm(self, states: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Return the output of the last layer at each state, oldest first, (rows, history, hidden)."""

@@ -1,6 +1,7 @@
 """The Neural SDE (section 3 and Appendix B): flow, diffusion and denoiser learned from pairs of states."""
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +25,15 @@ from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Transitions, draw_flow_target, draw_noise, stack_history
 from nsde_policy.errors import ConfigError
-from nsde_policy.methods.base import Draws, LossParts, PolicyModel, Stage, choose_sampling
+from nsde_policy.methods.base import (
+    Draws,
+    LossParts,
+    PolicyModel,
+    Stage,
+    StepLogProb,
+    StepPrediction,
+    choose_sampling,
+)
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
 from nsde_policy.methods.neural_sde.equation import LearnedSDE, build_state_mlp
 from nsde_policy.methods.neural_sde.fused_step import FoldedPlan, FusedStep
@@ -40,6 +49,7 @@ class NeuralSDE(PolicyModel[Transitions]):
     training_view = "transitions"
     foresees_states = True
     reports_std = True
+    has_likelihood = True
 
     def __init__(self, config: NeuralSDEConfig, layout: StateSpec, *, generator: torch.Generator) -> None:
         super().__init__()
@@ -221,7 +231,7 @@ class NeuralSDE(PolicyModel[Transitions]):
     @torch.no_grad()
     def step_std(self, x: Tensor, *, sampling: Sampling | None = None) -> Tensor:
         """Return σ of the next state: g(x) √Δt over one control period, as it is sampled, (..., d)."""
-        return self.sde(sampling).coefficients(x).diffusion[..., : self.dim] * math.sqrt(self.config.dt)
+        return self._newest_coefficients(x, sampling).diffusion * math.sqrt(self.config.dt)
 
     def futures_std(self, states: Tensor, paths: Tensor, *, sampling: Sampling | None = None) -> Tensor:
         """Return σ of each step of sampled paths, (rows, steps, d), from one network call."""
@@ -232,8 +242,36 @@ class NeuralSDE(PolicyModel[Transitions]):
     @torch.no_grad()
     def drift_step(self, states: Tensor, *, sampling: Sampling | None = None) -> Tensor:
         """Return (f + αd) Δt, the expected change over one control period, (rows, d)."""
-        at = self.sde(sampling).coefficients(states.flatten(-2))
-        return at.drift[..., : self.dim] * self.config.dt
+        return self._newest_coefficients(states.flatten(-2), sampling).drift * self.config.dt
+
+    @torch.no_grad()
+    def predict_step(self, states: Tensor, *, sampling: Sampling | None = None) -> StepPrediction:
+        """Return x + (f + αd) Δt and g √Δt, one Euler–Maruyama step of a control period."""
+        at = self._newest_coefficients(states.flatten(-2), sampling)
+        dt = self.config.dt
+        return StepPrediction(states[:, 0] + at.drift * dt, at.diffusion * math.sqrt(dt))
+
+    @torch.no_grad()
+    def log_prob_step(
+        self, states: Tensor, x_next: Tensor, *, sampling: Sampling | None = None
+    ) -> StepLogProb:
+        """Return log N(Δx; (f + αd) Δt, g² Δt) (Eq. 12 to 14), of the action alone and of the whole state."""
+        at = self._newest_coefficients(states.flatten(-2), sampling)
+        increment = self.layout.increment(states[:, 0], x_next)
+        dt, act = x_next.new_tensor(self.config.dt), slice(self.layout.spec.obs_dim, None)
+        action = Coefficients(at.drift[:, act], at.diffusion[:, act])
+        return StepLogProb(
+            increment_log_prob(action, increment[:, act], dt), increment_log_prob(at, increment, dt)
+        )
+
+    def learned_sampling(self, sampling: Sampling | None = None) -> SamplingConfig:
+        """Return the settings with the learned diffusion, factor 1, and the denoiser as sampled."""
+        return replace(choose_sampling(self.config.sampling, sampling), diffusion=1.0)
+
+    def _newest_coefficients(self, x: Tensor, sampling: Sampling | None) -> Coefficients:
+        """Return drift and diffusion of the newest state of (..., history·d), (..., d) each."""
+        at = self.sde(sampling).coefficients(x)
+        return Coefficients(at.drift[..., : self.dim], at.diffusion[..., : self.dim])
 
     @torch.no_grad()
     def path_log_prob(
@@ -244,7 +282,6 @@ class NeuralSDE(PolicyModel[Transitions]):
         The history before x₀ is taken to be x₀ itself.
         """
         sizes = step_sizes(self._step_size(dt), len(path) - 1, path)
-        at = self.sde(sampling).coefficients(stack_history(path[:-1], self.config.history))
-        current = Coefficients(at.drift[..., : self.dim], at.diffusion[..., : self.dim])
+        current = self._newest_coefficients(stack_history(path[:-1], self.config.history), sampling)
         column = sizes.reshape(-1, *[1] * (path.dim() - 1))
         return increment_log_prob(current, self.layout.increment(path[:-1], path[1:]), column).sum(0)

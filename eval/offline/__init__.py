@@ -1,0 +1,1 @@
+"""Score policies on recorded episodes, without an environment."""

@@ -1,0 +1,70 @@
+"""Figure of a score on recorded episodes: error by horizon and coverage of intervals."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nsde_policy.eval.offline.frames import EPISODE_PARTS
+from nsde_policy.eval.offline.result import COVERAGE_LEVELS, COVERAGES, PART_TITLES, PREDICTORS, OfflineScore
+from nsde_policy.eval.offline.sums import EpisodeSums
+from nsde_policy.eval.render.plotting import make_figure, plot_style, save_figures
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SERIES_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+"""Colours of the lines and bars, told apart with colour-blindness (Okabe and Ito)."""
+
+
+def draw_offline_score(score: OfflineScore, out: Path) -> list[Path]:
+    """Write the figure of one score as `offline.png` and `offline.svg` into a directory."""
+    with plot_style():
+        figure = _draw(score)
+        return save_figures({"offline": figure}, out)
+
+
+def _draw(score: OfflineScore) -> "Figure":
+    figure, axes = make_figure(2, len(EPISODE_PARTS), (9.0, 4.8), sharey="row")
+    for column, part in enumerate(EPISODE_PARTS):
+        top, bottom = axes[:, column]
+        for (name, title), colour in zip(PREDICTORS.items(), SERIES_COLOURS, strict=False):
+            baseline = name in ("repeat", "constant")
+            draw_error(top, score.error(name, part), title, colour, line="--" if baseline else "-")
+        top.set_title(PART_TITLES[part])
+        top.set_xlabel("horizon, control periods")
+        bars = {title: score.coverage(name, part) for name, title in COVERAGES.items()}
+        draw_coverage(bottom, bars)
+    axes[0, 0].set_ylabel("action error, standard deviations")
+    axes[0, 0].set_ylim(bottom=0)
+    axes[0, 0].legend(frameon=False, fontsize=7)
+    axes[1, 0].set_ylabel("recorded steps inside")
+    axes[1, 0].legend(frameon=False, fontsize=7, loc="upper left")
+    return figure
+
+
+def draw_error(axis: Any, error: EpisodeSums, title: str, colour: str, *, line: str = "-") -> None:
+    """Draw an error by horizon, (episodes, horizon), with its 95 % interval as a band."""
+    value, low, high = error.estimate()
+    horizon = np.arange(1, len(value) + 1)
+    marker = "o" if len(value) == 1 else None
+    axis.plot(horizon, value, line, lw=1.3, color=colour, label=title, marker=marker, ms=3)
+    axis.fill_between(horizon, low, high, color=colour, alpha=0.18, lw=0)
+
+
+def draw_coverage(axis: Any, bars: dict[str, EpisodeSums | None]) -> None:
+    """Draw coverages (episodes, levels) as bars beside each other, with the nominal levels as lines."""
+    width = 0.8 / max(len(bars), 1)
+    for i, ((title, found), colour) in enumerate(zip(bars.items(), SERIES_COLOURS, strict=False)):
+        if found is None:
+            continue
+        value, low, high = found.estimate()
+        x = np.arange(len(COVERAGE_LEVELS)) + (i - (len(bars) - 1) / 2) * width
+        reach = np.nan_to_num(np.stack([value - low, high - value]).clip(0))
+        axis.bar(x, value, width * 0.9, yerr=reach, color=colour, label=title, error_kw={"lw": 0.8})
+    for i, level in enumerate(COVERAGE_LEVELS):
+        axis.plot([i - 0.45, i + 0.45], [level, level], color="black", lw=0.9, ls=":")
+    axis.set_xticks(range(len(COVERAGE_LEVELS)), [f"{100 * level:.0f} %" for level in COVERAGE_LEVELS])
+    axis.set_xlabel("central interval")
+    axis.set_ylim(0, 1.35)  # with room for a legend
+    axis.set_yticks([0, 0.25, 0.5, 0.75, 1])

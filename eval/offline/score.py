@@ -1,0 +1,246 @@
+"""Score a policy on recorded episodes: likelihood, action error by horizon and calibration of σ."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import NormalDist
+from typing import Annotated
+
+import numpy as np
+import torch
+from msgspec import Meta
+from torch import Tensor
+from tqdm import tqdm
+
+from nsde_policy.bounds import Count
+from nsde_policy.config import BaseConfig, Sampling
+from nsde_policy.data import Demonstrations
+from nsde_policy.eval.evaluate import change_sampling
+from nsde_policy.eval.offline.frames import (
+    EPISODE_PARTS,
+    FrameBatch,
+    ScoredEpisodes,
+    choose_stride,
+    find_parts,
+    iterate_frames,
+    select_episodes,
+)
+from nsde_policy.eval.offline.result import COVERAGE_LEVELS, ActionScale, OfflineScore
+from nsde_policy.eval.offline.sums import EpisodeSums, FloatArray
+from nsde_policy.inference.policy import Policy
+from nsde_policy.methods.base import Draws
+
+ROWS = 8192
+"""Plans sampled in one batch. Random numbers depend on it, therefore it is the same on every device."""
+
+
+@dataclass(frozen=True)
+class OfflineConfig(BaseConfig):
+    """Settings of a score on recorded episodes."""
+
+    horizon: Count | None = None
+    """Actions of a plan that are compared with recorded ones; None for the chunk."""
+    samples: Count = 39
+    """Plans sampled from each frame; 39 is the smallest number whose range is a 95 % interval."""
+    stride: Annotated[int, Meta(ge=0)] = 0
+    """Distance between the frames that are planned from; 0 chooses about 1000 frames."""
+    seed: Annotated[int, Meta(ge=0)] = 0
+    """Seed of the sampled plans; the result depends on nothing else that is random."""
+
+
+def score_run(
+    path: Path | None,
+    demos: Path,
+    config: OfflineConfig,
+    *,
+    sampling: Sequence[str] = (),
+    device: str = "cpu",
+) -> OfflineScore:
+    """Score a run on the episodes of a store that it has not seen in training.
+
+    Args:
+        path: Run directory; None for the policy shipped in the package.
+        demos: Store of demonstrations.
+        config: Horizon, number of plans, stride and seed.
+        sampling: Changes to the sampling settings, such as "alpha=0.5" or "steps=10".
+        device: Torch device of the policy.
+    """
+    policy = Policy.from_pretrained(path).to(device)
+    changed = change_sampling(policy.model.config.sampling, sampling)
+    scored = select_episodes(policy.record, demos)
+    name = "shipped" if path is None else str(path)
+    return score_episodes_offline(policy, scored, config, name=name, sampling=changed, device=device)
+
+
+def score_episodes_offline(
+    policy: Policy,
+    scored: ScoredEpisodes,
+    config: OfflineConfig,
+    *,
+    name: str,
+    sampling: Sampling | None = None,
+    device: str = "cpu",
+) -> OfflineScore:
+    """Score a policy on loaded episodes; see `score_run`."""
+    demos = scored.demos
+    horizon = policy.check_chunk(config.horizon or policy.chunk)
+    stride = config.stride or choose_stride(demos)
+    scorer = FrameScorer(policy, demos, config, horizon, sampling, device)
+    parts = find_parts(demos, chunk=policy.chunk, stride=stride)
+    total = int(np.any(list(parts.values()), axis=0).sum())
+    batches = iterate_frames(
+        demos, policy.record, parts, horizon=horizon, batch=max(1, ROWS // config.samples)
+    )
+    with tqdm(total=total, desc="scoring", unit="frame", leave=False, disable=None) as bar:
+        for batch in batches:
+            scorer.add(batch)
+            bar.update(len(batch.episode))
+    settings = policy.model.config.sampling if sampling is None else sampling
+    learned = policy.model.learned_sampling(sampling)
+    context = {
+        "run": name,
+        "method": policy.record.config.method,
+        "train_seed": policy.record.seed,
+        "demos": str(demos.source),
+        "selection": scored.note,
+        "seen_in_training": scored.seen,
+        "episodes": list(scored.episodes),
+        "frames": len(demos.obs),
+        "scored_frames": total,
+        "chunk": policy.chunk,
+        "horizon": horizon,
+        "samples": config.samples,
+        "stride": stride,
+        "seed": config.seed,
+        "sampling": settings.to_dict(),
+        "learned_sampling": learned.to_dict(),
+    }
+    return OfflineScore(context, scorer.scale, scorer.sums())
+
+
+class BatchDraws(Draws):
+    """Random numbers of all rows from one generator on the CPU, equal for every device of the model."""
+
+    def __init__(self, rows: int, generator: torch.Generator, device: str) -> None:
+        super().__init__([generator], device)
+        self._rows, self._generator = rows, generator
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def normal(self, *shape: int) -> Tensor:
+        """Draw standard normal numbers, (rows, *shape)."""
+        return torch.randn((self._rows, *shape), generator=self._generator).to(self._device)
+
+    def uniform(self, *shape: int) -> Tensor:
+        """Draw uniform numbers in [0, 1), (rows, *shape)."""
+        return torch.rand((self._rows, *shape), generator=self._generator).to(self._device)
+
+
+class FrameScorer:
+    """Sums of all figures over batches of frames."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        demos: Demonstrations,
+        config: OfflineConfig,
+        horizon: int,
+        sampling: Sampling | None,
+        device: str,
+    ) -> None:
+        self.scale = ActionScale.measure(demos, policy.spec)
+        self._model, self._spec, self._history = policy.model, policy.spec, policy.spec.history
+        self._learned = policy.model.learned_sampling(sampling)
+        self._samples, self._horizon, self._sampling = config.samples, horizon, sampling
+        self._device, self._episodes = device, len(demos)
+        self._generator = torch.Generator().manual_seed(config.seed)
+        self._sums: dict[tuple[str, str], tuple[FloatArray, FloatArray]] = {}
+
+    def sums(self) -> dict[str, dict[str, EpisodeSums]]:
+        """Return the sums of each part by figure."""
+        return {
+            part: {
+                name: EpisodeSums(*pair, root=name.startswith("error"))
+                for (of, name), pair in self._sums.items()
+                if of == part
+            }
+            for part in EPISODE_PARTS
+        }
+
+    def add(self, batch: FrameBatch) -> None:
+        """Score a batch of frames."""
+        states = batch.pairs.x.unflatten(1, (self._history, -1)).to(self._device)
+        x_next = batch.pairs.x_next.to(self._device)
+        self._add_log_prob(batch, states, x_next)
+        self._add_step_coverage(batch, states)
+        self._add_errors(batch, states)
+
+    def _add_log_prob(self, batch: FrameBatch, states: Tensor, x_next: Tensor) -> None:
+        if not self._model.has_likelihood:
+            return
+        found = self._model.log_prob_step(states, x_next, sampling=self._learned)
+        followed = (batch.pairs.weight > 0).all(1).numpy()
+        self._add(batch, "log_prob_action", found.action.double().cpu().numpy())
+        if found.state is not None:
+            self._add(batch, "log_prob_state", found.state.double().cpu().numpy(), followed)
+
+    def _add_step_coverage(self, batch: FrameBatch, states: Tensor) -> None:
+        """Count recorded steps inside the central intervals of the predicted normal distribution."""
+        if not self._model.reports_std:
+            return
+        mean, std = (
+            part.double().cpu().numpy() for part in self._model.predict_step(states, sampling=self._learned)
+        )
+        error = wrap_columns(batch.pairs.x_next.double().numpy() - mean, self._spec.circular)
+        bounds = np.array([NormalDist().inv_cdf(0.5 + level / 2) for level in COVERAGE_LEVELS])
+        inside = np.abs(error / std)[:, None] <= bounds[:, None]
+        obs_dim = self._spec.obs_dim
+        followed = (batch.pairs.weight[:, :obs_dim] > 0).numpy()[:, None]
+        self._add(batch, "coverage_actions", inside[..., obs_dim:])
+        self._add(batch, "coverage_observations", inside[..., :obs_dim], followed)
+
+    def _add_errors(self, batch: FrameBatch, states: Tensor) -> None:
+        known, recorded, n = batch.known[..., None], batch.actions, len(states)
+        rows = states.repeat_interleave(self._samples, 0)
+        draws = BatchDraws(len(rows), self._generator, self._device)
+        with torch.no_grad():
+            actions = self._model.plan(rows, steps=self._horizon, draws=draws, sampling=self._sampling)
+        plans = actions.double().cpu().numpy().reshape(n, self._samples, self._horizon, -1)
+        middle = plans[:, 0] + self._wrap(plans - plans[:, :1]).mean(1)
+        last = states[:, :1, self._spec.obs_dim :].double().cpu().numpy()
+        errors = self._wrap(plans - recorded[:, None])
+        self._add(batch, "error_sample", np.square(errors).mean(1), known)
+        guesses = {"mean_plan": middle, "repeat": last, "constant": self.scale.mean}
+        for name, guess in guesses.items():
+            self._add(batch, f"error_{name}", np.square(self._wrap(guess - recorded)), known)
+        first = errors[:, :, 0]
+        ends = [0.5 + sign * level / 2 for sign in (-1, 1) for level in COVERAGE_LEVELS]
+        low, high = np.split(np.quantile(first, ends, axis=1, method="weibull"), 2)
+        spread = (first.max(1) > first.min(1)).any(-1)[:, None, None]  # none: the method is deterministic
+        self._add(batch, "coverage_plans", ((low <= 0) & (high >= 0)).transpose(1, 0, 2), spread)
+
+    def _wrap(self, difference: FloatArray) -> FloatArray:
+        return wrap_columns(difference, self.scale.angles)
+
+    def _add(self, batch: FrameBatch, name: str, values: np.ndarray, known: np.ndarray | bool = True) -> None:
+        """Add values (frames, ...) to the sums of their episodes, as far as they are known."""
+        counted = np.broadcast_to(known, values.shape)
+        values = np.where(counted, values, 0.0)
+        for part, chosen in batch.parts.items():
+            if (part, name) not in self._sums:
+                shape = (self._episodes, *values.shape[1:])
+                self._sums[part, name] = (np.zeros(shape), np.zeros(shape))
+            total, count = self._sums[part, name]
+            np.add.at(total, batch.episode[chosen], values[chosen])
+            np.add.at(count, batch.episode[chosen], counted[chosen])
+
+
+def wrap_columns(difference: FloatArray, angles: Sequence[int]) -> FloatArray:
+    """Return differences (..., d) with those of angles the shorter way round, in [-π, π)."""
+    if not angles:
+        return difference
+    wrapped = difference.copy()
+    columns = list(angles)
+    wrapped[..., columns] = (difference[..., columns] + np.pi) % (2 * np.pi) - np.pi
+    return wrapped

@@ -1,0 +1,101 @@
+"""Averages over frames with 95 % intervals by bootstrap over episodes.
+
+Frames of one episode are not independent, so whole episodes are resampled.
+"""
+
+import functools
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from nsde_policy.eval.statistics import Estimate
+
+FloatArray = npt.NDArray[np.float64]
+EPISODE_RESAMPLES = 2000
+"""Number of bootstrap resamples of the episodes."""
+
+
+class Intervals(NamedTuple):
+    """Values with the bounds of their 95 % intervals, arrays of equal shape; bounds are NaN if unknown."""
+
+    value: FloatArray
+    low: FloatArray
+    high: FloatArray
+
+    def at(self, *index: int) -> Estimate:
+        """Return one of the values with its interval; `n` is not filled in."""
+        return Estimate(*(float(array[index]) for array in self), n=0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to nested lists with None for NaN."""
+        return {name: replace_nan(array.tolist()) for name, array in self._asdict().items()}
+
+
+@dataclass(frozen=True)
+class EpisodeSums:
+    """Sums over the frames of each episode, whose ratio is a mean over frames."""
+
+    total: FloatArray
+    """Sum of a quantity over the frames of each episode, (episodes, ...)."""
+    count: FloatArray
+    """Number of summed frames, same shape."""
+    root: bool = False
+    """Whether the quantity is squared, so that the figure is a root mean square."""
+
+    def compute(self, weights: FloatArray | None = None) -> FloatArray:
+        """Return the figure over all episodes, (...), or of each resample, (resamples, ...).
+
+        Args:
+            weights: How often each episode is counted in each resample, (resamples, episodes).
+        """
+        if weights is None:
+            return self.compute(np.ones((1, len(self.total))))[0]
+        with np.errstate(invalid="ignore", divide="ignore"):
+            ratio: FloatArray = np.tensordot(weights, self.total, 1) / np.tensordot(weights, self.count, 1)
+        return np.sqrt(ratio) if self.root else ratio
+
+    def estimate(self) -> Intervals:
+        """Return the figures with their 95 % intervals; one episode gives no interval."""
+        return find_intervals(self.compute(), self.compute(draw_weights(len(self.total))), len(self.total))
+
+    def pool(self, *axes: int) -> "EpisodeSums":
+        """Average over axes as well, counted with the episodes as axis 0."""
+        return EpisodeSums(self.total.sum(axes), self.count.sum(axes), self.root)
+
+
+def estimate_difference(a: EpisodeSums, b: EpisodeSums) -> Intervals:
+    """Return the difference a − b of two figures of the same episodes with its 95 % interval.
+
+    Both are computed on the same resampled episodes, so that what an episode does to both cancels.
+    """
+    weights = draw_weights(len(a.total))
+    return find_intervals(a.compute() - b.compute(), a.compute(weights) - b.compute(weights), len(a.total))
+
+
+@functools.lru_cache(maxsize=1)
+def draw_weights(episodes: int, *, resamples: int = EPISODE_RESAMPLES, seed: int = 0) -> FloatArray:
+    """Draw how often each episode occurs in each bootstrap resample, (resamples, episodes)."""
+    rng = np.random.default_rng(seed)
+    return rng.multinomial(episodes, np.full(episodes, 1 / episodes), size=resamples).astype(np.float64)
+
+
+def find_intervals(value: FloatArray, resampled: FloatArray, episodes: int) -> Intervals:
+    """Return values (...) with the 95 % percentile interval of their resamples (resamples, ...)."""
+    unknown = np.full_like(value, np.nan)
+    if episodes < 2:
+        return Intervals(value, unknown, unknown)
+    known = np.isfinite(resampled)
+    if known.all():  # much faster than with NaN
+        return Intervals(value, *np.quantile(resampled, [0.025, 0.975], axis=0))
+    found = known.any(axis=0)
+    bounds = np.nanquantile(np.where(found, resampled, 0.0), [0.025, 0.975], axis=0)
+    return Intervals(value, *np.where(found, bounds, np.nan))
+
+
+def replace_nan(values: Any) -> Any:
+    """Replace NaN and infinity in nested lists by None, which JSON can hold."""
+    if isinstance(values, list):
+        return [replace_nan(value) for value in values]
+    return values if np.isfinite(values) else None
