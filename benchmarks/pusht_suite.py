@@ -257,7 +257,7 @@ def write_comparison(args: argparse.Namespace, kept: list[Path]) -> None:
     device = device_name(args.device)
     comparison = Comparison(
         task="pusht",
-        reset_rule="benchmark",
+        env_kwargs={"reset_rule": "benchmark"},
         seeds=(args.seed_start, args.seed_start + args.episodes - 1),
         machine={"train": device, "play": device, "torch": str(torch.__version__)},
         entries=tuple(msgspec.json.decode(path.read_bytes(), type=Entry) for path in kept),

@@ -5,13 +5,26 @@ demonstrations.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from nsde_policy.data.types import Episode
-from nsde_policy.data.zarr_store.writer import DemoWriter
+from nsde_policy.data.zarr_store.writer import INFO_PREFIX, MADE_WITH, DemoWriter
 from nsde_policy.errors import DamagedStoreError
+
+ENV_KWARGS = "env_kwargs"
+"""Setting with the keyword arguments of the environment."""
+_OTHER_SETTINGS = frozenset(
+    {"by", "env", "policy", "method", "sampling", "chunk", "seed_start", "only_success"}
+)
+"""Settings of stores written before `ENV_KWARGS`, which held those arguments next to these."""
+_OLD_SCORE = "max_reward"
+"""Name of the score in stores written before `EpisodeInfo.score`."""
+_UNKNOWN = -1
+"""Stored success of an episode whose environment does not say."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +32,7 @@ class Provenance:
     """Origin of demonstrations."""
 
     by: str
-    """Demonstrator: "policy" or "teleoperation"."""
+    """Demonstrator: "policy", "expert" or "teleoperation"."""
     settings: Mapping[str, Any]
     """JSON settings that determine the episodes; a store is only continued with equal ones."""
     notes: Mapping[str, Any] = field(default_factory=dict)
@@ -32,27 +45,40 @@ class EpisodeInfo:
 
     seed: int
     """Seed of the initial state."""
-    success: bool
-    max_reward: float
+    success: bool | None
+    """None if the environment does not say."""
+    score: float
+    """See `Outcome.score` of the task."""
 
 
 class Collection(DemoWriter):
     """Writer of a store that knows how each of its episodes ended; one process at a time.
 
         with Collection(path, provenance, rate_hz=10) as collection:
-            collection.add(Episode(obs, act), EpisodeInfo(seed, success=True, max_reward=1.0))
+            collection.add(Episode(obs, act), EpisodeInfo(seed, success=True, score=1.0))
             collection.undo()
 
     An episode is on disk when `add` returns.
     """
 
     def __init__(
-        self, path: Path, provenance: Provenance, *, rate_hz: float | None = None, angles: Sequence[int] = ()
+        self,
+        path: Path,
+        provenance: Provenance,
+        *,
+        rate_hz: float | None = None,
+        angles: Sequence[int] = (),
+        attributes: Mapping[str, Any] | None = None,
     ) -> None:
         """Start a collection or continue one; the arguments are those of `DemoWriter`."""
         made_with = {"by": provenance.by, **provenance.settings}
         super().__init__(
-            path, rate_hz=rate_hz, angles=angles, provenance=provenance.notes, made_with=made_with
+            path,
+            rate_hz=rate_hz,
+            angles=angles,
+            provenance=provenance.notes,
+            made_with=made_with,
+            attributes=attributes,
         )
 
     @property
@@ -62,7 +88,9 @@ class Collection(DemoWriter):
 
     def add(self, episode: Episode, info: EpisodeInfo) -> None:
         """Write an episode to disk."""
-        self.append(episode, info={**asdict(info), "max_reward": float(info.max_reward)})
+        score = _OLD_SCORE if INFO_PREFIX + _OLD_SCORE in self._arrays else "score"
+        values = {"seed": info.seed, "success": self._encode_success(info.success), score: float(info.score)}
+        self.append(episode, info=values)
         self._episodes.append(info)
 
     def undo(self) -> EpisodeInfo:
@@ -71,12 +99,33 @@ class Collection(DemoWriter):
         self.drop_last()
         return before[-1]
 
+    def _encode_success(self, success: bool | None) -> Any:
+        """Return a success in the type of the store, which is that of its first episode: bool if known."""
+        stored = self._arrays.get(f"{INFO_PREFIX}success")
+        known = success is not None if stored is None else stored.tail.dtype == bool
+        return bool(success) if known else np.int8(_UNKNOWN if success is None else success)
+
+    def _check_settings(self, attributes: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+        """Compare settings as in `DemoWriter`, after moving those of an older store to `ENV_KWARGS`."""
+        made_with = attributes.get(MADE_WITH)
+        if isinstance(made_with, dict) and made_with and ENV_KWARGS in given and ENV_KWARGS not in made_with:
+            settings = {name: value for name, value in made_with.items() if name in _OTHER_SETTINGS}
+            env_kwargs = {name: value for name, value in made_with.items() if name not in _OTHER_SETTINGS}
+            attributes = {**attributes, MADE_WITH: {**settings, ENV_KWARGS: env_kwargs}}
+        super()._check_settings(attributes, given)
+
     def _load(self) -> None:
         super()._load()
-        stored, names = self.read_info(), [each.name for each in fields(EpisodeInfo)]
-        if len(self) and not stored.keys() >= {*names}:
+        stored = self.read_info()
+        scores = stored.get("score", stored.get(_OLD_SCORE))
+        seeds, successes = stored.get("seed"), stored.get("success")
+        self._episodes: list[EpisodeInfo] = []
+        if not len(self):
+            return
+        if seeds is None or successes is None or scores is None:
             raise DamagedStoreError(
                 f"{self.path} has lost its episode information (meta/episode_seed, …); start a new store"
             )
-        rows = zip(*(stored[name].tolist() for name in names if stored), strict=True)
-        self._episodes = [EpisodeInfo(*row) for row in rows]
+        for seed, success, score in zip(seeds.tolist(), successes.tolist(), scores.tolist(), strict=True):
+            known = None if success == _UNKNOWN else bool(success)
+            self._episodes.append(EpisodeInfo(seed, known, score))

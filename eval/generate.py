@@ -1,16 +1,16 @@
-"""Demonstrations that a policy generates in the environment of its task."""
+"""Demonstrations that a policy or a scripted expert generates in an environment."""
 
 import itertools
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
-from nsde_policy.assets import SHIPPED, SHIPPED_POLICY
+from nsde_policy.assets import SHIPPED, SHIPPED_POLICY, resolve_run
 from nsde_policy.bounds import Count, Natural
 from nsde_policy.config import BaseConfig
 from nsde_policy.data import Episode
@@ -18,14 +18,18 @@ from nsde_policy.data.collection import Collection, EpisodeInfo, Provenance
 from nsde_policy.data.types import MIN_STEPS
 from nsde_policy.errors import ConfigError
 from nsde_policy.eval.evaluate import change_sampling
+from nsde_policy.eval.expert import ExpertPool, ScriptedExpert, is_expert
 from nsde_policy.eval.pool import RolloutPool
-from nsde_policy.eval.rollout import RolloutConfig
+from nsde_policy.eval.rollout import RolloutConfig, make_adapter
 from nsde_policy.inference.policy import Policy
 from nsde_policy.run_directory import RunDirectory, find_versions, fingerprint
-from nsde_policy.tasks import get_task_of_run
+from nsde_policy.tasks import Task, find_rate, get_task, get_task_of_run
+from nsde_policy.tasks.adapter import EnvAdapter
 
 MAX_FAILURES = 100
 """Episodes in a row that may fail if only successes are kept."""
+MAX_UNKNOWN = 10
+"""Episodes without a word about success after which an environment counts as one that reports none."""
 SEEDS = 2**32
 """Number of seeds; larger ones are used for the noise of pictures."""
 
@@ -38,6 +42,8 @@ class GenerateConfig(BaseConfig):
     """Number of episodes in the finished store."""
     seed_start: Natural = 300_000
     """First seed; consecutive ones are tried."""
+    env: str | None = None
+    """Task or environment to play, see `get_task`; None for the one that the policy was trained for."""
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the environment."""
     only_success: bool = False
@@ -54,44 +60,52 @@ class GenerateConfig(BaseConfig):
             raise ConfigError(f"seeds end at {SEEDS - 1}, got {last}: take a smaller --seed-start")
 
 
-def generate(run: Path, out: Path, config: GenerateConfig, *, workers: int = 0) -> Sequence[EpisodeInfo]:
+@dataclass(frozen=True)
+class Demonstrator:
+    """Who plays, where, and what the store records about it."""
+
+    pool: RolloutPool
+    task: Task
+    env: EnvAdapter
+    provenance: Provenance
+
+    def describe_env(self) -> dict[str, Any]:
+        """Return root attributes of the store: limits of actions, and names and sizes of observations."""
+        env, found = self.env, dict[str, Any]()
+        if np.isfinite(env.low).all() and np.isfinite(env.high).all():
+            found |= {"action_low": env.low.tolist(), "action_high": env.high.tolist()}
+        names = {name: size for name, size in env.obs_sizes.items() if name is not None}
+        return found | ({"observations": names} if names else {})
+
+
+def generate(policy: str, out: Path, config: GenerateConfig, *, workers: int = 0) -> Sequence[EpisodeInfo]:
     """Play until the store `out` holds the requested number of episodes, and return all it holds.
 
     An episode depends on its seed alone, and seeds are tried in order: an interrupted run that is started
     again ends with the same store.
+
+    Args:
+        policy: Run directory, `shipped`, or `module:Class` of a scripted expert.
+        out: Store to create or to continue.
+        config: Number, seeds and sampling of the episodes.
+        workers: Processes, 0 for one per core.
     """
     if workers < 0:
         raise ConfigError(f"workers must not be negative, got {workers}; 0 takes one per core")
-    policy = Policy.from_pretrained(run)
-    task = get_task_of_run(policy.record)
-    sampling = change_sampling(policy.model.config.sampling, config.sampling)
-    rollout = RolloutConfig(task, config.env_kwargs, config.chunk, sampling)
-    chunk = policy.check_chunk(config.chunk or policy.chunk)
-    task.make_env(**config.env_kwargs).close()  # fail before the store is made
-    provenance = Provenance(
-        by="policy",
-        settings={
-            "policy": fingerprint(RunDirectory(run).read_weights()),
-            "method": policy.record.config.method,
-            "sampling": sampling.to_dict(),
-            "chunk": chunk,
-            "env": task.env_id or task.name,
-            **task.env_kwargs,
-            **config.env_kwargs,
-            "seed_start": config.seed_start,
-            "only_success": config.only_success,
-        },
-        notes={
-            "run": SHIPPED if run == SHIPPED_POLICY else str(run),
-            "train_seed": policy.record.seed,
-            "trained_on": policy.record.demos.fingerprint,
-            "versions": find_versions(),
-        },
-    )
-    with Collection(out, provenance, rate_hz=task.rate_hz, angles=task.demos.angles) as collection:
+    load = _load_expert if is_expert(policy) else _load_policy
+    found = load(policy, config)
+    task = found.task
+    with Collection(
+        out,
+        found.provenance,
+        rate_hz=find_rate(task, found.env.env),
+        angles=task.demos.angles,
+        attributes=found.describe_env(),
+    ) as collection:
+        found.env.close()
         missing = config.episodes - len(collection.episodes)
         if missing > 0:
-            pool = RolloutPool(run, rollout, workers=min(workers or os.cpu_count() or 1, missing))
+            pool = replace(found.pool, workers=min(workers or os.cpu_count() or 1, missing))
             try:
                 _collect(collection, pool, config)
             except KeyboardInterrupt:
@@ -102,16 +116,73 @@ def generate(run: Path, out: Path, config: GenerateConfig, *, workers: int = 0) 
         return collection.episodes
 
 
+def _load_policy(name: str, config: GenerateConfig) -> Demonstrator:
+    """Load a trained policy and make its environment, before the store is made."""
+    run = resolve_run(Path(name))
+    policy = Policy.from_pretrained(run)
+    task = get_task_of_run(policy.record, config.env).with_env_kwargs(config.env_kwargs)
+    sampling = change_sampling(policy.model.config.sampling, config.sampling)
+    chunk = policy.check_chunk(config.chunk or policy.chunk)
+    settings = {
+        "policy": fingerprint(RunDirectory(run).read_weights()),
+        "method": policy.record.config.method,
+        "sampling": sampling.to_dict(),
+        "chunk": chunk,
+    }
+    notes = {
+        "run": SHIPPED if run == SHIPPED_POLICY else str(run),
+        "train_seed": policy.record.seed,
+        "trained_on": policy.record.demos.fingerprint,
+    }
+    rollout = RolloutConfig(task, chunk=config.chunk, sampling=sampling)
+    env = make_adapter(task, policy, {})
+    return Demonstrator(
+        RolloutPool(run, rollout), task, env, _make_provenance("policy", task, config, settings, notes)
+    )
+
+
+def _load_expert(name: str, config: GenerateConfig) -> Demonstrator:
+    """Make the environment of a scripted expert and the expert, before the store is made."""
+    if config.chunk is not None or config.sampling:
+        raise ConfigError(f"--chunk and --sampling are for trained policies, not for the expert {name}")
+    if config.env is None:
+        raise ConfigError(f"the expert {name} needs an environment: give one with --env")
+    task = get_task(config.env).with_env_kwargs(config.env_kwargs)
+    env = EnvAdapter(task.make_env(), task.env_id or task.name)
+    ScriptedExpert(name, env.env)
+    pool = ExpertPool(None, RolloutConfig(task), expert=name)
+    return Demonstrator(pool, task, env, _make_provenance("expert", task, config, {"policy": name}, {}))
+
+
+def _make_provenance(
+    by: str, task: Task, config: GenerateConfig, settings: Mapping[str, Any], notes: Mapping[str, Any]
+) -> Provenance:
+    """Return the provenance of a store, given what is particular to the demonstrator."""
+    common = {
+        "env": task.env_id or task.name,
+        "env_kwargs": dict(task.env_kwargs),
+        "seed_start": config.seed_start,
+        "only_success": config.only_success,
+    }
+    return Provenance(by, {**settings, **common}, {**notes, "versions": find_versions()})
+
+
 def _collect(collection: Collection, pool: RolloutPool, config: GenerateConfig) -> None:
     held = collection.episodes
     first = held[-1].seed + 1 if held else config.seed_start
-    failed = 0
+    failed, known = 0, any(each.success is not None for each in held)
     with tqdm(
         desc="collecting", total=config.episodes, initial=len(held), unit="episode", leave=False, disable=None
     ) as bar:
         for result in pool.evaluate(itertools.count(first), traced=True):
+            known = known or result.success is not None
             if result.steps < MIN_STEPS or (config.only_success and not result.success):
                 failed += 1
+                if config.only_success and not known and failed >= MAX_UNKNOWN:
+                    raise ConfigError(
+                        f"{failed} episodes say nothing of success (info['success'] or "
+                        "info['is_success']), so none can be chosen by it: leave out --only-success"
+                    )
                 if failed >= MAX_FAILURES:
                     raise ConfigError(
                         f"{failed} episodes in a row failed, up to seed {result.seed}: this policy hardly "
@@ -120,7 +191,7 @@ def _collect(collection: Collection, pool: RolloutPool, config: GenerateConfig) 
                 continue
             failed, trace = 0, result.trace
             episode = Episode(np.array(trace.obs[:-1], np.float32), np.array(trace.actions, np.float32))
-            collection.add(episode, EpisodeInfo(result.seed, bool(result.success), result.score))
+            collection.add(episode, EpisodeInfo(result.seed, result.success, result.score))
             bar.update()
             if len(collection.episodes) >= config.episodes:
                 return

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, replace
 from multiprocessing.pool import AsyncResult
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
@@ -17,6 +18,13 @@ from nsde_policy.eval.rollout import EpisodeResult, Player, RolloutConfig, Trace
 
 AHEAD = 4
 """Shards of seeds queued for each process before their results are needed."""
+
+
+class EpisodePlayer(Protocol):
+    """What a process of a pool plays episodes with."""
+
+    def play_batch(self, seeds: Sequence[int]) -> list[EpisodeResult]:
+        """Play one episode per seed to its end."""
 
 
 @dataclass(frozen=True)
@@ -54,18 +62,18 @@ class RolloutPool(BaseConfig):
             while queue:
                 yield from queue.popleft().get()
 
-    def make_player(self) -> Player:
+    def make_player(self) -> EpisodePlayer:
         """Load the policy and make its environments."""
         return Player(self.path, self.config, device=self.device, batch=self.batch)
 
 
-def _play(player: Player, seeds: Sequence[int], traced: bool) -> list[EpisodeResult]:
+def _play(player: EpisodePlayer, seeds: Sequence[int], traced: bool) -> list[EpisodeResult]:
     results = player.play_batch(seeds)
     return results if traced else [replace(result, trace=Trace()) for result in results]
 
 
 _pool: RolloutPool | None = None
-_player: Player | None = None
+_player: EpisodePlayer | None = None
 
 
 def _start_worker(pool: RolloutPool) -> None:

@@ -17,6 +17,8 @@ Z95 = 1.959963984540054
 """Two-sided 95 % quantile of the normal distribution."""
 LEVEL = 0.05
 """Significance level of p-values, matching 95 % intervals."""
+MIN_PAIRS = 6
+"""Fewest pairs that can show a difference: if all of 5 favour one side, an exact sign test gives p = 0.06."""
 NO_DIFFERENCE = "no difference shown"
 
 
@@ -92,10 +94,10 @@ def mcnemar(a: ArrayLike, b: ArrayLike) -> McNemar:
 def verdict(difference: Estimate, *, a: str, b: str, p: float | None = None) -> str:
     """Return "A ahead" or "B ahead" for the difference A − B, or that no difference is shown.
 
-    Ahead requires an interval that excludes zero and, if p is given, p < 0.05: with very few differing pairs,
-    a bootstrap interval alone is too narrow.
+    Ahead requires an interval that excludes zero and, if p is given, p < 0.05, else at least `MIN_PAIRS`
+    pairs: with very few differing pairs, a bootstrap interval alone is too narrow.
     """
-    if p is not None and p >= LEVEL:
+    if difference.n < MIN_PAIRS if p is None else p >= LEVEL:
         return NO_DIFFERENCE
     if difference.low > 0:
         return f"{a} ahead"

@@ -64,6 +64,10 @@ class EnvError(NsdePolicyError):
     """An environment cannot be made, does not fit a policy, or broke during an episode."""
 
 
+class ExpertError(NsdePolicyError):
+    """A scripted expert cannot be used, raised an exception, or gave an unusable action."""
+
+
 class EnvInputError(NsdePolicyError, ValueError):
     """Invalid action, state or option of an environment."""
 

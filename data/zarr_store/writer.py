@@ -56,6 +56,7 @@ class DemoWriter:
         act_angles: Sequence[int] = (),
         provenance: Mapping[str, Any] | None = None,
         made_with: Mapping[str, Any] | None = None,
+        attributes: Mapping[str, Any] | None = None,
     ) -> None:
         """Start or continue a recording.
 
@@ -66,6 +67,7 @@ class DemoWriter:
             act_angles: Columns of an action that are angles in radians.
             provenance: JSON values stored with the first episode that this writer appends.
             made_with: JSON settings that determine the episodes; a recording with others is not continued.
+            attributes: Further root attributes of a new recording, JSON; an existing one keeps its own.
         """
         check_rate(rate_hz)
         self.path = Path(path)
@@ -74,7 +76,7 @@ class DemoWriter:
         self._session_start: int | None = None
         self._lock = lock_directory(self.path)
         try:
-            self._open(rate_hz, json.loads(json.dumps(made_with or {})))
+            self._open(rate_hz, json.loads(json.dumps(made_with or {})), attributes or {})
         except BaseException:
             self.close()
             raise
@@ -139,12 +141,14 @@ class DemoWriter:
         self._write({key: shorter[key]})
         self._load()
 
-    def _open(self, rate_hz: float | None, made_with: dict[str, Any]) -> None:
+    def _open(
+        self, rate_hz: float | None, made_with: dict[str, Any], more_attributes: Mapping[str, Any]
+    ) -> None:
         """Start a recording in an empty directory, or check and continue an existing one."""
         attributes = self._read_attributes()
         if self._is_empty(attributes):
             attributes = {RECORDING: {"obs_key": "state", "act_key": "action"}, "rate_hz": rate_hz}
-            attributes |= {MADE_WITH: made_with} if made_with else {}
+            attributes |= {**({MADE_WITH: made_with} if made_with else {}), **more_attributes}
             self._write({".zattrs": json.dumps(attributes).encode()})
         if RECORDING not in attributes:
             raise NotAStoreError(f"{self.path} is not a recording of this package; choose a new path")

@@ -14,7 +14,6 @@ from nsde_policy.eval.rollout import EpisodeResult
 DECIMALS = 5
 """Decimal places of numbers in result files."""
 
-Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Score = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
 Cost = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 
@@ -23,15 +22,17 @@ class Episodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Outcomes of one run in columns, one value per start, in the order of the seeds."""
 
     seed: tuple[Natural, ...]
-    max_reward: tuple[Score, ...]
+    score: tuple[Score, ...]
     """Score of each episode; `Task.score_name` says what it is."""
-    success: tuple[bool, ...]
-    final_coverage: tuple[Share, ...] | None
-    """Progress at the end of each episode; None if the task does not report it."""
+    success: tuple[bool, ...] | None
+    """None if the environment does not report successes."""
+    metrics: Mapping[str, tuple[Score, ...]]
+    """Further figures of the task, by name."""
     steps: tuple[Natural, ...]
 
     def __post_init__(self) -> None:
-        columns = {name: getattr(self, name) for name in self.__struct_fields__}
+        columns = {name: getattr(self, name) for name in ("seed", "score", "success", "steps")}
+        columns |= self.metrics
         sizes = {name: len(column) for name, column in columns.items() if column is not None}
         if len(set(sizes.values())) > 1 or not self.seed:
             raise ComparisonError(f"columns must have the same length, at least 1, got {sizes}")
@@ -45,12 +46,13 @@ class Episodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def from_results(cls, results: Iterable[EpisodeResult]) -> "Episodes":
         """Make columns from played episodes, in any order."""
         played = sorted(results, key=lambda result: result.seed)
-        coverage = [r.metrics["final_coverage"] for r in played if "final_coverage" in r.metrics]
+        common = [name for name in played[0].metrics if all(name in r.metrics for r in played)]
+        known = any(r.success is not None for r in played)
         return cls(
             seed=tuple(r.seed for r in played),
-            max_reward=tuple(round(float(r.score), DECIMALS) for r in played),
-            success=tuple(bool(r.success) for r in played),
-            final_coverage=tuple(round(float(value), DECIMALS) for value in coverage) or None,
+            score=tuple(round(float(r.score), DECIMALS) for r in played),
+            success=tuple(bool(r.success) for r in played) if known else None,
+            metrics={name: tuple(round(float(r.metrics[name]), DECIMALS) for r in played) for name in common},
             steps=tuple(int(r.steps) for r in played),
         )
 
@@ -115,11 +117,8 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def to_json(self) -> str:
         """Format as JSON with one line per key and column, which keeps files small and readable."""
-        values = msgspec.to_builtins(self) | {"calls_per_chunk": _shorten_float(self.calls_per_chunk)}
-        columns = {
-            key: column and [_shorten_float(value) for value in column]
-            for key, column in values.pop("episodes").items()
-        }
+        values = msgspec.to_builtins(self) | {"calls_per_chunk": _shorten_floats(self.calls_per_chunk)}
+        columns = {key: _shorten_floats(column) for key, column in values.pop("episodes").items()}
         episodes = f'   "episodes": {{\n{format_json_lines(columns, "    ")}\n   }}'
         return f"  {{\n{format_json_lines(values, '   ')},\n{episodes}\n  }}"
 
@@ -132,6 +131,10 @@ def format_json_lines(values: Mapping[str, Any], indent: str) -> str:
     )
 
 
-def _shorten_float(value: Any) -> Any:
-    """Return integral floats as integers, which have fewer digits."""
+def _shorten_floats(value: Any) -> Any:
+    """Return integral floats as integers, which have fewer digits; also within columns."""
+    if isinstance(value, dict):
+        return {key: _shorten_floats(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_shorten_floats(each) for each in value]
     return int(value) if type(value) is float and value.is_integer() else value

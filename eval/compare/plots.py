@@ -31,8 +31,6 @@ GRID: dict[str, Any] = {"color": "#E6E6E6", "linewidth": 0.6}
 STYLE_CHANGES = {"axes.axisbelow": True, "xtick.color": "#333333", "ytick.color": "#333333"}
 NAME_SIZE = 6.5
 """Font size of row names, points."""
-SCORES = ("reward", "success")
-"""Estimates of a row that are drawn."""
 COSTS: dict[str, tuple[str, str, Callable[[Row], float | None]]] = {
     "calls": (f"network calls for {ACTIONS} actions", "no calls", lambda row: row.first.calls_per_chunk),
     "latency": (
@@ -74,15 +72,15 @@ Sweep = Mapping[str, Mapping[float, Row]]
 
 def draw_comparison(comparison: Comparison, out: Path, *, reference: str | None = None) -> list[Path]:
     """Write every figure that the entries allow as PNG and SVG; return the paths."""
-    styles = choose_styles(comparison, reference)
+    styles, deciding = choose_styles(comparison, reference), comparison.columns[-1:]
     with plot_style(**STYLE_CHANGES):
         figures = {
             "scores": draw_scores(comparison, styles),
             "score_vs_calls": draw_costs(comparison, styles, "calls"),
             "score_vs_latency": draw_costs(comparison, styles, "latency"),
-            "chunk": draw_sweeps(comparison, styles, ["chunk"], ["success"]),
-            "demos": draw_sweeps(comparison, styles, ["demos"], SCORES),
-            "robustness": draw_sweeps(comparison, styles, CONDITIONS, ["success"]),
+            "chunk": draw_sweeps(comparison, styles, ["chunk"], deciding),
+            "demos": draw_sweeps(comparison, styles, ["demos"], comparison.columns),
+            "robustness": draw_sweeps(comparison, styles, CONDITIONS, deciding),
         }
         return save_figures(figures, out)
 
@@ -107,16 +105,18 @@ def choose_styles(comparison: Comparison, reference: str | None) -> Styles:
 
 
 def draw_scores(comparison: Comparison, styles: Styles) -> "Figure | None":
-    """Draw one line per row, the most successful on top: both scores with their 95 % intervals."""
+    """Draw one line per row, the best on top: score and success with their 95 % intervals."""
     rows = comparison.main_rows()[::-1]
     if not rows:
         return None
-    figure, axes = make_figure(1, 2, (6.6, 0.62 + 0.24 * len(rows)), sharey=True)
-    for axis, score in zip(axes[0], SCORES, strict=True):
+    scores = comparison.columns
+    size = (1.4 + 2.6 * len(scores), 0.62 + 0.24 * len(rows))
+    figure, axes = make_figure(1, len(scores), size, sharey=True)
+    for axis, score in zip(axes[0], scores, strict=True):
         for y, row in enumerate(rows):
             _draw_estimate(axis, y, getattr(row, score), styles[row.first.name], horizontal=True)
         axis.grid(axis="x", **GRID)
-        axis.set_xlabel(_score_title(comparison, score))
+        axis.set_xlabel(comparison.column_title(score))
         axis.set_ylim(-0.6, len(rows) - 0.4)
         axis.spines["left"].set_visible(False)
         axis.tick_params(axis="y", length=0)
@@ -128,30 +128,31 @@ def draw_scores(comparison: Comparison, styles: Styles) -> "Figure | None":
 
 
 def draw_costs(comparison: Comparison, styles: Styles, cost: str) -> "Figure | None":
-    """Draw both scores against the cost of eight actions: network calls, or milliseconds."""
+    """Draw score and success against the cost of eight actions: network calls, or milliseconds."""
     title, missing_note, cost_of = COSTS[cost]
     costs = [(row, cost_of(row)) for row in comparison.main_rows()]
     points = [(row, value) for row, value in costs if value]
     if len(points) < 2:
         return None
-    figure, axes = make_figure(2, 1, (6.2, 5.0), sharex=True)
+    scores = comparison.columns
+    figure, axes = make_figure(len(scores), 1, (6.2, 0.6 + 2.2 * len(scores)), sharex=True)
     low, high = min(value for _, value in points), max(value for _, value in points)
-    for axis, score in zip(axes[:, 0], SCORES, strict=True):
+    for axis, score in zip(axes[:, 0], scores, strict=True):
         for row, value in points:
             _draw_estimate(axis, value, getattr(row, score), styles[row.first.name])
         axis.set_xscale("log")
         axis.set_xlim(low / 1.5, high * 1.5)
         axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axis.minorticks_off()
-        axis.set_ylabel(_score_title(comparison, score))
+        axis.set_ylabel(comparison.column_title(score))
         axis.grid(**GRID)
         axis.set_ylim(*_score_limits([row for row, _ in points], score))
     missing = [row.label for row, value in costs if not value]
     note = textwrap.wrap(f"without {', '.join(missing)}: {missing_note}", 90) if missing else []
-    axes[1, 0].set_xlabel("\n".join([title, *note]))
+    axes[-1, 0].set_xlabel("\n".join([title, *note]))
     figure.canvas.draw()
     figure.set_layout_engine("none")  # names are placed in the final layout
-    for axis, score in zip(axes[:, 0], SCORES, strict=True):
+    for axis, score in zip(axes[:, 0], scores, strict=True):
         _name_points(axis, [(row, value, getattr(row, score)) for row, value in points], styles)
     return figure
 
@@ -168,7 +169,7 @@ def draw_sweeps(
     for panel, (axis, score) in zip(axes[0], panels, strict=True):
         _draw_sweep(panel, sweeps[axis], styles, axis, score)
         if panel is axes[0, 0] or len(scores) > 1:
-            panel.set_ylabel(_score_title(comparison, score))
+            panel.set_ylabel(comparison.column_title(score))
     for score in scores:
         rows = [row for swept in sweeps.values() for along in swept.values() for row in along.values()]
         axes[0, [shown for _, shown in panels].index(score)].set_ylim(*_score_limits(rows, score))
@@ -215,10 +216,6 @@ def _draw_estimate(
         markeredgewidth=0.5,
         zorder=5 + style.bold,
     )
-
-
-def _score_title(comparison: Comparison, score: str) -> str:
-    return comparison.score_title if score == "reward" else "strict success"
 
 
 def _score_limits(rows: Sequence[Row], score: str) -> tuple[float, float]:

@@ -4,10 +4,12 @@ Outcomes are kept start by start, so that every table and plot can be made again
 A row is one method under one setting; its trainings with several seeds are pooled.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -15,9 +17,20 @@ import numpy as np
 from nsde_policy.errors import ComparisonError, ConfigError
 from nsde_policy.eval.compare.entries import Entry, Latency, Setting, format_json_lines
 from nsde_policy.eval.disturbances import Condition
-from nsde_policy.eval.statistics import Estimate, McNemar, mcnemar, mean, paired_difference, proportion
+from nsde_policy.eval.statistics import (
+    Estimate,
+    McNemar,
+    mcnemar,
+    mean,
+    paired_difference,
+    proportion,
+    verdict,
+)
 from nsde_policy.files import read_json
-from nsde_policy.tasks import get_task
+from nsde_policy.tasks import TASKS, Task, get_task
+
+FORMAT = 2
+"""Version of the file format that is written; version 1 is still read."""
 
 ACTIONS = 8
 """Actions that network calls and latency are counted for, whatever number a method plans at once."""
@@ -48,21 +61,32 @@ class Row:
         """Label of the entries."""
         return self.first.label
 
-    @cached_property
-    def reward(self) -> Estimate:
-        """Mean score over all episodes, with its bootstrap interval."""
-        return mean([value for entry in self.entries for value in entry.episodes.max_reward])
-
-    @cached_property
-    def success(self) -> Estimate:
-        """Fraction of successful episodes, with Wilson's interval."""
-        successes = [value for entry in self.entries for value in entry.episodes.success]
-        return proportion(sum(successes), len(successes))
-
     @property
-    def success_by_seed(self) -> dict[int, float]:
-        """Fraction of successful episodes, by training seed."""
-        return {entry.train_seed: float(np.mean(entry.episodes.success)) for entry in self.entries}
+    def episodes(self) -> int:
+        """Number of episodes of all trainings."""
+        return sum(len(entry.episodes) for entry in self.entries)
+
+    @cached_property
+    def score(self) -> Estimate:
+        """Mean score over all episodes, with its bootstrap interval."""
+        return mean([value for entry in self.entries for value in entry.episodes.score])
+
+    @cached_property
+    def steps(self) -> Estimate:
+        """Mean length of all episodes in control periods, with its bootstrap interval."""
+        return mean([value for entry in self.entries for value in entry.episodes.steps])
+
+    @cached_property
+    def success(self) -> Estimate | None:
+        """Fraction of successful episodes, with Wilson's interval; None if successes are not reported."""
+        columns = [entry.episodes.success for entry in self.entries if entry.episodes.success is not None]
+        if len(columns) < len(self.entries):
+            return None
+        return proportion(sum(map(sum, columns)), sum(map(len, columns)))
+
+    def means_by_seed(self, column: str) -> dict[int, float]:
+        """Return the mean of a column of the episodes, by training seed."""
+        return {entry.train_seed: float(np.mean(getattr(entry.episodes, column))) for entry in self.entries}
 
     @property
     def train_s(self) -> float | None:
@@ -91,13 +115,24 @@ class Row:
         the p-value is somewhat too small; the paired interval is not affected.
         """
         self._check_same_starts(other)
-        own, others = ({e.train_seed: e.episodes.success for e in row.entries} for row in (self, other))
+        own, others = (
+            {e.train_seed: e.episodes.success for e in row.entries if e.episodes.success is not None}
+            for row in (self, other)
+        )
         common = sorted(set(own) & set(others))
         if not common:
             return None
         return mcnemar(
             np.concatenate([own[seed] for seed in common]), np.concatenate([others[seed] for seed in common])
         )
+
+    def decide(self, other: "Row", column: str, *, a: str, b: str) -> str:
+        """Return which of two rows, called `a` and `b`, is ahead by a column, or that no difference is shown.
+
+        Successes also need McNemar's test; scores need the paired interval alone.
+        """
+        test = self.mcnemar(other) if column == "success" else None
+        return verdict(self.difference(other, column), a=a, b=b, p=None if test is None else test.p)
 
     def _check_same_starts(self, other: "Row") -> None:
         first, second = (row.first.episodes.seed for row in (self, other))
@@ -110,12 +145,14 @@ class Row:
 
 
 class Comparison(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, tag_field="format", tag=1
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, tag_field="format", tag=FORMAT
 ):
     """Entries of several methods on the same starts; `format` in the file is the version of its format."""
 
     task: str
-    reset_rule: str
+    """Name of a task, or the environment that was played."""
+    env_kwargs: Mapping[str, Any]
+    """Keyword arguments of the environment, defaults of the task included."""
     seeds: tuple[int, int]
     """First and last start."""
     machine: Mapping[str, str]
@@ -144,10 +181,40 @@ class Comparison(
                         f"two entries named {entry.name!r} differ in their {shared}: use different names"
                     )
 
+    @cached_property
+    def task_info(self) -> Task:
+        """The task, which names scores and successes."""
+        return get_task(self.task)
+
     @property
     def score_title(self) -> str:
         """Title of the mean score, such as "mean max reward"."""
-        return f"mean {get_task(self.task).score_name.replace('_', ' ')}"
+        return f"mean {self.task_info.score_name.replace('_', ' ')}"
+
+    @property
+    def score_word(self) -> str:
+        """Title of the score where space is short, such as "reward"."""
+        return self.task_info.score_name.split("_")[-1]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of episodes that are compared, the deciding one last: success if all entries report it."""
+        known = all(entry.episodes.success is not None for entry in self.entries)
+        return ("score", "success") if known else ("score",)
+
+    def column_title(self, column: str) -> str:
+        """Return the title of a column's mean, such as "strict success"."""
+        return {"success": self.task_info.success_name, "steps": "mean steps"}.get(column, self.score_title)
+
+    @property
+    def starts_title(self) -> str:
+        """Environment's arguments and seeds, such as "benchmark starts 100000 to 100199"."""
+        match list(self.env_kwargs.items()):
+            case [(_, str(only))]:
+                kind = f"{only} "
+            case several:
+                kind = "".join(f"{name}={json.dumps(value)} " for name, value in several)
+        return "{}starts {} to {}".format(kind, *self.seeds)
 
     @cached_property
     def rows(self) -> dict[Setting, Row]:
@@ -172,7 +239,7 @@ class Comparison(
         return Setting(*max(undisturbed, key=lambda setting: setting.demos)[:3])
 
     def main_rows(self) -> list[Row]:
-        """Return one row per name, at its base setting; the most successful first.
+        """Return one row per name, at its base setting; the most successful first, or that of most score.
 
         With a sweep over demonstrations, methods trained only on fewer appear there alone.
         """
@@ -180,7 +247,7 @@ class Comparison(
         if self.sweep("demos"):
             bases = [base for base in bases if base.demos == self._max_demos]
         rows = [self.rows[base] for base in bases if base in self.rows]
-        return sorted(rows, key=lambda row: (-row.success.value, -row.reward.value))
+        return sorted(rows, key=lambda row: (-row.success.value if row.success else 0.0, -row.score.value))
 
     def sweep(self, axis: str) -> dict[str, dict[float, Row]]:
         """Return rows that differ from the base setting along one axis only, by name and value.
@@ -235,8 +302,10 @@ def read_comparison(path: Path) -> Comparison:
     values = read_json(path, error=ComparisonError)
     if "format" not in values:
         raise ComparisonError(f"{path} is not a comparison: it has no 'format'")
-    if values["format"] != 1:
-        raise ComparisonError(f"{path} has format {values['format']!r}; this version reads format 1")
+    if values["format"] not in (1, FORMAT):
+        raise ComparisonError(f"{path} has format {values['format']!r}; this version reads formats 1 and 2")
+    if values["format"] == 1:
+        values = _convert_format_1(values)
     try:
         comparison = msgspec.convert(values, Comparison)
         for entry in values["entries"]:
@@ -246,19 +315,46 @@ def read_comparison(path: Path) -> Comparison:
     return comparison
 
 
+def _convert_format_1(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a file of format 1 in format 2; what is missing or wrong stays so."""
+    new = {**values, "format": FORMAT}
+    if "reset_rule" in new:  # recorded for every task, used by those with several rules only
+        rule, task = (
+            new.pop("reset_rule"),
+            TASKS.get(new["task"]) if new.get("task") in TASKS.names() else None,
+        )
+        new["env_kwargs"] = {"reset_rule": rule} if task and "reset_rule" in task.env_kwargs else {}
+    if not isinstance(new.get("entries"), list):
+        return new
+    new["entries"] = [dict(entry) if isinstance(entry, dict) else entry for entry in new["entries"]]
+    for entry in new["entries"]:
+        if not isinstance(entry, dict) or not isinstance(entry.get("episodes"), dict):
+            continue
+        entry["episodes"] = episodes = dict(entry["episodes"])
+        if "max_reward" in episodes:
+            episodes["score"] = episodes.pop("max_reward")
+        coverage = episodes.pop("final_coverage", None)
+        episodes["metrics"] = {} if coverage is None else {"final_coverage": coverage}
+    return new
+
+
 def merge_comparisons(comparisons: Sequence[Comparison]) -> Comparison:
-    """Merge comparisons of the same task, reset rule and starts.
+    """Merge comparisons of the same task, environment's arguments and starts.
 
     An entry that occurs in several is kept once, with the costs known to any of them.
     """
     first, *rest = comparisons
     for other in rest:
-        a, b = ((repr(c.task), repr(c.reset_rule), "{} to {}".format(*c.seeds)) for c in (first, other))
-        for title, one, another in zip(("tasks", "reset rules", "ranges of starts"), a, b, strict=True):
+        a, b = (
+            (repr(c.task), json.dumps(c.env_kwargs, sort_keys=True), "{} to {}".format(*c.seeds))
+            for c in (first, other)
+        )
+        titles = ("tasks", "environment arguments", "ranges of starts")
+        for title, one, another in zip(titles, a, b, strict=True):
             if one != another:
                 raise ComparisonError(
                     f"comparisons of different {title} do not mix: {one} and {another}; "
-                    "use the same --episodes, --seed-start and --reset-rule"
+                    "use the same --episodes, --seed-start, --env and --env-kwargs"
                 )
     entries: dict[tuple[Setting, int], Entry] = {}
     machine: dict[str, list[str]] = {}

@@ -4,8 +4,9 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
@@ -25,7 +26,7 @@ from nsde_policy.inference.loading import load_model
 from nsde_policy.methods.registry import get_method
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory, RunRecord, fingerprint
-from nsde_policy.tasks import get_task_of_run
+from nsde_policy.tasks import Task, get_task_of_run
 
 
 @dataclass(frozen=True)
@@ -45,12 +46,14 @@ class Starts(BaseConfig):
 
     episodes: Count = 50
     seed_start: Natural = 100_000
-    reset_rule: str = "benchmark"
+    env: str | None = None
+    """Task or environment to play, see `get_task`; None for the one that each run was trained for."""
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the environment, which override those of the task and of the run."""
 
-    def env_kwargs(self, record: RunRecord) -> dict[str, str]:
-        """Return the keyword arguments of a run's environment: the reset rule, if its task has several."""
-        known = get_task_of_run(record).env_kwargs
-        return {"reset_rule": self.reset_rule} if "reset_rule" in known else {}
+    def find_task(self, record: RunRecord) -> Task:
+        """Return the task that a run is played in, with all keyword arguments of its environment."""
+        return get_task_of_run(record, self.env).with_env_kwargs(self.env_kwargs)
 
 
 @dataclass(frozen=True)
@@ -67,11 +70,15 @@ class EntryCache:
 
     def path(self, job: Job, record: RunRecord) -> Path:
         """Return the file of a job's entry; its name depends on weights, settings and starts."""
+        task = self.starts.find_task(record)
         settings = {
             "weights": fingerprint(RunDirectory(job.run).read_weights()),
             "config": record.config.to_dict(),
             "sampling": job.sampling,
-            **self.starts.to_dict(),
+            "episodes": self.starts.episodes,
+            "seed_start": self.starts.seed_start,
+            "env": task.env_id,
+            "env_kwargs": dict(task.env_kwargs),
         }
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
         return self.folder / f"{record.config.method}-{record.seed}-{digest[:16]}.json"
@@ -91,7 +98,8 @@ class EntryCache:
             job.run,
             episodes=starts.episodes,
             seed_start=starts.seed_start,
-            env_kwargs=starts.env_kwargs(record),
+            env=starts.env,
+            env_kwargs=starts.env_kwargs,
             sampling=job.sampling,
             workers=self.workers,
             device=self.device,
@@ -119,7 +127,8 @@ class EntryCache:
         )
         seeds = (starts.seed_start, starts.seed_start + starts.episodes - 1)
         machine = {"play": device_name(self.device), "torch": str(torch.__version__)}
-        played = Comparison(record.task, starts.reset_rule, seeds, machine, (entry,))
+        task = starts.find_task(record)
+        played = Comparison(task.name, dict(task.env_kwargs), seeds, machine, (entry,))
         replace_file(self.path(job, record), played.to_json().encode())
         return evaluation.scores.episodes
 
@@ -128,7 +137,7 @@ def compare_runs(jobs: Sequence[Job], cache: EntryCache, *, rounds: int = 30) ->
     """Play every job on the same starts, then time all of them in turns on the CPU, unless `rounds` is 0."""
     if rounds and rounds < MIN_ROUNDS:
         raise ConfigError(f"timing takes at least {MIN_ROUNDS} rounds, got {rounds}; 0 leaves it out")
-    records = load_records(jobs)
+    records = load_records(jobs, env=cache.starts.env)
     names = choose_names(records)
     parts = []
     for job in jobs:
@@ -143,18 +152,27 @@ def compare_runs(jobs: Sequence[Job], cache: EntryCache, *, rounds: int = 30) ->
     return add_latency(comparison, _time_jobs(jobs, comparison.entries, rounds))
 
 
-def load_records(jobs: Sequence[Job]) -> dict[Path, RunRecord]:
-    """Load the records of all runs; raise `ComparisonError` for runs that cannot be compared."""
+def load_records(jobs: Sequence[Job], *, env: str | None = None) -> dict[Path, RunRecord]:
+    """Load the records of all runs; raise `ComparisonError` for runs that cannot be compared.
+
+    Args:
+        jobs: Runs to play.
+        env: Task or environment to play; None for the one that each run was trained for.
+    """
     records: dict[Path, RunRecord] = {}
+    tasks: set[str] = set()
     known: set[tuple[Path, str]] = set()
     for job in jobs:
         if (job.run.resolve(), job.detail) in known:
             raise ComparisonError(f"{job.run} is named twice; name each run once")
         known.add((job.run.resolve(), job.detail))
         records[job.run] = record = RunDirectory(job.run).read_record()
-        if get_task_of_run(record).env_id is None:
+        task = get_task_of_run(record, env)
+        tasks.add(task.name)
+        if task.env_id is None:
             raise ComparisonError(
-                f"{job.run} was trained without a task, so it has no environment to play in"
+                f"{job.run} was trained without a task, so it has no environment to play in: give one with "
+                "--env"
             )
         steps = [int(metrics["step"]) for metrics in RunDirectory(job.run).read_metrics()]
         if steps and steps[-1] < record.config.train.steps:
@@ -162,9 +180,11 @@ def load_records(jobs: Sequence[Job]) -> dict[Path, RunRecord]:
                 f"{job.run} stopped at step {steps[-1]} of {record.config.train.steps}: "
                 "finish it with train --resume"
             )
-    tasks = {record.task for record in records.values()}
     if len(tasks) > 1:
-        raise ComparisonError(f"runs of different tasks cannot be compared: {', '.join(sorted(tasks))}")
+        raise ComparisonError(
+            f"runs of different tasks cannot be compared: {', '.join(sorted(tasks))}; choose runs of one "
+            "task, or give the environment with --env"
+        )
     return records
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from nsde_policy.eval.compare.result import ACTIONS, Comparison, Row
-from nsde_policy.eval.statistics import Estimate, verdict
+from nsde_policy.eval.statistics import Estimate
 
 EMPTY_CELL = "–"
 AXIS_TITLES = {
@@ -17,8 +17,7 @@ AXIS_TITLES = {
 
 def format_comparison(comparison: Comparison, *, reference: str | None = None) -> str:
     """Format all tables, the most successful rows first; differences are to `reference`, a row's name."""
-    first, last = comparison.seeds
-    head = f"{comparison.task}, {comparison.reset_rule} starts {first} to {last}"
+    head = f"{comparison.task}, {comparison.starts_title}"
     machine = ", ".join(f"{role}: {device}" for role, device in comparison.machine.items())
     parts = [f"{head}; {machine}" if machine else head]
     if reference is not None or comparison.main_rows():
@@ -33,43 +32,57 @@ def _format_main_table(comparison: Comparison, reference: Row) -> str:
     columns = {"demonstrations": [row.first.demos for row in rows], "T_a": [row.first.chunk for row in rows]}
     varied = {title: values for title, values in columns.items() if len(set(values)) > 1}
     head = ["method", *varied, "network calls", "parameters", "training", "latency, ms"]
-    head += [comparison.score_title, "strict success", "episodes", "by training seed"]
-    head += [f"reward − {reference.label}", f"success − {reference.label}", "McNemar p", "success: verdict"]
+    *others, deciding = comparison.columns
+    shown = [*others, deciding] if others else [deciding, "steps"]
+    head += [*map(comparison.column_title, shown), "episodes", "by training seed"]
+    short = {"score": comparison.score_word}
+    head += [f"{short.get(column, column)} − {reference.label}" for column in comparison.columns]
+    head += ["McNemar p"] if deciding == "success" else []
+    head.append(f"{short.get(deciding, deciding)}: verdict")
     lines = []
     for i, row in enumerate(rows):
         cells = [f"**{row.label}**" if row is reference else row.label]
         cells += [str(values[i]) for values in varied.values()]
-        cells += [*format_costs(row), str(row.reward), str(row.success), str(row.success.n)]
-        cells += [", ".join(f"{share:.3f}" for share in row.success_by_seed.values())]
-        lines.append([*cells, *_format_differences(row, reference)])
-    return f"{format_markdown(head, lines)}\n\n{_explain(rows, reference)}"
+        cells += [*format_costs(row), *(str(getattr(row, column)) for column in shown), str(row.episodes)]
+        cells += [", ".join(f"{value:.3f}" for value in row.means_by_seed(deciding).values())]
+        lines.append([*cells, *_format_differences(row, reference, comparison.columns)])
+    return f"{format_markdown(head, lines)}\n\n{_explain(rows, reference, deciding)}"
 
 
-def _format_differences(row: Row, reference: Row) -> list[str]:
-    """Format the differences to the reference, the test and the verdict."""
+def _format_differences(row: Row, reference: Row, columns: Sequence[str]) -> list[str]:
+    """Format the differences to the reference, the test of successes and the verdict."""
+    deciding = columns[-1]
     if row is reference:
-        return [EMPTY_CELL, EMPTY_CELL, EMPTY_CELL, "reference"]
-    reward, success = row.difference(reference, "max_reward"), row.difference(reference, "success")
-    test = row.mcnemar(reference)
-    split = EMPTY_CELL if test is None else f"{format_p_value(test.p)} ({test.only_a} : {test.only_b})"
-    decision = verdict(success, a=row.label, b=reference.label, p=None if test is None else test.p)
-    return [format_difference(reward), format_difference(success), split, decision]
+        return [EMPTY_CELL for _ in columns] + [EMPTY_CELL] * (deciding == "success") + ["reference"]
+    cells = [format_difference(row.difference(reference, column)) for column in columns]
+    if deciding == "success":
+        test = row.mcnemar(reference)
+        cells.append(
+            EMPTY_CELL if test is None else f"{format_p_value(test.p)} ({test.only_a} : {test.only_b})"
+        )
+    return [*cells, row.decide(reference, deciding, a=row.label, b=reference.label)]
 
 
-def _explain(rows: Sequence[Row], reference: Row) -> str:
+def _explain(rows: Sequence[Row], reference: Row, deciding: str) -> str:
     demos, chunks = ({getattr(row.first, axis) for row in rows} for axis in ("demos", "chunk"))
     shared = f"{demos.pop()} demonstrations, " if len(demos) == 1 else ""
     shared += f"T_a = {chunks.pop()}, " if len(chunks) == 1 else ""
     pooled = "Trainings from several seeds are averaged start by start before differences are taken. "
+    means, test = "bootstrap of the mean", "Ahead: the interval of the difference excludes 0."
+    if deciding == "success":
+        means += ", Wilson's for success"
+        test = (
+            "McNemar: exact, on starts × training seeds that both have; in brackets, pairs on which only the "
+            f"row : only {reference.label} succeeded. Ahead: the interval of the difference excludes 0, and "
+            "p < 0.05."
+        )
     return (
         f"{shared}{len(reference.first.episodes)} starts, the same for all; final weights. Network calls, "
         f"one after the other, and latency (median, 99th percentile) are for {ACTIONS} actions. Intervals: "
-        "95 %, over all episodes (bootstrap of the mean, Wilson's for success); of differences, paired "
+        f"95 %, over all episodes ({means}); of differences, paired "
         "bootstrap over starts, so they tell of other starts, not of other trainings. "
         + (pooled if any(len(row.entries) > 1 for row in rows) else "")
-        + "McNemar: exact, on starts × training seeds that both have; in brackets, pairs on which only the "
-        f"row : only {reference.label} succeeded. Ahead: the interval of the difference excludes 0, and "
-        "p < 0.05."
+        + test
     )
 
 
@@ -80,11 +93,18 @@ def _format_sweep_table(comparison: Comparison, axis: str) -> str:
     values = sorted({value for rows in swept.values() for value in rows})
     lines = []
     for rows in swept.values():
-        scores = {value: f"{row.reward.value:.3f} / {row.success}" for value, row in rows.items()}
+        scores = {value: _format_short(row, comparison.columns) for value, row in rows.items()}
         label = next(iter(rows.values())).label
         lines.append([label, *(scores.get(value, EMPTY_CELL) for value in values)])
-    title = f"{AXIS_TITLES[axis]}: {comparison.score_title} / strict success with its interval"
+    measured = " / ".join(map(comparison.column_title, comparison.columns))
+    title = f"{AXIS_TITLES[axis]}: {measured} with its interval"
     return f"{title}\n\n{format_markdown(['method', *(f'{value:g}' for value in values)], lines)}"
+
+
+def _format_short(row: Row, columns: Sequence[str]) -> str:
+    """Format the means of a row, with the interval of the one that decides."""
+    *others, deciding = (getattr(row, column) for column in columns)
+    return " / ".join([*(f"{each.value:.3f}" for each in others), str(deciding)])
 
 
 def _format_other_table(comparison: Comparison) -> str:
@@ -96,8 +116,9 @@ def _format_other_table(comparison: Comparison) -> str:
         first = row.first
         disturbances = [f"{name} {value:g}" for name, value in first.condition.to_dict().items() if value]
         cells = [row.label, str(first.chunk), str(first.demos), ", ".join(disturbances) or EMPTY_CELL]
-        lines.append([*cells, str(row.reward), str(row.success)])
-    head = ["method", "T_a", "demonstrations", "disturbances", comparison.score_title, "strict success"]
+        lines.append([*cells, *(str(getattr(row, column)) for column in comparison.columns)])
+    head = ["method", "T_a", "demonstrations", "disturbances"]
+    head += map(comparison.column_title, comparison.columns)
     return f"Other settings\n\n{format_markdown(head, lines)}"
 
 

@@ -90,3 +90,6 @@ function markOf(row) {
   const symbol = DATA.marks[row % DATA.marks.length];
   return make("span", { class: `mark s${row % DATA.colours}`, "aria-hidden": "true" }, symbol);
 }
+
+drawTraining();
+redraws.push(drawTraining);

@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from nsde_policy.assets import SHIPPED, SHIPPED_POLICY
 from nsde_policy.errors import ComparisonError
-from nsde_policy.eval.compare.entries import Entry
+from nsde_policy.eval.compare.entries import Entry, Episodes
 from nsde_policy.eval.compare.result import Comparison, merge_comparisons, read_comparison
 from nsde_policy.eval.compare.run import EntryCache, Job, compare_runs, load_records
 from nsde_policy.eval.render.frames import RenderedEpisode
@@ -18,7 +18,7 @@ from nsde_policy.eval.report.replays import Replays
 from nsde_policy.eval.rollout import Player, RolloutConfig, one_thread
 from nsde_policy.files import replace_file
 from nsde_policy.run_directory import RunDirectory, RunRecord
-from nsde_policy.tasks import get_task_of_run
+from nsde_policy.tasks import Task
 
 CURVE_POINTS = 240
 """Most points of a training curve in a page; more are averaged."""
@@ -34,7 +34,11 @@ class Video:
     """An episode as an MP4 file."""
 
     seed: int
-    success: bool
+    success: bool | None
+    """None if the environment does not say."""
+    score: float
+    forecast: bool
+    """Whether it shows the futures that the policy sampled."""
     mp4: bytes
 
 
@@ -49,6 +53,8 @@ class ReportRun:
     curves: dict[str, Curve] = field(default_factory=dict)
     """Losses by name; empty without a training log."""
     videos: tuple[Video, ...] = ()
+    no_videos: str = ""
+    """Why there are no videos although some were asked for."""
 
 
 def collect_report(
@@ -72,27 +78,30 @@ def collect_report(
         The comparison, and a run for each of its entries, in the same order.
     """
     jobs = [Job(path) for path in runs]
-    records = load_records(jobs)
+    records = load_records(jobs, env=cache.starts.env)
     replays = {job.run: _load_replays(job, cache, records[job.run]) for job in jobs}
     own = [compare_runs(jobs, cache, rounds=rounds)] if jobs else []
     comparison = merge_comparisons([*own, *earlier])
-    found = [
-        ReportRun(
-            entry=entry,
-            path=SHIPPED if path == SHIPPED_POLICY else str(path),
-            record=records[path],
-            replays=replays[path],
-            curves=read_curves(RunDirectory(path)),
-            videos=_make_videos(path, entry, cache.starts.env_kwargs(records[path]), videos),
+    found = []
+    for path, entry in zip(runs, comparison.entries, strict=False):
+        made, no_videos = _make_videos(path, entry, cache.starts.find_task(records[path]), videos)
+        found.append(
+            ReportRun(
+                entry=entry,
+                path=SHIPPED if path == SHIPPED_POLICY else str(path),
+                record=records[path],
+                replays=replays[path],
+                curves=read_curves(RunDirectory(path)),
+                videos=made,
+                no_videos=no_videos,
+            )
         )
-        for path, entry in zip(runs, comparison.entries, strict=False)
-    ]
     return comparison, found + [ReportRun(entry) for entry in comparison.entries[len(runs) :]]
 
 
 def _load_replays(job: Job, cache: EntryCache, record: RunRecord) -> Replays | None:
     """Return a job's recorded episodes, from the cache or played now; None if its task has no scene."""
-    scene = get_task_of_run(record).scene()
+    scene = cache.starts.find_task(record).scene()
     if scene is None:
         return None
     entry_file = cache.path(job, record)
@@ -126,14 +135,30 @@ def thin_curve(points: Curve) -> Curve:
     return [(part[-1][0], sum(value for _, value in part) / len(part)) for part in parts]
 
 
-def _make_videos(run: Path, entry: Entry, env_kwargs: dict[str, str], each: int) -> tuple[Video, ...]:
-    """Make videos of the first successes and the first failures, with the forecasts of the policy."""
-    seeds = choose_video_seeds(zip(entry.episodes.seed, entry.episodes.success, strict=True), each)
+def _make_videos(run: Path, entry: Entry, task: Task, each: int) -> tuple[tuple[Video, ...], str]:
+    """Make videos of a few episodes, with forecasts if the task can draw them.
+
+    Returns:
+        The videos, and why there are none.
+    """
+    seeds = choose_seeds(entry.episodes, each)
     if not seeds:
-        return ()
-    player, videos = Player(run, RolloutConfig(env_kwargs=env_kwargs)), []
+        return (), ""
+    player, videos = Player(run, RolloutConfig(task)), []
+    if not task.can_draw:
+        return (), "no videos, because its environment has no pictures (render mode rgb_array)"
     with one_thread():
         for seed in tqdm(seeds, f"videos of {run.name}", unit="video", leave=False, disable=None):
             episode = RenderedEpisode.play(player, seed)
-            videos.append(Video(seed, episode.result.success, encode_video(episode, size=VIDEO_SIZE)))
-    return tuple(videos)
+            success, score = episode.result.success, episode.result.score
+            mp4 = encode_video(episode, size=VIDEO_SIZE)
+            videos.append(Video(seed, success, score, bool(episode.forecasts), mp4))
+    return tuple(videos), ""
+
+
+def choose_seeds(episodes: Episodes, each: int) -> list[int]:
+    """Return seeds for videos: of the first successes and failures, or of the highest and lowest scores."""
+    if episodes.success is not None:
+        return choose_video_seeds(zip(episodes.seed, episodes.success, strict=True), each)
+    ranked = [seed for _, seed in sorted(zip(episodes.score, episodes.seed, strict=True), reverse=True)]
+    return list(dict.fromkeys([*ranked[:each], *ranked[len(ranked) - each :]]))

@@ -1,25 +1,39 @@
-// The episode explorer (choose a start, replay all runs in step), the contact sheets and the videos.
+// The episode explorer (choose a start, replay all runs in step) and the contact sheets.
 
+const scene = new Scene(DATA);
 const scenes = find(".scenes");
 const picker = find(".starts");
 const state = { start: 0, shown: [], episodes: [], time: 0, last: 1, playing: false, sheet: 0, cursor: () => {} };
 let palette = readPalette();
 
+/** Read the page's colours, light or dark. */
+function readPalette() {
+  const rows = Array.from({ length: DATA.colours }, (_, i) => `s${i}`);
+  return { ...readColours([...scene.colours, "bad"]), rows: Object.values(readColours(rows)) };
+}
+
 const colourOf = (run) => palette.rows[run.row % DATA.colours];
 
 // --- starts --------------------------------------------------------------------------------------
 
-const successes = DATA.starts.map((_, k) => DATA.runs.reduce((sum, run) => sum + run.success[k], 0));
+const judged = DATA.runs.every((run) => run.success);
+for (const note of document.querySelectorAll(".outcomes")) note.hidden = !judged;
+const succeeds = (run, k) => !judged || run.success[k];
+const successes = DATA.starts.map((_, k) => DATA.runs.reduce((sum, run) => sum + succeeds(run, k), 0));
 const FILTERS = {
   "all starts": () => true,
-  "outcomes differ": (k) => successes[k] > 0 && successes[k] < DATA.runs.length,
-  "all fail": (k) => successes[k] === 0,
-  "all succeed": (k) => successes[k] === DATA.runs.length,
+  ...(judged && {
+    "outcomes differ": (k) => successes[k] > 0 && successes[k] < DATA.runs.length,
+    "all fail": (k) => successes[k] === 0,
+    "all succeed": (k) => successes[k] === DATA.runs.length,
+  }),
 };
 
 function outcome(run, k) {
+  if (!judged) return `${DATA.score} ${run.score[k].toPrecision(4)}, ${run.steps[k]} steps`;
   if (run.success[k]) return `✓ success, ${run.steps[k]} steps`;
-  return `✕ failure, best ${(Math.floor(run.reward[k] * DATA.threshold * 100) / 100).toFixed(2)}`;
+  if (DATA.threshold === null) return `✕ failure, ${DATA.score} ${run.score[k].toPrecision(4)}`;
+  return `✕ failure, best ${(Math.floor(run.score[k] * DATA.threshold * 100) / 100).toFixed(2)}`;
 }
 
 function drawFilters() {
@@ -41,7 +55,7 @@ function filter(name) {
     button.setAttribute("aria-pressed", String(button.dataset.name === name));
   state.shown = DATA.starts.map((_, k) => k).filter((k) => FILTERS[name](k));
   picker.replaceChildren(...state.shown.map((k) => {
-    const stripes = DATA.runs.map((run) => make("i", run.success[k] ? {} : { class: "lost" }));
+    const stripes = DATA.runs.map((run) => make("i", succeeds(run, k) ? {} : { class: "lost" }));
     const results = DATA.runs.map((run) => `${run.label}: ${outcome(run, k)}`).join("; ");
     const button = make("button", { type: "button", tabindex: "-1", "aria-label": `start ${DATA.starts[k]}; ${results}` }, ...stripes);
     button.title = `start ${DATA.starts[k]}\n${results.replaceAll("; ", "\n")}`;
@@ -84,7 +98,7 @@ async function choose(k, { play = false } = {}) {
     const picture = run.lengths
       ? make("canvas", { role: "img", "aria-label": `${run.label}: ${outcome(run, k)}` })
       : make("div", { class: "absent" }, "no recording, only the outcome");
-    const result = make("b", { class: run.success[k] ? "good" : "bad" }, outcome(run, k));
+    const result = make("b", { class: judged ? (run.success[k] ? "good" : "bad") : "" }, outcome(run, k));
     const live = make("span", {}, result);
     return make("figure", { "data-run": i }, picture, make("figcaption", {}, markOf(run.row), run.label, live));
   }));
@@ -211,8 +225,9 @@ async function drawSheet() {
   sheet.tile = (width - gap * (sheet.columns - 1)) / sheet.columns;
   const rows = Math.ceil(DATA.starts.length / sheet.columns);
   const height = rows * (sheet.tile + gap) - gap;
-  const count = run.success.reduce((sum, value) => sum + value, 0);
-  canvas.setAttribute("aria-label", `${run.label}: ${count} of ${DATA.starts.length} episodes succeed`);
+  const count = judged ? run.success.reduce((sum, value) => sum + value, 0) : 0;
+  const label = judged ? `${count} of ${DATA.starts.length} episodes succeed` : `${DATA.starts.length} episodes`;
+  canvas.setAttribute("aria-label", `${run.label}: ${label}`);
   const shownRun = state.sheet;
   const episodes = await Promise.all(DATA.starts.map((_, k) => loadEpisode(shownRun, k)));
   if (shownRun !== state.sheet) return;
@@ -228,7 +243,7 @@ async function drawSheet() {
     context.scale(sheet.tile / scene.side, sheet.tile / scene.side);
     scene.drawFrame(context, frames.at(-1), { trail: frames, start: frames[0], colour: colourOf(run), palette, width: 2.6 });
     context.restore();
-    if (!run.success[k]) markFailure(context);
+    if (!succeeds(run, k)) markFailure(context);
     context.restore();
   });
 }
@@ -256,42 +271,18 @@ sheet.canvas.addEventListener("click", (event) => {
   find("#explorer").scrollIntoView();
 });
 
-// --- videos play while they are visible -----------------------------------------------------------
-
-if (!matchMedia("(prefers-reduced-motion: reduce)").matches) {
-  const visibility = new IntersectionObserver((entries) => {
-    for (const { target, isIntersecting } of entries) {
-      if (isIntersecting) target.play().catch(() => {}); // a browser may forbid autoplay
-      else target.pause();
-    }
-  }, { threshold: 0.6 });
-  for (const video of document.querySelectorAll("video")) visibility.observe(video);
-}
-
 // --- start ---------------------------------------------------------------------------------------
 
-function redraw() {
+redraws.push(() => {
   palette = readPalette();
   if (state.episodes.length) { drawProgress(); draw(); }
-  drawTraining();
   drawSheet();
-}
-
-let resizeTimer = 0;
-let lastWidth = window.innerWidth;
-window.addEventListener("resize", () => {
-  if (window.innerWidth === lastWidth) return; // only the address bar of a phone changed
-  lastWidth = window.innerWidth;
-  clearTimeout(resizeTimer);
-  resizeTimer = setTimeout(redraw, 120);
 });
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 
 drawFilters();
 filter("all starts");
-const differing = DATA.starts.findIndex((_, k) => FILTERS["outcomes differ"](k));
+const differing = DATA.starts.findIndex((_, k) => FILTERS["outcomes differ"]?.(k));
 choose(Math.max(differing, 0));
-drawTraining();
 drawTabs();
 new IntersectionObserver((entries, observer) => {
   if (!entries.some((entry) => entry.isIntersecting)) return;

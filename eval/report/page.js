@@ -1,8 +1,7 @@
 "use strict";
-// Shared parts of the report's scripts: its data, its colours and the scene of its task.
+// Shared parts of the report's scripts: its data, helpers, videos, and drawing again when the width changes.
 
 const DATA = JSON.parse(document.getElementById("data").textContent);
-const scene = new Scene(DATA);
 const find = (selector, within = document) => within.querySelector(selector);
 
 function make(tag, attributes = {}, ...children) {
@@ -12,10 +11,29 @@ function make(tag, attributes = {}, ...children) {
   return element;
 }
 
-/** Read the page's colours, light or dark. */
-function readPalette() {
-  const rows = Array.from({ length: DATA.colours }, (_, i) => `s${i}`);
-  return { ...readColours([...scene.colours, "bad"]), rows: Object.values(readColours(rows)) };
+/** Functions that draw again after the width or the colours of the page have changed. */
+const redraws = [];
+const redraw = () => redraws.forEach((drawAgain) => drawAgain());
+
+let resizeTimer = 0;
+let lastWidth = window.innerWidth;
+window.addEventListener("resize", () => {
+  if (window.innerWidth === lastWidth) return; // only the address bar of a phone changed
+  lastWidth = window.innerWidth;
+  clearTimeout(resizeTimer);
+  resizeTimer = setTimeout(redraw, 120);
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+
+// Videos play while they are visible.
+if (!matchMedia("(prefers-reduced-motion: reduce)").matches) {
+  const visibility = new IntersectionObserver((entries) => {
+    for (const { target, isIntersecting } of entries) {
+      if (isIntersecting) target.play().catch(() => {}); // a browser may forbid autoplay
+      else target.pause();
+    }
+  }, { threshold: 0.6 });
+  for (const video of document.querySelectorAll("video")) visibility.observe(video);
 }
 
 /** Resize the bitmap of a canvas to the screen and return its context, in units of CSS pixels. */

@@ -14,12 +14,20 @@ from nsde_policy import __version__
 from nsde_policy.eval.compare.result import Comparison, Row
 from nsde_policy.eval.report import tables
 from nsde_policy.eval.report.collect import ReportRun
-from nsde_policy.eval.statistics import NO_DIFFERENCE
+from nsde_policy.eval.statistics import NO_DIFFERENCE, Estimate
 from nsde_policy.run_directory import find_versions
-from nsde_policy.tasks import Task, get_task
+from nsde_policy.tasks import Task
 
-SCRIPTS = ("page.js", "charts.js", "replays.js", "explorer.js")
-"""Scripts of the page, loaded after the scene drawing of the task."""
+SCRIPTS = ("page.js", "charts.js")
+SCENE_SCRIPTS = ("replays.js", "explorer.js")
+"""Scripts that need the scene of the task, which draws recorded episodes."""
+TEST_NOTES = {
+    "success": "Won : lost: starts on which only this policy, or only the reference, succeeded. Ahead: the "
+    "interval excludes 0 and McNemar's exact p < 0.05.",
+    "score": "Ahead: the interval excludes 0.",
+}
+"""How the verdict is reached, by the column that decides."""
+EPISODE_LINKS = '<a href="#explorer">Episodes</a><a href="#sheets">Contact sheets</a>'
 CURVE_DIGITS = 5
 """Significant digits of numbers in curves."""
 
@@ -40,12 +48,11 @@ def format_page(
     reference: str | None = None,
 ) -> str:
     """Format a report as HTML, given `collect_report`'s results and the row to compare others with."""
-    task, rows = get_task(comparison.task), comparison.main_rows()
-    base, score_title = comparison.reference(reference), comparison.score_title
-    shown = _list_shown_runs(runs, rows)
+    task, rows = comparison.task_info, comparison.main_rows()
+    base, shown = comparison.reference(reference), _list_shown_runs(runs, rows)
     scene, style = task.scene(), _read_file("page.css")
-    script = "\n".join([_read_canvas_helpers(), scene.script, *map(_read_file, SCRIPTS)]) if scene else ""
-    first, last = comparison.seeds
+    scene_scripts = [_read_canvas_helpers(), scene.script, *map(_read_file, SCENE_SCRIPTS)] if scene else []
+    script = "\n".join([*map(_read_file, SCRIPTS), *scene_scripts])
     policies = f"{len(rows)} polic{'y' if len(rows) == 1 else 'ies'}"
     hidden = len(runs) - len(shown)
     unlogged = [label for _, label, run in shown if not run.curves]
@@ -54,13 +61,16 @@ def format_page(
         style=style,
         script=script,
         title=escape(title or f"{task.title or task.name}: {policies} on {len(base.first.episodes)} starts"),
-        facts=escape(f"{comparison.reset_rule} starts {first} to {last}, the same for all; final weights"),
-        summary=_format_summary(rows, base),
-        scores=tables.format_score_table(rows, base, score_title),
+        facts=escape(f"{comparison.starts_title}, the same for all; final weights"),
+        summary=_format_summary(comparison, base),
+        scores=tables.format_score_table(comparison, base),
         score_note=escape(task.score_note),
-        progress=escape(task.progress_name.capitalize()),
-        differences=tables.format_difference_table(rows, base, score_title)
+        first_section="explorer" if scene else "videos",
+        episode_links=EPISODE_LINKS if scene else "",
+        episodes=_format_episodes(task) if scene else "",
+        differences=tables.format_difference_table(comparison, base)
         or "<p>One policy: nothing to compare it with.</p>",
+        test_note=escape(TEST_NOTES[comparison.columns[-1]]),
         videos=_format_videos(shown),
         logs=escape(f"No training log for {_join_names(unlogged)}." if unlogged else ""),
         settings=_format_settings(shown),
@@ -70,13 +80,18 @@ def format_page(
         else "",
         machine=escape(_format_machine(comparison)),
         made=escape(f"nsde-policy {__version__}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"),
-        data=_encode_json(_build_data(task, rows, shown)),
+        data=_encode_json(_build_data(comparison, shown)),
         frames="".join(
             f'<script type="text/plain" id="frames-{i}">{each.run.replays.encode()}</script>\n'
             for i, each in enumerate(shown)
             if each.run.replays is not None
         ),
     )
+
+
+def _format_episodes(task: Task) -> str:
+    """Format the sections that play recorded episodes and show their last frames."""
+    return Template(_read_file("episodes.html")).substitute(progress=escape(task.progress_name.capitalize()))
 
 
 def _list_shown_runs(runs: Sequence[ReportRun], rows: Sequence[Row]) -> list[ShownRun]:
@@ -89,15 +104,24 @@ def _list_shown_runs(runs: Sequence[ReportRun], rows: Sequence[Row]) -> list[Sho
     return shown
 
 
-def _format_summary(rows: Sequence[Row], reference: Row) -> str:
+def _format_summary(comparison: Comparison, reference: Row) -> str:
     """Summarise the best row and how the others rank against the reference, in one sentence."""
-    best = rows[0]
-    value, low, high = (f"{100 * x:.1f} %" for x in (best.success.value, best.success.low, best.success.high))
-    text = f"<b>{escape(best.label)}</b> succeeds in {value} of its episodes (95 % interval {low} to {high})"
+    rows, deciding = comparison.main_rows(), comparison.columns[-1]
+    best: Estimate = getattr(rows[0], deciding)
+    numbers = (best.value, best.low, best.high)
+    text = f"<b>{escape(rows[0].label)}</b> "
+    if deciding == "success":
+        value, low, high = (f"{100 * number:.1f} %" for number in numbers)
+        text += f"succeeds in {value} of its episodes (95 % interval {low} to {high})"
+    else:
+        value, low, high = (f"{number:.4g}".replace("-", "−") for number in numbers)
+        text += f"has a {escape(comparison.score_title)} of {value} (95 % interval {low} to {high})"
     ranks: dict[str, list[str]] = {}
     for row in rows:
         if row is not reference:
-            ranks.setdefault(tables.rank_row(row, reference), []).append(f"<b>{escape(row.label)}</b>")
+            ranks.setdefault(tables.rank_row(row, reference, deciding), []).append(
+                f"<b>{escape(row.label)}</b>"
+            )
     for rank, labels in ranks.items():
         if rank == NO_DIFFERENCE:
             text += f"; {NO_DIFFERENCE} between {escape(reference.label)} and {_join_names(labels)}"
@@ -115,7 +139,11 @@ def _format_videos(shown: Sequence[ShownRun]) -> str:
     for number, label, run in shown:
         for video in run.videos:
             source = base64.b64encode(video.mp4).decode()
-            outcome = '<b class="good">✓ success</b>' if video.success else '<b class="bad">✕ failure</b>'
+            outcome = {
+                None: f"{video.score:.4g}".replace("-", "−"),
+                True: '<b class="good">✓ success</b>',
+                False: '<b class="bad">✕ failure</b>',
+            }[video.success]
             figures.append(
                 f'<figure><video controls muted loop playsinline preload="metadata" '
                 f'aria-label="{escape(label)}, start {video.seed}" '
@@ -124,10 +152,12 @@ def _format_videos(shown: Sequence[ShownRun]) -> str:
                 f"<span>start {video.seed} · {outcome}</span>"
                 "</figcaption></figure>"
             )
+    notes = [f"{label}: {run.no_videos}." for _, label, run in shown if run.no_videos]
     if not figures:
-        return '<p class="note">None were made.</p>'
-    note = "Real time, with the futures that the policy sampled."
-    return f'<div class="videos">{"".join(figures)}</div><p class="note">{note}</p>'
+        return f'<p class="note">{escape(" ".join(notes) or "None were made.")}</p>'
+    forecast = any(video.forecast for _, _, run in shown for video in run.videos)
+    notes.insert(0, "Real time, with the futures that the policy sampled." if forecast else "Real time.")
+    return f'<div class="videos">{"".join(figures)}</div><p class="note">{escape(" ".join(notes))}</p>'
 
 
 def _format_settings(shown: Sequence[ShownRun]) -> str:
@@ -165,23 +195,25 @@ def _format_machine(comparison: Comparison) -> str:
     return f"{played}; this page: {here}"
 
 
-def _build_data(task: Task, rows: Sequence[Row], shown: Sequence[ShownRun]) -> dict[str, Any]:
+def _build_data(comparison: Comparison, shown: Sequence[ShownRun]) -> dict[str, Any]:
     """Build the data that the page's scripts read."""
+    task = comparison.task_info
     scene = task.scene()
     return {
         "marks": tables.MARKS,
         "colours": tables.COLOURS,
         **(scene.geometry if scene else {}),
-        "threshold": task.success_progress or 1.0,
+        "threshold": task.success_progress,
+        "score": comparison.score_word,
         "hz": task.rate_hz,
         "scales": scene.scales if scene else [],
-        "starts": rows[0].first.episodes.seed,
+        "starts": comparison.main_rows()[0].first.episodes.seed,
         "runs": [
             {
                 "label": label,
                 "row": number,
-                "success": [int(success) for success in run.entry.episodes.success],
-                "reward": run.entry.episodes.max_reward,
+                "success": run.entry.episodes.success and list(map(int, run.entry.episodes.success)),
+                "score": run.entry.episodes.score,
                 "steps": run.entry.episodes.steps,
                 "lengths": run.replays.lengths if run.replays else None,
                 "curves": {

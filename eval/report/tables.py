@@ -6,8 +6,8 @@ from html import escape
 from typing import Any
 
 from nsde_policy.eval.compare import table
-from nsde_policy.eval.compare.result import ACTIONS, Row
-from nsde_policy.eval.statistics import NO_DIFFERENCE, Estimate, verdict
+from nsde_policy.eval.compare.result import ACTIONS, Comparison, Row
+from nsde_policy.eval.statistics import NO_DIFFERENCE, Estimate
 from nsde_policy.run_directory import RunRecord
 
 MARKS = ("●", "■", "◆", "▲", "▼", "★", "✚", "◇", "○")
@@ -22,54 +22,75 @@ def format_mark(number: int) -> str:
     return f'<span class="mark s{number % COLOURS}" aria-hidden="true">{symbol}</span>'
 
 
-def format_score_table(rows: Sequence[Row], reference: Row, score_title: str) -> str:
-    """Format scores with intervals, and costs; the most successful row first."""
-    head = ["policy", "strict success", score_title, "episodes", f"calls / {ACTIONS} actions"]
+def format_score_table(comparison: Comparison, reference: Row) -> str:
+    """Format scores with intervals, and costs; the best row first."""
+    rows, deciding = comparison.main_rows(), comparison.columns[-1]
+    shown = ("success", "score") if deciding == "success" else ("score", "steps")
+    head = ["policy", *map(comparison.column_title, shown), "episodes", f"calls / {ACTIONS} actions"]
     head += ["parameters", "training", "latency, ms"]
-    low, high = min(0.0, *(row.reward.low for row in rows)), max(1.0, *(row.reward.high for row in rows))
+    ranges = {column: _find_range([getattr(row, column) for row in rows]) for column in shown}
     lines = []
     for number, row in enumerate(rows):
-        note = "reference" if row is reference else rank_row(row, reference)
-        shares = ", ".join(f"{share:.3f}" for share in row.success_by_seed.values())
-        by_seed = f"<small>by training seed: {shares}</small>" if len(row.entries) > 1 else ""
+        note = "reference" if row is reference else rank_row(row, reference, deciding)
+        by_seed = ", ".join(f"{value:.3f}" for value in row.means_by_seed(deciding).values())
+        scores = [_format_score(getattr(row, column), *ranges[column], number) for column in shown]
+        if len(row.entries) > 1:
+            scores[0] += f"<small>by training seed: {by_seed}</small>"
         lines.append(
             [
                 f"{format_mark(number)}<b>{escape(row.label)}</b><small>{escape(note)}</small>",
-                _format_score(row.success, 0.0, 1.0, number) + by_seed,
-                _format_score(row.reward, low, high, number),
-                str(row.success.n),
+                *scores,
+                str(row.episodes),
                 *table.format_costs(row),
             ]
         )
     return _format_html_table("scores", head, lines)
 
 
-def format_difference_table(rows: Sequence[Row], reference: Row, score_title: str) -> str:
+def _find_range(scores: Sequence[Estimate]) -> tuple[float, float]:
+    """Return the range of an axis: from 0 to 1 if all intervals are within it, else around all of them."""
+    low, high = min(score.low for score in scores), max(score.high for score in scores)
+    if low >= 0 and high <= 1:
+        return 0.0, 1.0
+    margin = 0.05 * (high - low or 1.0)
+    return low - margin, high + margin
+
+
+def format_difference_table(comparison: Comparison, reference: Row) -> str:
     """Format the paired differences of every row to the reference; "" for a single row."""
-    others = [(number, row) for number, row in enumerate(rows) if row is not reference]
+    others = [(number, row) for number, row in enumerate(comparison.main_rows()) if row is not reference]
     if not others:
         return ""
-    head = [f"less {reference.label}", "strict success", score_title, "won : lost", "McNemar p"]
-    head.append("success: verdict")
-    columns = ("success", "max_reward")
-    differences = [[row.difference(reference, column) for column in columns] for _, row in others]
-    ends = [abs(end) for pair in differences for each in pair for end in (each.low, each.high)]
-    reach = max(0.1, *ends)
+    columns = comparison.columns[::-1]
+    deciding = columns[0]
+    head = [f"less {reference.label}", *map(comparison.column_title, columns)]
+    head += ["won : lost", "McNemar p", "success: verdict"] if deciding == "success" else ["verdict"]
+    differences = {column: [row.difference(reference, column) for _, row in others] for column in columns}
+    ends = {c: [abs(end) for each in differences[c] for end in (each.low, each.high)] for c in columns}
+    shared = [end for column in columns for end in ends[column]]
+    if max(shared) <= 1:  # one scale for success and score
+        ends = {column: [*shared] for column in columns}
     lines = []
-    for (number, row), pair in zip(others, differences, strict=True):
-        test = row.mcnemar(reference)
-        rank = rank_row(row, reference)
+    for i, (number, row) in enumerate(others):
+        rank = rank_row(row, reference, deciding)
         kind = "same" if rank == NO_DIFFERENCE else "ahead"
         lines.append(
             [
                 f"{format_mark(number)}<b>{escape(row.label)}</b>",
-                *(_format_signed(difference, reach, number) for difference in pair),
-                table.EMPTY_CELL if test is None else f"{test.only_a} : {test.only_b}",
-                table.EMPTY_CELL if test is None else table.format_p_value(test.p),
+                *(_format_signed(differences[c][i], max(0.1, *ends[c]), number) for c in columns),
+                *(_format_test(row, reference) if deciding == "success" else []),
                 f'<span class="verdict {kind}">{escape(rank)}</span>',
             ]
         )
     return _format_html_table("differences", head, lines)
+
+
+def _format_test(row: Row, reference: Row) -> list[str]:
+    """Format McNemar's test: pairs that only one side won, and the p-value."""
+    test = row.mcnemar(reference)
+    if test is None:
+        return [table.EMPTY_CELL, table.EMPTY_CELL]
+    return [f"{test.only_a} : {test.only_b}", table.format_p_value(test.p)]
 
 
 def format_settings_table(records: Sequence[tuple[str, RunRecord]]) -> str:
@@ -100,11 +121,9 @@ def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def rank_row(row: Row, reference: Row) -> str:
-    """Say whether a row's successes are ahead of the reference, behind it, or show no difference."""
-    test = row.mcnemar(reference)
-    success = row.difference(reference, "success")
-    decision = verdict(success, a="row", b="reference", p=None if test is None else test.p)
+def rank_row(row: Row, reference: Row, column: str) -> str:
+    """Say whether a row is ahead of the reference by a column, behind it, or shows no difference."""
+    decision = row.decide(reference, column, a="row", b="reference")
     ahead, behind = f"ahead of {reference.label}", f"behind {reference.label}"
     return {"row ahead": ahead, "reference ahead": behind}.get(decision, NO_DIFFERENCE)
 

@@ -2,30 +2,36 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nsde_policy.cli import options
 from nsde_policy.errors import ConfigError
+
+if TYPE_CHECKING:
+    from nsde_policy.envs.pusht.env import ResetRule
 
 
 @dataclass(frozen=True)
 class Collect:
     """Collect demonstrations into a store for `train --demos`.
 
-    By default you demonstrate on a web page, with the agent following your pointer; --policy generates
-    episodes with a policy instead. Every finished episode is saved; run the same command again to resume. A
-    store with other settings is not overwritten.
+    By default you demonstrate Push-T on a web page, with the agent following your pointer; --policy generates
+    episodes in any environment with a policy or a scripted expert. Every finished episode is saved; run the
+    same command again to resume. A store with other settings is not overwritten.
     """
 
     out: Path
     """Zarr directory to create or to resume."""
-    policy: Path | None = None
-    """Run directory of the policy that generates episodes; `shipped` for the policy of this package."""
+    policy: str | None = None
+    """What generates episodes: a run directory, `shipped` for the policy of this package, or module:Class of
+    a scripted expert with select_action(obs), get_action(obs) or __call__(obs), which needs --env."""
     episodes: int = 100
     """With --policy: number of episodes in the finished store."""
     only_success: bool = False
     """With --policy: discard failed episodes."""
     seed_start: options.SeedStartFlag = 300_000
-    reset_rule: options.ResetRuleFlag = None
+    env: options.EnvFlag = None
+    env_kwargs: options.EnvKwargsFlag = None
     chunk: options.ChunkFlag = None
     sampling: options.SamplingFlag = ()
     workers: options.WorkersFlag = 0
@@ -40,16 +46,23 @@ class Collect:
         if self.policy is None:
             self._record()
             return
-        from nsde_policy.assets import resolve_run
         from nsde_policy.eval.generate import GenerateConfig, generate
 
-        env = options.build_env_kwargs(self.reset_rule)
         config = GenerateConfig(
-            self.episodes, self.seed_start, env, self.only_success, self.chunk, self.sampling
+            episodes=self.episodes,
+            seed_start=self.seed_start,
+            env=self.env,
+            env_kwargs=options.parse_env_kwargs(self.env_kwargs),
+            only_success=self.only_success,
+            chunk=self.chunk,
+            sampling=self.sampling,
         )
-        kept = generate(resolve_run(self.policy), self.out, config, workers=self.workers)
-        won, tried = sum(each.success for each in kept), kept[-1].seed + 1 - self.seed_start
-        print(f"{self.out} holds {len(kept)} episodes of {tried} tried, {won} successful")
+        kept = generate(self.policy, self.out, config, workers=self.workers)
+        known = [each.success for each in kept if each.success is not None]
+        score = sum(each.score for each in kept) / len(kept)
+        outcome = f"{sum(known)} successful" if known else f"mean score {score:.4g}"
+        tried = kept[-1].seed + 1 - self.seed_start
+        print(f"{self.out} holds {len(kept)} episodes of {tried} tried, {outcome}")
 
     def _record(self) -> None:
         from nsde_policy.assets import SHIPPED_TASK
@@ -66,9 +79,29 @@ class Collect:
         if not 0 <= self.seed_start <= MAX_START_SEED:
             raise ConfigError(f"need --seed-start from 0 to {MAX_START_SEED}, got {self.seed_start}")
         settings = make_settings(self.host, self.port, options.read_token(self.token_file))
-        rule = self.reset_rule or "benchmark"
-        task, provenance = get_task(SHIPPED_TASK), make_provenance(rule)
+        task, rule = get_task(SHIPPED_TASK), self._choose_reset_rule()
+        provenance = make_provenance(rule)
         with Collection(self.out, provenance, rate_hz=task.rate_hz, angles=task.demos.angles) as collection:
             app = RecordApp(collection, seed_start=self.seed_start, reset_rule=rule)
             run_app(app, settings, what="collecting", browser=self.open, as_json=self.json)
             print(f"{self.out} holds {len(collection.episodes)} episodes")
+
+    def _choose_reset_rule(self) -> "ResetRule":
+        """Return the reset rule for recordings by hand; raise `ConfigError` for what has no page."""
+        from nsde_policy.assets import SHIPPED_TASK
+        from nsde_policy.tasks import get_task
+
+        task = get_task(self.env or SHIPPED_TASK)
+        if task.name != SHIPPED_TASK:
+            raise ConfigError(
+                f"{task.name} has no page to demonstrate on: generate episodes with --policy RUN or --policy "
+                "module:Class"
+            )
+        kwargs = {**task.env_kwargs, **options.parse_env_kwargs(self.env_kwargs)}
+        task.make_env(**kwargs).close()
+        rule: ResetRule = kwargs.pop("reset_rule")
+        if kwargs:
+            raise ConfigError(
+                f"recording by hand does not take {', '.join(kwargs)}: leave it out of --env-kwargs"
+            )
+        return rule

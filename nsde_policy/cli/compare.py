@@ -36,7 +36,8 @@ class Compare:
     Neural SDE, which favours that method."""
     episodes: options.EpisodesFlag = 50
     seed_start: options.SeedStartFlag = 100_000
-    reset_rule: options.ResetRuleFlag = None
+    env: options.EnvFlag = None
+    env_kwargs: options.EnvKwargsFlag = None
     workers: options.WorkersFlag = 0
     device: options.DeviceFlag = "auto"
     latency_rounds: options.LatencyRoundsFlag = 30
@@ -61,6 +62,7 @@ class Compare:
 
         if not (self.runs or self.suite or self.from_json):
             raise ConfigError("nothing to compare: give run directories, --suite TASK, or --from-json FILE")
+        env_kwargs = options.parse_env_kwargs(self.env_kwargs)
         pyplot()  # fail before the work starts, not after it
         check_writable(self.out / "comparison.json")
         options.check_json_file(self.json)
@@ -68,7 +70,7 @@ class Compare:
         rows = None if self.latency is None else read_latency(self.latency)
         if self.runs or self.suite:
             device = pick_device(self.device)
-            starts = Starts(self.episodes, self.seed_start, self.reset_rule or "benchmark")
+            starts = Starts(self.episodes, self.seed_start, self.env, env_kwargs)
             cache = EntryCache(self.out / "entries", starts, self.workers, device)
             rounds = self.latency_rounds if rows is None else 0
             parts.append(compare_runs(self._jobs(device), cache, rounds=rounds))
@@ -88,7 +90,7 @@ class Compare:
         from nsde_policy.tasks import get_task
 
         jobs = [Job(path) for path in self.runs]
-        load_records(jobs)
+        load_records(jobs, env=self.env)
         if self.suite is None:
             return jobs
         if self.train_seeds < 1:

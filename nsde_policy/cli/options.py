@@ -24,10 +24,6 @@ TOKEN_VARIABLE = "NSDE_POLICY_TOKEN"
 RunFlag = Annotated[Path | None, Positional, arg(help="Run directory; default: the policy of this package.")]
 EpisodesFlag = Annotated[int, arg(help="Number of episodes per run, on consecutive seeds.")]
 SeedStartFlag = Annotated[int, arg(help="First seed; scores are published for 100000+, tuning uses 200000+.")]
-ResetRuleFlag = Annotated[
-    Literal["benchmark", "gym_pusht"] | None,
-    arg(help="How a seed becomes a start, in environments with several rules (Push-T)."),
-]
 EnvFlag = Annotated[
     str | None,
     arg(help="Environment: a Gymnasium id (Pendulum-v1) or module:Class; default: as in training."),
@@ -73,11 +69,6 @@ def parse_env_kwargs(text: str | None) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ConfigError(f"""--env-kwargs needs a JSON object such as '{{"g": 9.8}}', got {text!r:.80}""")
     return values
-
-
-def build_env_kwargs(reset_rule: str | None) -> dict[str, str]:
-    """Return the keyword arguments of an environment; without a rule, its task decides."""
-    return {} if reset_rule is None else {"reset_rule": reset_rule}
 
 
 def check_json_file(path: Path | None) -> None:

@@ -14,8 +14,9 @@ from nsde_policy.errors import ConfigError
 class ReportCommand:
     """Write one self-contained HTML page about runs, which needs no network.
 
-    It holds scores with 95 % intervals, paired differences, a player for every episode, videos, training
-    curves, settings and versions. Finished episodes are cached: run the same command again to resume.
+    It holds scores with 95 % intervals, paired differences, a player for every episode of tasks with a drawn
+    scene, videos, training curves, settings and versions. Finished episodes are cached: run the same command
+    again to resume.
     """
 
     runs: tyro.conf.Positional[tuple[Path, ...]] = ()
@@ -26,12 +27,14 @@ class ReportCommand:
     """Title of the page; default: task, number of policies and number of starts."""
     episodes: options.EpisodesFlag = 50
     seed_start: options.SeedStartFlag = 100_000
-    reset_rule: options.ResetRuleFlag = None
+    env: options.EnvFlag = None
+    env_kwargs: options.EnvKwargsFlag = None
     from_json: tuple[Path, ...] = ()
     """Files written by `compare` with the same starts; their further runs are shown without playback."""
     reference: options.ReferenceFlag = None
     videos: int = 1
-    """Number of failures and number of successes per run to write as videos."""
+    """Number of failures and number of successes per run to write as videos; without known successes, of
+    the highest and of the lowest scores."""
     workers: options.WorkersFlag = 0
     device: options.DeviceFlag = "cpu"
     latency_rounds: options.LatencyRoundsFlag = 30
@@ -53,11 +56,12 @@ class ReportCommand:
             raise ConfigError("nothing to report on: give run directories, or --from-json FILE")
         if self.videos < 0:
             raise ConfigError(f"need --videos >= 0, got {self.videos}")
+        env_kwargs = options.parse_env_kwargs(self.env_kwargs)
         if self.runs and self.videos:
             import_video_writer()  # fail before the work starts, not after it
         check_writable(self.out)
         earlier = [read_comparison(path) for path in self.from_json]
-        starts = Starts(self.episodes, self.seed_start, self.reset_rule or "benchmark")
+        starts = Starts(self.episodes, self.seed_start, self.env, env_kwargs)
         comparison, runs = collect_report(
             [resolve_run(path) for path in self.runs],
             EntryCache(self.cache, starts, self.workers, pick_device(self.device)),

@@ -100,6 +100,8 @@ class Task(abc.ABC):
     """Name of `progress` in results, such as "coverage"."""
     success_progress: ClassVar[float | None] = None
     """Progress above which an episode is a success, marked in pictures; None if progress does not decide."""
+    success_name: ClassVar[str] = "success"
+    """Title of the share of successful episodes in tables."""
     score_note: ClassVar[str] = ""
     """What score and success mean, for the notes below a table."""
     demos: DemoConfig = DemoConfig()

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from nsde_policy.errors import ConfigError, EnvError, NsdePolicyError, summarize_error
@@ -94,10 +95,8 @@ def find_env_class(env_id: str) -> type[gym.Env[Any, Any]] | None:
     module_name, colon, name = env_id.partition(":")
     if not colon:
         return None
-    if not {"", os.getcwd()} & {*sys.path}:
-        sys.path.insert(0, os.getcwd())  # a console script does not look there
     try:
-        module = importlib.import_module(module_name)
+        module = import_user_module(module_name)
     except Exception as error:
         raise EnvError(
             f"the module of the environment {env_id!r} cannot be imported: {summarize_error(error)}; run the "
@@ -116,6 +115,13 @@ def find_env_class(env_id: str) -> type[gym.Env[Any, Any]] | None:
         )
     environment: type[gym.Env[Any, Any]] = found
     return environment
+
+
+def import_user_module(name: str) -> ModuleType:
+    """Import a module, also from the current directory."""
+    if not {"", os.getcwd()} & {*sys.path}:
+        sys.path.insert(0, os.getcwd())  # a console script does not look there
+    return importlib.import_module(name)
 
 
 def find_rate(task: Task, env: gym.Env[Any, Any]) -> float | None:

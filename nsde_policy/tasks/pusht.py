@@ -32,6 +32,7 @@ class PushTTask(Task):
     env_kwargs = MappingProxyType({"reset_rule": "benchmark"})
     rate_hz = 10.0
     score_name = "max_reward"
+    success_name = "strict success"
     progress_name = "coverage"
     success_progress = 0.95
     score_note = (

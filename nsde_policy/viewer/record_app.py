@@ -27,7 +27,7 @@ def make_provenance(reset_rule: ResetRule) -> Provenance:
     """Return the provenance of demonstrations recorded by hand."""
     return Provenance(
         by="teleoperation",
-        settings={"env": PUSHT_ID, "reset_rule": reset_rule},
+        settings={"env": PUSHT_ID, "env_kwargs": {"reset_rule": reset_rule}},
         notes={"input": "pointer on the page of nsde-policy collect", "versions": find_versions()},
     )
 

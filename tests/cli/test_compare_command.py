@@ -66,7 +66,8 @@ def compare(runs: Sequence[Path], *args: str) -> int:
 
 def test_runs_are_compared_on_the_same_starts(runs: list[Path], out: Path):
     found = read_comparison(out / "comparison.json")
-    assert (found.task, found.reset_rule, found.seeds) == ("pusht", "benchmark", (100_000, 100_001))
+    assert (found.task, found.seeds) == ("pusht", (100_000, 100_001))
+    assert found.env_kwargs == {"reset_rule": "benchmark"}
     assert [(e.name, e.train_seed) for e in found.entries] == [
         ("neural_sde, ours", 0),
         ("neural_sde, ours", 1),
@@ -181,13 +182,14 @@ def arm(runs: list[Path], tmp_path: Path) -> Path:
         (["/nowhere"], "is not a run directory"),
         (["RUN", "--episodes", "0"], "episodes >= 1"),
         (["RUN", "--device", "cuda:77"], "cannot be used"),
-        (["RUN", "--reset-rule", "dice"], "dice"),
+        (["RUN", "--env-kwargs", "{}}"], "--env-kwargs is not valid JSON"),
+        (["RUN", "--env-kwargs", '{"reset_rule": "dice"}'], "dice"),
         (["RUN", "--latency-rounds", "1"], "at least 3 rounds"),
         (["--suite", "chess"], "chess"),
         (["--suite", "pusht", "--train-seeds", "0"], "need --train-seeds >= 1"),
         (["--from-json", "/nowhere.json"], "/nowhere.json cannot be read"),
         (["--from-json", "BAD"], "not valid JSON"),
-        (["--from-json", "GOOD", "OTHER"], "different reset rules do not mix"),
+        (["--from-json", "GOOD", "OTHER"], "different environment arguments do not mix"),
         (["--from-json", "GOOD", "--reference", "bert"], "no row 'bert'"),
         (["--from-json", "GOOD", "--latency", "BAD"], "not a list of latencies"),
         (["--from-json", "GOOD", "--latency", "GOOD"], "not a list of latencies"),
@@ -204,7 +206,7 @@ def test_bad_input_exits_with_code_2(
 ):
     good = make_comparison(make_entry())
     (tmp_path / "good.json").write_text(good.to_json())
-    (tmp_path / "other.json").write_text(msgspec.structs.replace(good, reset_rule="gym_pusht").to_json())
+    (tmp_path / "other.json").write_text(msgspec.structs.replace(good, env_kwargs={}).to_json())
     (tmp_path / "bad.json").write_text("{")
     names = {"RUN": runs[0], "ARM": arm, "RUN/../ours-0": runs[0] / "../ours-0"}
     names |= {key.upper(): tmp_path / f"{key}.json" for key in ("good", "other", "bad")}

@@ -62,7 +62,9 @@ def test_store_holds_the_played_episodes_and_their_provenance(run: Path, store: 
     attributes = json.loads((store / ".zattrs").read_text())
     made, (session,) = attributes["made_with"], attributes["sessions"]
     assert (made["by"], made["method"], made["seed_start"]) == ("policy", "neural_sde", 7)
-    assert (made["reset_rule"], made["only_success"], made["chunk"]) == ("benchmark", False, 8)
+    assert (made["env_kwargs"], made["only_success"]) == ({"reset_rule": "benchmark"}, False)
+    assert (made["env"], made["chunk"]) == ("nsde_policy/PushT-v0", 8)
+    assert (attributes["action_low"], attributes["action_high"]) == ([0.0, 0.0], [512.0, 512.0])
     assert made["sampling"]["diffusion"] == 0.5
     assert len(made["policy"]) == 64
     assert (session["run"], session["first_episode"]) == (str(run), 0)
@@ -150,7 +152,10 @@ def test_collected_store_can_be_trained_on(store: Path, tmp_path: Path):
     [
         (["--seed-start", "8"], "was made with seed_start 7, not 8"),
         (["--only-success"], "was made with only_success false, not true"),
-        (["--reset-rule", "gym_pusht"], 'was made with reset_rule "benchmark"'),
+        (
+            ["--env-kwargs", '{"reset_rule": "gym_pusht"}'],
+            'was made with env_kwargs {"reset_rule": "benchmark"}',
+        ),
         (["--sampling", "diffusion=1"], "was made with sampling"),
         (["--chunk", "4"], "was made with chunk 8, not 4"),
         (["--policy", "shipped"], "was made with policy"),

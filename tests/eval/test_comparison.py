@@ -37,21 +37,22 @@ def test_file_holds_the_documented_keys():
     values = json.loads(
         make_comparison(make_entry(), make_entry("knn", train_s=None, latency_ms=None)).to_json()
     )
-    assert [values[k] for k in ("format", "task", "reset_rule", "seeds")] == [
-        1, "pusht", "benchmark", [100000, 100059],
+    assert [values[k] for k in ("format", "task", "env_kwargs", "seeds")] == [
+        2, "pusht", {"reset_rule": "benchmark"}, [100000, 100059],
     ]  # fmt: skip
     first, second = values["entries"]
     assert first["condition"] == {"latency_steps": 0, "obs_noise": 0.0, "push": 0.0}
     assert first["latency_ms"] == {"median": 6.0, "p99": 7.8}
     assert (second["train_s"], second["latency_ms"]) == (None, None)
-    assert {len(column) for column in first["episodes"].values()} == {len(STARTS)}
+    coverage = first["episodes"].pop("metrics")["final_coverage"]
+    assert {len(column) for column in [coverage, *first["episodes"].values()]} == {len(STARTS)}
 
 
 def test_200_episodes_take_less_than_12_kB():
     starts = range(100_000, 100_200)
     big = Comparison(
         "pusht",
-        "benchmark",
+        {"reset_rule": "benchmark"},
         (starts[0], starts[-1]),
         {},
         (make_entry(episodes=make_episodes(0.5, 0, starts)),),
@@ -72,7 +73,7 @@ def test_any_episodes_survive_a_file(rows: list[tuple[float, bool, float, int]])
         for i, (reward, won, cover, steps) in enumerate(rows)
     ]
     kept = Episodes.from_results(reversed(results))
-    assert kept.max_reward == pytest.approx([row[0] for row in rows], abs=1e-5)
+    assert kept.score == pytest.approx([row[0] for row in rows], abs=1e-5)
     assert kept.success == tuple(row[1] for row in rows)
     there = make_comparison(make_entry(episodes=kept))
     assert msgspec.json.decode(there.to_json(), type=Comparison) == there
@@ -99,8 +100,9 @@ def damaged(**changes: Any) -> str:
         ("[" * 100_000, "not valid JSON"),
         ("[]", "expected a JSON object"),
         ("{}", "not a comparison: it has no 'format'"),
-        (damaged(format=2), "has format 2; this version reads format 1"),
-        (damaged(format=None), "has format None; this version reads format 1"),
+        (damaged(format=3), "has format 3; this version reads formats 1 and 2"),
+        (damaged(format=None), "has format None; this version reads formats 1 and 2"),
+        (damaged(env_kwargs=[1]), "Expected `object`, got `array` - at `\\$.env_kwargs`"),
         (damaged(task=KeyError), "missing required field `task`"),
         (damaged(extra=1), "unknown field `extra`"),
         (damaged(seeds=[1, 2, 3]), "length 2, got 3 - at `\\$.seeds`"),
@@ -122,9 +124,9 @@ def damaged(**changes: Any) -> str:
         (damaged(entries__0__condition__wind=1.0), "no setting 'wind'"),
         (damaged(entries__0__episodes__steps=[1]), "columns must have the same length"),
         (damaged(entries__0__episodes__success=[1] * 60), "Expected `bool`, got `int`"),
-        (damaged(entries__0__episodes__final_coverage=[1.5] * 60), "Expected `float` <= 1.0 - at .*coverage"),
-        (damaged(entries__0__episodes__max_reward=[float("nan")] * 60), "at .*max_reward"),
-        (damaged(entries__0__episodes__max_reward=[float("inf")] * 60), "at .*max_reward"),
+        (damaged(entries__0__episodes__metrics={"a": [1.5]}), "columns must have the same length"),
+        (damaged(entries__0__episodes__score=[float("nan")] * 60), "at .*score"),
+        (damaged(entries__0__episodes__score=[float("inf")] * 60), "at .*score"),
         (damaged(entries__0__episodes__seed=[7] * 60), "ascending order"),
     ],
 )
@@ -134,6 +136,67 @@ def test_damaged_file_is_rejected(tmp_path: Path, text: str, message: str):
         read_comparison(tmp_path / "x.json")
     assert "x.json" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def make_format_1(comparison: Comparison) -> dict[str, Any]:
+    """Return a comparison as files of format 1 held it."""
+    values = json.loads(comparison.to_json()) | {"format": 1}
+    values["reset_rule"] = values.pop("env_kwargs").get("reset_rule", "benchmark")
+    for entry in values["entries"]:
+        episodes = entry["episodes"]
+        episodes["max_reward"] = episodes.pop("score")
+        episodes["final_coverage"] = episodes.pop("metrics").get("final_coverage")
+    return values
+
+
+def test_format_1_is_still_read(tmp_path: Path):
+    file, values = tmp_path / "old.json", make_format_1(ALL)
+    file.write_text(json.dumps(values))
+    assert read_comparison(file) == ALL
+    del values["entries"][0]["episodes"]["max_reward"]
+    file.write_text(json.dumps(values))
+    with pytest.raises(ComparisonError, match="missing required field `score`"):
+        read_comparison(file)
+    file.write_text(json.dumps(make_format_1(without_success(make_entry())) | {"task": "none"}))
+    assert read_comparison(file).env_kwargs == {}, "only tasks with several rules used the reset rule"
+
+
+def without_success(*entries: Entry) -> Comparison:
+    """Compare entries in an environment that does not report successes; scores are returns below 0."""
+    changed = []
+    for entry in entries:
+        score = tuple(round(1000 * value - 1000, 5) for value in entry.episodes.score)
+        episodes = msgspec.structs.replace(entry.episodes, score=score, success=None, metrics={})
+        changed.append(msgspec.structs.replace(entry, episodes=episodes))
+    return msgspec.structs.replace(make_comparison(*changed), task="Pendulum-v1", env_kwargs={"g": 9.8})
+
+
+def test_without_successes_the_score_decides(tmp_path: Path):
+    found = without_success(make_entry("knn"), make_entry(), make_entry(train_seed=1))
+    (tmp_path / "x.json").write_text(found.to_json())
+    assert read_comparison(tmp_path / "x.json") == found
+    text = format_comparison(found)
+    assert text.startswith("Pendulum-v1, g=9.8 starts 100000 to 100059; ")
+    assert "uccess" not in text
+    assert "McNemar" not in text
+    head = [cell.strip() for cell in text.split("\n\n")[1].splitlines()[0].strip("|").split("|")]
+    assert head[5:9] == ["mean return", "mean steps", "episodes", "by training seed"]
+    assert head[9:] == ["return − Neural SDE", "return: verdict"]
+    ours, theirs = found.main_rows()
+    assert (ours.label, ours.success) == ("Neural SDE", None)
+    assert cells(text, "**Neural SDE**")[5:8] == [str(ours.score), str(ours.steps), "120"]
+    assert cells(text, "Nearest neighbours")[-1] == "Neural SDE ahead"
+    assert theirs.difference(ours, "score").high < 0
+
+
+def test_few_starts_show_no_difference_of_scores():
+    entries = (
+        msgspec.structs.replace(each, episodes=make_episodes(skill, 0, STARTS[:5]))
+        for each, skill in ((make_entry(), 1.0), (make_entry("knn"), 0.0))
+    )
+    found = without_success(*entries)
+    assert found.main_rows()[1].difference(found.reference(), "score").high < 0
+    assert cells(format_comparison(found), "Nearest neighbours")[-1] == NO_DIFFERENCE
 
 
 def test_missing_or_binary_file_is_rejected(tmp_path: Path):
@@ -151,8 +214,8 @@ def test_trainings_are_pooled_and_averaged_per_start():
     a, b = (found.rows[each[0].setting] for each in (ours, theirs))
     won = np.array([e.episodes.success for e in ours])
     assert a.success == proportion(int(won.sum()), won.size)
-    assert a.reward == mean([r for e in ours for r in e.episodes.max_reward])
-    assert a.success_by_seed == {seed: float(won[seed].mean()) for seed in (0, 1, 2)}
+    assert a.score == mean([r for e in ours for r in e.episodes.score])
+    assert a.means_by_seed("success") == {seed: float(won[seed].mean()) for seed in (0, 1, 2)}
     mean_over_trainings = won.mean(0), np.mean([e.episodes.success for e in theirs], axis=0)
     assert a.difference(b, "success") == paired_difference(*mean_over_trainings)
     assert a.difference(b, "success").n == len(STARTS)
@@ -197,8 +260,8 @@ def test_table_shows_scores_costs_and_differences():
     assert ours[1:5] == ["8", "346 k", "61 s", "6 (7.8)"]
     assert theirs[1:5] == ["100", "65 M", "61 s", "3800 (4940)"]
     reference, row = ALL.reference(), ALL.rows[ALL.base_setting("diffusion, DDPM-100")]
-    assert theirs[5:8] == [str(row.reward), str(row.success), "120"]
-    assert theirs[8] == ", ".join(f"{share:.3f}" for share in row.success_by_seed.values())
+    assert theirs[5:8] == [str(row.score), str(row.success), "120"]
+    assert theirs[8] == ", ".join(f"{share:.3f}" for share in row.means_by_seed("success").values())
     difference, test = row.difference(reference, "success"), row.mcnemar(reference)
     assert theirs[10].startswith(f"{difference.value:+.3f} [".replace("-", "−"))
     assert test is not None
@@ -277,8 +340,8 @@ def test_comparisons_with_the_same_starts_are_merged():
     ("other", "message"),
     [
         (
-            msgspec.structs.replace(ALL, reset_rule="gym_pusht"),
-            "different reset rules do not mix: 'benchmark' and 'gym_pusht'",
+            msgspec.structs.replace(ALL, env_kwargs={"reset_rule": "gym_pusht"}),
+            'different environment arguments do not mix: {"reset_rule": "benchmark"} and .*--env-kwargs',
         ),
         (msgspec.structs.replace(ALL, task="none"), "different tasks"),
         (

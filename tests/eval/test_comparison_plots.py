@@ -42,6 +42,20 @@ def test_figures_without_data_are_left_out(tmp_path: Path):
     assert list_names(tmp_path / "late") == {"robustness.png", "robustness.svg"}
 
 
+def test_figures_without_successes_show_the_score_only(tmp_path: Path):
+    full = make_full_comparison()
+    entries = (
+        msgspec.structs.replace(each, episodes=msgspec.structs.replace(each.episodes, success=None))
+        for each in full.entries
+        if each.name in ("neural_sde", "regression")
+    )
+    found = msgspec.structs.replace(full, entries=tuple(entries))
+    draw_comparison(found, tmp_path)
+    assert {path.stem for path in tmp_path.iterdir()} == FIGURES
+    texts = [path.read_text() for path in tmp_path.glob("*.svg")]
+    assert all("mean max reward" in text and "success" not in text for text in texts)
+
+
 def test_rows_without_a_cost_are_named_below_the_axis():
     rows = make_comparison(
         make_entry(), make_entry("flow"), msgspec.structs.replace(make_entry("knn"), calls_per_chunk=0.0)

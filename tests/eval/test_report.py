@@ -97,7 +97,8 @@ def test_page_holds_every_score_with_its_interval():
     held = make_comparison(make_entry(), make_entry("knn"), make_entry("knn", train_seed=1))
     text = outcomes(held)
     for row in held.main_rows():
-        for score in (row.success, row.reward):
+        for score in (row.success, row.score):
+            assert score is not None
             assert f"<b>{score.value:.3f}</b>" in text
             assert f"[{score.low:.3f}, {score.high:.3f}]" in text
     assert "by training seed" in text
@@ -160,7 +161,7 @@ def test_merging_keeps_known_costs_and_requires_equal_outcomes():
     with pytest.raises(ComparisonError, match="two different results"):
         merge_comparisons([played, make_comparison(make_entry(skill=0.1))])
     with pytest.raises(ComparisonError, match="do not mix"):
-        merge_comparisons([played, msgspec.structs.replace(played, reset_rule="gym_pusht")])
+        merge_comparisons([played, msgspec.structs.replace(played, env_kwargs={})])
 
 
 def test_curves_are_averaged_and_hold_finite_values_only(tmp_path: Path):
@@ -263,7 +264,7 @@ def test_bad_input_exits_with_code_2(
 ):
     good = make_comparison(make_entry())
     (tmp_path / "good.json").write_text(good.to_json())
-    (tmp_path / "other.json").write_text(msgspec.structs.replace(good, reset_rule="gym_pusht").to_json())
+    (tmp_path / "other.json").write_text(msgspec.structs.replace(good, env_kwargs={}).to_json())
     (tmp_path / "bad.json").write_text("{")
     names: dict[str, Path] = {"RUN": runs[0], "FOLDER": tmp_path}
     names |= {key.upper(): tmp_path / f"{key}.json" for key in ("good", "other", "bad")}

@@ -32,9 +32,9 @@ def make_episodes(skill: float, seed: int, starts: range = STARTS) -> Episodes:
     reward = np.where(success, 1.0, np.clip(1 - 0.5 * rng.random(len(starts)), 0, 1))
     return Episodes(
         seed=tuple(starts),
-        max_reward=tuple(round(float(r), 5) for r in reward),
+        score=tuple(round(float(r), 5) for r in reward),
         success=tuple(bool(s) for s in success),
-        final_coverage=tuple(round(float(0.95 * r), 5) for r in reward),
+        metrics={"final_coverage": tuple(round(float(0.95 * r), 5) for r in reward)},
         steps=tuple(150 if s else 300 for s in success),
     )
 
@@ -68,7 +68,7 @@ def make_entry(name: str = "neural_sde", *, skill: float | None = None, **change
 def make_comparison(*entries: Entry) -> Comparison:
     """Compare entries on the invented starts."""
     machine = {"train": "an abacus", "play": "a table", "torch": "0.0"}
-    return Comparison("pusht", "benchmark", (STARTS[0], STARTS[-1]), machine, entries)
+    return Comparison("pusht", {"reset_rule": "benchmark"}, (STARTS[0], STARTS[-1]), machine, entries)
 
 
 def make_full_comparison() -> Comparison:

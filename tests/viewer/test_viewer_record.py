@@ -97,7 +97,7 @@ def test_an_episode_ends_at_the_time_limit(tmp_path: Path, monkeypatch: pytest.M
         assert app.frame()["last"] == 20
         run(app, KeepEpisode())
         assert collection.episodes[0].success is False
-        assert 0 <= collection.episodes[0].max_reward < 1
+        assert 0 <= collection.episodes[0].score < 1
 
 
 def test_recording_pauses_while_the_pointer_is_away(tmp_path: Path):

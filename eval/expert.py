@@ -1,0 +1,175 @@
+"""Scripted experts: a class of the user that demonstrates in an environment, played like a policy."""
+
+import inspect
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import gymnasium as gym
+import numpy as np
+
+from nsde_policy.errors import ExpertError, NsdePolicyError, summarize_error
+from nsde_policy.eval.pool import RolloutPool
+from nsde_policy.eval.rollout import EpisodeResult, Trace
+from nsde_policy.tasks import Task
+from nsde_policy.tasks.adapter import EnvAdapter
+from nsde_policy.tasks.gym import import_user_module
+
+ACTING = ("select_action", "get_action", "__call__")
+"""Methods that give an action, the first that an expert has is used."""
+
+
+def is_expert(name: str) -> bool:
+    """Return whether `--policy` names a scripted expert, `module:Class`, instead of a run directory."""
+    return ":" in name and not Path(name).exists()
+
+
+class ScriptedExpert:
+    """An expert named `module:Class`, with clear errors and checked actions.
+
+    The class is called with the environment if its constructor has a required positional argument or one
+    named `env`, else without arguments; a function is used as it is. Actions come from `select_action(obs)`,
+    `get_action(obs)` or a call, with the environment's own observation. `reset()` is called before each
+    episode if there is one, with `seed=` if it takes that.
+    """
+
+    def __init__(self, name: str, env: gym.Env[Any, Any]) -> None:
+        self.name = name
+        self._where = ""
+        found = self._import(name)
+        self._expert = (
+            self._call("constructor", self._build, found, env) if isinstance(found, type) else found
+        )
+        method = next((method for method in ACTING if callable(getattr(self._expert, method, None))), None)
+        if method is None:
+            self._fail("it gives no actions; define select_action(obs), get_action(obs) or __call__(obs)")
+        self._method, self._act = method, getattr(self._expert, method)
+        self._reset = getattr(self._expert, "reset", None)
+
+    def reset(self, seed: int) -> None:
+        """Prepare the expert for the episode of a seed."""
+        self._where = f", episode seed {seed}"
+        if self._reset is not None:
+            takes_seed = any(
+                each.name == "seed" or each.kind is each.VAR_KEYWORD for each in _list_parameters(self._reset)
+            )
+            self._call("reset", self._reset, **({"seed": seed} if takes_seed else {}))
+
+    def act(self, obs: Any, step: int, env: EnvAdapter) -> np.ndarray:
+        """Return the action for an observation, (act_dim,), inside the action space of the environment."""
+        self._where = f"{self._where.partition(', step')[0]}, step {step}"
+        action = self._call(self._method, self._act, obs)
+        try:
+            values = np.asarray(action, np.float64)
+        except (TypeError, ValueError):
+            self._fail(f"{self._method} returned {type(action).__name__} {action!r:.60}, expected numbers")
+        shape = env.env.action_space.shape
+        if values.shape != shape:
+            self._fail(f"{self._method} returned an action of shape {values.shape}, expected {shape}")
+        if not np.isfinite(values).all():
+            self._fail(f"{self._method} returned {values.tolist()}, expected finite numbers")
+        return env.clip(values.reshape(-1))
+
+    def _import(self, name: str) -> Any:
+        module_name, _, attribute = name.partition(":")
+        try:
+            module = import_user_module(module_name)
+        except (Exception, SystemExit) as error:
+            self._fail(
+                f"its module cannot be imported: {summarize_error(error)}; run the command in its folder, or "
+                "install it",
+                error,
+            )
+        found = getattr(module, attribute, None)
+        if not callable(found):
+            known = [key for key, value in vars(module).items() if isinstance(value, type)]
+            self._fail(f"{module_name} has no class {attribute!r}; it has: {', '.join(known) or 'none'}")
+        return found
+
+    def _build(self, cls: Callable[..., Any], env: gym.Env[Any, Any]) -> Any:
+        wants_env = any(
+            each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+            and (each.default is each.empty or each.name == "env")
+            for each in _list_parameters(cls)
+        )
+        return cls(env) if wants_env else cls()
+
+    def _call(self, what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except NsdePolicyError:
+            raise
+        except (Exception, SystemExit) as error:
+            self._fail(f"{what} raised {type(error).__name__}: {summarize_error(error)}", error)
+
+    def _fail(self, found: str, cause: BaseException | None = None) -> NoReturn:
+        raise ExpertError(f"expert {self.name}{self._where}: {found} (--policy)") from cause
+
+
+def _list_parameters(function: Callable[..., Any]) -> Sequence[inspect.Parameter]:
+    """Return the parameters of a function or constructor; none if Python cannot tell."""
+    try:
+        return tuple(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return ()
+
+
+class ExpertPlayer:
+    """A scripted expert and an environment of a task, which play episodes one after the other."""
+
+    def __init__(self, name: str, task: Task, env_kwargs: Mapping[str, Any]) -> None:
+        self.task = task
+        self._env = EnvAdapter(task.make_env(**env_kwargs), task.env_id or task.name)
+        self._expert = ScriptedExpert(name, self._env.env)
+
+    def play_batch(self, seeds: Sequence[int]) -> list[EpisodeResult]:
+        """Play one episode per seed."""
+        return [self._play(seed) for seed in seeds]
+
+    def _play(self, seed: int) -> EpisodeResult:
+        env, task, trace = self._env, self.task, Trace()
+        rewards: list[float] = []
+        ended, acting_s = False, 0.0
+        obs, info = env.reset(seed)
+        infos = [info]
+        self._expert.reset(seed)
+        trace.obs.append(obs)
+        while not ended:
+            started = time.perf_counter()
+            action = self._expert.act(env.last_obs, len(rewards), env)
+            acting_s += time.perf_counter() - started
+            obs, reward, ended, info = env.step(action)
+            trace.obs.append(obs)
+            trace.actions.append(action)
+            rewards.append(reward)
+            infos.append(info)
+        outcome, steps = task.outcome(rewards, infos), len(rewards)
+        progress = [value for value in map(task.progress, infos) if value is not None]
+        return EpisodeResult(
+            seed=seed,
+            success=outcome.success,
+            score=outcome.score,
+            metrics=outcome.metrics,
+            max_progress=max(progress, default=None),
+            steps=steps,
+            plans=steps,
+            planned=steps,
+            network_calls=0,
+            planning_s=acting_s,
+            trace=trace,
+        )
+
+
+@dataclass(frozen=True)
+class ExpertPool(RolloutPool):
+    """Processes in which a scripted expert plays episodes."""
+
+    expert: str = ""
+    """Name of the expert, `module:Class`."""
+
+    def make_player(self) -> ExpertPlayer:
+        """Make the expert and its environment."""
+        assert self.config.task is not None
+        return ExpertPlayer(self.expert, self.config.task, self.config.env_kwargs)

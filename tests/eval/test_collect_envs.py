@@ -1,0 +1,275 @@
+"""Tests for `collect --env`: scripted experts demonstrate in any environment."""
+
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from nsde_policy.cli.main import main
+from nsde_policy.data import load_demonstrations
+from nsde_policy.data.collection import Collection, EpisodeInfo, Provenance
+from nsde_policy.data.zarr_store.check import check_store
+from nsde_policy.errors import EpisodeError
+from nsde_policy.eval import generate as generating
+from nsde_policy.eval.expert import ExpertPool
+from nsde_policy.eval.rollout import RolloutConfig
+from nsde_policy.tasks import get_task
+from tests.eval.test_collect import content, recorded
+
+HERE = "tests.eval.test_collect_envs"
+
+
+class Swing:
+    """Expert on Pendulum-v1 without arguments: push in the direction of motion."""
+
+    def select_action(self, obs: np.ndarray) -> np.ndarray:
+        assert obs.dtype == np.float32, "the environment's own observation"
+        return np.sign(obs[2:]) * 5.0
+
+
+class Noisy:
+    """Expert that needs the environment, is seeded per episode, and is called."""
+
+    def __init__(self, env: gym.Env[Any, Any], scale: float = 0.5) -> None:
+        assert env.unwrapped.spec is not None
+        self.shape, self.scale = env.action_space.shape, scale
+
+    def reset(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+
+    def __call__(self, obs: np.ndarray) -> np.ndarray:
+        return self.scale * self.rng.standard_normal(self.shape)
+
+
+class Gripper:
+    """Expert on `Shelf`: it sees the dictionary; its reset takes no seed."""
+
+    def __init__(self) -> None:
+        self.resets = 0
+
+    def reset(self) -> None:
+        self.resets += 1
+
+    def get_action(self, obs: dict[str, np.ndarray]) -> list[float]:
+        assert self.resets
+        return (-obs["hand"]).tolist()
+
+
+class Shelf(gym.Env[dict[str, np.ndarray], np.ndarray]):
+    """An environment with a dictionary observation and actions without limits; even seeds succeed."""
+
+    def __init__(self, quiet: bool = False) -> None:
+        box = gym.spaces.Box
+        self.observation_space = gym.spaces.Dict(
+            camera=box(0, 255, (4, 4, 3), np.uint8), hand=box(-9, 9, (2,)), object=box(-9, 9, (1, 3))
+        )
+        self.action_space = box(-np.inf, np.inf, (2,))
+        self.quiet = quiet
+
+    def _obs(self) -> dict[str, np.ndarray]:
+        return {"camera": np.zeros((4, 4, 3), np.uint8), "hand": self.hand, "object": np.ones((1, 3))}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.seed, self.steps, self.hand = seed or 0, 0, self.np_random.uniform(-1, 1, 2)
+        return self._obs(), {}
+
+    def step(self, action: np.ndarray) -> Any:
+        self.steps, self.hand = self.steps + 1, self.hand + 0.5 * action
+        won = self.steps == 6 and self.seed % 2 == 0
+        info = {} if self.quiet else {"is_success": won}
+        return self._obs(), float(won), won, self.steps == 8, info
+
+
+def collect(out: Path, expert: str, *args: str, env: str = "Pendulum-v1", episodes: int = 3) -> int:
+    policy = expert if ":" in expert else f"{HERE}:{expert}"
+    fixed = ["--episodes", str(episodes), "--workers", "1", "--seed-start", "7"]
+    return main(["collect", "--out", str(out), "--env", env, "--policy", policy, *fixed, *args])
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Collect three episodes of Pendulum with arguments of the environment."""
+    out = tmp_path_factory.mktemp("stores") / "swing.zarr"
+    assert collect(out, "Swing", "--env-kwargs", '{"g": 9.0}') == 0
+    return out
+
+
+def read_attributes(store: Path) -> dict[str, Any]:
+    attributes: dict[str, Any] = json.loads((store / ".zattrs").read_text())
+    return attributes
+
+
+def test_store_replays_in_the_environment_and_knows_its_origin(store: Path):
+    demos = load_demonstrations(store)
+    assert (len(demos), demos.rate_hz) == (3, 20.0)
+    assert check_store(store) == []
+    about = read_attributes(store)
+    assert about["made_with"] == {
+        "by": "expert", "policy": f"{HERE}:Swing", "env": "Pendulum-v1", "env_kwargs": {"g": 9.0},
+        "seed_start": 7, "only_success": False,
+    }  # fmt: skip
+    assert (about["action_low"], about["action_high"]) == ([-2.0], [2.0])
+    assert "gymnasium" in about["sessions"][0]["versions"]
+    env = gym.make("Pendulum-v1", g=9.0)
+    for seed, episode in zip(range(7, 10), demos, strict=True):
+        assert np.abs(episode.act).max() == 2.0, "actions are clipped to the action space"
+        obs, _ = env.reset(seed=seed)
+        for seen, action in zip(episode.obs, episode.act, strict=True):
+            np.testing.assert_allclose(obs, seen, atol=1e-5)
+            obs, *_ = env.step(action)
+
+
+def test_collecting_in_parts_gives_the_same_store(store: Path, tmp_path: Path):
+    out = tmp_path / "parts.zarr"
+    for episodes in (1, 3, 3):
+        assert collect(out, "Swing", "--env-kwargs", '{"g": 9.0}', episodes=episodes) == 0
+    assert content(out) == content(store)
+    assert collect(out, "Swing", episodes=4) == 2
+
+
+def test_experts_play_the_same_in_any_process_and_order():
+    pool = ExpertPool(None, RolloutConfig(get_task("Pendulum-v1")), expert=f"{HERE}:Noisy")
+    first, second = pool.evaluate([3, 4])
+    sent: ExpertPool = pickle.loads(pickle.dumps(pool))
+    assert [result.score for result in sent.make_player().play_batch([4, 3])] == [second.score, first.score]
+
+
+def test_dictionary_observations_are_concatenated_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert collect(tmp_path / "a.zarr", "Gripper", env=f"{HERE}:Shelf") == 0
+    assert "3 episodes of 3 tried, 1 successful" in capsys.readouterr().out
+    about = read_attributes(tmp_path / "a.zarr")
+    assert about["observations"] == {"hand": 2, "object": 3}
+    assert about["rate_hz"] is None
+    assert "action_low" not in about, "infinite limits are not stored"
+    demos = load_demonstrations(tmp_path / "a.zarr")
+    assert demos.obs.shape[1] == 5
+    np.testing.assert_array_equal(demos.obs[:, 2:], 1.0)
+    assert [len(episode) for episode in demos] == [8, 6, 8]
+
+
+def test_only_success_keeps_what_the_environment_calls_a_success(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    shelf = f"{HERE}:Shelf"
+    assert collect(tmp_path / "a.zarr", "Gripper", "--only-success", env=shelf) == 0
+    assert "3 episodes of 6 tried, 3 successful" in capsys.readouterr().out
+    quiet = ["--only-success", "--env-kwargs", '{"quiet": true}']
+    assert collect(tmp_path / "b.zarr", "Gripper", *quiet, env=shelf) == 2
+    assert "10 episodes say nothing of success" in capsys.readouterr().err
+    assert collect(tmp_path / "c.zarr", "Gripper", *quiet[1:], env=shelf) == 0
+    assert "3 episodes of 3 tried, mean score 0.3333" in capsys.readouterr().out
+
+
+class Mute:
+    """No way to act."""
+
+
+class Wide:
+    def select_action(self, obs: np.ndarray) -> np.ndarray:
+        return np.zeros(3)
+
+
+class Lost:
+    def select_action(self, obs: np.ndarray) -> np.ndarray:
+        return np.full(1, np.nan)
+
+
+class Rude:
+    def select_action(self, obs: np.ndarray) -> Any:
+        return "left"
+
+
+class Fragile:
+    def select_action(self, obs: np.ndarray) -> np.ndarray:
+        raise ZeroDivisionError("no plan\nat all")
+
+
+class Picky:
+    def __init__(self, env: Any) -> None:
+        raise KeyError("gripper")
+
+
+@pytest.mark.parametrize(
+    ("expert", "args", "message"),
+    [
+        ("Mute", [], "gives no actions; define select_action(obs)"),
+        ("Wide", [], "episode seed 7, step 0: select_action returned an action of shape (3,), expected (1,)"),
+        ("Lost", [], "select_action returned [nan], expected finite numbers"),
+        ("Rude", [], "select_action returned str 'left', expected numbers"),
+        ("Fragile", [], "episode seed 7, step 0: select_action raised ZeroDivisionError: no plan"),
+        ("Picky", [], "constructor raised KeyError"),
+        ("Nobody", [], f"{HERE} has no class 'Nobody'; it has: "),
+        ("nowhere_at_all:Expert", [], "its module cannot be imported"),
+        ("Swing", ["--chunk", "4"], "--chunk and --sampling are for trained policies"),
+        ("Swing", ["--env-kwargs", '{"wind": 1}'], "Pendulum-v1 does not take these arguments"),
+        ("Swing", ["--env-kwargs", "9.0"], "--env-kwargs needs a JSON object"),
+        ("Swing", ["--env", "CartPole-v1"], "its action space is Discrete(2)"),
+        ("Swing", ["--env", "Nowhere-v7"], "not registered"),
+    ],
+)
+def test_errors_of_experts_exit_with_code_2(
+    tmp_path: Path, expert: str, args: list[str], message: str, capsys: pytest.CaptureFixture[str]
+):
+    assert collect(tmp_path / "demos.zarr", expert, *args) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--policy", f"{HERE}:Swing"], "needs an environment: give one with --env"),
+        (["--env", "Pendulum-v1"], "no page to demonstrate on: generate episodes with --policy"),
+        (["--env-kwargs", '{"reset_rule": "dice"}'], "dice"),
+        (["--env-kwargs", '{"obs_type": "state"}'], "recording by hand does not take obs_type"),
+        (["--policy", "shipped", "--env", "Pendulum-v1"], "but the policy was trained with 5"),
+    ],
+)
+def test_what_cannot_be_collected_is_said(
+    tmp_path: Path, args: list[str], message: str, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["collect", "--out", str(tmp_path / "demos.zarr"), "--port", "0", *args]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "demos.zarr").exists()
+
+
+def test_functions_are_experts_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(generating, "MIN_STEPS", 1)
+    (tmp_path / "still.py").write_text("def act(obs):\n    return [0.0]\n")
+    monkeypatch.chdir(tmp_path)
+    assert collect(tmp_path / "demos.zarr", "still:act", episodes=1) == 0
+    assert not load_demonstrations(tmp_path / "demos.zarr").act.any()
+
+
+def test_stores_of_earlier_versions_are_continued(tmp_path: Path):
+    path, settings = tmp_path / "old.zarr", {"env": "nsde_policy/PushT-v0", "seed_start": 1}
+    with Collection(path, Provenance("policy", settings | {"reset_rule": "benchmark"})) as collection:
+        collection.append(recorded(), info={"seed": 1, "success": True, "max_reward": 0.5})
+    new = Provenance("policy", settings | {"env_kwargs": {"reset_rule": "benchmark"}})
+    other = Provenance("policy", settings | {"env_kwargs": {"reset_rule": "gym_pusht"}})
+    with pytest.raises(EpisodeError, match=r'made with env_kwargs {"reset_rule": "benchmark"}, not'):
+        Collection(path, other)
+    with Collection(path, new) as collection:
+        assert collection.episodes == (EpisodeInfo(1, True, 0.5),)
+        collection.add(recorded(), EpisodeInfo(2, False, 0.25))
+    with Collection(path, new) as collection:
+        assert collection.episodes == (EpisodeInfo(1, True, 0.5), EpisodeInfo(2, False, 0.25))
+        assert {"seed", "success", "max_reward"} == {*collection.read_info()}
+
+
+def test_unknown_successes_stay_unknown(tmp_path: Path):
+    path, made = tmp_path / "demos.zarr", Provenance("expert", {"env": "a table", "env_kwargs": {}})
+    kept = [EpisodeInfo(1, None, 0.5), EpisodeInfo(2, True, 1.0), EpisodeInfo(3, False, -2.0)]
+    with Collection(path, made) as collection:
+        for each in kept:
+            collection.add(recorded(), each)
+    with Collection(path, made) as collection:
+        assert collection.episodes == tuple(kept)
