@@ -6,6 +6,7 @@ batch, matrix products round differently with the number of rows.
 """
 
 import time
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 
 from nsde_policy.config import Sampling
-from nsde_policy.errors import ConfigError
+from nsde_policy.errors import ConfigError, EnvError
 from nsde_policy.eval.disturbances import Condition, Disturbances
 from nsde_policy.inference.history import History
 from nsde_policy.inference.policy import Policy
@@ -46,6 +47,23 @@ class RolloutConfig:
 
 
 @dataclass(frozen=True)
+class CompressedPicture:
+    """A rendered picture; uncompressed ones of 1000 steps would take 700 MB."""
+
+    shape: tuple[int, ...]
+    data: bytes
+
+    @classmethod
+    def compress(cls, picture: np.ndarray) -> "CompressedPicture":
+        """Compress an array of type uint8 quickly."""
+        return cls(picture.shape, zlib.compress(picture.tobytes(), 1))
+
+    def decompress(self) -> np.ndarray:
+        """Return the picture as given to `compress`."""
+        return np.frombuffer(zlib.decompress(self.data), np.uint8).reshape(self.shape)
+
+
+@dataclass(frozen=True)
 class Trace:
     """Observations, actions and plans of one episode, for pictures and recordings."""
 
@@ -56,6 +74,8 @@ class Trace:
     """Progress after the reset and after each action; None if the task defines none."""
     histories: list[tuple[int, History]] = field(default_factory=list)
     """Control period of each plan, and the history it was made from."""
+    frames: list[CompressedPicture] = field(default_factory=list)
+    """The environment's own picture of each observation; empty unless `Player.play` was asked for them."""
 
 
 @dataclass(frozen=True)
@@ -117,10 +137,10 @@ class EpisodeRunner:
         executed    hold x x x x x x x x …
     """
 
-    def __init__(self, player: "Player", env: EnvAdapter, seed: int) -> None:
+    def __init__(self, player: "Player", env: EnvAdapter, seed: int, *, frames: bool = False) -> None:
         policy, config = player.policy, player.config
         self.seed, self.generator, self.history = seed, make_generator(seed), policy.spec.new_history()
-        self.steps, self.planning_s, self.ended = 0, 0.0, False
+        self.steps, self.planning_s, self.ended, self._frames = 0, 0.0, False, frames
         self._task, self._env, self._trace, self._push = player.task, env, Trace(), config.condition.push
         std = np.array(policy.record.layout.increment_std[: policy.obs_dim])
         self._disturbances = Disturbances(config.condition, seed, std)
@@ -160,6 +180,8 @@ class EpisodeRunner:
         self._infos.append(info)
         self._trace.obs.append(obs)
         self._trace.progress.append(self._task.progress(info))
+        if self._frames:
+            self._trace.frames.append(CompressedPicture.compress(self._env.render()))
 
     def result(self, *, planned: int, calls: int) -> EpisodeResult:
         """Return the result, given the planned actions and network calls of one plan."""
@@ -197,22 +219,49 @@ class Player:
         self.config = config
         self.task = config.task or get_task_of_run(self.policy.record)
         self._envs = [make_adapter(self.task, self.policy, config.env_kwargs) for _ in range(batch)]
+        self._render_env: EnvAdapter | None = None
         self.rate_hz = find_rate(self.task, self._envs[0].env)
         if config.condition.push and not hasattr(self._envs[0].env.unwrapped, "push"):
             raise ConfigError(f"nothing can be pushed in {self._envs[0].name}: leave out --push")
 
-    def play(self, seed: int) -> EpisodeResult:
-        """Play one episode to its end."""
-        (result,) = self.play_batch([seed])
+    def play(self, seed: int, *, frames: bool = False) -> EpisodeResult:
+        """Play one episode to its end.
+
+        Args:
+            seed: Seed of the episode.
+            frames: Keep the environment's own pictures in the trace, if the task cannot draw.
+        """
+        env = self._envs[0]
+        if frames := frames and not self.task.can_draw:
+            env = self._render_env = self._render_env or self.make_render_env()
+        (result,) = self._play([EpisodeRunner(self, env, seed, frames=frames)])
         return result
+
+    def make_render_env(self) -> EnvAdapter:
+        """Make the environment once more, with pictures.
+
+        Raises:
+            EnvError: If it does not draw pictures.
+        """
+        name, modes = self._envs[0].name, self._envs[0].env.metadata.get("render_modes") or ()
+        if "rgb_array" not in modes:
+            found = ", ".join(map(str, modes)) or "none"
+            raise EnvError(
+                f"environment {name} cannot be rendered: it needs the render mode rgb_array in its metadata, "
+                f"found {found}; leave out --render, or add that mode"
+            )
+        kwargs = {**self.config.env_kwargs, "render_mode": "rgb_array"}
+        return make_adapter(self.task, self.policy, kwargs)
 
     def play_batch(self, seeds: Sequence[int]) -> list[EpisodeResult]:
         """Play at most `batch` episodes side by side, each to its end; all plans are made in one batch."""
+        envs = self._envs[: len(seeds)]
+        return self._play([EpisodeRunner(self, env, seed) for env, seed in zip(envs, seeds, strict=True)])
+
+    def _play(self, episodes: Sequence[EpisodeRunner]) -> list[EpisodeResult]:
         policy, config = self.policy, self.config
         wanted = policy.check_chunk(config.chunk or policy.chunk) + config.condition.latency_steps
         steps = min(wanted, policy.model.config.longest_chunk or wanted)
-        envs = self._envs[: len(seeds)]
-        episodes = [EpisodeRunner(self, env, seed) for env, seed in zip(envs, seeds, strict=True)]
         while running := [episode for episode in episodes if not episode.ended]:
             started = time.perf_counter()
             plans = policy.plan_batch(
@@ -236,6 +285,7 @@ def make_adapter(task: Task, policy: Policy, env_kwargs: Mapping[str, Any]) -> E
         EnvError: If it cannot be made, or its observations or actions have other sizes.
     """
     name = task.env_id or task.name
-    env = EnvAdapter(task.make_env(**env_kwargs), name, obs_keys=policy.record.config.demos.obs_keys)
+    obs_keys = policy.record.config.demos.obs_keys
+    env = EnvAdapter(task.make_env(**env_kwargs), name, obs_keys=obs_keys, obs_dim=policy.obs_dim)
     env.check_sizes(policy.obs_dim, policy.act_dim)
     return env

@@ -2,7 +2,6 @@
 
 import ast
 import importlib
-import os
 import re
 import shlex
 import subprocess
@@ -10,23 +9,17 @@ import sys
 import tomllib
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from nsde_policy import load_demonstrations
 from nsde_policy.cli import main as cli
+from tests.helpers.doc_pages import code_blocks
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 FOLDERS = ("nsde_policy", "envs", "data", "eval", "benchmarks", "docs", "examples", "tests")
 ENTRY_POINT_GROUPS = {f"nsde_policy.{kind}" for kind in ("methods", "tasks", "readers", "encoders")}
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-
-
-def code_blocks(page: Path, *languages: str) -> list[str]:
-    """Return the fenced code blocks of some languages."""
-    found = re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
-    return [block for language, block in found if language in languages]
 
 
 def inline_code(page: Path) -> list[str]:
@@ -173,42 +166,3 @@ def test_snippets_on_uncertainty_run():
     exec(uncertainty, names)
     assert names["action"].shape == (2,)
     assert names["paths"].shape == (9, 64, 7)
-
-
-def write_example_package(folder: Path) -> None:
-    """Write the package that docs/extending.md describes."""
-    (folder / "my_robot").mkdir(parents=True)
-    (folder / "my_robot/__init__.py").touch()
-    text = (ROOT / "docs/extending.md").read_text()
-    pattern = r"`([\w/]+\.(?:py|toml))`[^`]*?:\n\n```(?:python|toml)\n(.*?)^```"
-    blocks = re.findall(pattern, text, re.DOTALL | re.MULTILINE)
-    for name, content in blocks:
-        (folder / name).write_text(content)
-
-
-def run_in_shell(line: str, folder: Path) -> str:
-    """Run one line of a code block in a new process that sees the installed example package."""
-    path = os.pathsep.join([str(ROOT), str(folder / "installed")])
-    env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    program, *args = shlex.split(line, comments=True)
-    start = [sys.executable] if program == "python" else [sys.executable, "-m", "nsde_policy.cli.main"]
-    done = subprocess.run([*start, *args], cwd=folder, env=env, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-@pytest.mark.slow
-def test_example_package_trains_evaluates_and_exports(tmp_path):
-    write_example_package(tmp_path)
-    install = "-m pip install -q --no-deps --no-build-isolation --target installed ."
-    subprocess.run([sys.executable, *install.split()], cwd=tmp_path, check=True, capture_output=True)
-    page = ROOT / "docs/extending.md"
-    (commands,) = (block for block in code_blocks(page, "bash") if "pip install -e ." in block)
-    output = [run_in_shell(line, tmp_path) for line in commands.splitlines()[1:]]
-    assert "mean progress" in output[2]
-    (rate,) = re.findall(r"success rate\s+([\d.]+)", output[2])
-    assert float(rate) > 0.3
-    assert (tmp_path / "runs/reach/policy.onnx").exists()
-    (snippet,) = (block for block in code_blocks(page, "python") if "select_action" in block)
-    printed = run_in_shell(f"python -c {shlex.quote(snippet + 'print(*action)')}", tmp_path)
-    assert np.allclose([float(number) for number in printed.split()], (0.25, 0.35), atol=0.2)

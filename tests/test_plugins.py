@@ -1,109 +1,104 @@
-"""Tests of plug-ins: methods, tasks and readers from another package, or from one new file in this one."""
+"""Tests of plug-ins: the package in docs/extending.md, and a method or a task in one new file of this one."""
 
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from nsde_policy.data import DemoWriter, Episode
-from tests.helpers.plugin_sources import METHOD, TASK, reach_episodes, write_package, write_table
+from tests.helpers.doc_pages import code_blocks
 
 ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs/extending.md"
 pytestmark = pytest.mark.slow
 
 
-def run(*args: object, path: list[Path], cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run the command line in a fresh process that imports from these folders."""
-    command = [sys.executable, "-m", "nsde_policy.cli.main", *map(str, args)]
+def printed_files() -> dict[str, str]:
+    """Return the files of the package that the page prints, by path."""
+    pattern = r"`([\w/]+\.(?:py|toml))`[^`]*?:\n\n```(?:python|toml)\n(.*?)^```"
+    return dict(re.findall(pattern, PAGE.read_text(), re.DOTALL | re.MULTILINE))
+
+
+def run_line(line: str, *, path: list[Path], cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run one line of a shell in a fresh process that imports from these folders."""
+    program, *args = shlex.split(line, comments=True)
+    start = [sys.executable] if program == "python" else [sys.executable, "-m", "nsde_policy.cli.main"]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path)), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True)
-
-
-@dataclass(frozen=True)
-class Installed:
-    """A third-party package in a folder, and a run that was trained with it."""
-
-    site: Path
-    run: Path
+    return subprocess.run([*start, *args], cwd=cwd, env=env, capture_output=True, text=True)
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    folder = tmp_path_factory.mktemp("plugin")
-    site, source = folder / "site", write_package(folder / "source")
-    pip = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "-q",
-        "--no-deps",
-        "--no-build-isolation",
-        "--target",
-        site,
-    ]
-    done = subprocess.run([*pip, source], cwd=folder, capture_output=True, text=True)
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the package, in which its commands were run; it is installed in `site`."""
+    folder = tmp_path_factory.mktemp("my-robot")
+    (folder / "my_robot").mkdir()
+    (folder / "my_robot/__init__.py").touch()
+    for name, content in printed_files().items():
+        (folder / name).write_text(content)
+    install = "-m pip install -q --no-deps --no-build-isolation --target site ."
+    done = subprocess.run([sys.executable, *install.split()], cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    demos, out = write_table(folder / "demos.table"), folder / "run"
-    args = ["--policy", "linear", "--task", "reach", "--demos", demos, "--out", out, "--device", "cpu"]
-    done = run("train", *args, path=[site, ROOT], cwd=folder)
-    assert done.returncode == 0, done.stderr
-    return Installed(site, out)
+    (commands,) = (block for block in code_blocks(PAGE, "bash") if "pip install -e ." in block)
+    for line in commands.splitlines()[1:]:
+        done = run_line(line, path=[ROOT, folder / "site"], cwd=folder)
+        assert done.returncode == 0, done.stdout + done.stderr
+        (folder / f"{shlex.split(line)[1]}.txt").write_text(done.stdout)
+    return folder
 
 
-def test_train_uses_the_method_the_task_and_the_reader_of_another_package(installed: Installed):
-    values = json.loads((installed.run / "config.json").read_text())
+def test_train_uses_the_method_the_task_and_the_reader_of_another_package(package: Path):
+    values = json.loads((package / "runs/reach/config.json").read_text())
     assert values["config"]["method"] == "linear"
     assert values["task"] == "reach"
-    assert values["demos"]["episodes"] == 20
-    assert values["plugins"] == {"method": "reach-plugin==1.2.3", "task": "reach-plugin==1.2.3"}
+    assert values["demos"]["episodes"] == 30
+    assert values["plugins"] == {"method": "my-robot==1.0", "task": "my-robot==1.0"}
 
 
-def test_eval_plays_and_scores_the_task_of_another_package(installed: Installed, tmp_path: Path):
-    args = ["--episodes", "4", "--workers", "2", "--json", "-"]
-    done = run("eval", installed.run, *args, path=[installed.site, ROOT], cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    episodes = json.loads(done.stdout)["episodes"]
-    assert [episode["steps"] for episode in episodes] == [12] * 4
-    assert all(episode["success"] and episode["distance"] < 0.1 for episode in episodes)
-    assert all(episode["closeness"] == 1.0 - episode["distance"] for episode in episodes)
+def test_eval_plays_and_scores_the_task_of_another_package(package: Path):
+    printed = (package / "eval.txt").read_text()
+    assert "mean progress" in printed
+    assert "final distance" in printed
+    (rate,) = re.findall(r"success rate\s+([\d.]+)", printed)
+    assert float(rate) > 0.3
 
 
-def test_export_writes_a_graph_of_a_method_of_another_package(installed: Installed, tmp_path: Path):
-    out = tmp_path / "policy.onnx"
-    args = ["--out", out, "--cases", "16"]
-    done = run("export", installed.run, *args, path=[installed.site, ROOT], cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+def test_export_writes_a_graph_of_a_method_of_another_package(package: Path):
+    (snippet,) = (block for block in code_blocks(PAGE, "python") if "select_action" in block)
     code = (
         "import sys; from nsde_policy.deploy.runtime import RuntimePolicy\n"
-        f"policy = RuntimePolicy.load({str(out)!r}); policy.reset(seed=0)\n"
-        "action = policy.select_action([0.5, -0.5])\n"
-        "assert abs(action - [0.3, -0.3]).max() < 0.05, action\n"
-        "assert 'torch' not in sys.modules\n"
+        "graph = RuntimePolicy.load('runs/reach/policy.onnx'); graph.reset(seed=0)\n"
+        "print(*graph.select_action([0.2, 0.3, 0.7, 0.6]))\n"
+        "assert 'torch' not in sys.modules and 'my_robot' not in sys.modules\n"
+        f"{snippet}print(*action)"
     )
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}  # the graph runs without the plug-in
-    subprocess.run([sys.executable, "-c", code], env=env, cwd=tmp_path, check=True)
+    done = run_line(f"python -c {shlex.quote(code)}", path=[ROOT, package / "site"], cwd=package)
+    assert done.returncode == 0, done.stderr
+    graph, policy = (np.array(line.split(), float) for line in done.stdout.splitlines())
+    assert np.allclose(policy, (0.25, 0.35), atol=0.2)
+    assert np.allclose(graph, policy, atol=1e-4)
 
 
-def test_a_run_of_a_package_that_is_not_installed_names_the_package(installed: Installed, tmp_path: Path):
-    done = run("eval", installed.run, path=[ROOT], cwd=tmp_path)
+def test_a_run_of_a_package_that_is_not_installed_names_the_package(package: Path, tmp_path: Path):
+    done = run_line(f"nsde-policy eval {package / 'runs/reach'}", path=[ROOT], cwd=tmp_path)
     assert done.returncode == 2
-    assert "pip install 'reach-plugin==1.2.3'" in done.stderr
+    assert "pip install 'my-robot==1.0'" in done.stderr
     assert "'linear'" in done.stderr
     assert done.stderr.count("\n") == 1
 
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A copy of the library, to which a test adds one file."""
+    """A copy of the library with its compiled modules, to which a test adds one file."""
     for folder in ("nsde_policy", "envs", "data", "eval"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / folder, tmp_path / folder)
     return tmp_path
 
 
@@ -112,25 +107,29 @@ def train_and_eval(checkout: Path, *args: str) -> dict[str, Any]:
     train = ["train", *args, "--device", "cpu", "--out", "run"]
     evaluate = ["eval", "run", "--episodes", "2", "--workers", "1", "--json", "eval.json"]
     code = f"from nsde_policy.cli.main import main; assert main({train}) == 0; assert main({evaluate}) == 0"
-    env = {**os.environ, "PYTHONPATH": str(checkout), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", code], cwd=checkout, env=env, capture_output=True, text=True)
+    done = run_line(f"python -c {shlex.quote(code)}", path=[checkout], cwd=checkout)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads((checkout / "eval.json").read_text())
     return found
 
 
 def test_a_method_in_this_package_is_one_new_file(checkout: Path):
-    (checkout / "nsde_policy/methods/linear.py").write_text(METHOD)
+    (checkout / "nsde_policy/methods/linear.py").write_text(printed_files()["my_robot/linear.py"])
     found = train_and_eval(checkout, "--policy", "linear", "--demos.episodes", "20", "--train.steps", "20")
     assert found["method"] == "linear"
     assert len(found["episodes"]) == 2
 
 
 def test_a_task_in_this_package_is_one_new_file(checkout: Path):
-    (checkout / "nsde_policy/tasks/reach.py").write_text(TASK)
-    with DemoWriter(checkout / "demos.zarr", rate_hz=5) as writer:
-        for obs, act in reach_episodes():
-            writer.append(Episode(obs, act))
+    (checkout / "nsde_policy/tasks/reach.py").write_text(printed_files()["my_robot/reach.py"])
+    starts = np.random.default_rng(0).uniform(0, 1, (100, 4)).astype("f4")
+    with DemoWriter(checkout / "demos.zarr", rate_hz=10) as writer:
+        for start in starts:
+            shares = 0.7 ** np.arange(16, dtype="f4")[:, None]
+            position = start[2:] + shares * (start[:2] - start[2:])
+            goal = np.broadcast_to(start[2:], position.shape)
+            writer.append(Episode(np.hstack([position, goal])[:-1], position[1:]))
     found = train_and_eval(checkout, "--policy", "knn", "--task", "reach", "--demos", "demos.zarr")
-    assert [episode["steps"] for episode in found["episodes"]] == [12, 12]
-    assert all(episode["closeness"] > 0.5 for episode in found["episodes"])
+    assert len(found["episodes"]) == 2
+    assert all(episode["progress"] > 0.3 for episode in found["episodes"])
+    assert all(episode["final_distance"] < 1 for episode in found["episodes"])

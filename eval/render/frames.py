@@ -7,9 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from nsde_policy.eval.render.forecast import sample_episode_forecasts
-from nsde_policy.eval.render.pictures import Tile, add_caption
+from nsde_policy.eval.render.pictures import Tile, add_caption, fit_picture
 from nsde_policy.eval.rollout import EpisodeResult, Player
 from nsde_policy.tasks.base import Forecast, Task
+
+FALLBACK_RATE_HZ = 10.0
+"""Control periods per second in videos of environments that do not say."""
 
 
 @dataclass(frozen=True)
@@ -19,13 +22,16 @@ class RenderedEpisode:
     task: Task
     result: EpisodeResult
     forecasts: list[Forecast]
-    """By control period; the last frame has none."""
+    """By control period; the last frame has none, nor have pictures that the environment draws itself."""
+    rate_hz: float
+    """Control periods per second."""
 
     @classmethod
     def play(cls, player: Player, seed: int) -> "RenderedEpisode":
         """Play an episode exactly as evaluation does; forecasts are sampled afterwards, with other noise."""
-        result = player.play(seed)
-        return cls(player.task, result, sample_episode_forecasts(player, result))
+        result = player.play(seed, frames=True)
+        forecasts = sample_episode_forecasts(player, result) if player.task.can_draw else []
+        return cls(player.task, result, forecasts, player.rate_hz or FALLBACK_RATE_HZ)
 
     def __len__(self) -> int:
         return len(self.result.trace.obs)
@@ -38,8 +44,12 @@ class RenderedEpisode:
         """Draw one frame with its caption, (size + caption, size, 3) uint8."""
         trace = self.result.trace
         forecast = self.forecasts[step] if step < len(self.forecasts) else None
+        if trace.frames:
+            picture = fit_picture(trace.frames[step].decompress(), size)
+        else:
+            picture = self.task.draw(trace.obs[step], size=size, forecast=forecast)
         return add_caption(
-            self.task.draw(trace.obs[step], size=size, forecast=forecast),
+            picture,
             seed=self.result.seed,
             step=step,
             progress=trace.progress[step],
@@ -49,11 +59,18 @@ class RenderedEpisode:
 
 
 def draw_summary(task: Task, result: EpisodeResult, size: int) -> Tile:
-    """Draw a whole episode as one tile: its last observation with the trail of earlier ones."""
-    obs = np.array(result.trace.obs)
+    """Draw a whole episode as one tile: its last observation, with the trail of earlier ones if possible."""
     best = "" if result.max_progress is None else f", {format_progress(result.max_progress)}"
-    outcome = f"success, {result.steps} steps" if result.success else f"failure{best}"
-    return Tile(task.draw(obs[-1], size=size, past=obs), f"{result.seed}: {outcome}", good=result.success)
+    if result.success is None:
+        outcome = f"{task.score_name} {result.score:.4g}, {result.steps} steps"
+    else:
+        outcome = f"success, {result.steps} steps" if result.success else f"failure{best}"
+    if result.trace.frames:
+        picture = fit_picture(result.trace.frames[-1].decompress(), size)
+    else:
+        obs = np.array(result.trace.obs)
+        picture = task.draw(obs[-1], size=size, past=obs)
+    return Tile(picture, f"{result.seed}: {outcome}", good=result.success is not False)
 
 
 def format_progress(progress: float) -> str:

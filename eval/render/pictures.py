@@ -58,6 +58,18 @@ def draw_contact_sheet(tiles: Sequence[Tile], *, columns: int, title: str) -> np
     return np.ascontiguousarray(pygame.surfarray.array3d(sheet).swapaxes(0, 1))
 
 
+def fit_picture(picture: np.ndarray, size: int) -> np.ndarray:
+    """Scale a picture of any shape into a square, (size, size, 3) uint8, with white margins."""
+    height, width = picture.shape[:2]
+    scale = size / max(height, width)
+    fitted = max(round(width * scale), 1), max(round(height * scale), 1)
+    square = pygame.Surface((size, size))
+    square.fill(_PAGE)
+    scaled = pygame.transform.smoothscale(pygame.surfarray.make_surface(picture.swapaxes(0, 1)), fitted)
+    square.blit(scaled, ((size - fitted[0]) // 2, (size - fitted[1]) // 2))
+    return np.ascontiguousarray(pygame.surfarray.array3d(square).swapaxes(0, 1))
+
+
 def _write(
     sheet: pygame.Surface, text: str, at: PixelPosition, height: int, colour: InkColour, width: int
 ) -> None:

@@ -4,7 +4,7 @@ import math
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,14 @@ from tqdm import tqdm
 
 from nsde_policy.errors import ConfigError, OutputError, import_optional
 from nsde_policy.eval.evaluate import Evaluation
-from nsde_policy.eval.render.frames import RenderedEpisode, draw_summary, format_progress
+from nsde_policy.eval.render.frames import (
+    FALLBACK_RATE_HZ,
+    RenderedEpisode,
+    draw_summary,
+    format_progress,
+)
 from nsde_policy.eval.render.pictures import caption_height, check_png, draw_contact_sheet, save_png
-from nsde_policy.eval.rollout import EpisodeResult, Player, one_thread
+from nsde_policy.eval.rollout import EpisodeResult, Player, RolloutConfig, one_thread
 from nsde_policy.files import replace_file
 from nsde_policy.inference.policy import Policy
 from nsde_policy.tasks import Task, get_task_of_run
@@ -36,17 +41,27 @@ class Renderer:
 
     Args:
         path: Run directory; None for the shipped policy.
+        env: Task or environment to play, see `get_task`; None for the one that the policy was trained for.
+        env_kwargs: Keyword arguments of the environment.
         out: Folder for files. By default a window is opened if there is a display; else files go to the
             run's folder `eval`, or to `out/eval` for the shipped policy.
         videos: Number of failures and of successes to write videos of.
     """
 
-    def __init__(self, path: Path | None, out: Path | None = None, *, videos: int = 3) -> None:
+    def __init__(
+        self,
+        path: Path | None,
+        out: Path | None = None,
+        *,
+        env: str | None = None,
+        env_kwargs: Mapping[str, Any] | None = None,
+        videos: int = 3,
+    ) -> None:
         if videos < 0:
             raise ConfigError(f"videos must be at least 0, got {videos}")
-        task = get_task_of_run(Policy.from_pretrained(path).record)  # before any folder is made
+        task = get_task_of_run(Policy.from_pretrained(path).record, env)  # before any folder is made
         if not task.can_draw:
-            raise ConfigError(f"the task {task.name!r} cannot be drawn: leave out --render, or define draw()")
+            check_render(Player(path, RolloutConfig(task, env_kwargs or {})))
         self._path, self._videos = path, videos
         self._out = out or (Path("out") if path is None else path) / "eval"
         self._in_window = out is None and has_display()
@@ -75,10 +90,9 @@ class Renderer:
                 replace_file(files[-1], encode_video(rendered))
                 result = rendered.result
             else:
-                result = player.play(episode.seed)
+                result = player.play(episode.seed, frames=True)
             tiles.append(draw_summary(player.task, result, TILE_SIDE))
-        failed = sum(not tile.good for tile in tiles)
-        title = f"{len(tiles) - failed} of {len(tiles)} episodes succeed; failures are framed"
+        title = format_title(player.task, episodes)
         save_png(draw_contact_sheet(tiles, columns=count_columns(len(tiles)), title=title), files[0])
         return files
 
@@ -98,16 +112,35 @@ def has_display() -> bool:
     return True
 
 
-def choose_video_seeds(outcomes: Iterable[tuple[int, bool]], each: int) -> list[int]:
-    """Return the seeds of the first few successes and of the first few failures, given seed and success."""
-    seeds: dict[bool, list[int]] = {True: [], False: []}
+def check_render(player: Player) -> None:
+    """Raise `EnvError` if the environment of a player does not draw pictures."""
+    env = player.make_render_env()
+    env.reset(0)
+    env.render()
+    env.close()
+
+
+def choose_video_seeds(outcomes: Iterable[tuple[int, bool | None]], each: int) -> list[int]:
+    """Return the seeds of the first few successes, failures and unknown outcomes, given seed and success."""
+    seeds: dict[bool | None, list[int]] = {True: [], False: [], None: []}
     for seed, success in outcomes:
         seeds[success].append(seed)
-    return seeds[True][:each] + seeds[False][:each]
+    return [seed for found in seeds.values() for seed in found[:each]]
+
+
+def format_title(task: Task, episodes: Sequence[EpisodeResult]) -> str:
+    """Return the title of a contact sheet: how many episodes succeed, or the mean score."""
+    if all(episode.success is None for episode in episodes):
+        score = sum(episode.score for episode in episodes) / len(episodes)
+        return f"{len(episodes)} episodes, mean {task.score_name.replace('_', ' ')} {score:.4g}"
+    won = sum(bool(episode.success) for episode in episodes)
+    return f"{won} of {len(episodes)} episodes succeed; failures are framed"
 
 
 def format_outcome(result: EpisodeResult) -> str:
     """Return the stem of an episode's file names: seed, outcome, and the best progress of a failure."""
+    if result.success is None:
+        return f"seed-{result.seed}-episode"
     best = "" if result.max_progress is None else f"-{format_progress(result.max_progress)}"
     return f"seed-{result.seed}-" + ("success" if result.success else f"failure{best}")
 
@@ -121,7 +154,7 @@ def play_in_window(player: Player, seeds: Sequence[int]) -> None:
     """Show episodes in real time until they are over, the window is closed, or Ctrl-C."""
     from nsde_policy.envs.window import Window
 
-    rate = _control_rate(player.task)
+    rate = max(round(player.rate_hz or FALLBACK_RATE_HZ), 1)
     window = Window((FRAME_SIDE, FRAME_SIDE + caption_height(FRAME_SIDE)), rate, player.task.name)
     try:
         for seed in seeds:
@@ -139,7 +172,7 @@ def play_in_window(player: Player, seeds: Sequence[int]) -> None:
 
 def encode_video(episode: RenderedEpisode, *, size: int = FRAME_SIDE) -> bytes:
     """Encode an episode as an MP4 file, H.264 in real time."""
-    imageio, rate = import_video_writer(), _control_rate(episode.task)
+    imageio, rate = import_video_writer(), max(round(episode.rate_hz), 1)
     try:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "episode.mp4"
@@ -160,10 +193,6 @@ def encode_video(episode: RenderedEpisode, *, size: int = FRAME_SIDE) -> bytes:
             return file.read_bytes()
     except OSError as error:
         raise OutputError(f"a video cannot be encoded: {error}") from error
-
-
-def _control_rate(task: Task) -> int:
-    return round(task.rate_hz or 10)
 
 
 def import_video_writer() -> Any:

@@ -66,7 +66,9 @@ class Evaluate:
         if self.render:
             from nsde_policy.eval.render.video import Renderer
 
-            renderer = Renderer(self.run_dir, self.out, videos=self.videos)
+            renderer = Renderer(
+                self.run_dir, self.out, env=self.env, env_kwargs=env_kwargs, videos=self.videos
+            )
         found = evaluate_policy(
             self.run_dir,
             episodes=self.episodes,

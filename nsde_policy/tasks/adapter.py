@@ -16,25 +16,33 @@ class EnvAdapter:
     """An environment with a flat vector as observation and as action.
 
     A Box observation is flattened. Of a Dict, the parts that `obs_keys` names are concatenated if it has all
-    of them; otherwise all Box parts except images, in the order of the space. Actions are clipped to the
-    action space and get its shape and type.
+    of them and they have `obs_dim` values; otherwise all Box parts except images, in the order of the space.
+    Actions are clipped to the action space and get its shape and type.
 
     Args:
         env: Environment, for one episode at a time.
         name: What error messages call it.
-        obs_keys: Names of the observations that the policy was trained on.
+        obs_keys: Names of the observations that a policy was trained on.
+        obs_dim: Number of values that it was trained on; None if there is no policy yet.
 
     Raises:
         EnvError: If its spaces cannot be flattened.
     """
 
-    def __init__(self, env: gym.Env[Any, Any], name: str, *, obs_keys: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        env: gym.Env[Any, Any],
+        name: str,
+        *,
+        obs_keys: Sequence[str] = (),
+        obs_dim: int | None = None,
+    ) -> None:
         self.env, self.name = env, name
         self._seed: int | None = None
         self._step = 0
         self.last_obs: Any = None
         """The last observation as the environment gave it."""
-        self._observed = self._find_parts(getattr(env, "observation_space", None), obs_keys)
+        self._observed = self._find_parts(getattr(env, "observation_space", None), obs_keys, obs_dim)
         action = getattr(env, "action_space", None)
         if not isinstance(action, gym.spaces.Box):
             self._fail(
@@ -119,21 +127,23 @@ class EnvAdapter:
         except Exception:
             return
 
-    def _find_parts(self, space: Any, obs_keys: Sequence[str]) -> dict[str | None, gym.spaces.Box]:
+    def _find_parts(
+        self, space: Any, obs_keys: Sequence[str], obs_dim: int | None
+    ) -> dict[str | None, gym.spaces.Box]:
+        parts: dict[str | None, Any]
         if isinstance(space, gym.spaces.Dict):
-            named = obs_keys if obs_keys and all(key in space.spaces for key in obs_keys) else None
-            parts: dict[str | None, Any] = {key: space[key] for key in named or space.spaces}
-            if named is None:
-                parts = {key: part for key, part in parts.items() if _is_numeric(part)}
+            parts = {key: space[key] for key in obs_keys if _is_numeric(space.spaces.get(key))}
+            if len(parts) < len(obs_keys) or obs_dim not in (None, _count_values(parts.values())):
+                parts = {}
+            parts = parts or {key: part for key, part in space.spaces.items() if _is_numeric(part)}
             if not parts:
                 self._fail(f"its observation {_list_parts(space)} has no numeric part: add one, or wrap it")
         else:
             parts = {None: space}
-        for key, part in parts.items():
+        for part in parts.values():
             if not _is_numeric(part):
-                what = f"observation {key!r}" if key else "observation"
                 why = "a camera picture, and policies need numbers" if _is_image(part) else "not a Box"
-                self._fail(f"its {what} is {_describe_space(part)}, {why}: wrap the environment")
+                self._fail(f"its observation is {_describe_space(part)}, {why}: wrap the environment")
         return parts
 
     def _flatten(self, obs: Any) -> np.ndarray:
@@ -180,6 +190,10 @@ class EnvAdapter:
     def _fail(self, found: str, cause: BaseException | None = None) -> NoReturn:
         where = "" if self._seed is None else f", episode seed {self._seed}, step {self._step}"
         raise EnvError(f"environment {self.name}{where}: {found}") from cause
+
+
+def _count_values(parts: Iterable[gym.spaces.Box]) -> int:
+    return sum(int(np.prod(part.shape)) for part in parts)
 
 
 def _is_image(space: Any) -> bool:

@@ -30,6 +30,7 @@ def train(
     path: Path,
     *,
     task: str,
+    env_kwargs: Mapping[str, Any] | None = None,
     seed: int,
     device: str,
     resume: bool = False,
@@ -43,7 +44,8 @@ def train(
         demos: Demonstrations; None for those embedded in the package.
         config: Settings of the run.
         path: Run directory.
-        task: Name of the task.
+        task: Name of the task, or its environment, see `get_task`.
+        env_kwargs: Keyword arguments of the environment, recorded in the run.
         seed: Seed of weights, batches and noise.
         device: Device name of torch, or "auto".
         resume: Continue from the last checkpoint.
@@ -58,7 +60,15 @@ def train(
     quick = evaluate if eval_every else None
     with ProgressMonitor(RunDirectory(path), config.train.steps, eval_every, quick, tensorboard) as monitor:
         return train_run(
-            episodes, config, path, task=task, seed=seed, device=where, resume=resume, monitor=monitor
+            episodes,
+            config,
+            path,
+            task=task,
+            env_kwargs=env_kwargs,
+            seed=seed,
+            device=where,
+            resume=resume,
+            monitor=monitor,
         )
 
 

@@ -55,6 +55,7 @@ def train_run(
     path: Path,
     *,
     task: str,
+    env_kwargs: Mapping[str, Any] | None = None,
     seed: int,
     device: str = "cpu",
     resume: bool = False,
@@ -81,6 +82,7 @@ def train_run(
         demos=DemoRecord(demos.source, demos.fingerprint, len(demos), len(demos.obs)),
         versions=find_versions(),
         plugins=find_plugins(config, task),
+        env_kwargs=env_kwargs or {},
     )
     _check_directory(run, record, resume=resume)
     calibration = calibrate(demos, record)

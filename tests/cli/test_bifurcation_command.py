@@ -5,21 +5,31 @@ import sys
 
 import numpy as np
 import pytest
+import torch
 
 from nsde_policy.cli.main import main
+from nsde_policy.eval.bifurcation import methods
+from nsde_policy.eval.bifurcation.experiment import ExperimentSettings, run_experiment
 from nsde_policy.eval.bifurcation.methods import ABLATION, METHOD_NAMES
+from nsde_policy.eval.bifurcation.results import ExperimentResults
+from nsde_policy.eval.bifurcation.samplers import DDIM, RectifiedFlow
 
 pytestmark = pytest.mark.slow
 
-TINY = ["--density", "1", "--paths", "20", "--train-steps", "20"]
+TINY = ["--density", "1", "--paths", "4", "--train-steps", "4"]
 FILES = ("results.json", "results.md", "paths.npz")
 FIGURES = ("trajectories.png", "trajectories.svg", "ablation.png", "ablation.svg")
 
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory):
+    """Run all methods with few solver steps and network calls."""
     out = tmp_path_factory.mktemp("first")
-    assert main(["bifurcation", *TINY, "--seeds", "2", "--workers", "2", "--out", str(out)]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(methods, "SOLVER_STEP", 0.1)
+        patch.setattr(methods, "CALLS", {DDIM: 3, RectifiedFlow: 2})
+        args = ["--seeds", "2", "--workers", "1", "--out", str(out)]
+        assert main(["bifurcation", *TINY, *args]) == 0
     return out
 
 
@@ -38,16 +48,29 @@ def test_a_run_writes_results_and_figures(first):
             for name in ("upper", "lower", "off_branch", "fork_error")
         )
     with np.load(first / "paths.npz") as paths:
-        assert paths["Flow + Denoiser + Diffusion at density 1"].shape == (100, 20, 2)
+        assert paths["Flow + Denoiser + Diffusion at density 1"].shape == (100, 4, 2)
     assert (first / "trajectories.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_results_do_not_depend_on_the_number_of_workers(first, tmp_path, capsys):
-    assert (
-        main(["bifurcation", *TINY, "--seeds", "1", "--workers", "1", "--out", str(tmp_path), "--json"]) == 0
+def test_results_do_not_depend_on_the_number_of_workers(monkeypatch):
+    monkeypatch.setattr(methods, "METHOD_NAMES", ("Neural SDE, no variance floor", "DDIM, whole path"))
+    settings = ExperimentSettings(densities=(1,), seeds=(0, 1), paths=4, train_steps=4)
+    alone, shared = (
+        ExperimentResults.collect(settings, run_experiment(settings, workers=workers)) for workers in (1, 2)
     )
+    assert len(alone.runs) == 4
+    assert shared.runs == alone.runs
+    assert [*shared.paths] == [*alone.paths]
+    assert all(torch.equal(shared.paths[key], alone.paths[key]) for key in alone.paths)
+
+
+def test_results_of_a_seed_do_not_depend_on_other_seeds(first, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(methods, "SOLVER_STEP", 0.1)
+    monkeypatch.setattr(methods, "CALLS", {DDIM: 3, RectifiedFlow: 2})
+    args = ["--seeds", "1", "--workers", "1", "--out", str(tmp_path), "--json"]
+    assert main(["bifurcation", *TINY, *args]) == 0
     printed = json.loads(capsys.readouterr().out)
-    assert printed["settings"]["paths"] == 20
+    assert printed["settings"]["paths"] == 4
     both_seeds = json.loads((first / "results.json").read_text())["runs"]
     assert printed["runs"] == [run for run in both_seeds if run["seed"] == 0]
     assert (tmp_path / "paths.npz").read_bytes() == (first / "paths.npz").read_bytes()

@@ -1,0 +1,244 @@
+"""Tests of `eval` in environments without a task: Gymnasium ids, classes of users, and broken ones."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nsde_policy.cli.main import main
+from nsde_policy.data import Demonstrations, Episode
+from nsde_policy.errors import EnvError
+from nsde_policy.eval.render import video
+from nsde_policy.eval.rollout import Player, RolloutConfig
+from nsde_policy.run_directory import RunDirectory
+from nsde_policy.tasks import GymTask, Task, find_rate, get_task, get_task_of_run
+from nsde_policy.tasks import adapter as adapters
+from nsde_policy.tasks.adapter import EnvAdapter
+from nsde_policy.training.run import train_run
+from tests.helpers.environments import DictEnv, MatrixEnv
+
+HERE = "tests.helpers.environments"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory):
+    """Return nearest-neighbour policies of random demonstrations, by the sizes of observation and action."""
+    folder, rng = tmp_path_factory.mktemp("runs"), np.random.default_rng(0)
+
+    def make(obs_dim: int, act_dim: int, *obs_keys: str) -> Path:
+        path = folder / f"{obs_dim}-{act_dim}-{'-'.join(obs_keys)}"
+        if not path.exists():
+            episodes = [
+                Episode(
+                    rng.uniform(-1, 1, (20, obs_dim)).astype(np.float32),
+                    rng.uniform(-3, 3, (20, act_dim)).astype(np.float32),
+                )
+                for _ in range(3)
+            ]
+            config = get_task("none").preset("fast", "knn")
+            config = config.replace_parts(demos={"obs_keys": obs_keys or ("state",)})
+            train_run(Demonstrations.from_episodes(episodes), config, path, task="none", seed=0)
+        return path
+
+    return make
+
+
+def evaluate(run: Path, *flags: str) -> int:
+    return main(["eval", str(run), "--workers", "1", *flags])
+
+
+@pytest.mark.parametrize(
+    ("env", "sizes", "kwargs"),
+    [
+        ("Pendulum-v1", (3, 1), {"g": 9.8, "max_episode_steps": 20}),
+        ("MountainCarContinuous-v0", (2, 1), {"max_episode_steps": 30}),
+        ("InvertedPendulum-v5", (4, 1), {}),
+        (f"{HERE}:MatrixEnv", (4, 2), {"max_episode_steps": 10}),
+        (f"{HERE}:DictEnv", (5, 2), {}),
+    ],
+)
+def test_eval_scores_a_policy_in_any_environment(runs, env, sizes, kwargs, tmp_path, capsys):
+    out = tmp_path / "scores.json"
+    flags = ["--env", env, "--env-kwargs", json.dumps(kwargs), "--episodes", "2", "--json", str(out)]
+    assert evaluate(runs(*sizes), *flags) == 0
+    found, printed = json.loads(out.read_text()), capsys.readouterr().out
+    assert (found["env"], found["env_kwargs"]) == (env, kwargs)
+    for name in ("mean_return", "length"):
+        assert found[name]["low"] <= found[name]["value"] <= found[name]["high"]
+    assert found["length"]["value"] <= kwargs.get("max_episode_steps", 1000)
+    assert "mean return" in printed
+    assert "length" in printed
+    says_success = "DictEnv" in env
+    assert ("success_rate" in found) == ("success rate" in printed) == says_success
+    assert {episode["success"] for episode in found["episodes"]} == {True if says_success else None}
+
+
+def test_env_kwargs_change_the_environment(runs):
+    results = [
+        Player(runs(3, 1), RolloutConfig(get_task("Pendulum-v1"), {"g": g, "max_episode_steps": 20})).play(5)
+        for g in (0.0, 9.8, 9.8)
+    ]
+    scores = [result.score for result in results]
+    assert scores[0] != scores[1] == scores[2]
+
+
+def test_eval_plays_a_class_in_the_current_directory(runs, tmp_path, monkeypatch, capsys):
+    (tmp_path / "my_robot_env.py").write_text(
+        "from tests.helpers.environments import DictEnv\n\nclass MyEnv(DictEnv):\n    pass\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    assert evaluate(runs(5, 2), "--env", "my_robot_env:MyEnv", "--episodes", "1") == 0
+    assert "success rate" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("obs_keys", "obs_dim", "expected"),
+    [
+        (("state", "goal"), 5, [0.0, 0.1, 0.2, 0.3, 1.0]),
+        (("goal",), None, [1.0]),
+        (("joints",), 5, [1.0, 0.0, 0.1, 0.2, 0.3]),
+        (("state",), 5, [1.0, 0.0, 0.1, 0.2, 0.3]),  # the default name, for all that was recorded
+        ((), None, [1.0, 0.0, 0.1, 0.2, 0.3]),
+    ],
+)
+def test_dictionary_observations_are_selected_by_name_and_size_without_pictures(obs_keys, obs_dim, expected):
+    env = EnvAdapter(DictEnv(), "mine", obs_keys=obs_keys, obs_dim=obs_dim)
+    assert env.obs_dim == len(expected)
+    np.testing.assert_allclose(env.reset(0)[0], expected)
+
+
+def test_a_run_selects_the_observations_it_was_trained_on(runs):
+    result = Player(runs(1, 2, "goal"), RolloutConfig(GymTask(f"{HERE}:DictEnv"))).play(0)
+    assert [obs.tolist() for obs in result.trace.obs] == [[1.0]] * 4
+
+
+def test_actions_are_clipped_reshaped_and_cast_to_the_action_space():
+    env = EnvAdapter(MatrixEnv(), "mine")
+    env.reset(0)
+    env.step(env.clip(np.array([-2.0, 0.25])))
+    (action,) = env.env.actions
+    assert (action.shape, action.dtype, action.tolist()) == ((2, 1), np.float32, [[-0.5], [0.25]])
+
+
+FAULTS = {
+    "constructor": ["cannot be made", "RuntimeError: no licence"],
+    "large_observation": ["observation has 5 values", "trained with 4", "--env"],
+    "large_action": ["action has 3 values", "trained with 2"],
+    "discrete_action": ["action space is Discrete(3)", "need a Box"],
+    "no_action_space": ["action space is None"],
+    "discrete_observation": ["observation is Discrete(4), not a Box"],
+    "reset": ["seed 100000, step 0", "reset raised ValueError: the arm is not homed"],
+    "reset_seed": ["reset raised TypeError", "'seed'"],
+    "no_info": ["reset returned an array (4,) float64", "(observation, info)"],
+    "info_list": ["reset returned 2 values", "with a dict as info"],
+    "step": ["seed 100000, step 3", "step raised ZeroDivisionError: division by zero"],
+    "exit": ["step raised SystemExit: 3"],
+    "four_values": ["step 3", "step returned 4 values, expected 5"],
+    "nan_observation": ["step 3", "observation must be finite, found [0.0, nan, 0.0, 0.0]"],
+    "wrong_shape": ["observation has shape (4, 1), but observation_space declares (4,)"],
+    "text_observation": ["observation must hold numbers, found str 'left'"],
+    "text_reward": ["reward must be a number, found str 'good'"],
+    "nan_reward": ["reward must be finite, found nan"],
+    "endless": ["has not ended after 50 steps", "max_episode_steps"],
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_broken_environment_gives_one_clear_error(runs, fault, monkeypatch, capsys):
+    monkeypatch.setattr(adapters, "MAX_STEPS", 50)
+    env = ["--env", f"{HERE}:BrokenEnv", "--env-kwargs", json.dumps({"fault": fault}), "--episodes", "1"]
+    assert evaluate(runs(4, 2), *env) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "BrokenEnv" in said
+    assert [part for part in FAULTS[fault] if part not in said] == []
+
+
+def test_the_environment_of_these_faults_works_without_one(runs):
+    assert evaluate(runs(4, 2), "--env", f"{HERE}:BrokenEnv", "--episodes", "1") == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--env", "Nowhere-v0"], "'Nowhere-v0' is not registered with Gymnasium"),
+        (["--env", "Pendulun-v1"], "Did you mean"),
+        (["--env", "pendulum"], "unknown task 'pendulum'"),
+        (["--env", "no_such_module:Env"], "No module named 'no_such_module'"),
+        (["--env", f"{HERE}:Missing"], "has no environment 'Missing'; it has: DictEnv, PixelEnv"),
+        (["--env", "Pendulum-v1", "--env-kwargs", '{"gravity": 1}'], "does not take these arguments"),
+        (["--env", "Pendulum-v1", "--env-kwargs", "g=9.8"], "--env-kwargs is not valid JSON"),
+        (["--env", "Pendulum-v1", "--env-kwargs", "[1]"], "--env-kwargs needs a JSON object"),
+        (["--env", "CartPole-v1"], "Discrete(2)"),
+        (["--env", f"{HERE}:PixelEnv"], "Box(8, 8, 3) uint8, a camera picture"),
+        ([], "the task 'none' has no environment to play in"),
+    ],
+)
+def test_an_environment_that_cannot_be_played_is_refused(runs, flags, message, capsys):
+    assert evaluate(runs(4, 2), "--episodes", "1", *flags) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+
+
+def test_render_writes_pictures_of_the_environment(runs, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(video, "encode_video", lambda episode: bytes([len([*episode.frames(32)])]))
+    env = ["--env", f"{HERE}:MatrixEnv", "--env-kwargs", '{"max_episode_steps": 4}', "--episodes", "2"]
+    assert evaluate(runs(4, 2), *env, "--render", "--out", str(tmp_path), "--videos", "1") == 0
+    assert {file.name for file in tmp_path.iterdir()} == {"contact-sheet.png", "seed-100000-episode.mp4"}
+    assert (tmp_path / "seed-100000-episode.mp4").read_bytes() == bytes([5])
+    assert "wrote contact-sheet.png and 1 mp4" in capsys.readouterr().err
+
+
+def test_rendered_frames_keep_their_proportions(runs):
+    player = Player(runs(4, 2), RolloutConfig(GymTask(f"{HERE}:MatrixEnv"), {"max_episode_steps": 2}))
+    film = video.RenderedEpisode.play(player, 0)
+    assert (film.rate_hz, len(film), film.forecasts) == (5.0, 3, [])
+    frame = film.frame(1, 64)[:64]
+    assert (frame[16:48] == 100).all()  # 60 x 30 pixels in a square
+    assert (frame[:16] == 255).all()
+
+
+def test_an_environment_without_pictures_cannot_be_rendered(runs, tmp_path, capsys):
+    out = tmp_path / "pictures"
+    env = ["--env", f"{HERE}:DictEnv", "--episodes", "1", "--render", "--out", str(out)]
+    assert evaluate(runs(5, 2), *env) == 2
+    assert "needs the render mode rgb_array in its metadata, found none" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_rate_is_that_of_the_task_then_the_time_step_then_the_frames():
+    class Timed(Task):
+        name, rate_hz = "timed", 7.0
+
+    pendulum, matrix, plain = (
+        GymTask(name).make_env() for name in ("Pendulum-v1", f"{HERE}:MatrixEnv", f"{HERE}:DictEnv")
+    )
+    assert find_rate(Timed(), pendulum) == 7.0
+    assert find_rate(GymTask("x"), pendulum) == pytest.approx(20.0)
+    assert find_rate(GymTask("x"), matrix) == 5.0
+    assert find_rate(GymTask("x"), plain) is None
+
+
+def test_a_task_is_found_by_its_environment():
+    pusht = get_task("pusht")
+    assert get_task(pusht.env_id) is pusht
+    assert isinstance(get_task("Pendulum-v1"), GymTask)
+
+
+def test_a_run_remembers_its_environment(runs, tmp_path):
+    config = RunDirectory(runs(4, 2)).read_record().config
+    demos = Demonstrations.from_episodes(
+        [Episode(np.eye(4, dtype=np.float32), np.eye(4, 2, dtype=np.float32))]
+    )
+    kwargs = {"fault": "step"}
+    train_run(demos, config, tmp_path / "run", task=f"{HERE}:BrokenEnv", env_kwargs=kwargs, seed=0)
+    record = RunDirectory(tmp_path / "run").read_record()
+    assert get_task_of_run(record).env_kwargs == record.env_kwargs == kwargs
+    assert get_task_of_run(record, record.task).env_kwargs == kwargs
+    assert get_task_of_run(record, "Pendulum-v1").env_kwargs == {}
+    with pytest.raises(EnvError, match="step raised"):
+        Player(tmp_path / "run", RolloutConfig()).play(0)
