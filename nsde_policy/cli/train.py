@@ -37,6 +37,9 @@ class Train:
     """Continue the run in --out from its last checkpoint."""
     eval_every: int = 0
     """Steps between quick evaluations of 20 episodes; 0 for none."""
+    validation: float = 0.0
+    """Fraction of the episodes to hold out of training, such as 0.1; curves show the losses on them, and
+    `eval --demos` with the same store scores them."""
     tensorboard: bool = False
     """Write the losses for TensorBoard into the run directory."""
     config: Annotated[RunConfig, tyro.conf.arg(name="")] = field(
@@ -75,6 +78,7 @@ class Train:
             eval_every=self.eval_every,
             evaluate=evaluate_quickly,
             tensorboard=self.tensorboard,
+            validation=self.validation,
         )
         picture = plot_training(run)
         print(f"trained {run.path}" + (f", curves in {picture}" if picture else ""))

@@ -15,6 +15,7 @@ from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.training.dataset import load_training_demos
 from nsde_policy.training.run import TrainingProgress, train_run
+from nsde_policy.training.validation import VALIDATION_PREFIX
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +38,7 @@ def train(
     eval_every: int = 0,
     evaluate: QuickEvaluation | None = None,
     tensorboard: bool = False,
+    validation: float = 0.0,
 ) -> RunDirectory:
     """Train into a run directory with a progress bar.
 
@@ -52,6 +54,7 @@ def train(
         eval_every: Steps between calls of `evaluate`, whose scores are logged with the losses; 0 for none.
         evaluate: Scores a run directory.
         tensorboard: Write the losses for TensorBoard too.
+        validation: Fraction of the episodes that is held out; the losses on them are recorded.
     """
     episodes = load_training_demos(config.demos, demos or EMBEDDED_DEMOS)
     where = pick_device(device)
@@ -69,6 +72,7 @@ def train(
             device=where,
             resume=resume,
             monitor=monitor,
+            validation=validation,
         )
 
 
@@ -152,8 +156,15 @@ def _open_tensorboard(path: Path) -> Any:
     return SummaryWriter(str(path))
 
 
+def _plot_curve(axis: Any, records: list[dict[str, Any]], name: str, line: str, **style: Any) -> None:
+    """Draw a figure of the metrics over the steps, if it was recorded."""
+    points = [(record["step"], record[name]) for record in records if name in record]
+    if points:
+        axis.plot(*zip(*points, strict=True), line, **style)
+
+
 def plot_training(run: RunDirectory) -> Path | None:
-    """Draw losses and quick evaluations over the steps.
+    """Draw losses, those on held-out episodes dashed, and quick evaluations over the steps.
 
     Returns:
         The picture; None without matplotlib, or if the method has no losses.
@@ -163,7 +174,8 @@ def plot_training(run: RunDirectory) -> Path | None:
     except ImportError:
         return None
     records = list(run.read_metrics())
-    losses = [name for name in records[0] if name not in ("step", "seconds", *QUICK_SCORES)]
+    hidden = ("step", "seconds", *QUICK_SCORES)
+    losses = [n for n in records[0] if n not in hidden and not n.startswith(VALIDATION_PREFIX)]
     if not losses:
         return None
     scored = any(QUICK_SCORES[0] in record for record in records)
@@ -172,8 +184,9 @@ def plot_training(run: RunDirectory) -> Path | None:
     panels = ((losses, "loss", "-", 0.8), (QUICK_SCORES, "quick evaluation", "o-", 1.5))
     for axis, (names, label, line, width) in zip(axes, panels, strict=False):
         for name, colour in zip(names, ("#0072b2", "#d55e00", "#009e73", "#cc79a7"), strict=False):
-            points = [(record["step"], record[name]) for record in records if name in record]
-            axis.plot(*zip(*points, strict=True), line, lw=width, color=colour, label=name)
+            _plot_curve(axis, records, name, line, lw=width, color=colour, label=name)
+            held_out = VALIDATION_PREFIX + name
+            _plot_curve(axis, records, held_out, "--", lw=1.3, color=colour, label=f"{name}, held out")
         axis.set_ylabel(label)
         axis.legend(frameon=False, ncols=len(names))
         axis.spines[["top", "right"]].set_visible(False)

@@ -20,6 +20,7 @@ from nsde_policy.run_directory import DemoRecord, RunDirectory, RunRecord, find_
 from nsde_policy.tasks import TASKS, get_task
 from nsde_policy.training.dataset import augment, build_states, build_training_data, measure_demonstrations
 from nsde_policy.training.loop import Training
+from nsde_policy.training.validation import Validation, split_episodes
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ def train_run(
     resume: bool = False,
     save_every_s: float = 15.0,
     monitor: Monitor | None = None,
+    validation: float = 0.0,
 ) -> RunDirectory:
     """Train, or resume training, into a run directory.
 
@@ -68,18 +70,21 @@ def train_run(
     loses the steps since the last checkpoint.
 
     A checkpoint is saved every `save_every_s` seconds; `monitor` is called at every record of the metrics.
+    The fraction `validation` of the episodes is held out of training, statistics and calibration, and the
+    losses on them are recorded.
 
     Raises:
         CheckpointError: If `path` holds another run or other files.
     """
     run = RunDirectory(path)
+    everything, (demos, unseen, held_out) = demos, split_episodes(demos, validation, seed=seed)
     data = build_training_data(demos, config, task=task)
     record = RunRecord(
         config=config,
         layout=measure_demonstrations(demos, config, task=task),
         task=task,
         seed=seed,
-        demos=DemoRecord(demos.source, demos.fingerprint, len(demos), len(demos.obs)),
+        demos=_describe_demos(everything, held_out),
         versions=find_versions(),
         plugins=find_plugins(config, task),
         env_kwargs=env_kwargs or {},
@@ -95,9 +100,14 @@ def train_run(
     else:
         run.save_record(record)
         run.truncate_metrics(-1)
-    _train_loop(run, training, config, save_every_s, monitor)
+    checked = None if unseen is None else Validation(unseen, record, training, device)
+    _train_loop(run, training, config, save_every_s, monitor, checked)
     replace_file(run.path / CALIBRATION_FILE, calibration.to_json().encode())
     return run
+
+
+def _describe_demos(demos: Demonstrations, held_out: tuple[int, ...]) -> DemoRecord:
+    return DemoRecord(demos.source, demos.fingerprint, len(demos), len(demos.obs), held_out)
 
 
 def find_plugins(config: RunConfig, task: str) -> dict[str, str]:
@@ -128,11 +138,14 @@ def _train_loop(
     config: RunConfig,
     save_every_s: float,
     monitor: Monitor | None,
+    validation: Validation | None,
 ) -> None:
     started = saved = time.monotonic()
     with _defer_interrupt() as is_interrupted, _save_at_exit(run, training):
         while training.step < config.train.steps:
             losses = training.advance(config.train.log_every)
+            if validation is not None:
+                losses = {**losses, **validation.losses()}
             progress = TrainingProgress(
                 training.step, config.train.steps, time.monotonic() - started, losses, training
             )

@@ -1,0 +1,85 @@
+"""Validation: episodes held out of training, and the losses on them."""
+
+import logging
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from nsde_policy.data import Demonstrations
+from nsde_policy.errors import ConfigError
+from nsde_policy.inference.loading import build_model
+from nsde_policy.run_directory import RunRecord
+from nsde_policy.training.dataset import build_training_data
+from nsde_policy.training.loop import Training
+
+logger = logging.getLogger(__name__)
+
+VALIDATION_PREFIX = "validation_"
+"""Prefix of validation losses in the metrics."""
+MAX_VALIDATION_ROWS, VALIDATION_BATCH = 8192, 1024
+"""Most rows of held-out data whose loss is computed at each record, and rows per batch."""
+
+
+class EpisodeSplit(NamedTuple):
+    """Demonstrations for training and those held out."""
+
+    training: Demonstrations
+    validation: Demonstrations | None
+    """Held-out demonstrations; None if all are used for training."""
+    held_out: tuple[int, ...]
+    """Indices of the held-out demonstrations."""
+
+
+def split_episodes(demos: Demonstrations, fraction: float, *, seed: int) -> EpisodeSplit:
+    """Hold out a random fraction of the demonstrations, at least one, the same ones for the same seed.
+
+    Raises:
+        ConfigError: If the fraction is not in [0, 1), or there are too few demonstrations to split.
+    """
+    if not 0 <= fraction < 1:
+        raise ConfigError(f"need --validation >= 0 and < 1, a fraction of the episodes, got {fraction:g}")
+    if fraction == 0:
+        return EpisodeSplit(demos, None, ())
+    n = len(demos)
+    if n < 2:
+        raise ConfigError(
+            f"--validation needs at least 2 episodes, {demos.source} holds {n}; record more or leave it out"
+        )
+    count = min(max(round(fraction * n), 1), n - 1)
+    order = np.random.default_rng(seed).permutation(n)
+    held_out = tuple(sorted(order[:count].tolist()))
+    rest = sorted(order[count:].tolist())
+    return EpisodeSplit(demos.select(rest), demos.select(held_out), held_out)
+
+
+class Validation:
+    """Losses of the averaged weights on held-out data.
+
+    They are computed by a copy of the model in evaluation mode, so that training, its random numbers and its
+    captured step are not touched. The noise in the losses is the same at every call.
+    """
+
+    def __init__(
+        self, demos: Demonstrations, record: RunRecord, training: Training[Any], device: str
+    ) -> None:
+        logger.info("%d of %d episodes are held out for validation", len(demos), record.demos.episodes)
+        data = build_training_data(demos, record.config, task=record.task)
+        self._training, self._seed, self._device = training, record.seed, device
+        rows = torch.randperm(len(data), generator=torch.Generator().manual_seed(record.seed))
+        self._data = data[rows[:MAX_VALIDATION_ROWS]].to(device)
+        self._model = build_model(record)
+        self._model.allocate_for(training.averaged_weights())
+        self._model.to(device).eval().requires_grad_(False)
+
+    def losses(self) -> dict[str, float]:
+        """Return the mean of each loss over the held-out data; empty for methods that are not trained."""
+        if not self._model.stages():
+            return {}
+        self._model.load_state_dict(self._training.averaged_weights())
+        generator = torch.Generator(self._device).manual_seed(self._seed)
+        sums: dict[str, float] = {}
+        for rows in torch.arange(len(self._data), device=self._device).split(VALIDATION_BATCH):
+            for name, loss in self._model.loss(self._data[rows], generator).parts.items():
+                sums[name] = sums.get(name, 0.0) + float(loss) * len(rows)
+        return {VALIDATION_PREFIX + name: total / len(self._data) for name, total in sums.items()}

@@ -1,0 +1,162 @@
+"""Tests for training/validation.py: episodes held out of training and the losses on them."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from nsde_policy.cli.main import main
+from nsde_policy.config import NetworkConfig, TrainConfig
+from nsde_policy.data import DemoWriter
+from nsde_policy.errors import CheckpointError, ConfigError
+from nsde_policy.inference.loading import load_model
+from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
+from nsde_policy.methods.registry import METHODS, get_method
+from nsde_policy.run_config import RunConfig
+from nsde_policy.run_directory import RunDirectory
+from nsde_policy.training.dataset import build_training_data
+from nsde_policy.training.progress import plot_training
+from nsde_policy.training.run import train_run
+from nsde_policy.training.validation import split_episodes
+from tests.helpers.toy_problems import make_robot_demos
+
+TINY = RunConfig(
+    model=NeuralSDEConfig(network=NetworkConfig(width=16, depth=2, dropout=0.3)),
+    train=TrainConfig(steps=30, batch_size=16, log_every=10),
+)
+
+
+def train(path: Path, config: RunConfig = TINY, **options: Any) -> RunDirectory:
+    settings = {"task": "none", "seed": 3, "validation": 0.2, **options}
+    return train_run(make_robot_demos(), config, path, **settings)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    return train(tmp_path_factory.mktemp("validation") / "run")
+
+
+def test_split_is_by_episodes_seeded_and_leaves_one_on_each_side():
+    demos = make_robot_demos(10, 7)
+    split = split_episodes(demos, 0.3, seed=1)
+    assert len(split.held_out) == 3
+    assert split.validation is not None
+    for i, episode in zip(split.held_out, split.validation, strict=True):
+        assert (episode.obs == demos[i].obs).all()
+    rest = [i for i in range(10) if i not in split.held_out]
+    assert (split.training.act == demos.select(rest).act).all()
+    assert split.training.angles == demos.angles
+    assert split_episodes(demos, 0.3, seed=1).held_out == split.held_out
+    assert {split_episodes(demos, 0.3, seed=s).held_out for s in range(5)} != {split.held_out}
+    assert len(split_episodes(demos, 0.001, seed=0).held_out) == 1
+    assert len(split_episodes(demos, 0.999, seed=0).held_out) == 9
+    assert split_episodes(demos, 0, seed=0) == (demos, None, ())
+
+
+@pytest.mark.parametrize("fraction", [-0.1, 1.0, 10.0, float("nan")])
+def test_fractions_outside_zero_to_one_are_rejected(fraction: float):
+    with pytest.raises(ConfigError, match="--validation"):
+        split_episodes(make_robot_demos(), fraction, seed=0)
+
+
+def test_one_episode_cannot_be_split():
+    with pytest.raises(ConfigError, match="at least 2 episodes"):
+        split_episodes(make_robot_demos(1), 0.5, seed=0)
+
+
+def test_held_out_episodes_do_not_influence_training_statistics_or_calibration(
+    finished: RunDirectory, tmp_path: Path
+):
+    demos = make_robot_demos()
+    record = finished.read_record()
+    assert len(record.demos.held_out) == 2
+    assert (record.demos.fingerprint, record.demos.episodes) == (demos.fingerprint, 10)
+    rest = demos.select([i for i in range(10) if i not in record.demos.held_out])
+    alone = train_run(rest, TINY, tmp_path / "run", task="none", seed=3)
+    assert alone.read_record().layout == record.layout
+    for file in ("model.safetensors", "training.safetensors", "calibration.json"):
+        assert (alone.path / file).read_bytes() == (finished.path / file).read_bytes(), file
+
+
+def test_validation_losses_are_those_of_the_averaged_weights_with_fixed_noise(finished: RunDirectory):
+    records = list(finished.read_metrics())
+    assert [record["step"] for record in records] == [10, 20, 30]
+    names = {"flow", "diffusion", "denoiser"}
+    assert all({f"validation_{name}" for name in names} <= set(record) for record in records)
+    record, model = load_model(finished)
+    model.requires_grad_(False)
+    held_out = make_robot_demos().select(record.demos.held_out)
+    data = build_training_data(held_out, TINY, task="none")
+    order = torch.randperm(len(data), generator=torch.Generator().manual_seed(3))
+    expected = model.loss(data[order], torch.Generator().manual_seed(3)).parts
+    for name in names:
+        assert records[-1][f"validation_{name}"] == pytest.approx(float(expected[name]), rel=1e-6)
+
+
+def test_resumed_run_is_bit_identical_and_keeps_its_split(finished: RunDirectory, tmp_path: Path):
+    def interrupt(progress: Any) -> None:
+        if progress.step == 20:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "run", monitor=interrupt)
+    with pytest.raises(CheckpointError, match="other settings"):
+        train(tmp_path / "run", validation=0.5, resume=True)
+    run = train(tmp_path / "run", resume=True)
+    assert run.model.read_bytes() == finished.model.read_bytes()
+    last = [list(r.read_metrics())[-1] for r in (run, finished)]
+    assert {**last[0], "seconds": 0} == {**last[1], "seconds": 0}
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS.names() if name != "neural_sde"])
+def test_every_method_can_be_validated(method: str, tmp_path: Path):
+    preset = get_method(method).presets["fast"]
+    config = RunConfig(
+        model=preset.model, train=replace(preset.train, steps=2, batch_size=4, log_every=1), chunk=1
+    )
+    run = train(tmp_path / "run", config)
+    for record in run.read_metrics():
+        losses = {name for name in record if not name.startswith(("validation_", "step", "seconds"))}
+        assert {name for name in record if name.startswith("validation_")} == {
+            f"validation_{name}" for name in losses
+        }
+
+
+def test_curves_of_held_out_losses_are_dashed(finished: RunDirectory, monkeypatch: pytest.MonkeyPatch):
+    from matplotlib.figure import Figure
+
+    seen: list[Figure] = []
+    save = Figure.savefig
+
+    def note(self: Figure, *args: Any, **options: Any) -> None:
+        seen.append(self)
+        save(self, *args, **options)
+
+    monkeypatch.setattr(Figure, "savefig", note)
+    assert plot_training(finished) is not None
+    styles = {str(line.get_label()): line.get_linestyle() for line in seen[0].axes[0].lines}
+    assert styles["flow"] == "-"
+    assert styles["flow, held out"] == "--"
+    assert len(styles) == 6
+
+
+def test_commands_hold_out_episodes_and_score_only_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    with DemoWriter(tmp_path / "robot.zarr", rate_hz=10, angles=(2,)) as writer:
+        for episode in make_robot_demos(5, 15):
+            writer.append(episode)
+    store, out = str(tmp_path / "robot.zarr"), str(tmp_path / "run")
+    flags = ["--task", "none", "--train.steps", "5", "--model.network.width", "8", "--device", "cpu"]
+    assert main(["train", "--demos", store, "--out", out, "--validation", "0.4", *flags]) == 0
+    assert "2 of 5 episodes are held out" in capsys.readouterr().err
+    held_out = RunDirectory(Path(out)).read_record().demos.held_out
+    assert main(["eval", out, "--demos", store, "--samples", "2", "--json", "-"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert values["episodes"] == list(held_out)
+    assert not values["seen_in_training"]
+    assert values["frames"] == 30
+    assert "2 of 5 episodes" in values["selection"]
+    assert np.isfinite(values["parts"]["first"]["log_prob"]["state"]["value"])
