@@ -44,6 +44,8 @@ class PublicDemos:
     """Angle columns of the observation; they are part of the fingerprint."""
     max_bytes: int = 2**30
     """Size limit of the archive and of the extracted store."""
+    frames: int = 0
+    """Number of frames; a store with another number is not compared with the fingerprint. 0 if unknown."""
 
 
 def download(

@@ -25,8 +25,12 @@ class DemoConfig(BaseConfig):
     """Number of demonstrations to use, from the first on; 0 for all."""
     angles: tuple[int, ...] = ()
     """Columns of the observation that are angles, radians; empty takes them from the store."""
-    first_action_from: tuple[int, ...] = ()
-    """Columns of the first observation that replace the action before it; empty for zeros."""
+    first_action_from: tuple[int, ...] | None = None
+    """For each action column, the column of the first observation that replaces the action before it; -1 for
+    a value of `first_action`. None infers them from the demonstrations; empty for zeros."""
+    first_action: tuple[float, ...] = ()
+    """Action before the first one in the columns marked -1; empty for the median of the first recorded
+    actions."""
     final_action_weight: NonNegative = 1.0
     """Weight of the last action of each demonstration, whose outcome was not recorded; 0 ignores it."""
     mirror: bool = False

@@ -26,6 +26,12 @@ def register_reader(cls: type[Reader]) -> type[Reader]:
     return cls
 
 
+def find_reader(path: Path) -> Reader:
+    """Return the reader that recognises a file or folder, `FALLBACK` if none does."""
+    readers = (READERS.get(name) for name in READERS.names() if name != FALLBACK)
+    return next((reader for reader in readers if reader.probe(path)), READERS.get(FALLBACK))
+
+
 def load_demonstrations(
     path: Path | str,
     *,
@@ -52,9 +58,7 @@ def load_demonstrations(
         DemoError: If the demonstrations are damaged or do not have the expected form.
     """
     path = Path(path)
-    readers = (READERS.get(name) for name in READERS.names() if name != FALLBACK)
-    reader = next((reader for reader in readers if reader.probe(path)), READERS.get(FALLBACK))
-    return reader.load(
+    return find_reader(path).load(
         path,
         obs_keys=obs_keys,
         act_key=act_key,

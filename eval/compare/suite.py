@@ -41,9 +41,16 @@ def find_preset(record: RunRecord) -> str:
     """Return the preset that a run was trained with, on any number of demonstrations; "" if there is none."""
     task, method = get_task_of_run(record), record.config.method
     settings = ignore_demo_count(record.config)
-    return next((name for name in task.presets(method) if task.preset(name, method) == settings), "")
+    for name in task.presets(method):
+        preset = task.preset(name, method)
+        measured = {"first_action_from": settings.demos.first_action_from}  # in the preset, None or the same
+        if preset.demos.first_action_from is None:
+            preset = preset.replace_parts(demos=measured)
+        if preset == settings:
+            return name
+    return ""
 
 
 def ignore_demo_count(config: RunConfig) -> RunConfig:
-    """Return the same settings with all demonstrations."""
-    return replace(config, demos=replace(config.demos, episodes=0))
+    """Return the same settings with all demonstrations, without what training measures on them."""
+    return replace(config, demos=replace(config.demos, episodes=0, first_action=()))

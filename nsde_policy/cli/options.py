@@ -15,8 +15,10 @@ from nsde_policy.tasks import TASKS
 if TYPE_CHECKING:
     MethodName = str
     TaskName = str
+    DetectedTaskName = str
 else:
     MethodName, TaskName = Literal[*METHODS.names()], Literal[*TASKS.names()]
+    DetectedTaskName = Literal["auto", *TASKS.names()]
 
 STANDARD_OUTPUT = Path("-")
 TOKEN_VARIABLE = "NSDE_POLICY_TOKEN"

@@ -72,11 +72,13 @@ class Calibration(BaseConfig):
             episode_ends: One past the last frame of each episode.
             rate_hz: Control periods per second; 0 if unknown.
 
-        Episodes start from rest: the step to the first action counts as an acceleration too.
+        Episodes start from rest: the step to the first action counts as an acceleration too, if the action
+        before it is an observed position. From a constant it would be made up, and does not count.
         """
         steps, turns = [], []
+        columns = np.array(spec.first_action_from or (-1,) * spec.act_dim)
         for start, end in _iterate_episodes(episode_ends):
-            before = states[start : start + 1, spec.obs_dim :]
+            before = np.where(columns < 0, np.nan, states[start : start + 1, spec.obs_dim :])
             commands = np.concatenate([before, actions[start:end]]).astype(np.float64)
             steps.append(np.diff(commands, axis=0))
             turns.append(np.diff(steps[-1], axis=0, prepend=0.0))
@@ -178,8 +180,12 @@ def _iterate_episodes(ends: Sequence[int] | np.ndarray) -> Iterator[tuple[int, i
 
 
 def _measure_limit(parts: list[np.ndarray], spec: PolicySpec) -> tuple[float, ...]:
-    quantiles = np.quantile(np.abs(np.concatenate(parts)), QUANTILE, axis=0)
-    return _round_digits(np.maximum(quantiles, spec.increment_std[spec.obs_dim :]))
+    largest = np.array(spec.increment_std[spec.obs_dim :])
+    for action, values in enumerate(np.abs(np.concatenate(parts)).T):
+        known = values[np.isfinite(values)]
+        if len(known):
+            largest[action] = max(largest[action], np.quantile(known, QUANTILE))
+    return _round_digits(largest)
 
 
 def _round_digits(values: np.ndarray) -> tuple[float, ...]:

@@ -1,12 +1,13 @@
 """The states of the current episode that a policy plans from; needs numpy only."""
 
 import copy
+import math
 from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
 
-from nsde_policy.errors import PolicyInputError
+from nsde_policy.errors import ConfigError, PolicyInputError
 
 _LARGEST = float(np.finfo(np.float32).max)
 """Larger numbers are infinite in float32."""
@@ -19,14 +20,22 @@ class History:
         obs_dim: Size of an observation.
         act_dim: Size of an action.
         history: Number of states to keep.
-        first_action_from: Columns of the first observation that replace the action before it; empty for
-            zeros.
+        first_action_from: Columns of the first observation that replace the action before it, -1 for a value
+            of `first_action`; empty for zeros.
+        first_action: Action before the first one in the columns marked -1.
     """
 
     def __init__(
-        self, *, obs_dim: int, act_dim: int, history: int, first_action_from: Sequence[int] = ()
+        self,
+        *,
+        obs_dim: int,
+        act_dim: int,
+        history: int,
+        first_action_from: Sequence[int] = (),
+        first_action: Sequence[float] = (),
     ) -> None:
-        self._first_action_from = list(first_action_from)
+        check_first_action(first_action_from, first_action, obs_dim, act_dim)
+        self._first_action_from, self._first_action = first_action_from, first_action
         self._obs_dim, self._act_dim = obs_dim, act_dim
         self._last_action: np.ndarray | None = None
         self._states: deque[np.ndarray] = deque(maxlen=history)
@@ -41,13 +50,14 @@ class History:
         """Add the observation of a new control period, (obs_dim,)."""
         now = _check_vector(obs, self._obs_dim, "observation")
         if self._last_action is None:
-            columns = self._first_action_from
-            self._last_action = now[columns] if columns else np.zeros(self._act_dim)
+            (self._last_action,) = replace_first_action(
+                now[None], self._first_action_from, self._first_action, self._act_dim
+            )
         self._states.appendleft(np.concatenate([now, self._last_action]))
 
     @property
     def last_action(self) -> np.ndarray:
-        """The last action that was sent; before the first one, its replacement from the observation."""
+        """The last action that was sent; before the first one, its replacement."""
         if self._last_action is None:
             raise PolicyInputError("the history is empty: call add_observation first")
         return self._last_action
@@ -63,6 +73,42 @@ class History:
         known = list(self._states)
         known += [known[-1]] * ((self._states.maxlen or 1) - len(known))
         return np.stack(known).astype(np.float32)
+
+
+def replace_first_action(
+    obs: np.ndarray, columns: Sequence[int], constants: Sequence[float], act_dim: int
+) -> np.ndarray:
+    """Return what replaces the action before each first observation, (n, obs_dim) to (n, act_dim).
+
+    Args:
+        obs: First observations of episodes.
+        columns: Observation column of each action column, -1 for the next of `constants`; empty for zeros.
+        constants: Values of the columns marked -1.
+        act_dim: Size of an action.
+    """
+    first = np.zeros((len(obs), act_dim), obs.dtype)
+    if columns:
+        chosen = np.asarray(columns)
+        first[:, chosen >= 0] = obs[:, chosen[chosen >= 0]]
+        first[:, chosen < 0] = constants
+    return first
+
+
+def check_first_action(
+    columns: Sequence[int], constants: Sequence[float], obs_dim: int, act_dim: int
+) -> None:
+    """Raise `ConfigError` unless the arguments of `replace_first_action` fit the sizes of a policy."""
+    if columns and (len(columns) != act_dim or not set(columns) <= set(range(-1, obs_dim))):
+        raise ConfigError(
+            f"first_action_from must name {act_dim} observation columns from 0 to {obs_dim - 1}, or -1 for a "
+            f"value of first_action, got {list(columns)!s:.80}"
+        )
+    unmatched = sum(column < 0 for column in columns)
+    if len(constants) != unmatched or not all(map(math.isfinite, constants)):
+        raise ConfigError(
+            f"first_action must hold {unmatched} finite numbers, one for each -1 in first_action_from, "
+            f"got {list(constants)!s:.80}"
+        )
 
 
 def _check_vector(values: np.ndarray | Sequence[float], size: int, name: str) -> np.ndarray:

@@ -23,7 +23,8 @@ def build_policy_spec(record: RunRecord) -> PolicySpec:
         history=config.model.history,
         chunk=config.chunk,
         longest_chunk=config.model.longest_chunk or 0,
-        first_action_from=config.demos.first_action_from,
+        first_action_from=config.demos.first_action_from or (),
+        first_action=config.demos.first_action,
         method=config.method,
         encoder=config.demos.encoder,
     )

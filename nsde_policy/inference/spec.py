@@ -7,7 +7,7 @@ import numpy as np
 
 from nsde_policy.core.spec import LARGEST_SIZE, StateSpec
 from nsde_policy.errors import ConfigError
-from nsde_policy.inference.history import History
+from nsde_policy.inference.history import History, check_first_action
 
 
 class Plan(NamedTuple):
@@ -34,7 +34,10 @@ class PolicySpec(StateSpec):
     longest_chunk: int
     """Most actions of one plan; 0 for any length."""
     first_action_from: tuple[int, ...]
-    """Columns of the first observation that replace the action before it; empty for zeros."""
+    """Columns of the first observation that replace the action before it, -1 for a value of `first_action`;
+    empty for zeros."""
+    first_action: tuple[float, ...] = ()
+    """Action before the first one in the columns marked -1."""
     method: str = "neural_sde"
     encoder: str = "identity"
     """Encoder of named observations."""
@@ -46,11 +49,7 @@ class PolicySpec(StateSpec):
             raise ConfigError(
                 f"a policy needs obs_dim, act_dim, history and chunk of at least 1, got {sizes}"
             )
-        columns = self.first_action_from
-        if len(columns) not in (0, self.act_dim) or not set(columns) <= set(range(self.obs_dim)):
-            raise ConfigError(
-                f"first_action_from must name {self.act_dim} columns of the observation, got {columns!s:.80}"
-            )
+        check_first_action(self.first_action_from, self.first_action, self.obs_dim, self.act_dim)
 
     def new_history(self) -> History:
         """Return an empty history for a new episode."""
@@ -59,6 +58,7 @@ class PolicySpec(StateSpec):
             act_dim=self.act_dim,
             history=self.history,
             first_action_from=self.first_action_from,
+            first_action=self.first_action,
         )
 
 

@@ -94,6 +94,8 @@ class Task(abc.ABC):
     """Default keyword arguments of the environment; evaluations record them."""
     rate_hz: ClassVar[float | None] = None
     """Control periods per second; None if only the demonstrations can say."""
+    default_preset: ClassVar[str] = "auto"
+    """Preset that `train` uses; `auto` derives the settings from the demonstrations."""
     score_name: ClassVar[str] = "return"
     """Name of `Outcome.score` in results, such as "max_reward"."""
     progress_name: ClassVar[str] = "progress"

@@ -22,6 +22,16 @@ _PATHS, _GHOSTS = 24, 4
 """Futures that are drawn, as paths of the agent and as final poses of the block."""
 
 
+def _tune(preset: Preset) -> Preset:
+    """Return a preset of the Neural SDE with half the noise, and with more weight on final actions.
+
+    The last action of a demonstration is the one that completes the goal.
+    """
+    model: Any = preset.model
+    quieter = replace(model, sampling=replace(model.sampling, diffusion=0.5))
+    return replace(preset, model=quieter, demos={**preset.demos, "final_action_weight": 10.0})
+
+
 @register_task
 class PushTTask(Task):
     """Push a T-shaped block onto its outline."""
@@ -31,6 +41,7 @@ class PushTTask(Task):
     env_id = "nsde_policy/PushT-v0"
     env_kwargs = MappingProxyType({"reset_rule": "benchmark"})
     rate_hz = 10.0
+    default_preset = "default"
     score_name = "max_reward"
     success_name = "strict success"
     progress_name = "coverage"
@@ -68,6 +79,7 @@ class PushTTask(Task):
             fingerprint="a98719ddbca719f849bae2e010cd285d84124c955a00f22c862dfe7ba73778a7",
             angles=self.demos.angles,
             max_bytes=256 * 2**20,
+            frames=25_650,
         )
 
     def progress(self, info: Mapping[str, Any]) -> float:
@@ -130,8 +142,10 @@ class PushTTask(Task):
         return [*members, SuiteMember("diffusion", "transformer_pusht")]
 
     def presets(self, method: str) -> Mapping[str, Preset]:
-        """Add the settings that Diffusion Policy's authors use for their transformer on this task."""
+        """Tune the Neural SDE; add the transformer settings of Diffusion Policy's authors on this task."""
         presets = super().presets(method)
+        if method == "neural_sde":
+            return {**presets} | {name: _tune(presets[name]) for name in ("default", "fast")}
         if method != "diffusion":
             return presets
         given = presets["transformer"]

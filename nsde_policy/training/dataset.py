@@ -7,7 +7,9 @@ one, the action part of the *next* state is the command to send now.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,8 +19,10 @@ from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import measure_state
 from nsde_policy.core.targets import Transitions, Windows
 from nsde_policy.data import Demonstrations, add_mirror_images, load_demonstrations, unwrap_angles
+from nsde_policy.data.first_action import format_matches, match_columns, measure_first_action
 from nsde_policy.encoders import get_encoder
 from nsde_policy.errors import ConfigError
+from nsde_policy.inference.history import check_first_action, replace_first_action
 from nsde_policy.methods.registry import get_method
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.tasks import get_task
@@ -35,6 +39,27 @@ def load_training_demos(config: DemoConfig, path: Path) -> Demonstrations:
     return demos.take(config.episodes) if config.episodes else demos
 
 
+def resolve_first_action(demos: Demonstrations, config: RunConfig) -> RunConfig:
+    """Return the settings with the action before the first one inferred, as far as they leave it open.
+
+    The demonstrations must not hold mirror images yet.
+    """
+    given = config.demos
+    columns = match_columns(demos) if given.first_action_from is None else given.first_action_from
+    constants = given.first_action or measure_first_action(demos, columns)
+    check_first_action(columns, constants, demos.obs.shape[1], demos.act.shape[1])
+    return replace(config, demos=replace(given, first_action_from=columns, first_action=constants))
+
+
+def describe_first_action(settings: DemoConfig) -> str:
+    """Describe what replaces the action before the first one, in one line."""
+    columns, constants = settings.first_action_from or (), settings.first_action
+    median = f"the median first action ({', '.join(f'{value:.4g}' for value in constants)})"
+    if len(constants) == len(columns):
+        return f"{median}: no action column is an observed position"
+    return f"the observed position ({format_matches(columns)})" + (f", else {median}" if constants else "")
+
+
 def augment(demos: Demonstrations, config: RunConfig, *, task: str) -> Demonstrations:
     """Add mirror images if the settings ask for them."""
     if not config.demos.mirror:
@@ -47,12 +72,13 @@ def augment(demos: Demonstrations, config: RunConfig, *, task: str) -> Demonstra
 
 def build_training_data(demos: Demonstrations, config: RunConfig, *, task: str) -> Samples:
     """Build what the method is trained on, with mirror images as configured."""
+    config = resolve_first_action(demos, config)
     demos, model, settings = augment(demos, config, task=task), config.model, config.demos
-    first = settings.first_action_from
+    first: dict[str, Any] = get_first_action(settings)
     if get_method(config.method).model_class().training_view == "transitions":
         return build_transitions(
             demos,
-            first_action_from=first,
+            **first,
             history=model.history,
             dt=getattr(model, "dt", 1.0),
             final_action_weight=settings.final_action_weight,
@@ -61,7 +87,7 @@ def build_training_data(demos: Demonstrations, config: RunConfig, *, task: str) 
         raise ConfigError(f"{type(model).__name__} must be a WindowConfig to be trained on windows")
     return build_windows(
         demos,
-        first_action_from=first,
+        **first,
         horizon=model.horizon,
         history=model.history,
         n_action_steps=config.chunk,
@@ -70,29 +96,36 @@ def build_training_data(demos: Demonstrations, config: RunConfig, *, task: str) 
 
 def measure_demonstrations(demos: Demonstrations, config: RunConfig, *, task: str) -> StateSpec:
     """Measure ranges and increments on recorded pairs of states, with mirror images as in training."""
+    config = resolve_first_action(demos, config)
     demos = augment(demos, config, task=task)
-    pairs = build_transitions(demos, first_action_from=config.demos.first_action_from)
+    pairs = build_transitions(demos, **get_first_action(config.demos))
     return measure_state(
         pairs.x, pairs.x_next, act_dim=demos.act.shape[1], circular=_find_state_angles(demos)
     )
 
 
-def build_states(demos: Demonstrations, first_action_from: Sequence[int]) -> np.ndarray:
+def get_first_action(settings: DemoConfig) -> dict[str, Any]:
+    """Return the arguments of `build_states` that say what replaces the action before the first one."""
+    return {"first_action_from": settings.first_action_from or (), "first_action": settings.first_action}
+
+
+def build_states(
+    demos: Demonstrations, first_action_from: Sequence[int], first_action: Sequence[float] = ()
+) -> np.ndarray:
     """Concatenate each observation with the action before it, (frames, obs_dim + act_dim).
 
     Args:
         demos: The demonstrations.
         first_action_from: Observation columns that replace the action before an episode's first (for a
-            position-controlled robot, its own position); empty for zeros.
+            position-controlled robot, its own position), -1 for a value of `first_action`; empty for zeros.
+        first_action: Values of the columns marked -1.
     """
-    columns, (obs_dim, act_dim) = list(first_action_from), (demos.obs.shape[1], demos.act.shape[1])
-    if columns and (len(columns) != act_dim or not all(0 <= column < obs_dim for column in columns)):
-        raise ConfigError(
-            f"first_action_from must name {act_dim} observation columns from 0 to {obs_dim - 1}, "
-            f"got {columns}"
-        )
+    obs_dim, act_dim = demos.obs.shape[1], demos.act.shape[1]
+    check_first_action(first_action_from, first_action, obs_dim, act_dim)
     previous = np.roll(demos.act, 1, axis=0)
-    previous[demos.starts] = demos.obs[demos.starts][:, columns] if columns else 0
+    previous[demos.starts] = replace_first_action(
+        demos.obs[demos.starts], first_action_from, first_action, act_dim
+    )
     return np.concatenate([demos.obs, previous], axis=1)
 
 
@@ -100,6 +133,7 @@ def build_transitions(
     demos: Demonstrations,
     *,
     first_action_from: Sequence[int],
+    first_action: Sequence[float] = (),
     history: int = 1,
     dt: float = 1.0,
     final_action_weight: float = 0.0,
@@ -112,6 +146,7 @@ def build_transitions(
     Args:
         demos: The demonstrations; an episode of T frames gives T − 1 pairs.
         first_action_from: See `build_states`.
+        first_action: See `build_states`.
         history: States that a model is given, the present one included.
         dt: Duration of one control period.
         final_action_weight: If positive, add one pair per episode for its last frame, with this weight. What
@@ -119,7 +154,7 @@ def build_transitions(
     """
     if history < 1:
         raise ConfigError(f"history counts the present state, so it is at least 1, got {history}")
-    states = build_states(demos, first_action_from)
+    states = build_states(demos, first_action_from, first_action)
     obs_dim, now = demos.obs.shape[1], np.arange(len(states))
     if final_action_weight <= 0:
         now = np.delete(now, demos.episode_ends - 1)
@@ -145,6 +180,7 @@ def build_windows(
     demos: Demonstrations,
     *,
     first_action_from: Sequence[int],
+    first_action: Sequence[float] = (),
     horizon: int,
     history: int,
     n_action_steps: int,
@@ -170,7 +206,7 @@ def build_windows(
             "need history - 1 + n_action_steps <= horizon, all at least 1, "
             f"got {history}, {n_action_steps}, {horizon}"
         )
-    states = build_states(demos, first_action_from)
+    states = build_states(demos, first_action_from, first_action)
     counts = np.maximum(demos.lengths - horizon + history + n_action_steps - 1, 1)
     episode = np.repeat(np.arange(len(demos)), counts)
     nth = np.arange(len(episode)) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -1,5 +1,6 @@
 """Train a method on demonstrations into a run directory; runs can be interrupted and resumed."""
 
+import logging
 import signal
 import threading
 import time
@@ -18,9 +19,19 @@ from nsde_policy.methods.registry import METHODS
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import DemoRecord, RunDirectory, RunRecord, find_versions
 from nsde_policy.tasks import TASKS, get_task
-from nsde_policy.training.dataset import augment, build_states, build_training_data, measure_demonstrations
+from nsde_policy.training.dataset import (
+    augment,
+    build_states,
+    build_training_data,
+    describe_first_action,
+    get_first_action,
+    measure_demonstrations,
+    resolve_first_action,
+)
 from nsde_policy.training.loop import Training
 from nsde_policy.training.validation import Validation, split_episodes
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -43,7 +54,7 @@ def calibrate(demos: Demonstrations, record: RunRecord) -> Calibration:
     """Measure the calibration on the demonstrations, with mirror images as in training."""
     config = record.config
     demos = augment(demos, config, task=record.task)
-    states = build_states(demos, config.demos.first_action_from)
+    states = build_states(demos, **get_first_action(config.demos))
     rate_hz = demos.rate_hz or get_task(record.task).rate_hz or 0.0
     return Calibration.measure(
         build_policy_spec(record), states, demos.act, demos.episode_ends, rate_hz=rate_hz
@@ -78,6 +89,9 @@ def train_run(
     """
     run = RunDirectory(path)
     everything, (demos, unseen, held_out) = demos, split_episodes(demos, validation, seed=seed)
+    given, config = config, resolve_first_action(demos, config)
+    if config != given:
+        logger.info("action before the first one: %s", describe_first_action(config.demos))
     data = build_training_data(demos, config, task=task)
     record = RunRecord(
         config=config,

@@ -61,7 +61,7 @@ def test_progress_of_a_method_without_training_shows_no_loss(
     out = tmp_path / "run"
     args = ["--demos", str(arm_demos), "--task", "none", "--out", str(out), "--device", "cpu"]
     assert main(["train", "--policy", "knn", *args]) == 0
-    (line,) = capsys.readouterr().err.splitlines()
+    *_, line = capsys.readouterr().err.splitlines()
     assert line.startswith("step 1/1, ")
     assert line.endswith(": nothing to fit")
 
@@ -94,7 +94,7 @@ def test_flag_overrides_the_preset(arm_demos: Path, tmp_path: Path):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--demos", "ARM"], "6-D and 3-D"),
+        (["--demos", "ARM", "--task", "pusht"], "6-D and 3-D"),
         (["--demos", "/nowhere.zarr"], "/nowhere.zarr"),
         (["--demos", "ARM", "--task", "none", "--demos.obs-keys", "pose"], "no array 'data/pose'"),
         (["--demos", "ARM", "--task", "none", "--demos.mirror"], "no mirror symmetry"),

@@ -28,7 +28,7 @@ from nsde_policy.training.run import train_run
 from tests.helpers.toy_problems import make_robot_demos
 
 TINY = RunConfig(
-    demos=DemoConfig(final_action_weight=3.0),
+    demos=DemoConfig(first_action_from=(), final_action_weight=3.0),
     model=NeuralSDEConfig(network=NetworkConfig(width=16, depth=2)),
     train=TrainConfig(steps=300, batch_size=32, log_every=7),
 )

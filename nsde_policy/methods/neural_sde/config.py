@@ -84,7 +84,7 @@ class NeuralSDEConfig(ModelConfig):
         require(self, self.learned_strength or sampling.denoiser != "learned", problem)
 
 
-_FAST_MODEL = NeuralSDEConfig(sampling=SamplingConfig(alpha=1.0, diffusion=0.5))
+_FAST_MODEL = NeuralSDEConfig(sampling=SamplingConfig(alpha=1.0))
 _DEFAULT_MODEL = replace(_FAST_MODEL, network=NetworkConfig(depth=6))
 _PAPER_MODEL = NeuralSDEConfig(
     history=1,
@@ -94,13 +94,13 @@ _PAPER_MODEL = NeuralSDEConfig(
     network=NetworkConfig(
         kind="separate", width=1024, depth=2, dropout=0.0, layer_norm=False, activation="relu"
     ),
-    sampling=SamplingConfig(alpha=1.0, diffusion=1.0),
+    sampling=SamplingConfig(alpha=1.0),
 )
 
 PRESETS = {
-    "default": Preset(_DEFAULT_MODEL, TrainConfig(steps=100_000), demos={"final_action_weight": 10.0}),
+    "default": Preset(_DEFAULT_MODEL, TrainConfig(steps=100_000)),
     "paper": Preset(_PAPER_MODEL, TrainConfig(), demos={"final_action_weight": 0.0, "mirror": False}),
-    "fast": Preset(_FAST_MODEL, TrainConfig(batch_size=256), demos={"final_action_weight": 10.0}),
+    "fast": Preset(_FAST_MODEL, TrainConfig(batch_size=256)),
 }
 """`default` scores best; `fast` trains in five minutes on a two-core CPU; `paper` follows the paper as far as
 it is specified: a Markov state of observation and action, separate two-layer networks, the log loss,

@@ -1,0 +1,102 @@
+"""The action before an episode's first one: inferred from demonstrations, because it was not recorded.
+
+A position-controlled robot is commanded absolute positions, so before the first action its own position
+replaces the command. Columns that are not commanded that way start at the median of the first recorded
+actions.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from nsde_policy.data.angles import TURN
+from nsde_policy.data.types import Demonstrations
+
+NO_COLUMN = -1
+"""Marks an action column that no observation column matches."""
+MATCH_ERROR = 0.3
+"""Largest RMS difference of a match, in standard deviations of the action column."""
+MOST_FRAMES = 20_000
+"""Frames that are compared, spread evenly over the demonstrations."""
+ALIGNED_MATCH_ERROR = 0.75
+"""The same for a column in line with matched ones: joints that lag, sag or hold an object deviate more."""
+
+
+def match_columns(demos: Demonstrations) -> tuple[int, ...]:
+    """Find the observation column that each action column commands, by their values.
+
+    An action column matches the observation column whose values, now or one frame later, it equals up to a
+    small error compared with its own spread. Each observation column is used once, best matches first. Then
+    weaker matches count if they continue a run of matches: action j commands observation j + k, as at least
+    half of the matched columns do.
+
+    Returns:
+        One observation column per action column, `NO_COLUMN` without a match.
+    """
+    errors = _measure_errors(demos)
+    columns = np.full(demos.act.shape[1], NO_COLUMN)
+    _assign(columns, np.where(errors <= MATCH_ERROR, errors, np.inf))
+    matched = np.flatnonzero(columns != NO_COLUMN)
+    if len(matched):
+        offsets, counts = np.unique(columns[matched] - matched, return_counts=True)
+        rows, candidates = np.indices(errors.shape)
+        aligned = np.isin(candidates - rows, offsets[2 * counts >= len(matched)])
+        _assign(columns, np.where(aligned & (errors <= ALIGNED_MATCH_ERROR), errors, np.inf))
+    return tuple(columns.tolist())
+
+
+def measure_first_action(demos: Demonstrations, columns: Sequence[int]) -> tuple[float, ...]:
+    """Return the median first action of each column marked `NO_COLUMN`; always a recorded value."""
+    first = demos.act[demos.starts]
+    unmatched = [action for action, column in enumerate(columns) if column == NO_COLUMN]
+    return tuple(float(v) for v in np.quantile(first[:, unmatched], 0.5, axis=0, method="lower"))
+
+
+def format_matches(columns: Sequence[int]) -> str:
+    """Format matches as ranges of columns: (0, 1, 2, -1) gives "action 0-2 = observation 0-2"."""
+    matched = [(action, column) for action, column in enumerate(columns) if column != NO_COLUMN]
+    runs: list[list[tuple[int, int]]] = []
+    for action, column in matched:
+        if runs and runs[-1][-1] == (action - 1, column - 1):
+            runs[-1].append((action, column))
+        else:
+            runs.append([(action, column)])
+    return ", ".join(
+        " = ".join(
+            f"{part} {first}" if first == last else f"{part} {first}-{last}"
+            for part, first, last in zip(("action", "observation"), run[0], run[-1], strict=True)
+        )
+        for run in runs
+    )
+
+
+def _measure_errors(demos: Demonstrations) -> np.ndarray:
+    """Return the RMS difference of every action from every observation column, in its standard deviations.
+
+    (act_dim, obs_dim); infinite for constant columns, which match by coincidence.
+    """
+    now = np.delete(np.arange(len(demos.obs)), demos.episode_ends - 1)
+    now = now[:: -(-len(now) // MOST_FRAMES)]
+    act = demos.act[now].astype(np.float64)
+    lagged = [demos.obs[now + lag].astype(np.float64) for lag in (0, 1)]
+    spread, varies = act.std(0), np.ptp(lagged[0], axis=0) > 0
+    errors = np.full((act.shape[1], len(varies)), np.inf)
+    for action in np.flatnonzero(np.ptp(act, axis=0) > 0):
+        best = np.full(len(varies), np.inf)
+        for obs in lagged:
+            difference = act[:, action, None] - obs
+            if action in demos.act_angles:
+                difference = (difference + TURN / 2) % TURN - TURN / 2
+            best = np.minimum(best, np.square(difference).mean(0))
+        errors[action, varies] = np.sqrt(best[varies]) / spread[action]
+    return errors
+
+
+def _assign(columns: np.ndarray, errors: np.ndarray) -> None:
+    """Fill `columns` with the smallest finite errors first; no observation column is used twice."""
+    errors[columns != NO_COLUMN] = np.inf
+    errors[:, columns[columns != NO_COLUMN]] = np.inf
+    while np.isfinite(errors).any():
+        action, column = np.unravel_index(int(np.argmin(errors)), errors.shape)
+        columns[action] = column
+        errors[action] = errors[:, column] = np.inf

@@ -1,0 +1,98 @@
+"""Detection of the task that demonstrations belong to, from what their store records."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from nsde_policy.assets import EMBEDDED_DEMOS, SHIPPED_TASK
+from nsde_policy.errors import ConfigError, DemoError, PluginError
+from nsde_policy.tasks.base import Task
+from nsde_policy.tasks.registry import TASKS, get_task
+
+NO_TASK = "none"
+
+
+@dataclass(frozen=True)
+class FoundTask:
+    """A task found for demonstrations, and the reason in one line."""
+
+    name: str
+    reason: str
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the environment that the store records."""
+
+
+def find_task(demos: Path | None) -> FoundTask:
+    """Find the task of demonstrations; None stands for those embedded in the package.
+
+    A store records its task in the root attribute `task`, `made_with` (as `nsde-policy collect` writes it),
+    `env_id` or `sessions`. Public demonstrations of a task are recognised by their content.
+
+    Raises:
+        DemoError: If the store cannot be read.
+    """
+    if demos is None or demos == EMBEDDED_DEMOS:
+        return FoundTask(SHIPPED_TASK, f"task {SHIPPED_TASK}: the demonstrations of the package")
+    attributes, frames = _read_store_record(demos)
+    made_with = _as_mapping(attributes.get("made_with"))
+    session = (attributes.get("sessions") or [None])[0]
+    records = (attributes.get("task"), made_with.get("task"), made_with.get("env"), attributes.get("env_id"))
+    recorded = next((r for r in (*records, _as_mapping(session).get("env")) if isinstance(r, str)), None)
+    if recorded is not None:
+        try:
+            name = get_task(recorded).name
+        except (ConfigError, PluginError) as error:
+            return FoundTask(
+                NO_TASK, f"{demos} records the task {recorded}, which is not available ({error}): no task"
+            )
+        return FoundTask(
+            name, f"task {name}: recorded in {demos}", dict(_as_mapping(made_with.get("env_kwargs")))
+        )
+    for task in _list_tasks():
+        if _is_public(task, demos, frames):
+            return FoundTask(task.name, f"task {task.name}: {demos} holds its public demonstrations")
+    return FoundTask(
+        NO_TASK, f"no record of a task in {demos}: trained without one; --task NAME or --env ID gives it one"
+    )
+
+
+def _read_store_record(path: Path) -> tuple[dict[str, Any], int]:
+    """Read the root attributes and the number of frames; empty for formats other than zarr."""
+    from nsde_policy.data.readers.registry import FALLBACK, find_reader
+    from nsde_policy.data.zarr_store.store import Store
+
+    if find_reader(path).name != FALLBACK:
+        return {}, 0
+    with Store(path) as store:
+        names = store.find_arrays("data")
+        return store.attributes, store.open_array(names[0]).shape[0] if names else 0
+
+
+def _as_mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _list_tasks() -> list[Task]:
+    """List all tasks whose packages can be imported."""
+    found = []
+    for name in TASKS.names():
+        try:
+            found.append(get_task(name))
+        except PluginError:
+            continue
+    return found
+
+
+def _is_public(task: Task, path: Path, frames: int) -> bool:
+    """Return whether a store holds a task's public demonstrations; reads them only if their number fits."""
+    public = task.public_demos
+    if public is None or frames != public.frames:
+        return False
+    from nsde_policy.data import load_demonstrations
+
+    keys = {"obs_keys": task.demos.obs_keys, "act_key": task.demos.act_key}
+    try:
+        return load_demonstrations(path, angles=public.angles, **keys).fingerprint == public.fingerprint
+    except DemoError:
+        return False
