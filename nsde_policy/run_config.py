@@ -25,6 +25,8 @@ class DemoConfig(BaseConfig):
     """Number of demonstrations to use, from the first on; 0 for all."""
     angles: tuple[int, ...] = ()
     """Columns of the observation that are angles, radians; empty takes them from the store."""
+    rate_hz: NonNegative = 0.0
+    """Frames per second; 0 for what the store says."""
     first_action_from: tuple[int, ...] | None = None
     """For each action column, the column of the first observation that replaces the action before it; -1 for
     a value of `first_action`. None infers them from the demonstrations; empty for zeros."""

@@ -12,7 +12,7 @@ from nsde_policy.core.targets import Transitions
 from nsde_policy.data import Demonstrations
 from nsde_policy.errors import DemoError
 from nsde_policy.run_directory import RunRecord
-from nsde_policy.training.dataset import build_transitions, load_training_demos
+from nsde_policy.training.dataset import build_transitions, get_first_action, load_training_demos
 
 EPISODE_PARTS = ("all", "first", "last")
 """Parts of an episode that are scored apart: all frames, those of its first chunk, those of its last."""
@@ -120,7 +120,7 @@ def iterate_frames(
     for first, group in _group_episodes(demos):
         pairs = build_transitions(
             group,
-            first_action_from=record.config.demos.first_action_from,
+            **get_first_action(record.config.demos),
             history=record.config.model.history,
             final_action_weight=1.0,
         )

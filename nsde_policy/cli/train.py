@@ -79,10 +79,10 @@ class Train:
         from nsde_policy.eval.evaluate import evaluate_quickly
         from nsde_policy.training.progress import plot_training, train
 
-        task = self.task
+        task, env_kwargs = self.task, {}
         if task == "auto":
             found = find_task(self.demos)
-            task = found.name
+            task, env_kwargs = found.name, dict(found.env_kwargs)
             logger.info("%s", found.reason)
         if self.eval_every and get_task(task).env_id is None:
             raise ConfigError(f"the task {task!r} has no environment to evaluate in; leave out --eval-every")
@@ -93,6 +93,7 @@ class Train:
             self.config,
             self.out or Path("runs") / name,
             task=task,
+            env_kwargs=env_kwargs,
             seed=self.seed,
             device=self.device,
             resume=self.resume,

@@ -36,7 +36,8 @@ def find_task(demos: Path | None) -> FoundTask:
         return FoundTask(SHIPPED_TASK, f"task {SHIPPED_TASK}: the demonstrations of the package")
     attributes, frames = _read_store_record(demos)
     made_with = _as_mapping(attributes.get("made_with"))
-    session = (attributes.get("sessions") or [None])[0]
+    sessions = attributes.get("sessions")
+    session = sessions[0] if isinstance(sessions, list) and sessions else None
     records = (attributes.get("task"), made_with.get("task"), made_with.get("env"), attributes.get("env_id"))
     recorded = next((r for r in (*records, _as_mapping(session).get("env")) if isinstance(r, str)), None)
     if recorded is not None:

@@ -30,13 +30,36 @@ from nsde_policy.tasks import get_task
 Samples = Transitions | Windows
 
 
-def load_training_demos(config: DemoConfig, path: Path) -> Demonstrations:
-    """Load the demonstrations of a store that the settings select."""
+def load_training_demos(config: DemoConfig, path: Path, *, task: str = "none") -> Demonstrations:
+    """Load the demonstrations of a store that the settings select.
+
+    Raises:
+        ConfigError: If their sizes are not those of the task.
+    """
     demos = load_demonstrations(
-        path, obs_keys=config.obs_keys, act_key=config.act_key, angles=config.angles or None
+        path,
+        obs_keys=config.obs_keys,
+        act_key=config.act_key,
+        angles=() if config.angles else None,
+        rate_hz=config.rate_hz or None,
     )
+    _check_task(demos, task)
+    demos = replace(demos, angles=config.angles) if config.angles else demos
     demos = get_encoder(config.encoder).encode_demonstrations(demos)
     return demos.take(config.episodes) if config.episodes else demos
+
+
+def _check_task(demos: Demonstrations, task: str) -> None:
+    """Raise `ConfigError` if the demonstrations do not have the sizes of a task."""
+    mirror = get_task(task).mirror
+    if mirror is None:
+        return
+    sizes, expected = (demos.obs.shape[1], demos.act.shape[1]), (len(mirror.obs), len(mirror.act))
+    if sizes != expected:
+        raise ConfigError(
+            f"{demos.source} holds {sizes[0]}-D observations and {sizes[1]}-D actions, those of the task "
+            f"{task!r} are {expected[0]}-D and {expected[1]}-D; --task none trains without a task"
+        )
 
 
 def resolve_first_action(demos: Demonstrations, config: RunConfig) -> RunConfig:

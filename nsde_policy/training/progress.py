@@ -56,7 +56,7 @@ def train(
         tensorboard: Write the losses for TensorBoard too.
         validation: Fraction of the episodes that is held out; the losses on them are recorded.
     """
-    episodes = load_training_demos(config.demos, demos or EMBEDDED_DEMOS)
+    episodes = load_training_demos(config.demos, demos or EMBEDDED_DEMOS, task=task)
     where = pick_device(device)
     if where == "cpu" and not config.model.gains_from_threads:
         torch.set_num_threads(1)

@@ -47,6 +47,23 @@ def test_steps_do_not_span_two_episodes():
     assert found.step == found.acceleration == SPEC.increment_std[3:]
 
 
+def test_made_up_step_to_the_first_action_does_not_count():
+    actions = 0.01 * np.arange(100.0)[:, None] * np.ones(2) + 90.0
+    states = np.concatenate([actions, np.zeros((100, 1)), actions], axis=1)
+    states[:, 3:] -= 0.01  # the action before
+    states[0, 3:] = 0.0
+    quiet = replace(SPEC, increment_std=(0.001,) * 5)
+    constant = replace(quiet, first_action_from=(-1, -1), first_action=(0.0, 0.0))
+    for spec in (constant, replace(quiet, first_action_from=())):
+        found = Calibration.measure(spec, states, actions, [100], rate_hz=0.0)
+        assert found.step == pytest.approx((0.01, 0.01))
+        assert found.acceleration == pytest.approx((0.001, 0.001))
+    half = replace(quiet, first_action_from=(0, -1), first_action=(0.0,))
+    found = Calibration.measure(half, states, actions, [100], rate_hz=0.0)
+    assert found.step[0] > 80  # from an observed position it counts
+    assert found.step[1] == pytest.approx(0.01)
+
+
 def test_calibration_defaults_to_multiples_of_the_increment_std(tmp_path):
     found = Calibration.read(tmp_path, SPEC)
     assert found.step == tuple(FALLBACK_STEPS * std for std in SPEC.increment_std[3:])

@@ -1,5 +1,6 @@
 """Tests for training/dataset.py: transitions and windows of demonstrations."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -53,10 +54,20 @@ def test_action_before_the_first_is_zero_without_columns() -> None:
     np.testing.assert_array_equal(build_states(demos, ())[demos.starts, 2:], 0)
 
 
-@pytest.mark.parametrize("columns", [(0,), (0, 2), (-1, 0)])
+@pytest.mark.parametrize("columns", [(0,), (0, 2), (-2, 0)])
 def test_wrong_columns_for_the_first_action_are_rejected(columns: tuple[int, ...]) -> None:
     with pytest.raises(ConfigError, match="2 observation columns from 0 to 1"):
         build_states(make_labelled_demos([3]), columns)
+
+
+def test_constants_replace_the_action_before_the_first_in_unmatched_columns() -> None:
+    demos = make_labelled_demos([3, 2])
+    first = build_states(demos, (-1, 0), (7.5,))[demos.starts, 2:]
+    np.testing.assert_array_equal(first[:, 0], 7.5)
+    np.testing.assert_array_equal(first[:, 1], demos.obs[demos.starts, 0])
+    for constants in ((), (1.0, 2.0), (math.nan,)):
+        with pytest.raises(ConfigError, match="first_action must hold 1 finite"):
+            build_states(demos, (-1, 0), constants)
 
 
 def test_history_of_zero_is_rejected() -> None:

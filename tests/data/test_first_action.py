@@ -1,0 +1,71 @@
+"""Tests for data/first_action.py: which action columns are observed positions."""
+
+import numpy as np
+import pytest
+
+from nsde_policy.assets import EMBEDDED_DEMOS
+from nsde_policy.data import Demonstrations, load_demonstrations
+from nsde_policy.data.first_action import format_matches, match_columns, measure_first_action
+from tests.helpers.robot_arm import make_arm_demos
+
+
+@pytest.mark.parametrize("lag", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("noise", [0.0, 0.01])
+def test_position_commands_match_their_joints_despite_lag_and_noise(lag: float, noise: float):
+    demos = make_arm_demos(lag=lag, noise=noise)
+    assert match_columns(demos) == (*range(7), -1)  # the gripper command is 0 or 1, its width in metres
+
+
+def test_match_follows_the_columns_not_their_order():
+    demos = make_arm_demos()
+    order = [3, 7, 0, 6, 5, 1, 2, 4]
+    shuffled = Demonstrations(demos.obs[:, order], demos.act, demos.episode_ends)
+    assert match_columns(shuffled) == (*(order.index(joint) for joint in range(7)), -1)
+
+
+def test_delta_and_velocity_actions_match_nothing():
+    demos = make_arm_demos()
+    delta = np.diff(demos.obs[:, :7], axis=0, append=demos.obs[-1:, :7])
+    for scale in (1.0, 20.0):
+        other = Demonstrations(demos.obs, scale * delta, demos.episode_ends)
+        assert set(match_columns(other)) == {-1}
+
+
+def test_constant_columns_do_not_match():
+    demos = make_arm_demos()
+    obs, act = demos.obs.copy(), demos.act.copy()
+    obs[:, 2] = act[:, 2] = 0.25
+    assert match_columns(Demonstrations(obs, act, demos.episode_ends)) == (0, 1, -1, 3, 4, 5, 6, -1)
+
+
+def test_an_observation_column_is_used_once():
+    demos = make_arm_demos()
+    act = np.repeat(demos.act[:, :1], 2, axis=1)
+    act[:, 1] += 0.001
+    assert match_columns(Demonstrations(demos.obs, act, demos.episode_ends)) == (0, -1)
+
+
+def test_a_joint_that_deviates_matches_in_line_with_the_others_only():
+    demos = make_arm_demos()
+    act = demos.act.copy()
+    act[:, 3] += 0.5 * act[:, 3].std()  # a joint that sags under its load
+    sagging = Demonstrations(demos.obs, act, demos.episode_ends)
+    assert match_columns(sagging) == (*range(7), -1)
+    alone = Demonstrations(demos.obs, act[:, 3:4], demos.episode_ends)
+    assert match_columns(alone) == (-1,)
+
+
+def test_targets_of_the_embedded_demonstrations_match_the_agent():
+    assert match_columns(load_demonstrations(EMBEDDED_DEMOS)) == (0, 1)
+
+
+def test_unmatched_columns_start_at_a_recorded_median():
+    demos = make_arm_demos(episodes=8)
+    first = demos.act[demos.starts, 7]
+    assert set(first) == {0.0, 1.0}
+    (value,) = measure_first_action(demos, match_columns(demos))
+    assert value in (0.0, 1.0)
+
+
+def test_matches_are_formatted_as_ranges():
+    assert format_matches((0, 1, 2, -1, 7)) == "action 0-2 = observation 0-2, action 4 = observation 7"

@@ -1,0 +1,107 @@
+"""Tests for tasks/detection.py: the task is what the store records, never Push-T for foreign data."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nsde_policy.assets import EMBEDDED_DEMOS
+from nsde_policy.cli.main import main
+from nsde_policy.cli.train import Train
+from nsde_policy.data import DemoWriter, Episode
+from nsde_policy.errors import DemoError
+from nsde_policy.run_directory import RunDirectory
+from nsde_policy.tasks import find_task, get_task
+
+
+def write_metres_store(path: Path, **options: object) -> Path:
+    """Write demonstrations with the sizes of Push-T, 5-D and 2-D, but of a robot in metres."""
+    rng = np.random.default_rng(0)
+    with DemoWriter(path, **options) as writer:
+        for _ in range(4):
+            obs = 0.3 + 0.01 * np.cumsum(rng.normal(size=(20, 5)), axis=0).astype(np.float32)
+            writer.append(Episode(obs, obs[:, :2] + np.float32(0.002)))
+    return path
+
+
+def test_foreign_demonstrations_of_the_same_sizes_train_without_a_task(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    store = write_metres_store(tmp_path / "my.zarr", rate_hz=10)
+    assert main(["train", "--demos", str(store), "--policy", "knn", "--device", "cpu"]) == 0
+    assert f"no record of a task in {store}: trained without one; --task NAME" in capsys.readouterr().err
+    record = RunDirectory(Path("runs/none-knn-auto-0")).read_record()
+    assert record.task == "none"
+    assert record.layout.circular == ()
+    assert not record.config.demos.mirror
+    assert record.config.demos.first_action_from == (0, 1)
+    assert max(record.layout.high) < 1.0  # no mirror image at 512
+
+
+@pytest.mark.parametrize(
+    ("made_with", "name", "kwargs"),
+    [
+        ({"env": "nsde_policy/PushT-v0", "reset_rule": "benchmark"}, "pusht", {}),
+        ({"env": "Pendulum-v1", "env_kwargs": {"g": 9.8}}, "Pendulum-v1", {"g": 9.8}),
+        ({"task": "pusht"}, "pusht", {}),
+        ({"env": "no such environment"}, "none", {}),
+    ],
+)
+def test_task_is_what_the_store_records(tmp_path: Path, made_with: dict, name: str, kwargs: dict):
+    found = find_task(write_metres_store(tmp_path / "my.zarr", made_with=made_with))
+    assert (found.name, found.env_kwargs) == (name, kwargs)
+    assert str(tmp_path / "my.zarr") in found.reason
+
+
+def test_root_attribute_names_the_task(tmp_path: Path):
+    store = write_metres_store(tmp_path / "my.zarr")
+    for attributes in ({"task": "pusht"}, {"env_id": "nsde_policy/PushT-v0"}):
+        (store / ".zattrs").write_text(json.dumps(attributes))
+        assert find_task(store).name == "pusht"
+    for attributes in ({"task": 5, "sessions": 3, "made_with": "hand"}, {"sessions": [7]}):
+        (store / ".zattrs").write_text(json.dumps(attributes))
+        assert find_task(store).name == "none"
+
+
+def test_embedded_and_copied_demonstrations_give_their_task(tmp_path: Path):
+    copy = tmp_path / "copy.zarr.zip"
+    copy.write_bytes(EMBEDDED_DEMOS.read_bytes())
+    assert [find_task(path).name for path in (None, EMBEDDED_DEMOS, copy)] == ["pusht"] * 3
+
+
+def test_public_demonstrations_are_recognised_by_content(human_demos: Path):
+    found = find_task(human_demos)
+    assert found.name == "pusht"
+    assert "public demonstrations" in found.reason
+
+
+def test_unreadable_store_is_an_error_of_run_not_of_the_parser(tmp_path: Path):
+    with pytest.raises(DemoError):
+        find_task(tmp_path / "nothing.zarr")
+    assert Train.from_preset(["--demos", str(tmp_path / "nothing.zarr")]).demos is None
+
+
+def test_defaults_follow_the_task_of_the_store(tmp_path: Path):
+    store = write_metres_store(tmp_path / "my.zarr")
+    assert Train.from_preset(["--demos", str(store)]).config == get_task("none").preset("default")
+    assert Train.from_preset([]).config == get_task("pusht").preset("default")
+    both = Train.from_preset([f"--demos={store}", "--task", "pusht", "--preset", "fast"])
+    assert both.config == get_task("pusht").preset("fast")
+
+
+def test_habits_of_push_t_stay_with_push_t():
+    def read(task: str, preset: str, method: str = "neural_sde") -> tuple[object, ...]:
+        config = get_task(task).preset(preset, method)
+        demos, sampling = config.demos, config.model.sampling
+        angles, weight = demos.angles, demos.final_action_weight
+        return getattr(sampling, "diffusion", None), weight, demos.mirror, angles, demos.first_action_from
+
+    for preset in ("default", "fast"):
+        assert read("pusht", preset) == (0.5, 10.0, True, (4,), (0, 1))
+        assert read("none", preset) == (1.0, 1.0, False, (), None)
+    assert read("pusht", "paper") == (1.0, 0.0, False, (4,), (0, 1))
+    assert read("none", "paper") == (1.0, 0.0, False, (), None)
+    assert read("pusht", "default", "regression") == (None, 1.0, True, (4,), (0, 1))
+    assert (get_task("pusht").default_preset, get_task("none").default_preset) == ("default", "auto")
