@@ -89,9 +89,7 @@ def train_run(
     """
     run = RunDirectory(path)
     everything, (demos, unseen, held_out) = demos, split_episodes(demos, validation, seed=seed)
-    given, config = config, resolve_first_action(demos, config)
-    if config != given:
-        logger.info("action before the first one: %s", describe_first_action(config.demos))
+    config = _resolve_settings(demos, config)
     data = build_training_data(demos, config, task=task)
     record = RunRecord(
         config=config,
@@ -118,6 +116,14 @@ def train_run(
     _train_loop(run, training, config, save_every_s, monitor, checked)
     replace_file(run.path / CALIBRATION_FILE, calibration.to_json().encode())
     return run
+
+
+def _resolve_settings(demos: Demonstrations, config: RunConfig) -> RunConfig:
+    """Return the settings with what they leave to the demonstrations, and log what was inferred."""
+    resolved = resolve_first_action(demos, config)
+    if resolved != config:
+        logger.info("action before the first one: %s", describe_first_action(resolved.demos))
+    return resolved
 
 
 def _describe_demos(demos: Demonstrations, held_out: tuple[int, ...]) -> DemoRecord:

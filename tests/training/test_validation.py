@@ -90,7 +90,7 @@ def test_validation_losses_are_those_of_the_averaged_weights_with_fixed_noise(fi
     record, model = load_model(finished)
     model.requires_grad_(False)
     held_out = make_robot_demos().select(record.demos.held_out)
-    data = build_training_data(held_out, TINY, task="none")
+    data = build_training_data(held_out, record.config, task="none")
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(3))
     expected = model.loss(data[order], torch.Generator().manual_seed(3)).parts
     for name in names:
