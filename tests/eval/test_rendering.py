@@ -180,26 +180,29 @@ def test_interrupted_video_leaves_no_file(film, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "end", ["pygame.event.post(pygame.event.Event(pygame.QUIT))", "raise KeyboardInterrupt"]
-)
-def test_window_plays_until_it_is_closed(end):
-    code = f"""
+def test_window_plays_until_it_is_closed_or_interrupted():
+    code = """
 import pygame
 from nsde_policy.envs.window import Window
 from nsde_policy.eval.render.video import has_display, play_in_window
 from nsde_policy.eval.rollout import Player, RolloutConfig
 assert has_display()
-shown, show = [], Window.show
-def counting(self, picture):
-    show(self, picture)
-    shown.append(picture.shape)
-    if len(shown) == 3:
-        {end}
-Window.show = counting
-play_in_window(Player(None, RolloutConfig()), [100_000, 100_001])
-assert 3 <= len(shown) <= 4, shown
-assert not pygame.display.get_init()
+def interrupt():
+    raise KeyboardInterrupt
+def close():
+    pygame.event.post(pygame.event.Event(pygame.QUIT))
+player, show = Player(None, RolloutConfig(env_kwargs={"max_episode_steps": 12})), Window.show
+for end in (close, interrupt):
+    shown = []
+    def counting(self, picture):
+        show(self, picture)
+        shown.append(picture.shape)
+        if len(shown) == 3:
+            end()
+    Window.show = counting
+    play_in_window(player, [100_000, 100_001])
+    assert 3 <= len(shown) <= 4, shown
+    assert not pygame.display.get_init()
 """
     env = {"SDL_VIDEODRIVER": "dummy", "DISPLAY": ":0", "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
     subprocess.run([sys.executable, "-c", code], env=env, cwd=Path(__file__).parents[2], check=True)

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from nsde_policy.data.collection import Collection
+from nsde_policy.viewer.messages import SetControl
 from nsde_policy.viewer.play_app import PlayApp
 from nsde_policy.viewer.policy_runner import PolicyRunner
 from nsde_policy.viewer.record_app import RecordApp, make_provenance
 from tests.helpers.browser import DESKTOP, PHONE, MonitoredPage, chromium, open_page, wait_until
-from tests.helpers.viewer_servers import SEED, RunningViewer, load_two_methods, run_viewer
+from tests.helpers.viewer_servers import SEED, RunningViewer, load_two_methods, run_events, run_viewer
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -46,6 +47,17 @@ def page(browser: "Browser", viewer: RunningViewer) -> "Iterator[Page]":
     context.close()
     assert not seen.errors
     assert all(url.startswith((viewer.url, viewer.url.replace("http", "ws"))) for url in seen.requests)
+
+
+def play_until_covered(methods: list[PolicyRunner], coverage: float) -> PlayApp:
+    """Play in this thread, as fast as possible, until the block covers so much of the goal."""
+    app = PlayApp(methods, seed=SEED, plan_timeout_s=10)
+    run_events(app, SetControl("speed", 4))
+    for _ in range(300):
+        run_events(app, 1)
+        if app.state()["coverage"][0][-1] > coverage:
+            return app
+    pytest.fail(f"the policy did not reach a coverage of {coverage}")
 
 
 def open_viewer(seen: MonitoredPage, viewer: RunningViewer) -> None:
@@ -141,14 +153,19 @@ def test_agent_is_drawn_where_the_frame_says(page: "Page"):
     )
 
 
-def test_policy_recovers_after_the_block_is_dragged_away(page: "Page"):
-    slide(page, "speed", 4)
-    wait_until(page, "viewer.frame.panels[0].solved", 240)
-    assert "solved in" in page.locator(".score span").inner_text()
-    x, y = block_point(page)
-    drag(page, (x, y), (x + 100, y - 70))
-    wait_until(page, "viewer.frame.panels[0].coverage < 0.6")
-    wait_until(page, "viewer.frame.panels[0].coverage > 0.8", 300)
+def test_policy_recovers_after_the_block_is_dragged_away(browser: "Browser", methods: list[PolicyRunner]):
+    seen = open_page(browser.new_context(viewport=DESKTOP))
+    with run_viewer(play_until_covered(methods, 0.9)) as viewer_server:
+        open_viewer(seen, viewer_server)
+        page = seen.page
+        wait_until(page, "viewer.frame.panels[0].solved")
+        assert "solved in" in page.locator(".score span").inner_text()
+        x, y = block_point(page)
+        drag(page, (x, y), (x + 100, y - 70))
+        wait_until(page, "viewer.frame.panels[0].coverage < 0.6")
+        wait_until(page, "viewer.frame.panels[0].coverage > 0.8", 300)
+        page.context.close()
+    assert not seen.errors
 
 
 def test_agent_can_be_dragged(page: "Page"):
@@ -310,16 +327,18 @@ def test_page_waits_while_the_server_is_full(browser: "Browser", methods: list[P
 
 
 def test_solve_time_is_the_same_for_a_client_that_joins_later(
-    browser: "Browser", viewer: RunningViewer, page: "Page"
+    browser: "Browser", methods: list[PolicyRunner]
 ):
-    slide(page, "speed", 4)
-    wait_until(page, "viewer.frame.panels[0].solved", 240)
-    later = open_page(browser.new_context(viewport=DESKTOP))
-    open_viewer(later, viewer)
-    words = later.page.locator(".score span").inner_text()
-    assert words.startswith("solved in")
-    assert words == page.locator(".score span").inner_text()
-    later.page.context.close()
+    with run_viewer(play_until_covered(methods, 0.9)) as viewer_server:
+        first, later = (open_page(browser.new_context(viewport=DESKTOP)) for _ in range(2))
+        open_viewer(first, viewer_server)
+        wait_until(first.page, "viewer.frame.panels[0].solved")
+        open_viewer(later, viewer_server)
+        words = later.page.locator(".score span").inner_text()
+        assert words.startswith("solved in")
+        assert words == first.page.locator(".score span").inner_text()
+        for each in (first, later):
+            each.page.context.close()
 
 
 def test_a_recording_survives_keys_and_seed_input(browser: "Browser", tmp_path: Path):

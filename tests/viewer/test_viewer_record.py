@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -213,15 +212,14 @@ def test_kept_episodes_survive_a_kill_while_recording(tmp_path: Path):
     assert len(load_demonstrations(store).episode_ends) == 2
 
 
-def lead(page: "Page", seconds: float) -> None:
-    """Bring the pointer to the agent, then push the block as the example does."""
+def lead(page: "Page", periods: int) -> None:
+    """Bring the pointer to the agent, then push the block as the example does, for some control periods."""
     seen = "viewer.frame.panels[0].trail.at(-1).slice(0, 2).join()"
     drawn = f"viewer.panels[0].pose.slice(0, 2).join() === {seen}"
     wait_until(page, f"viewer.frame.epoch === viewer.state.epoch && {drawn}")
     page.mouse.move(*to_screen(page, *page.evaluate("viewer.panels[0].pose.slice(0, 2)")))
     wait_until(page, "viewer.state.phase === 'recording'")
-    ends = time.monotonic() + seconds
-    while time.monotonic() < ends and page.evaluate("viewer.state.phase") == "recording":
+    while page.evaluate(f"viewer.state.phase === 'recording' && !(viewer.frame?.last >= {periods})"):
         target = pusher(np.array(page.evaluate("viewer.panels[0].pose")))
         page.mouse.move(*to_screen(page, *np.clip(target, 2, 510)))
         page.wait_for_timeout(60)
@@ -240,17 +238,17 @@ def test_recording_with_a_mouse_gives_a_store_that_trains(tmp_path: Path, capsys
         page.goto(viewer_server.url)
         wait_until(page, "viewer.frame && viewer.drawn > 3")
         assert page.locator("#keep").is_disabled()
-        lead(page, 4)
+        lead(page, 20)
         page.keyboard.press("Enter")
         wait_until(page, "viewer.state.kept === 1 && viewer.state.phase === 'ready' && viewer.frame")
         assert page.locator("#kept").inner_text() == "1"
-        lead(page, 1)
+        lead(page, 3)
         page.keyboard.press("Backspace")
         wait_until(page, "viewer.state.kept === 1 && viewer.state.phase === 'ready' && viewer.frame")
-        lead(page, 3)
+        lead(page, 12)
         page.click("#keep")
         wait_until(page, "viewer.state.kept === 2 && viewer.state.phase === 'ready' && viewer.frame")
-        lead(page, 1)
+        lead(page, 3)
         page.click("#keep")
         wait_until(page, "viewer.state.kept === 3")
         page.keyboard.press("u")

@@ -432,8 +432,11 @@ sys.exit(main(["play", "--port", "0", "--json"]))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("chunks", ["range(1)", "itertools.count()"], ids=["long", "endless"])
+@pytest.mark.parametrize(
+    ("chunks", "number"),
+    [("range(1)", signal.SIGTERM), ("itertools.count()", signal.SIGINT)],
+    ids=["long", "endless"],
+)
 def test_command_exits_0_on_a_signal_during_a_plan(chunks: str, number: signal.Signals):
     process = subprocess.Popen(
         [sys.executable, "-c", LONG_PLANS.replace("CHUNKS", chunks)],
