@@ -32,7 +32,16 @@ class Estimate:
     n: int
 
     def __str__(self) -> str:
-        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+        return self.format()
+
+    def format(self, *, signs: bool = False) -> str:
+        """Format value and interval with about four digits, with all signs if asked for."""
+        largest = max(abs(self.low), abs(self.value), abs(self.high))
+        decimals = 3 if largest < 10 else 2 if largest < 100 else 1
+        value, low, high = (
+            f"{x:{'+' if signs else ''}.{decimals}f}" for x in (self.value, self.low, self.high)
+        )
+        return f"{value} [{low}, {high}]".replace("-", "−")
 
 
 def proportion(successes: int, n: int) -> Estimate:

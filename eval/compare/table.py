@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from nsde_policy.eval.compare.result import ACTIONS, Comparison, Row
-from nsde_policy.eval.statistics import Estimate
+from nsde_policy.eval.statistics import MIN_PAIRS, Estimate
 
 EMPTY_CELL = "–"
 AXIS_TITLES = {
@@ -44,7 +44,7 @@ def _format_main_table(comparison: Comparison, reference: Row) -> str:
         cells = [f"**{row.label}**" if row is reference else row.label]
         cells += [str(values[i]) for values in varied.values()]
         cells += [*format_costs(row), *(str(getattr(row, column)) for column in shown), str(row.episodes)]
-        cells += [", ".join(f"{value:.3f}" for value in row.means_by_seed(deciding).values())]
+        cells += [", ".join(map(format_mean, row.means_by_seed(deciding).values()))]
         lines.append([*cells, *_format_differences(row, reference, comparison.columns)])
     return f"{format_markdown(head, lines)}\n\n{_explain(rows, reference, deciding)}"
 
@@ -68,7 +68,8 @@ def _explain(rows: Sequence[Row], reference: Row, deciding: str) -> str:
     shared = f"{demos.pop()} demonstrations, " if len(demos) == 1 else ""
     shared += f"T_a = {chunks.pop()}, " if len(chunks) == 1 else ""
     pooled = "Trainings from several seeds are averaged start by start before differences are taken. "
-    means, test = "bootstrap of the mean", "Ahead: the interval of the difference excludes 0."
+    means = "bootstrap of the mean"
+    test = f"Ahead: the interval of the difference excludes 0, on at least {MIN_PAIRS} starts."
     if deciding == "success":
         means += ", Wilson's for success"
         test = (
@@ -104,7 +105,7 @@ def _format_sweep_table(comparison: Comparison, axis: str) -> str:
 def _format_short(row: Row, columns: Sequence[str]) -> str:
     """Format the means of a row, with the interval of the one that decides."""
     *others, deciding = (getattr(row, column) for column in columns)
-    return " / ".join([*(f"{each.value:.3f}" for each in others), str(deciding)])
+    return " / ".join([*(format_mean(each.value) for each in others), str(deciding)])
 
 
 def _format_other_table(comparison: Comparison) -> str:
@@ -130,7 +131,12 @@ def format_markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 def format_difference(difference: Estimate) -> str:
     """Format a difference with its interval, with signs on all three numbers."""
-    return f"{difference.value:+.3f} [{difference.low:+.3f}, {difference.high:+.3f}]".replace("-", "−")
+    return difference.format(signs=True)
+
+
+def format_mean(value: float) -> str:
+    """Format a mean without an interval, with as many digits as an estimate has."""
+    return Estimate(value, value, value, 1).format().split(" ")[0]
 
 
 def format_p_value(p: float) -> str:

@@ -8,12 +8,12 @@ from pathlib import Path
 from tqdm import tqdm
 
 from nsde_policy.assets import SHIPPED, SHIPPED_POLICY
-from nsde_policy.errors import ComparisonError
+from nsde_policy.errors import ComparisonError, EnvError
 from nsde_policy.eval.compare.entries import Entry, Episodes
 from nsde_policy.eval.compare.result import Comparison, merge_comparisons, read_comparison
 from nsde_policy.eval.compare.run import EntryCache, Job, compare_runs, load_records
 from nsde_policy.eval.render.frames import RenderedEpisode
-from nsde_policy.eval.render.video import choose_video_seeds, encode_video
+from nsde_policy.eval.render.video import check_render, choose_video_seeds, encode_video
 from nsde_policy.eval.report.replays import Replays
 from nsde_policy.eval.rollout import Player, RolloutConfig, one_thread
 from nsde_policy.files import replace_file
@@ -146,7 +146,10 @@ def _make_videos(run: Path, entry: Entry, task: Task, each: int) -> tuple[tuple[
         return (), ""
     player, videos = Player(run, RolloutConfig(task)), []
     if not task.can_draw:
-        return (), "no videos, because its environment has no pictures (render mode rgb_array)"
+        try:
+            check_render(player)
+        except EnvError:
+            return (), "no videos, because its environment draws no pictures (render mode rgb_array)"
     with one_thread():
         for seed in tqdm(seeds, f"videos of {run.name}", unit="video", leave=False, disable=None):
             episode = RenderedEpisode.play(player, seed)

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 from nsde_policy import __version__
 from nsde_policy.eval.compare.result import Comparison, Row
+from nsde_policy.eval.compare.table import format_mean
 from nsde_policy.eval.report import tables
 from nsde_policy.eval.report.collect import ReportRun
-from nsde_policy.eval.statistics import NO_DIFFERENCE, Estimate
+from nsde_policy.eval.statistics import MIN_PAIRS, NO_DIFFERENCE, Estimate
 from nsde_policy.run_directory import find_versions
 from nsde_policy.tasks import Task
 
@@ -24,7 +25,7 @@ SCENE_SCRIPTS = ("replays.js", "explorer.js")
 TEST_NOTES = {
     "success": "Won : lost: starts on which only this policy, or only the reference, succeeded. Ahead: the "
     "interval excludes 0 and McNemar's exact p < 0.05.",
-    "score": "Ahead: the interval excludes 0.",
+    "score": f"Ahead: the interval excludes 0, on at least {MIN_PAIRS} starts.",
 }
 """How the verdict is reached, by the column that decides."""
 EPISODE_LINKS = '<a href="#explorer">Episodes</a><a href="#sheets">Contact sheets</a>'
@@ -71,7 +72,7 @@ def format_page(
         differences=tables.format_difference_table(comparison, base)
         or "<p>One policy: nothing to compare it with.</p>",
         test_note=escape(TEST_NOTES[comparison.columns[-1]]),
-        videos=_format_videos(shown),
+        videos=_format_videos(shown, comparison.score_word),
         logs=escape(f"No training log for {_join_names(unlogged)}." if unlogged else ""),
         settings=_format_settings(shown),
         left_out=f'<p class="note">{hidden} more were played under other settings or disturbances, which '
@@ -114,7 +115,7 @@ def _format_summary(comparison: Comparison, reference: Row) -> str:
         value, low, high = (f"{100 * number:.1f} %" for number in numbers)
         text += f"succeeds in {value} of its episodes (95 % interval {low} to {high})"
     else:
-        value, low, high = (f"{number:.4g}".replace("-", "−") for number in numbers)
+        value, low, high = map(format_mean, numbers)
         text += f"has a {escape(comparison.score_title)} of {value} (95 % interval {low} to {high})"
     ranks: dict[str, list[str]] = {}
     for row in rows:
@@ -134,13 +135,13 @@ def _join_names(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
 
 
-def _format_videos(shown: Sequence[ShownRun]) -> str:
+def _format_videos(shown: Sequence[ShownRun], score_word: str) -> str:
     figures = []
     for number, label, run in shown:
         for video in run.videos:
             source = base64.b64encode(video.mp4).decode()
             outcome = {
-                None: f"{video.score:.4g}".replace("-", "−"),
+                None: escape(f"{score_word} {format_mean(video.score)}"),
                 True: '<b class="good">✓ success</b>',
                 False: '<b class="bad">✕ failure</b>',
             }[video.success]

@@ -32,7 +32,7 @@ def format_score_table(comparison: Comparison, reference: Row) -> str:
     lines = []
     for number, row in enumerate(rows):
         note = "reference" if row is reference else rank_row(row, reference, deciding)
-        by_seed = ", ".join(f"{value:.3f}" for value in row.means_by_seed(deciding).values())
+        by_seed = ", ".join(map(table.format_mean, row.means_by_seed(deciding).values()))
         scores = [_format_score(getattr(row, column), *ranges[column], number) for column in shown]
         if len(row.entries) > 1:
             scores[0] += f"<small>by training seed: {by_seed}</small>"
@@ -129,7 +129,8 @@ def rank_row(row: Row, reference: Row, column: str) -> str:
 
 
 def _format_score(score: Estimate, low: float, high: float, number: int) -> str:
-    text = f"<b>{score.value:.3f}</b> <span class=interval>[{score.low:.3f}, {score.high:.3f}]</span>"
+    value, interval = str(score).split(" ", 1)
+    text = f"<b>{value}</b> <span class=interval>{interval}</span>"
     return f"{text}{_draw_interval(score, low, high, number)}"
 
 
