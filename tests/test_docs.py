@@ -150,11 +150,15 @@ def test_readme_is_short_and_names_the_paper():
 
 def test_snippets_on_demonstrations_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    load, write, collect = code_blocks(ROOT / "docs/demonstrations.md", "python")
+    load, write, expert, collect = code_blocks(ROOT / "docs/demonstrations.md", "python")
     exec(write, {})
     exec(load.replace("angles=(4,)", "angles=(2,)"), {})
     exec(collect.replace("my_demos", "collected"), {})
     assert len(load_demonstrations("my_demos.zarr", rate_hz=10)) == 1
+    (tmp_path / "my_expert.py").write_text(expert)
+    played = ["--env", "Pendulum-v1", "--policy", "my_expert:SwingUp", "--episodes", "1", "--workers", "1"]
+    assert main(["collect", "--out", "swing.zarr", *played]) == 0
+    assert len(load_demonstrations("swing.zarr").act) == 200
 
 
 def test_snippets_on_uncertainty_run():

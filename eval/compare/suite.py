@@ -6,7 +6,7 @@ from pathlib import Path
 
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunRecord
-from nsde_policy.tasks import SuiteMember, Task, get_task_of_run
+from nsde_policy.tasks import SuiteMember, Task, find_task, get_task_of_run
 from nsde_policy.training.progress import train
 
 
@@ -21,6 +21,8 @@ def train_suite(
     task: Task, out: Path, *, preset: str, seeds: range, demos: Path | None, device: str
 ) -> Iterator[tuple[SuiteMember, Path]]:
     """Train the members into OUT/METHOD-PRESET-SEED; skip finished trainings, resume interrupted ones."""
+    found = find_task(demos)
+    env_kwargs = dict(found.env_kwargs) if found.name == task.name else {}
     for member in list_members(task, preset):
         for seed in seeds:
             run = train(
@@ -28,6 +30,7 @@ def train_suite(
                 task.preset(member.preset, member.method),
                 out / f"{member.method}-{member.preset}-{seed}",
                 task=task.name,
+                env_kwargs=env_kwargs,
                 seed=seed,
                 device=device,
                 resume=True,
