@@ -157,7 +157,7 @@ def test_snippets_on_demonstrations_run(tmp_path, monkeypatch):
     assert len(load_demonstrations("my_demos.zarr", rate_hz=10)) == 1
     (tmp_path / "my_expert.py").write_text(expert)
     played = ["--env", "Pendulum-v1", "--policy", "my_expert:SwingUp", "--episodes", "1", "--workers", "1"]
-    assert main(["collect", "--out", "swing.zarr", *played]) == 0
+    assert cli.main(["collect", "--out", "swing.zarr", *played]) == 0
     assert len(load_demonstrations("swing.zarr").act) == 200
 
 
