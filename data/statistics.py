@@ -1,0 +1,162 @@
+"""Statistics of demonstrations that settings are chosen by: sizes, still frames, predictability and forks.
+
+Predictability and forks come from nearest neighbours: frames of other episodes that look most like a frame
+show how the demonstrators went on from there. If neighbours go on alike, the demonstrations are predictable;
+if they split into two groups, they fork.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from nsde_policy.data.types import Demonstrations
+
+NEIGHBOURS = 16
+"""Episodes compared with a frame, each by its most similar frame."""
+QUERIES, CANDIDATES = 1_000, 20_000
+"""Most frames that are compared, and most frames they are compared with."""
+LOOKAHEAD = 8
+"""Frames are compared by their change over one part of this many of a median episode."""
+STILL = 1e-3
+"""Largest change of a still frame, in standard deviations of the changes of each column."""
+GROUP_SHARE = 0.9
+"""Share of the neighbours' variance that two groups explain at a fork; of a normal distribution, two halves
+explain 0.64."""
+GROUP_SIZE = 3
+"""Fewest neighbours of a group."""
+LEAST_SPREAD = 0.05
+"""Smallest variance of the neighbours at a fork, as a share of the variance over all frames."""
+
+
+@dataclass(frozen=True)
+class DemoStatistics:
+    """What settings are chosen by."""
+
+    episodes: int
+    frames: int
+    obs_dim: int
+    act_dim: int
+    rate_hz: float | None
+    """Frames per second; None if unknown."""
+    median_length: int
+    """Frames of a median episode."""
+    still_share: float
+    """Share of the frames after which neither observation nor action changes."""
+    unexplained_share: float
+    """Share of the variance of future changes that the nearest neighbours do not predict: near 0 for a
+    deterministic demonstrator, near 1 if similar frames say nothing about what follows."""
+    fork_share: float
+    """Share of the frames whose nearest neighbours go on in two separate ways."""
+
+    @property
+    def dim(self) -> int:
+        """Dimensions of a state: observation and action."""
+        return self.obs_dim + self.act_dim
+
+
+def measure_statistics(demos: Demonstrations, *, seed: int = 0) -> DemoStatistics:
+    """Measure the statistics of demonstrations; `seed` selects the frames that are compared."""
+    states = _scale_states(demos)
+    unexplained, forks = _compare_neighbours(demos, states, np.random.default_rng(seed))
+    return DemoStatistics(
+        episodes=len(demos),
+        frames=len(demos.obs),
+        obs_dim=demos.obs.shape[1],
+        act_dim=demos.act.shape[1],
+        rate_hz=demos.rate_hz,
+        median_length=int(np.median(demos.lengths)),
+        still_share=measure_still_share(demos),
+        unexplained_share=unexplained,
+        fork_share=forks,
+    )
+
+
+def measure_still_share(demos: Demonstrations) -> float:
+    """Measure the share of frames after which neither observation nor action changes."""
+    within = np.ones(len(demos.obs) - 1, bool)
+    within[demos.episode_ends[:-1] - 1] = False
+    still = np.ones(int(within.sum()), bool)
+    for values in (demos.obs, demos.act):
+        change = np.diff(values.astype(np.float64), axis=0)[within]
+        still &= (np.abs(change) <= STILL * change.std(axis=0)).all(axis=1)
+    return float(still.mean())
+
+
+def _scale_states(demos: Demonstrations) -> np.ndarray:
+    """Return observations and the actions before them, each column with unit variance, (frames, columns).
+
+    Angles become sine and cosine; columns that never change are left out.
+    """
+    previous = np.roll(demos.act, 1, axis=0)
+    previous[demos.starts] = demos.act[demos.starts]
+    columns = []
+    for values, angles in ((demos.obs, demos.angles), (previous, demos.act_angles)):
+        turned = values[:, list(angles)].astype(np.float64)
+        straight = np.delete(values, list(angles), axis=1).astype(np.float64)
+        columns += [straight / np.maximum(straight.std(axis=0), 1e-300), np.sin(turned), np.cos(turned)]
+    states = np.concatenate(columns, axis=1)
+    return states[:, states.std(axis=0) > 1e-9]
+
+
+def _compare_neighbours(
+    demos: Demonstrations, states: np.ndarray, rng: np.random.Generator
+) -> tuple[float, float]:
+    """Return the unexplained share and the share of forks."""
+    ahead = max(int(np.median(demos.lengths)) // LOOKAHEAD, 1)
+    frames = np.arange(len(states))
+    episode = np.searchsorted(demos.episode_ends, frames, side="right")
+    usable = frames[frames + ahead < demos.episode_ends[episode]]
+    k = min(NEIGHBOURS, len(demos) - 1)
+    if k < 2 * GROUP_SIZE or not len(usable) or not states.shape[1]:
+        return 1.0, 0.0  # too few episodes to compare: nothing is known
+    queries, candidates = (
+        np.sort(rng.choice(usable, min(count, len(usable)), replace=False)) for count in (QUERIES, CANDIDATES)
+    )
+    change = states[usable + ahead] - states[usable]
+    variance = change.var(axis=0).sum()
+    near = _find_neighbours(states, episode, queries, candidates, k)
+    if not variance or not len(near):
+        return 1.0, 0.0
+    known = near[:, 0] >= 0
+    queries, near = queries[known], near[known]
+    futures = states[near + ahead] - states[near]
+    error = states[queries + ahead] - states[queries] - futures.mean(axis=1)
+    unexplained = (error**2).sum(axis=1).mean() / (1 + 1 / k) / variance
+    return float(min(unexplained, 1.0)), float(_find_forks(futures, variance).mean())
+
+
+def _find_neighbours(
+    states: np.ndarray, episode: np.ndarray, queries: np.ndarray, candidates: np.ndarray, k: int
+) -> np.ndarray:
+    """Return the most similar frame of each of the k most similar other episodes, (queries, k); −1 if fewer."""
+    known, first = np.unique(episode[candidates], return_index=True)
+    ends = np.append(first[1:], len(candidates))
+    distance = np.full((len(queries), len(known)), np.inf)
+    nearest = np.full((len(queries), len(known)), -1)
+    for row, (number, start, end) in enumerate(zip(known, first, ends, strict=True)):
+        block = candidates[start:end]
+        gap = ((states[queries] ** 2).sum(axis=1)[:, None] + (states[block] ** 2).sum(axis=1)) - 2 * (
+            states[queries] @ states[block].T
+        )
+        best = gap.argmin(axis=1)
+        other = episode[queries] != number
+        distance[other, row] = gap[np.arange(len(queries)), best][other]
+        nearest[:, row] = block[best]
+    if len(known) <= k:
+        return np.empty((0, k), np.int64)
+    chosen = np.argpartition(distance, k - 1, axis=1)[:, :k]
+    return np.take_along_axis(nearest, chosen, axis=1)
+
+
+def _find_forks(futures: np.ndarray, variance: float) -> np.ndarray:
+    """Return whether futures (queries, k, columns) split into two groups along their widest direction."""
+    k = futures.shape[1]
+    centred = futures - futures.mean(axis=1, keepdims=True)
+    widths, directions = np.linalg.eigh(np.einsum("qka,qja->qkj", centred, centred))
+    position = np.sort(directions[:, :, -1] * np.sqrt(np.maximum(widths[:, -1:], 0)), axis=1)
+    explained = np.zeros(len(futures))
+    for size in range(GROUP_SIZE, k - GROUP_SIZE + 1):
+        means = position[:, :size].mean(axis=1), position[:, size:].mean(axis=1)
+        explained = np.maximum(explained, size * means[0] ** 2 + (k - size) * means[1] ** 2)
+    wide = widths[:, -1] > LEAST_SPREAD * k * variance
+    return wide & (explained > GROUP_SHARE * widths[:, -1])
