@@ -10,14 +10,13 @@ import argparse
 import json
 import multiprocessing
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from nsde_policy.data import Episode
 from nsde_policy.data.zarr_store.writer import DemoWriter
-from nsde_policy.tasks.base import Outcome, Task
 
 SEED_START = 200_000
 VARIANTS = {
@@ -33,35 +32,11 @@ SAMPLINGS = {
 """Diffusion, alpha and chunk that a variant is played with."""
 
 
-@dataclass(frozen=True)
-class PlayedTask(Task):
-    """An environment whose success is that of any step."""
-
-    env: str = ""
-    name = "played"
-
-    @property
-    def env_id(self):
-        return self.env
-
-    def make_env(self, **kwargs):
-        import gymnasium as gym
-
-        if self.env.startswith("Adroit"):
-            import gymnasium_robotics
-
-            gym.register_envs(gymnasium_robotics)
-        return gym.make(self.env, **kwargs)
-
-    def outcome(self, rewards, infos):
-        return Outcome(any(bool(info.get("success", False)) for info in infos), float(sum(rewards)))
-
-
 TASKS = {
-    "door": ("adroit_door_expert.zarr", "AdroitHandDoor-v1"),
-    "hammer": ("adroit_hammer_expert.zarr", "AdroitHandHammer-v1"),
-    "relocate": ("adroit_relocate_expert.zarr", "AdroitHandRelocate-v1"),
-    "pen": ("adroit_pen_expert.zarr", "AdroitHandPen-v1"),
+    "door": ("adroit_door_expert.zarr", "gymnasium_robotics:AdroitHandDoor-v1"),
+    "hammer": ("adroit_hammer_expert.zarr", "gymnasium_robotics:AdroitHandHammer-v1"),
+    "relocate": ("adroit_relocate_expert.zarr", "gymnasium_robotics:AdroitHandRelocate-v1"),
+    "pen": ("adroit_pen_expert.zarr", "gymnasium_robotics:AdroitHandPen-v1"),
     "mountain car": ("mountain_car.zarr", "MountainCarContinuous-v0"),
     "pendulum": ("pendulum.zarr", "Pendulum-v1"),
 }
@@ -129,12 +104,12 @@ def run_job(job):
     rows = []
     for diffusion, alpha, chunk in SAMPLINGS.get(variant, [(0.0, 1.0, 8)]):
         sampling = replace(config.model.sampling, diffusion=diffusion, alpha=alpha)
-        pool = RolloutPool(path, RolloutConfig(PlayedTask(env), {}, chunk, sampling))
+        pool = RolloutPool(path, RolloutConfig(get_task(env), {}, chunk, sampling))
         results = list(pool.evaluate(range(SEED_START, SEED_START + episodes)))
         rows.append(
             {
                 "task": task, "variant": variant, "diffusion": diffusion, "alpha": alpha, "chunk": chunk,
-                "success": float(np.mean([r.success for r in results])),
+                "success": float(np.mean([bool(r.success) for r in results])),
                 "return": float(np.mean([r.score for r in results])), "train_s": round(trained, 1), "steps": steps,
             }
         )
