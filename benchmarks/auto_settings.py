@@ -90,10 +90,14 @@ def run_job(job):
     changes = dict(VARIANTS[variant])
     config = get_task("none").preset("fast")
     model = config.model
-    network = replace(model.network, **{key: changes.pop(key) for key in ("width", "dropout", "depth") if key in changes})
+    network = replace(
+        model.network, **{key: changes.pop(key) for key in ("width", "dropout", "depth") if key in changes}
+    )
     steps = steps * changes.pop("steps", 1)
     config = replace(
-        config, model=replace(model, network=network, **changes), train=replace(config.train, steps=steps, log_every=500),
+        config,
+        model=replace(model, network=network, **changes),
+        train=replace(config.train, steps=steps, log_every=500),
         demos=replace(config.demos, final_action_weight=1.0),
     )
     path = out / f"{task}-{variant}".replace(" ", "_")
@@ -108,9 +112,15 @@ def run_job(job):
         results = list(pool.evaluate(range(SEED_START, SEED_START + episodes)))
         rows.append(
             {
-                "task": task, "variant": variant, "diffusion": diffusion, "alpha": alpha, "chunk": chunk,
+                "task": task,
+                "variant": variant,
+                "diffusion": diffusion,
+                "alpha": alpha,
+                "chunk": chunk,
                 "success": float(np.mean([bool(r.success) for r in results])),
-                "return": float(np.mean([r.score for r in results])), "train_s": round(trained, 1), "steps": steps,
+                "return": float(np.mean([r.score for r in results])),
+                "train_s": round(trained, 1),
+                "steps": steps,
             }
         )
     return rows
@@ -133,7 +143,8 @@ def main():
             print(name, "demonstrator's return", demonstrate(args.demos / store, env, expert), flush=True)
     jobs = [
         (task, variant, args.demos, args.out / "runs", args.steps, args.episodes)
-        for variant in VARIANTS for task in args.tasks
+        for variant in VARIANTS
+        for task in args.tasks
     ]
     started, rows = time.monotonic(), []
     with multiprocessing.get_context("spawn").Pool(args.processes) as pool:

@@ -8,7 +8,7 @@ Entry points of other packages belong to the group `nsde_policy.methods`.
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nsde_policy.config import ModelConfig, Preset
@@ -16,6 +16,7 @@ from nsde_policy.errors import ConfigError
 from nsde_policy.registry import Registry
 
 if TYPE_CHECKING:
+    from nsde_policy.data.statistics import DemoStatistics
     from nsde_policy.methods.base import PolicyModel
 
 Model = TypeVar("Model", bound="type[PolicyModel[Any]]")
@@ -34,6 +35,17 @@ class Method:
     """Settings by name; `default` and `fast` at least."""
     model: "type[PolicyModel[Any]] | str"
     """Class of its model, or `module:class` to import it on first use."""
+    adapt: "Callable[[DemoStatistics], Preset] | None" = None
+    """Chooses the preset `auto` from the demonstrations; by default it is `default` with another chunk."""
+
+    def auto_preset(self, statistics: "DemoStatistics") -> Preset:
+        """Return the preset `auto`, for tasks without tuned settings, by the statistics of demonstrations."""
+        if self.adapt is not None:
+            return self.adapt(statistics)
+        from nsde_policy.data.statistics import choose_chunk
+
+        preset, chunk = self.presets["default"], choose_chunk(statistics)
+        return replace(preset, chunk=min(chunk, preset.model.longest_chunk or chunk))
 
     def model_class(self) -> "type[PolicyModel[Any]]":
         """Return the class of its model, importing its module if necessary."""
@@ -48,7 +60,12 @@ METHODS: Registry[Method] = Registry("method", "nsde_policy.methods")
 
 
 def register_method(
-    name: str, *, title: str, config: type[ModelConfig], presets: Mapping[str, Preset]
+    name: str,
+    *,
+    title: str,
+    config: type[ModelConfig],
+    presets: Mapping[str, Preset],
+    adapt: "Callable[[DemoStatistics], Preset] | None" = None,
 ) -> Callable[[Model], Model]:
     """Register a method; decorates the class of its model.
 
@@ -56,11 +73,12 @@ def register_method(
         name: Name on the command line and in run directories.
         title: Name in tables and plots.
         config: Class of its settings, a `ModelConfig`.
-        presets: Settings by name; `default` is what `train` uses.
+        presets: Settings by name; `default` and `fast` at least.
+        adapt: Chooses the preset `auto` from the statistics of demonstrations.
     """
 
     def register(model: Model) -> Model:
-        add_method(Method(name, title, config, presets, model))
+        add_method(Method(name, title, config, presets, model, adapt))
         return model
 
     return register

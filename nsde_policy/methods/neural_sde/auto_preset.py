@@ -1,0 +1,48 @@
+"""Settings of the Neural SDE by the statistics of demonstrations.
+
+The rules were chosen on Adroit's door, hammer, relocate and pen, MountainCarContinuous and Pendulum with
+`benchmarks/auto_settings.py` (seeds 200000 and up).
+"""
+
+from typing import TYPE_CHECKING
+
+from nsde_policy.config import NetworkConfig, Preset, TrainConfig
+from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
+
+if TYPE_CHECKING:
+    from nsde_policy.data.statistics import DemoStatistics
+
+BATCH = 256
+PASSES = 400
+"""Passes over the demonstrations, within the bounds below."""
+FEWEST_STEPS, MOST_STEPS = 3_000, 40_000
+WIDTHS = ((32, 256), (128, 512))
+"""Largest number of dimensions and the width of the networks; wider states get 1024."""
+
+
+def adapt_to_demos(statistics: "DemoStatistics") -> Preset:
+    """Choose settings.
+
+    - Sampling: predictable demonstrations need no noise, which only costs success; forks need all of it, and
+      less pull to their mean; half of it is a compromise for the others.
+    - Dropout helps against the noise of human demonstrations; where they are predictable, or fork, it blurs
+      what the policy has to tell apart.
+    - Blur: small states that are visited densely need less of it.
+    """
+    from nsde_policy.data.statistics import choose_chunk
+
+    small = statistics.dim <= 10 and statistics.unexplained_share < 0.3
+    sampling = SamplingConfig(alpha=1.0, diffusion=0.5)
+    if statistics.is_predictable:
+        sampling = SamplingConfig(alpha=1.0, diffusion=0.0)
+    elif statistics.has_forks:
+        sampling = SamplingConfig(alpha=0.5, diffusion=1.0)
+    plain = statistics.is_predictable or statistics.has_forks
+    width = next((width for dims, width in WIDTHS if statistics.dim <= dims), 1024)
+    model = NeuralSDEConfig(
+        noise=0.3 if small else 0.7,
+        network=NetworkConfig(width=width, dropout=0.0 if plain else 0.1),
+        sampling=sampling,
+    )
+    steps = min(max(100 * round(PASSES * statistics.frames / BATCH / 100), FEWEST_STEPS), MOST_STEPS)
+    return Preset(model, TrainConfig(steps=steps, batch_size=BATCH), chunk=choose_chunk(statistics))

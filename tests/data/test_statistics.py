@@ -1,0 +1,93 @@
+"""Tests for data/statistics.py: demonstrations whose predictability, forks and still frames are known."""
+
+import numpy as np
+import pytest
+
+from nsde_policy.data import Demonstrations, Episode
+from nsde_policy.data.statistics import measure_statistics, measure_still_share
+
+
+def make_demos(make_path, episodes=40, length=60, **fields):
+    """Record paths of a position-controlled point: each action is the next position."""
+    rng = np.random.default_rng(0)
+    paths = [make_path(np.linspace(0, 1, length), i, rng).astype(np.float32) for i in range(episodes)]
+    return Demonstrations.from_episodes([Episode(path[:-1], path[1:]) for path in paths], **fields)
+
+
+def circle(t, i, rng):
+    return np.stack([np.cos(4 * t + i), np.sin(4 * t + i)], axis=1)
+
+
+def fork(t, i, rng):
+    side = 1 if i % 2 else -1
+    return np.stack([t, side * np.maximum(t - 0.5, 0)], axis=1) + rng.normal(0, 1e-3, (len(t), 2))
+
+
+def walk(t, i, rng):
+    return rng.normal(size=(len(t), 2)).cumsum(axis=0)
+
+
+def test_deterministic_demonstrator_is_predictable_without_forks():
+    found = measure_statistics(make_demos(circle))
+    assert found.unexplained_share < 0.05
+    assert found.fork_share < 0.02
+    assert found.is_predictable
+    assert not found.has_forks
+
+
+def test_two_ways_from_one_place_are_forks():
+    found = measure_statistics(make_demos(fork))
+    assert found.has_forks
+    assert not found.is_predictable
+    assert found.fork_share == pytest.approx(7 / 52, abs=0.05)  # frames up to 1/8 of the path before the fork
+
+
+def test_random_walk_is_neither_predictable_nor_forked():
+    found = measure_statistics(make_demos(walk))
+    assert found.unexplained_share > 0.7
+    assert found.fork_share < 0.06
+    assert not found.is_predictable
+
+
+def test_shares_do_not_depend_on_units():
+    metres, millimetres = (
+        measure_statistics(make_demos(lambda t, i, rng, unit=unit: unit * fork(t, i, rng)))
+        for unit in (1.0, 1000.0)
+    )
+    assert metres.fork_share == millimetres.fork_share
+    assert metres.unexplained_share == pytest.approx(millimetres.unexplained_share, rel=1e-3)
+
+
+def test_angles_are_compared_on_the_circle():
+    def turn(t, i, rng):
+        return np.stack([4 * t + 0.1 * i + 2 * np.pi * rng.integers(-3, 4), np.sin(4 * t + 0.1 * i)], axis=1)
+
+    assert measure_statistics(make_demos(turn, angles=(0,), act_angles=(0,))).unexplained_share < 0.05
+    assert measure_statistics(make_demos(turn)).unexplained_share > 0.05
+
+
+def test_sizes_rate_and_median_length_are_those_of_the_store():
+    found = measure_statistics(make_demos(circle, rate_hz=30.0))
+    assert (found.episodes, found.frames, found.median_length) == (40, 40 * 59, 59)
+    assert (found.obs_dim, found.act_dim, found.dim, found.rate_hz) == (2, 2, 4, 30.0)
+
+
+def test_still_share_counts_frames_without_any_change():
+    obs = np.array([[0.0], [1.0], [1.0], [1.0], [2.0]] * 2, np.float32)
+    act = np.array([[1.0], [1.0], [1.0], [2.0], [2.0]] * 2, np.float32)
+    demos = Demonstrations(obs, act, np.array([5, 10]))
+    assert measure_still_share(demos) == pytest.approx(1 / 4)  # of four steps, one changes nothing
+
+
+def test_too_few_episodes_to_compare_say_nothing_about_predictability():
+    found = measure_statistics(make_demos(circle, episodes=3))
+    assert (found.unexplained_share, found.fork_share) == (1.0, 0.0)
+
+
+def test_constant_columns_are_ignored():
+    def constant(t, i, rng):
+        return np.concatenate([circle(t, i, rng), np.ones((len(t), 3))], axis=1)
+
+    assert measure_statistics(make_demos(constant)).unexplained_share == pytest.approx(
+        measure_statistics(make_demos(circle)).unexplained_share
+    )

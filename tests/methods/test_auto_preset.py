@@ -1,0 +1,57 @@
+"""Tests for the preset `auto`: rules by statistics of the demonstrations."""
+
+from dataclasses import replace
+
+import pytest
+
+from nsde_policy.data.statistics import DemoStatistics, choose_chunk
+from nsde_policy.methods.registry import METHODS, get_method
+
+SCRIPTED = DemoStatistics(
+    episodes=50, frames=10_000, obs_dim=39, act_dim=28, rate_hz=100.0, median_length=200,
+    still_share=0.0, unexplained_share=0.04, fork_share=0.02,
+)  # fmt: skip
+HUMAN = replace(SCRIPTED, unexplained_share=0.35, fork_share=0.04)
+FORKED = replace(SCRIPTED, unexplained_share=0.35, fork_share=0.1)
+
+
+@pytest.mark.parametrize(
+    ("statistics", "diffusion", "alpha", "dropout"),
+    [(SCRIPTED, 0.0, 1.0, 0.0), (HUMAN, 0.5, 1.0, 0.1), (FORKED, 1.0, 0.5, 0.0)],
+)
+def test_noise_follows_predictability_and_forks(statistics, diffusion, alpha, dropout):
+    model = get_method("neural_sde").auto_preset(statistics).model
+    assert (model.sampling.diffusion, model.sampling.alpha) == (diffusion, alpha)
+    assert model.network.dropout == dropout
+
+
+@pytest.mark.parametrize(("obs_dim", "width"), [(4, 256), (26, 512), (400, 1024)])
+def test_width_grows_with_the_state(obs_dim, width):
+    assert (
+        get_method("neural_sde").auto_preset(replace(SCRIPTED, obs_dim=obs_dim)).model.network.width == width
+    )
+
+
+@pytest.mark.parametrize(("frames", "steps"), [(100, 3_000), (10_000, 15_600), (1_000_000, 40_000)])
+def test_steps_grow_with_the_demonstrations_within_bounds(frames, steps):
+    assert get_method("neural_sde").auto_preset(replace(SCRIPTED, frames=frames)).train.steps == steps
+
+
+@pytest.mark.parametrize(
+    ("statistics", "rate", "chunk"),
+    [(SCRIPTED, 100.0, 5), (SCRIPTED, 20.0, 1), (SCRIPTED, None, 1), (SCRIPTED, 1000.0, 8),
+     (HUMAN, 10.0, 8), (HUMAN, 30.0, 16), (HUMAN, 1.0, 4), (HUMAN, None, 8)],
+)  # fmt: skip
+def test_chunk_is_a_time_within_bounds(statistics, rate, chunk):
+    assert choose_chunk(replace(statistics, rate_hz=rate)) == chunk
+
+
+def test_chunk_is_at_most_a_quarter_of_an_episode():
+    assert choose_chunk(replace(HUMAN, median_length=12)) == 3
+
+
+@pytest.mark.parametrize("method", METHODS.names())
+def test_every_method_has_the_preset(method):
+    preset = get_method(method).auto_preset(HUMAN)
+    longest = preset.model.longest_chunk
+    assert preset.chunk == (16 if longest is None else min(16, longest))
