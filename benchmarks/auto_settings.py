@@ -162,7 +162,8 @@ def main():
         pool.terminate()
     for row in sorted(rows, key=lambda r: (r["task"], r["variant"], r["chunk"], r["diffusion"])):
         print(
-            f"{row['task']:13}{row['variant']:11} diffusion {row['diffusion']:3} alpha {row['alpha']:3} chunk {row['chunk']:2} "
+            f"{row['task']:13}{row['variant']:11} diffusion {row['diffusion']:3} alpha {row['alpha']:3} "
+            f"chunk {row['chunk']:2} "
             f"success {row['success']:.2f} return {row['return']:9.1f} ({row['train_s']:.0f} s)"
         )
 

@@ -59,6 +59,15 @@ class DemoStatistics:
         """Dimensions of a state: observation and action."""
         return self.obs_dim + self.act_dim
 
+    def describe(self) -> str:
+        """Describe the demonstrations in one line."""
+        rate = "at an unknown rate" if self.rate_hz is None else f"at {self.rate_hz:g} Hz"
+        kind = "fork" if self.has_forks else "are predictable" if self.is_predictable else "vary like people"
+        return (
+            f"{self.frames} frames of {self.dim} dimensions {rate} that {kind} (similar frames leave "
+            f"{self.unexplained_share:.0%} of what follows unexplained, {self.fork_share:.0%} are forks)"
+        )
+
     @property
     def has_forks(self) -> bool:
         """Whether demonstrators go different ways from the same place."""

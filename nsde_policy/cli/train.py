@@ -1,29 +1,61 @@
 """`nsde-policy train`: fit a policy to demonstrations."""
 
 import argparse
+import functools
 import logging
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from nsde_policy.assets import SHIPPED_TASK
+from nsde_policy.assets import EMBEDDED_DEMOS, SHIPPED_TASK
 from nsde_policy.cli.options import DetectedTaskName, DeviceFlag, MethodName
-from nsde_policy.errors import ConfigError, NsdePolicyError
+from nsde_policy.errors import ConfigError, DemoError, NsdePolicyError
 from nsde_policy.methods.registry import METHODS
-from nsde_policy.run_config import RunConfig
+from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.tasks import TASKS, Task, find_task, get_task
+from nsde_policy.tasks.base import AUTO_PRESET
+
+if TYPE_CHECKING:
+    from nsde_policy.data.statistics import DemoStatistics
 
 logger = logging.getLogger(__name__)
 
 
-def resolve_preset(task: Task, preset: str | None, method: str) -> tuple[str, RunConfig]:
-    """Return the name and the settings of a preset, by default the task's."""
+def resolve_preset(
+    task: Task, preset: str | None, method: str, *, demos: Path | None, selection: Mapping[str, Any]
+) -> tuple[str, RunConfig]:
+    """Return the name and the settings of a preset, by default the task's.
+
+    Args:
+        task: Task of the demonstrations.
+        preset: Name, None for the task's own.
+        method: Name of the method.
+        demos: Demonstrations that `auto` measures; None for the embedded ones.
+        selection: Fields of `DemoConfig` that differ from those of the task.
+    """
     name = preset or task.default_preset
-    return name, task.preset("default" if name == "auto" else name, method)
+    if name != AUTO_PRESET:
+        return name, task.preset(name, method)
+    statistics = measure_store(demos or EMBEDDED_DEMOS, replace(task.demos, **selection), task.rate_hz)
+    return name, task.preset(name, method, statistics=statistics)
+
+
+@functools.cache
+def measure_store(path: Path, given: DemoConfig, rate_hz: float | None) -> "DemoStatistics":
+    """Measure the statistics of a store; `rate_hz` is that of the task."""
+    from nsde_policy.data import load_demonstrations
+    from nsde_policy.data.statistics import measure_statistics
+
+    demos = load_demonstrations(
+        path, obs_keys=given.obs_keys, act_key=given.act_key, angles=given.angles or None
+    )
+    statistics = measure_statistics(replace(demos, rate_hz=given.rate_hz or demos.rate_hz or rate_hz))
+    logger.info("preset auto: %s", statistics.describe())
+    return statistics
 
 
 @dataclass(frozen=True)
@@ -72,7 +104,13 @@ class Train:
             task = find_task(demos).name if given.task == "auto" else given.task
         except NsdePolicyError:  # reported by `run`, after the other flags have been checked
             task = SHIPPED_TASK
-        return cls(config=resolve_preset(get_task(task), given.preset, given.policy)[1])
+        try:
+            _, config = resolve_preset(
+                get_task(task), given.preset, given.policy, demos=demos, selection=_parse_selection(args)
+            )
+        except DemoError:  # likewise
+            config = get_task(task).preset("default", given.policy)
+        return cls(config=config)
 
     def run(self) -> None:
         """Train, draw the curves and print the run directory."""
@@ -86,7 +124,7 @@ class Train:
             logger.info("%s", found.reason)
         if self.eval_every and get_task(task).env_id is None:
             raise ConfigError(f"the task {task!r} has no environment to evaluate in; leave out --eval-every")
-        preset, _ = resolve_preset(get_task(task), self.preset, self.policy)
+        preset = self.preset or get_task(task).default_preset
         name = re.sub(r"[^\w.-]", "_", f"{task}-{self.policy}-{preset}-{self.seed}")
         run = train(
             self.demos,
@@ -104,3 +142,17 @@ class Train:
         )
         picture = plot_training(run)
         print(f"trained {run.path}" + (f", curves in {picture}" if picture else ""))
+
+
+def _parse_selection(args: Sequence[str]) -> dict[str, Any]:
+    """Parse the flags that select demonstrations, as far as the statistics of `auto` depend on them."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--obs-keys", "--demos.obs-keys", nargs="*", dest="obs_keys")
+    parser.add_argument("--act-key", "--demos.act-key", dest="act_key")
+    parser.add_argument("--angles", "--demos.angles", nargs="*", type=int, dest="angles")
+    parser.add_argument("--rate", "--demos.rate-hz", type=float, dest="rate_hz")
+    try:
+        given, _ = parser.parse_known_args(args)
+    except argparse.ArgumentError:
+        return {}  # tyro reports the invalid flag
+    return {k: tuple(v) if isinstance(v, list) else v for k, v in vars(given).items() if v is not None}

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
     from nsde_policy.data import Mirror
     from nsde_policy.data.download import PublicDemos
+    from nsde_policy.data.statistics import DemoStatistics
+
+AUTO_PRESET = "auto"
+"""Preset that is chosen by statistics of the demonstrations, for any method."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +98,8 @@ class Task(abc.ABC):
     """Default keyword arguments of the environment; evaluations record them."""
     rate_hz: ClassVar[float | None] = None
     """Control periods per second; None if only the demonstrations can say."""
-    default_preset: ClassVar[str] = "auto"
-    """Preset that `train` uses; `auto` derives the settings from the demonstrations."""
+    default_preset: ClassVar[str] = AUTO_PRESET
+    """Preset that `train` uses; `auto` chooses settings by statistics of the demonstrations."""
     score_name: ClassVar[str] = "return"
     """Name of `Outcome.score` in results, such as "max_reward"."""
     progress_name: ClassVar[str] = "progress"
@@ -188,15 +192,20 @@ class Task(abc.ABC):
         """Return a method's presets; a task may override or add some."""
         return get_method(method).presets
 
-    def preset(self, name: str, method: str = "neural_sde") -> RunConfig:
-        """Return the settings of a run, by the name of a preset.
+    def preset(
+        self, name: str, method: str = "neural_sde", *, statistics: DemoStatistics | None = None
+    ) -> RunConfig:
+        """Return the settings of a run, by the name of a preset; `auto` needs statistics of demonstrations.
 
         Raises:
             ConfigError: If the method has no such preset.
         """
         presets = self.presets(method)
+        if name == AUTO_PRESET and statistics is not None:
+            return RunConfig.from_preset(get_method(method).auto_preset(statistics), self.demos)
         if name not in presets:
             raise ConfigError(
-                f"no preset {name!r} for task {self.name}, method {method}; available: {', '.join(presets)}"
+                f"no preset {name!r} for task {self.name}, method {method}; available: {', '.join(presets)}, "
+                f"and {AUTO_PRESET} for given demonstrations"
             )
         return RunConfig.from_preset(presets[name], self.demos)
