@@ -6,7 +6,7 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -81,7 +81,7 @@ def make_gym_env(env_id: str, kwargs: Mapping[str, Any]) -> gym.Env[Any, Any]:
         ) from error
 
 
-def find_env_class(env_id: str) -> type[gym.Env[Any, Any]] | None:
+def find_env_class(env_id: str) -> Callable[..., gym.Env[Any, Any]] | None:
     """Return the class that `module:Class` names, importing from the current directory too.
 
     Returns:
@@ -113,7 +113,7 @@ def find_env_class(env_id: str) -> type[gym.Env[Any, Any]] | None:
             f"the module {module_name} has no environment {name!r}; it has: {', '.join(classes) or 'none'} "
             "(--env module:Class)"
         )
-    environment: type[gym.Env[Any, Any]] = found
+    environment: Callable[..., gym.Env[Any, Any]] = found
     return environment
 
 
