@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from nsde_policy.assets import EMBEDDED_DEMOS, SHIPPED_TASK
-from nsde_policy.cli.options import DetectedTaskName, DeviceFlag, MethodName
+from nsde_policy.cli.options import (
+    DetectedTaskName,
+    DeviceFlag,
+    EnvKwargsFlag,
+    MethodName,
+    parse_env_kwargs,
+)
 from nsde_policy.errors import ConfigError, DemoError, NsdePolicyError
 from nsde_policy.methods.registry import METHODS
 from nsde_policy.run_config import DemoConfig, RunConfig
@@ -23,6 +29,8 @@ if TYPE_CHECKING:
     from nsde_policy.data.statistics import DemoStatistics
 
 logger = logging.getLogger(__name__)
+
+TRAIN_ENV_HELP = "Environment of the task: a Gymnasium id (Pendulum-v1) or module:Class; the run records it."
 
 
 def resolve_preset(
@@ -72,6 +80,8 @@ class Train:
     demonstrations. Default: auto for your own robot, default for Push-T."""
     task: DetectedTaskName = "auto"
     """Task of the demonstrations; auto: what their store records, else none; `none` for your own robot."""
+    env: Annotated[str | None, tyro.conf.arg(help=TRAIN_ENV_HELP)] = None
+    env_kwargs: EnvKwargsFlag = None
     out: Path | None = None
     """Run directory; default runs/TASK-METHOD-PRESET-SEED."""
     seed: int = 0
@@ -80,7 +90,7 @@ class Train:
     resume: bool = False
     """Continue the run in --out from its last checkpoint."""
     eval_every: int = 0
-    """Steps between quick evaluations of 20 episodes; 0 for none."""
+    """Steps between quick evaluations of 20 episodes in the environment of the task; 0 for none."""
     validation: float = 0.0
     """Fraction of the episodes to hold out of training, such as 0.1; curves show the losses on them, and
     `eval --demos` with the same store scores them."""
@@ -94,14 +104,17 @@ class Train:
     def from_preset(cls, args: Sequence[str]) -> "Train":
         """Return the defaults for a command line: those of the method, preset and task that it names."""
         parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-        for flag in ("policy", "preset", "task", "demos"):
+        for flag in ("policy", "preset", "task", "env", "demos"):
             parser.add_argument(f"--{flag}", nargs="?", default=getattr(cls, flag))
         given, _ = parser.parse_known_args(args)
         if given.policy not in METHODS.names() or given.task not in ("auto", *TASKS.names()):
             return cls()  # tyro reports the invalid flag
         demos = Path(given.demos) if given.demos and not {"-h", "--help"} & {*args} else None
         try:
-            task = find_task(demos).name if given.task == "auto" else given.task
+            if given.env is not None:
+                task = get_task(given.env).name
+            else:
+                task = find_task(demos).name if given.task == "auto" else given.task
         except NsdePolicyError:  # reported by `run`, after the other flags have been checked
             task = SHIPPED_TASK
         try:
@@ -117,13 +130,14 @@ class Train:
         from nsde_policy.eval.evaluate import evaluate_quickly
         from nsde_policy.training.progress import plot_training, train
 
-        task, env_kwargs = self.task, {}
-        if task == "auto":
-            found = find_task(self.demos)
-            task, env_kwargs = found.name, dict(found.env_kwargs)
-            logger.info("%s", found.reason)
+        task, env_kwargs = self._choose_task()
         if self.eval_every and get_task(task).env_id is None:
-            raise ConfigError(f"the task {task!r} has no environment to evaluate in; leave out --eval-every")
+            raise ConfigError(
+                f"the task {task!r} has no environment to evaluate in; give one with --env, or leave out "
+                "--eval-every"
+            )
+        if self.eval_every or self.env is not None:
+            get_task(task).make_env(**env_kwargs).close()  # its errors should not wait for the evaluation
         preset = self.preset or get_task(task).default_preset
         name = re.sub(r"[^\w.-]", "_", f"{task}-{self.policy}-{preset}-{self.seed}")
         run = train(
@@ -142,6 +156,22 @@ class Train:
         )
         picture = plot_training(run)
         print(f"trained {run.path}" + (f", curves in {picture}" if picture else ""))
+
+    def _choose_task(self) -> tuple[str, dict[str, Any]]:
+        """Return the name of the task, and the keyword arguments of its environment that the run records."""
+        env_kwargs = parse_env_kwargs(self.env_kwargs)
+        if self.env is not None:
+            name = get_task(self.env).name
+            if self.task not in ("auto", name):
+                raise ConfigError(f"--task {self.task} and --env {self.env} are two tasks; leave one out")
+            if self.demos is None and name != SHIPPED_TASK:
+                raise ConfigError(f"--env {self.env} needs demonstrations of it; give them with --demos")
+            return name, env_kwargs
+        if self.task != "auto":
+            return self.task, env_kwargs
+        found = find_task(self.demos)
+        logger.info("%s", found.reason)
+        return found.name, {**found.env_kwargs, **env_kwargs}
 
 
 def _parse_selection(args: Sequence[str]) -> dict[str, Any]:

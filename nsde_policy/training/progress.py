@@ -163,6 +163,12 @@ def _plot_curve(axis: Any, records: list[dict[str, Any]], name: str, line: str, 
         axis.plot(*zip(*points, strict=True), line, **style)
 
 
+def _group_scores(records: list[dict[str, Any]], share: bool) -> list[list[str]]:
+    """Group the recorded scores of quick evaluations by panel: all in one if they share a scale."""
+    names = [name for name in QUICK_SCORES if any(name in record for record in records)]
+    return [names] if share and names else [[name] for name in names]
+
+
 def plot_training(run: RunDirectory) -> Path | None:
     """Draw losses, those on held-out episodes dashed, and quick evaluations over the steps.
 
@@ -178,10 +184,12 @@ def plot_training(run: RunDirectory) -> Path | None:
     losses = [n for n in records[0] if n not in hidden and not n.startswith(VALIDATION_PREFIX)]
     if not losses:
         return None
-    scored = any(QUICK_SCORES[0] in record for record in records)
-    figure = Figure(figsize=(8, 3.2 + 2.2 * scored), layout="constrained")
-    axes = figure.subplots(1 + scored, 1, sharex=True, squeeze=False)[:, 0]
-    panels = ((losses, "loss", "-", 0.8), (QUICK_SCORES, "quick evaluation", "o-", 1.5))
+    scores = [record[name] for name in QUICK_SCORES for record in records if name in record]
+    share = all(0 <= score <= 1 for score in scores)  # otherwise the score has a scale of its own
+    panels = [(losses, "loss", "-", 0.8)]
+    panels += [(names, "quick evaluation", "o-", 1.5) for names in _group_scores(records, share)]
+    figure = Figure(figsize=(8, 1.0 + 2.2 * len(panels)), layout="constrained")
+    axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
     for axis, (names, label, line, width) in zip(axes, panels, strict=False):
         for name, colour in zip(names, ("#0072b2", "#d55e00", "#009e73", "#cc79a7"), strict=False):
             _plot_curve(axis, records, name, line, lw=width, color=colour, label=name)
@@ -191,8 +199,9 @@ def plot_training(run: RunDirectory) -> Path | None:
         axis.legend(frameon=False, ncols=len(names))
         axis.spines[["top", "right"]].set_visible(False)
     axes[-1].set_xlabel("step")
-    if scored:
-        axes[1].set_ylim(0, 1.02)
+    if share:
+        for axis in axes[1:]:
+            axis.set_ylim(0, 1.02)
     path = run.path / "training.png"
     figure.savefig(path, dpi=130)
     return path
