@@ -5,8 +5,9 @@ import multiprocessing
 import signal
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence, Sized
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
-from multiprocessing.pool import AsyncResult
 from pathlib import Path
 from typing import Protocol
 
@@ -14,6 +15,7 @@ import torch
 
 from nsde_policy.bounds import Count
 from nsde_policy.config import BaseConfig
+from nsde_policy.errors import EnvError
 from nsde_policy.eval.rollout import EpisodeResult, Player, RolloutConfig, Trace, one_thread
 
 AHEAD = 4
@@ -52,15 +54,31 @@ class RolloutPool(BaseConfig):
                     played = _play(player, shard, traced)
                 yield from played
             return
+        yield from self._play_in_processes(shards, workers, traced)
+
+    def _play_in_processes(
+        self, shards: Iterable[list[int]], workers: int, traced: bool
+    ) -> Iterator[EpisodeResult]:
         context = multiprocessing.get_context("spawn")
-        with context.Pool(workers, _start_worker, (self,)) as pool:
-            queue: deque[AsyncResult[list[EpisodeResult]]] = deque()
+        others = {*multiprocessing.active_children()}
+        pool = ProcessPoolExecutor(workers, context, _start_worker, (self,))
+        queue: deque[Future[list[EpisodeResult]]] = deque()
+        try:
             for shard in shards:
-                queue.append(pool.apply_async(_play_in_worker, (shard, traced)))
+                queue.append(pool.submit(_play_in_worker, shard, traced))
                 if len(queue) > AHEAD * workers:
-                    yield from queue.popleft().get()
+                    yield from queue.popleft().result()
             while queue:
-                yield from queue.popleft().get()
+                yield from queue.popleft().result()
+        except BrokenProcessPool as error:
+            raise EnvError(
+                "a process that plays episodes has died, perhaps in a library of the environment: run with "
+                "--workers 1 to see its message"
+            ) from error
+        finally:
+            for process in {*multiprocessing.active_children()} - others:
+                process.terminate()  # their results are not needed any more
+            pool.shutdown()
 
     def make_player(self) -> EpisodePlayer:
         """Load the policy and make its environments."""

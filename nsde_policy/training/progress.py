@@ -163,10 +163,12 @@ def _plot_curve(axis: Any, records: list[dict[str, Any]], name: str, line: str, 
         axis.plot(*zip(*points, strict=True), line, **style)
 
 
-def _group_scores(records: list[dict[str, Any]], share: bool) -> list[list[str]]:
-    """Group the recorded scores of quick evaluations by panel: all in one if they share a scale."""
-    names = [name for name in QUICK_SCORES if any(name in record for record in records)]
-    return [names] if share and names else [[name] for name in names]
+def _group_scores(records: list[dict[str, Any]]) -> list[list[str]]:
+    """Group the scores of quick evaluations by panel: shares in one, any other with a scale of its own."""
+    values = {name: [record[name] for record in records if name in record] for name in QUICK_SCORES}
+    recorded = [name for name in QUICK_SCORES if values[name]]
+    shares = [name for name in recorded if all(0 <= value <= 1 for value in values[name])]
+    return [[name] for name in recorded if name not in shares] + ([shares] if shares else [])
 
 
 def plot_training(run: RunDirectory) -> Path | None:
@@ -184,13 +186,11 @@ def plot_training(run: RunDirectory) -> Path | None:
     losses = [n for n in records[0] if n not in hidden and not n.startswith(VALIDATION_PREFIX)]
     if not losses:
         return None
-    scores = [record[name] for name in QUICK_SCORES for record in records if name in record]
-    share = all(0 <= score <= 1 for score in scores)  # otherwise the score has a scale of its own
     panels = [(losses, "loss", "-", 0.8)]
-    panels += [(names, "quick evaluation", "o-", 1.5) for names in _group_scores(records, share)]
+    panels += [(names, "quick evaluation", "o-", 1.5) for names in _group_scores(records)]
     figure = Figure(figsize=(8, 1.0 + 2.2 * len(panels)), layout="constrained")
     axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
-    for axis, (names, label, line, width) in zip(axes, panels, strict=False):
+    for axis, (names, label, line, width) in zip(axes, panels, strict=True):
         for name, colour in zip(names, ("#0072b2", "#d55e00", "#009e73", "#cc79a7"), strict=False):
             _plot_curve(axis, records, name, line, lw=width, color=colour, label=name)
             held_out = VALIDATION_PREFIX + name
@@ -198,10 +198,9 @@ def plot_training(run: RunDirectory) -> Path | None:
         axis.set_ylabel(label)
         axis.legend(frameon=False, ncols=len(names))
         axis.spines[["top", "right"]].set_visible(False)
-    axes[-1].set_xlabel("step")
-    if share:
-        for axis in axes[1:]:
+        if names is not losses and 0 <= axis.dataLim.y0 <= axis.dataLim.y1 <= 1:
             axis.set_ylim(0, 1.02)
+    axes[-1].set_xlabel("step")
     path = run.path / "training.png"
     figure.savefig(path, dpi=130)
     return path

@@ -1,5 +1,6 @@
 """Environments that users might have: dictionaries, pictures, other shapes, and broken ones."""
 
+import os
 from typing import Any
 
 import gymnasium as gym
@@ -111,3 +112,16 @@ class BrokenEnv(gym.Env[Any, Any]):
 
     def _reset_without_seed(self, **options: None) -> Any:
         raise TypeError("reset() got an unexpected keyword argument 'seed'")
+
+
+class MortalEnv(gym.Env[np.ndarray, np.ndarray]):
+    """Ends the process in its first step, as a crash in a C library does."""
+
+    observation_space = gym.spaces.Box(-1.0, 1.0, (2,))
+    action_space = ACTION
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return np.zeros(2), {}
+
+    def step(self, action: np.ndarray) -> Any:
+        os._exit(1)

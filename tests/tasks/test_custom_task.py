@@ -61,6 +61,13 @@ def test_errors_of_worker_processes_are_raised(run: Path):
         list(pool.evaluate(range(4)))
 
 
+@pytest.mark.slow
+def test_a_worker_process_that_dies_is_an_error(run: Path):
+    task = GymTask("tests.helpers.environments:MortalEnv")
+    with pytest.raises(EnvError, match=r"has died.*--workers 1"):
+        list(RolloutPool(run, RolloutConfig(task), workers=2).evaluate(range(4)))
+
+
 def test_quick_evaluation_uses_the_score_of_the_task(run: Path):
     assert evaluate_quickly(run)["reward"] < 0.2
 
