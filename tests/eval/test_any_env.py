@@ -271,9 +271,10 @@ def test_train_records_the_environment_and_evaluates_in_it(tmp_path, monkeypatch
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--env", "Nowhere-v0"], "'Nowhere-v0' is not registered"),
+        (["--env", "Nowhere-v0", "--demos", "DEMOS"], "'Nowhere-v0' is not registered"),
         (["--env", "pendulum"], "unknown task 'pendulum'"),
         (["--env", "Pendulum-v1", "--task", "pusht"], "are two tasks; leave one out"),
+        (["--env", "Pendulum-v1"], "needs demonstrations of it; give them with --demos"),
         (["--env", "Pendulum-v1", "--env-kwargs", "{"], "--env-kwargs is not valid JSON"),
     ],
 )
