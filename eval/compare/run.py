@@ -172,7 +172,7 @@ def load_records(jobs: Sequence[Job], *, env: str | None = None) -> dict[Path, R
         if task.env_id is None:
             raise ComparisonError(
                 f"{job.run} was trained without a task, so it has no environment to play in: give one with "
-                "--env"
+                "--env, or score it on recorded episodes with --demos STORE"
             )
         steps = [int(metrics["step"]) for metrics in RunDirectory(job.run).read_metrics()]
         if steps and steps[-1] < record.config.train.steps:

@@ -1,14 +1,16 @@
 """Figure of a score on recorded episodes: error by horizon and coverage of intervals."""
 
+import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nsde_policy.eval.offline.comparison import BASELINE_PREDICTORS, OfflineComparison
 from nsde_policy.eval.offline.frames import EPISODE_PARTS
 from nsde_policy.eval.offline.result import COVERAGE_LEVELS, COVERAGES, PART_TITLES, PREDICTORS, OfflineScore
 from nsde_policy.eval.offline.sums import EpisodeSums
-from nsde_policy.eval.render.plotting import make_figure, plot_style, save_figures
+from nsde_policy.eval.render.plotting import encode_figure, make_figure, plot_style, pyplot, save_figures
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,13 +26,49 @@ def draw_offline_score(score: OfflineScore, out: Path) -> list[Path]:
         return save_figures({"offline": figure}, out)
 
 
+def draw_offline_comparison(comparison: OfflineComparison, out: Path) -> list[Path]:
+    """Write the figure of several scores as `offline.png` and `offline.svg` into a directory."""
+    with plot_style():
+        return save_figures({"offline": _draw_comparison(comparison)}, out)
+
+
+def render_offline_comparison(comparison: OfflineComparison) -> bytes:
+    """Return the figure of several scores as PNG."""
+    with plot_style():
+        figure = _draw_comparison(comparison)
+        content = encode_figure(figure, "png")
+        pyplot().close(figure)
+    return content
+
+
+def _draw_comparison(comparison: OfflineComparison) -> "Figure":
+    """Draw error by horizon of each run and the baselines, and two kinds of coverage."""
+    figure, axes = make_figure(1, 3, (10.0, 3.2))
+    errors, *coverages = axes[0]
+    for run, colour in zip(comparison.runs, itertools.cycle(SERIES_COLOURS), strict=False):
+        draw_error(errors, run.score.error("sample"), run.label, colour)
+    for name, grey in zip(BASELINE_PREDICTORS, ("#555555", "#aaaaaa"), strict=True):
+        draw_error(errors, comparison.longest.error(name), PREDICTORS[name], grey, line="--")
+    errors.set_title("one sampled plan")
+    errors.set_xlabel("horizon, control periods")
+    errors.set_ylabel("action error, standard deviations")
+    errors.set_ylim(bottom=0)
+    errors.xaxis.get_major_locator().set_params(integer=True)
+    errors.legend(frameon=False, fontsize=7)
+    for axis, name in zip(coverages, ("coverage_actions", "coverage_plans"), strict=True):
+        draw_coverage(axis, {run.label: run.score.coverage(name) for run in comparison.runs})
+        axis.set_title(f"coverage, {COVERAGES[name]}")
+        axis.set_ylabel("recorded steps inside")
+    return figure
+
+
 def _draw(score: OfflineScore) -> "Figure":
     figure, axes = make_figure(2, len(EPISODE_PARTS), (9.0, 4.8), sharey="row")
     for column, part in enumerate(EPISODE_PARTS):
         top, bottom = axes[:, column]
         for (name, title), colour in zip(PREDICTORS.items(), SERIES_COLOURS, strict=False):
-            baseline = name in ("repeat", "constant")
-            draw_error(top, score.error(name, part), title, colour, line="--" if baseline else "-")
+            line = "--" if name in BASELINE_PREDICTORS else "-"
+            draw_error(top, score.error(name, part), title, colour, line=line)
         top.set_title(PART_TITLES[part])
         top.set_xlabel("horizon, control periods")
         bars = {title: score.coverage(name, part) for name, title in COVERAGES.items()}
@@ -55,7 +93,8 @@ def draw_error(axis: Any, error: EpisodeSums, title: str, colour: str, *, line: 
 def draw_coverage(axis: Any, bars: dict[str, EpisodeSums | None]) -> None:
     """Draw coverages (episodes, levels) as bars beside each other, with the nominal levels as lines."""
     width = 0.8 / max(len(bars), 1)
-    for i, ((title, found), colour) in enumerate(zip(bars.items(), SERIES_COLOURS, strict=False)):
+    colours = itertools.cycle(SERIES_COLOURS)
+    for i, ((title, found), colour) in enumerate(zip(bars.items(), colours, strict=False)):
         if found is None:
             continue
         value, low, high = found.estimate()

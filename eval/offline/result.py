@@ -143,7 +143,7 @@ class OfflineScore:
 
     def _log_prob_rows(self) -> dict[str, list[str]]:
         return {
-            title: [_format_number(self.sums[part][name].estimate().at()) for part in EPISODE_PARTS]
+            title: [format_estimate(self.sums[part][name].estimate().at()) for part in EPISODE_PARTS]
             for name, title in LOG_PROBS.items()
             if name in self.sums["all"]
         }
@@ -153,7 +153,7 @@ class OfflineScore:
         rows = {}
         for name, title in PREDICTORS.items():
             found = self.error(name, part).estimate()
-            rows[title] = [_format_number(found.at(h - 1)) for h in shown]
+            rows[title] = [format_estimate(found.at(h - 1)) for h in shown]
         title = f"action error, {PART_TITLES[part]}, RMS in standard deviations of each action"
         return _format_table(title, [f"h = {h}" for h in shown], rows)
 
@@ -164,7 +164,7 @@ class OfflineScore:
         if actions > MAX_PRINTED_ACTIONS:
             return ""
         shown = choose_horizons(self.horizon)
-        rows = {f"action {i}": [_format_number(found.at(h - 1, i)) for h in shown] for i in range(actions)}
+        rows = {f"action {i}": [format_estimate(found.at(h - 1, i)) for h in shown] for i in range(actions)}
         title = "error of one sampled plan, all frames, RMS in native units"
         return _format_table(title, [f"h = {h}" for h in shown], rows)
 
@@ -183,7 +183,8 @@ def choose_horizons(horizon: int, most: int = 5) -> list[int]:
     return [*powers[:1], *powers[1:][-(most - 2) :], horizon]
 
 
-def _format_number(estimate: Estimate) -> str:
+def format_estimate(estimate: Estimate) -> str:
+    """Format a value with its interval to three significant digits of the value."""
     if not np.isfinite(estimate.value):
         return "–"
     if not np.isfinite(estimate.low):

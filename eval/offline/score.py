@@ -79,14 +79,19 @@ def score_episodes_offline(
     *,
     name: str,
     sampling: Sampling | None = None,
+    chunk: int | None = None,
     device: str = "cpu",
 ) -> OfflineScore:
-    """Score a policy on loaded episodes; see `score_run`."""
+    """Score a policy on loaded episodes; see `score_run`.
+
+    `chunk` is the length of the first and last chunks that are scored apart; None for the policy's own.
+    """
+    chunk = chunk or policy.chunk
     demos = scored.demos
     horizon = policy.check_chunk(config.horizon or policy.chunk)
     stride = config.stride or choose_stride(demos)
     scorer = FrameScorer(policy, demos, config, horizon, sampling, device)
-    parts = find_parts(demos, chunk=policy.chunk, stride=stride)
+    parts = find_parts(demos, chunk=chunk, stride=stride)
     total = int(np.any(list(parts.values()), axis=0).sum())
     batches = iterate_frames(
         demos, policy.record, parts, horizon=horizon, batch=max(1, ROWS // config.samples)
@@ -107,7 +112,7 @@ def score_episodes_offline(
         "episodes": list(scored.episodes),
         "frames": len(demos.obs),
         "scored_frames": total,
-        "chunk": policy.chunk,
+        "chunk": chunk,
         "horizon": horizon,
         "samples": config.samples,
         "stride": stride,

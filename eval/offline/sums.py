@@ -24,9 +24,9 @@ class Intervals(NamedTuple):
     low: FloatArray
     high: FloatArray
 
-    def at(self, *index: int) -> Estimate:
-        """Return one of the values with its interval; `n` is not filled in."""
-        return Estimate(*(float(array[index]) for array in self), n=0)
+    def at(self, *index: int, n: int = 0) -> Estimate:
+        """Return one of the values with its interval, of `n` episodes."""
+        return Estimate(*(float(array[index]) for array in self), n=n)
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to nested lists with None for NaN."""
@@ -59,6 +59,10 @@ class EpisodeSums:
     def estimate(self) -> Intervals:
         """Return the figures with their 95 % intervals; one episode gives no interval."""
         return find_intervals(self.compute(), self.compute(draw_weights(len(self.total))), len(self.total))
+
+    def first(self, n: int) -> "EpisodeSums":
+        """Return the first `n` figures along axis 1, such as the shortest horizons."""
+        return EpisodeSums(self.total[:, :n], self.count[:, :n], self.root)
 
     def pool(self, *axes: int) -> "EpisodeSums":
         """Average over axes as well, counted with the episodes as axis 0."""

@@ -56,16 +56,22 @@ def make_figure(
     return figure, axes
 
 
+def encode_figure(figure: "Figure", kind: str) -> bytes:
+    """Return a figure as the content of a PNG or SVG file without a date."""
+    buffer = io.BytesIO()
+    metadata = {"png": {"Software": None}, "svg": {"Date": None}}[kind]
+    figure.savefig(buffer, format=kind, dpi=140, metadata=metadata)
+    return buffer.getvalue()
+
+
 def save_figures(figures: "Mapping[str, Figure | None]", out: Path) -> list[Path]:
     """Write figures as PNG and SVG, atomically and without dates, close them, and return the paths."""
     paths = []
     for name, figure in figures.items():
         if figure is None:
             continue
-        for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
-            buffer = io.BytesIO()
-            figure.savefig(buffer, format=kind, dpi=140, metadata=metadata)
-            replace_file(out / f"{name}.{kind}", buffer.getvalue())
+        for kind in ("png", "svg"):
+            replace_file(out / f"{name}.{kind}", encode_figure(figure, kind))
             paths.append(out / f"{name}.{kind}")
         pyplot().close(figure)
     return paths

@@ -47,8 +47,12 @@ def format_page(
     *,
     title: str | None = None,
     reference: str | None = None,
+    offline: str = "",
 ) -> str:
-    """Format a report as HTML, given `collect_report`'s results and the row to compare others with."""
+    """Format a report as HTML, given `collect_report`'s results and the row to compare others with.
+
+    `offline` is a section about scores on recorded episodes.
+    """
     task, rows = comparison.task_info, comparison.main_rows()
     base, shown = comparison.reference(reference), _list_shown_runs(runs, rows)
     scene, style = task.scene(), _read_file("page.css")
@@ -73,6 +77,7 @@ def format_page(
         or "<p>One policy: nothing to compare it with.</p>",
         test_note=escape(TEST_NOTES[comparison.columns[-1]]),
         videos=_format_videos(shown, comparison.score_word),
+        offline=offline,
         logs=escape(f"No training log for {_join_names(unlogged)}." if unlogged else ""),
         settings=_format_settings(shown),
         left_out=f'<p class="note">{hidden} more were played under other settings or disturbances, which '

@@ -44,7 +44,7 @@ def format_score_table(comparison: Comparison, reference: Row) -> str:
                 *table.format_costs(row),
             ]
         )
-    return _format_html_table("scores", head, lines)
+    return format_html_table("scores", head, lines)
 
 
 def _find_range(scores: Sequence[Estimate]) -> tuple[float, float]:
@@ -82,7 +82,7 @@ def format_difference_table(comparison: Comparison, reference: Row) -> str:
                 f'<span class="verdict {kind}">{escape(rank)}</span>',
             ]
         )
-    return _format_html_table("differences", head, lines)
+    return format_html_table("differences", head, lines)
 
 
 def _format_test(row: Row, reference: Row) -> list[str]:
@@ -110,7 +110,7 @@ def format_settings_table(records: Sequence[tuple[str, RunRecord]]) -> str:
             lines.append([f"<code>{escape(name)}</code>", *(escape(value.strip('"')) for value in values)])
     if not lines:
         return ""
-    return _format_html_table("settings", ["setting", *(label for label, _ in records)], lines)
+    return format_html_table("settings", ["setting", *(label for label, _ in records)], lines)
 
 
 def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -152,7 +152,7 @@ def _draw_interval(score: Estimate, low: float, high: float, number: int, *, zer
     )
 
 
-def _format_html_table(kind: str, head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+def format_html_table(kind: str, head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     """Format a table; cells repeat their titles, which narrow screens show instead of the head.
 
     Titles are text, cells are HTML.

@@ -1,12 +1,16 @@
-"""`nsde-policy eval --demos`: score a policy on recorded episodes instead of playing."""
+"""--demos of `eval`, `compare` and `report`: score policies on recorded episodes."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nsde_policy.cli import options
 from nsde_policy.errors import ConfigError
+
+if TYPE_CHECKING:
+    from nsde_policy.eval.offline.comparison import OfflineComparison
 
 OFFLINE_FLAGS = ("horizon", "samples", "stride", "seed")
 """Flags of `eval` that only make sense with --demos."""
@@ -46,3 +50,36 @@ def run_offline(command: Any, changes: list[str]) -> None:
         default = Path("out/eval") if command.run_dir is None else command.run_dir / "eval"
         files = draw_offline_score(score, command.out or default)
         print(f"wrote {files[0]}", file=sys.stderr)
+
+
+def compare_recorded(command: Any, runs: Sequence[Path]) -> "OfflineComparison | None":
+    """Score runs on the store of --demos; None without the flag."""
+    from nsde_policy.eval.offline.comparison import compare_offline
+    from nsde_policy.training.progress import pick_device
+
+    if command.demos is None:
+        return None
+    if not runs:
+        raise ConfigError("--demos scores run directories on recorded episodes: name the runs")
+    device = pick_device(command.device)
+    return compare_offline(runs, command.demos, reference=command.reference, device=device)
+
+
+def have_environment(runs: Sequence[Path], env: str | None) -> bool:
+    """Return whether any of the runs has an environment to play in."""
+    from nsde_policy.run_directory import RunDirectory
+    from nsde_policy.tasks import get_task_of_run
+
+    records = (RunDirectory(path).read_record() for path in runs)
+    return any(get_task_of_run(record, env).env_id is not None for record in records)
+
+
+def write_comparison(comparison: "OfflineComparison", out: Path) -> None:
+    """Write offline.json, offline.md and the figure into a directory."""
+    from nsde_policy.eval.offline.figures import draw_offline_comparison
+    from nsde_policy.files import replace_file
+
+    replace_file(out / "offline.json", comparison.to_json().encode())
+    replace_file(out / "offline.md", f"{comparison.as_text()}\n".encode())
+    draw_offline_comparison(comparison, out)
+    print(f"wrote {out / 'offline.json'}, offline.md and offline.png", file=sys.stderr)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import tyro
 
-from nsde_policy.cli import options
+from nsde_policy.cli import offline, options
 from nsde_policy.errors import ConfigError
 
 
@@ -27,6 +27,8 @@ class ReportCommand:
     """Title of the page; default: task, number of policies and number of starts."""
     episodes: options.EpisodesFlag = 50
     seed_start: options.SeedStartFlag = 100_000
+    demos: Path | None = None
+    """Score the runs on recorded episodes of this store as well, or only so if they have no environment."""
     env: options.EnvFlag = None
     env_kwargs: options.EnvKwargsFlag = None
     from_json: tuple[Path, ...] = ()
@@ -46,10 +48,11 @@ class ReportCommand:
         from nsde_policy.assets import resolve_run
         from nsde_policy.eval.compare.result import read_comparison
         from nsde_policy.eval.compare.run import EntryCache, Starts
+        from nsde_policy.eval.offline.page import format_offline_page, format_offline_section
         from nsde_policy.eval.render.video import import_video_writer
         from nsde_policy.eval.report.collect import collect_report
         from nsde_policy.eval.report.page import format_page
-        from nsde_policy.files import check_writable, replace_file
+        from nsde_policy.files import check_writable
         from nsde_policy.training.progress import pick_device
 
         if not self.runs and not self.from_json:
@@ -60,15 +63,27 @@ class ReportCommand:
         if self.runs and self.videos:
             import_video_writer()  # fail before the work starts, not after it
         check_writable(self.out)
+        paths = [resolve_run(path) for path in self.runs]
+        recorded = offline.compare_recorded(self, paths)
+        if recorded is not None and not offline.have_environment(paths, self.env):
+            self._write(format_offline_page(recorded, title=self.title))
+            return
         earlier = [read_comparison(path) for path in self.from_json]
         starts = Starts(self.episodes, self.seed_start, self.env, env_kwargs)
         comparison, runs = collect_report(
-            [resolve_run(path) for path in self.runs],
+            paths,
             EntryCache(self.cache, starts, self.workers, pick_device(self.device)),
             earlier=earlier,
             rounds=self.latency_rounds,
             videos=self.videos,
         )
-        page = format_page(comparison, runs, title=self.title, reference=self.reference).encode()
-        replace_file(self.out, page)
-        print(f"wrote {self.out}, {len(page) / 1e6:.1f} MB", file=sys.stderr)
+        section = "" if recorded is None else format_offline_section(recorded)
+        self._write(
+            format_page(comparison, runs, title=self.title, reference=self.reference, offline=section)
+        )
+
+    def _write(self, page: str) -> None:
+        from nsde_policy.files import replace_file
+
+        replace_file(self.out, page.encode())
+        print(f"wrote {self.out}, {len(page.encode()) / 1e6:.1f} MB", file=sys.stderr)

@@ -196,7 +196,7 @@ def plot_training(run: RunDirectory) -> Path | None:
             held_out = VALIDATION_PREFIX + name
             _plot_curve(axis, records, held_out, "--", lw=1.3, color=colour, label=f"{name}, held out")
         axis.set_ylabel(label)
-        axis.legend(frameon=False, ncols=len(names))
+        axis.legend(frameon=False, ncols=len(names), loc="lower left", bbox_to_anchor=(0, 1))
         axis.spines[["top", "right"]].set_visible(False)
         if names is not losses and 0 <= axis.dataLim.y0 <= axis.dataLim.y1 <= 1:
             axis.set_ylim(0, 1.02)

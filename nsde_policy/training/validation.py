@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 VALIDATION_PREFIX = "validation_"
 """Prefix of validation losses in the metrics."""
-MAX_VALIDATION_ROWS, VALIDATION_BATCH = 8192, 1024
+MAX_VALIDATION_ROWS, VALIDATION_BATCH = 4096, 1024
 """Most rows of held-out data whose loss is computed at each record, and rows per batch."""
 
 

@@ -15,6 +15,8 @@ from nsde_policy.config import NetworkConfig, Sampling, TrainConfig
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.targets import Transitions
 from nsde_policy.data import Demonstrations, DemoWriter, Episode
+from nsde_policy.errors import ComparisonError
+from nsde_policy.eval.offline.comparison import OfflineComparison, OfflineRun, compare_offline
 from nsde_policy.eval.offline.frames import ScoredEpisodes
 from nsde_policy.eval.offline.result import OfflineScore, choose_horizons
 from nsde_policy.eval.offline.score import OfflineConfig, score_episodes_offline, score_run
@@ -25,7 +27,7 @@ from nsde_policy.methods.lstm_gmm import LSTMGMM, LSTMGMMConfig, LSTMGMMSampling
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import DemoRecord, RunRecord
-from nsde_policy.training.dataset import build_states
+from nsde_policy.training.dataset import build_states, get_first_action
 from nsde_policy.training.run import train_run
 from tests.helpers.rng import make_rng
 from tests.helpers.toy_problems import UNIT_LINE, make_robot_demos
@@ -246,7 +248,8 @@ def test_likelihood_of_a_neural_sde_uses_recorded_histories_and_the_learned_diff
     policy = Policy.from_pretrained(run.path)
     scored = ScoredEpisodes(demos, (0, 1, 2, 3), True, "its own episodes")
     found = score_episodes_offline(policy, scored, OfflineConfig(stride=1, samples=2), name="run")
-    states = torch.from_numpy(build_states(demos, ())).unflatten(0, (4, 12)).transpose(0, 1)
+    first = get_first_action(policy.record.config.demos)
+    states = torch.from_numpy(build_states(demos, **first)).unflatten(0, (4, 12)).transpose(0, 1)
     expected = policy.model.path_log_prob(states, sampling=replace(model.sampling, diffusion=1.0))
     assert found.sums["all"]["log_prob_state"].total == pytest.approx(expected.numpy(), rel=1e-4)
     assert "as learned (diffusion 1.0)" in found.as_text()
@@ -345,3 +348,88 @@ def test_training_store_without_held_out_episodes_is_scored_with_a_warning(robot
     score = score_run(run.path, store, OfflineConfig(samples=2, stride=5))
     assert score.context["seen_in_training"]
     assert "TRAINED on" in score.as_text()
+
+
+@pytest.fixture(scope="module")
+def two_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    """Return two runs that held out the same episodes, and their store."""
+    folder = tmp_path_factory.mktemp("two")
+    with DemoWriter(folder / "robot.zarr", rate_hz=20, angles=(2,)) as writer:
+        for episode in make_robot_demos(8, 15):
+            writer.append(episode)
+    common = ["train", "--demos", str(folder / "robot.zarr"), "--task", "none", "--validation", "0.5"]
+    common += ["--train.steps", "10", "--train.batch-size", "16", "--device", "cpu"]
+    sde = ["--model.network.width", "16", "--chunk", "4", "--out", str(folder / "sde")]
+    assert main([*common, *sde]) == 0
+    window = ["--policy", "regression", "--preset", "fast", "--chunk", "2"]
+    assert main([*common, *window, "--out", str(folder / "regression")]) == 0
+    return folder / "sde", folder / "regression", folder / "robot.zarr"
+
+
+@pytest.fixture(scope="module")
+def comparison(two_runs: tuple[Path, Path, Path]) -> OfflineComparison:
+    return compare_offline(two_runs[:2], two_runs[2], config=OfflineConfig(samples=4))
+
+
+def test_runs_are_compared_on_the_episodes_that_all_held_out(comparison: OfflineComparison):
+    sde, regression = comparison.runs
+    held_out = list(sde.record.demos.held_out)
+    assert sde.score.context["episodes"] == regression.score.context["episodes"] == held_out
+    assert len(held_out) == 4
+    assert comparison.note.endswith("4 episodes of " + sde.record.demos.source + ", unseen in training")
+    own, other = sde.score.error("sample").first(2).pool(1), regression.score.error("sample").pool(1)
+    found = regression.difference(sde, "error")
+    assert found is not None
+    assert found.n == 4
+    assert found.value == pytest.approx(float(other.compute() - own.compute()))
+    assert regression.difference(sde, "log_prob_action") is None
+    values = json.loads(comparison.to_json())
+    assert values["differences"][0]["error"]["value"] == pytest.approx(found.value)
+    assert [run["horizon"] for run in values["runs"]] == [4, 2]
+
+
+def test_runs_are_ranked_by_error_if_the_paired_interval_excludes_zero(comparison: OfflineComparison):
+    def scale(factor: float, label: str) -> OfflineRun:
+        run, sums = comparison.reference, comparison.reference.score.sums
+        squared = sums["all"]["error_sample"]
+        total, count = (np.tile(part, (3, 1, 1)) for part in (factor * squared.total, squared.count))
+        parts = {**sums, "all": {**sums["all"], "error_sample": EpisodeSums(total, count, root=True)}}
+        return replace(run, label=label, score=replace(run.score, sums=parts))
+
+    small, large = scale(1.0, "small"), scale(1.44, "large")
+    assert large.decide(small) == small.decide(large) == "small ahead"
+    assert small.decide(small) == "no difference shown"
+
+
+def test_runs_that_held_out_different_episodes_cannot_be_paired(two_runs: tuple[Path, Path, Path]):
+    sde, _, store = two_runs
+    record = json.loads((sde / "config.json").read_text())
+    held_out = record["demos"]["held_out"]
+    record["demos"]["held_out"] = [i for i in range(8) if i not in held_out]
+    record["seed"] += 1
+    other = sde.parent / "other"
+    other.mkdir()
+    (other / "config.json").write_text(json.dumps(record))
+    (other / "model.safetensors").write_bytes((sde / "model.safetensors").read_bytes())
+    with pytest.raises(ComparisonError, match="same --seed and --validation"):
+        compare_offline([sde, other], store)
+
+
+def test_compare_and_report_work_for_runs_without_an_environment(
+    two_runs: tuple[Path, Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    *runs, store = map(str, two_runs)
+    out = tmp_path / "compare"
+    assert main(["compare", *runs, "--demos", store, "--out", str(out), "--device", "cpu"]) == 0
+    text = capsys.readouterr().out
+    assert "error − neural_sde" in text
+    assert "repeat the last action" in text
+    assert {file.suffix for file in out.glob("offline.*")} == {".json", ".md", ".png", ".svg"}
+    page = tmp_path / "report.html"
+    assert main(["report", *runs, "--demos", store, "--out", str(page)]) == 0
+    html = page.read_text()
+    for words in ('id="offline"', "Recorded episodes", "data:image/png", "Losses of", "held_out"):
+        assert words in html
+    assert main(["compare", *runs, "--demos", store, "--out", str(out), "--reference", "nothing"]) == 2
+    assert main(["compare", *runs, "--out", str(out)]) == 2
+    assert "--demos STORE" in capsys.readouterr().err
