@@ -18,6 +18,8 @@ from nsde_policy.errors import ArrayError, DemoError, EpisodeError
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
+ActionLimits = tuple[tuple[float, ...], tuple[float, ...]]
+"""Lower and upper limits, one number per action column."""
 
 MIN_STEPS = 2
 """Minimum number of frames of an episode, to hold one transition."""
@@ -57,6 +59,9 @@ class Demonstrations:
     """Columns of `act` that are angles in radians."""
     rate_hz: float | None = None
     """Frames per second; None if unknown."""
+    act_limits: ActionLimits | None = None
+    """Smallest and largest action that the robot or the environment takes, infinite without a limit; None if
+    unknown."""
     source: str = "memory"
     """Path the demonstrations were loaded from."""
 

@@ -16,17 +16,17 @@ class DemoConfig(BaseConfig):
     """Selection of the demonstrations and content of a state."""
 
     obs_keys: tuple[str, ...] = ("state",)
-    """Arrays below data/ that are concatenated to an observation."""
+    """Arrays below data/ that are concatenated to an observation; short --obs-keys."""
     act_key: str = "action"
-    """Array below data/ with the actions."""
+    """Array below data/ with the actions; short --act-key."""
     encoder: str = "identity"
     """Encoder that turns named observations into one vector."""
     episodes: Annotated[int, Meta(ge=0)] = 0
     """Number of demonstrations to use, from the first on; 0 for all."""
     angles: tuple[int, ...] = ()
-    """Columns of the observation that are angles, radians; empty takes them from the store."""
+    """Columns of the observation that are angles, radians; empty: as the store says; short --angles."""
     rate_hz: NonNegative = 0.0
-    """Frames per second; 0 for what the store says."""
+    """Frames per second; 0 for what the store says; short --rate."""
     first_action_from: tuple[int, ...] | None = None
     """For each action column, the column of the first observation that replaces the action before it; -1 for
     a value of `first_action`. None infers them from the demonstrations; empty for zeros."""

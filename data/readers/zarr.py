@@ -1,5 +1,6 @@
 """Replay-buffer zarr stores, format 2 or 3, a directory or a zip."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -7,10 +8,11 @@ import numpy as np
 
 from nsde_policy.data.readers.base import Reader
 from nsde_policy.data.readers.registry import register_reader
-from nsde_policy.data.types import Demonstrations
+from nsde_policy.data.types import ActionLimits, Demonstrations
 from nsde_policy.data.zarr_store.files import ROOT_KEYS
+from nsde_policy.data.zarr_store.roles import check_keys
 from nsde_policy.data.zarr_store.store import Store, read_columns
-from nsde_policy.errors import ArrayError
+from nsde_policy.errors import DamagedStoreError
 
 
 @register_reader
@@ -42,9 +44,8 @@ class ZarrReader(Reader):
         fill value for chunks that do not exist: some writers omit chunks that hold nothing else, zarr 3 by
         default, but a lost chunk looks the same.
         """
-        if not obs_keys:
-            raise ArrayError("no observation array was named; give at least one, such as 'state'")
         with Store(path, episode_ends=episode_ends, accept_omitted_chunks=accept_omitted_chunks) as store:
+            check_keys(store, obs_keys, act_key)
             ends, arrays = store.open_episodes([f"data/{key}" for key in (*obs_keys, act_key)])
             *obs, act = (read_columns(array, ends) for array in arrays)
             if angles is None:
@@ -59,5 +60,26 @@ class ZarrReader(Reader):
                 angles=tuple(angles),
                 act_angles=arrays[-1].angles if act_angles is None else tuple(act_angles),
                 rate_hz=store.attributes.get("rate_hz") if rate_hz is None else rate_hz,
+                act_limits=_read_act_limits(store, act.shape[1]),
                 source=str(path),
             )
+
+
+def _read_act_limits(store: Store, act_dim: int) -> ActionLimits | None:
+    """Read the root attribute `action_space`, {"low": […], "high": […]}; null stands for no limit."""
+    space = store.attributes.get("action_space")
+    if space is None:
+        return None
+    try:
+        low, high = (
+            tuple(sign * math.inf if value is None else float(value) for value in space[name])
+            for name, sign in (("low", -1.0), ("high", 1.0))
+        )
+        if len(low) != act_dim or len(high) != act_dim:
+            raise ValueError(f"{len(low)} and {len(high)} numbers")
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedStoreError(
+            f"the attribute action_space of {store.path} is invalid ({type(error).__name__}: {error}); "
+            f"expected lists 'low' and 'high' of {act_dim} numbers"
+        ) from None
+    return low, high

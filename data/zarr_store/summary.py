@@ -1,6 +1,7 @@
 """Summary of a store as text or JSON."""
 
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,11 @@ from typing import Any
 import numpy as np
 
 from nsde_policy.data.angles import TURN
-from nsde_policy.data.types import Floats, Ints, check_rate
+from nsde_policy.data.first_action import format_matches, match_columns
+from nsde_policy.data.statistics import measure_still_share
+from nsde_policy.data.types import Demonstrations, Floats, Ints, check_rate
 from nsde_policy.data.zarr_store.arrays import StoredArray
+from nsde_policy.data.zarr_store.roles import find_roles
 from nsde_policy.data.zarr_store.store import MAX_COLUMNS, Store, read_columns
 
 SHOWN_COLUMNS = 8
@@ -63,6 +67,15 @@ class StoreSummary:
     rate_hz: float | None
     """Frames per second; None if the store does not say."""
     arrays: tuple[ArraySummary, ...]
+    observations: tuple[str, ...]
+    """Arrays that can be observations (`train --obs-keys`); empty if none can."""
+    actions: tuple[str, ...]
+    """Arrays that can hold the actions (`train --act-key`)."""
+    positions: tuple[int, ...] | None
+    """Observation column that each action column commands, −1 for none; None without observations or actions.
+    Observations are `state`, or all arrays of `observations` without it."""
+    still: float | None
+    """Share of frames in which hardly anything changes; see `measure_still_share`."""
     attributes: dict[str, Any]
     """Attributes of the store, such as its provenance."""
 
@@ -74,14 +87,25 @@ class StoreSummary:
         """Format the summary as text for a terminal."""
         short, median, long = self.episode_length
         hz = self.rate_hz
-        rate = f"{hz:g} Hz, {self.frames / hz:.0f} s" if hz else "rate not recorded"
+        rate = f"{hz:g} Hz, {self.frames / hz:.0f} s" if hz else "rate not recorded (data set-rate)"
         text = (
             f"{self.path}: zarr format {self.zarr_format}, {self.container}\n"
             f"{self.episodes} episodes, {self.frames} frames, {rate}\n"
             f"episode length {short} to {long} frames, median {median:g}"
         )
+        text += "".join(f"\n{line}" for line in self._describe_roles())
         attributes = [f"attributes {json.dumps(self.attributes)}"] if self.attributes else []
         return "\n\n".join([text, *(array.to_text() for array in self.arrays), *attributes])
+
+    def _describe_roles(self) -> Iterator[str]:
+        """Describe what training would take from the store, one line each."""
+        yield f"can be observations: --obs-keys {' '.join(self.observations) or '(none)'}"
+        yield f"can be actions: --act-key {' or '.join(self.actions) or '(none)'}"
+        if self.positions is not None:
+            matches = format_matches(self.positions)
+            yield f"absolute positions: {matches}" if matches else "no action is an observed position"
+        if self.still is not None:
+            yield f"still frames: {self.still:.1%}"
 
 
 def summarize(
@@ -93,6 +117,8 @@ def summarize(
         lengths = np.diff(ends, prepend=0)
         rate_hz = store.attributes.get("rate_hz")
         check_rate(rate_hz)
+        observations, actions = find_roles({each.name.removeprefix("data/"): each.shape for each in arrays})
+        demos = _load_default(arrays, ends, observations, actions)
         return StoreSummary(
             path=str(path),
             container=store.kind,
@@ -102,8 +128,26 @@ def summarize(
             episode_length=(int(lengths.min()), float(np.median(lengths)), int(lengths.max())),
             rate_hz=rate_hz,
             arrays=tuple(_summarize_array(array, ends) for array in arrays),
+            observations=tuple(observations),
+            actions=tuple(actions),
+            positions=None if demos is None else match_columns(demos),
+            still=None if demos is None else measure_still_share(demos),
             attributes=store.attributes,
         )
+
+
+def _load_default(
+    arrays: Sequence[StoredArray], ends: Ints, observations: Sequence[str], actions: Sequence[str]
+) -> Demonstrations | None:
+    """Load what training takes by default; None without observations or actions."""
+    chosen = ["state"] if "state" in observations else observations
+    action = "action" if "action" in actions else actions[0] if actions else None
+    found = {array.name.removeprefix("data/"): array for array in arrays}
+    chosen = [name for name in chosen if name != action]
+    if not chosen or action is None:
+        return None
+    obs = np.concatenate([read_columns(found[name], ends) for name in chosen], axis=1)
+    return Demonstrations(obs, read_columns(found[action], ends), ends)
 
 
 def find_wrapped_columns(values: Floats, ends: Ints) -> list[int]:

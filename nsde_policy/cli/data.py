@@ -1,5 +1,6 @@
 """`nsde-policy data`: inspect, check, replay and download demonstrations."""
 
+import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,11 +35,16 @@ class DataInfo(StoreFlags):
     def run(self) -> None:
         """Print the summary of the store."""
         from nsde_policy.data.zarr_store.summary import summarize
+        from nsde_policy.tasks import find_task
 
         summary = summarize(
             self.path, episode_ends=self.episode_ends, accept_omitted_chunks=self.accept_omitted_chunks
         )
-        print(summary.to_json() if self.json else summary.to_text())
+        found = find_task(self.path)
+        if self.json:
+            print(json.dumps({"task": found.name, **json.loads(summary.to_json())}, indent=2))
+        else:
+            print(f"{summary.to_text()}\n\n{found.reason}")
 
 
 @dataclass(frozen=True)
@@ -127,3 +133,18 @@ class DataDownload:
         except KeyboardInterrupt:
             raise KeyboardInterrupt("interrupted; run the same command again to resume") from None
         print(f"{'OK' if fresh else 'OK, already there'}: {self.out} holds the expected demonstrations")
+
+
+@dataclass(frozen=True)
+class DataSetRate:
+    """Write the frames per second into a store that does not record them; nothing else changes."""
+
+    path: StorePathFlag
+    rate: Annotated[float, Positional, arg(help="Frames per second (control periods of the robot).")]
+
+    def run(self) -> None:
+        """Write the rate and print the old and the new one."""
+        from nsde_policy.data.zarr_store.rate import set_rate
+
+        before = set_rate(self.path, self.rate)
+        print(f"OK: {self.path} has {self.rate:g} Hz" + (f", before {before:g} Hz" if before else ""))

@@ -20,23 +20,29 @@ from nsde_policy.cli.benchmark import Benchmark
 from nsde_policy.cli.bifurcation import BifurcationCommand
 from nsde_policy.cli.collect import Collect
 from nsde_policy.cli.compare import Compare
-from nsde_policy.cli.data import DataCheck, DataDownload, DataInfo, DataReplay
+from nsde_policy.cli.data import DataCheck, DataDownload, DataInfo, DataReplay, DataSetRate
 from nsde_policy.cli.doctor import Doctor
 from nsde_policy.cli.evaluate import Evaluate
 from nsde_policy.cli.export import Export
 from nsde_policy.cli.play import Play
 from nsde_policy.cli.report import ReportCommand
 from nsde_policy.cli.serve import Serve
-from nsde_policy.cli.train import Train
+from nsde_policy.cli.train import Train, expand_short_flags
 from nsde_policy.errors import NsdePolicyError
 
 DESCRIPTION = """Neural SDE policies: imitation learning with one small network call per action.
 --debug shows the traceback of an error; --version prints the version."""
-DATA_DESCRIPTION = "Inspect, check, replay or download demonstrations."
+DATA_DESCRIPTION = "Inspect, check, replay or download demonstrations, or set their rate."
 COMMANDS: dict[str, Any] = {
     "train": Train,
     "eval": Evaluate,
-    "data": {"info": DataInfo, "check": DataCheck, "replay": DataReplay, "download": DataDownload},
+    "data": {
+        "info": DataInfo,
+        "check": DataCheck,
+        "replay": DataReplay,
+        "download": DataDownload,
+        "set-rate": DataSetRate,
+    },
     "collect": Collect,
     "play": Play,
     "compare": Compare,
@@ -98,7 +104,10 @@ def _parse_flags(args: list[str]) -> Any:
     prog = "nsde-policy"
     while isinstance(chosen, dict) and args and args[0] in chosen:
         chosen, prog, args = chosen[args[0]], f"{prog} {args[0]}", args[1:]
-    options: dict[str, Any] = {"default": Train.from_preset(args)} if chosen is Train else {}
+    options: dict[str, Any] = {}
+    if chosen is Train:
+        args = expand_short_flags(args)
+        options["default"] = Train.from_preset(args)
     if {"-h", "--help"} & {*args}:  # tyro leaves flags that are given out of the help text
         args = ["--help"]
     if isinstance(chosen, dict):

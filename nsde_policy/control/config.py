@@ -80,8 +80,8 @@ class SessionConfig(BaseConfig):
         policy_hz = self.policy_hz or calibration.rate_hz
         if not policy_hz:
             raise ConfigError(
-                "the policy has no calibration, so the rate of its demonstrations is unknown: set policy_hz, "
-                "in commands per second"
+                "the rate of the policy's demonstrations is unknown: set policy_hz, in commands per second, "
+                "or train with --rate HZ (nsde-policy data set-rate STORE HZ writes it into the store)"
             )
         if self.rate_hz < policy_hz * (1 - 1e-9):
             raise ConfigError(

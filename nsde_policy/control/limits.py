@@ -10,11 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from nsde_policy.errors import ConfigError
-from nsde_policy.inference.calibration import Calibration
+from nsde_policy.inference.calibration import POSITION_MARGIN, Calibration
 from nsde_policy.inference.spec import PolicySpec
-
-POSITION_MARGIN = 0.05
-"""How far commands may leave the demonstrated range on either side, as a fraction of the range."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,11 +41,17 @@ class Limits:
 
     @classmethod
     def from_demos(cls, spec: PolicySpec, calibration: Calibration, *, policy_hz: float) -> "Limits":
-        """Derive limits from demonstrations: their range with a margin, their largest steps as rates."""
+        """Derive limits from demonstrations: the calibrated positions, the largest steps as rates.
+
+        Without calibrated positions, they are the demonstrated range with a margin.
+        """
         low, high = np.array(spec.low[spec.obs_dim :]), np.array(spec.high[spec.obs_dim :])
         margin = POSITION_MARGIN * (high - low)
+        low, high = low - margin, high + margin
+        if calibration.action_low:
+            low, high = np.array(calibration.action_low), np.array(calibration.action_high)
         step, acceleration = np.array(calibration.step), np.array(calibration.acceleration)
-        return cls(low - margin, high + margin, step * policy_hz, acceleration * policy_hz**2)
+        return cls(low, high, step * policy_hz, acceleration * policy_hz**2)
 
 
 class Limiter:

@@ -21,6 +21,8 @@ QUANTILE = 0.999
 """Quantile of steps, accelerations and distances that becomes a limit."""
 FALLBACK_STEPS = 6.0
 """Largest step and acceleration without a calibration, in standard deviations of the action increments."""
+POSITION_MARGIN = 0.05
+"""How far commands may leave the demonstrated range on either side, as a fraction of the range."""
 RIDGE = 1e-4
 """Added to the variance of every feature, in squared ranges, so that constant features can be inverted."""
 
@@ -41,6 +43,10 @@ class Calibration(BaseConfig):
     """Regularised inverse covariance of the features."""
     threshold: float
     """Mahalanobis distance beyond which a state is out of distribution."""
+    action_low: tuple[float, ...] = ()
+    """Smallest action, (act_dim,); empty for the demonstrated range with a margin."""
+    action_high: tuple[float, ...] = ()
+    """Largest action, (act_dim,); empty for the demonstrated range with a margin."""
 
     def __post_init__(self) -> None:
         require(self, 0 <= self.rate_hz < math.inf, f"need rate_hz >= 0, got {self.rate_hz}")
@@ -48,9 +54,14 @@ class Calibration(BaseConfig):
             values = getattr(self, name)
             require(self, all(0 < v < math.inf for v in values), f"need {name} > 0, got {values}")
         require(self, len(self.step) == len(self.acceleration), "need as many steps as accelerations")
+        sizes = len(self.action_low), len(self.action_high)
+        require(self, sizes in ((0, 0), 2 * (len(self.step),)), f"need as many limits as steps, got {sizes}")
+        ordered = all(low < high for low, high in zip(self.action_low, self.action_high, strict=True))
+        require(self, ordered, "need action_low < action_high")
         square = all(len(row) == len(self.mean) for row in self.precision)
         require(self, square and len(self.precision) == len(self.mean), "precision must be square")
         numbers = [*self.mean, *(value for row in self.precision for value in row), self.threshold]
+        numbers += [*self.action_low, *self.action_high]
         require(self, all(map(math.isfinite, numbers)), "every number must be finite")
 
     @classmethod
@@ -62,6 +73,7 @@ class Calibration(BaseConfig):
         episode_ends: Sequence[int] | np.ndarray,
         *,
         rate_hz: float,
+        action_limits: tuple[Sequence[float], Sequence[float]] | None = None,
     ) -> "Calibration":
         """Measure the statistics on demonstrations.
 
@@ -71,6 +83,8 @@ class Calibration(BaseConfig):
             actions: Recorded actions, (frames, act_dim).
             episode_ends: One past the last frame of each episode.
             rate_hz: Control periods per second; 0 if unknown.
+            action_limits: Smallest and largest action that the robot or environment takes, infinite without a
+                limit; see `find_action_limits`.
 
         Episodes start from rest: the step to the first action counts as an acceleration too, if the action
         before it is an observed position. From a constant it would be made up, and does not count.
@@ -85,6 +99,7 @@ class Calibration(BaseConfig):
         features = _Features(spec)(states.astype(np.float64))
         precision = np.linalg.inv(np.atleast_2d(np.cov(features.T)) + RIDGE * np.eye(features.shape[1]))
         mean = features.mean(axis=0)
+        low, high = find_action_limits(spec, actions, action_limits)
         return cls(
             rate_hz=rate_hz,
             step=_measure_limit(steps, spec),
@@ -92,6 +107,8 @@ class Calibration(BaseConfig):
             mean=_round_digits(mean),
             precision=tuple(_round_digits(row) for row in precision),
             threshold=float(np.quantile(_mahalanobis(features - mean, precision), QUANTILE)),
+            action_low=_round_digits(low),
+            action_high=_round_digits(high),
         )
 
     @classmethod
@@ -122,6 +139,39 @@ class Calibration(BaseConfig):
                 f"{spec.act_dim} and {features}; it belongs to another run"
             )
         return self
+
+
+def find_action_limits(
+    spec: PolicySpec,
+    actions: np.ndarray,
+    known: tuple[Sequence[float], Sequence[float]] | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the smallest and the largest action, each (act_dim,).
+
+    - A known limit is used as it is.
+    - Actions between -1 and 1 that reach -1 or 1 are normalised and get exactly these limits; positions,
+      which match observations, and binary actions do not count.
+    - A binary action gets its two values.
+    - Any other gets its demonstrated range with a margin.
+
+    Args:
+        spec: Sizes and ranges of the policy.
+        actions: Recorded actions, (frames, act_dim).
+        known: Limits of the robot or environment, infinite without one; None if nothing is known.
+    """
+    low, high = (np.array(values[spec.obs_dim :]) for values in (spec.low, spec.high))
+    margin = POSITION_MARGIN * (high - low)
+    binary = ((actions == actions.min(0)) | (actions == actions.max(0))).all(0)
+    free = ~binary & (np.array(spec.first_action_from or (-1,) * spec.act_dim) < 0)
+    largest = np.abs(actions).max(0)
+    low, high = low - np.where(binary, 0.0, margin), high + np.where(binary, 0.0, margin)
+    if (largest[free] <= 1.0).all() and (largest[free] >= 1.0).any():
+        low[free], high[free] = -1.0, 1.0
+    if known is not None:
+        bounds = np.array(known, dtype=np.float64)
+        is_known = np.isfinite(bounds).all(0) & (bounds[0] < bounds[1])
+        low, high = np.where(is_known, bounds[0], low), np.where(is_known, bounds[1], high)
+    return low, high
 
 
 class OODDetector:

@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from nsde_policy.data import Demonstrations
-from nsde_policy.errors import CheckpointError
+from nsde_policy.data.types import ActionLimits
+from nsde_policy.errors import CheckpointError, NsdePolicyError
 from nsde_policy.files import PARTIAL, replace_file
 from nsde_policy.inference.calibration import CALIBRATION_FILE, Calibration
 from nsde_policy.inference.loading import build_model, build_policy_spec
 from nsde_policy.methods.registry import METHODS
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import DemoRecord, RunDirectory, RunRecord, find_versions
-from nsde_policy.tasks import TASKS, get_task
+from nsde_policy.tasks import TASKS, get_task, get_task_of_run
 from nsde_policy.training.dataset import (
     augment,
     build_states,
@@ -57,8 +58,30 @@ def calibrate(demos: Demonstrations, record: RunRecord) -> Calibration:
     states = build_states(demos, **get_first_action(config.demos))
     rate_hz = demos.rate_hz or get_task(record.task).rate_hz or 0.0
     return Calibration.measure(
-        build_policy_spec(record), states, demos.act, demos.episode_ends, rate_hz=rate_hz
+        build_policy_spec(record),
+        states,
+        demos.act,
+        demos.episode_ends,
+        rate_hz=rate_hz,
+        action_limits=demos.act_limits or _read_action_space(record, demos.act.shape[1]),
     )
+
+
+def _read_action_space(record: RunRecord, act_dim: int) -> ActionLimits | None:
+    """Return the limits of the environment's actions, None if it cannot be made or has other actions."""
+    task = get_task_of_run(record)
+    if task.env_id is None:
+        return None
+    try:
+        env = task.make_env()
+    except NsdePolicyError as error:
+        logger.info("limits of actions come from the demonstrations: %s", error)
+        return None
+    low, high = (getattr(env.action_space, name, None) for name in ("low", "high"))
+    env.close()
+    if low is None or high is None or low.shape != (act_dim,):
+        return None
+    return tuple(low.tolist()), tuple(high.tolist())
 
 
 def train_run(
@@ -89,7 +112,7 @@ def train_run(
     """
     run = RunDirectory(path)
     everything, (demos, unseen, held_out) = demos, split_episodes(demos, validation, seed=seed)
-    config = _resolve_settings(demos, config)
+    config = _resolve_settings(demos, config, task)
     data = build_training_data(demos, config, task=task)
     record = RunRecord(
         config=config,
@@ -118,8 +141,15 @@ def train_run(
     return run
 
 
-def _resolve_settings(demos: Demonstrations, config: RunConfig) -> RunConfig:
+def _resolve_settings(demos: Demonstrations, config: RunConfig, task: str) -> RunConfig:
     """Return the settings with what they leave to the demonstrations, and log what was inferred."""
+    if not (demos.rate_hz or get_task(task).rate_hz):
+        logger.warning(
+            "%s does not record its rate, which a control session needs: train with --rate HZ, or write it "
+            "into the store with nsde-policy data set-rate %s HZ",
+            demos.source,
+            demos.source,
+        )
     resolved = resolve_first_action(demos, config)
     if resolved != config:
         logger.info("action before the first one: %s", describe_first_action(resolved.demos))

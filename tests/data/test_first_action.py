@@ -41,7 +41,7 @@ def test_constant_columns_do_not_match():
 def test_an_observation_column_is_used_once():
     demos = make_arm_demos()
     act = np.repeat(demos.act[:, :1], 2, axis=1)
-    act[:, 1] += 0.001
+    act[:, 1] += np.float32(0.2)
     assert match_columns(Demonstrations(demos.obs, act, demos.episode_ends)) == (0, -1)
 
 

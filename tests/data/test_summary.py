@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 from nsde_policy.cli.data import DataCheck, DataInfo
+from nsde_policy.cli.main import main
 from nsde_policy.data.zarr_store.check import check_store
 from nsde_policy.data.zarr_store.summary import find_wrapped_columns, summarize
 from nsde_policy.errors import DemoError, EpisodeError, NotAStoreError
-from tests.helpers.demo_stores import edit_bytes, write_store, zip_store
+from tests.helpers.demo_stores import edit_bytes, read_files, write_store, zip_store
+from tests.helpers.robot_arm import make_arm_demos
 
 
 @pytest.fixture
@@ -107,3 +109,54 @@ def test_check_raises_if_there_is_no_store(tmp_path: Path) -> None:
     )
     with pytest.raises(DemoError, match="problem"):
         DataCheck(tmp_path / "bare.zarr").run()
+
+
+def test_info_says_what_training_would_take(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    demos = make_arm_demos()
+    still = np.repeat(demos.obs[::2], 2, axis=0)  # every other frame repeats the one before
+    arrays = dict.fromkeys(["data/keypoint"])
+    arrays |= {"data/state": still, "data/action": demos.act, "meta/episode_ends": demos.episode_ends}
+    arrays |= {"data/img": np.ones((len(still), 8, 8, 3), np.uint8)}
+    path = write_store(tmp_path / "arm.zarr", arrays)
+    DataInfo(path, json=True).run()
+    info = json.loads(capsys.readouterr().out)
+    assert (info["observations"], info["actions"], info["task"]) == (["state"], ["action"], "none")
+    assert info["positions"] == [*range(7), -1]
+    assert info["still"] == pytest.approx(0.5, abs=0.05)
+    DataInfo(path).run()
+    text = capsys.readouterr().out
+    for part in (
+        "--obs-keys state\n",
+        "--act-key action\n",
+        "action 0-6 = observation 0-6",
+        "rate not recorded (data set-rate)",
+        "no record of a task",
+    ):
+        assert part in text
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_set_rate_writes_the_rate_and_nothing_else(
+    tmp_path: Path, zarr_format: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_store(tmp_path / "demos.zarr", zarr_format=zarr_format, attributes={"operator": "ada"})
+    before = read_files(path)
+    assert main(["data", "set-rate", str(path), "12.5"]) == 0
+    assert main(["data", "set-rate", str(path), "20"]) == 0
+    assert "20 Hz, before 12.5 Hz" in capsys.readouterr().out
+    summary = summarize(path)
+    assert (summary.rate_hz, summary.attributes["operator"]) == (20, "ada")
+    changed = {name for name, content in read_files(path).items() if before.get(name) != content}
+    assert changed == {".zattrs" if zarr_format == 2 else "zarr.json"}
+
+
+def test_set_rate_refuses_zips_and_impossible_rates(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["data", "set-rate", str(zip_store(store)), "20"]) == 2
+    assert "--rate 20" in capsys.readouterr().err
+    for rate in ("0", "nan", "inf"):
+        assert main(["data", "set-rate", str(store), rate]) == 2
+    assert main(["data", "set-rate", str(tmp_path / "nothing"), "20"]) == 2
+    assert not (tmp_path / "nothing").exists()
+    assert summarize(store).rate_hz == 10

@@ -243,7 +243,8 @@ def test_likelihood_of_a_neural_sde_uses_recorded_histories_and_the_learned_diff
     model = NeuralSDEConfig(
         history=2, network=NetworkConfig(width=16, depth=2), sampling=SamplingConfig(diffusion=0.5)
     )
-    config = RunConfig(model=model, train=TrainConfig(steps=20, batch_size=16), chunk=3)
+    first = DemoConfig(first_action_from=())
+    config = RunConfig(demos=first, model=model, train=TrainConfig(steps=20, batch_size=16), chunk=3)
     run = train_run(demos, config, tmp_path / "run", task="none", seed=0)
     policy = Policy.from_pretrained(run.path)
     scored = ScoredEpisodes(demos, (0, 1, 2, 3), True, "its own episodes")

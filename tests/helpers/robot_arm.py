@@ -34,13 +34,13 @@ def make_arm_demos(
         noise: Standard deviation of the joint sensors, radians.
         unit: Factor on joints and their commands: 180 / π for degrees.
     """
-    rng, frames = np.random.default_rng(5), round(seconds * rate_hz)
+    rng, sensors, frames = np.random.default_rng(5), np.random.default_rng(6), round(seconds * rate_hz)
     time = np.arange(frames) / rate_hz
     share = lag ** (20.0 / rate_hz)
     obs, act = [], []
     for episode in range(episodes):
         start, phase = rng.uniform(-1.5, 1.5, JOINTS), rng.uniform(0.6, 1.0, JOINTS)
-        size = PEAK_SPEED * seconds / (math.pi * phase)
+        size = 2 * PEAK_SPEED * seconds / (math.pi * phase)
         command = start + size * rng.choice([-0.5, 0.5], JOINTS) * (
             1 - np.cos(math.pi * phase * np.minimum(time[:, None] / seconds, 1))
         )
@@ -49,7 +49,7 @@ def make_arm_demos(
         for t in range(1, frames):
             joints[t] = command[t - 1] + share * (joints[t - 1] - command[t - 1])
         closed = np.where(time < seconds / 2, episode % 2, 1 - episode % 2)[:, None]
-        seen = unit * (joints + rng.normal(0, noise, joints.shape))
+        seen = unit * (joints + sensors.normal(0, noise, joints.shape))
         obs.append(np.concatenate([seen, 0.08 * (1 - closed)], axis=1))
         act.append(np.concatenate([unit * command, closed], axis=1))
     ends = frames * np.arange(1, episodes + 1)

@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 
 from nsde_policy.assets import SHIPPED_POLICY
-from nsde_policy.errors import CheckpointError
-from nsde_policy.inference.calibration import CALIBRATION_FILE, FALLBACK_STEPS, Calibration, OODDetector
+from nsde_policy.control.limits import Limits
+from nsde_policy.errors import CheckpointError, ConfigError
+from nsde_policy.inference.calibration import (
+    CALIBRATION_FILE,
+    FALLBACK_STEPS,
+    Calibration,
+    OODDetector,
+    find_action_limits,
+)
 from nsde_policy.inference.loading import build_policy_spec
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.training.dataset import load_training_demos
@@ -97,3 +104,36 @@ def test_shipped_calibration_matches_the_human_demonstrations(human_demos):
     assert (shipped.step, shipped.acceleration) == (found.step, found.acceleration)
     assert np.allclose(shipped.precision, found.precision, rtol=1e-4)
     assert shipped.threshold == pytest.approx(found.threshold, rel=1e-5)
+
+
+def find_limits(actions: np.ndarray, known=None, columns=(-1, -1)):
+    spec = replace(
+        SPEC,
+        first_action_from=columns,
+        first_action=(0.0,) * columns.count(-1),
+        low=(0.0, 0.0, 0.0, *actions.min(0).tolist()),
+        high=(1.0, 1.0, 1.0, *actions.max(0).tolist()),
+    )
+    low, high = find_action_limits(spec, actions, known)
+    return low.tolist(), high.tolist()
+
+
+def test_action_limits_are_known_ones_normalised_ones_or_the_demonstrated_range():
+    ramp = np.linspace(-1, 1, 21)
+    assert find_limits(np.stack([ramp, ramp / 2], 1)) == ([-1, -1], [1, 1])  # normalised
+    assert find_limits(np.stack([ramp, ramp * 2], 1)) == ([-1.1, -2.2], [1.1, 2.2])  # one is beyond 1
+    low, high = find_limits(np.stack([ramp, ramp / 2], 1), columns=(0, 1))  # positions that happen to reach 1
+    assert (low, high) == ([-1.1, -0.55], [1.1, 0.55])
+    gripper = (ramp > 0).astype(float)
+    assert find_limits(np.stack([ramp / 2, gripper], 1)) == ([-0.55, 0.0], [0.55, 1.0])
+    known = ((-3.0, -np.inf), (3.0, np.inf))
+    assert find_limits(np.stack([ramp * 2, ramp * 2], 1), known) == ([-3.0, -2.2], [3.0, 2.2])
+
+
+def test_limits_of_a_session_come_from_the_calibration():
+    found = replace(CALIBRATION, action_low=(0.0, -1.0), action_high=(9.0, 1.0))
+    limits = Limits.from_demos(SPEC, found, policy_hz=10.0)
+    assert (limits.low.tolist(), limits.high.tolist()) == ([0.0, -1.0], [9.0, 1.0])
+    for low, high in (((0.0,), (1.0,)), ((1.0, 1.0), (1.0, 2.0)), ((0.0, 0.0), ())):
+        with pytest.raises(ConfigError, match=r"limits|action_low"):
+            replace(CALIBRATION, action_low=low, action_high=high)

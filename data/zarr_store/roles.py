@@ -1,0 +1,72 @@
+"""Which arrays of a store can be observations, actions or camera images, judged by their shapes."""
+
+from collections.abc import Mapping, Sequence
+
+from nsde_policy.data.zarr_store.store import MAX_COLUMNS, Store
+from nsde_policy.errors import ArrayError, DemoError
+
+Shape = tuple[int, ...]
+CHANNELS = (1, 3, 4)
+"""Numbers of colour channels of an image."""
+
+
+def is_camera(shape: Shape) -> bool:
+    """Return whether rows of this shape, (frames, …), are images, channels first or last."""
+    return len(shape) >= 4 and (shape[-1] in CHANNELS or shape[-3] in CHANNELS)
+
+
+def read_shapes(store: Store) -> dict[str, Shape]:
+    """Return the shapes of all readable arrays below data/, by their names without data/."""
+    shapes = {}
+    for name in store.find_arrays("data"):
+        try:
+            shapes[name.removeprefix("data/")] = store.open_array(name).shape
+        except DemoError:
+            continue
+    return shapes
+
+
+def find_roles(shapes: Mapping[str, Shape]) -> tuple[list[str], list[str]]:
+    """Return the low-dimensional arrays that can be observations, and those that can be actions.
+
+    Arrays named like actions are not observations; without such a name, any array can hold the actions.
+    """
+    low = [
+        name for name, shape in shapes.items() if not is_camera(shape) and _get_width(shape) <= MAX_COLUMNS
+    ]
+    actions = [name for name in low if name.rpartition("/")[2].startswith(("act", "command", "target"))]
+    return [name for name in low if name not in actions], actions or low
+
+
+def check_keys(store: Store, obs_keys: Sequence[str], act_key: str) -> None:
+    """Raise `ArrayError` for arrays that do not exist or hold images; the message names the flags to use."""
+    if not obs_keys:
+        raise ArrayError("no observation array was named; give at least one, such as 'state'")
+    shapes = read_shapes(store)
+    known = {name.removeprefix("data/") for name in store.find_arrays("data")}
+    observations, actions = find_roles(shapes)
+    observations = [name for name in observations if name != act_key]
+    use = f"--obs-keys {' '.join(observations)}" if observations else "no array can be an observation"
+    for key in obs_keys:
+        if key not in known:
+            raise ArrayError(f"{_describe_missing(store, key)}; use {use}")
+        if is_camera(shapes.get(key, ())):
+            raise ArrayError(
+                f"data/{key} has shape {shapes[key]}: camera images cannot be observations, which are "
+                f"low-dimensional; leave it out: {use}"
+            )
+    if act_key not in known:
+        keys = " or ".join(f"--act-key {name}" for name in actions) or "no array can hold actions"
+        raise ArrayError(f"{_describe_missing(store, act_key)}; use {keys}")
+
+
+def _describe_missing(store: Store, key: str) -> str:
+    names = ", ".join(store.find_arrays("data") + store.find_arrays("meta")) or "none"
+    return f"no array 'data/{key}' in {store.path}; it holds: {names}"
+
+
+def _get_width(shape: Shape) -> int:
+    width = 1
+    for size in shape[1:]:
+        width *= size
+    return width

@@ -1,0 +1,161 @@
+"""A position-controlled robot arm, from its store to the session, the exported graph and the server."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.simulated_time import SimulatedWorker
+from nsde_policy.cli.main import main
+from nsde_policy.control import Session, SessionConfig
+from nsde_policy.data import Demonstrations, load_demonstrations
+from nsde_policy.deploy.client import RemotePolicy
+from nsde_policy.deploy.export import export_policy
+from nsde_policy.deploy.runtime import RuntimePolicy
+from nsde_policy.errors import ConfigError
+from nsde_policy.inference.policy import Policy
+from tests.helpers.numpy_planner import Sim
+from tests.helpers.policy_servers import serve_in_thread
+from tests.helpers.robot_arm import JOINTS, PEAK_SPEED, make_arm_demos, write_arm_store
+
+RATE = 20.0
+NEURAL_SDE = ["--train.steps", "20", "--model.network.width", "16", "--model.sampling.diffusion", "0"]
+"""Few steps: the plans are not good, but they are finite; without noise they are the same everywhere."""
+NEIGHBOURS = ["--policy", "knn"]
+"""Nothing to fit, for tests of what is measured on the demonstrations."""
+
+
+def train(
+    demos: Demonstrations, folder: Path, flags: Sequence[str] = NEIGHBOURS, **attributes: object
+) -> Policy:
+    store = write_arm_store(folder / "arm.zarr", demos)
+    if attributes:
+        known = json.loads((store / ".zattrs").read_text())
+        (store / ".zattrs").write_text(json.dumps(known | attributes))
+    args = ["train", "--demos", str(store), "--out", str(folder / "run"), "--device", "cpu"]
+    assert main([*args, *flags]) == 0
+    return Policy.from_pretrained(folder / "run")
+
+
+def open_session(policy: object, sim: Sim, rate_hz: float = RATE, **settings: object) -> Session:
+    config = SessionConfig(rate_hz=rate_hz, **settings)
+    worker = SimulatedWorker(sim.clock, delay_s=0.2) if config.plan_ahead else None
+    return Session(policy, config, calibration=policy.calibration, clock=sim.clock, worker=worker)
+
+
+def run_session(policy: object, obs: np.ndarray, periods: int = 12) -> np.ndarray:
+    """Return the commands of a session whose robot does not move."""
+    sim, commands = Sim(), []
+    with open_session(policy, sim) as session:
+        for tick in range(periods):
+            sim.now = tick / RATE
+            commands.append(session.step(obs, sim.now))
+    return np.array(commands)
+
+
+def measure_speed(demos: Demonstrations) -> np.ndarray:
+    """Return the largest demonstrated change of each command per second."""
+    steps = np.delete(np.diff(demos.act.astype(float), axis=0), demos.episode_ends[:-1] - 1, axis=0)
+    return np.abs(steps).max(0) * (demos.rate_hz or 0.0)
+
+
+@pytest.fixture(scope="module")
+def arm(tmp_path_factory: pytest.TempPathFactory) -> Policy:
+    return train(make_arm_demos(), tmp_path_factory.mktemp("arm"), NEURAL_SDE)
+
+
+def test_run_records_the_inferred_first_action(arm: Policy):
+    assert arm.record.task == "none"
+    assert arm.spec.first_action_from == (*range(JOINTS), -1)
+    assert arm.spec.first_action in ((0.0,), (1.0,))
+    assert arm.calibration.rate_hz == RATE
+
+
+def test_limits_are_the_demonstrated_speeds(arm: Policy):
+    limits = open_session(arm, Sim()).resolved.limits
+    assert limits.speed == pytest.approx(measure_speed(make_arm_demos()), rel=0.05)
+    assert limits.speed[:JOINTS] == pytest.approx(np.full(JOINTS, PEAK_SPEED), rel=0.05)
+    assert (limits.low[JOINTS], limits.high[JOINTS]) == (0.0, 1.0)  # binary: no margin
+
+
+def test_same_robot_in_degrees_at_another_rate_has_the_same_limits(arm: Policy, tmp_path: Path):
+    degrees = 180 / math.pi
+    other = train(make_arm_demos(unit=degrees, rate_hz=50.0), tmp_path)
+    assert other.spec.first_action_from == arm.spec.first_action_from
+    assert other.calibration.rate_hz == 50.0
+    limits = open_session(other, Sim(), 50.0).resolved.limits
+    expected = open_session(arm, Sim()).resolved.limits
+    joints = slice(0, JOINTS)
+    assert limits.speed[joints] == pytest.approx(degrees * expected.speed[joints], rel=0.05)
+    assert limits.low[joints] == pytest.approx(degrees * expected.low[joints], rel=0.05)
+
+
+def test_session_starts_where_the_robot_is_if_the_first_plan_is_late(arm: Policy):
+    demos, sim = make_arm_demos(), Sim()
+    obs = demos.obs[0]
+    with open_session(arm, sim, plan_ahead=True) as session:
+        command = session.step(obs, sim.now)
+    assert command[:JOINTS] == pytest.approx(obs[:JOINTS], abs=1e-6)
+    assert np.abs(command[:JOINTS]).max() > 0.5  # not the origin
+    assert command[JOINTS] == arm.spec.first_action[0]
+
+
+@pytest.mark.slow
+def test_exported_graph_gives_the_same_commands(arm: Policy, tmp_path: Path):
+    obs = make_arm_demos().obs[40]
+    expected = run_session(arm, obs)
+    export_policy(arm, tmp_path / "arm.onnx", cases=2)
+    runtime = RuntimePolicy.load(tmp_path / "arm.onnx")
+    assert runtime.spec.first_action == arm.spec.first_action
+    assert runtime.calibration == arm.calibration
+    np.testing.assert_allclose(run_session(runtime, obs), expected, atol=1e-4)
+
+
+def test_server_gives_the_same_commands(arm: Policy):
+    obs = make_arm_demos().obs[40]
+    with (
+        serve_in_thread(arm, calibration=arm.calibration) as server,
+        RemotePolicy.connect(server.url, timeout_s=10, deadline_s=5) as remote,
+    ):
+        assert remote.spec == arm.spec
+        np.testing.assert_allclose(run_session(remote, obs), run_session(arm, obs), atol=1e-6)
+
+
+def test_delta_actions_start_at_their_median_and_keep_their_limits(tmp_path: Path):
+    demos = make_arm_demos()
+    delta = np.diff(demos.act[:, :JOINTS], axis=0, append=demos.act[-1:, :JOINTS])
+    delta[demos.episode_ends - 1] = delta[demos.episode_ends - 2]
+    demos = replace(demos, act=np.concatenate([delta + 0.5, demos.act[:, JOINTS:]], axis=1))
+    policy = train(demos, tmp_path)
+    assert set(policy.spec.first_action_from) == {-1}
+    first = demos.act[demos.starts]
+    assert all(value in first[:, column] for column, value in enumerate(policy.spec.first_action))
+    limits = open_session(policy, Sim()).resolved.limits
+    assert limits.speed[:JOINTS] == pytest.approx(measure_speed(demos)[:JOINTS], rel=0.05)
+    assert np.isfinite(run_session(policy, demos.obs[0])).all()
+
+
+def test_recorded_action_space_limits_commands_exactly(tmp_path: Path):
+    space = {"low": [-2.5] * JOINTS + [None], "high": [2.5] * JOINTS + [None]}
+    limits = open_session(train(make_arm_demos(), tmp_path, action_space=space), Sim()).resolved.limits
+    assert limits.low.tolist() == [-2.5] * JOINTS + [0.0]
+    assert limits.high.tolist() == [2.5] * JOINTS + [1.0]
+
+
+def test_store_without_a_rate_says_how_to_give_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    demos = replace(make_arm_demos(episodes=3), rate_hz=None)
+    policy = train(demos, tmp_path)
+    lines = [line for line in capsys.readouterr().err.splitlines() if "--rate HZ" in line]
+    assert len(lines) == 1
+    assert f"nsde-policy data set-rate {tmp_path / 'arm.zarr'} HZ" in lines[0]
+    with pytest.raises(ConfigError, match=r"policy_hz.*--rate HZ.*set-rate"):
+        open_session(policy, Sim())
+    args = ["train", "--demos", str(tmp_path / "arm.zarr"), "--out", str(tmp_path / "timed"), *NEIGHBOURS]
+    assert main([*args, "--rate", "20", "--device", "cpu"]) == 0
+    assert "--rate HZ" not in capsys.readouterr().err
+    assert Policy.from_pretrained(tmp_path / "timed").calibration.rate_hz == 20.0
+    assert load_demonstrations(tmp_path / "arm.zarr").rate_hz is None
