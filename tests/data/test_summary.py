@@ -113,9 +113,9 @@ def test_check_raises_if_there_is_no_store(tmp_path: Path) -> None:
 
 def test_info_says_what_training_would_take(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     demos = make_arm_demos()
-    still = np.repeat(demos.obs[::2], 2, axis=0)  # every other frame repeats the one before
+    still, act = (np.repeat(part[::2], 2, axis=0) for part in (demos.obs, demos.act))  # every frame twice
     arrays = dict.fromkeys(["data/keypoint"])
-    arrays |= {"data/state": still, "data/action": demos.act, "meta/episode_ends": demos.episode_ends}
+    arrays |= {"data/state": still, "data/action": act, "meta/episode_ends": demos.episode_ends}
     arrays |= {"data/img": np.ones((len(still), 8, 8, 3), np.uint8)}
     path = write_store(tmp_path / "arm.zarr", arrays)
     DataInfo(path, json=True).run()
