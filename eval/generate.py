@@ -135,7 +135,7 @@ def _load_policy(name: str, config: GenerateConfig) -> Demonstrator:
         "trained_on": policy.record.demos.fingerprint,
     }
     rollout = RolloutConfig(task, chunk=config.chunk, sampling=sampling)
-    env = make_adapter(task, policy, {})
+    env = make_adapter(task, policy.record, {})
     return Demonstrator(
         RolloutPool(run, rollout), task, env, _make_provenance("policy", task, config, settings, notes)
     )

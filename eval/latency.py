@@ -18,11 +18,11 @@ from torch import Tensor
 
 from nsde_policy.assets import EMBEDDED_DEMOS, SHIPPED_POLICY
 from nsde_policy.config import Sampling
-from nsde_policy.errors import ConfigError
+from nsde_policy.errors import ConfigError, NsdePolicyError
 from nsde_policy.eval.compare.result import ACTIONS
 from nsde_policy.eval.compare.suite import find_preset
 from nsde_policy.eval.compare.table import EMPTY_CELL, format_markdown
-from nsde_policy.eval.rollout import one_thread
+from nsde_policy.eval.rollout import make_adapter, one_thread
 from nsde_policy.inference.loading import build_model, build_policy_spec, load_model
 from nsde_policy.methods.base import Draws, PolicyModel
 from nsde_policy.methods.registry import get_method
@@ -135,12 +135,13 @@ def _build_variants(
 
 
 def _start_states(record: RunRecord) -> Tensor:
-    """Return the states of a policy at the start of an episode, (1, history, d)."""
-    task, obs = get_task_of_run(record), np.zeros(record.layout.obs_dim)
-    if task.env_id is not None:
-        env = task.make_env()
-        obs, _ = env.reset(seed=START_SEED)
+    """Return the states of a policy at the start of an episode, (1, history, d), or zeros."""
+    try:
+        env = make_adapter(get_task_of_run(record), record, {})
+        obs, _ = env.reset(START_SEED)
         env.close()
+    except NsdePolicyError:  # the time hardly depends on the state
+        obs = np.zeros(record.layout.obs_dim)
     history = build_policy_spec(record).new_history()
     history.add_observation(obs)
     return torch.from_numpy(history.states())[None]

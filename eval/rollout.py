@@ -21,6 +21,7 @@ from nsde_policy.errors import ConfigError, EnvError
 from nsde_policy.eval.disturbances import Condition, Disturbances
 from nsde_policy.inference.history import History
 from nsde_policy.inference.policy import Policy
+from nsde_policy.run_directory import RunRecord
 from nsde_policy.tasks import Task, find_rate, get_task_of_run
 from nsde_policy.tasks.adapter import EnvAdapter
 
@@ -218,7 +219,7 @@ class Player:
         self.policy = Policy.from_pretrained(path).to(device)
         self.config = config
         self.task = config.task or get_task_of_run(self.policy.record)
-        self._envs = [make_adapter(self.task, self.policy, config.env_kwargs) for _ in range(batch)]
+        self._envs = [make_adapter(self.task, self.policy.record, config.env_kwargs) for _ in range(batch)]
         self._render_env: EnvAdapter | None = None
         self.rate_hz = find_rate(self.task, self._envs[0].env)
         if config.condition.push and not hasattr(self._envs[0].env.unwrapped, "push"):
@@ -251,7 +252,7 @@ class Player:
                 f"found {found}; leave out --render, or add that mode"
             )
         kwargs = {**self.config.env_kwargs, "render_mode": "rgb_array"}
-        return make_adapter(self.task, self.policy, kwargs)
+        return make_adapter(self.task, self.policy.record, kwargs)
 
     def play_batch(self, seeds: Sequence[int]) -> list[EpisodeResult]:
         """Play at most `batch` episodes side by side, each to its end; all plans are made in one batch."""
@@ -278,14 +279,14 @@ class Player:
         return [episode.result(planned=steps, calls=calls) for episode in episodes]
 
 
-def make_adapter(task: Task, policy: Policy, env_kwargs: Mapping[str, Any]) -> EnvAdapter:
-    """Make the environment of a task and check that it fits a policy.
+def make_adapter(task: Task, record: RunRecord, env_kwargs: Mapping[str, Any]) -> EnvAdapter:
+    """Make the environment of a task and check that it fits a run.
 
     Raises:
         EnvError: If it cannot be made, or its observations or actions have other sizes.
     """
+    layout, obs_keys = record.layout, record.config.demos.obs_keys
     name = task.env_id or task.name
-    obs_keys = policy.record.config.demos.obs_keys
-    env = EnvAdapter(task.make_env(**env_kwargs), name, obs_keys=obs_keys, obs_dim=policy.obs_dim)
-    env.check_sizes(policy.obs_dim, policy.act_dim)
+    env = EnvAdapter(task.make_env(**env_kwargs), name, obs_keys=obs_keys, obs_dim=layout.obs_dim)
+    env.check_sizes(layout.obs_dim, layout.act_dim)
     return env

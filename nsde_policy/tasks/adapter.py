@@ -10,6 +10,7 @@ from nsde_policy.errors import EnvError, NsdePolicyError, summarize_error
 
 MAX_STEPS = 20_000
 """An episode that takes longer is an error: most likely the environment never ends it."""
+RENDER_HINT = "; leave out --render, or without a display try MUJOCO_GL=egl (or osmesa)"
 
 
 class EnvAdapter:
@@ -112,7 +113,7 @@ class EnvAdapter:
 
     def render(self) -> np.ndarray:
         """Return the picture of the present state, (height, width, 3) uint8."""
-        picture = np.asarray(self._call("render", self.env.render))
+        picture = np.asarray(self._call("render", self.env.render, RENDER_HINT))
         if picture.ndim != 3 or picture.shape[2] != 3 or picture.dtype != np.uint8:
             self._fail(
                 f"render returned {_describe_found(picture)}, expected an array (height, width, 3) uint8: "
@@ -179,13 +180,13 @@ class EnvAdapter:
             self._fail(f"the reward must be finite, found {value}")
         return value
 
-    def _call(self, method: str, function: Callable[[], Any]) -> Any:
+    def _call(self, method: str, function: Callable[[], Any], hint: str = "") -> Any:
         try:
             return function()
         except NsdePolicyError:
             raise
         except (Exception, SystemExit) as error:
-            self._fail(f"{method} raised {type(error).__name__}: {summarize_error(error)}", error)
+            self._fail(f"{method} raised {type(error).__name__}: {summarize_error(error)}{hint}", error)
 
     def _fail(self, found: str, cause: BaseException | None = None) -> NoReturn:
         where = "" if self._seed is None else f", episode seed {self._seed}, step {self._step}"

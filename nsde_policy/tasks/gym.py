@@ -62,6 +62,10 @@ def make_gym_env(env_id: str, kwargs: Mapping[str, Any]) -> gym.Env[Any, Any]:
         kwargs = dict(kwargs)
         limit = kwargs.pop("max_episode_steps", -1)
         env = cls(**kwargs)
+        if not isinstance(env, gym.Env):
+            raise EnvError(
+                f"{env_id} gives {type(env)!r}, expected a gymnasium.Env: derive the class from it"
+            )
         return env if limit == -1 else gym.wrappers.TimeLimit(env, limit)
     except NsdePolicyError:
         raise

@@ -175,6 +175,7 @@ def test_the_environment_of_these_faults_works_without_one(runs):
         (["--env", "Pendulum-v1", "--env-kwargs", "g=9.8"], "--env-kwargs is not valid JSON"),
         (["--env", "Pendulum-v1", "--env-kwargs", "[1]"], "--env-kwargs needs a JSON object"),
         (["--env", "CartPole-v1"], "Discrete(2)"),
+        (["--env", "os:getcwd"], "expected a gymnasium.Env: derive the class from it"),
         (["--env", f"{HERE}:PixelEnv"], "Box(8, 8, 3) uint8, a camera picture"),
         ([], "the task 'none' has no environment to play in"),
     ],
