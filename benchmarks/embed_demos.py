@@ -11,7 +11,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from nsde_policy.assets import EMBEDDED_DEMOS, SHIPPED_POLICY
+from nsde_policy.assets import EMBEDDED_DEMOS, SHIPPED
 from nsde_policy.eval.generate import GenerateConfig, generate
 
 
@@ -25,7 +25,7 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         store = Path(folder) / "pusht_demos.zarr"
-        kept = generate(SHIPPED_POLICY, store, GenerateConfig(args.episodes, only_success=True))
+        kept = generate(SHIPPED, store, GenerateConfig(args.episodes, only_success=True))
         with zipfile.ZipFile(args.out, "w") as archive:
             for file in sorted(store.rglob("*")):
                 if file.is_file():

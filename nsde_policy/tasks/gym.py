@@ -27,6 +27,8 @@ class GymTask(Task):
         env_kwargs: Keyword arguments of the environment.
     """
 
+    score_note = "Return: the sum of an episode's rewards."
+
     def __init__(self, env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> None:
         self.name = self.env_id = env_id
         self.env_kwargs = dict(env_kwargs or {})

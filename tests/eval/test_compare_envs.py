@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -11,12 +12,14 @@ from nsde_policy.cli.main import main
 from nsde_policy.data import Demonstrations, DemoWriter, Episode
 from nsde_policy.eval.compare.entries import Episodes
 from nsde_policy.eval.compare.result import read_comparison
-from nsde_policy.eval.report.collect import choose_seeds
+from nsde_policy.eval.report.collect import ReportRun, choose_seeds
+from nsde_policy.eval.report.page import format_page
 from nsde_policy.run_config import TrainConfig
 from nsde_policy.tasks import GymTask, SuiteMember, get_task
 from nsde_policy.training.run import train_run
 from tests.eval.test_report import Page
 from tests.helpers.browser import DESKTOP, PHONE, chromium, open_page, wait_until
+from tests.helpers.comparisons import make_comparison, make_entry
 
 HERE = "tests.helpers.environments"
 PLAY = ["--workers", "1", "--device", "cpu", "--latency-rounds", "0"]
@@ -105,6 +108,25 @@ def test_page_without_a_scene_works_in_a_browser(report: Path):
             assert opened.errors == []
             assert opened.page.evaluate("document.documentElement.scrollWidth") == viewport["width"]
             context.close()
+
+
+@pytest.mark.browser
+def test_page_with_a_scene_works_without_successes(tmp_path: Path):
+    entries = [make_entry(), make_entry("knn")]
+    unknown = (
+        msgspec.structs.replace(each, episodes=msgspec.structs.replace(each.episodes, success=None))
+        for each in entries
+    )
+    found = make_comparison(*unknown)
+    (tmp_path / "report.html").write_text(format_page(found, [ReportRun(each) for each in found.entries]))
+    with chromium() as browser:
+        opened = open_page(browser.new_context(viewport=DESKTOP))
+        opened.page.goto((tmp_path / "report.html").as_uri())
+        wait_until(opened.page, "state.episodes.length === 2")
+        assert opened.page.locator("#explorer .filters button").all_inner_texts() == ["all starts 60"]
+        assert opened.page.locator(".scenes figcaption b").first.inner_text().startswith("reward ")
+        assert opened.page.locator(".outcomes:visible").count() == 0
+        assert opened.errors == []
 
 
 def test_environment_without_pictures_gives_no_videos(tmp_path: Path):
