@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -205,7 +204,7 @@ def _choose_labels(records: dict[Path, RunRecord]) -> list[str]:
 
 def _share_episodes(scored: Sequence[ScoredEpisodes], labels: Sequence[str]) -> list[ScoredEpisodes]:
     """Restrict the episodes of each run to those that all runs are scored on."""
-    common = sorted(reduce(set.intersection, (set(each.episodes) for each in scored)))
+    common = sorted(set(scored[0].episodes).intersection(*(each.episodes for each in scored)))
     if not common:
         raise ComparisonError(
             f"no episode of {scored[0].demos.source} was held out by all of {', '.join(labels)}: train them "

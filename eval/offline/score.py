@@ -175,7 +175,8 @@ class FrameScorer:
 
     def add(self, batch: FrameBatch) -> None:
         """Score a batch of frames."""
-        states = batch.pairs.x.unflatten(1, (self._history, -1)).to(self._device)
+        x = batch.pairs.x
+        states = x.reshape(len(x), self._history, -1).to(self._device)
         x_next = batch.pairs.x_next.to(self._device)
         self._add_log_prob(batch, states, x_next)
         self._add_step_coverage(batch, states)

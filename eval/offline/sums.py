@@ -26,7 +26,8 @@ class Intervals(NamedTuple):
 
     def at(self, *index: int, n: int = 0) -> Estimate:
         """Return one of the values with its interval, of `n` episodes."""
-        return Estimate(*(float(array[index]) for array in self), n=n)
+        value, low, high = (float(array[index]) for array in self)
+        return Estimate(value, low, high, n)
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to nested lists with None for NaN."""
@@ -53,8 +54,10 @@ class EpisodeSums:
         if weights is None:
             return self.compute(np.ones((1, len(self.total))))[0]
         with np.errstate(invalid="ignore", divide="ignore"):
-            ratio: FloatArray = np.tensordot(weights, self.total, 1) / np.tensordot(weights, self.count, 1)
-        return np.sqrt(ratio) if self.root else ratio
+            figure: FloatArray = np.tensordot(weights, self.total, 1) / np.tensordot(weights, self.count, 1)
+            if self.root:
+                figure = np.sqrt(figure)
+        return figure
 
     def estimate(self) -> Intervals:
         """Return the figures with their 95 % intervals; one episode gives no interval."""

@@ -79,7 +79,7 @@ class Validation:
         self._model.load_state_dict(self._training.averaged_weights())
         generator = torch.Generator(self._device).manual_seed(self._seed)
         sums: dict[str, float] = {}
-        for rows in torch.arange(len(self._data), device=self._device).split(VALIDATION_BATCH):
+        for rows in torch.split(torch.arange(len(self._data), device=self._device), VALIDATION_BATCH):
             for name, loss in self._model.loss(self._data[rows], generator).parts.items():
                 sums[name] = sums.get(name, 0.0) + float(loss) * len(rows)
         return {VALIDATION_PREFIX + name: total / len(self._data) for name, total in sums.items()}

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,8 +12,11 @@ from nsde_policy.core.state import measure_state
 from nsde_policy.core.targets import Transitions, pair_states
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.methods.neural_sde.model import NeuralSDE
+from nsde_policy.run_config import RunConfig
 from nsde_policy.training.loop import Training, fit
+from nsde_policy.training.run import train_run
 from nsde_policy.training.stage import StageRun
+from tests.helpers.toy_problems import make_robot_demos
 
 pytestmark = pytest.mark.gpu
 CONFIG = TrainConfig(steps=60, batch_size=256, learning_rate=3e-3, ema=0.9, log_every=20)
@@ -92,3 +96,20 @@ def test_resumed_run_ends_with_the_weights_of_an_uninterrupted_one():
     second.advance(30)
     second.finish()
     torch.testing.assert_close(flatten_weights(resumed), flatten_weights(whole), atol=1e-3, rtol=1e-2)
+
+
+def test_validation_does_not_disturb_the_captured_step(tmp_path: Path):
+    demos = make_robot_demos()
+    model = NeuralSDEConfig(network=NetworkConfig(width=64, depth=2))
+    config = RunConfig(model=model, train=dataclasses.replace(CONFIG, batch_size=32))
+    options = {"task": "none", "seed": 3, "device": "cuda"}
+    run = train_run(demos, config, tmp_path / "run", validation=0.2, **options)
+    record = run.read_record()
+    rest = demos.select([i for i in range(len(demos)) if i not in record.demos.held_out])
+    alone = train_run(rest, config, tmp_path / "alone", **options)
+    ours, expected = run.read_weights(), alone.read_weights()
+    for name, weights in expected.items():
+        torch.testing.assert_close(ours[name], weights, rtol=1e-3, atol=1e-4)
+    losses = [metrics["validation_flow"] for metrics in run.read_metrics()]
+    assert len(losses) == 3
+    assert losses[-1] < losses[0]
