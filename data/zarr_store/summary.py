@@ -48,7 +48,7 @@ class ArraySummary:
             for column, (low, high) in enumerate(zip(self.minimum, self.maximum, strict=True)):
                 angle = "  angle" if column in self.angles else ""
                 lines.append(f"  [{column}]  {low:.6g} … {high:.6g}{angle}")
-        hint = "jumps by 2π and looks like an angle: list it in `angles` for training"
+        hint = "jumps by 2π and looks like an angle: name it for training (--angles)"
         return "\n".join(lines + [f"  [{column}] {hint}" for column in self.looks_like_angles])
 
 

@@ -92,8 +92,11 @@ def _is_public(task: Task, path: Path, frames: int) -> bool:
         return False
     from nsde_policy.data import load_demonstrations
 
-    keys = {"obs_keys": task.demos.obs_keys, "act_key": task.demos.act_key}
+    given = task.demos
     try:
-        return load_demonstrations(path, angles=public.angles, **keys).fingerprint == public.fingerprint
+        demos = load_demonstrations(
+            path, obs_keys=given.obs_keys, act_key=given.act_key, angles=public.angles
+        )
     except DemoError:
         return False
+    return demos.fingerprint == public.fingerprint

@@ -16,7 +16,7 @@ from nsde_policy.data import Demonstrations, load_demonstrations
 from nsde_policy.deploy.client import RemotePolicy
 from nsde_policy.deploy.export import export_policy
 from nsde_policy.deploy.runtime import RuntimePolicy
-from nsde_policy.errors import ConfigError
+from nsde_policy.errors import ConfigError, DemoError
 from nsde_policy.inference.policy import Policy
 from tests.helpers.numpy_planner import Sim
 from tests.helpers.policy_servers import serve_in_thread
@@ -144,6 +144,23 @@ def test_recorded_action_space_limits_commands_exactly(tmp_path: Path):
     limits = open_session(train(make_arm_demos(), tmp_path, action_space=space), Sim()).resolved.limits
     assert limits.low.tolist() == [-2.5] * JOINTS + [0.0]
     assert limits.high.tolist() == [2.5] * JOINTS + [1.0]
+
+
+def test_action_space_of_the_environment_limits_commands_exactly(tmp_path: Path):
+    demos = make_arm_demos(episodes=2)
+    pendulum = Demonstrations(demos.obs[:, :3], 0.1 * demos.act[:, :1], demos.episode_ends, rate_hz=20.0)
+    policy = train(pendulum, tmp_path, [*NEIGHBOURS, "--env", "Pendulum-v1"])
+    assert (policy.calibration.action_low, policy.calibration.action_high) == ((-2.0,), (2.0,))
+
+
+@pytest.mark.parametrize(
+    "space", [3, {"low": [0]}, {"low": [0, 1], "high": [1, 2]}, {"low": ["a"] * 8, "high": [1] * 8}]
+)
+def test_invalid_action_space_of_a_store_is_damage(tmp_path: Path, space: object):
+    store = write_arm_store(tmp_path / "arm.zarr", make_arm_demos(episodes=2))
+    (store / ".zattrs").write_text(json.dumps({"action_space": space}))
+    with pytest.raises(DemoError, match="action_space"):
+        load_demonstrations(store)
 
 
 def test_store_without_a_rate_says_how_to_give_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
