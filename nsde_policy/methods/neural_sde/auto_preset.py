@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 BATCH = 256
 PASSES = 400
 """Passes over the demonstrations, within the bounds below."""
-FEWEST_STEPS, MOST_STEPS = 3_000, 40_000
+FEWEST_STEPS, MOST_STEPS = 2_000, 40_000
 WIDTHS = ((32, 256), (128, 512))
 """Largest number of dimensions and the width of the networks; wider states get 1024."""
 

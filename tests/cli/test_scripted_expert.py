@@ -1,0 +1,44 @@
+"""From a scripted expert to a policy through the command line: collect, train with the preset auto, eval."""
+
+import json
+
+import numpy as np
+import pytest
+
+from nsde_policy.cli.main import main
+
+ENV = "MountainCarContinuous-v0"
+EXPERT = '''
+import numpy as np
+
+
+class PushAlong:
+    """Push in the direction of motion, which gains energy at every step."""
+
+    def select_action(self, obs):
+        return np.array([1.0 if obs[1] >= 0 else -1.0])
+'''
+
+
+@pytest.mark.slow
+def test_policy_reaches_90_percent_of_the_return_of_a_scripted_expert(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "car_expert.py").write_text(EXPERT)
+    collect = ["collect", "--env", ENV, "--policy", "car_expert:PushAlong", "--episodes", "12"]
+    assert main([*collect, "--out", "car.zarr", "--workers", "1"]) == 0
+    assert main(["train", "--demos", "car.zarr", "--out", "run", "--device", "cpu"]) == 0
+    assert main(["eval", "run", "--episodes", "10", "--json", "scores.json", "--workers", "1"]) == 0
+    scores = json.loads((tmp_path / "scores.json").read_text())
+    assert scores["env"] == ENV
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["task"] == ENV
+    assert config["config"]["model"]["sampling"]["diffusion"] == 0.0  # the demonstrations are predictable
+    expert = _read_returns(tmp_path / "car.zarr")
+    assert len(expert) == 12
+    assert scores["mean_return"]["value"] >= 0.9 * expert.mean()
+
+
+def _read_returns(store):
+    import zarr
+
+    return np.asarray(zarr.open_group(store, mode="r")["meta/episode_score"])
