@@ -1,9 +1,11 @@
-"""Vary the settings of the Neural SDE on tasks that nobody tuned it for, to choose the rules of `auto`.
+"""Play policies that were trained with the preset `auto`, and vary its choices one at a time.
 
-    python benchmarks/auto_settings.py --demos DIR --out DIR [--processes 16] [--steps 20000] [--limit 540]
+    python benchmarks/auto_settings.py --demos DIR --out DIR            # auto, on the reported seeds
+    python benchmarks/auto_settings.py --demos DIR --out DIR --vary     # its choices, on tuning seeds
 
-DIR holds adroit_{door,hammer,relocate,pen}_expert.zarr; gymnasium-robotics 1.4 with mujoco 3.3 plays them.
-MountainCarContinuous and Pendulum are demonstrated by the scripts below. Scores are on seeds 200000 and up.
+DIR holds adroit_{door,hammer,relocate,pen}_expert.zarr (played by gymnasium-robotics 1.4 with mujoco 3.3) and
+pusht.zarr, the public demonstrations; MountainCarContinuous and Pendulum are demonstrated by the scripts
+below. Runs train side by side on a GPU if there is one.
 """
 
 import argparse
@@ -18,20 +20,8 @@ import numpy as np
 from nsde_policy.data import Episode
 from nsde_policy.data.zarr_store.writer import DemoWriter
 
-SEED_START = 200_000
-VARIANTS = {
-    "base": {},
-    "dropout 0": {"dropout": 0.0},
-    "blur 0.3": {"noise": 0.3},
-    "history 1": {"history": 1},
-    "width 512": {"width": 512},
-}
-SAMPLINGS = {
-    "base": [(0.0, 1.0, 8), (0.5, 1.0, 8), (1.0, 1.0, 8), (0.0, 1.0, 1), (0.0, 1.0, 3)],
-}
-"""Diffusion, alpha and chunk that a variant is played with."""
-
-
+REPORTED, TUNING = 100_000, 200_000
+"""First seeds of the episodes that are reported, and of those that settings are chosen by."""
 TASKS = {
     "door": ("adroit_door_expert.zarr", "gymnasium_robotics:AdroitHandDoor-v1"),
     "hammer": ("adroit_hammer_expert.zarr", "gymnasium_robotics:AdroitHandHammer-v1"),
@@ -39,7 +29,15 @@ TASKS = {
     "pen": ("adroit_pen_expert.zarr", "gymnasium_robotics:AdroitHandPen-v1"),
     "mountain car": ("mountain_car.zarr", "MountainCarContinuous-v0"),
     "pendulum": ("pendulum.zarr", "Pendulum-v1"),
+    "pusht": ("pusht.zarr", "pusht"),
 }
+"""Demonstrations and task by name."""
+VARIANTS = {
+    "auto": [{}, {"diffusion": 0.0}, {"diffusion": 0.5}, {"diffusion": 1.0}, {"chunk": 1}, {"chunk": 8}],
+    "other dropout": [{}, {"diffusion": 0.5}],
+    "other blur": [{}],
+}
+"""What is varied in training, and in sampling and execution afterwards."""
 
 
 def push_car(obs):
@@ -56,12 +54,18 @@ def swing_up(obs):
     return np.array([-2.0 if energy * speed > 0 else 2.0], np.float32)
 
 
-def demonstrate(path, env_id, expert, episodes=30):
-    import gymnasium as gym
+EXPERTS = {"mountain car": push_car, "pendulum": swing_up}
 
-    env = gym.make(env_id)
+
+def demonstrate(path, task, expert, episodes=30):
+    """Record a scripted demonstrator and return its mean return."""
+    from nsde_policy.tasks import get_task
+    from nsde_policy.tasks.gym import find_rate
+
+    found = get_task(task)
+    env = found.make_env()
     returns = []
-    with DemoWriter(path) as writer:
+    with DemoWriter(path, rate_hz=find_rate(found, env)) as writer:
         for seed in range(300_000, 300_000 + episodes):
             obs, _ = env.reset(seed=seed)
             seen, acted, total, done = [], [], 0.0, False
@@ -76,78 +80,89 @@ def demonstrate(path, env_id, expert, episodes=30):
     return float(np.mean(returns))
 
 
+def choose_config(task, store, variant):
+    """Return the settings of auto, or with one of its choices changed."""
+    from nsde_policy.data import load_demonstrations
+    from nsde_policy.data.statistics import measure_statistics
+
+    demos = load_demonstrations(store, angles=task.demos.angles or None)
+    statistics = measure_statistics(replace(demos, rate_hz=demos.rate_hz or task.rate_hz))
+    config = task.preset("auto", statistics=statistics)
+    model, network = config.model, config.model.network
+    if variant == "other dropout":
+        model = replace(model, network=replace(network, dropout=0.0 if network.dropout else 0.1))
+    if variant == "other blur":
+        model = replace(model, noise=0.7 if model.noise < 0.5 else 0.3)
+    return replace(config, model=model, train=replace(config.train, log_every=500))
+
+
 def run_job(job):
-    task, variant, demos, out, steps, episodes = job
+    """Train one policy and play it in every way of its variant."""
+    name, variant, seed, first, args = job
     import torch
 
     from nsde_policy.eval.pool import RolloutPool
     from nsde_policy.eval.rollout import RolloutConfig
+    from nsde_policy.eval.statistics import mean, proportion
     from nsde_policy.tasks import get_task
     from nsde_policy.training.progress import train
 
     torch.set_num_threads(1)
-    store, env = TASKS[task]
-    changes = dict(VARIANTS[variant])
-    config = get_task("none").preset("fast")
-    model = config.model
-    network = replace(
-        model.network, **{key: changes.pop(key) for key in ("width", "dropout", "depth") if key in changes}
-    )
-    steps = steps * changes.pop("steps", 1)
-    config = replace(
-        config,
-        model=replace(model, network=network, **changes),
-        train=replace(config.train, steps=steps, log_every=500),
-        demos=replace(config.demos, final_action_weight=1.0),
-    )
-    path = out / f"{task}-{variant}".replace(" ", "_")
+    store, task = args.demos / TASKS[name][0], get_task(TASKS[name][1])
+    config = choose_config(task, store, variant)
+    path = args.out / "runs" / f"{name}-{variant}-{seed}".replace(" ", "_")
     started = time.monotonic()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    train(demos / store, config, path, task="none", seed=0, device=device)
-    trained = time.monotonic() - started
+    train(store, config, path, task=task.name, seed=seed, device="auto")
+    row = {"task": name, "variant": variant, "train_seed": seed, "train_s": time.monotonic() - started}
     rows = []
-    for diffusion, alpha, chunk in SAMPLINGS.get(variant, [(0.0, 1.0, 8)]):
-        sampling = replace(config.model.sampling, diffusion=diffusion, alpha=alpha)
-        pool = RolloutPool(path, RolloutConfig(get_task(env), {}, chunk, sampling))
-        results = list(pool.evaluate(range(SEED_START, SEED_START + episodes)))
+    for changes in VARIANTS[variant] if args.vary else [{}]:
+        sampling = replace(config.model.sampling, **{k: v for k, v in changes.items() if k != "chunk"})
+        chunk = changes.get("chunk", config.chunk)
+        pool = RolloutPool(path, RolloutConfig(task, {}, chunk, sampling))
+        played = list(pool.evaluate(range(first, first + args.episodes)))
+        known = [r.success for r in played if r.success is not None]
         rows.append(
             {
-                "task": task,
-                "variant": variant,
-                "diffusion": diffusion,
-                "alpha": alpha,
+                **row,
+                "steps": config.train.steps,
                 "chunk": chunk,
-                "success": float(np.mean([bool(r.success) for r in results])),
-                "return": float(np.mean([r.score for r in results])),
-                "train_s": round(trained, 1),
-                "steps": steps,
+                **sampling.to_dict(),
+                "success": vars(proportion(sum(known), len(known))) if known else None,
+                "score": vars(mean([r.score for r in played])),
+                "scores": [r.score for r in played],
+                "successes": known,
             }
         )
     return rows
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--demos", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--processes", type=int, default=16)
-    parser.add_argument("--steps", type=int, default=20_000)
-    parser.add_argument("--episodes", type=int, default=20)
-    parser.add_argument("--limit", type=float, default=540)
+    parser.add_argument("--vary", action="store_true")
+    parser.add_argument("--processes", type=int, default=8)
+    parser.add_argument("--episodes", type=int, default=50)
+    parser.add_argument("--train-seeds", type=int, default=1)
+    parser.add_argument("--limit", type=float, default=3600, help="seconds")
     parser.add_argument("--tasks", nargs="*", default=list(TASKS))
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    for name, expert in (("mountain car", push_car), ("pendulum", swing_up)):
-        store, env = TASKS[name]
-        if not (args.demos / store).exists():
-            print(name, "demonstrator's return", demonstrate(args.demos / store, env, expert), flush=True)
+    for name, expert in EXPERTS.items():
+        store = args.demos / TASKS[name][0]
+        if name in args.tasks and not store.exists():
+            print(
+                f"{name}: demonstrator's return {demonstrate(store, TASKS[name][1], expert):.1f}", flush=True
+            )
+    variants = list(VARIANTS) if args.vary else ["auto"]
     jobs = [
-        (task, variant, args.demos, args.out / "runs", args.steps, args.episodes)
-        for variant in VARIANTS
-        for task in args.tasks
+        (task, variant, seed, TUNING if args.vary else REPORTED, args)
+        for seed in range(args.train_seeds)
+        for variant in variants
+        for task in reversed(args.tasks)
     ]
     started, rows = time.monotonic(), []
-    with multiprocessing.get_context("spawn").Pool(args.processes) as pool:
+    with multiprocessing.get_context("spawn").Pool(args.processes, maxtasksperchild=4) as pool:
         pending = pool.imap_unordered(run_job, jobs)
         for _ in jobs:
             try:
@@ -155,16 +170,18 @@ def main():
             except multiprocessing.TimeoutError:
                 print("time is up", flush=True)
                 break
-            except Exception as error:
-                print("failed:", repr(error)[:300], flush=True)
-                continue
-            (args.out / "auto_settings.json").write_text(json.dumps(rows, indent=1))
-        pool.terminate()
+            (args.out / "auto_settings.json").write_text(json.dumps(rows, indent=1) + "\n")
     for row in sorted(rows, key=lambda r: (r["task"], r["variant"], r["chunk"], r["diffusion"])):
+        score, success = row["score"], row["success"]
+        won = (
+            f"success {success['value']:.2f} [{success['low']:.2f}, {success['high']:.2f}] "
+            if success
+            else ""
+        )
         print(
-            f"{row['task']:13}{row['variant']:11} diffusion {row['diffusion']:3} alpha {row['alpha']:3} "
-            f"chunk {row['chunk']:2} "
-            f"success {row['success']:.2f} return {row['return']:9.1f} ({row['train_s']:.0f} s)"
+            f"{row['task']:13}{row['variant']:14} seed {row['train_seed']} diffusion {row['diffusion']:3} "
+            f"alpha {row['alpha']:3} chunk {row['chunk']:2} {won}score {score['value']:.3f} "
+            f"[{score['low']:.3f}, {score['high']:.3f}] ({row['steps']} steps, {row['train_s']:.0f} s)"
         )
 
 
