@@ -197,7 +197,7 @@ def choose_chunk(statistics: DemoStatistics) -> int:
     that plans anew too early changes its mind: 0.8 s. Without a rate, 1 and 8 actions.
     """
     rate, longest = statistics.rate_hz, max(statistics.median_length // 4, 1)
-    if statistics.is_predictable:
+    if statistics.unexplained_share < PREDICTABLE:
         chunk = 1 if rate is None else min(max(round(0.05 * rate), 1), 8)
     else:
         chunk = 8 if rate is None else min(max(round(0.8 * rate), 4), 16)

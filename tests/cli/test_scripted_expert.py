@@ -24,7 +24,7 @@ class PushAlong:
 def test_policy_reaches_90_percent_of_the_return_of_a_scripted_expert(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "car_expert.py").write_text(EXPERT)
-    collect = ["collect", "--env", ENV, "--policy", "car_expert:PushAlong", "--episodes", "12"]
+    collect = ["collect", "--env", ENV, "--policy", "car_expert:PushAlong", "--episodes", "8"]
     assert main([*collect, "--out", "car.zarr", "--workers", "1"]) == 0
     assert main(["train", "--demos", "car.zarr", "--out", "run", "--device", "cpu"]) == 0
     assert main(["eval", "run", "--episodes", "10", "--json", "scores.json", "--workers", "1"]) == 0
@@ -34,7 +34,7 @@ def test_policy_reaches_90_percent_of_the_return_of_a_scripted_expert(tmp_path, 
     assert config["task"] == ENV
     assert config["config"]["model"]["sampling"]["diffusion"] == 0.0  # the demonstrations are predictable
     expert = _read_returns(tmp_path / "car.zarr")
-    assert len(expert) == 12
+    assert len(expert) == 8
     assert scores["mean_return"]["value"] >= 0.9 * expert.mean()
 
 

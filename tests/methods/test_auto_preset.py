@@ -32,7 +32,7 @@ def test_width_grows_with_the_state(obs_dim, width):
     )
 
 
-@pytest.mark.parametrize(("frames", "steps"), [(100, 2_000), (10_000, 15_600), (1_000_000, 40_000)])
+@pytest.mark.parametrize(("frames", "steps"), [(100, 2_000), (10_000, 31_200), (1_000_000, 40_000)])
 def test_steps_grow_with_the_demonstrations_within_bounds(frames, steps):
     assert get_method("neural_sde").auto_preset(replace(SCRIPTED, frames=frames)).train.steps == steps
 
