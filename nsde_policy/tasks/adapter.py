@@ -85,8 +85,10 @@ class EnvAdapter:
 
     def clip(self, action: np.ndarray) -> np.ndarray:
         """Return an action, (act_dim,), inside the action space; rounded if that holds integers."""
-        clipped = np.clip(action, self.low, self.high)
-        return np.rint(clipped) if np.issubdtype(self._action.dtype, np.integer) else clipped
+        clipped: np.ndarray = np.clip(action, self.low, self.high)
+        if np.issubdtype(self._action.dtype, np.integer):
+            np.rint(clipped, out=clipped)
+        return clipped
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, Mapping[str, Any]]:
         """Execute an action, (act_dim,), that `clip` returned.

@@ -43,6 +43,16 @@ def is_env_id(name: str) -> bool:
     return name in registry
 
 
+def suggest_env_id(name: str) -> str | None:
+    """Return the newest registered id that is the name with a version, whatever its case."""
+    from gymnasium.envs.registration import registry
+
+    versions = {
+        spec.version or 0: env_id for env_id, spec in registry.items() if spec.name.lower() == name.lower()
+    }
+    return versions[max(versions)] if versions else None
+
+
 def make_gym_env(env_id: str, kwargs: Mapping[str, Any]) -> gym.Env[Any, Any]:
     """Make an environment by its Gymnasium id or as `module:Class`.
 
@@ -103,7 +113,7 @@ def find_env_class(env_id: str) -> Callable[..., gym.Env[Any, Any]] | None:
         return None
     try:
         module = import_user_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise EnvError(
             f"the module of the environment {env_id!r} cannot be imported: {summarize_error(error)}; run the "
             "command in its folder, or install it"
@@ -135,8 +145,8 @@ def find_rate(task: Task, env: gym.Env[Any, Any]) -> float | None:
 
     They are `task.rate_hz`, else 1 / `env.unwrapped.dt`, else `env.metadata["render_fps"]`.
     """
-    period = getattr(env.unwrapped, "dt", None)
-    frames = env.metadata.get("render_fps")
+    period: Any = getattr(env.unwrapped, "dt", None)
+    frames: Any = env.metadata.get("render_fps")
     if task.rate_hz:
         return task.rate_hz
     if _is_positive(period):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from nsde_policy.errors import PluginError
 from nsde_policy.registry import Registry
 from nsde_policy.tasks.base import Task
-from nsde_policy.tasks.gym import GymTask, is_env_id
+from nsde_policy.tasks.gym import GymTask, is_env_id, suggest_env_id
 
 if TYPE_CHECKING:
     from nsde_policy.run_directory import RunRecord
@@ -62,8 +62,11 @@ def get_task(name: str, *, package: str | None = None) -> Task:
     try:
         return TASKS.get(name, package=package)
     except PluginError as error:
-        hint = "" if package or name in TASKS.names() else "; environments: Pendulum-v1 or module:Class"
-        raise PluginError(f"{error}{hint}") from None
+        if package or name in TASKS.names():
+            raise
+        near = suggest_env_id(name)
+        hint = f"perhaps {near}" if near else "a Gymnasium id such as Pendulum-v1, or module:Class"
+        raise PluginError(f"{error}; an environment needs its full name: {hint}") from None
 
 
 def _find_task_of_env(env_id: str) -> Task | None:

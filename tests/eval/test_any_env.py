@@ -168,7 +168,8 @@ def test_the_environment_of_these_faults_works_without_one(runs):
     [
         (["--env", "Nowhere-v0"], "'Nowhere-v0' is not registered with Gymnasium"),
         (["--env", "Pendulun-v1"], "Did you mean"),
-        (["--env", "pendulum"], "unknown task 'pendulum'"),
+        (["--env", "pendulum"], "needs its full name: perhaps Pendulum-v1"),
+        (["--env", "nowhere"], "unknown task 'nowhere'"),
         (["--env", "no_such_module:Env"], "No module named 'no_such_module'"),
         (["--env", f"{HERE}:Missing"], "has no environment 'Missing'; it has: DictEnv, PixelEnv"),
         (["--env", "Pendulum-v1", "--env-kwargs", '{"gravity": 1}'], "does not take these arguments"),
