@@ -54,11 +54,12 @@ def _draw_comparison(comparison: OfflineComparison) -> "Figure":
     errors.set_ylabel("action error, standard deviations")
     errors.set_ylim(bottom=0)
     errors.xaxis.get_major_locator().set_params(integer=True)
-    errors.legend(frameon=False, fontsize=7)
+    figure.legend(*errors.get_legend_handles_labels(), frameon=False, loc="outside lower center", ncols=4)
     for axis, name in zip(coverages, ("coverage_actions", "coverage_plans"), strict=True):
         draw_coverage(axis, {run.label: run.score.coverage(name) for run in comparison.runs})
         axis.set_title(f"coverage, {COVERAGES[name]}")
         axis.set_ylabel("recorded steps inside")
+        axis.set_ylim(0, 1.02)
     return figure
 
 

@@ -19,7 +19,7 @@ from nsde_policy.eval.report.tables import format_html_table, format_settings_ta
 def format_offline_section(comparison: OfflineComparison) -> str:
     """Format tables and figure as a section of a report."""
     tables = "".join(
-        format_html_table("offline", head, [[escape(cell) for cell in line] for line in lines])
+        format_html_table("offline", head, [list(map(_format_cell, line)) for line in lines])
         for head, lines in comparison.tables()
     )
     figure = _format_image(render_offline_comparison(comparison), "Action error by horizon and coverage")
@@ -47,6 +47,14 @@ def format_offline_page(comparison: OfflineComparison, *, title: str | None = No
         settings=_format_records(comparison),
         made=escape(f"nsde-policy {__version__}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"),
     )
+
+
+def _format_cell(text: str) -> str:
+    """Format a cell, with an interval in brackets kept on one line."""
+    value, bracket, interval = text.partition(" [")
+    if not bracket:
+        return escape(text)
+    return f"<b>{escape(value)}</b> <span class=interval>[{escape(interval)}</span>"
 
 
 def _format_curves(path: Path, label: str) -> str:

@@ -78,6 +78,7 @@ def format_page(
         test_note=escape(TEST_NOTES[comparison.columns[-1]]),
         videos=_format_videos(shown, comparison.score_word),
         offline=offline,
+        offline_link='<a href="#offline">Recorded episodes</a>' if offline else "",
         logs=escape(f"No training log for {_join_names(unlogged)}." if unlogged else ""),
         settings=_format_settings(shown),
         left_out=f'<p class="note">{hidden} more were played under other settings or disturbances, which '

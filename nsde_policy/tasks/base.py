@@ -116,7 +116,10 @@ class Task(abc.ABC):
     def make_env(self, **kwargs: Any) -> gym.Env[Any, Any]:
         """Make the environment; `kwargs` are passed to its constructor and override `env_kwargs`."""
         if self.env_id is None:
-            raise ConfigError(f"the task {self.name!r} has no environment to play in")
+            raise ConfigError(
+                f"the task {self.name!r} has no environment to play in: give one with --env, or score "
+                "recorded episodes with --demos STORE"
+            )
         from nsde_policy.tasks.gym import make_gym_env
 
         return make_gym_env(self.env_id, {**self.env_kwargs, **kwargs})
