@@ -15,7 +15,8 @@ demo: $(VENV)/installed
 	$(BIN)/nsde-policy train --preset fast --out out/demo --resume
 	$(BIN)/nsde-policy eval out/demo --render --videos 2 --out out/eval
 
-test: lint types pytest
+test: lint
+	$(MAKE) -j2 types pytest
 
 quick: lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto --dist worksteal -m "not slow and not browser and not gpu" \
@@ -29,21 +30,23 @@ lint: $(VENV)/tested
 # Types are checked on an installed wheel, as users get it: an editable install hides missing folders.
 types: $(VENV)/tested
 	rm -rf build $(VENV)/wheel
-	$(BIN)/pip install -q --no-deps --no-build-isolation --target $(VENV)/wheel .
+	$(BIN)/pip install -q --no-compile --no-deps --no-build-isolation --target $(VENV)/wheel .
 	cd $(VENV)/wheel && ../bin/mypy --config-file ../../pyproject.toml nsde_policy
 
 pytest: $(VENV)/tested
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal
 
+# Python compiles modules when they are first imported: pip would compile all of torch.
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q -c $(CONSTRAINTS) -e '.[plot,video]'
+	$(BIN)/pip install -q --no-compile -c $(CONSTRAINTS) -e '.[plot,video]'
 	touch $@
 
-$(VENV)/tested: $(VENV)/installed
-	$(BIN)/pip install -q -c $(CONSTRAINTS) -e '.[plot,video,dev]' setuptools
-	$(BIN)/pip install -q --no-deps --target $(VENV)/pymunk-6 --upgrade 'pymunk==6.11.1'
-	touch $@
+$(VENV)/tested: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q --no-compile -c $(CONSTRAINTS) -e '.[plot,video,dev]' setuptools
+	$(BIN)/pip install -q --no-compile --no-deps --target $(VENV)/pymunk-6 --upgrade 'pymunk==6.11.1'
+	touch $(VENV)/installed $@
 
 clean:
 	rm -rf $(VENV) build out *.egg-info

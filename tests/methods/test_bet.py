@@ -275,7 +275,7 @@ def test_both_modes_are_learned_with_offsets_finer_than_the_bins():
     config = BehaviourTransformerConfig(history=2, horizon=2, bins=4, width=24, depth=2, heads=2, dropout=0.0)
     model, data = BehaviourTransformer(config, UNIT_LINE, generator=make_rng()), make_signed_steps(4000, 2)
     model.prepare(data)
-    fit(model, data, TrainConfig(steps=500, batch_size=128, learning_rate=3e-3), seed=0)
+    fit(model, data, TrainConfig(steps=250, batch_size=128, learning_rate=5e-3, ema=0.98), seed=0)
     states = data.states[:500]
     sharp = BehaviourTransformerSampling(temperature=0.5)
     action = model.plan(states, steps=1, draws=make_draws(500), sampling=sharp)[:, 0, 0]

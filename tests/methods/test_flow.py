@@ -33,6 +33,7 @@ from tests.helpers.toy_problems import LINE, make_ramps, make_states, make_two_m
 
 NETWORK = NetworkConfig(width=64, depth=2, dropout=0.0)
 FIT = TrainConfig(steps=1500, batch_size=256, learning_rate=3e-3, ema=0.98)
+SHORT_FIT = TrainConfig(steps=700, batch_size=128, learning_rate=5e-3, ema=0.98)
 
 
 def build(**changes: Any) -> StreamingFlow:
@@ -132,7 +133,7 @@ def test_euler_solver_converges_to_the_trajectory():
 @pytest.fixture(scope="module")
 def ramp_model() -> StreamingFlow:
     model = build(noise=0.2)
-    fit(model, make_ramps(4000, model.config), FIT, seed=0)
+    fit(model, make_ramps(4000, model.config), SHORT_FIT, seed=0)
     return model
 
 

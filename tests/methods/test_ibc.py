@@ -131,7 +131,7 @@ def test_both_losses_are_lowest_for_the_negative_log_density():
         assert right < min(low, high)
 
 
-FIT = TrainConfig(steps=800, batch_size=128, learning_rate=3e-3, ema=0.98)
+FIT = TrainConfig(steps=400, batch_size=128, learning_rate=5e-3, ema=0.98)
 
 
 @pytest.fixture(scope="module")

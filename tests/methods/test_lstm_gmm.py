@@ -179,7 +179,7 @@ def test_rows_are_planned_independently():
 @pytest.mark.slow
 def test_both_modes_are_learned():
     model = LSTMGMM(LSTMGMMConfig(history=2, horizon=2, hidden=24), UNIT_LINE, generator=make_rng())
-    fit(model, make_signed_steps(4000, 2), TrainConfig(steps=500, batch_size=128, learning_rate=5e-3), seed=0)
+    fit(model, make_signed_steps(4000, 2), TrainConfig(steps=250, batch_size=128, learning_rate=1e-2), seed=0)
     states = make_signed_steps(500, 2).states
     action = model.plan(states, steps=1, draws=make_draws(500))[:, 0, 0]
     wanted = 0.2 + 0.6 * states[:, 0, 0]
