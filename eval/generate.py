@@ -72,8 +72,12 @@ class Demonstrator:
     def describe_env(self) -> dict[str, Any]:
         """Return root attributes of the store: limits of actions, and names and sizes of observations."""
         env, found = self.env, dict[str, Any]()
-        if np.isfinite(env.low).all() and np.isfinite(env.high).all():
-            found |= {"action_low": env.low.tolist(), "action_high": env.high.tolist()}
+        low, high = (
+            [value if np.isfinite(value) else None for value in limits.tolist()]
+            for limits in (env.low, env.high)
+        )
+        if any(value is not None for value in low + high):
+            found["action_space"] = {"low": low, "high": high}
         names = {name: size for name, size in env.obs_sizes.items() if name is not None}
         return found | ({"observations": names} if names else {})
 

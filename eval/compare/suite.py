@@ -7,6 +7,7 @@ from pathlib import Path
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunRecord
 from nsde_policy.tasks import SuiteMember, Task, find_task, get_task_of_run
+from nsde_policy.training.presets import resolve_preset
 from nsde_policy.training.progress import train
 
 
@@ -24,10 +25,11 @@ def train_suite(
     found = find_task(demos)
     env_kwargs = dict(found.env_kwargs) if found.name == task.name else {}
     for member in list_members(task, preset):
+        _, config = resolve_preset(task, member.preset, member.method, demos=demos, selection={})
         for seed in seeds:
             run = train(
                 demos,
-                task.preset(member.preset, member.method),
+                config,
                 out / f"{member.method}-{member.preset}-{seed}",
                 task=task.name,
                 env_kwargs=env_kwargs,

@@ -28,7 +28,7 @@ class Compare:
     """Train all methods on this task or environment (Pendulum-v1, module:Class) into OUT/runs, unless they
     are trained, and compare them. Takes hours on a GPU; use --preset fast on a CPU."""
     preset: Literal["default", "fast"] = "default"
-    """With --suite: preset of all methods."""
+    """With --suite: preset of all methods; default: those of the task, for an environment auto."""
     train_seeds: int = 1
     """With --suite: number of training seeds per method, from 0."""
     demos: Path | None = None

@@ -1,17 +1,16 @@
 """`nsde-policy train`: fit a policy to demonstrations."""
 
 import argparse
-import functools
 import logging
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import tyro
 
-from nsde_policy.assets import EMBEDDED_DEMOS, SHIPPED_TASK
+from nsde_policy.assets import SHIPPED_TASK
 from nsde_policy.cli.options import (
     DetectedTaskName,
     DeviceFlag,
@@ -21,12 +20,9 @@ from nsde_policy.cli.options import (
 )
 from nsde_policy.errors import ConfigError, DemoError, NsdePolicyError
 from nsde_policy.methods.registry import METHODS
-from nsde_policy.run_config import DemoConfig, RunConfig
-from nsde_policy.tasks import TASKS, Task, find_task, get_task
-from nsde_policy.tasks.base import AUTO_PRESET
-
-if TYPE_CHECKING:
-    from nsde_policy.data.statistics import DemoStatistics
+from nsde_policy.run_config import RunConfig
+from nsde_policy.tasks import TASKS, find_task, get_task
+from nsde_policy.training.presets import resolve_preset
 
 logger = logging.getLogger(__name__)
 
@@ -44,39 +40,6 @@ def expand_short_flags(args: Sequence[str]) -> list[str]:
     """Replace short flags by the full ones; both `--rate 20` and `--rate=20` are known."""
     parts = (arg.partition("=") for arg in args)
     return [SHORT_FLAGS.get(flag, flag) + sign + value for flag, sign, value in parts]
-
-
-def resolve_preset(
-    task: Task, preset: str | None, method: str, *, demos: Path | None, selection: Mapping[str, Any]
-) -> tuple[str, RunConfig]:
-    """Return the name and the settings of a preset, by default the task's.
-
-    Args:
-        task: Task of the demonstrations.
-        preset: Name, None for the task's own.
-        method: Name of the method.
-        demos: Demonstrations that `auto` measures; None for the embedded ones.
-        selection: Fields of `DemoConfig` that differ from those of the task.
-    """
-    name = preset or task.default_preset
-    if name != AUTO_PRESET:
-        return name, task.preset(name, method)
-    statistics = measure_store(demos or EMBEDDED_DEMOS, replace(task.demos, **selection), task.rate_hz)
-    return name, task.preset(name, method, statistics=statistics)
-
-
-@functools.cache
-def measure_store(path: Path, given: DemoConfig, rate_hz: float | None) -> "DemoStatistics":
-    """Measure the statistics of a store; `rate_hz` is that of the task."""
-    from nsde_policy.data import load_demonstrations
-    from nsde_policy.data.statistics import measure_statistics
-
-    demos = load_demonstrations(
-        path, obs_keys=given.obs_keys, act_key=given.act_key, angles=given.angles or None
-    )
-    statistics = measure_statistics(replace(demos, rate_hz=given.rate_hz or demos.rate_hz or rate_hz))
-    logger.info("preset auto: %s", statistics.describe())
-    return statistics
 
 
 @dataclass(frozen=True)

@@ -188,8 +188,8 @@ class Task(abc.ABC):
         return None
 
     def suite(self) -> Sequence[SuiteMember]:
-        """Return the methods that are compared on this task; by default all, with their default presets."""
-        return [SuiteMember(method) for method in METHODS.names()]
+        """Return the methods that are compared on this task; by default all, with `default_preset`."""
+        return [SuiteMember(method, self.default_preset) for method in METHODS.names()]
 
     def presets(self, method: str) -> Mapping[str, Preset]:
         """Return a method's presets; a task may override or add some."""

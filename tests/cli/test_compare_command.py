@@ -244,6 +244,7 @@ def test_runs_are_named_by_method_preset_and_directory(runs: list[Path]):
         "d_0": replace(pusht.preset("default"), chunk=4),
         "x/d-0": replace(pusht.preset("default"), chunk=5),
         "neural_sde-0": replace(pusht.preset("default"), chunk=6),
+        "Ant-v5-neural_sde-auto-0": replace(pusht.preset("default"), chunk=7),
         "few-0": replace(pusht.preset("default"), demos=replace(pusht.preset("default").demos, episodes=10)),
     }
     records = {Path(name): replace(record, config=config, seed=0) for name, config in configs.items()}
@@ -255,6 +256,7 @@ def test_runs_are_named_by_method_preset_and_directory(runs: list[Path]):
         "neural_sde, d",
         f"neural_sde, d ({Path('x/d-0')})",
         "neural_sde, custom",
+        "neural_sde, auto",
         "neural_sde",
     ]
 
@@ -274,7 +276,7 @@ def test_suite_holds_every_method():
     assert [list(member.variants) for member in members if member.variants] == [["DDIM-10"]]
     fast = [SuiteMember(method, "fast") for method in METHODS.names()]
     assert list_members(get_task("pusht"), "fast") == fast
-    assert list_members(get_task("none")) == [SuiteMember(method) for method in METHODS.names()]
+    assert list_members(get_task("none")) == [SuiteMember(method, "auto") for method in METHODS.names()]
 
 
 def test_the_suite_trains_each_missing_run_once(

@@ -64,7 +64,7 @@ def test_store_holds_the_played_episodes_and_their_provenance(run: Path, store: 
     assert (made["by"], made["method"], made["seed_start"]) == ("policy", "neural_sde", 7)
     assert (made["env_kwargs"], made["only_success"]) == ({"reset_rule": "benchmark"}, False)
     assert (made["env"], made["chunk"]) == ("nsde_policy/PushT-v0", 8)
-    assert (attributes["action_low"], attributes["action_high"]) == ([0.0, 0.0], [512.0, 512.0])
+    assert attributes["action_space"] == {"low": [0.0, 0.0], "high": [512.0, 512.0]}
     assert made["sampling"]["diffusion"] == 0.5
     assert len(made["policy"]) == 64
     assert (session["run"], session["first_episode"]) == (str(run), 0)

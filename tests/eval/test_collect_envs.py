@@ -113,7 +113,8 @@ def test_store_replays_in_the_environment_and_knows_its_origin(store: Path):
         "by": "expert", "policy": f"{HERE}:Swing", "env": "Pendulum-v1", "env_kwargs": {"g": 9.0},
         "seed_start": 7, "only_success": False,
     }  # fmt: skip
-    assert (about["action_low"], about["action_high"]) == ([-2.0], [2.0])
+    assert about["action_space"] == {"low": [-2.0], "high": [2.0]}
+    assert demos.act_limits == ((-2.0,), (2.0,))
     assert "gymnasium" in about["sessions"][0]["versions"]
     env = gym.make("Pendulum-v1", g=9.0)
     for seed, episode in zip(range(7, 10), demos, strict=True):
@@ -147,7 +148,7 @@ def test_dictionary_observations_are_concatenated_and_named(
     about = read_attributes(tmp_path / "a.zarr")
     assert about["observations"] == {"hand": 2, "object": 3}
     assert about["rate_hz"] is None
-    assert "action_low" not in about, "infinite limits are not stored"
+    assert "action_space" not in about, "infinite limits are not stored"
     demos = load_demonstrations(tmp_path / "a.zarr")
     assert demos.obs.shape[1] == 5
     np.testing.assert_array_equal(demos.obs[:, 2:], 1.0)

@@ -166,13 +166,14 @@ def test_suite_trains_on_an_environment(
     with DemoWriter(store, rate_hz=20) as writer:
         for episode in make_demos(3, 1):
             writer.append(episode)
-    monkeypatch.setattr(GymTask, "suite", lambda _: [SuiteMember("knn", "fast")])
+    monkeypatch.setattr(GymTask, "suite", lambda task: [SuiteMember("knn", task.default_preset)])
     suite = ["--suite", "Pendulum-v1", "--env-kwargs", '{"max_episode_steps": 20}', "--episodes", "2"]
     assert run("compare", [], *suite, "--out", out) == 2
     assert "--suite Pendulum-v1 needs demonstrations to train on" in capsys.readouterr().err
     assert run("compare", [], *suite, "--demos", store, "--out", out) == 0
     found = read_comparison(out / "comparison.json")
     assert (found.task, found.entries[0].episodes.steps) == ("Pendulum-v1", (20, 20))
+    assert found.names == ["knn, auto"]
     assert run("compare", [], "--suite", "none", "--demos", store, "--out", out) == 2
     assert "has no environment to play in" in capsys.readouterr().err
 

@@ -1,0 +1,51 @@
+"""Settings of a run by the name of a preset; `auto` measures the demonstrations."""
+
+import functools
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nsde_policy.assets import EMBEDDED_DEMOS
+from nsde_policy.run_config import DemoConfig, RunConfig
+from nsde_policy.tasks import Task
+from nsde_policy.tasks.base import AUTO_PRESET
+
+if TYPE_CHECKING:
+    from nsde_policy.data.statistics import DemoStatistics
+
+logger = logging.getLogger(__name__)
+
+
+def resolve_preset(
+    task: Task, preset: str | None, method: str, *, demos: Path | None, selection: Mapping[str, Any]
+) -> tuple[str, RunConfig]:
+    """Return the name and the settings of a preset, by default the task's.
+
+    Args:
+        task: Task of the demonstrations.
+        preset: Name, None for the task's own.
+        method: Name of the method.
+        demos: Demonstrations that `auto` measures; None for the embedded ones.
+        selection: Fields of `DemoConfig` that differ from those of the task.
+    """
+    name = preset or task.default_preset
+    if name != AUTO_PRESET:
+        return name, task.preset(name, method)
+    statistics = measure_store(demos or EMBEDDED_DEMOS, replace(task.demos, **selection), task.rate_hz)
+    return name, task.preset(name, method, statistics=statistics)
+
+
+@functools.cache
+def measure_store(path: Path, given: DemoConfig, rate_hz: float | None) -> "DemoStatistics":
+    """Measure the statistics of a store; `rate_hz` is that of the task."""
+    from nsde_policy.data import load_demonstrations
+    from nsde_policy.data.statistics import measure_statistics
+
+    demos = load_demonstrations(
+        path, obs_keys=given.obs_keys, act_key=given.act_key, angles=given.angles or None
+    )
+    statistics = measure_statistics(replace(demos, rate_hz=given.rate_hz or demos.rate_hz or rate_hz))
+    logger.info("preset auto: %s", statistics.describe())
+    return statistics
