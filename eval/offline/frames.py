@@ -1,5 +1,6 @@
 """Recorded frames to score: which episodes a run has not seen, and which of their frames are scored."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ import torch
 
 from nsde_policy.core.targets import Transitions
 from nsde_policy.data import Demonstrations
-from nsde_policy.errors import DemoError
+from nsde_policy.errors import ConfigError, DemoError
 from nsde_policy.run_directory import RunRecord
 from nsde_policy.training.dataset import build_transitions, get_first_action, load_training_demos
 
@@ -18,6 +19,8 @@ EPISODE_PARTS = ("all", "first", "last")
 """Parts of an episode that are scored apart: all frames, those of its first chunk, those of its last."""
 MAX_FRAMES, MAX_CHUNK_FRAMES = 1000, 500
 """Frames of the part `all`, unless a stride is given, and of the first and last chunks that are scored."""
+GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
+"""Its multiples, modulo 1, are spread evenly over [0, 1)."""
 GROUP_FRAMES = 20_000
 """Frames that are held in memory with their histories at once."""
 
@@ -96,13 +99,22 @@ def find_parts(demos: Demonstrations, *, chunk: int, stride: int) -> dict[str, n
     """Return which frames are scored in each of `EPISODE_PARTS`, (frames,).
 
     All frames of the first and last chunk of each episode are scored, or fewer if there are many episodes.
+    With a stride, episodes start counting at different frames: if all counted from their first frame, which
+    is often the hardest one, it would have too much weight.
+
+    Raises:
+        ConfigError: If no frame is left.
     """
     episode = np.repeat(np.arange(len(demos)), demos.lengths)
     time = np.arange(len(episode)) - demos.starts[episode]
     left = demos.lengths[episode] - time
+    phase = ((np.arange(len(demos)) + 0.5) * GOLDEN_RATIO % 1 * stride).astype(np.int64)  # evenly spread
+    every = (time - phase[episode]) % stride == 0
+    if not every.any():
+        raise ConfigError(f"--stride {stride} leaves no frame of {len(time)}; choose a smaller one")
     sparse = -(-len(demos) * chunk // MAX_CHUNK_FRAMES)
     return {
-        "all": time % stride == 0,
+        "all": every,
         "first": (time < chunk) & (time % sparse == 0),
         "last": (left <= chunk) & ((chunk - left) % sparse == 0),
     }
