@@ -78,18 +78,28 @@ def _measure_errors(demos: Demonstrations) -> np.ndarray:
     now = np.delete(np.arange(len(demos.obs)), demos.episode_ends - 1)
     now = now[:: -(-len(now) // MOST_FRAMES)]
     act = demos.act[now].astype(np.float64)
-    lagged = [demos.obs[now + lag].astype(np.float64) for lag in (0, 1)]
-    spread, varies = act.std(0), np.ptp(lagged[0], axis=0) > 0
-    errors = np.full((act.shape[1], len(varies)), np.inf)
-    for action in np.flatnonzero(np.ptp(act, axis=0) > 0):
-        best = np.full(len(varies), np.inf)
-        for obs in lagged:
-            difference = act[:, action, None] - obs
-            if action in demos.act_angles:
-                difference = (difference + TURN / 2) % TURN - TURN / 2
-            best = np.minimum(best, np.square(difference).mean(0))
-        errors[action, varies] = np.sqrt(best[varies]) / spread[action]
-    return errors
+    errors = np.full((act.shape[1], demos.obs.shape[1]), np.inf)
+    for lag in (0, 1):
+        errors = np.minimum(errors, _measure_mean_squares(act, demos.obs[now + lag], demos.act_angles))
+    varies = [np.ptp(part, axis=0) > 0 for part in (act, demos.obs)]
+    spread = np.where(varies[0], act.std(0), 1.0)
+    return np.where(np.outer(*varies), np.sqrt(errors) / spread[:, None], np.inf)
+
+
+def _measure_mean_squares(act: np.ndarray, obs: np.ndarray, angles: Sequence[int]) -> np.ndarray:
+    """Return the mean squares of act[:, i] − obs[:, j], (act_dim, obs_dim); for angles, modulo whole turns.
+
+    E (a − o)² = Var a + Var o − 2 Cov(a, o) + (E a − E o)², by one product of matrices.
+    """
+    obs = obs.astype(np.float64)
+    means = act.mean(0), obs.mean(0)
+    centred = act - means[0], obs - means[1]
+    variances = np.add.outer(*(np.square(part).mean(0) for part in centred))
+    squares = variances - 2 * centred[0].T @ centred[1] / len(act) + np.subtract.outer(*means) ** 2
+    for column in angles:
+        turned = (act[:, column, None] - obs + TURN / 2) % TURN - TURN / 2
+        squares[column] = np.square(turned).mean(0)
+    return np.maximum(squares, 0.0)
 
 
 def _assign(columns: np.ndarray, errors: np.ndarray) -> None:

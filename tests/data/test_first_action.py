@@ -1,5 +1,7 @@
 """Tests for data/first_action.py: which action columns are observed positions."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -36,6 +38,31 @@ def test_constant_columns_do_not_match():
     obs, act = demos.obs.copy(), demos.act.copy()
     obs[:, 2] = act[:, 2] = 0.25
     assert match_columns(Demonstrations(obs, act, demos.episode_ends)) == (0, 1, -1, 3, 4, 5, 6, -1)
+
+
+def test_wrapped_angles_match_across_the_turn():
+    demos = make_arm_demos()
+    obs, act = demos.obs.copy(), demos.act.copy()
+    obs[:, 0] = (obs[:, 0] + 2) % (2 * np.pi)
+    act[:, 0] = (act[:, 0] + 2) % (2 * np.pi)
+    act[::7, 0] -= 2 * np.pi
+    assert match_columns(Demonstrations(obs, act, demos.episode_ends, (0,), (0,))) == (*range(7), -1)
+    assert match_columns(Demonstrations(obs, act, demos.episode_ends))[0] == -1
+
+
+def test_large_offsets_do_not_hide_a_match():
+    demos = make_arm_demos()
+    shifted = Demonstrations(demos.obs + 1000.0, demos.act + 1000.0, demos.episode_ends)
+    assert match_columns(shifted)[:7] == tuple(range(7))
+
+
+def test_four_hundred_columns_take_little_time():
+    rng = np.random.default_rng(0)
+    obs = np.cumsum(rng.normal(size=(30_000, 400)), axis=0).astype(np.float32)
+    demos = Demonstrations(obs, np.roll(obs, -1, axis=0), np.array([30_000]))
+    started = time.perf_counter()
+    assert match_columns(demos) == tuple(range(400))
+    assert time.perf_counter() - started < 10
 
 
 def test_an_observation_column_is_used_once():
