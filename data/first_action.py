@@ -99,7 +99,8 @@ def _measure_mean_squares(act: np.ndarray, obs: np.ndarray, angles: Sequence[int
     for column in angles:
         turned = (act[:, column, None] - obs + TURN / 2) % TURN - TURN / 2
         squares[column] = np.square(turned).mean(0)
-    return np.maximum(squares, 0.0)
+    positive: np.ndarray = np.maximum(squares, 0.0)
+    return positive
 
 
 def _assign(columns: np.ndarray, errors: np.ndarray) -> None:

@@ -28,6 +28,8 @@ from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.tasks import get_task
 
 Samples = Transitions | Windows
+SHOWN_CONSTANTS = 8
+"""Most numbers of a first action in a line of the log."""
 
 
 def load_training_demos(config: DemoConfig, path: Path, *, task: str = "none") -> Demonstrations:
@@ -77,7 +79,9 @@ def resolve_first_action(demos: Demonstrations, config: RunConfig) -> RunConfig:
 def describe_first_action(settings: DemoConfig) -> str:
     """Describe what replaces the action before the first one, in one line."""
     columns, constants = settings.first_action_from or (), settings.first_action
-    median = f"the median first action ({', '.join(f'{value:.4g}' for value in constants)})"
+    shown = [f"{value:.4g}" for value in constants[:SHOWN_CONSTANTS]]
+    shown += ["…"] if len(constants) > SHOWN_CONSTANTS else []
+    median = f"the median first action ({', '.join(shown)})"
     if len(constants) == len(columns):
         return f"{median}: no action column is an observed position"
     return f"the observed position ({format_matches(columns)})" + (f", else {median}" if constants else "")
