@@ -52,7 +52,8 @@ class EpisodeSums:
             weights: How often each episode is counted in each resample, (resamples, episodes).
         """
         if weights is None:
-            return self.compute(np.ones((1, len(self.total))))[0]
+            (whole,) = self.compute(np.ones((1, len(self.total))))
+            return np.asarray(whole)
         with np.errstate(invalid="ignore", divide="ignore"):
             figure: FloatArray = np.tensordot(weights, self.total, 1) / np.tensordot(weights, self.count, 1)
             if self.root:
