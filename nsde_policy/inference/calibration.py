@@ -96,14 +96,15 @@ class Calibration(BaseConfig):
             commands = np.concatenate([before, actions[start:end]]).astype(np.float64)
             steps.append(np.diff(commands, axis=0))
             turns.append(np.diff(steps[-1], axis=0, prepend=0.0))
+        step, acceleration = _measure_limits(np.concatenate(steps), np.concatenate(turns), spec, actions)
         features = _Features(spec)(states.astype(np.float64))
         precision = np.linalg.inv(np.atleast_2d(np.cov(features.T)) + RIDGE * np.eye(features.shape[1]))
         mean = features.mean(axis=0)
         low, high = find_action_limits(spec, actions, action_limits)
         return cls(
             rate_hz=rate_hz,
-            step=_measure_limit(steps, spec),
-            acceleration=_measure_limit(turns, spec),
+            step=step,
+            acceleration=acceleration,
             mean=_round_digits(mean),
             precision=tuple(_round_digits(row) for row in precision),
             threshold=float(np.quantile(_mahalanobis(features - mean, precision), QUANTILE)),
@@ -161,7 +162,7 @@ def find_action_limits(
     """
     low, high = (np.array(values[spec.obs_dim :]) for values in (spec.low, spec.high))
     margin = POSITION_MARGIN * (high - low)
-    binary = ((actions == actions.min(0)) | (actions == actions.max(0))).all(0)
+    binary = _find_binary(actions)
     free = ~binary & (np.array(spec.first_action_from or (-1,) * spec.act_dim) < 0)
     largest = np.abs(actions).max(0)
     low, high = low - np.where(binary, 0.0, margin), high + np.where(binary, 0.0, margin)
@@ -229,13 +230,31 @@ def _iterate_episodes(ends: Sequence[int] | np.ndarray) -> Iterator[tuple[int, i
         start = int(end)
 
 
-def _measure_limit(parts: list[np.ndarray], spec: PolicySpec) -> tuple[float, ...]:
-    largest = np.array(spec.increment_std[spec.obs_dim :])
-    for action, values in enumerate(np.abs(np.concatenate(parts)).T):
-        known = values[np.isfinite(values)]
-        if len(known):
-            largest[action] = max(largest[action], np.quantile(known, QUANTILE))
-    return _round_digits(largest)
+def _measure_limits(
+    steps: np.ndarray, turns: np.ndarray, spec: PolicySpec, actions: np.ndarray
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Measure the largest step and acceleration of each action; NaN marks what a constant made up.
+
+    Both are at least the RMS of the steps, because a session starts at rest even if demonstrations do not. A
+    binary action may switch at once.
+    """
+    step = np.array(spec.increment_std[spec.obs_dim :])
+    acceleration, is_binary = step.copy(), _find_binary(actions)
+    for action in range(spec.act_dim):
+        known = [np.abs(values[np.isfinite(values)]) for values in (steps[:, action], turns[:, action])]
+        if known[0].any():
+            least = np.sqrt(np.square(known[0]).mean())
+            share = 1.0 if is_binary[action] else QUANTILE
+            step[action], acceleration[action] = (
+                max(least, np.quantile(values, share)) if len(values) else least for values in known
+            )
+    return _round_digits(step), _round_digits(acceleration)
+
+
+def _find_binary(actions: np.ndarray) -> np.ndarray:
+    """Return which columns hold at most two values, (act_dim,)."""
+    is_binary: np.ndarray = ((actions == actions.min(0)) | (actions == actions.max(0))).all(0)
+    return is_binary
 
 
 def _round_digits(values: np.ndarray) -> tuple[float, ...]:
