@@ -122,7 +122,8 @@ def _scale_states(demos: Demonstrations) -> np.ndarray:
     states = np.concatenate(columns, axis=1)
     spread = states.std(axis=0)
     moves = spread > 1e-9 * np.abs(states).max(axis=0)
-    return states[:, moves] / spread[moves]
+    scaled: np.ndarray = states[:, moves] / spread[moves]
+    return scaled
 
 
 def _compare_neighbours(
@@ -163,11 +164,12 @@ def _find_neighbours(
     ends = np.append(first[1:], len(candidates))
     distance = np.full((len(queries), len(known)), np.inf)
     nearest = np.empty((len(queries), len(known)), np.int64)
+    asked = states[queries]
     for row, (number, start, end) in enumerate(zip(known, first, ends, strict=True)):
         block = candidates[start:end]
-        gap = ((states[queries] ** 2).sum(axis=1)[:, None] + (states[block] ** 2).sum(axis=1)) - 2 * (
-            states[queries] @ states[block].T
-        )
+        gap = (states[block] ** 2).sum(axis=1) - 2 * asked @ states[
+            block
+        ].T  # less |asked|², the same for all
         best = gap.argmin(axis=1)
         other = episode[queries] != number
         distance[other, row] = gap[np.arange(len(queries)), best][other]
@@ -186,8 +188,8 @@ def _find_forks(futures: np.ndarray, variance: float) -> np.ndarray:
     for size in range(GROUP_SIZE, k - GROUP_SIZE + 1):
         means = position[:, :size].mean(axis=1), position[:, size:].mean(axis=1)
         explained = np.maximum(explained, size * means[0] ** 2 + (k - size) * means[1] ** 2)
-    wide = widths[:, -1] > LEAST_SPREAD * k * variance
-    return wide & (explained > GROUP_SHARE * widths[:, -1])
+    split: np.ndarray = explained > GROUP_SHARE * widths[:, -1]
+    return split & (widths[:, -1] > LEAST_SPREAD * k * variance)
 
 
 def choose_chunk(statistics: DemoStatistics) -> int:

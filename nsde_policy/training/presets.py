@@ -1,6 +1,5 @@
 """Settings of a run by the name of a preset; `auto` measures the demonstrations."""
 
-import functools
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
@@ -37,7 +36,6 @@ def resolve_preset(
     return name, task.preset(name, method, statistics=statistics)
 
 
-@functools.cache
 def measure_store(path: Path, given: DemoConfig, rate_hz: float | None) -> "DemoStatistics":
     """Measure the statistics of a store; `rate_hz` is that of the task."""
     from nsde_policy.data import load_demonstrations
