@@ -104,12 +104,18 @@ def plot(rows, path: Path) -> None:
                 )
                 x = [row[axis_name] for row in chosen]
                 axes[0, column].plot(
-                    x, [row["step_ms"] for row in chosen], "o-", color=colour, label=f"{device}: step, ms"
+                    x,
+                    [row["step_ms"] for row in chosen],
+                    "o-",
+                    ms=3,
+                    color=colour,
+                    label=f"{device}: step, ms",
                 )
                 axes[0, column].plot(
                     x,
                     [row["prepare_s"] for row in chosen],
                     "o:",
+                    ms=3,
                     color=colour,
                     label=f"{device}: preparation, s",
                 )
@@ -117,12 +123,13 @@ def plot(rows, path: Path) -> None:
                     x,
                     [row["memory_mb"] for row in chosen],
                     "o-",
+                    ms=3,
                     color=colour,
                     label=f"{device}: main memory",
                 )
                 if chosen and chosen[0]["gpu_memory_mb"] is not None:
                     gpu = [row["gpu_memory_mb"] for row in chosen]
-                    axes[1, column].plot(x, gpu, "o:", color=colour, label=f"{device}: its memory")
+                    axes[1, column].plot(x, gpu, "o:", ms=3, color=colour, label=f"{device}: its memory")
             for row, unit in enumerate(("", "MB")):
                 axes[row, column].set(xscale="log", yscale="log", ylabel=unit)
             axes[1, column].set_xlabel(label)
