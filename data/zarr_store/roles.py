@@ -44,20 +44,23 @@ def check_keys(store: Store, obs_keys: Sequence[str], act_key: str) -> None:
         raise ArrayError("no observation array was named; give at least one, such as 'state'")
     shapes = read_shapes(store)
     known = {name.removeprefix("data/") for name in store.find_arrays("data")}
+    if not known:
+        return  # an empty store, which has no episodes either
     observations, actions = find_roles(shapes)
     observations = [name for name in observations if name != act_key]
-    use = f"--obs-keys {' '.join(observations)}" if observations else "no array can be an observation"
+    use = f"use --obs-keys {' '.join(observations)}" if observations else "no array can be an observation"
     for key in obs_keys:
         if key not in known:
-            raise ArrayError(f"{_describe_missing(store, key)}; use {use}")
+            raise ArrayError(f"{_describe_missing(store, key)}; {use}")
         if is_camera(shapes.get(key, ())):
             raise ArrayError(
                 f"data/{key} has shape {shapes[key]}: camera images cannot be observations, which are "
                 f"low-dimensional; leave it out: {use}"
             )
     if act_key not in known:
-        keys = " or ".join(f"--act-key {name}" for name in actions) or "no array can hold actions"
-        raise ArrayError(f"{_describe_missing(store, act_key)}; use {keys}")
+        keys = " or ".join(f"--act-key {name}" for name in actions)
+        use = f"use {keys}" if keys else "no array can hold actions"
+        raise ArrayError(f"{_describe_missing(store, act_key)}; {use}")
 
 
 def _describe_missing(store: Store, key: str) -> str:

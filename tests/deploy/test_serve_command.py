@@ -95,7 +95,7 @@ sys.exit(main(["serve", "--port", "0", "--json", *sys.argv[1:]]))
 
 @pytest.mark.parametrize(
     ("seed", "patience", "rc", "last"),
-    [(0, "60", 0, ["stopped"]), (1000, "0.2", 1, ["hangs", "stopped"])],
+    [(0, "60", 0, ["stopped"]), (1000, "2", 1, ["hangs", "stopped"])],
 )
 def test_exit_waits_for_a_late_plan_up_to_the_patience(seed: int, patience: str, rc: int, last: list[str]):
     process = subprocess.Popen(

@@ -14,7 +14,7 @@ from nsde_policy.config import Sampling, TrainConfig, WindowConfig
 from nsde_policy.core.targets import Windows
 from nsde_policy.inference.loading import load_model
 from nsde_policy.methods.base import LossParts, PolicyModel
-from nsde_policy.run_config import RunConfig
+from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import RunDirectory, RunRecord, fingerprint
 from nsde_policy.training.run import train_run
 from tests.helpers.rng import make_draws, make_rng
@@ -80,7 +80,12 @@ def train_and_load(
     weights of an uninterrupted one.
     """
     settings = TrainConfig(steps=20, batch_size=16, log_every=5)
-    run_config = RunConfig(model=config, train=dataclasses.replace(settings, **train), chunk=chunk)
+    run_config = RunConfig(
+        demos=DemoConfig(first_action_from=()),
+        model=config,
+        train=dataclasses.replace(settings, **train),
+        chunk=chunk,
+    )
     whole = train_run(make_robot_demos(), run_config, path / "whole", task="none", seed=3)
 
     def stop(progress: Any) -> None:
@@ -105,7 +110,12 @@ def make_robot_states(n: int, history: int) -> torch.Tensor:
 
 def check_loaded_twice(config: WindowConfig, path: Path) -> tuple[RunRecord, PolicyModel[Any]]:
     """Train one run, load it twice, assert that both models plan the same finite actions, and return one."""
-    run_config = RunConfig(model=config, train=TrainConfig(steps=20, batch_size=16, log_every=10), chunk=1)
+    run_config = RunConfig(
+        demos=DemoConfig(first_action_from=()),
+        model=config,
+        train=TrainConfig(steps=20, batch_size=16, log_every=10),
+        chunk=1,
+    )
     demos = make_robot_demos(6, 15, obs_dim=3, act_dim=2)
     run = train_run(demos, run_config, path / "run", task="none", seed=1)
     record, one = load_model(run)

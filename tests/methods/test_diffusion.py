@@ -33,7 +33,7 @@ from nsde_policy.methods.diffusion.model import (
     noise_schedule,
 )
 from nsde_policy.methods.registry import get_method
-from nsde_policy.run_config import RunConfig
+from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.training.loop import fit
 from nsde_policy.training.run import train_run
@@ -458,7 +458,12 @@ def test_both_modes_of_a_fork_are_learned(config: DiffusionConfig, min_agreement
 
 @BOTH_NETWORKS
 def test_run_is_saved_and_loaded_identically(config: DiffusionConfig, tmp_path: Path):
-    run_config = RunConfig(model=config, train=TrainConfig(steps=6, batch_size=8, log_every=3), chunk=4)
+    run_config = RunConfig(
+        demos=DemoConfig(first_action_from=()),
+        model=config,
+        train=TrainConfig(steps=6, batch_size=8, log_every=3),
+        chunk=4,
+    )
     run = train_run(
         make_robot_demos(5, obs_dim=3, act_dim=2), run_config, tmp_path / "run", task="none", seed=1
     )
