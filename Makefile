@@ -6,6 +6,8 @@ PYTHON ?= python3
 CONSTRAINTS ?= constraints.txt
 VENV := .venv
 BIN := $(VENV)/bin
+# Three test processes for two cores: many tests wait for a clock, a server or a browser.
+WORKERS ?= $(shell expr 3 \* $$(getconf _NPROCESSORS_ONLN) / 2)
 
 .PHONY: demo test quick lint types pytest clean
 
@@ -19,7 +21,7 @@ test: lint
 	$(MAKE) -j2 types pytest
 
 quick: lint
-	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n auto --dist worksteal -m "not slow and not browser and not gpu" \
+	OMP_NUM_THREADS=1 $(BIN)/pytest -q -n $(WORKERS) --dist worksteal -m "not slow and not browser and not gpu" \
 		$(addprefix tests/,core methods training inference envs tasks) \
 		$(addprefix tests/test_,architecture.py style.py config.py files.py)
 
@@ -34,7 +36,7 @@ types: $(VENV)/tested
 	cd $(VENV)/wheel && ../bin/mypy --config-file ../../pyproject.toml nsde_policy
 
 pytest: $(VENV)/tested
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto --dist worksteal
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 # Python compiles modules when they are first imported: pip would compile all of torch.
 $(VENV)/installed: pyproject.toml constraints.txt
