@@ -104,6 +104,7 @@ def has_display() -> bool:
         return False
     import pygame
 
+    pygame.display.quit()  # an environment may have initialised it without a display
     try:
         pygame.display.init()  # the named display may be unreachable
     except pygame.error:

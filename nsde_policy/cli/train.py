@@ -95,8 +95,10 @@ class Train:
         except NsdePolicyError:  # reported by `run`, after the other flags have been checked
             task = SHIPPED_TASK
         try:
+            selection = _parse_selection(args)
+            split = {name: selection.pop(name) for name in ("validation", "seed") if name in selection}
             _, config = resolve_preset(
-                get_task(task), given.preset, given.policy, demos=demos, selection=_parse_selection(args)
+                get_task(task), given.preset, given.policy, demos=demos, selection=selection, **split
             )
         except DemoError:  # likewise
             config = get_task(task).preset("default", given.policy)
@@ -158,6 +160,9 @@ def _parse_selection(args: Sequence[str]) -> dict[str, Any]:
     parser.add_argument("--act-key", "--demos.act-key", dest="act_key")
     parser.add_argument("--angles", "--demos.angles", nargs="*", type=int, dest="angles")
     parser.add_argument("--rate", "--demos.rate-hz", type=float, dest="rate_hz")
+    parser.add_argument("--demos.episodes", type=int, dest="episodes")
+    parser.add_argument("--validation", type=float)
+    parser.add_argument("--seed", type=int)
     try:
         given, _ = parser.parse_known_args(args)
     except argparse.ArgumentError:

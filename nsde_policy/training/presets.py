@@ -12,13 +12,20 @@ from nsde_policy.tasks import Task
 from nsde_policy.tasks.base import AUTO_PRESET
 
 if TYPE_CHECKING:
-    from nsde_policy.data.statistics import DemoStatistics
+    from nsde_policy.data import Demonstrations
 
 logger = logging.getLogger(__name__)
 
 
 def resolve_preset(
-    task: Task, preset: str | None, method: str, *, demos: Path | None, selection: Mapping[str, Any]
+    task: Task,
+    preset: str | None,
+    method: str,
+    *,
+    demos: Path | None,
+    selection: Mapping[str, Any],
+    validation: float = 0.0,
+    seed: int = 0,
 ) -> tuple[str, RunConfig]:
     """Return the name and the settings of a preset, by default the task's.
 
@@ -28,22 +35,28 @@ def resolve_preset(
         method: Name of the method.
         demos: Demonstrations that `auto` measures; None for the embedded ones.
         selection: Fields of `DemoConfig` that differ from those of the task.
+        validation: Fraction of the episodes that are held out, which `auto` does not measure.
+        seed: Seed that chooses them.
     """
     name = preset or task.default_preset
     if name != AUTO_PRESET:
         return name, task.preset(name, method)
-    statistics = measure_store(demos or EMBEDDED_DEMOS, replace(task.demos, **selection), task.rate_hz)
+    from nsde_policy.data.split import split_episodes
+    from nsde_policy.data.statistics import measure_statistics
+
+    given = replace(task.demos, **selection)
+    found = _load_demos(demos or EMBEDDED_DEMOS, given, task.rate_hz)
+    statistics = measure_statistics(split_episodes(found, validation, seed=seed).training)
+    logger.info("preset auto: %s", statistics.describe())
     return name, task.preset(name, method, statistics=statistics)
 
 
-def measure_store(path: Path, given: DemoConfig, rate_hz: float | None) -> "DemoStatistics":
-    """Measure the statistics of a store; `rate_hz` is that of the task."""
+def _load_demos(path: Path, given: DemoConfig, rate_hz: float | None) -> "Demonstrations":
+    """Load demonstrations; `rate_hz` is that of the task."""
     from nsde_policy.data import load_demonstrations
-    from nsde_policy.data.statistics import measure_statistics
 
     demos = load_demonstrations(
         path, obs_keys=given.obs_keys, act_key=given.act_key, angles=given.angles or None
     )
-    statistics = measure_statistics(replace(demos, rate_hz=given.rate_hz or demos.rate_hz or rate_hz))
-    logger.info("preset auto: %s", statistics.describe())
-    return statistics
+    demos = demos.take(given.episodes) if given.episodes else demos
+    return replace(demos, rate_hz=given.rate_hz or demos.rate_hz or rate_hz)

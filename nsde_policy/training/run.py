@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from nsde_policy.data import Demonstrations
+from nsde_policy.data.split import split_episodes
 from nsde_policy.data.types import ActionLimits
 from nsde_policy.errors import CheckpointError, NsdePolicyError
 from nsde_policy.files import PARTIAL, replace_file
@@ -30,7 +31,7 @@ from nsde_policy.training.dataset import (
     resolve_first_action,
 )
 from nsde_policy.training.loop import Training
-from nsde_policy.training.validation import Validation, split_episodes
+from nsde_policy.training.validation import Validation
 
 logger = logging.getLogger(__name__)
 

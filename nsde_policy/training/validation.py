@@ -1,13 +1,11 @@
-"""Validation: episodes held out of training, and the losses on them."""
+"""Validation: the losses on episodes held out of training."""
 
 import logging
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 
 from nsde_policy.data import Demonstrations
-from nsde_policy.errors import ConfigError
 from nsde_policy.inference.loading import build_model
 from nsde_policy.run_directory import RunRecord
 from nsde_policy.training.dataset import build_training_data
@@ -19,38 +17,6 @@ VALIDATION_PREFIX = "validation_"
 """Prefix of validation losses in the metrics."""
 MAX_VALIDATION_ROWS, VALIDATION_BATCH = 4096, 1024
 """Most rows of held-out data whose loss is computed at each record, and rows per batch."""
-
-
-class EpisodeSplit(NamedTuple):
-    """Demonstrations for training and those held out."""
-
-    training: Demonstrations
-    validation: Demonstrations | None
-    """Held-out demonstrations; None if all are used for training."""
-    held_out: tuple[int, ...]
-    """Indices of the held-out demonstrations."""
-
-
-def split_episodes(demos: Demonstrations, fraction: float, *, seed: int) -> EpisodeSplit:
-    """Hold out a random fraction of the demonstrations, at least one, the same ones for the same seed.
-
-    Raises:
-        ConfigError: If the fraction is not in [0, 1), or there are too few demonstrations to split.
-    """
-    if not 0 <= fraction < 1:
-        raise ConfigError(f"need --validation >= 0 and < 1, a fraction of the episodes, got {fraction:g}")
-    if fraction == 0:
-        return EpisodeSplit(demos, None, ())
-    n = len(demos)
-    if n < 2:
-        raise ConfigError(
-            f"--validation needs at least 2 episodes, {demos.source} holds {n}; record more or leave it out"
-        )
-    count = min(max(round(fraction * n), 1), n - 1)
-    order = np.random.default_rng(seed).permutation(n)
-    held_out = tuple(sorted(order[:count].tolist()))
-    rest = sorted(order[count:].tolist())
-    return EpisodeSplit(demos.select(rest), demos.select(held_out), held_out)
 
 
 class Validation:

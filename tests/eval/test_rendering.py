@@ -216,4 +216,7 @@ def test_no_window_without_a_reachable_display(display, monkeypatch):
     monkeypatch.setenv("SDL_VIDEODRIVER", "x11")
     if display:
         monkeypatch.setenv("DISPLAY", display)
+    with monkeypatch.context() as offscreen:  # as environments do that draw with pygame
+        offscreen.setenv("SDL_VIDEODRIVER", "dummy")
+        pygame.display.init()
     assert not rendering.has_display()

@@ -176,3 +176,14 @@ def test_store_without_a_rate_says_how_to_give_it(tmp_path: Path, capsys: pytest
     assert "--rate HZ" not in capsys.readouterr().err
     assert Policy.from_pretrained(tmp_path / "timed").calibration.rate_hz == 20.0
     assert load_demonstrations(tmp_path / "arm.zarr").rate_hz is None
+
+
+def test_held_out_episodes_of_the_arm_are_scored(tmp_path: Path):
+    store = write_arm_store(tmp_path / "arm.zarr", make_arm_demos())
+    args = ["train", "--demos", str(store), "--out", str(tmp_path / "run"), "--validation", "0.2"]
+    assert main([*args, "--device", "cpu", *NEURAL_SDE]) == 0
+    scores = tmp_path / "scores.json"
+    assert main(["eval", str(tmp_path / "run"), "--demos", str(store), "--json", str(scores)]) == 0
+    found = json.loads(scores.read_text())
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert found["episodes"] == config["demos"]["held_out"]

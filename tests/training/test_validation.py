@@ -12,6 +12,7 @@ import torch
 from nsde_policy.cli.main import main
 from nsde_policy.config import NetworkConfig, TrainConfig
 from nsde_policy.data import DemoWriter
+from nsde_policy.data.split import split_episodes
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.inference.loading import load_model
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
@@ -21,7 +22,6 @@ from nsde_policy.run_directory import RunDirectory
 from nsde_policy.training.dataset import build_training_data
 from nsde_policy.training.progress import plot_training
 from nsde_policy.training.run import train_run
-from nsde_policy.training.validation import split_episodes
 from tests.helpers.toy_problems import make_robot_demos
 
 TINY = RunConfig(
