@@ -62,7 +62,11 @@ class DemoStatistics:
     def describe(self) -> str:
         """Describe the demonstrations in one line."""
         rate = "at an unknown rate" if self.rate_hz is None else f"at {self.rate_hz:g} Hz"
-        kind = "fork" if self.has_forks else "are predictable" if self.is_predictable else "vary like people"
+        kind = (
+            "fork" if self.has_forks
+            else "are predictable" if self.is_predictable
+            else "are neither predictable nor forked"
+        )  # fmt: skip
         return (
             f"{self.frames} frames of {self.dim} dimensions {rate} that {kind} (similar frames leave "
             f"{self.unexplained_share:.0%} of what follows unexplained, {self.fork_share:.0%} are forks)"

@@ -172,6 +172,14 @@ class RunDirectory:
                 except json.JSONDecodeError:
                     return
 
+    def describe_unfinished(self) -> str | None:
+        """Describe in one line where training stopped; None if it finished or left no record."""
+        steps = [int(metrics["step"]) for metrics in self.read_metrics()]
+        wanted = self.read_record().config.train.steps
+        if not steps or steps[-1] >= wanted:
+            return None
+        return f"{self.path} stopped at step {steps[-1]} of {wanted}: finish it with train --resume"
+
     def truncate_metrics(self, step: int) -> None:
         """Delete records after `step`, before resuming from that step."""
         kept = [json.dumps(record) for record in self.read_metrics() if record["step"] <= step]

@@ -174,12 +174,8 @@ def load_records(jobs: Sequence[Job], *, env: str | None = None) -> dict[Path, R
                 f"{job.run} was trained without a task, so it has no environment to play in: give one with "
                 "--env, or score it on recorded episodes with --demos STORE"
             )
-        steps = [int(metrics["step"]) for metrics in RunDirectory(job.run).read_metrics()]
-        if steps and steps[-1] < record.config.train.steps:
-            raise ComparisonError(
-                f"{job.run} stopped at step {steps[-1]} of {record.config.train.steps}: "
-                "finish it with train --resume"
-            )
+        if (stopped := RunDirectory(job.run).describe_unfinished()) is not None:
+            raise ComparisonError(stopped)
     if len(tasks) > 1:
         raise ComparisonError(
             f"runs of different tasks cannot be compared: {', '.join(sorted(tasks))}; choose runs of one "

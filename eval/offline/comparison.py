@@ -22,9 +22,9 @@ from nsde_policy.eval.offline.result import (
 )
 from nsde_policy.eval.offline.score import OfflineConfig, score_episodes_offline
 from nsde_policy.eval.offline.sums import EpisodeSums, estimate_difference
-from nsde_policy.eval.statistics import Estimate, verdict
+from nsde_policy.eval.statistics import MIN_PAIRS, Estimate, verdict
 from nsde_policy.inference.policy import Policy
-from nsde_policy.run_directory import RunRecord
+from nsde_policy.run_directory import RunDirectory, RunRecord
 
 BASELINE_PREDICTORS = ("repeat", "constant")
 """Predictors that do not depend on the run."""
@@ -111,7 +111,9 @@ class OfflineComparison:
             f"control periods ahead; up to h = {self.horizon} for the first and last chunk, and as far as "
             "both runs plan for differences. Coverage: share of recorded steps in the central "
             f"{100 * COVERAGE_LEVELS[-1]:.0f} % interval. Intervals: 95 %, bootstrap over episodes; "
-            "differences are paired by episode. Ahead: the interval of the error's difference excludes 0."
+            "differences are paired by episode. Ahead: the interval of the error's difference excludes 0, on "
+            f"at least {MIN_PAIRS} episodes; fewer give no verdict. {EMPTY_CELL}: the method has no such "
+            "figure, or samples without noise."
         )
 
     def as_text(self) -> str:
@@ -165,7 +167,7 @@ def compare_offline(
 ) -> OfflineComparison:
     """Score runs on the episodes of a store that none of them has seen, or that all have.
 
-    Each run is scored up to its own chunk. First and last chunks are as long as the longest of all runs.
+    Each run is scored up to its own horizon. First and last chunks are as long as the longest of all runs.
 
     Args:
         runs: Run directories.
@@ -175,12 +177,16 @@ def compare_offline(
         device: Torch device of the policies.
 
     Raises:
-        ComparisonError: If no episode is unseen by all runs, or the runs predict different actions.
+        ComparisonError: If no episode is unseen by all runs, the runs predict different actions, or one is
+            unfinished.
     """
     config = config or OfflineConfig()
+    for path in runs:
+        if (stopped := RunDirectory(path).describe_unfinished()) is not None:
+            raise ComparisonError(stopped)
     policies = [Policy.from_pretrained(path).to(device) for path in runs]
     labels = _choose_labels({path: policy.record for path, policy in zip(runs, policies, strict=True)})
-    scored = _share_episodes([select_episodes(policy.record, demos) for policy in policies], labels)
+    scored = _share_episodes([select_episodes(policy, demos) for policy in policies], labels)
     chunk = max(policy.chunk for policy in policies)
     found = []
     for path, policy, label, episodes in zip(runs, policies, labels, scored, strict=True):

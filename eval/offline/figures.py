@@ -8,7 +8,14 @@ import numpy as np
 
 from nsde_policy.eval.offline.comparison import BASELINE_PREDICTORS, OfflineComparison
 from nsde_policy.eval.offline.frames import EPISODE_PARTS
-from nsde_policy.eval.offline.result import COVERAGE_LEVELS, COVERAGES, PART_TITLES, PREDICTORS, OfflineScore
+from nsde_policy.eval.offline.result import (
+    COVERAGE_LEVELS,
+    COVERAGES,
+    NO_COVERAGE,
+    PART_TITLES,
+    PREDICTORS,
+    OfflineScore,
+)
 from nsde_policy.eval.offline.sums import EpisodeSums
 from nsde_policy.eval.render.plotting import encode_figure, make_figure, plot_style, pyplot, save_figures
 
@@ -56,7 +63,12 @@ def _draw_comparison(comparison: OfflineComparison) -> "Figure":
     errors.xaxis.get_major_locator().set_params(integer=True)
     figure.legend(*errors.get_legend_handles_labels(), frameon=False, loc="outside lower center", ncols=4)
     for axis, name in zip(coverages, ("coverage_actions", "coverage_plans"), strict=True):
-        draw_coverage(axis, {run.label: run.score.coverage(name) for run in comparison.runs})
+        found = {run.label: run.score.coverage(name) for run in comparison.runs}
+        draw_coverage(axis, found)
+        missing = [label for label, each in found.items() if each is None]
+        if missing:
+            names = "" if len(missing) == len(found) else f"{', '.join(missing)}: "
+            _explain_missing(axis, [names + NO_COVERAGE[name]])
         axis.set_title(f"coverage, {COVERAGES[name]}")
         axis.set_ylabel("recorded steps inside")
         axis.set_ylim(0, 1.02)
@@ -74,20 +86,34 @@ def _draw(score: OfflineScore) -> "Figure":
         top.set_xlabel("horizon, control periods")
         bars = {title: score.coverage(name, part) for name, title in COVERAGES.items()}
         draw_coverage(bottom, bars)
+        missing = [name for name in COVERAGES if bars[COVERAGES[name]] is None]
+        _explain_missing(bottom, [f"{COVERAGES[name]}: {NO_COVERAGE[name]}" for name in missing])
     axes[0, 0].set_ylabel("action error, standard deviations")
     axes[0, 0].set_ylim(bottom=0)
     axes[0, 0].legend(frameon=False, fontsize=7)
     axes[1, 0].set_ylabel("recorded steps inside")
-    axes[1, 0].legend(frameon=False, fontsize=7, loc="upper left")
+    if axes[1, 0].get_legend_handles_labels()[1]:
+        axes[1, 0].legend(frameon=False, fontsize=7, loc="upper left")
     return figure
+
+
+def _explain_missing(axis: Any, reasons: list[str]) -> None:
+    """Write into a panel why bars are missing."""
+    axis.text(
+        0.02, 0.02, "\n".join(reasons), transform=axis.transAxes, fontsize=7, color="#555555",
+        bbox={"facecolor": "white", "alpha": 0.8, "lw": 0, "pad": 1.5},
+    )  # fmt: skip
 
 
 def draw_error(axis: Any, error: EpisodeSums, title: str, colour: str, *, line: str = "-") -> None:
     """Draw an error by horizon, (episodes, horizon), with its 95 % interval as a band."""
     value, low, high = error.estimate()
     horizon = np.arange(1, len(value) + 1)
-    marker = "o" if len(value) == 1 else None
-    axis.plot(horizon, value, line, lw=1.3, color=colour, label=title, marker=marker, ms=3)
+    if len(value) == 1:
+        reach = np.nan_to_num(np.stack([value - low, high - value]).clip(0))
+        axis.errorbar(horizon, value, reach, fmt="o", ms=4, lw=1.3, capsize=3, color=colour, label=title)
+        return
+    axis.plot(horizon, value, line, lw=1.3, color=colour, label=title)
     axis.fill_between(horizon, low, high, color=colour, alpha=0.18, lw=0)
 
 

@@ -1,5 +1,6 @@
 """Recorded frames to score: which episodes a run has not seen, and which of their frames are scored."""
 
+import logging
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -12,8 +13,13 @@ import torch
 from nsde_policy.core.targets import Transitions
 from nsde_policy.data import Demonstrations
 from nsde_policy.errors import ConfigError, DemoError
+from nsde_policy.inference.observation import find_implausible
+from nsde_policy.inference.policy import Policy
+from nsde_policy.inference.spec import PolicySpec
 from nsde_policy.run_directory import RunRecord
 from nsde_policy.training.dataset import build_transitions, get_first_action, load_training_demos
+
+logger = logging.getLogger(__name__)
 
 EPISODE_PARTS = ("all", "first", "last")
 """Parts of an episode that are scored apart: all frames, those of its first chunk, those of its last."""
@@ -21,6 +27,10 @@ MAX_FRAMES, MAX_CHUNK_FRAMES = 1000, 500
 """Frames of the part `all`, unless a stride is given, and of the first and last chunks that are scored."""
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2
 """Its multiples, modulo 1, are spread evenly over [0, 1)."""
+MOST_IMPLAUSIBLE, MAX_PRINTED_COLUMNS = 0.1, 4
+"""Share of implausible observations above which a warning is logged, and most columns that it names."""
+RATE_TOLERANCE = 0.01
+"""Largest relative difference between the rates of a run and a store."""
 GROUP_FRAMES = 20_000
 """Frames that are held in memory with their histories at once."""
 
@@ -39,7 +49,7 @@ class ScoredEpisodes:
     """One sentence about the selection."""
 
 
-def select_episodes(record: RunRecord, path: Path) -> ScoredEpisodes:
+def select_episodes(policy: Policy, path: Path) -> ScoredEpisodes:
     """Load the episodes of a store that a run has not seen in training.
 
     All episodes of a store are scored, unless the run was trained on that store: then only those that it held
@@ -47,9 +57,11 @@ def select_episodes(record: RunRecord, path: Path) -> ScoredEpisodes:
 
     Raises:
         DemoError: If the sizes of observations or actions differ from those of the run.
+        ConfigError: If the store records another rate than the run's.
     """
+    record = policy.record
     settings = record.config.demos
-    demos = load_training_demos(replace(settings, episodes=0), path)
+    demos = load_training_demos(replace(settings, episodes=0, rate_hz=0.0), path)
     spec = record.layout
     found, expected = (demos.obs.shape[1], demos.act.shape[1]), (spec.obs_dim, spec.act_dim)
     if found != expected:
@@ -59,6 +71,9 @@ def select_episodes(record: RunRecord, path: Path) -> ScoredEpisodes:
         )
     used = settings.episodes or len(demos)
     trained_here = used <= len(demos) and demos.take(used).fingerprint == record.demos.fingerprint
+    if not trained_here:
+        _check_rate(demos, settings.rate_hz or policy.calibration.rate_hz)
+        _warn_if_implausible(demos, policy.spec)
     unseen = (*record.demos.held_out, *range(used, len(demos))) if trained_here else range(len(demos))
     seen = not unseen
     episodes = tuple(unseen) or tuple(range(len(demos)))
@@ -72,6 +87,39 @@ def select_episodes(record: RunRecord, path: Path) -> ScoredEpisodes:
     act_angles = tuple(column - spec.obs_dim for column in spec.circular if column >= spec.obs_dim)
     demos = replace(demos, angles=obs_angles, act_angles=act_angles)
     return ScoredEpisodes(demos, episodes, seen, note)
+
+
+def _check_rate(demos: Demonstrations, rate_hz: float) -> None:
+    """Raise `ConfigError` if the demonstrations record another rate than `rate_hz`; 0 if unknown."""
+    if rate_hz and demos.rate_hz and abs(demos.rate_hz / rate_hz - 1) > RATE_TOLERANCE:
+        raise ConfigError(
+            f"{demos.source} was recorded at {demos.rate_hz:g} Hz, the run was trained at {rate_hz:g} Hz: "
+            "give --demos a store of the same rate, or correct a wrong record with nsde-policy data set-rate "
+            f"{demos.source} {rate_hz:g}"
+        )
+
+
+def _warn_if_implausible(demos: Demonstrations, spec: PolicySpec) -> None:
+    """Log a warning if the policy would refuse many of the observations, as in other units."""
+    checked = demos.obs[:: choose_stride(demos)]
+    share = np.mean([find_implausible(obs, spec) is not None for obs in checked])
+    if share <= MOST_IMPLAUSIBLE:
+        return
+    low, high = checked.min(0), checked.max(0)
+    expected = np.array(spec.low[: spec.obs_dim]), np.array(spec.high[: spec.obs_dim])
+    span = np.maximum(expected[1] - expected[0], np.finfo(np.float32).tiny)
+    away = np.maximum(np.abs(low - expected[0]), np.abs(high - expected[1])) / span
+    worst = np.argsort(-away, kind="stable")[:MAX_PRINTED_COLUMNS]
+    columns = "; ".join(
+        f"obs[{i}] in [{low[i]:.3g}, {high[i]:.3g}], in training [{expected[0][i]:.3g}, {expected[1][i]:.3g}]"
+        for i in sorted(worst.tolist())
+    )
+    logger.warning(
+        "%.0f %% of the observations of %s are implausible for this policy, check units and column order: %s",
+        100 * share,
+        demos.source,
+        columns,
+    )
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,17 @@ COVERAGES = {
     "coverage_plans": "action, sampled plans",
 }
 """Intervals whose coverage is measured, and their titles."""
+NO_COVERAGE = {
+    "coverage_actions": "the method reports no σ",
+    "coverage_observations": "the method reports no σ",
+    "coverage_plans": "sampled without noise",
+}
+"""Why a score has no coverage."""
 PART_TITLES = {"all": "all frames", "first": "first chunk", "last": "last chunk"}
 SMALLEST_SPREAD = 1e-6
 """An action whose standard deviation is below this fraction of its demonstrated range counts as constant."""
+NEGLIGIBLE, SMALLEST_FIXED = 1e-6, 1e-4
+"""Values below this fraction of their scale print as 0; below the second number, as powers of ten."""
 MAX_PRINTED_ACTIONS = 8
 """Most action dimensions whose errors are printed one by one; the JSON file holds all of them."""
 
@@ -139,6 +147,8 @@ class OfflineScore:
         elif learned != sampled:
             changes = ", ".join(f"{k} {v}" for k, v in learned.items() if sampled[k] != v)
             notes.append(f"likelihood and σ as learned ({changes}); plans as sampled")
+        if self.coverage("coverage_plans") is None:
+            notes.append(f"no coverage of sampled plans: {NO_COVERAGE['coverage_plans']}")
         return "\n\n".join(["\n".join(head), *filter(None, tables), *notes])
 
     def _log_prob_rows(self) -> dict[str, list[str]]:
@@ -164,7 +174,10 @@ class OfflineScore:
         if actions > MAX_PRINTED_ACTIONS:
             return ""
         shown = choose_horizons(self.horizon)
-        rows = {f"action {i}": [format_estimate(found.at(h - 1, i)) for h in shown] for i in range(actions)}
+        rows = {
+            f"action {i}": [format_estimate(found.at(h - 1, i), scale=scale) for h in shown]
+            for i, scale in enumerate(self.scale.std.tolist())
+        }
         title = "error of one sampled plan, all frames, RMS in native units"
         return _format_table(title, [f"h = {h}" for h in shown], rows)
 
@@ -183,14 +196,25 @@ def choose_horizons(horizon: int, most: int = 5) -> list[int]:
     return [*powers[:1], *powers[1:][-(most - 2) :], horizon]
 
 
-def format_estimate(estimate: Estimate) -> str:
-    """Format a value with its interval to three significant digits of the value."""
+def format_estimate(estimate: Estimate, *, scale: float = 1.0) -> str:
+    """Format a value with its interval to three significant digits of the value or of half the interval.
+
+    If both are far below `scale`, the typical size of such values, they are rounding errors and print as 0.
+    """
     if not np.isfinite(estimate.value):
         return "–"
-    if not np.isfinite(estimate.low):
-        return f"{estimate.value:.3g} [one episode]"
-    digits = max(0, 2 - int(np.floor(np.log10(max(abs(estimate.value), 1e-9)))))
-    return "{:.{d}f} [{:.{d}f}, {:.{d}f}]".format(estimate.value, estimate.low, estimate.high, d=digits)
+    known = bool(np.isfinite(estimate.low))
+    values = (estimate.value, estimate.low, estimate.high) if known else (estimate.value,)
+    size = max(abs(estimate.value), (estimate.high - estimate.low) / 2 if known else 0.0)
+    if size < NEGLIGIBLE * scale:
+        cells = ["0"] * len(values)
+    elif size < SMALLEST_FIXED:
+        cells = [f"{value:.2e}" for value in values]
+    else:
+        digits = max(0, 2 - int(np.floor(np.log10(size))))
+        cells = [f"{round(value, digits) + 0.0:.{digits}f}" for value in values]  # + 0.0: no "-0.00"
+    text = f"{cells[0]} [{', '.join(cells[1:]) or 'one episode'}]"
+    return text.replace("-", "−")
 
 
 def _format_coverage(found: EpisodeSums | None) -> str:

@@ -30,6 +30,8 @@ from nsde_policy.eval.offline.sums import EpisodeSums, FloatArray
 from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.base import Draws
 
+FEWEST_ACTIONS = 8
+"""Actions that are compared if the chunk is shorter, as far as the method plans, to show how errors grow."""
 ROWS = 8192
 """Plans sampled in one batch. Random numbers depend on it, therefore it is the same on every device."""
 
@@ -39,7 +41,7 @@ class OfflineConfig(BaseConfig):
     """Settings of a score on recorded episodes."""
 
     horizon: Count | None = None
-    """Actions of a plan that are compared with recorded ones; None for the chunk."""
+    """Actions of a plan that are compared with recorded ones; None for the chunk, or `FEWEST_ACTIONS`."""
     samples: Count = 39
     """Plans sampled from each frame; 39 is the smallest number whose range is a 95 % interval."""
     stride: Annotated[int, Meta(ge=0)] = 0
@@ -67,7 +69,7 @@ def score_run(
     """
     policy = Policy.from_pretrained(path).to(device)
     changed = change_sampling(policy.model.config.sampling, sampling)
-    scored = select_episodes(policy.record, demos)
+    scored = select_episodes(policy, demos)
     name = "shipped" if path is None else str(path)
     return score_episodes_offline(policy, scored, config, name=name, sampling=changed, device=device)
 
@@ -88,7 +90,7 @@ def score_episodes_offline(
     """
     chunk = chunk or policy.chunk
     demos = scored.demos
-    horizon = policy.check_chunk(config.horizon or policy.chunk)
+    horizon = policy.check_chunk(config.horizon or choose_horizon(policy, demos))
     stride = config.stride or choose_stride(demos)
     scorer = FrameScorer(policy, demos, config, horizon, sampling, device)
     parts = find_parts(demos, chunk=chunk, stride=stride)
@@ -121,6 +123,12 @@ def score_episodes_offline(
         "learned_sampling": learned.to_dict(),
     }
     return OfflineScore(context, scorer.scale, scorer.sums())
+
+
+def choose_horizon(policy: Policy, demos: Demonstrations) -> int:
+    """Return the chunk, or `FEWEST_ACTIONS` if it is shorter and plans and episodes are long enough."""
+    longest = policy.model.config.longest_chunk or FEWEST_ACTIONS
+    return max(policy.chunk, min(FEWEST_ACTIONS, longest, int(max(demos.lengths))))
 
 
 class BatchDraws(Draws):

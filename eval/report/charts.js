@@ -19,8 +19,15 @@ function ticks(low, high, count) {
   return values;
 }
 
-const short = (value) =>
-  Math.abs(value) >= 1000 ? `${+(value / 1000).toPrecision(3)}k` : `${+value.toPrecision(3)}`.replace("-", "−");
+/** Return the labels of ticks, with as many digits as tell them apart. */
+function labels(values) {
+  const step = values.length > 1 ? values[1] - values[0] : Math.abs(values[0]) / 100 || 1;
+  return values.map((value) => {
+    const [size, unit] = Math.abs(value) >= 1000 && step >= 100 ? [1000, "k"] : [1, ""];
+    const digits = Math.min(Math.max(Math.ceil(-Math.log10(step / size) - 1e-9), 0), 12);
+    return `${+(value / size).toFixed(digits)}${unit}`.replace("-", "−");
+  });
+}
 
 /**
  * Draw lines [{row, points: [[x, y], …]}]. Options: `y` [low, high], by default the range of the data; `limit`, a
@@ -28,23 +35,27 @@ const short = (value) =>
  */
 function chart(place, lines, { y = null, limit = null, unit = "", height = 150 } = {}) {
   const width = Math.max(place.clientWidth, 200);
-  const [left, right, top, bottom] = [40, 12, 8, 22];
   const points = lines.flatMap((line) => line.points);
   const xs = points.map((point) => point[0]);
   const [x0, x1] = [Math.min(...xs), Math.max(...xs)];
   const [y0, y1] = y ?? range(points.map((point) => point[1]));
+  const yTicks = ticks(y0, y1, 4);
+  const yLabels = labels(yTicks);
+  const longest = Math.max(0, ...yLabels.map((label) => label.length));
+  const [left, right, top, bottom] = [Math.max(40, 6.6 * longest + 10), 12, 8, 22];
   const atX = (value) => left + ((value - x0) / (x1 - x0 || 1)) * (width - left - right);
   const atY = (value) => height - bottom - ((value - y0) / (y1 - y0 || 1)) * (height - top - bottom);
   const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, height });
-  for (const tick of ticks(y0, y1, 4)) {
+  for (const [i, tick] of yTicks.entries()) {
     drawing.append(svg("path", { class: "grid", d: `M${left} ${atY(tick)}H${width - right}` }));
-    drawing.append(svg("text", { x: left - 7, y: atY(tick) + 4, "text-anchor": "end" }, short(tick)));
+    drawing.append(svg("text", { x: left - 7, y: atY(tick) + 4, "text-anchor": "end" }, yLabels[i]));
   }
   const xTicks = ticks(x0, x1, Math.max(width / 110, 2));
-  for (const tick of xTicks) {
-    const last = tick === xTicks.at(-1);
+  const xLabels = labels(xTicks);
+  for (const [i, tick] of xTicks.entries()) {
+    const last = i === xTicks.length - 1;
     const [x, anchor] = last && atX(tick) > width - 60 ? [width - 2, "end"] : [atX(tick), "middle"];
-    drawing.append(svg("text", { x, y: height - 5, "text-anchor": anchor }, short(tick) + (last ? unit : "")));
+    drawing.append(svg("text", { x, y: height - 5, "text-anchor": anchor }, xLabels[i] + (last ? unit : "")));
   }
   if (limit !== null) drawing.append(svg("path", { class: "limit", d: `M${left} ${atY(limit)}H${width - right}` }));
   for (const { row, points: line } of lines) {
@@ -62,11 +73,12 @@ function chart(place, lines, { y = null, limit = null, unit = "", height = 150 }
   return (x) => now.setAttribute("d", x === null ? "" : `M${atX(Math.min(x, x1))} ${top}V${height - bottom}`);
 }
 
-/** Return the range of values with a margin, without the few largest: losses start high. */
+/** Return the range of values with a margin; of many values, without the few largest: losses start high. */
 function range(values) {
   const sorted = [...values].sort((a, b) => a - b);
-  const [low, high] = [sorted[0], sorted[Math.floor(0.985 * (sorted.length - 1))]];
-  const margin = 0.06 * (high - low || 1);
+  const last = sorted.length - 1;
+  const [low, high] = [sorted[0], sorted[last < 40 ? last : Math.floor(0.985 * last)]];
+  const margin = 0.06 * (high - low || Math.abs(high) || 1);
   return [low - margin, high + margin];
 }
 

@@ -16,7 +16,7 @@ class Evaluate:
     """Score on the episodes of this store instead of an environment: likelihood per step, action error by
     horizon, coverage of σ. Of the training store, only held-out episodes are used."""
     horizon: int | None = None
-    """With --demos: number of planned actions to compare; default: the chunk."""
+    """With --demos: number of planned actions to compare; default: the chunk, or 8 if it is shorter."""
     samples: int | None = None
     """With --demos: number of plans sampled from each frame; default 39."""
     stride: int | None = None
@@ -56,6 +56,7 @@ class Evaluate:
 
         offline.check_flags(self)
         options.check_json_file(self.json)
+        options.warn_if_unfinished(self.run_dir)
         named = {"alpha": self.alpha, "diffusion": self.diffusion}
         changes = [f"{name}={value}" for name, value in named.items() if value is not None]
         if self.demos is not None:

@@ -1,6 +1,7 @@
 """Flags that several commands share, with their help texts."""
 
 import json
+import logging
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 else:
     MethodName, TaskName = Literal[*METHODS.names()], Literal[*TASKS.names()]
     DetectedTaskName = Literal["auto", *TASKS.names()]
+
+logger = logging.getLogger(__name__)
 
 STANDARD_OUTPUT = Path("-")
 TOKEN_VARIABLE = "NSDE_POLICY_TOKEN"
@@ -71,6 +74,15 @@ def parse_env_kwargs(text: str | None) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise ConfigError(f"""--env-kwargs needs a JSON object such as '{{"g": 9.8}}', got {text!r:.80}""")
     return values
+
+
+def warn_if_unfinished(run: Path | None) -> None:
+    """Log a warning if the training of a run stopped early; None for the policy of this package."""
+    from nsde_policy.run_directory import RunDirectory
+
+    stopped = None if run is None else RunDirectory(run).describe_unfinished()
+    if stopped is not None:
+        logger.warning("unfinished run: %s", stopped)
 
 
 def check_json_file(path: Path | None) -> None:

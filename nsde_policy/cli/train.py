@@ -67,7 +67,8 @@ class Train:
     resume: bool = False
     """Continue the run in --out from its last checkpoint."""
     eval_every: int = 0
-    """Steps between quick evaluations of 20 episodes in the environment of the task; 0 for none."""
+    """Steps between quick evaluations of 20 episodes in the environment of the task, and one at the end;
+    0 for none."""
     validation: float = 0.0
     """Fraction of the episodes to hold out of training, such as 0.1; curves show the losses on them, and
     `eval --demos` with the same store scores them."""

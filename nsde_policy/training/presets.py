@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nsde_policy.assets import EMBEDDED_DEMOS
+from nsde_policy.methods.registry import get_method
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.tasks import Task
 from nsde_policy.tasks.base import AUTO_PRESET
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from nsde_policy.data import Demonstrations
 
 logger = logging.getLogger(__name__)
+
+CHOSEN_FIELDS = ("width", "dropout", "diffusion", "alpha")
+"""Settings of networks and sampling that a method may choose by statistics."""
 
 
 def resolve_preset(
@@ -47,8 +51,19 @@ def resolve_preset(
     given = replace(task.demos, **selection)
     found = _load_demos(demos or EMBEDDED_DEMOS, given, task.rate_hz)
     statistics = measure_statistics(split_episodes(found, validation, seed=seed).training)
-    logger.info("preset auto: %s", statistics.describe())
-    return name, task.preset(name, method, statistics=statistics)
+    config = task.preset(name, method, statistics=statistics)
+    logger.info("preset auto: %s; chosen: %s", statistics.describe(), _describe_choice(config))
+    return name, config
+
+
+def _describe_choice(config: RunConfig) -> str:
+    """Describe the settings that `auto` chose, with the names of their flags."""
+    chosen: dict[str, Any] = {"steps": config.train.steps, "chunk": config.chunk}
+    if get_method(config.method).adapt is not None:
+        parts: list[Any] = [getattr(config.model, name, None) for name in ("network", "sampling")]
+        values = {field: value for part in parts if part is not None for field, value in vars(part).items()}
+        chosen |= {field: values[field] for field in CHOSEN_FIELDS if field in values}
+    return ", ".join(f"{field} {value:g}" for field, value in chosen.items())
 
 
 def _load_demos(path: Path, given: DemoConfig, rate_hz: float | None) -> "Demonstrations":

@@ -51,7 +51,8 @@ def train(
         seed: Seed of weights, batches and noise.
         device: Device name of torch, or "auto".
         resume: Continue from the last checkpoint.
-        eval_every: Steps between calls of `evaluate`, whose scores are logged with the losses; 0 for none.
+        eval_every: Steps between calls of `evaluate`, whose scores are logged with the losses, and which is
+            called at the end as well; 0 for none.
         evaluate: Scores a run directory.
         tensorboard: Write the losses for TensorBoard too.
         validation: Fraction of the episodes that is held out; the losses on them are recorded.
@@ -106,7 +107,8 @@ class ProgressMonitor:
         self._run, self._steps, self._evaluate, self._eval_every = run, steps, evaluate, eval_every
         self._board = _open_tensorboard(run.path) if tensorboard else None
         self._bar: tqdm[None] | None = None
-        self._evaluated = self._logged = 0
+        self._logged = 0
+        self._evaluated: int | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -117,11 +119,10 @@ class ProgressMonitor:
                 output.close()
 
     def __call__(self, progress: TrainingProgress) -> Mapping[str, float]:
-        """Update the bar; every `eval_every` steps, evaluate and return the scores."""
+        """Update the bar; evaluate every `eval_every` steps and at the end, and return the scores."""
         self._show(progress)
         scores: dict[str, float] = {}
-        if self._evaluate is not None and progress.step - self._evaluated >= self._eval_every:
-            self._evaluated = progress.step
+        if self._evaluate is not None and self._is_due(progress.step):
             self._run.save_weights(progress.training.averaged_weights())
             scores = dict(self._evaluate(self._run.path))
             logger.info("step %d: %s", progress.step, _format_figures(scores, ".3f"))
@@ -129,6 +130,15 @@ class ProgressMonitor:
             for name, value in {**progress.losses, **scores}.items():
                 self._board.add_scalar(name, value, progress.step)
         return scores
+
+    def _is_due(self, step: int) -> bool:
+        """Return whether this record is the first at or after a multiple of `eval_every`, or the last."""
+        if self._evaluated is None:  # a resumed run has scores already
+            scored = [line["step"] for line in self._run.read_metrics() if line.keys() & {*QUICK_SCORES}]
+            self._evaluated = max(scored, default=0)
+        due = step // self._eval_every > self._evaluated // self._eval_every or step == self._steps
+        self._evaluated = step if due else self._evaluated
+        return due
 
     def _show(self, progress: TrainingProgress) -> None:
         """Update the bar on a terminal; otherwise log about ten lines per run."""
@@ -198,6 +208,7 @@ def plot_training(run: RunDirectory) -> Path | None:
         axis.set_ylabel(label)
         axis.legend(frameon=False, ncols=len(names), loc="lower left", bbox_to_anchor=(0, 1))
         axis.spines[["top", "right"]].set_visible(False)
+        axis.ticklabel_format(axis="y", useOffset=False)  # -1322 instead of -2 below "-1.32e3"
         if names is not losses and 0 <= axis.dataLim.y0 <= axis.dataLim.y1 <= 1:
             axis.set_ylim(0, 1.02)
     axes[-1].set_xlabel("step")

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,10 +18,13 @@ from nsde_policy.core.targets import Transitions
 from nsde_policy.data import Demonstrations, DemoWriter, Episode
 from nsde_policy.errors import ComparisonError, ConfigError
 from nsde_policy.eval.offline.comparison import OfflineComparison, OfflineRun, compare_offline
+from nsde_policy.eval.offline.figures import _draw
 from nsde_policy.eval.offline.frames import ScoredEpisodes, find_parts
-from nsde_policy.eval.offline.result import OfflineScore, choose_horizons
-from nsde_policy.eval.offline.score import OfflineConfig, score_episodes_offline, score_run
+from nsde_policy.eval.offline.result import OfflineScore, choose_horizons, format_estimate
+from nsde_policy.eval.offline.score import OfflineConfig, choose_horizon, score_episodes_offline, score_run
 from nsde_policy.eval.offline.sums import EpisodeSums, estimate_difference
+from nsde_policy.eval.render.plotting import plot_style
+from nsde_policy.eval.statistics import Estimate
 from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.base import Draws, LossParts, PolicyModel, StepLogProb, StepPrediction
 from nsde_policy.methods.lstm_gmm import LSTMGMM, LSTMGMMConfig, LSTMGMMSampling
@@ -90,7 +94,7 @@ def make_linear_demos(episodes: int = 60, length: int = 50) -> Demonstrations:
     return Demonstrations.from_episodes(found, angles=(1,))
 
 
-def score_linear(model: PolicyModel[Transitions], demos: Demonstrations, **settings: int) -> OfflineScore:
+def make_linear_policy(model: PolicyModel[Transitions], demos: Demonstrations) -> Policy:
     record = RunRecord(
         config=RunConfig(model=NeuralSDEConfig(history=1), chunk=CHUNK),
         layout=SPEC,
@@ -99,9 +103,16 @@ def score_linear(model: PolicyModel[Transitions], demos: Demonstrations, **setti
         demos=DemoRecord("memory", "", len(demos), len(demos.obs)),
         versions={},
     )
+    return Policy(record, model)
+
+
+def score_linear(model: PolicyModel[Transitions], demos: Demonstrations, **settings: int) -> OfflineScore:
     scored = ScoredEpisodes(demos, tuple(range(len(demos))), False, "toy episodes")
     return score_episodes_offline(
-        Policy(record, model), scored, OfflineConfig(**{"stride": 1, **settings}), name="toy"
+        make_linear_policy(model, demos),
+        scored,
+        OfflineConfig(**{"stride": 1, "horizon": CHUNK, **settings}),
+        name="toy",
     )
 
 
@@ -210,6 +221,11 @@ def test_deterministic_plans_have_no_coverage(linear_demos: Demonstrations):
     assert found.coverage("coverage_plans") is None
     assert found.error("sample").compute() == pytest.approx(found.error("repeat").compute())
     assert "no likelihood" in found.as_text()
+    assert "no coverage of sampled plans: sampled without noise" in found.as_text()
+    with plot_style():
+        drawn = _draw(found)
+    words = [text.get_text() for axis in drawn.axes for text in axis.texts]
+    assert sum("action, sampled plans: sampled without noise" in word for word in words) == 3
     assert json.loads(found.to_json())["parts"]["all"]["coverage"] == {}
 
 
@@ -232,7 +248,9 @@ def test_angles_of_actions_are_compared_on_the_circle():
         demos=DemoRecord("memory", "", 2, 80), versions={},
     )  # fmt: skip
     scored = ScoredEpisodes(demos, (0, 1), False, "a turning joint")
-    found = score_episodes_offline(Policy(record, Follow()), scored, OfflineConfig(stride=1), name="toy")
+    found = score_episodes_offline(
+        Policy(record, Follow()), scored, OfflineConfig(stride=1, horizon=4), name="toy"
+    )
     assert found.sums["all"]["error_sample"].compute() == pytest.approx(np.full((4, 1), 0.01), rel=1e-3)
     assert found.sums["all"]["error_mean_plan"].compute() == pytest.approx(np.full((4, 1), 0.01), rel=1e-3)
 
@@ -279,6 +297,35 @@ def test_density_of_lstm_gmm_integrates_to_one_in_native_units():
     found = model.log_prob_step(states, x_next, sampling=model.learned_sampling())
     assert found.state is None
     assert float(found.action.exp().sum() * 0.01) == pytest.approx(1.0, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ((1e-11, 0.0, 3e-11), "0 [0, 0]"),
+        ((1e-9, -0.2, 0.3), "0.000 [−0.200, 0.300]"),
+        ((2e-5, 1e-5, 4e-5), "2.00e−05 [1.00e−05, 4.00e−05]"),
+        ((-12.34, -14.0, -11.0), "−12.3 [−14.0, −11.0]"),
+        ((0.03141, 0.028, 0.034), "0.0314 [0.0280, 0.0340]"),
+        ((1234.5, 1200.0, 1300.0), "1234 [1200, 1300]"),
+        ((1e-12, math.nan, math.nan), "0 [one episode]"),
+    ],
+)
+def test_estimates_print_with_few_digits(values: tuple[float, float, float], text: str):
+    assert format_estimate(Estimate(*values, 10)) == text
+
+
+def test_small_native_units_are_not_taken_for_zero():
+    assert format_estimate(Estimate(2e-7, 1e-7, 3e-7, 10), scale=1e-6) == "2.00e−07 [1.00e−07, 3.00e−07]"
+
+
+def test_default_horizon_shows_a_curve_as_far_as_plans_and_episodes_go(linear_demos: Demonstrations):
+    policy = make_linear_policy(LinearGaussian(), linear_demos)
+    assert choose_horizon(policy, linear_demos) == 8
+    policy.chunk = 20
+    assert choose_horizon(policy, linear_demos) == 20
+    policy.chunk = 1
+    assert choose_horizon(policy, make_linear_demos(3, 5)) == 5
 
 
 def test_printed_horizons_include_first_and_last():
@@ -351,6 +398,39 @@ def test_command_explains_flags_and_stores_that_do_not_fit(
     assert words in capsys.readouterr().err
 
 
+def test_store_of_another_rate_is_refused_and_other_units_are_reported(
+    two_runs: tuple[Path, Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    for name, rate, unit in (("fast", 40, 1.0), ("units", 20, 1000.0)):
+        with DemoWriter(tmp_path / f"{name}.zarr", rate_hz=rate, angles=(2,)) as writer:
+            for episode in make_robot_demos(3, 15):
+                scale = np.array([unit, unit, 1, 1], np.float32)
+                writer.append(Episode(episode.obs * scale, episode.act))
+    flags = ["eval", str(two_runs[0]), "--samples", "2", "--demos"]
+    assert main([*flags, str(tmp_path / "fast.zarr")]) == 2
+    assert "recorded at 40 Hz, the run was trained at 20 Hz" in capsys.readouterr().err
+    assert main([*flags, str(tmp_path / "units.zarr")]) == 0
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "implausible" in line]
+    assert "obs[0] in [" in line
+    assert "obs[1] in [" in line
+    assert main([*flags, str(two_runs[2])]) == 0
+    assert "implausible" not in capsys.readouterr().err
+
+
+def test_unfinished_run_is_reported_by_eval_and_refused_by_compare(
+    two_runs: tuple[Path, Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    sde, _, store = two_runs
+    early = tmp_path / "early"
+    shutil.copytree(sde, early)
+    (early / "metrics.jsonl").write_text('{"step": 4, "seconds": 1.0}\n')
+    given = ["--demos", str(store)]
+    assert main(["eval", str(early), *given, "--samples", "2"]) == 0
+    assert "stopped at step 4 of 10: finish it with train --resume" in capsys.readouterr().err
+    assert main(["compare", str(early), *given, "--out", str(tmp_path / "out")]) == 2
+    assert "stopped at step 4 of 10" in capsys.readouterr().err
+
+
 def test_training_store_without_held_out_episodes_is_scored_with_a_warning(robot: tuple[Path, Path]):
     _, store = robot
     from nsde_policy.training.dataset import load_training_demos
@@ -392,7 +472,7 @@ def test_runs_are_compared_on_the_episodes_that_all_held_out(comparison: Offline
     assert sde.score.context["episodes"] == regression.score.context["episodes"] == held_out
     assert len(held_out) == 4
     assert comparison.note.endswith("4 episodes of " + sde.record.demos.source + ", unseen in training")
-    own, other = sde.score.error("sample").first(2).pool(1), regression.score.error("sample").pool(1)
+    own, other = sde.score.error("sample").pool(1), regression.score.error("sample").first(8).pool(1)
     found = regression.difference(sde, "error")
     assert found is not None
     assert found.n == 4
@@ -400,7 +480,8 @@ def test_runs_are_compared_on_the_episodes_that_all_held_out(comparison: Offline
     assert regression.difference(sde, "log_prob_action") is None
     values = json.loads(comparison.to_json())
     assert values["differences"][0]["error"]["value"] == pytest.approx(found.value)
-    assert [run["horizon"] for run in values["runs"]] == [4, 2]
+    assert [run["horizon"] for run in values["runs"]] == [8, 8]  # chunks of 4 and 2 actions
+    assert "on at least 6 episodes; fewer give no verdict" in comparison.explain()
 
 
 def test_runs_are_ranked_by_error_if_the_paired_interval_excludes_zero(comparison: OfflineComparison):

@@ -1,11 +1,16 @@
 """Tests for the preset `auto`: rules by statistics of the demonstrations."""
 
+import logging
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from nsde_policy.data import DemoWriter, Episode
 from nsde_policy.data.statistics import DemoStatistics, choose_chunk
 from nsde_policy.methods.registry import METHODS, get_method
+from nsde_policy.tasks import get_task
+from nsde_policy.training.presets import resolve_preset
 
 SCRIPTED = DemoStatistics(
     episodes=50, frames=10_000, obs_dim=39, act_dim=28, rate_hz=100.0, median_length=200,
@@ -55,3 +60,29 @@ def test_every_method_has_the_preset(method):
     preset = get_method(method).auto_preset(HUMAN)
     longest = preset.model.longest_chunk
     assert preset.chunk == (16 if longest is None else min(16, longest))
+
+
+@pytest.mark.parametrize(
+    ("method", "chosen"),
+    [
+        ("neural_sde", "; chosen: steps 3700, chunk 1, width 256, dropout 0, diffusion 0, alpha 1"),
+        ("regression", "; chosen: steps "),
+    ],
+)
+def test_one_line_says_what_was_found_and_chosen(method, chosen, caplog, tmp_path):
+    turn = np.linspace(0, 4, 60, dtype=np.float32)
+    with DemoWriter(tmp_path / "circles.zarr", rate_hz=20) as writer:
+        for i in range(20):
+            path = np.stack([np.cos(turn + i), np.sin(turn + i)], axis=1)
+            writer.append(Episode(path[:-1], path[1:]))
+    with caplog.at_level(logging.INFO):
+        resolve_preset(get_task("none"), "auto", method, demos=tmp_path / "circles.zarr", selection={})
+    (line,) = [record.message for record in caplog.records]
+    assert "that are predictable (" in line
+    assert chosen in line
+    assert "\n" not in line
+    assert ("width" in line) == (method == "neural_sde")
+
+
+def test_human_demonstrations_are_described_as_neither():
+    assert "that are neither predictable nor forked (" in HUMAN.describe()
