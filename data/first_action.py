@@ -1,8 +1,8 @@
-"""The action before an episode's first one: inferred from demonstrations, because it was not recorded.
+"""What action columns command, inferred from demonstrations: absolute positions, or changes of them.
 
 A position-controlled robot is commanded absolute positions, so before the first action its own position
 replaces the command. Columns that are not commanded that way start at the median of the first recorded
-actions.
+actions. Changes may be sent only once per period, which a control session has to know.
 """
 
 from collections.abc import Sequence
@@ -20,6 +20,9 @@ MOST_FRAMES = 20_000
 """Frames that are compared, spread evenly over the demonstrations."""
 ALIGNED_MATCH_ERROR = 0.75
 """The same for a column in line with matched ones: joints that lag, sag or hold an object deviate more."""
+
+CHANGE_PERIODS = (1, 8)
+"""Periods over which changes are compared: one is exact, several average over noise and lag."""
 
 
 def match_columns(demos: Demonstrations) -> tuple[int, ...]:
@@ -43,6 +46,49 @@ def match_columns(demos: Demonstrations) -> tuple[int, ...]:
         aligned = np.isin(candidates - rows, offsets[2 * counts >= len(matched)])
         _assign(columns, np.where(aligned & (errors <= ALIGNED_MATCH_ERROR), errors, np.inf))
     return tuple(columns.tolist())
+
+
+def match_changes(demos: Demonstrations, positions: Sequence[int]) -> tuple[int, ...]:
+    """Find the observation column that each action column changes: the action is what is added in one period.
+
+    The sum of an action over some periods equals the change of the observation over them, or over those one
+    frame later, up to a small error compared with its own RMS. Velocities and torques differ by a factor.
+
+    Args:
+        demos: The demonstrations.
+        positions: Result of `match_columns`; its matches are no changes.
+
+    Returns:
+        One observation column per action column, `NO_COLUMN` without a match.
+    """
+    errors = np.full((demos.act.shape[1], demos.obs.shape[1]), np.inf)
+    ends = np.repeat(demos.episode_ends, demos.lengths)
+    for periods in CHANGE_PERIODS:
+        for lag in (0, 1):
+            now = np.flatnonzero(np.arange(len(ends)) + periods + lag < ends)
+            if len(now):
+                now = now[:: -(-len(now) // MOST_FRAMES)]
+                errors = np.minimum(errors, _measure_change_errors(demos, now, periods, lag))
+    errors[[column != NO_COLUMN for column in positions]] = np.inf
+    columns = np.full(len(errors), NO_COLUMN)
+    _assign(columns, np.where(errors <= MATCH_ERROR, errors, np.inf))
+    return tuple(columns.tolist())
+
+
+def _measure_change_errors(demos: Demonstrations, now: np.ndarray, periods: int, lag: int) -> np.ndarray:
+    """Return the RMS difference of summed actions from changes of observations, in RMS of the former.
+
+    (act_dim, obs_dim); infinite for constant columns, which match by coincidence.
+    """
+    change = demos.obs[now + lag + periods].astype(np.float64) - demos.obs[now + lag]
+    angles = list(demos.angles)
+    change[:, angles] = (change[:, angles] + TURN / 2) % TURN - TURN / 2
+    act = sum((demos.act[now + k].astype(np.float64) for k in range(periods)), np.zeros(()))
+    varies = [np.ptp(part, axis=0) > 0 for part in (demos.act, demos.obs)]
+    size = np.sqrt(np.square(act).mean(0))
+    size[size == 0] = np.inf
+    squares = _measure_mean_squares(act, change, demos.act_angles)
+    return np.where(np.outer(*varies) & np.isfinite(size)[:, None], np.sqrt(squares) / size[:, None], np.inf)
 
 
 def measure_first_action(demos: Demonstrations, columns: Sequence[int]) -> tuple[float, ...]:

@@ -102,6 +102,7 @@ class Demonstrations:
             angles=self.angles,
             act_angles=self.act_angles,
             rate_hz=self.rate_hz,
+            act_limits=self.act_limits,
             source=self.source,
         )
 

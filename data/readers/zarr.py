@@ -66,20 +66,30 @@ class ZarrReader(Reader):
 
 
 def _read_act_limits(store: Store, act_dim: int) -> ActionLimits | None:
-    """Read the root attribute `action_space`, {"low": […], "high": […]}; null stands for no limit."""
+    """Read the root attribute `action_space`, {"low": […], "high": […]}; null stands for no limit.
+
+    Raises:
+        DamagedStoreError: If it has other sizes, numbers that are not finite, or a low above its high.
+    """
     space = store.attributes.get("action_space")
     if space is None:
         return None
     try:
-        low, high = (
-            tuple(sign * math.inf if value is None else float(value) for value in space[name])
-            for name, sign in (("low", -1.0), ("high", 1.0))
-        )
-        if len(low) != act_dim or len(high) != act_dim:
-            raise ValueError(f"{len(low)} and {len(high)} numbers")
+        given = [
+            [value if value is None else float(value) for value in space[key]] for key in ("low", "high")
+        ]
+        if {len(values) for values in given} != {act_dim}:
+            raise ValueError(f"{len(given[0])} and {len(given[1])} numbers")
+        if not all(value is None or math.isfinite(value) for value in (*given[0], *given[1])):
+            raise ValueError("not every number is finite; null stands for no limit")
+        low = tuple(-math.inf if value is None else value for value in given[0])
+        high = tuple(math.inf if value is None else value for value in given[1])
+        for column, (least, most) in enumerate(zip(low, high, strict=True)):
+            if least > most:
+                raise ValueError(f"low {least:g} is above high {most:g} in column {column}")
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedStoreError(
             f"the attribute action_space of {store.path} is invalid ({type(error).__name__}: {error}); "
-            f"expected lists 'low' and 'high' of {act_dim} numbers"
+            f"expected lists 'low' and 'high' of {act_dim} numbers, low below high: correct it or remove it"
         ) from None
     return low, high

@@ -97,6 +97,8 @@ class Train:
             task = SHIPPED_TASK
         try:
             selection = _parse_selection(args)
+            if selection.get("rate_hz") == 0:
+                raise ConfigError("--rate is 0, expected frames per second; leave it out to use the store's")
             split = {name: selection.pop(name) for name in ("validation", "seed") if name in selection}
             _, config = resolve_preset(
                 get_task(task), given.preset, given.policy, demos=demos, selection=selection, **split

@@ -88,6 +88,13 @@ class SessionConfig(BaseConfig):
                 f"rate_hz is {self.rate_hz:g}, the policy's rate is {policy_hz:g}: a session cannot be "
                 f"slower than its policy; set rate_hz to {policy_hz:g} or more"
             )
+        deltas = calibration.delta_columns
+        if deltas and self.rate_hz > policy_hz * (1 + 1e-9):
+            raise ConfigError(
+                f"rate_hz is {self.rate_hz:g}, but actions {', '.join(map(str, deltas))} of this policy are "
+                f"changes per period at {policy_hz:g} Hz, and repeating them would move the robot too far: "
+                f"set rate_hz to {policy_hz:g}, or add the changes up to positions before training"
+            )
         limits = self.limits
         if not isinstance(limits, Limits):
             limits = Limits.from_demos(spec, calibration, policy_hz=policy_hz)
@@ -105,6 +112,7 @@ class SessionConfig(BaseConfig):
             max_age_s=self.max_age_s or MAX_AGE_PERIODS / policy_hz,
             max_gap_s=self.max_gap_s or gap_s,
             chunk=int(self.chunk or min(spec.chunk, longest)),
+            delta_columns=deltas,
         )
 
 
@@ -117,3 +125,4 @@ class ResolvedConfig:
     max_age_s: float
     max_gap_s: float
     chunk: int
+    delta_columns: tuple[int, ...] = ()

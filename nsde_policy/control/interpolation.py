@@ -1,6 +1,7 @@
 """Interpolation of commands at any control rate between the commands of a plan, and from plan to plan."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -125,11 +126,12 @@ class PlanFollower:
     """Moves a command along plans, without steps from one plan to the next.
 
     The offset between the command and a new plan fades over `blend` policy periods. It is zero if the plan
-    starts at the last command, as those of a Neural SDE do.
+    starts at the last command, as those of a Neural SDE do. Changes per period (`delta_columns`) are not
+    blended: the mean of two of them is neither's movement.
     """
 
-    def __init__(self, *, policy_hz: float, blend: float) -> None:
-        self._policy_hz, self._blend = policy_hz, blend
+    def __init__(self, *, policy_hz: float, blend: float, delta_columns: Sequence[int] = ()) -> None:
+        self._policy_hz, self._blend, self._deltas = policy_hz, blend, list(delta_columns)
         self._plan: int | None = None
         self._joined_at, self._offset = 0.0, np.zeros(0)
 
@@ -143,6 +145,7 @@ class PlanFollower:
         if self._plan != plan.job.index:
             self._plan, self._joined_at = plan.job.index, before
             self._offset = limiter.command - plan.interpolate(before)
+            self._offset[self._deltas] = 0.0
         if dt <= 0:
             return limiter.command
         target = self._blend_into(plan, position)

@@ -5,6 +5,7 @@ position limits without exceeding the acceleration limit, so the limits never co
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,13 +59,18 @@ class Limiter:
     """Command that moves within limits, at rest at first.
 
     It computes with plain floats, which are faster than arrays of this size.
+
+    Commands in `delta_columns` are changes per period: they rest at zero, and their speed is already the
+    acceleration of the robot, so that only range and speed limit them.
     """
 
-    def __init__(self, limits: Limits, start: np.ndarray) -> None:
+    def __init__(self, limits: Limits, start: np.ndarray, *, delta_columns: Sequence[int] = ()) -> None:
         rows = np.stack([limits.low, limits.high, limits.speed, limits.acceleration, start], axis=1)
         self._axes = [
-            _Axis(low, high, speed, acceleration, command=min(max(position, low), high))
-            for low, high, speed, acceleration, position in rows.tolist()
+            (_DeltaAxis if column in delta_columns else _Axis)(
+                low, high, speed, acceleration, command=min(max(position, low), high)
+            )
+            for column, (low, high, speed, acceleration, position) in enumerate(rows.tolist())
         ]
 
     @property
@@ -79,8 +85,8 @@ class Limiter:
 
     @property
     def at_rest(self) -> bool:
-        """Whether the velocity is zero."""
-        return not any(axis.velocity for axis in self._axes)
+        """Whether the velocity is zero, and no change is commanded."""
+        return all(axis.at_rest for axis in self._axes)
 
     def brake(self, seconds: float) -> None:
         """Reduce the velocity as in a hold, without moving: for time in which nothing was sent."""
@@ -94,15 +100,13 @@ class Limiter:
         It closes the gap as fast as it can while still matching the target's velocity on arrival.
         """
         for axis, position, speed in zip(self._axes, target.tolist(), velocity.tolist(), strict=True):
-            behind = position - speed * dt - axis.command
-            closing = _max_closing_speed(abs(behind), axis.acceleration, dt)
-            axis.move(speed + math.copysign(closing, behind), dt)
+            axis.follow(position, speed, dt)
         return self.command
 
     def hold(self, dt: float) -> np.ndarray:
         """Slow down for `dt` seconds as fast as the acceleration limit allows."""
         for axis in self._axes:
-            axis.move(0.0, dt)
+            axis.hold(dt)
         return self.command
 
 
@@ -115,6 +119,20 @@ class _Axis:
     command: float
     velocity: float = 0.0
 
+    @property
+    def at_rest(self) -> bool:
+        return not self.velocity
+
+    def follow(self, target: float, speed: float, dt: float) -> None:
+        """Move for `dt` seconds towards a target that moves at `speed`."""
+        behind = target - speed * dt - self.command
+        closing = _max_closing_speed(abs(behind), self.acceleration, dt)
+        self.move(speed + math.copysign(closing, behind), dt)
+
+    def hold(self, dt: float) -> None:
+        """Slow down for `dt` seconds."""
+        self.move(0.0, dt)
+
     def move(self, wanted: float, dt: float) -> None:
         """Move for `dt` seconds at the allowed velocity closest to the wanted one."""
         up = min(self.speed, _max_safe_speed(self.high - self.command, self.acceleration, dt))
@@ -124,6 +142,26 @@ class _Axis:
         change = self.acceleration * dt
         self.velocity = min(max(velocity, self.velocity - change), self.velocity + change)
         self.command = min(max(self.command + self.velocity * dt, self.low), self.high)
+
+
+@dataclass(slots=True)
+class _DeltaAxis(_Axis):
+    """Command that is a change per period; it has no velocity of its own, and rests at zero."""
+
+    @property
+    def at_rest(self) -> bool:
+        return self.command == min(max(0.0, self.low), self.high)
+
+    def follow(self, target: float, speed: float, dt: float) -> None:
+        """Change the command to the target, as far as range and speed allow."""
+        del speed  # a target's own movement does not matter for the change that it commands now
+        reach = self.speed * dt
+        target = min(max(target, self.command - reach), self.command + reach)
+        self.command = min(max(target, self.low), self.high)
+
+    def hold(self, dt: float) -> None:
+        """Reduce the change to zero."""
+        self.follow(0.0, 0.0, dt)
 
 
 def _max_safe_speed(room: float, acceleration: float, dt: float) -> float:

@@ -70,7 +70,9 @@ class Session:
             planner, config, resolved, clock=clock, worker=worker, recorder=self._recorder
         )
         self._grid = TimeGrid(rate_hz=config.rate_hz, policy_hz=resolved.policy_hz)
-        self._follower = PlanFollower(policy_hz=resolved.policy_hz, blend=config.blend)
+        self._follower = PlanFollower(
+            policy_hz=resolved.policy_hz, blend=config.blend, delta_columns=resolved.delta_columns
+        )
         self._monitor = InputMonitor(spec, resolved, max_ahead_s=self._tick_s)
         self.last: CommandRecord | None = None
         """The last command, with its plan, uncertainty and faults."""
@@ -116,7 +118,15 @@ class Session:
 
         It counts as sent. Times only go forward: for an earlier time the last command is returned again. Also
         works after `close`, as long as the plan lasts.
+
+        Raises:
+            ConfigError: If actions are changes per period, which only `step` sends exactly once.
         """
+        if self.resolved.delta_columns:
+            raise ConfigError(
+                f"actions {', '.join(map(str, self.resolved.delta_columns))} of this policy are changes per "
+                "period, which cannot be sent between two periods; call step() once per period"
+            )
         self._raise_if_stopped()
         now = self._clock()
         faults = self._check_clock(now)
@@ -217,7 +227,9 @@ class Session:
         self._monitor.mark_used()
         self._observed_period = period
         if self._limiter is None:
-            self._limiter = Limiter(self.resolved.limits, self._history.last_action)
+            self._limiter = Limiter(
+                self.resolved.limits, self._history.last_action, delta_columns=self.resolved.delta_columns
+            )
         self._ood = self._ood_detector.distance(self._history.states()[0])
         faults = self._scheduler.update(self._history, period, replan=self._needs_new_plan)
         if self.config.fault_when_ood and self._ood_detector.is_ood(self._ood):

@@ -47,6 +47,8 @@ class Calibration(BaseConfig):
     """Smallest action, (act_dim,); empty for the demonstrated range with a margin."""
     action_high: tuple[float, ...] = ()
     """Largest action, (act_dim,); empty for the demonstrated range with a margin."""
+    delta_columns: tuple[int, ...] = ()
+    """Action columns that are changes of an observation over one period; they may be sent only once."""
 
     def __post_init__(self) -> None:
         require(self, 0 <= self.rate_hz < math.inf, f"need rate_hz >= 0, got {self.rate_hz}")
@@ -58,6 +60,9 @@ class Calibration(BaseConfig):
         require(self, sizes in ((0, 0), 2 * (len(self.step),)), f"need as many limits as steps, got {sizes}")
         ordered = all(low < high for low, high in zip(self.action_low, self.action_high, strict=True))
         require(self, ordered, "need action_low < action_high")
+        columns = self.delta_columns
+        is_valid = len({*columns} & {*range(len(self.step))}) == len(columns)
+        require(self, is_valid, f"delta_columns must be columns of {len(self.step)} actions, got {columns}")
         square = all(len(row) == len(self.mean) for row in self.precision)
         require(self, square and len(self.precision) == len(self.mean), "precision must be square")
         numbers = [*self.mean, *(value for row in self.precision for value in row), self.threshold]
@@ -74,6 +79,7 @@ class Calibration(BaseConfig):
         *,
         rate_hz: float,
         action_limits: tuple[Sequence[float], Sequence[float]] | None = None,
+        delta_columns: tuple[int, ...] = (),
     ) -> "Calibration":
         """Measure the statistics on demonstrations.
 
@@ -85,6 +91,7 @@ class Calibration(BaseConfig):
             rate_hz: Control periods per second; 0 if unknown.
             action_limits: Smallest and largest action that the robot or environment takes, infinite without a
                 limit; see `find_action_limits`.
+            delta_columns: Action columns that are changes of an observation over one period.
 
         Episodes start from rest: the step to the first action counts as an acceleration too, if the action
         before it is an observed position. From a constant it would be made up, and does not count.
@@ -110,6 +117,7 @@ class Calibration(BaseConfig):
             threshold=float(np.quantile(_mahalanobis(features - mean, precision), QUANTILE)),
             action_low=_round_digits(low),
             action_high=_round_digits(high),
+            delta_columns=delta_columns,
         )
 
     @classmethod

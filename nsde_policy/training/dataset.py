@@ -6,6 +6,7 @@ Deviation: the paper's state holds the current action, which a policy does not k
 one, the action part of the *next* state is the command to send now.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,8 @@ from nsde_policy.methods.registry import get_method
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.tasks import get_task
 
+logger = logging.getLogger(__name__)
+
 Samples = Transitions | Windows
 SHOWN_CONSTANTS = 8
 """Most numbers of a first action in a line of the log."""
@@ -43,9 +46,12 @@ def load_training_demos(config: DemoConfig, path: Path, *, task: str = "none") -
         obs_keys=config.obs_keys,
         act_key=config.act_key,
         angles=() if config.angles else None,
-        rate_hz=config.rate_hz or None,
     )
     _check_task(demos, task)
+    if config.rate_hz:
+        if demos.rate_hz and demos.rate_hz != config.rate_hz:
+            logger.info("--rate %g overrides the recorded rate, %g Hz", config.rate_hz, demos.rate_hz)
+        demos = replace(demos, rate_hz=config.rate_hz)
     demos = replace(demos, angles=config.angles) if config.angles else demos
     demos = get_encoder(config.encoder).encode_demonstrations(demos)
     return demos.take(config.episodes) if config.episodes else demos
@@ -54,9 +60,13 @@ def load_training_demos(config: DemoConfig, path: Path, *, task: str = "none") -
 def _check_task(demos: Demonstrations, task: str) -> None:
     """Raise `ConfigError` if the demonstrations do not have the sizes of a task."""
     mirror = get_task(task).mirror
-    if mirror is None:
-        return
-    sizes, expected = (demos.obs.shape[1], demos.act.shape[1]), (len(mirror.obs), len(mirror.act))
+    if mirror is not None:
+        check_task_sizes(demos, task, (len(mirror.obs), len(mirror.act)))
+
+
+def check_task_sizes(demos: Demonstrations, task: str, expected: tuple[int, int]) -> None:
+    """Raise `ConfigError` if observations and actions do not have the sizes of a task."""
+    sizes = demos.obs.shape[1], demos.act.shape[1]
     if sizes != expected:
         raise ConfigError(
             f"{demos.source} holds {sizes[0]}-D observations and {sizes[1]}-D actions, those of the task "

@@ -47,9 +47,12 @@ def resolve_preset(
         return name, task.preset(name, method)
     from nsde_policy.data.split import split_episodes
     from nsde_policy.data.statistics import measure_statistics
+    from nsde_policy.training.environment import find_env_rate
 
     given = replace(task.demos, **selection)
-    found = _load_demos(demos or EMBEDDED_DEMOS, given, task.rate_hz)
+    found = _load_demos(demos or EMBEDDED_DEMOS, given)
+    if not found.rate_hz:
+        found = replace(found, rate_hz=find_env_rate(task))
     statistics = measure_statistics(split_episodes(found, validation, seed=seed).training)
     config = task.preset(name, method, statistics=statistics)
     logger.info("preset auto: %s; chosen: %s", statistics.describe(), _describe_choice(config))
@@ -66,12 +69,11 @@ def _describe_choice(config: RunConfig) -> str:
     return ", ".join(f"{field} {value:g}" for field, value in chosen.items())
 
 
-def _load_demos(path: Path, given: DemoConfig, rate_hz: float | None) -> "Demonstrations":
-    """Load demonstrations; `rate_hz` is that of the task."""
+def _load_demos(path: Path, given: DemoConfig) -> "Demonstrations":
     from nsde_policy.data import load_demonstrations
 
     demos = load_demonstrations(
         path, obs_keys=given.obs_keys, act_key=given.act_key, angles=given.angles or None
     )
     demos = demos.take(given.episodes) if given.episodes else demos
-    return replace(demos, rate_hz=given.rate_hz or demos.rate_hz or rate_hz)
+    return replace(demos, rate_hz=given.rate_hz or demos.rate_hz)

@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from nsde_policy.data import Demonstrations
+from nsde_policy.data.first_action import NO_COLUMN, format_matches, match_changes
 from nsde_policy.data.split import split_episodes
-from nsde_policy.data.types import ActionLimits
-from nsde_policy.errors import CheckpointError, NsdePolicyError
+from nsde_policy.errors import CheckpointError
 from nsde_policy.files import PARTIAL, replace_file
 from nsde_policy.inference.calibration import CALIBRATION_FILE, Calibration
 from nsde_policy.inference.loading import build_model, build_policy_spec
 from nsde_policy.methods.registry import METHODS
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import DemoRecord, RunDirectory, RunRecord, find_versions
-from nsde_policy.tasks import TASKS, get_task, get_task_of_run
+from nsde_policy.tasks import TASKS, get_task
 from nsde_policy.training.dataset import (
     augment,
     build_states,
@@ -30,6 +30,7 @@ from nsde_policy.training.dataset import (
     measure_demonstrations,
     resolve_first_action,
 )
+from nsde_policy.training.environment import add_environment
 from nsde_policy.training.loop import Training
 from nsde_policy.training.validation import Validation
 
@@ -55,6 +56,12 @@ Monitor = Callable[[TrainingProgress], Mapping[str, float] | None]
 def calibrate(demos: Demonstrations, record: RunRecord) -> Calibration:
     """Measure the calibration on the demonstrations, with mirror images as in training."""
     config = record.config
+    changes = match_changes(demos, config.demos.first_action_from or ())
+    if described := format_matches(changes):
+        logger.info(
+            "actions that are changes per period: %s; a control session has to run at the rate of the policy",
+            described.replace("=", "changes"),
+        )
     demos = augment(demos, config, task=record.task)
     states = build_states(demos, **get_first_action(config.demos))
     rate_hz = demos.rate_hz or get_task(record.task).rate_hz or 0.0
@@ -64,25 +71,9 @@ def calibrate(demos: Demonstrations, record: RunRecord) -> Calibration:
         demos.act,
         demos.episode_ends,
         rate_hz=rate_hz,
-        action_limits=demos.act_limits or _read_action_space(record, demos.act.shape[1]),
+        action_limits=demos.act_limits,
+        delta_columns=tuple(action for action, column in enumerate(changes) if column != NO_COLUMN),
     )
-
-
-def _read_action_space(record: RunRecord, act_dim: int) -> ActionLimits | None:
-    """Return the limits of the environment's actions, None if it cannot be made or has other actions."""
-    task = get_task_of_run(record)
-    if task.env_id is None:
-        return None
-    try:
-        env = task.make_env()
-    except NsdePolicyError as error:
-        logger.info("limits of actions come from the demonstrations: %s", error)
-        return None
-    low, high = (getattr(env.action_space, name, None) for name in ("low", "high"))
-    env.close()
-    if low is None or high is None or low.shape != (act_dim,):
-        return None
-    return tuple(low.tolist()), tuple(high.tolist())
 
 
 def train_run(
@@ -102,16 +93,16 @@ def train_run(
     """Train, or resume training, into a run directory.
 
     On CPU a resumed run gives bit-identical weights. An interrupt (Ctrl-C) saves a checkpoint first; a crash
-    loses the steps since the last checkpoint.
-
-    A checkpoint is saved every `save_every_s` seconds; `monitor` is called at every record of the metrics.
-    The fraction `validation` of the episodes is held out of training, statistics and calibration, and the
-    losses on them are recorded.
+    loses the steps since the last one, which is saved every `save_every_s` seconds. `monitor` is called at
+    every record of the metrics. The fraction `validation` of the episodes is held out of training, statistics
+    and calibration, and the losses on them are recorded.
 
     Raises:
         CheckpointError: If `path` holds another run or other files.
+        ConfigError: If the demonstrations do not fit the task's environment.
     """
     run = RunDirectory(path)
+    demos = add_environment(demos, task, env_kwargs or {}, config.demos.obs_keys)
     everything, (demos, unseen, held_out) = demos, split_episodes(demos, validation, seed=seed)
     config = _resolve_settings(demos, config, task)
     data = build_training_data(demos, config, task=task)

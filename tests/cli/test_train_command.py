@@ -101,6 +101,7 @@ def test_flag_overrides_the_preset(arm_demos: Path, tmp_path: Path):
         (["--demos", "ARM", "--act-key=command"], "use --act-key action"),
         (["--demos", "ARM", "--angles", "9"], "9 cannot be an angle column"),
         (["--demos", "ARM", "--rate", "-3"], "rate_hz >= 0"),
+        (["--demos", "ARM", "--rate", "0"], "--rate is 0, expected frames per second"),
         (["--demos", "ARM", "--task", "none", "--demos.mirror"], "no mirror symmetry"),
         (["--demos", "ARM", "--task", "none", "--eval-every", "5"], "no environment to evaluate in"),
         (["--demos", "ARM", "--task", "none", "--device", "cuda:77"], "device 'cuda:77' cannot be used"),

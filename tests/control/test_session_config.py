@@ -7,7 +7,7 @@ import pytest
 
 from nsde_policy.control import Session, SessionConfig
 from nsde_policy.errors import ConfigError
-from tests.helpers.numpy_planner import SPEC, Sim, Walker
+from tests.helpers.numpy_planner import CALIBRATION, SPEC, Sim, Walker
 from tests.helpers.sessions import make_session
 
 
@@ -16,6 +16,15 @@ def test_a_session_slower_than_its_policy_raises():
         ConfigError, match=r"rate_hz is 5, the policy's rate is 10: .* set rate_hz to 10 or more"
     ):
         make_session(Sim(), rate_hz=5)
+
+
+def test_deltas_are_sent_at_the_policy_rate_only():
+    deltas = dataclasses.replace(CALIBRATION, delta_columns=(0, 1))
+    with pytest.raises(ConfigError, match=r"rate_hz is 50, but actions 0, 1 .* at 10 Hz.* set rate_hz to 10"):
+        Session(Walker(), SessionConfig(rate_hz=50), calibration=deltas)
+    session = Session(Walker(), SessionConfig(rate_hz=10), calibration=deltas)
+    with pytest.raises(ConfigError, match=r"actions 0, 1 .* call step\(\) once per period"):
+        session.action_at(0.0)
 
 
 def test_a_policy_of_unknown_rate_needs_policy_hz():

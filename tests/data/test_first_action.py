@@ -7,7 +7,7 @@ import pytest
 
 from nsde_policy.assets import EMBEDDED_DEMOS
 from nsde_policy.data import Demonstrations, load_demonstrations
-from nsde_policy.data.first_action import format_matches, match_columns, measure_first_action
+from nsde_policy.data.first_action import format_matches, match_changes, match_columns, measure_first_action
 from tests.helpers.robot_arm import make_arm_demos
 
 
@@ -31,6 +31,44 @@ def test_delta_and_velocity_actions_match_nothing():
     for scale in (1.0, 20.0):
         other = Demonstrations(demos.obs, scale * delta, demos.episode_ends)
         assert set(match_columns(other)) == {-1}
+
+
+def make_delta_demos(*, scale: float = 1.0, **options: float) -> Demonstrations:
+    """Make an arm that is commanded the change of its joints over one period, and its gripper."""
+    demos = make_arm_demos(**options)
+    delta = np.diff(demos.act, axis=0, prepend=demos.act[:1])
+    delta[demos.starts] = 0.0
+    delta[:, 7] = demos.act[:, 7]
+    return Demonstrations(demos.obs, scale * delta, demos.episode_ends, rate_hz=demos.rate_hz)
+
+
+@pytest.mark.parametrize("lag", [0.0, 0.5, 0.8])
+@pytest.mark.parametrize("noise", [0.0, 0.01])
+def test_delta_commands_match_the_changes_of_their_joints(lag: float, noise: float):
+    demos = make_delta_demos(lag=lag, noise=noise)
+    assert match_changes(demos, match_columns(demos)) == (*range(7), -1)
+
+
+@pytest.mark.parametrize("scale", [20.0, 3.0, 0.1, -1.0])
+def test_velocities_and_torques_are_no_changes(scale: float):
+    demos = make_delta_demos(scale=scale)
+    assert set(match_changes(demos, match_columns(demos))) == {-1}
+
+
+def test_absolute_positions_are_no_changes():
+    for demos in (make_arm_demos(), load_demonstrations(EMBEDDED_DEMOS)):
+        assert set(match_changes(demos, match_columns(demos))) == {-1}
+        assert set(match_changes(demos, ())) == {-1}
+
+
+def test_changes_of_wrapped_angles_match():
+    demos = make_delta_demos()
+    obs = demos.obs.copy()
+    obs[:, 0] = (obs[:, 0] + 2) % 1.0 * 2 * np.pi
+    act = np.diff(obs[:, :1], axis=0, append=obs[-1:, :1])
+    act = (act + np.pi) % (2 * np.pi) - np.pi
+    angle = Demonstrations(obs, act, demos.episode_ends, angles=(0,))
+    assert match_changes(angle, (-1,)) == (0,)
 
 
 def test_constant_columns_do_not_match():

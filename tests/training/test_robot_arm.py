@@ -139,6 +139,66 @@ def test_delta_actions_start_at_their_median_and_keep_their_limits(tmp_path: Pat
     assert np.isfinite(run_session(policy, demos.obs[0])).all()
 
 
+def test_a_session_of_delta_actions_runs_at_the_policy_rate_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    demos = make_arm_demos()
+    delta = np.diff(demos.act[:, :JOINTS], axis=0, append=demos.act[-1:, :JOINTS])
+    delta[demos.episode_ends - 1] = 0.0
+    demos = replace(demos, act=np.concatenate([delta, demos.act[:, JOINTS:]], axis=1))
+    policy = train(demos, tmp_path)
+    expected = "changes per period: action 0-6 changes observation 0-6; a control session has to run at"
+    assert capsys.readouterr().err.count(expected) == 1
+    with (
+        serve_in_thread(policy, calibration=policy.calibration) as server,
+        RemotePolicy.connect(server.url, timeout_s=10, deadline_s=5) as remote,
+    ):
+        for planner in (policy, remote):
+            assert planner.calibration.delta_columns == tuple(range(JOINTS))
+            with pytest.raises(ConfigError, match=r"rate_hz is 100, but actions 0, 1, .* set rate_hz to 20"):
+                planner.session(rate_hz=100)
+            planner.session(rate_hz=20).close()
+
+
+def test_environment_gives_a_rate_that_the_store_does_not_record(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    demos = make_arm_demos(episodes=2)
+    pendulum = Demonstrations(demos.obs[:, :3], 0.1 * demos.act[:, :1], demos.episode_ends)
+    policy = train(pendulum, tmp_path, [*NEIGHBOURS, "--env", "Pendulum-v1"])
+    assert policy.calibration.rate_hz == pytest.approx(20.0)
+    assert "--rate HZ" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_sizes_of_another_environment_are_refused_before_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], recorded: bool
+):
+    store = write_arm_store(tmp_path / "arm.zarr", make_arm_demos(episodes=2))
+    flags = [] if recorded else ["--env", "Pendulum-v1"]
+    if recorded:
+        (store / ".zattrs").write_text(json.dumps({"env_id": "Pendulum-v1", "rate_hz": 20.0}))
+    run = tmp_path / "run"
+    assert main(["train", "--demos", str(store), "--out", str(run), *NEIGHBOURS, *flags]) == 2
+    assert (
+        "8-D observations and 8-D actions, those of the task 'Pendulum-v1' are 3-D and 1-D; --task none"
+        in (capsys.readouterr().err)
+    )
+    assert not run.exists()
+
+
+def test_another_rate_than_the_recorded_one_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    policy = train(make_arm_demos(episodes=2), tmp_path, [*NEIGHBOURS, "--rate", "33"])
+    assert policy.calibration.rate_hz == 33.0
+    assert capsys.readouterr().err.count("--rate 33 overrides the recorded rate, 20 Hz") == 1
+
+
+def test_held_out_episodes_do_not_drop_the_recorded_action_space(tmp_path: Path):
+    space = {"low": [-2.5] * 8, "high": [2.5] * 8}
+    policy = train(make_arm_demos(), tmp_path, [*NEIGHBOURS, "--validation", "0.1"], action_space=space)
+    assert policy.calibration.action_high == (2.5,) * 8
+
+
 def test_recorded_action_space_limits_commands_exactly(tmp_path: Path):
     space = {"low": [-2.5] * JOINTS + [None], "high": [2.5] * JOINTS + [None]}
     limits = open_session(train(make_arm_demos(), tmp_path, action_space=space), Sim()).resolved.limits
@@ -154,12 +214,21 @@ def test_action_space_of_the_environment_limits_commands_exactly(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "space", [3, {"low": [0]}, {"low": [0, 1], "high": [1, 2]}, {"low": ["a"] * 8, "high": [1] * 8}]
+    ("space", "message"),
+    [
+        (3, "TypeError"),
+        ({"low": [0]}, "high"),
+        ({"low": [0, 1], "high": [1, 2]}, "2 and 2 numbers"),
+        ({"low": ["a"] * 8, "high": [1] * 8}, "could not convert"),
+        ({"low": [-1] * 7 + [2], "high": [1] * 8}, "low 2 is above high 1 in column 7"),
+        ({"low": [-1] * 8, "high": [1] * 7 + [float("nan")]}, "finite"),
+        ({"low": [-1] * 8, "high": [1] * 7 + [float("inf")]}, "null stands for no limit"),
+    ],
 )
-def test_invalid_action_space_of_a_store_is_damage(tmp_path: Path, space: object):
+def test_invalid_action_space_of_a_store_is_damage(tmp_path: Path, space: object, message: str):
     store = write_arm_store(tmp_path / "arm.zarr", make_arm_demos(episodes=2))
     (store / ".zattrs").write_text(json.dumps({"action_space": space}))
-    with pytest.raises(DemoError, match="action_space"):
+    with pytest.raises(DemoError, match=f"action_space.*{message}"):
         load_demonstrations(store)
 
 

@@ -1,0 +1,62 @@
+"""What the environment of a task adds to its demonstrations: sizes, rate and limits of actions."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from nsde_policy.data import Demonstrations
+from nsde_policy.errors import ConfigError, EnvError, NsdePolicyError
+from nsde_policy.tasks import Task, find_rate, get_task
+from nsde_policy.training.dataset import check_task_sizes
+
+logger = logging.getLogger(__name__)
+
+
+def add_environment(
+    demos: Demonstrations, name: str, env_kwargs: Mapping[str, Any], obs_keys: Sequence[str]
+) -> Demonstrations:
+    """Return the demonstrations with the environment's rate and limits of actions, where they record none.
+
+    They are returned as they are if the task has no environment, or it cannot be made here.
+
+    Raises:
+        ConfigError: If observations or actions of the environment have other sizes, or cannot be used.
+    """
+    task = get_task(name).with_env_kwargs(env_kwargs)
+    if task.env_id is None:
+        return demos
+    from nsde_policy.tasks.adapter import EnvAdapter
+
+    try:
+        env = task.make_env()
+    except NsdePolicyError as error:
+        logger.info("rate, sizes and limits of actions come from the demonstrations alone: %s", error)
+        return demos
+    try:
+        adapter = EnvAdapter(env, task.env_id, obs_keys=obs_keys, obs_dim=demos.obs.shape[1])
+        check_task_sizes(demos, task.name, (adapter.obs_dim, adapter.act_dim))
+        limits = tuple(adapter.low.tolist()), tuple(adapter.high.tolist())
+        return replace(
+            demos,
+            rate_hz=demos.rate_hz or find_rate(task, env),
+            act_limits=demos.act_limits or limits,
+        )
+    except EnvError as error:
+        raise ConfigError(f"{error}; --task none trains without a task") from None
+    finally:
+        env.close()
+
+
+def find_env_rate(task: Task) -> float | None:
+    """Return the control periods per second of a task or its environment, None if nothing says."""
+    if task.rate_hz or task.env_id is None:
+        return task.rate_hz
+    try:
+        env = task.make_env()
+    except NsdePolicyError:
+        return None
+    try:
+        return find_rate(task, env)
+    finally:
+        env.close()
