@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -98,7 +99,7 @@ def generate(policy: str, out: Path, config: GenerateConfig, *, workers: int = 0
         raise ConfigError(f"workers must not be negative, got {workers}; 0 takes one per core")
     load = _load_expert if is_expert(policy) else _load_policy
     found = load(policy, config)
-    task = found.task
+    task, new = found.task, not out.exists()
     with Collection(
         out,
         found.provenance,
@@ -117,6 +118,10 @@ def generate(policy: str, out: Path, config: GenerateConfig, *, workers: int = 0
                     f"interrupted; {out} holds {len(collection.episodes)} episodes, and the same command "
                     "continues"
                 ) from None
+            except Exception:
+                if new and not collection.episodes:
+                    shutil.rmtree(out)
+                raise
         return collection.episodes
 
 

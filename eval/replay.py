@@ -15,7 +15,7 @@ import gymnasium as gym
 import numpy as np
 
 from nsde_policy.data import Demonstrations, Episode
-from nsde_policy.errors import DemoError
+from nsde_policy.errors import DemoError, EnvError
 from nsde_policy.tasks import Task
 
 Start = Literal["state", "seed"]
@@ -36,8 +36,8 @@ class Replay:
     """Largest difference of an observation that is not an angle."""
     angle_error: float
     """Largest difference of an angle, radians."""
-    max_progress: float
-    """Largest progress in the task, after the last recorded action included."""
+    max_progress: float | None
+    """Largest progress in the task, after the last recorded action included; None if it defines none."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,11 @@ class ReplayReport:
         errors = np.array([r.position_error for r in self.replays])
         worst = max(self.replays, key=lambda r: r.position_error)
         goal = 1.0 if self.task.success_progress is None else self.task.success_progress
-        reached = sum(r.max_progress > goal for r in self.replays)
+        known = [r.max_progress for r in self.replays if r.max_progress is not None]
+        count = sum(best > goal for best in known)
+        reached = f", {count} reach the goal ({self.task.progress_name} above {goal:g})" if known else ""
         return (
-            f"{len(errors)} episodes replayed open loop, {reached} reach the goal "
-            f"({self.task.progress_name} above {goal:g})\n"
+            f"{len(errors)} episodes replayed open loop{reached}\n"
             f"largest error  median {np.median(errors):.2g}, worst {errors.max():.2g} and "
             f"{worst.angle_error:.2g} rad (episode {worst.episode}); "
             f"{(errors < EXACT_ERROR).sum()} episodes stay within {EXACT_ERROR}"
@@ -78,7 +79,8 @@ class ReplayReport:
         tiles = [
             Tile(
                 picture=self.task.draw(r.states[-1], size=256, past=r.states),
-                caption=f"{r.episode}: {len(r.states)} steps, {name} {r.max_progress:.2f}",
+                caption=f"{r.episode}: {len(r.states)} steps"
+                + ("" if r.max_progress is None else f", {name} {r.max_progress:.2f}"),
                 good=r.position_error < EXACT_ERROR,
             )
             for r in shown
@@ -116,10 +118,17 @@ def _replay(
     out = np.array([state for state, _ in seen[: len(episode)]])
     off = np.abs(out - episode.obs)
     turn = np.minimum(off[:, angles], 2 * math.pi - off[:, angles])
+    first = max(np.delete(off[0], angles).max(initial=0.0), turn[0].max(initial=0.0))
+    if start == "state" and first > EXACT_ERROR:
+        raise EnvError(
+            f"environment {task.env_id} does not start in the recorded state (off by {first:.3g}): its reset "
+            'must use options["state"], or give --start seed if episode k was recorded with seed k'
+        )
+    progress = [task.progress(info) for _, info in seen]
     return Replay(
         episode=k,
         states=out,
         position_error=float(np.delete(off, angles, axis=1).max()),
         angle_error=float(turn.max(initial=0.0)),
-        max_progress=max(task.progress(info) or 0.0 for _, info in seen),
+        max_progress=max((value for value in progress if value is not None), default=None),
     )

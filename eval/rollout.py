@@ -5,6 +5,8 @@ row, so not on the order, the number of processes or the other seeds. Only on a 
 batch, matrix products round differently with the number of rows.
 """
 
+import os
+import sys
 import time
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -107,6 +109,12 @@ class EpisodeResult:
         costs = ("steps", "plans", "planned", "network_calls", "planning_s")
         outcome = {"seed": self.seed, score_name: self.score, "success": self.success, **self.metrics}
         return outcome | {name: getattr(self, name) for name in costs}
+
+
+def is_display_named() -> bool:
+    """Return whether this machine may have a display; on Linux, variables name it."""
+    named = any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+    return named or sys.platform in ("darwin", "win32")
 
 
 def make_generator(seed: int) -> torch.Generator:
@@ -244,6 +252,8 @@ class Player:
         Raises:
             EnvError: If it does not draw pictures.
         """
+        if not is_display_named():
+            os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # SDL would print that it finds no display
         name, modes = self._envs[0].name, self._envs[0].env.metadata.get("render_modes") or ()
         if "rgb_array" not in modes:
             found = ", ".join(map(str, modes)) or "none"

@@ -48,6 +48,22 @@ class ArrayError(DemoError):
     """An array is missing, not numeric, or stored with an unsupported codec."""
 
 
+class ArrayChoiceError(ArrayError):
+    """An array that was named as observation or action is missing or holds images.
+
+    Args:
+        found: What is wrong.
+        advice: Flags of `train` that name other arrays.
+    """
+
+    def __init__(self, found: str, advice: str) -> None:
+        super().__init__(found, advice)
+        self.found, self.advice = found, advice
+
+    def __str__(self) -> str:
+        return f"{self.found}; {self.advice}"
+
+
 class EpisodeError(DemoError):
     """Episode boundaries, shapes, values or angle columns are invalid."""
 

@@ -25,6 +25,8 @@ class DemoConfig(BaseConfig):
     """Number of demonstrations to use, from the first on; 0 for all."""
     angles: tuple[int, ...] = ()
     """Columns of the observation that are angles, radians; empty: as the store says; short --angles."""
+    accept_omitted_chunks: bool = False
+    """Read missing chunks of a zarr store as the fill value, not as damage; short --accept-omitted-chunks."""
     rate_hz: NonNegative = 0.0
     """Frames per second; 0 for what the store says; short --rate."""
     first_action_from: tuple[int, ...] | None = None

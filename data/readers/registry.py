@@ -7,6 +7,7 @@
 Entry points of other packages belong to the group `nsde_policy.readers`.
 """
 
+import inspect
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ def load_demonstrations(
     angles: Sequence[int] | None = None,
     act_angles: Sequence[int] | None = None,
     rate_hz: float | None = None,
+    accept_omitted_chunks: bool = False,
     **options: Any,
 ) -> Demonstrations:
     """Load demonstrations with the reader that recognises their format.
@@ -52,13 +54,18 @@ def load_demonstrations(
         angles: Columns of the observation that are angles in radians; None to use what the store says.
         act_angles: The same for the action.
         rate_hz: Frames per second; None to use what the store says.
-        **options: Passed to the reader, such as `episode_ends` and `accept_omitted_chunks` of zarr stores.
+        accept_omitted_chunks: Read missing chunks as the fill value; passed only to readers whose `load` has
+            this argument, such as that of zarr stores.
+        **options: Passed to the reader, such as `episode_ends` of zarr stores.
 
     Raises:
         DemoError: If the demonstrations are damaged or do not have the expected form.
     """
     path = Path(path)
-    return find_reader(path).load(
+    reader = find_reader(path)
+    if accept_omitted_chunks and "accept_omitted_chunks" in inspect.signature(reader.load).parameters:
+        options["accept_omitted_chunks"] = True
+    return reader.load(
         path,
         obs_keys=obs_keys,
         act_key=act_key,

@@ -89,8 +89,9 @@ class StoredArray:
             if not missing:
                 raise DamagedStoreError(f"{message}; restore it from the original")
             raise DamagedStoreError(
-                f"{message}, zarr would read {self.zarray.fill_value} there; restore it, or set "
-                "accept_omitted_chunks if its writer omits chunks that hold only this value"
+                f"{message}, zarr would read {self.zarray.fill_value} there; restore it, or give "
+                "--accept-omitted-chunks (accept_omitted_chunks=True) if its writer omits chunks that hold "
+                "only this value"
             )
 
     def find_faults(self, frames: int) -> Iterator[ChunkFault]:

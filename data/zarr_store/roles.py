@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from nsde_policy.data.zarr_store.store import MAX_COLUMNS, Store
-from nsde_policy.errors import ArrayError, DemoError
+from nsde_policy.errors import ArrayChoiceError, ArrayError, DemoError
 
 Shape = tuple[int, ...]
 CHANNELS = (1, 3, 4)
@@ -51,21 +51,18 @@ def check_keys(store: Store, obs_keys: Sequence[str], act_key: str) -> None:
     use = f"use --obs-keys {' '.join(observations)}" if observations else "no array can be an observation"
     for key in obs_keys:
         if key not in known:
-            raise ArrayError(f"{_describe_missing(store, key)}; {use}")
+            raise ArrayChoiceError(store.describe_missing(f"data/{key}"), use)
         if is_camera(shapes.get(key, ())):
-            raise ArrayError(
+            raise ArrayChoiceError(
                 f"data/{key} has shape {shapes[key]}: camera images cannot be observations, which are "
-                f"low-dimensional; leave it out: {use}"
+                "low-dimensional",
+                f"leave it out: {use}",
             )
     if act_key not in known:
-        keys = " or ".join(f"--act-key {name}" for name in actions)
-        use = f"use {keys}" if keys else "no array can hold actions"
-        raise ArrayError(f"{_describe_missing(store, act_key)}; {use}")
-
-
-def _describe_missing(store: Store, key: str) -> str:
-    names = ", ".join(store.find_arrays("data") + store.find_arrays("meta")) or "none"
-    return f"no array 'data/{key}' in {store.path}; it holds: {names}"
+        others = [name for name in actions if name not in obs_keys] or actions
+        keys = " or ".join(f"--act-key {name}" for name in others)
+        advice = f"use {keys}" if keys else "no array can hold actions"
+        raise ArrayChoiceError(store.describe_missing(f"data/{act_key}"), advice)
 
 
 def _get_width(shape: Shape) -> int:

@@ -53,14 +53,18 @@ class Store(StoreFiles):
             found += [name] if is_array else self.find_arrays(name)
         return found
 
+    def describe_missing(self, name: str) -> str:
+        """Return that there is no array of this path, and which ones there are."""
+        names = ", ".join(self.find_arrays("data") + self.find_arrays("meta")) or "none"
+        return f"no array {name!r} in {self.path}; it holds: {names}"
+
     def open_array(self, name: str) -> StoredArray:
         """Open the array at the path `name`, such as data/state."""
         import zarr
 
         metadata = self._read_array_metadata(name)
         if metadata is None:
-            names = ", ".join(self.find_arrays("data") + self.find_arrays("meta")) or "none"
-            raise ArrayError(f"no array {name!r} in {self.path}; it holds: {names}")
+            raise ArrayError(self.describe_missing(name))
         codecs = str([metadata.get(key) for key in ("filters", "compressor", "codecs")])
         if "pickle" in codecs:  # before zarr sees the array
             raise ArrayError(f"{name} is stored as pickles, which can run code; they are never loaded")
@@ -91,6 +95,11 @@ class Store(StoreFiles):
         Frames behind the last episode end are ignored in recordings of `DemoWriter`, which may be growing or
         interrupted, and are an error in any other store.
         """
+        if self._read_array_metadata(self._ends_name) is None:
+            raise ArrayError(
+                f"{self.describe_missing(self._ends_name)}; write one past the last frame of each episode "
+                "there, such as [100, 250] for episodes of 100 and 150 frames"
+            )
         ends = self.open_array(self._ends_name)
         ends.check_chunks(ends.shape[0])
         values = ends.read(0, ends.shape[0])

@@ -13,7 +13,7 @@ from nsde_policy.data.first_action import format_matches, match_columns
 from nsde_policy.data.statistics import measure_still_share
 from nsde_policy.data.types import Demonstrations, Floats, Ints, check_rate
 from nsde_policy.data.zarr_store.arrays import StoredArray
-from nsde_policy.data.zarr_store.roles import find_roles
+from nsde_policy.data.zarr_store.roles import find_roles, is_camera
 from nsde_policy.data.zarr_store.store import MAX_COLUMNS, Store, read_columns
 
 SHOWN_COLUMNS = 8
@@ -36,12 +36,14 @@ class ArraySummary:
     """Columns that the store declares to be angles."""
     looks_like_angles: list[int]
     """Columns that jump by about 2π within an episode and are not declared to be angles."""
+    fault: str | None = None
+    """First missing or damaged chunk of images; damage of any other array is an error."""
 
     def to_text(self) -> str:
         """Format the shape, the range of each column and columns that look like angles, one per line."""
         lines = [f"{self.name}  {self.shape}  {self.dtype}"]
         if self.minimum is None or self.maximum is None:
-            return lines[0] + "  read lazily"
+            return lines[0] + (f"  {self.fault}; `data check` lists all" if self.fault else "  read lazily")
         if len(self.minimum) > SHOWN_COLUMNS:
             lines.append(f"  all columns  {min(self.minimum):.6g} … {max(self.maximum):.6g}")
         else:
@@ -160,8 +162,9 @@ def find_wrapped_columns(values: Floats, ends: Ints) -> list[int]:
 
 def _summarize_array(array: StoredArray, ends: Ints) -> ArraySummary:
     shape, dtype, angles = (int(ends[-1]), *array.shape[1:]), str(array.zarray.dtype), array.angles
-    if array.width > MAX_COLUMNS:
-        return ArraySummary(array.name, shape, dtype, None, None, angles, [])
+    if array.width > MAX_COLUMNS or is_camera(array.shape):
+        fault = next((each.message for each in array.find_faults(shape[0])), None)
+        return ArraySummary(array.name, shape, dtype, None, None, angles, [], fault)
     values = read_columns(array, ends)
     suspects = [column for column in find_wrapped_columns(values, ends) if column not in angles]
     low, high = values.min(0).tolist(), values.max(0).tolist()

@@ -49,7 +49,8 @@ class Starts(BaseConfig):
     env: str | None = None
     """Task or environment to play, see `get_task`; None for the one that each run was trained for."""
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """Keyword arguments of the environment, which override those of the task and of the run."""
+    """Keyword arguments of the environment, which override those of the task and, if `env` is None, of the
+    run."""
 
     def find_task(self, record: RunRecord) -> Task:
         """Return the task that a run is played in, with all keyword arguments of its environment."""

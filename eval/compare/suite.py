@@ -19,13 +19,22 @@ def list_members(task: Task, preset: str = "default") -> list[SuiteMember]:
 
 
 def train_suite(
-    task: Task, out: Path, *, preset: str, seeds: range, demos: Path | None, device: str
+    task: Task,
+    out: Path,
+    *,
+    preset: str,
+    seeds: range,
+    demos: Path | None,
+    accept_omitted_chunks: bool = False,
+    device: str,
 ) -> Iterator[tuple[SuiteMember, Path]]:
     """Train the members into OUT/METHOD-PRESET-SEED; skip finished trainings, resume interrupted ones."""
     found = find_task(demos)
     env_kwargs = dict(found.env_kwargs) if found.name == task.name else {}
+    selection = {"accept_omitted_chunks": accept_omitted_chunks}
     for member in list_members(task, preset):
-        _, config = resolve_preset(task, member.preset, member.method, demos=demos, selection={})
+        _, config = resolve_preset(task, member.preset, member.method, demos=demos, selection=selection)
+        config = config.replace_parts(demos=selection)
         for seed in seeds:
             run = train(
                 demos,
@@ -58,4 +67,5 @@ def find_preset(record: RunRecord) -> str:
 
 def ignore_demo_count(config: RunConfig) -> RunConfig:
     """Return the same settings with all demonstrations, without what training measures on them."""
-    return replace(config, demos=replace(config.demos, episodes=0, first_action=()))
+    demos = replace(config.demos, episodes=0, first_action=(), accept_omitted_chunks=False)
+    return replace(config, demos=demos)

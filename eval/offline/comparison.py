@@ -186,7 +186,10 @@ def compare_offline(
             raise ComparisonError(stopped)
     policies = [Policy.from_pretrained(path).to(device) for path in runs]
     labels = _choose_labels({path: policy.record for path, policy in zip(runs, policies, strict=True)})
-    scored = _share_episodes([select_episodes(policy, demos) for policy in policies], labels)
+    omitted = config.accept_omitted_chunks
+    scored = _share_episodes(
+        [select_episodes(policy, demos, accept_omitted_chunks=omitted) for policy in policies], labels
+    )
     chunk = max(policy.chunk for policy in policies)
     found = []
     for path, policy, label, episodes in zip(runs, policies, labels, scored, strict=True):

@@ -12,10 +12,11 @@ import torch
 
 from nsde_policy.core.targets import Transitions
 from nsde_policy.data import Demonstrations
-from nsde_policy.errors import ConfigError, DemoError
+from nsde_policy.errors import ArrayChoiceError, ArrayError, ConfigError, DemoError
 from nsde_policy.inference.observation import find_implausible
 from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.spec import PolicySpec
+from nsde_policy.run_config import DemoConfig
 from nsde_policy.run_directory import RunRecord
 from nsde_policy.training.dataset import build_transitions, get_first_action, load_training_demos
 
@@ -49,19 +50,21 @@ class ScoredEpisodes:
     """One sentence about the selection."""
 
 
-def select_episodes(policy: Policy, path: Path) -> ScoredEpisodes:
+def select_episodes(policy: Policy, path: Path, *, accept_omitted_chunks: bool = False) -> ScoredEpisodes:
     """Load the episodes of a store that a run has not seen in training.
 
     All episodes of a store are scored, unless the run was trained on that store: then only those that it held
-    out are, or all with a note if there are none.
+    out are, or all with a note if there are none. `accept_omitted_chunks` reads missing chunks as the fill
+    value, even if the run's settings do not.
 
     Raises:
-        DemoError: If the sizes of observations or actions differ from those of the run.
+        DemoError: If arrays are missing, or observations or actions have other sizes than those of the run.
         ConfigError: If the store records another rate than the run's.
     """
     record = policy.record
     settings = record.config.demos
-    demos = load_training_demos(replace(settings, episodes=0, rate_hz=0.0), path)
+    accept = accept_omitted_chunks or settings.accept_omitted_chunks
+    demos = _load_recorded(replace(settings, accept_omitted_chunks=accept), path)
     spec = record.layout
     found, expected = (demos.obs.shape[1], demos.act.shape[1]), (spec.obs_dim, spec.act_dim)
     if found != expected:
@@ -87,6 +90,17 @@ def select_episodes(policy: Policy, path: Path) -> ScoredEpisodes:
     act_angles = tuple(column - spec.obs_dim for column in spec.circular if column >= spec.obs_dim)
     demos = replace(demos, angles=obs_angles, act_angles=act_angles)
     return ScoredEpisodes(demos, episodes, seen, note)
+
+
+def _load_recorded(settings: DemoConfig, path: Path) -> Demonstrations:
+    """Load all episodes of a store with the settings of a run and the rate that the store records."""
+    try:
+        return load_training_demos(replace(settings, episodes=0, rate_hz=0.0), path)
+    except ArrayChoiceError as error:
+        raise ArrayError(
+            f"{error.found}; the run was trained on the observations {', '.join(settings.obs_keys)} and the "
+            f"actions {settings.act_key}: give --demos a store with these arrays"
+        ) from None
 
 
 def _check_rate(demos: Demonstrations, rate_hz: float) -> None:

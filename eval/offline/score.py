@@ -48,6 +48,8 @@ class OfflineConfig(BaseConfig):
     """Distance between the frames that are planned from; 0 chooses about 1000 frames."""
     seed: Annotated[int, Meta(ge=0)] = 0
     """Seed of the sampled plans; the result depends on nothing else that is random."""
+    accept_omitted_chunks: bool = False
+    """Read missing chunks of the store as the fill value, even if the run's settings do not."""
 
 
 def score_run(
@@ -69,7 +71,7 @@ def score_run(
     """
     policy = Policy.from_pretrained(path).to(device)
     changed = change_sampling(policy.model.config.sampling, sampling)
-    scored = select_episodes(policy, demos)
+    scored = select_episodes(policy, demos, accept_omitted_chunks=config.accept_omitted_chunks)
     name = "shipped" if path is None else str(path)
     return score_episodes_offline(policy, scored, config, name=name, sampling=changed, device=device)
 

@@ -1,8 +1,6 @@
 """Show evaluated episodes: in a window if there is a display, else as videos and a contact sheet."""
 
 import math
-import os
-import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
@@ -20,7 +18,7 @@ from nsde_policy.eval.render.frames import (
     format_progress,
 )
 from nsde_policy.eval.render.pictures import caption_height, check_png, draw_contact_sheet, save_png
-from nsde_policy.eval.rollout import EpisodeResult, Player, RolloutConfig, one_thread
+from nsde_policy.eval.rollout import EpisodeResult, Player, RolloutConfig, is_display_named, one_thread
 from nsde_policy.files import replace_file
 from nsde_policy.inference.policy import Policy
 from nsde_policy.tasks import Task, get_task_of_run
@@ -46,6 +44,7 @@ class Renderer:
         out: Folder for files. By default a window is opened if there is a display; else files go to the
             run's folder `eval`, or to `out/eval` for the shipped policy.
         videos: Number of failures and of successes to write videos of.
+        seed: Seed of the first episode, with which pictures of the environment are tried.
     """
 
     def __init__(
@@ -56,12 +55,13 @@ class Renderer:
         env: str | None = None,
         env_kwargs: Mapping[str, Any] | None = None,
         videos: int = 3,
+        seed: int = 0,
     ) -> None:
         if videos < 0:
             raise ConfigError(f"videos must be at least 0, got {videos}")
         task = get_task_of_run(Policy.from_pretrained(path).record, env)  # before any folder is made
         if not task.can_draw:
-            check_render(Player(path, RolloutConfig(task, env_kwargs or {})))
+            check_render(Player(path, RolloutConfig(task, env_kwargs or {})), seed)
         self._path, self._videos = path, videos
         self._out = out or (Path("out") if path is None else path) / "eval"
         self._in_window = out is None and has_display()
@@ -99,8 +99,7 @@ class Renderer:
 
 def has_display() -> bool:
     """Return whether a window can be opened."""
-    named = any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
-    if sys.platform not in ("darwin", "win32") and not named:
+    if not is_display_named():
         return False
     import pygame
 
@@ -113,10 +112,10 @@ def has_display() -> bool:
     return True
 
 
-def check_render(player: Player) -> None:
-    """Raise `EnvError` if the environment of a player does not draw pictures."""
+def check_render(player: Player, seed: int) -> None:
+    """Raise `EnvError` if the environment of a player does not draw pictures of an episode."""
     env = player.make_render_env()
-    env.reset(0)
+    env.reset(seed)
     env.render()
     env.close()
 

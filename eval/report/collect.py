@@ -147,7 +147,7 @@ def _make_videos(run: Path, entry: Entry, task: Task, each: int) -> tuple[tuple[
     player, videos = Player(run, RolloutConfig(task)), []
     if not task.can_draw:
         try:
-            check_render(player)
+            check_render(player, seeds[0])
         except EnvError:
             return (), "no videos, because its environment draws no pictures (render mode rgb_array)"
     with one_thread():

@@ -4,12 +4,14 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from nsde_policy.assets import SHIPPED_TASK
 from nsde_policy.cli import options
+
+if TYPE_CHECKING:
+    from nsde_policy.tasks import Task
 
 StorePathFlag = Annotated[Path, Positional, arg(help="Zarr directory of demonstrations, or a zip of one.")]
 
@@ -21,8 +23,7 @@ class StoreFlags:
     path: StorePathFlag
     episode_ends: str = "episode_ends"
     """Array below meta/ with the index after each episode's last frame."""
-    accept_omitted_chunks: bool = False
-    """Read missing chunks as the fill value, not as damage."""
+    accept_omitted_chunks: options.AcceptOmittedChunksFlag = False
 
 
 @dataclass(frozen=True)
@@ -75,11 +76,13 @@ class DataReplay:
     """Replay demonstrations open loop in the environment of their task and report the deviation."""
 
     path: StorePathFlag
-    task: options.TaskName = SHIPPED_TASK
-    """Task whose environment replays them; it must accept a start in options["state"]."""
+    task: options.DetectedTaskName = "auto"
+    """Task whose environment replays them, which must accept a start in options["state"]; auto: the one that
+    the store records."""
     start: Literal["state", "seed"] = "state"
     """Start of episode k: its recorded first state, or benchmark seed k (as the human demonstrations were
     recorded; their stored first states are rounded to float32)."""
+    accept_omitted_chunks: options.AcceptOmittedChunksFlag = False
     out: Path | None = None
     """Write a picture of the first episodes to this PNG file."""
     json: bool = False
@@ -91,14 +94,15 @@ class DataReplay:
 
         from nsde_policy.data import load_demonstrations
         from nsde_policy.eval.replay import ReplayReport, replay_demonstrations
-        from nsde_policy.tasks import get_task
 
         if self.out is not None:
             from nsde_policy.eval.render.pictures import check_png
 
             check_png(self.out)
-        task = get_task(self.task)
-        demos = load_demonstrations(self.path, angles=task.demos.angles)
+        task = self._choose_task()
+        demos = load_demonstrations(
+            self.path, angles=task.demos.angles, accept_omitted_chunks=self.accept_omitted_chunks
+        )
         replays = replay_demonstrations(demos, task, start=self.start)
         bar = tqdm(replays, "replaying", len(demos), unit="episode", leave=False, disable=None)
         report = ReplayReport(task, list(bar))
@@ -106,6 +110,22 @@ class DataReplay:
         if self.out is not None:
             report.save_picture(self.out)
             print(f"wrote {self.out}", file=sys.stderr)
+
+    def _choose_task(self) -> "Task":
+        """Return the task of the store; raise `ConfigError` if it records none and none is given."""
+        from nsde_policy.errors import ConfigError
+        from nsde_policy.tasks import find_task, get_task
+
+        if self.task != "auto":
+            return get_task(self.task)
+        found = find_task(self.path)
+        task = get_task(found.name).with_env_kwargs(found.env_kwargs)
+        if task.env_id is None:
+            raise ConfigError(
+                f"no record of an available environment in {self.path} to replay it in: give its task with "
+                "--task"
+            )
+        return task
 
 
 @dataclass(frozen=True)

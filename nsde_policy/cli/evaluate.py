@@ -23,6 +23,7 @@ class Evaluate:
     """With --demos: distance between the frames that are planned from; default: about 1000 frames in all."""
     seed: int | None = None
     """With --demos: seed of the sampled plans; default 0."""
+    accept_omitted_chunks: options.AcceptOmittedChunksFlag = False
     episodes: options.EpisodesFlag = 50
     seed_start: options.SeedStartFlag = 100_000
     env: options.EnvFlag = None
@@ -68,7 +69,12 @@ class Evaluate:
             from nsde_policy.eval.render.video import Renderer
 
             renderer = Renderer(
-                self.run_dir, self.out, env=self.env, env_kwargs=env_kwargs, videos=self.videos
+                self.run_dir,
+                self.out,
+                env=self.env,
+                env_kwargs=env_kwargs,
+                videos=self.videos,
+                seed=self.seed_start,
             )
         found = evaluate_policy(
             self.run_dir,

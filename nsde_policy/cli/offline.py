@@ -12,7 +12,7 @@ from nsde_policy.errors import ConfigError
 if TYPE_CHECKING:
     from nsde_policy.eval.offline.comparison import OfflineComparison
 
-OFFLINE_FLAGS = ("horizon", "samples", "stride", "seed")
+OFFLINE_FLAGS = ("horizon", "samples", "stride", "seed", "accept_omitted_chunks")
 """Flags of `eval` that only make sense with --demos."""
 SHARED_FLAGS = ("run_dir", "demos", "alpha", "diffusion", "sampling", "device", "render", "out", "json")
 """Flags of `eval` that make sense with recorded episodes and with an environment."""
@@ -55,14 +55,22 @@ def run_offline(command: Any, changes: list[str]) -> None:
 def compare_recorded(command: Any, runs: Sequence[Path]) -> "OfflineComparison | None":
     """Score runs on the store of --demos; None without the flag."""
     from nsde_policy.eval.offline.comparison import compare_offline
+    from nsde_policy.eval.offline.score import OfflineConfig
     from nsde_policy.training.progress import pick_device
 
     if command.demos is None:
+        if command.accept_omitted_chunks:
+            raise ConfigError("--accept-omitted-chunks needs --demos STORE: add it, or leave this out")
         return None
     if not runs:
         raise ConfigError("--demos scores run directories on recorded episodes: name the runs")
-    device = pick_device(command.device)
-    return compare_offline(runs, command.demos, reference=command.reference, device=device)
+    return compare_offline(
+        runs,
+        command.demos,
+        config=OfflineConfig(accept_omitted_chunks=command.accept_omitted_chunks),
+        reference=command.reference,
+        device=pick_device(command.device),
+    )
 
 
 def have_environment(runs: Sequence[Path], env: str | None) -> bool:

@@ -26,6 +26,9 @@ logger = logging.getLogger(__name__)
 STANDARD_OUTPUT = Path("-")
 TOKEN_VARIABLE = "NSDE_POLICY_TOKEN"
 
+AcceptOmittedChunksFlag = Annotated[
+    bool, arg(help="Read missing chunks of the store as the fill value, not as damage.")
+]
 RunFlag = Annotated[Path | None, Positional, arg(help="Run directory; default: the policy of this package.")]
 EpisodesFlag = Annotated[int, arg(help="Number of episodes per run, on consecutive seeds.")]
 SeedStartFlag = Annotated[int, arg(help="First seed; scores are published for 100000+, tuning uses 200000+.")]
@@ -35,7 +38,10 @@ EnvFlag = Annotated[
 ]
 EnvKwargsFlag = Annotated[
     str | None,
-    arg(help="""Keyword arguments of the environment, a JSON object: '{"g": 9.8}'."""),
+    arg(
+        help="""Keyword arguments of the environment, a JSON object: '{"g": 9.8}'. They change those that the
+        run records; with --env, those of the run are left out."""
+    ),
 ]
 ChunkFlag = Annotated[
     int | None, arg(help="Actions executed before planning again; default: as in training.")

@@ -29,6 +29,7 @@ class ReportCommand:
     seed_start: options.SeedStartFlag = 100_000
     demos: Path | None = None
     """Score the runs on recorded episodes of this store as well, or only so if they have no environment."""
+    accept_omitted_chunks: options.AcceptOmittedChunksFlag = False
     env: options.EnvFlag = None
     env_kwargs: options.EnvKwargsFlag = None
     from_json: tuple[Path, ...] = ()

@@ -32,6 +32,7 @@ SHORT_FLAGS = {
     "--act-key": "--demos.act-key",
     "--angles": "--demos.angles",
     "--rate": "--demos.rate-hz",
+    "--accept-omitted-chunks": "--demos.accept-omitted-chunks",
 }
 """Flags that describe a store, without the name of their group."""
 
@@ -163,6 +164,9 @@ def _parse_selection(args: Sequence[str]) -> dict[str, Any]:
     parser.add_argument("--act-key", "--demos.act-key", dest="act_key")
     parser.add_argument("--angles", "--demos.angles", nargs="*", type=int, dest="angles")
     parser.add_argument("--rate", "--demos.rate-hz", type=float, dest="rate_hz")
+    parser.add_argument(
+        "--demos.accept-omitted-chunks", action="store_true", default=None, dest="accept_omitted_chunks"
+    )
     parser.add_argument("--demos.episodes", type=int, dest="episodes")
     parser.add_argument("--validation", type=float)
     parser.add_argument("--seed", type=int)

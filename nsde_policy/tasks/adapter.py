@@ -99,12 +99,16 @@ class EnvAdapter:
         self._step += 1
         given = action.astype(self._action.dtype).reshape(self._action.shape)
         found = self._call("step", lambda: self.env.step(given))
-        if not (isinstance(found, tuple) and len(found) == 5 and isinstance(found[4], Mapping)):
+        if not (isinstance(found, tuple) and len(found) == 5):
             self._fail(
                 f"step returned {_describe_found(found)}, expected 5 values (observation, reward, "
                 "terminated, truncated, info): follow Gymnasium's interface, Env.step"
             )
         obs, reward, terminated, truncated, info = found
+        if not isinstance(info, Mapping):
+            self._fail(
+                f"step returned {_describe_found(info)} as info, expected a dict: return at least {{}}"
+            )
         ended = bool(terminated) or bool(truncated)
         if not ended and self._step >= MAX_STEPS:
             self._fail(
@@ -118,8 +122,8 @@ class EnvAdapter:
         picture = np.asarray(self._call("render", self.env.render, RENDER_HINT))
         if picture.ndim != 3 or picture.shape[2] != 3 or picture.dtype != np.uint8:
             self._fail(
-                f"render returned {_describe_found(picture)}, expected an array (height, width, 3) uint8: "
-                "leave out --render"
+                f"render returned {_describe_found(picture)}, expected an array (height, width, 3) uint8 "
+                "with values from 0 to 255: convert it in render, or leave out --render"
             )
         return picture
 

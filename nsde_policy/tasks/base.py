@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import abc
 import copy
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from nsde_policy.config import Preset
-from nsde_policy.errors import ConfigError
+from nsde_policy.errors import ConfigError, EnvError
 from nsde_policy.methods.registry import METHODS, get_method
 from nsde_policy.run_config import DemoConfig, RunConfig
 
@@ -142,9 +143,26 @@ class Task(abc.ABC):
         Returns:
             By default the return, with success if `info["success"]` or `info["is_success"]` is true after any
             action, and unknown if no info holds either.
+
+        Raises:
+            EnvError: If one of them is neither a number nor an array of one.
         """
-        said = [bool(info[name]) for info in infos for name in ("success", "is_success") if name in info]
+        said = [
+            self._read_success(name, info[name])
+            for info in infos
+            for name in ("success", "is_success")
+            if info.get(name) is not None
+        ]
         return Outcome(any(said) if said else None, float(sum(rewards)))
+
+    def _read_success(self, name: str, value: Any) -> bool:
+        number = value.item() if getattr(value, "size", None) == 1 else value
+        if not isinstance(number, bool | int | float) or not math.isfinite(number):
+            raise EnvError(
+                f"environment {self.env_id or self.name}: info[{name!r}] is {type(value).__name__} "
+                f"{' '.join(repr(value).split()):.60}, expected True or False"
+            )
+        return bool(number)
 
     @property
     def mirror(self) -> Mirror | None:

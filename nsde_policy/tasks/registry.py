@@ -32,16 +32,16 @@ def get_task_of_run(record: "RunRecord", env: str | None = None) -> Task:
 
     Args:
         record: What the run says of itself.
-        env: Other task or environment, see `get_task`; None for the one that the run was trained for, with
-            the run's keyword arguments of the environment.
+        env: Task or environment, see `get_task`, with its default keyword arguments; None for the one that
+            the run was trained for, with the run's keyword arguments.
 
     Raises:
         PluginError: If the package that provides it is not installed.
     """
-    if env is not None and (task := get_task(env)).name != record.task:
-        return task
-    task = get_task(record.task, package=record.plugins.get("task"))
-    return task.with_env_kwargs(record.env_kwargs)
+    package = record.plugins.get("task")
+    if env is not None:
+        return get_task(env, package=package if env == record.task else None)
+    return get_task(record.task, package=package).with_env_kwargs(record.env_kwargs)
 
 
 def get_task(name: str, *, package: str | None = None) -> Task:

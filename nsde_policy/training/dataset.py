@@ -46,6 +46,7 @@ def load_training_demos(config: DemoConfig, path: Path, *, task: str = "none") -
         obs_keys=config.obs_keys,
         act_key=config.act_key,
         angles=() if config.angles else None,
+        accept_omitted_chunks=config.accept_omitted_chunks,
     )
     _check_task(demos, task)
     if config.rate_hz:

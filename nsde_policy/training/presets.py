@@ -73,7 +73,11 @@ def _load_demos(path: Path, given: DemoConfig) -> "Demonstrations":
     from nsde_policy.data import load_demonstrations
 
     demos = load_demonstrations(
-        path, obs_keys=given.obs_keys, act_key=given.act_key, angles=given.angles or None
+        path,
+        obs_keys=given.obs_keys,
+        act_key=given.act_key,
+        angles=given.angles or None,
+        accept_omitted_chunks=given.accept_omitted_chunks,
     )
     demos = demos.take(given.episodes) if given.episodes else demos
     return replace(demos, rate_hz=given.rate_hz or demos.rate_hz)

@@ -13,6 +13,7 @@ from nsde_policy.data import DemoWriter, Episode, load_demonstrations
 from nsde_policy.inference.policy import Policy
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import get_task
+from tests.helpers.demo_stores import write_store
 
 QUICK = ["--train.steps", "40", "--train.log-every", "10", "--model.network.width", "16", "--device", "cpu"]
 
@@ -89,6 +90,30 @@ def test_flag_overrides_the_preset(arm_demos: Path, tmp_path: Path):
     assert config["chunk"] == 3
     assert config["model"]["network"]["kind"] == "separate"
     assert config["model"]["flow_loss"] == "log"
+
+
+def test_stores_that_omit_chunks_of_zeros_are_trained_on_request(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    arrays = {"data/gripper": np.zeros((40, 1))}
+    store = write_store(tmp_path / "arm.zarr", arrays, every_chunk=False)
+    out = tmp_path / "run"
+    args = ["train", "--demos", str(store), "--obs-keys", "state", "gripper", "--out", str(out), *QUICK]
+    assert main(args) == 2
+    assert "chunk data/gripper/0.0 is missing" in (said := capsys.readouterr().err)
+    assert "--accept-omitted-chunks" in said
+    assert main([*args, "--accept-omitted-chunks"]) == 0
+    assert "preset auto" in capsys.readouterr().err
+    config = json.loads((out / "config.json").read_text())["config"]
+    assert config["demos"]["accept_omitted_chunks"] is True
+
+
+def test_observations_are_not_suggested_as_actions(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    names = ("data/state", "data/action", "data/keypoint", "data/img")
+    arrays = {"data/qpos": np.ones((40, 3)), "data/ctrl": np.ones((40, 2))}
+    store = write_store(tmp_path / "arm.zarr", {**dict.fromkeys(names), **arrays})
+    assert main(["train", "--demos", str(store), "--obs-keys", "qpos", "--out", str(tmp_path / "run")]) == 2
+    assert "; use --act-key ctrl\n" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

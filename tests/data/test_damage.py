@@ -17,6 +17,7 @@ from zarr.codecs import BloscCodec
 
 from nsde_policy.data import load_demonstrations
 from nsde_policy.errors import (
+    ArrayChoiceError,
     ArrayError,
     DamagedStoreError,
     DemoError,
@@ -200,9 +201,11 @@ DAMAGES = [
     Damage("bit flip in a zip", zip_with_a_flipped_bit, DamagedStoreError, r"frames 10 to 20 .*CRC"),
     # groups, arrays, metadata
     Damage("empty group", empty_group, ArrayError, "it holds: none"),
-    Damage("no state", with_arrays(data__state=None), ArrayError, "'data/state'.*data/action, data/img"),
+    Damage(
+        "no state", with_arrays(data__state=None), ArrayChoiceError, "'data/state'.*data/action, data/img"
+    ),
     Damage("no ends", with_arrays(meta__episode_ends=None), ArrayError, "'meta/episode_ends'"),
-    Damage("no such key", write_store, ArrayError, "'data/joints'", {"obs_keys": ("joints",)}),
+    Damage("no such key", write_store, ArrayChoiceError, "'data/joints'", {"obs_keys": ("joints",)}),
     Damage(
         "v2 metadata cut off", with_file(STATE_META, half), DamagedStoreError, ".zarray is not valid JSON"
     ),

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from zarr.codecs import BloscCodec, GzipCodec
 
-from nsde_policy.data import load_demonstrations
+from nsde_policy.data import Demonstrations, Episode, load_demonstrations
+from nsde_policy.data.readers import registry
 from nsde_policy.errors import DamagedStoreError, DemoError
 from tests.helpers.demo_stores import ENDS, example_arrays, write_store, zip_store
 
@@ -107,9 +108,20 @@ def test_omitted_chunks_are_accepted_only_on_request(tmp_path: Path, zarr_format
     path = write_store(
         tmp_path / "demos.zarr", {"data/state": still}, zarr_format=zarr_format, every_chunk=False
     )
-    with pytest.raises(DamagedStoreError, match=r"is missing.*accept_omitted_chunks"):
+    with pytest.raises(DamagedStoreError, match=r"is missing.*--accept-omitted-chunks"):
         load_demonstrations(path)
     np.testing.assert_array_equal(load_demonstrations(path, accept_omitted_chunks=True).obs, still)
+
+
+def test_readers_of_other_formats_need_not_know_of_omitted_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    demos = Demonstrations.from_episodes([Episode(np.ones((9, 2), np.float32), np.ones((9, 1), np.float32))])
+
+    class OtherReader:
+        def load(self, path, *, obs_keys, act_key, angles, act_angles, rate_hz):
+            return demos
+
+    monkeypatch.setattr(registry, "find_reader", lambda path: OtherReader())
+    assert load_demonstrations("x.csv", accept_omitted_chunks=True) is demos
 
 
 def test_missing_observation_key_is_rejected(tmp_path: Path) -> None:

@@ -101,6 +101,24 @@ def test_check_accepts_omitted_chunks_on_request(tmp_path: Path) -> None:
     assert check_store(path, accept_omitted_chunks=True) == []
 
 
+def test_info_mentions_damaged_images_and_refuses_other_damage(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_store(tmp_path / "demos.zarr")
+    (path / "data/img/1.0.0.0").unlink()
+    DataInfo(path).run()
+    assert "chunk data/img/1.0.0.0 is missing; `data check` lists all" in capsys.readouterr().out
+    (path / "data/keypoint/1.0.0").unlink()
+    with pytest.raises(DemoError, match=r"data/keypoint/1.0.0 is missing"):
+        DataInfo(path).run()
+
+
+def test_missing_episode_ends_say_what_to_write(tmp_path: Path) -> None:
+    path = write_store(tmp_path / "demos.zarr", {"meta/episode_ends": None})
+    with pytest.raises(DemoError, match=r"no array 'meta/episode_ends'.*write one past the last frame"):
+        DataInfo(path).run()
+
+
 def test_check_raises_if_there_is_no_store(tmp_path: Path) -> None:
     with pytest.raises(NotAStoreError, match="does not exist"):
         DataCheck(tmp_path / "nothing").run()

@@ -1,6 +1,7 @@
 """Tests of `eval` in environments without a task: Gymnasium ids, classes of users, and broken ones."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -139,6 +140,9 @@ FAULTS = {
     "step": ["seed 100000, step 3", "step raised ZeroDivisionError: division by zero"],
     "exit": ["step raised SystemExit: 3"],
     "four_values": ["step 3", "step returned 4 values, expected 5"],
+    "no_step_info": ["step 3", "step returned NoneType None as info, expected a dict"],
+    "text_success": ["info['success'] is str 'yes', expected True or False"],
+    "two_successes": ["info['success'] is ndarray array([ True, False]), expected True or False"],
     "nan_observation": ["step 3", "observation must be finite, found [0.0, nan, 0.0, 0.0]"],
     "wrong_shape": ["observation has shape (4, 1), but observation_space declares (4,)"],
     "text_observation": ["observation must hold numbers, found str 'left'"],
@@ -197,6 +201,34 @@ def test_render_writes_pictures_of_the_environment(runs, tmp_path, monkeypatch, 
     assert "wrote contact-sheet.png and 1 mp4" in capsys.readouterr().err
 
 
+def test_a_float_picture_names_the_seed_and_the_conversion(runs, tmp_path, capsys):
+    env = ["--env", f"{HERE}:FloatPictureEnv", "--episodes", "1", "--render", "--out", str(tmp_path)]
+    assert evaluate(runs(4, 2), *env) == 2
+    said = capsys.readouterr().err
+    assert "seed 100000" in said
+    assert "float64, expected an array (height, width, 3) uint8 with values from 0 to 255: convert" in said
+
+
+def test_pictures_are_drawn_without_a_display(runs, monkeypatch):
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(name, raising=False)
+    player = Player(runs(4, 2), RolloutConfig(GymTask(f"{HERE}:MatrixEnv")))
+    player.make_render_env()
+    assert os.environ["SDL_VIDEODRIVER"] == "dummy"
+    monkeypatch.setenv("SDL_VIDEODRIVER", "x11")
+    monkeypatch.setenv("DISPLAY", ":0")
+    player.make_render_env()
+    assert os.environ["SDL_VIDEODRIVER"] == "x11"
+
+
+@pytest.mark.parametrize(
+    ("value", "success"),
+    [(np.array([True]), True), (np.array(0.0), False), (np.bool_(True), True), (None, None)],
+)
+def test_success_may_be_an_array_of_one_value(value, success):
+    assert GymTask("x").outcome([1.0], [{}, {"success": value}]).success is success
+
+
 def test_rendered_frames_keep_their_proportions(runs):
     player = Player(runs(4, 2), RolloutConfig(GymTask(f"{HERE}:MatrixEnv"), {"max_episode_steps": 2}))
     film = video.RenderedEpisode.play(player, 0)
@@ -242,7 +274,7 @@ def test_a_run_remembers_its_environment(runs, tmp_path):
     train_run(demos, config, tmp_path / "run", task=f"{HERE}:BrokenEnv", env_kwargs=kwargs, seed=0)
     record = RunDirectory(tmp_path / "run").read_record()
     assert get_task_of_run(record).env_kwargs == record.env_kwargs == kwargs
-    assert get_task_of_run(record, record.task).env_kwargs == kwargs
+    assert get_task_of_run(record, record.task).env_kwargs == {}  # a named environment starts afresh
     assert get_task_of_run(record, "Pendulum-v1").env_kwargs == {}
     with pytest.raises(EnvError, match="step raised"):
         Player(tmp_path / "run", RolloutConfig()).play(0)

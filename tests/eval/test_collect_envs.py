@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from nsde_policy.cli.main import main
-from nsde_policy.data import load_demonstrations
+from nsde_policy.data import DemoWriter, Episode, load_demonstrations
 from nsde_policy.data.collection import Collection, EpisodeInfo, Provenance
 from nsde_policy.data.zarr_store.check import check_store
 from nsde_policy.errors import EpisodeError
@@ -222,6 +222,18 @@ def test_errors_of_experts_exit_with_code_2(
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1
+    assert not (tmp_path / "demos.zarr").exists()
+
+
+def test_replay_uses_the_environment_that_the_store_records(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["data", "replay", str(store)]) == 2
+    assert "environment Pendulum-v1 does not start in the recorded state" in capsys.readouterr().err
+    with DemoWriter(tmp_path / "own.zarr") as writer:
+        writer.append(Episode(np.zeros((9, 5), np.float32), np.zeros((9, 2), np.float32)))
+    assert main(["data", "replay", str(tmp_path / "own.zarr")]) == 2
+    assert "give its task with --task" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

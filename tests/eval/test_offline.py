@@ -33,6 +33,7 @@ from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import DemoRecord, RunRecord
 from nsde_policy.training.dataset import build_states, get_first_action
 from nsde_policy.training.run import train_run
+from tests.helpers.demo_stores import write_store
 from tests.helpers.rng import make_rng
 from tests.helpers.toy_problems import UNIT_LINE, make_robot_demos
 
@@ -384,6 +385,8 @@ def test_command_prints_tables_and_writes_json_and_figure(
         (["--stride", "2"], "need --demos STORE: add it or leave out --stride"),
         (["--demos", "STORE", "--horizon", "0"], "need --horizon >= 1"),
         (["--demos", "missing.zarr"], "missing.zarr"),
+        (["--accept-omitted-chunks"], "need --demos STORE"),
+        (["--demos", "OTHER"], "data/ctrl, meta/episode_ends; the run was trained on the observations state"),
         (["--demos", "WIDE"], "observations of 5 and actions of 3 numbers, the run was trained on 4 and 3"),
     ],
 )
@@ -393,9 +396,25 @@ def test_command_explains_flags_and_stores_that_do_not_fit(
     run, store = robot
     with DemoWriter(tmp_path / "wide.zarr") as writer:
         writer.append(make_robot_demos(1, obs_dim=5)[0])
-    places = {"STORE": str(store), "WIDE": str(tmp_path / "wide.zarr")}
-    assert main(["eval", str(run), *(places.get(flag, flag) for flag in flags)]) == 2
-    assert words in capsys.readouterr().err
+    names = ("data/state", "data/action", "data/keypoint", "data/img")
+    write_store(tmp_path / "other.zarr", {**dict.fromkeys(names), "data/ctrl": np.ones((40, 2))})
+    places = {"STORE": store, "WIDE": tmp_path / "wide.zarr", "OTHER": tmp_path / "other.zarr"}
+    assert main(["eval", str(run), *(str(places.get(flag, flag)) for flag in flags)]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert "--obs-keys" not in said
+
+
+def test_omitted_chunks_of_a_scored_store_are_accepted_on_request(
+    robot: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    arrays = {"data/state": np.eye(40, 4), "data/action": np.zeros((40, 3))}
+    store = write_store(tmp_path / "still.zarr", arrays, every_chunk=False)
+    for command in ("eval", "compare", "report"):
+        args = [command, str(robot[0]), "--demos", str(store), "--out", str(tmp_path / command)]
+        assert main(args) == 2
+        assert "give --accept-omitted-chunks" in capsys.readouterr().err
+    assert main(["eval", str(robot[0]), "--demos", str(store), "--accept-omitted-chunks"]) == 0
 
 
 def test_store_of_another_rate_is_refused_and_other_units_are_reported(

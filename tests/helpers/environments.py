@@ -66,6 +66,13 @@ class MatrixEnv(gym.Env[np.ndarray, np.ndarray]):
         return np.full((30, 60, 3), 100, np.uint8)
 
 
+class FloatPictureEnv(MatrixEnv):
+    """Pictures with brightness from 0 to 1."""
+
+    def render(self) -> Any:
+        return np.zeros((30, 60, 3))
+
+
 class BrokenEnv(gym.Env[Any, Any]):
     """Works for a few steps unless `fault` names what goes wrong."""
 
@@ -97,6 +104,9 @@ class BrokenEnv(gym.Env[Any, Any]):
             return np.zeros(4), 0.0, False, False, {}
         faults: dict[str, Any] = {
             "four_values": (np.zeros(4), 0.0, False, {}),
+            "no_step_info": (np.zeros(4), 0.0, True, False, None),
+            "text_success": (np.zeros(4), 0.0, True, False, {"success": "yes"}),
+            "two_successes": (np.zeros(4), 0.0, True, False, {"success": np.array([True, False])}),
             "nan_observation": (np.array([0.0, np.nan, 0.0, 0.0]), 0.0, False, False, {}),
             "wrong_shape": (np.zeros((4, 1)), 0.0, False, False, {}),
             "text_observation": ("left", 0.0, False, False, {}),
