@@ -87,7 +87,8 @@ def _draw(score: OfflineScore) -> "Figure":
         bars = {title: score.coverage(name, part) for name, title in COVERAGES.items()}
         draw_coverage(bottom, bars)
         missing = [name for name in COVERAGES if bars[COVERAGES[name]] is None]
-        _explain_missing(bottom, [f"{COVERAGES[name]}: {NO_COVERAGE[name]}" for name in missing])
+        if missing:
+            _explain_missing(bottom, [f"{COVERAGES[name]}: {NO_COVERAGE[name]}" for name in missing])
     axes[0, 0].set_ylabel("action error, standard deviations")
     axes[0, 0].set_ylim(bottom=0)
     axes[0, 0].legend(frameon=False, fontsize=7)
@@ -98,11 +99,12 @@ def _draw(score: OfflineScore) -> "Figure":
 
 
 def _explain_missing(axis: Any, reasons: list[str]) -> None:
-    """Write into a panel why bars are missing."""
-    axis.text(
-        0.02, 0.02, "\n".join(reasons), transform=axis.transAxes, fontsize=7, color="#555555",
-        bbox={"facecolor": "white", "alpha": 0.8, "lw": 0, "pad": 1.5},
-    )  # fmt: skip
+    """Write below a panel, or into an empty one, why bars are missing."""
+    text = "\n".join(reasons)
+    if axis.patches:
+        axis.set_xlabel(f"{axis.get_xlabel()}\n{text}")
+    else:
+        axis.text(0.5, 0.25, text, transform=axis.transAxes, ha="center", va="center", color="#555555")
 
 
 def draw_error(axis: Any, error: EpisodeSums, title: str, colour: str, *, line: str = "-") -> None:
@@ -112,6 +114,7 @@ def draw_error(axis: Any, error: EpisodeSums, title: str, colour: str, *, line: 
     if len(value) == 1:
         reach = np.nan_to_num(np.stack([value - low, high - value]).clip(0))
         axis.errorbar(horizon, value, reach, fmt="o", ms=4, lw=1.3, capsize=3, color=colour, label=title)
+        axis.set_xticks([1])
         return
     axis.plot(horizon, value, line, lw=1.3, color=colour, label=title)
     axis.fill_between(horizon, low, high, color=colour, alpha=0.18, lw=0)

@@ -42,7 +42,7 @@ function chart(place, lines, { y = null, limit = null, unit = "", height = 150 }
   const yTicks = ticks(y0, y1, 4);
   const yLabels = labels(yTicks);
   const longest = Math.max(0, ...yLabels.map((label) => label.length));
-  const [left, right, top, bottom] = [Math.max(40, 6.6 * longest + 10), 12, 8, 22];
+  const [left, right, top, bottom] = [Math.max(40, 7.5 * longest + 9), 12, 8, 22];
   const atX = (value) => left + ((value - x0) / (x1 - x0 || 1)) * (width - left - right);
   const atY = (value) => height - bottom - ((value - y0) / (y1 - y0 || 1)) * (height - top - bottom);
   const drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, height });

@@ -170,7 +170,8 @@ def _plot_curve(axis: Any, records: list[dict[str, Any]], name: str, line: str, 
     """Draw a figure of the metrics over the steps, if it was recorded."""
     points = [(record["step"], record[name]) for record in records if name in record]
     if points:
-        axis.plot(*zip(*points, strict=True), line, **style)
+        dot = {"marker": "o"} if len(points) == 1 else {}  # a line of one point is invisible
+        axis.plot(*zip(*points, strict=True), line, **style, **dot)
 
 
 def _group_scores(records: list[dict[str, Any]]) -> list[list[str]]:

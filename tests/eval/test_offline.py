@@ -20,6 +20,7 @@ from nsde_policy.errors import ComparisonError, ConfigError
 from nsde_policy.eval.offline.comparison import OfflineComparison, OfflineRun, compare_offline
 from nsde_policy.eval.offline.figures import _draw
 from nsde_policy.eval.offline.frames import ScoredEpisodes, find_parts
+from nsde_policy.eval.offline.page import format_offline_page
 from nsde_policy.eval.offline.result import OfflineScore, choose_horizons, format_estimate
 from nsde_policy.eval.offline.score import OfflineConfig, choose_horizon, score_episodes_offline, score_run
 from nsde_policy.eval.offline.sums import EpisodeSums, estimate_difference
@@ -33,6 +34,7 @@ from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import DemoRecord, RunRecord
 from nsde_policy.training.dataset import build_states, get_first_action
 from nsde_policy.training.run import train_run
+from tests.helpers.browser import chromium
 from tests.helpers.demo_stores import write_store
 from tests.helpers.rng import make_rng
 from tests.helpers.toy_problems import UNIT_LINE, make_robot_demos
@@ -548,3 +550,14 @@ def test_compare_and_report_work_for_runs_without_an_environment(
     assert main(["compare", *runs, "--demos", store, "--out", str(out), "--reference", "nothing"]) == 2
     assert main(["compare", *runs, "--out", str(out)]) == 2
     assert "--demos STORE" in capsys.readouterr().err
+
+
+@pytest.mark.browser
+def test_no_column_of_the_page_is_cut_off_on_a_small_screen(comparison: OfflineComparison, tmp_path: Path):
+    (tmp_path / "page.html").write_text(format_offline_page(comparison), encoding="utf-8")
+    with chromium() as browser:
+        page = browser.new_page(viewport={"width": 1100, "height": 900})
+        page.goto((tmp_path / "page.html").as_uri())
+        hidden = "[...document.querySelectorAll('.wide')].map((e) => e.scrollWidth - e.clientWidth)"
+        assert page.evaluate(hidden)[:2] == [0, 0], "scores or differences"
+        page.screenshot(path=tmp_path / "page.png", full_page=True)
