@@ -34,14 +34,14 @@ EpisodesFlag = Annotated[int, arg(help="Number of episodes per run, on consecuti
 SeedStartFlag = Annotated[int, arg(help="First seed; scores are published for 100000+, tuning uses 200000+.")]
 EnvFlag = Annotated[
     str | None,
-    arg(help="Environment: a Gymnasium id (Pendulum-v1) or module:Class; default: as in training."),
+    arg(
+        help="Environment: a Gymnasium id (Pendulum-v1) or module:Class; default: as in training, with the "
+        "keyword arguments that the run records. With --env, only those of --env-kwargs count."
+    ),
 ]
 EnvKwargsFlag = Annotated[
     str | None,
-    arg(
-        help="""Keyword arguments of the environment, a JSON object: '{"g": 9.8}'. They change those that the
-        run records; with --env, those of the run are left out."""
-    ),
+    arg(help="""Keyword arguments of the environment, a JSON object: '{"g": 9.8}'."""),
 ]
 ChunkFlag = Annotated[
     int | None, arg(help="Actions executed before planning again; default: as in training.")
