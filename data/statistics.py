@@ -192,8 +192,9 @@ def _find_forks(futures: np.ndarray, variance: float) -> np.ndarray:
     for size in range(GROUP_SIZE, k - GROUP_SIZE + 1):
         means = position[:, :size].mean(axis=1), position[:, size:].mean(axis=1)
         explained = np.maximum(explained, size * means[0] ** 2 + (k - size) * means[1] ** 2)
-    split: np.ndarray = explained > GROUP_SHARE * widths[:, -1]
-    return split & (widths[:, -1] > LEAST_SPREAD * k * variance)
+    forked: np.ndarray = explained > GROUP_SHARE * widths[:, -1]
+    forked &= widths[:, -1] > LEAST_SPREAD * k * variance
+    return forked
 
 
 def choose_chunk(statistics: DemoStatistics) -> int:
