@@ -39,8 +39,7 @@ def start(*args: str, **env: str) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_command_serves_the_plans_of_the_local_policy_until_a_signal(tmp_path: Path, number: int):
+def test_command_serves_the_plans_of_the_local_policy_until_an_interrupt(tmp_path: Path):
     token = tmp_path / "token"
     token.write_text(TOKEN + "\n")
     process = start("--port", "0", "--json", "--token-file", str(token))
@@ -69,7 +68,7 @@ def test_command_serves_the_plans_of_the_local_policy_until_a_signal(tmp_path: P
                 assert there.std is not None
                 assert there.std.tobytes() == here.std.tobytes()
     finally:
-        process.send_signal(number)
+        process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=30)
     assert process.returncode == 0
     events = [json.loads(line) for line in said.splitlines()]
@@ -97,7 +96,7 @@ sys.exit(main(["serve", "--port", "0", "--json", *sys.argv[1:]]))
     ("seed", "patience", "rc", "last"),
     [(0, "60", 0, ["stopped"]), (1000, "2", 1, ["hangs", "stopped"])],
 )
-def test_exit_waits_for_a_late_plan_up_to_the_patience(seed: int, patience: str, rc: int, last: list[str]):
+def test_sigterm_waits_for_a_late_plan_up_to_the_patience(seed: int, patience: str, rc: int, last: list[str]):
     process = subprocess.Popen(
         [sys.executable, "-c", SLOW, "--patience-s", patience],
         cwd=ROOT,

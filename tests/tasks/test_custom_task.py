@@ -29,7 +29,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_eval_command_scores_a_custom_task(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     out = tmp_path / "scores.json"
-    assert main(["eval", str(run), "--episodes", "4", "--workers", "2", "--json", str(out)]) == 0
+    assert main(["eval", str(run), "--episodes", "4", "--workers", "1", "--json", str(out)]) == 0
     found = json.loads(out.read_text())
     assert found["env"] == "Reach-v0"
     assert "reset_rule" not in found
