@@ -17,7 +17,7 @@ import pytest
 import zarr
 
 import nsde_policy.data.zarr_store.writer as writer_module
-from nsde_policy.data import DemoWriter, Episode, load_demonstrations, open_images
+from nsde_policy.data import DemoWriter, load_demonstrations, open_images
 from nsde_policy.data.zarr_store.check import check_store
 from nsde_policy.errors import (
     DamagedStoreError,
@@ -28,17 +28,7 @@ from nsde_policy.errors import (
 )
 from nsde_policy.files import PARTIAL
 from tests.helpers.demo_stores import flip_bit, write_store
-
-
-def make_episode(number: int, steps: int = 7) -> Episode:
-    """Make an episode with its number and the step in every frame."""
-    step = np.arange(steps)
-    obs = np.stack([np.full(steps, number), step, step * 0.1], axis=1)
-    return Episode(obs=obs, act=-obs[:, :2])
-
-
-def make_images(number: int, steps: int = 7) -> dict[str, Any]:
-    return {"img": np.full((steps, 200, 200, 3), number, np.uint8)}
+from tests.helpers.numbered_episodes import make_episode, make_images
 
 
 def read_numbers(path: Path) -> list[int]:
@@ -128,14 +118,14 @@ def test_crash_while_dropping_an_episode_keeps_or_drops_all_of_it(
     for writes in itertools.count():
         path = tmp_path / f"{writes}.zarr"
         with DemoWriter(path) as writer:
-            for number in range(4):
+            for number in range(3):
                 writer.append(make_episode(number), info={"seed": number})
         finished = False
         with monkeypatch.context() as patch, contextlib.suppress(Crash), DemoWriter(path) as writer:
             crash_after(patch, writes, half_written=True)
             writer.drop_last()
             finished = True
-        assert read_numbers(path) in ([0, 1, 2], [0, 1, 2, 3][: 4 - finished])
+        assert read_numbers(path) in ([0, 1], [0, 1, 2][: 3 - finished])
         assert check_store(path) == []
         with DemoWriter(path) as writer:
             assert writer.read_info()["seed"].tolist() == read_numbers(path)
@@ -228,7 +218,7 @@ def test_crash_between_any_two_writes_loses_only_the_current_episode(
             crash_after(patch, writes, half_written)
             try:
                 with DemoWriter(path) as writer:
-                    for number in range(3):
+                    for number in range(2):
                         writer.append(make_episode(number))
                         committed += 1
                     finished = True
@@ -253,7 +243,7 @@ RECORDER = """
 import sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from tests.data.test_writer import make_episode, make_images
+from tests.helpers.numbered_episodes import make_episode, make_images
 from nsde_policy.data import DemoWriter
 
 with DemoWriter(sys.argv[1]) as writer:
@@ -292,10 +282,11 @@ def test_sigkill_at_random_times_loses_only_the_current_episode(tmp_path: Path) 
     assert check_store(path) == []
 
 
-def test_flipped_bits_in_a_recording_are_detected(tmp_path: Path) -> None:
+def test_flipped_bits_in_a_recording_are_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nsde_policy.data.zarr_store.growing_array.CHUNK_BYTES", 60)
     path = tmp_path / "demos.zarr"
     with DemoWriter(path) as writer:
-        writer.append(make_episode(0))
+        writer.append(make_episode(0, steps=2))
     for name in ("data/state/0.0", "data/action/0.0", "meta/episode_ends/0"):
         whole = (path / name).read_bytes()
         detected = 0

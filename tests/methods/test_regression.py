@@ -16,7 +16,7 @@ from tests.helpers.rng import make_draws, make_rng
 from tests.helpers.toy_problems import LINE, make_ramps, make_states, make_two_modes
 
 NETWORK = NetworkConfig(width=32, depth=2, dropout=0.0)
-FIT = TrainConfig(steps=600, batch_size=256, learning_rate=3e-3, ema=0.98)
+FIT = TrainConfig(steps=250, batch_size=128, learning_rate=1e-2, ema=0.98)
 
 
 def build(**changes: Any) -> Regression:

@@ -51,7 +51,7 @@ def test_fit_lowers_every_part_of_the_loss():
 def test_fitted_denoiser_returns_paths_to_the_data(schedule: Any):
     network = NetworkConfig(kind="separate", width=32, depth=2, dropout=0.0)
     model = build(schedule=schedule, network=network)
-    fit(model, make_line(), dataclasses.replace(SHORT, steps=500, learning_rate=5e-3), seed=0)
+    fit(model, make_line(), dataclasses.replace(SHORT, steps=300, batch_size=128, learning_rate=5e-3), seed=0)
     start = torch.tensor([[2.0, 0.15], [4.0, -0.15], [6.0, 0.15]])
     flow_only = SamplingConfig(denoiser="off", diffusion=0.0)
     with_denoiser = SamplingConfig(denoiser="constant", alpha=1.0, diffusion=0.0)

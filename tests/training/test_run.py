@@ -30,7 +30,7 @@ from tests.helpers.toy_problems import make_robot_demos
 TINY = RunConfig(
     demos=DemoConfig(first_action_from=(), final_action_weight=3.0),
     model=NeuralSDEConfig(network=NetworkConfig(width=16, depth=2)),
-    train=TrainConfig(steps=300, batch_size=32, log_every=7),
+    train=TrainConfig(steps=150, batch_size=32, log_every=7),
 )
 
 
@@ -52,7 +52,7 @@ def test_run_records_its_settings_and_loads(finished_run: RunDirectory):
     assert record.demos.fingerprint == make_robot_demos().fingerprint
     assert {"torch", "numpy", "nsde_policy"} <= set(record.versions)
     records = list(finished_run.read_metrics())
-    assert [r["step"] for r in records] == [*range(7, 300, 7), 300]
+    assert [r["step"] for r in records] == [*range(7, 150, 7), 150]
     assert {"flow", "diffusion", "denoiser", "seconds"} <= set(records[0])
     policy = Policy.from_pretrained(finished_run.path)
     assert policy.select_action(np.zeros(4)).shape == (3,)
@@ -85,7 +85,7 @@ def test_killed_run_resumes_with_identical_weights(finished_run: RunDirectory, t
     assert fingerprint(resumed.read_weights()) == fingerprint(finished_run.read_weights())
     steps = [record["step"] for record in resumed.read_metrics()]
     assert steps == sorted(set(steps))
-    assert steps[-1] == 300
+    assert steps[-1] == 150
 
 
 def test_stopped_run_resumes_with_identical_weights(finished_run: RunDirectory, tmp_path: Path):
@@ -99,7 +99,7 @@ def test_stopped_run_resumes_with_identical_weights(finished_run: RunDirectory, 
 
         return monitor
 
-    for step in (7, 100, 290):
+    for step in (7, 50, 140):
         with pytest.raises(StopError):
             train(tmp_path / "run", resume=True, save_every_s=1e9, monitor=stop_at(step))
     assert fingerprint(train(tmp_path / "run", resume=True).read_weights()) == fingerprint(
@@ -143,7 +143,7 @@ def test_sequential_training_resumes_in_the_middle_of_a_stage(tmp_path: Path):
     whole = train(tmp_path / "whole", config)
 
     def stop(progress: Any) -> None:
-        if progress.step > 150:
+        if progress.step > 75:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
