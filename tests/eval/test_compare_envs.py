@@ -1,8 +1,9 @@
 """Tests for `compare` and `report` in environments without a task of their own, for runs of task none."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -20,6 +21,9 @@ from nsde_policy.training.run import train_run
 from tests.eval.test_report import Page
 from tests.helpers.browser import DESKTOP, PHONE, chromium, open_page, wait_until
 from tests.helpers.comparisons import make_comparison, make_entry
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 HERE = "tests.helpers.environments"
 PLAY = ["--workers", "1", "--device", "cpu", "--latency-rounds", "0"]
@@ -97,21 +101,24 @@ def test_page_without_a_scene_has_scores_videos_and_curves(report: Path):
     assert links <= {f"#{name}" for name in names}
 
 
-@pytest.mark.browser
-def test_page_without_a_scene_works_in_a_browser(report: Path):
-    with chromium() as browser:
-        for viewport in (DESKTOP, PHONE):
-            context = browser.new_context(viewport=viewport, reduced_motion="reduce")
-            opened = open_page(context)
-            opened.page.goto(report.as_uri())
-            wait_until(opened.page, "document.querySelectorAll('#training path.line').length > 0")
-            assert opened.errors == []
-            assert opened.page.evaluate("document.documentElement.scrollWidth") == viewport["width"]
-            context.close()
+@pytest.fixture(scope="module")
+def browser() -> "Iterator[Browser]":
+    with chromium() as found:
+        yield found
 
 
-@pytest.mark.browser
-def test_page_with_a_scene_works_without_successes(tmp_path: Path):
+def test_page_without_a_scene_works_in_a_browser(browser: "Browser", report: Path):
+    for viewport in (DESKTOP, PHONE):
+        context = browser.new_context(viewport=viewport, reduced_motion="reduce")
+        opened = open_page(context)
+        opened.page.goto(report.as_uri())
+        wait_until(opened.page, "document.querySelectorAll('#training path.line').length > 0")
+        assert opened.errors == []
+        assert opened.page.evaluate("document.documentElement.scrollWidth") == viewport["width"]
+        context.close()
+
+
+def test_page_with_a_scene_works_without_successes(browser: "Browser", tmp_path: Path):
     entries = [make_entry(), make_entry("knn")]
     unknown = (
         msgspec.structs.replace(each, episodes=msgspec.structs.replace(each.episodes, success=None))
@@ -119,14 +126,14 @@ def test_page_with_a_scene_works_without_successes(tmp_path: Path):
     )
     found = make_comparison(*unknown)
     (tmp_path / "report.html").write_text(format_page(found, [ReportRun(each) for each in found.entries]))
-    with chromium() as browser:
-        opened = open_page(browser.new_context(viewport=DESKTOP))
-        opened.page.goto((tmp_path / "report.html").as_uri())
-        wait_until(opened.page, "state.episodes.length === 2")
-        assert opened.page.locator("#explorer .filters button").all_inner_texts() == ["all starts 60"]
-        assert opened.page.locator(".scenes figcaption b").first.inner_text().startswith("reward ")
-        assert opened.page.locator(".outcomes:visible").count() == 0
-        assert opened.errors == []
+    opened = open_page(browser.new_context(viewport=DESKTOP))
+    opened.page.goto((tmp_path / "report.html").as_uri())
+    wait_until(opened.page, "state.episodes.length === 2")
+    assert opened.page.locator("#explorer .filters button").all_inner_texts() == ["all starts 60"]
+    assert opened.page.locator(".scenes figcaption b").first.inner_text().startswith("reward ")
+    assert opened.page.locator(".outcomes:visible").count() == 0
+    assert opened.errors == []
+    opened.page.context.close()
 
 
 def test_environment_without_pictures_gives_no_videos(tmp_path: Path):

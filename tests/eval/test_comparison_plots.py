@@ -23,7 +23,10 @@ def list_names(folder: Path) -> set[str]:
 
 @pytest.mark.slow
 def test_all_figures_are_written(tmp_path: Path):
-    written = draw_comparison(make_full_comparison(), tmp_path)
+    full = make_full_comparison()
+    shown = ("neural_sde", "diffusion, DDPM-100", "diffusion, DDIM-10", "regression", "knn")
+    entries = tuple(each for each in full.entries if each.name in shown)
+    written = draw_comparison(msgspec.structs.replace(full, entries=entries), tmp_path)
     assert {path.name for path in written} == list_names(tmp_path)
     assert list_names(tmp_path) == {f"{name}.{kind}" for name in FIGURES for kind in ("png", "svg")}
     text = (tmp_path / "scores.svg").read_text()

@@ -187,7 +187,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [folder / "ours", folder / "theirs"]
 
 
-PLAY = ["--episodes", "2", "--workers", "1", "--latency-rounds", "0", "--videos", "0"]
+STEPS = 60
+SHORT = ["--episodes", "2", "--workers", "1", "--env-kwargs", f'{{"max_episode_steps": {STEPS}}}']
+PLAY = [*SHORT, "--latency-rounds", "0", "--videos", "0"]
+LENGTHS = [STEPS + 1, STEPS + 1]
 
 
 def report(*args: str | Path) -> int:
@@ -199,16 +202,16 @@ def test_page_holds_episodes_curves_and_settings(runs: list[Path], tmp_path: Pat
     assert report(*runs, "--out", out, "--cache", kept) == 0
     text = out.read_text()
     data = Page(text).data()
-    assert [run["lengths"] for run in data["runs"]] == [[301, 301], [301, 301]]
+    assert [run["lengths"] for run in data["runs"]] == [LENGTHS, LENGTHS]
     assert all(set(run["curves"]) for run in data["runs"])
     for words in ("demos.final_action_weight", "&quot;width&quot;: 16", "pymunk", str(runs[0]), "regression"):
         assert words in text
     from nsde_policy.eval.rollout import Player, RolloutConfig
 
-    played = Player(runs[0], RolloutConfig()).play(100_001)
+    played = Player(runs[0], RolloutConfig(env_kwargs={"max_episode_steps": STEPS})).play(100_001)
     (file,) = kept.glob("neural_sde*.npz")
     replayed = Replays.from_traces([played.trace], SCENE)
-    np.testing.assert_array_equal(Replays.from_bytes(file.read_bytes()).frames[301:], replayed.frames)
+    np.testing.assert_array_equal(Replays.from_bytes(file.read_bytes()).frames[STEPS + 1 :], replayed.frames)
 
 
 def test_cached_episodes_are_not_played_again(
@@ -229,12 +232,12 @@ def test_cached_episodes_are_not_played_again(
 
 def test_earlier_comparison_adds_its_entries(runs: list[Path], tmp_path: Path):
     file = tmp_path / "comparison.json"
-    play = ["--episodes", "2", "--workers", "1", "--device", "cpu", "--latency-rounds", "3"]
+    play = [*SHORT, "--device", "cpu", "--latency-rounds", "3"]
     assert main(["compare", *map(str, runs), *play, "--out", str(tmp_path), "--json", str(file)]) == 0
     out = tmp_path / "report.html"
     assert report(runs[0], "--from-json", file, "--out", out, "--cache", tmp_path / "kept") == 0
     shown = {run["label"]: run for run in Page(out.read_text()).data()["runs"]}
-    assert shown["Neural SDE, ours"]["lengths"] == [301, 301]
+    assert shown["Neural SDE, ours"]["lengths"] == LENGTHS
     assert shown["Regression, theirs"]["lengths"] is None
     assert [e.name for e in read_comparison(file).entries] == ["neural_sde, ours", "regression, theirs"]
     alone = tmp_path / "alone.html"
