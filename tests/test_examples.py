@@ -46,7 +46,7 @@ def test_recorded_demonstrations_load_and_a_second_recording_appends(tmp_path: P
 
 
 def test_the_onnx_loop_runs_without_torch(tmp_path: Path):
-    export_policy(Policy.from_pretrained(), tmp_path / "policy.onnx", cases=16)
+    export_policy(Policy.from_pretrained(), tmp_path / "policy.onnx", steps=4, cases=4)
     code = (
         "import runpy, sys\n"
         "sys.modules['torch'] = sys.modules['pygame'] = sys.modules['zarr'] = None\n"

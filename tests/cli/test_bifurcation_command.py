@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from nsde_policy.cli.main import main
-from nsde_policy.eval.bifurcation import methods
+from nsde_policy.eval.bifurcation import figures, methods
 from nsde_policy.eval.bifurcation.experiment import ExperimentSettings, run_experiment
 from nsde_policy.eval.bifurcation.methods import ABLATION, METHOD_NAMES
 from nsde_policy.eval.bifurcation.results import ExperimentResults
@@ -65,6 +65,7 @@ def test_results_do_not_depend_on_the_number_of_workers(monkeypatch):
 
 
 def test_results_of_a_seed_do_not_depend_on_other_seeds(first, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(figures, "draw_experiment", lambda *_: [])
     monkeypatch.setattr(methods, "SOLVER_STEP", 0.1)
     monkeypatch.setattr(methods, "CALLS", {DDIM: 3, RectifiedFlow: 2})
     args = ["--seeds", "1", "--workers", "1", "--out", str(tmp_path), "--json"]

@@ -11,6 +11,7 @@ import pytest
 from nsde_policy.cli.main import main
 from nsde_policy.config import TrainConfig
 from nsde_policy.errors import ComparisonError
+from nsde_policy.eval.compare import plots
 from nsde_policy.eval.compare import run as comparing
 from nsde_policy.eval.compare.entries import Entry, Latency
 from nsde_policy.eval.compare.result import Comparison, read_comparison
@@ -56,6 +57,12 @@ def out(runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.fixture
+def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw nothing, which takes longer than the rest of a comparison."""
+    monkeypatch.setattr(plots, "draw_comparison", lambda *_, **__: None)
+
+
 def without_latency(entry: Entry) -> Entry:
     return msgspec.structs.replace(entry, latency_ms=None)
 
@@ -87,6 +94,7 @@ def test_runs_are_compared_on_the_same_starts(runs: list[Path], out: Path):
     assert {p.name for p in out.iterdir()} >= {"scores.png", "scores.svg", "score_vs_latency.png"}
 
 
+@pytest.mark.usefixtures("no_plots")
 def test_the_same_command_resumes_without_new_episodes(
     runs: list[Path], out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
@@ -99,6 +107,7 @@ def test_the_same_command_resumes_without_new_episodes(
         assert without_latency(one) == without_latency(other)
 
 
+@pytest.mark.usefixtures("no_plots")
 def test_other_settings_or_weights_are_evaluated_again(runs: list[Path], out: Path, tmp_path: Path):
     kept = len(list((out / "entries").iterdir()))
     assert kept == 3
@@ -112,6 +121,7 @@ def test_other_settings_or_weights_are_evaluated_again(runs: list[Path], out: Pa
     assert len(list((out / "entries").iterdir())) == kept + 2
 
 
+@pytest.mark.usefixtures("no_plots")
 def test_a_damaged_cache_file_is_evaluated_again(runs: list[Path], tmp_path: Path):
     args = ["--out", str(tmp_path), "--latency-rounds", "0"]
     assert compare(runs[2:], *args) == 0
@@ -140,6 +150,7 @@ def test_earlier_comparisons_are_merged_without_new_episodes(
     assert msgspec.json.decode(capsys.readouterr().out, type=Comparison) == both
 
 
+@pytest.mark.usefixtures("no_plots")
 def test_latencies_are_read_from_a_benchmark_file(tmp_path: Path):
     bare = make_comparison(
         make_entry(latency_ms=None),

@@ -51,21 +51,20 @@ def test_failed_export_writes_no_file_and_keeps_an_earlier_one(format, tmp_path)
     with pytest.raises((ExportError, GraphError)):
         export_policy(policy, out, format=format, cases=3)
     assert out.read_bytes() == b"an earlier export"
-    with pytest.raises((ExportError, GraphError)):
-        export_policy(policy, tmp_path / "new" / out.name, format=format, cases=3)
-    assert not any((tmp_path / "new").iterdir())
+    assert [*tmp_path.iterdir()] == [out]
+    if format == "pt2":  # traced faster
+        with pytest.raises((ExportError, GraphError)):
+            export_policy(policy, tmp_path / "new" / out.name, format=format, cases=3)
+        assert not any((tmp_path / "new").iterdir())
 
 
-def test_export_removes_the_first_action_graph_of_an_earlier_policy(tmp_path):
-    out = tmp_path / "policy.onnx"
-    (tmp_path / "policy.first.onnx").write_bytes(b"of another policy")
-    assert len(export_policy(build_policy(RegressionConfig(network=SMALL)), out, cases=3)) == 1
-    assert not (tmp_path / "policy.first.onnx").exists()
-
-
-def test_opset_selects_the_operator_version(tmp_path):
+def test_export_selects_the_operator_version_and_removes_the_first_action_graph_of_an_earlier_policy(
+    tmp_path,
+):
     policy = build_policy(RegressionConfig(network=SMALL))
-    export_policy(policy, tmp_path / "policy.onnx", opset=18, cases=3)
+    (tmp_path / "policy.first.onnx").write_bytes(b"of another policy")
+    assert len(export_policy(policy, tmp_path / "policy.onnx", opset=18, cases=3)) == 1
+    assert not (tmp_path / "policy.first.onnx").exists()
     model = onnx.load(tmp_path / "policy.onnx")
     onnx.checker.check_model(model, full_check=True)
     assert {entry.version for entry in model.opset_import if entry.domain == ""} == {18}

@@ -23,7 +23,16 @@ from tests.helpers.policy_servers import serve_in_thread
 from tests.helpers.robot_arm import JOINTS, PEAK_SPEED, make_arm_demos, write_arm_store
 
 RATE = 20.0
-NEURAL_SDE = ["--train.steps", "20", "--model.network.width", "16", "--model.sampling.diffusion", "0"]
+NEURAL_SDE = [
+    "--train.steps",
+    "20",
+    "--model.network.width",
+    "16",
+    "--model.sampling.diffusion",
+    "0",
+    "--chunk",
+    "3",
+]
 """Few steps: the plans are not good, but they are finite; without noise they are the same everywhere."""
 NEIGHBOURS = ["--policy", "knn"]
 """Nothing to fit, for tests of what is measured on the demonstrations."""
