@@ -7,14 +7,12 @@ import shlex
 import shutil
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from nsde_policy.cli.main import main
 from nsde_policy.data import DemoWriter, Episode
 from tests.helpers.doc_pages import code_blocks
 
@@ -39,10 +37,7 @@ def run_line(line: str, *, path: list[Path], cwd: Path) -> subprocess.CompletedP
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the package, in which its commands were run; it is installed in `site`.
-
-    The commands of nsde-policy and the snippet that acts run in one process, to import torch once.
-    """
+    """The folder of the package, in which its commands were run; it is installed in `site`."""
     folder = tmp_path_factory.mktemp("my-robot")
     (folder / "my_robot").mkdir()
     (folder / "my_robot/__init__.py").touch()
@@ -52,21 +47,10 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = subprocess.run([sys.executable, *install.split()], cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     (commands,) = (block for block in code_blocks(PAGE, "bash") if "pip install -e ." in block)
-    _, record, *lines = commands.splitlines()
-    (snippet,) = (block for block in code_blocks(PAGE, "python") if "select_action" in block)
-    calls = [args for _, *args in (shlex.split(line, comments=True) for line in lines)]
-    code = (
-        "from contextlib import redirect_stdout\nfrom nsde_policy.cli.main import main\n"
-        "if __name__ == '__main__':\n"
-        f"    for args in {calls}:\n"
-        "        with open(f'{args[0]}.txt', 'w') as file, redirect_stdout(file):\n"
-        "            assert main(args) == 0, args\n"
-        f"{textwrap.indent(snippet, '    ')}    print(*action, file=open('action.txt', 'w'))\n"
-    )
-    (folder / "commands.py").write_text(code)
-    for line in (record, "python commands.py"):
+    for line in commands.splitlines()[1:]:
         done = run_line(line, path=[ROOT, folder / "site"], cwd=folder)
         assert done.returncode == 0, done.stdout + done.stderr
+        (folder / f"{shlex.split(line)[1]}.txt").write_text(done.stdout)
     return folder
 
 
@@ -87,76 +71,65 @@ def test_eval_plays_and_scores_the_task_of_another_package(package: Path):
 
 
 def test_export_writes_a_graph_of_a_method_of_another_package(package: Path):
+    (snippet,) = (block for block in code_blocks(PAGE, "python") if "select_action" in block)
     code = (
         "import sys; from nsde_policy.deploy.runtime import RuntimePolicy\n"
         "graph = RuntimePolicy.load('runs/reach/policy.onnx'); graph.reset(seed=0)\n"
         "print(*graph.select_action([0.2, 0.3, 0.7, 0.6]))\n"
         "assert 'torch' not in sys.modules and 'my_robot' not in sys.modules\n"
+        f"{snippet}print(*action)"
     )
     done = run_line(f"python -c {shlex.quote(code)}", path=[ROOT, package / "site"], cwd=package)
     assert done.returncode == 0, done.stderr
-    graph, policy = (
-        np.array(text.split(), float) for text in (done.stdout, (package / "action.txt").read_text())
-    )
+    graph, policy = (np.array(line.split(), float) for line in done.stdout.splitlines())
     assert np.allclose(policy, (0.25, 0.35), atol=0.2)
     assert np.allclose(graph, policy, atol=1e-4)
 
 
-def test_a_run_of_a_package_that_is_not_installed_names_the_package(
-    package: Path, capsys: pytest.CaptureFixture[str]
-):
-    assert main(["eval", str(package / "runs/reach")]) == 2
-    said = capsys.readouterr().err
-    assert "pip install 'my-robot==1.0'" in said
-    assert "'linear'" in said
-    assert said.count("\n") == 1
+def test_a_run_of_a_package_that_is_not_installed_names_the_package(package: Path, tmp_path: Path):
+    done = run_line(f"nsde-policy eval {package / 'runs/reach'}", path=[ROOT], cwd=tmp_path)
+    assert done.returncode == 2
+    assert "pip install 'my-robot==1.0'" in done.stderr
+    assert "'linear'" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
-@pytest.fixture(scope="module")
-def evaluations(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Scores of policies trained with a copy of the library that has a new method and a new task, by name.
-
-    Each is one new file; one process trains and evaluates with both, to import torch once.
-    """
-    checkout = tmp_path_factory.mktemp("checkout")
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A copy of the library with its compiled modules, to which a test adds one file."""
     for folder in ("nsde_policy", "envs", "data", "eval"):
-        shutil.copytree(ROOT / folder, checkout / folder)
-    (checkout / "nsde_policy/methods/linear.py").write_text(printed_files()["my_robot/linear.py"])
-    (checkout / "nsde_policy/tasks/reach.py").write_text(printed_files()["my_robot/reach.py"])
-    write_reach_demos(checkout / "demos.zarr")
-    trained = {
-        "linear": ["--policy", "linear", "--demos.episodes", "20", "--train.steps", "20"],
-        "reach": ["--policy", "knn", "--task", "reach", "--demos", "demos.zarr"],
-    }
-    code = "from nsde_policy.cli.main import main\n"
-    for name, args in trained.items():
-        train = ["train", *args, "--device", "cpu", "--out", name]
-        evaluate = ["eval", name, "--episodes", "2", "--workers", "1", "--json", f"{name}.json"]
-        code += f"assert main({train}) == 0\nassert main({evaluate}) == 0\n"
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    return tmp_path
+
+
+def train_and_eval(checkout: Path, *args: str) -> dict[str, Any]:
+    """Train and evaluate with the copied library, in one process to import torch once."""
+    train = ["train", *args, "--device", "cpu", "--out", "run"]
+    evaluate = ["eval", "run", "--episodes", "2", "--workers", "1", "--json", "eval.json"]
+    code = f"from nsde_policy.cli.main import main; assert main({train}) == 0; assert main({evaluate}) == 0"
     done = run_line(f"python -c {shlex.quote(code)}", path=[checkout], cwd=checkout)
     assert done.returncode == 0, done.stderr
-    return {name: json.loads((checkout / f"{name}.json").read_text()) for name in trained}
+    found: dict[str, Any] = json.loads((checkout / "eval.json").read_text())
+    return found
 
 
-def write_reach_demos(store: Path) -> None:
-    """Write demonstrations that approach their goal."""
+def test_a_method_in_this_package_is_one_new_file(checkout: Path):
+    (checkout / "nsde_policy/methods/linear.py").write_text(printed_files()["my_robot/linear.py"])
+    found = train_and_eval(checkout, "--policy", "linear", "--demos.episodes", "20", "--train.steps", "20")
+    assert found["method"] == "linear"
+    assert len(found["episodes"]) == 2
+
+
+def test_a_task_in_this_package_is_one_new_file(checkout: Path):
+    (checkout / "nsde_policy/tasks/reach.py").write_text(printed_files()["my_robot/reach.py"])
     starts = np.random.default_rng(0).uniform(0, 1, (100, 4)).astype("f4")
-    with DemoWriter(store, rate_hz=10) as writer:
+    with DemoWriter(checkout / "demos.zarr", rate_hz=10) as writer:
         for start in starts:
             shares = 0.7 ** np.arange(16, dtype="f4")[:, None]
             position = start[2:] + shares * (start[:2] - start[2:])
             goal = np.broadcast_to(start[2:], position.shape)
             writer.append(Episode(np.hstack([position, goal])[:-1], position[1:]))
-
-
-def test_a_method_in_this_package_is_one_new_file(evaluations: dict[str, Any]):
-    found = evaluations["linear"]
-    assert found["method"] == "linear"
-    assert len(found["episodes"]) == 2
-
-
-def test_a_task_in_this_package_is_one_new_file(evaluations: dict[str, Any]):
-    found = evaluations["reach"]
+    found = train_and_eval(checkout, "--policy", "knn", "--task", "reach", "--demos", "demos.zarr")
     assert len(found["episodes"]) == 2
     assert all(episode["progress"] > 0.3 for episode in found["episodes"])
     assert all(episode["final_distance"] < 1 for episode in found["episodes"])

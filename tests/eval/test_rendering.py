@@ -1,6 +1,7 @@
 """Tests for eval/render: video.py, frames.py and forecast.py."""
 
 import dataclasses
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -11,7 +12,6 @@ import pytest
 
 from nsde_policy.cli.main import main
 from nsde_policy.envs.pusht import drawing
-from nsde_policy.envs.window import Window
 from nsde_policy.errors import CheckpointError, ConfigError, MissingDependencyError, OutputError
 from nsde_policy.eval.evaluate import Evaluation
 from nsde_policy.eval.pool import RolloutPool
@@ -179,25 +179,33 @@ def test_interrupted_video_leaves_no_file(film, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("how", ["closed", "interrupted"])
-def test_window_plays_until_it_is_closed_or_interrupted(player, how, monkeypatch):
-    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-    monkeypatch.setenv("DISPLAY", ":0")
-    assert rendering.has_display()
-    shown, show = [], Window.show
-
-    def counting(window, picture):
-        show(window, picture)
+@pytest.mark.slow
+def test_window_plays_until_it_is_closed_or_interrupted():
+    code = """
+import pygame
+from nsde_policy.envs.window import Window
+from nsde_policy.eval.render.video import has_display, play_in_window
+from nsde_policy.eval.rollout import Player, RolloutConfig
+assert has_display()
+def interrupt():
+    raise KeyboardInterrupt
+def close():
+    pygame.event.post(pygame.event.Event(pygame.QUIT))
+player, show = Player(None, RolloutConfig(env_kwargs={"max_episode_steps": 12})), Window.show
+for end in (close, interrupt):
+    shown = []
+    def counting(self, picture):
+        show(self, picture)
         shown.append(picture.shape)
         if len(shown) == 3:
-            if how == "interrupted":
-                raise KeyboardInterrupt
-            pygame.event.post(pygame.event.Event(pygame.QUIT))
-
-    monkeypatch.setattr(Window, "show", counting)
-    rendering.play_in_window(player, SEEDS[:2])
+            end()
+    Window.show = counting
+    play_in_window(player, [100_000, 100_001])
     assert 3 <= len(shown) <= 4, shown
     assert not pygame.display.get_init()
+"""
+    env = {"SDL_VIDEODRIVER": "dummy", "DISPLAY": ":0", "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-c", code], env=env, cwd=Path(__file__).parents[2], check=True)
 
 
 @pytest.mark.parametrize("display", [None, ":77"])
