@@ -1,7 +1,7 @@
 """Measure training time and memory by the size of the state and the number of recorded steps.
 
     python benchmarks/training_cost.py --out benchmarks/results/training_cost.json [--device cuda]
-    python benchmarks/training_cost.py --plot benchmarks/results/training_cost.json docs/images/cost.png
+    python benchmarks/training_cost.py --plot RESULTS.json docs/images/training_cost.png
 
 Each point is trained in a process of its own with the settings that the preset `auto` chooses, on random
 walks of a position-controlled robot (30 Hz, 500 steps per episode). Preparation covers everything before the
