@@ -54,7 +54,7 @@ class Store(StoreFiles):
         return found
 
     def describe_missing(self, name: str) -> str:
-        """Return that there is no array of this path, and which ones there are."""
+        """Describe a missing array and list the arrays of the store."""
         names = ", ".join(self.find_arrays("data") + self.find_arrays("meta")) or "none"
         return f"no array {name!r} in {self.path}; it holds: {names}"
 

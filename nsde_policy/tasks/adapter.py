@@ -24,7 +24,7 @@ class EnvAdapter:
         env: Environment, for one episode at a time.
         name: What error messages call it.
         obs_keys: Names of the observations that a policy was trained on.
-        obs_dim: Number of values that it was trained on; None if there is no policy yet.
+        obs_dim: Number of values that it was trained on; None without a policy.
 
     Raises:
         EnvError: If its spaces cannot be flattened.

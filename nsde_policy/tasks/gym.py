@@ -60,7 +60,7 @@ def make_gym_env(env_id: str, kwargs: Mapping[str, Any]) -> gym.Env[Any, Any]:
 
     Raises:
         ConfigError: If the environment does not take these keyword arguments.
-        EnvError: If there is no such environment, or its constructor fails.
+        EnvError: If the environment is unknown, or its constructor fails.
     """
     import gymnasium as gym
 

@@ -169,7 +169,7 @@ def test_only_success_keeps_what_the_environment_calls_a_success(
 
 
 class Mute:
-    """No way to act."""
+    """An expert without select_action, get_action or __call__."""
 
 
 class Wide:
@@ -206,7 +206,7 @@ class Picky:
         ("Rude", [], "select_action returned str 'left', expected numbers"),
         ("Fragile", [], "episode seed 7, step 0: select_action raised ZeroDivisionError: no plan"),
         ("Picky", [], "constructor raised KeyError"),
-        ("Nobody", [], f"{HERE} has no class 'Nobody'; it has: "),
+        ("Missing", [], f"{HERE} has no class 'Missing'; it has: "),
         ("nowhere_at_all:Expert", [], "its module cannot be imported"),
         ("Swing", ["--chunk", "4"], "--chunk and --sampling are for trained policies"),
         ("Swing", ["--env-kwargs", '{"wind": 1}'], "Pendulum-v1 does not take these arguments"),

@@ -27,7 +27,7 @@ def adapt_to_demos(statistics: "DemoStatistics") -> Preset:
       less pull to their mean; half of it is a compromise for the others.
     - Dropout helps against the noise of human demonstrations; where they are predictable, or fork, it blurs
       what the policy has to tell apart.
-    - The blur is 0.7 of each dimension's typical increment: less or more was no better on any task.
+    - The blur is always 0.7 of each dimension's typical increment: 0.3 helped on one task and hurt on two.
     """
     from nsde_policy.data.statistics import choose_chunk
 
