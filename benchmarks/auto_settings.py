@@ -2,6 +2,7 @@
 
     python benchmarks/auto_settings.py --demos DIR --out DIR            # auto, on the reported seeds
     python benchmarks/auto_settings.py --demos DIR --out DIR --vary     # its choices, on tuning seeds
+    python benchmarks/auto_settings.py --table FILE                     # results, pooled over training seeds
 
 DIR holds adroit_{door,hammer,relocate,pen}_expert.zarr (played by gymnasium-robotics 1.4 with mujoco 3.3) and
 pusht.zarr, the public demonstrations; MountainCarContinuous and Pendulum are demonstrated by the scripts
@@ -36,6 +37,7 @@ VARIANTS = {
     "auto": [{}, {"diffusion": 0.0}, {"diffusion": 0.5}, {"diffusion": 1.0}, {"chunk": 1}, {"chunk": 8}],
     "other dropout": [{}, {"diffusion": 0.5}],
     "other blur": [{}],
+    "other history": [{}],
 }
 """What is varied in training, and in sampling and execution afterwards."""
 
@@ -93,6 +95,8 @@ def choose_config(task, store, variant):
         model = replace(model, network=replace(network, dropout=0.0 if network.dropout else 0.1))
     if variant == "other blur":
         model = replace(model, noise=0.7 if model.noise < 0.5 else 0.3)
+    if variant == "other history":
+        model = replace(model, history=1 if model.history > 1 else 2)
     return replace(config, model=model, train=replace(config.train, log_every=500))
 
 
@@ -136,10 +140,23 @@ def run_job(job):
     return rows
 
 
+def print_table(path):
+    """Print scores and successes of `auto`, pooled over training seeds."""
+    from nsde_policy.eval.statistics import mean, proportion
+
+    rows = [row for row in json.loads(path.read_text()) if row["variant"] == "auto"]
+    for task in dict.fromkeys(row["task"] for row in rows):
+        own = [row for row in rows if row["task"] == task]
+        won = [success for row in own for success in row["successes"]]
+        success = f"success {proportion(sum(won), len(won))}, " if won else ""
+        print(f"{task}: {success}score {mean([score for row in own for score in row['scores']])}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--demos", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--demos", type=Path)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--table", type=Path)
     parser.add_argument("--vary", action="store_true")
     parser.add_argument("--processes", type=int, default=8)
     parser.add_argument("--episodes", type=int, default=50)
@@ -147,6 +164,11 @@ def main():
     parser.add_argument("--limit", type=float, default=3600, help="seconds")
     parser.add_argument("--tasks", nargs="*", default=list(TASKS))
     args = parser.parse_args()
+    if args.table:
+        print_table(args.table)
+        return
+    if not (args.demos and args.out):
+        parser.error("give --demos and --out, or --table")
     args.out.mkdir(parents=True, exist_ok=True)
     for name, expert in EXPERTS.items():
         store = args.demos / TASKS[name][0]

@@ -7,6 +7,7 @@ Each point is trained in a process of its own with the settings that the preset 
 walks of a position-controlled robot (30 Hz, 500 steps per episode). Preparation covers everything before the
 first optimiser step: statistics, ranges, calibration, pairs of states. Memory is the largest resident size
 above that of the imported packages and the demonstrations themselves; on a GPU, also what torch allocates.
+A CPU uses one thread.
 """
 
 import argparse
@@ -26,6 +27,13 @@ FRAMES = (1_000, 10_000, 100_000, 1_000_000)
 BASE_SIZE, BASE_FRAMES = 26, 100_000
 EPISODE = 500
 MB = 1e6
+CURVES = (
+    (0, "step_ms", "o-", "step, ms"),
+    (0, "prepare_s", "o:", "preparation, s"),
+    (1, "memory_mb", "o-", "main memory"),
+    (1, "gpu_memory_mb", "o:", "its memory"),
+)
+"""Row of the figure, value, line and title of each curve."""
 
 
 def make_demos(size: int, frames: int):
@@ -52,6 +60,7 @@ def measure(point):
     import torch
 
     from nsde_policy.data.statistics import measure_statistics
+    from nsde_policy.eval.latency import device_name
     from nsde_policy.tasks import get_task
     from nsde_policy.training.run import train_run
 
@@ -61,9 +70,8 @@ def measure(point):
     held, started, ticks = peak_memory(), time.perf_counter(), []
     statistics = measure_statistics(demos)
     config = get_task("none").preset("auto", statistics=statistics)
-    every = timed // 2
+    full, every = config.train.steps, timed // 2
     config = replace(config, train=replace(config.train, steps=2 * every, log_every=every))
-    full = get_task("none").preset("auto", statistics=statistics).train.steps
 
     def note(progress):
         ticks.append(time.perf_counter())
@@ -81,7 +89,7 @@ def measure(point):
         "train_s": step_s * full,
         "memory_mb": (peak_memory() - held) / MB,
         "gpu_memory_mb": torch.cuda.max_memory_allocated() / MB if device == "cuda" else None,
-        "device": torch.cuda.get_device_name() if device == "cuda" else "one CPU thread",
+        "device": device_name(device),
         "torch": torch.__version__,
     }
 
@@ -102,34 +110,16 @@ def plot(rows, path: Path) -> None:
                     (row for row in rows if row["device"] == device and row[base[0]] == base[1]),
                     key=lambda row: row[axis_name],
                 )
-                x = [row[axis_name] for row in chosen]
-                axes[0, column].plot(
-                    x,
-                    [row["step_ms"] for row in chosen],
-                    "o-",
-                    ms=3,
-                    color=colour,
-                    label=f"{device}: step, ms",
-                )
-                axes[0, column].plot(
-                    x,
-                    [row["prepare_s"] for row in chosen],
-                    "o:",
-                    ms=3,
-                    color=colour,
-                    label=f"{device}: preparation, s",
-                )
-                axes[1, column].plot(
-                    x,
-                    [row["memory_mb"] for row in chosen],
-                    "o-",
-                    ms=3,
-                    color=colour,
-                    label=f"{device}: main memory",
-                )
-                if chosen and chosen[0]["gpu_memory_mb"] is not None:
-                    gpu = [row["gpu_memory_mb"] for row in chosen]
-                    axes[1, column].plot(x, gpu, "o:", ms=3, color=colour, label=f"{device}: its memory")
+                for row, value, line, title in CURVES:
+                    if not any(each[value] is None for each in chosen):
+                        axes[row, column].plot(
+                            [each[axis_name] for each in chosen],
+                            [each[value] for each in chosen],
+                            line,
+                            ms=3,
+                            color=colour,
+                            label=f"{device}: {title}",
+                        )
             for row, unit in enumerate(("", "MB")):
                 axes[row, column].set(xscale="log", yscale="log", ylabel=unit)
             axes[1, column].set_xlabel(label)

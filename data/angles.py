@@ -1,4 +1,4 @@
-"""Unwrapping of angles, which jump by 2π at the ends of their range."""
+"""Angles, which jump by 2π at the ends of their range: unwrapping of paths, wrapping of differences."""
 
 import math
 from collections.abc import Sequence
@@ -28,3 +28,12 @@ def unwrap_angles(
     unwrapped = path.copy()
     unwrapped[..., columns] = angles - TURN * turns
     return unwrapped
+
+
+def wrap_columns(difference: npt.NDArray[np.float64], dims: Sequence[int]) -> npt.NDArray[np.float64]:
+    """Return differences (..., d) with those of the angles `dims` the shorter way round, in [-π, π)."""
+    if not dims:
+        return difference
+    wrapped, columns = difference.copy(), list(dims)
+    wrapped[..., columns] = (difference[..., columns] + math.pi) % TURN - math.pi
+    return wrapped

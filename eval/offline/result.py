@@ -9,6 +9,7 @@ import numpy as np
 
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.data import Demonstrations
+from nsde_policy.data.angles import wrap_columns
 from nsde_policy.eval.offline.frames import EPISODE_PARTS
 from nsde_policy.eval.offline.sums import EpisodeSums, FloatArray, replace_nan
 from nsde_policy.eval.statistics import Estimate
@@ -59,11 +60,9 @@ class ActionScale:
         """Measure the actions of the scored episodes."""
         actions = demos.act.astype(np.float64)
         mean, angles = actions.mean(0), list(demos.act_angles)
-        away = actions - mean
         if angles:
             mean[angles] = np.arctan2(np.sin(actions[:, angles]).mean(0), np.cos(actions[:, angles]).mean(0))
-            away[:, angles] = (actions[:, angles] - mean[angles] + np.pi) % (2 * np.pi) - np.pi
-        std = np.sqrt(np.square(away).mean(0))
+        std = np.sqrt(np.square(wrap_columns(actions - mean, angles)).mean(0))
         span = (np.array(spec.high) - np.array(spec.low))[spec.obs_dim :]
         return cls(mean, np.where(std > SMALLEST_SPREAD * span, std, span), demos.act_angles)
 

@@ -15,6 +15,7 @@ from tqdm import tqdm
 from nsde_policy.bounds import Count
 from nsde_policy.config import BaseConfig, Sampling
 from nsde_policy.data import Demonstrations
+from nsde_policy.data.angles import wrap_columns
 from nsde_policy.eval.evaluate import change_sampling
 from nsde_policy.eval.offline.frames import (
     EPISODE_PARTS,
@@ -250,13 +251,3 @@ class FrameScorer:
             total, count = self._sums[part, name]
             np.add.at(total, batch.episode[chosen], values[chosen])
             np.add.at(count, batch.episode[chosen], counted[chosen])
-
-
-def wrap_columns(difference: FloatArray, angles: Sequence[int]) -> FloatArray:
-    """Return differences (..., d) with those of angles the shorter way round, in [-π, π)."""
-    if not angles:
-        return difference
-    wrapped = difference.copy()
-    columns = list(angles)
-    wrapped[..., columns] = (difference[..., columns] + np.pi) % (2 * np.pi) - np.pi
-    return wrapped
