@@ -126,8 +126,8 @@ def plot(rows, path: Path) -> None:
         axes[0, 0].set_title(f"time, {BASE_FRAMES:,} recorded steps", loc="left")
         axes[0, 1].set_title(f"time, {BASE_SIZE} dimensions", loc="left")
         axes[1, 0].set_title("memory beyond the demonstrations", loc="left")
-        for axis in axes[:, 0]:
-            axis.legend(frameon=False, fontsize=6.5)
+        axes[0, 0].legend(frameon=False, fontsize=6.5, loc="center left", bbox_to_anchor=(0.05, 0.27))
+        axes[1, 0].legend(frameon=False, fontsize=6.5, loc="upper left")
         figure.savefig(path, dpi=140)
         pyplot().close(figure)
 
