@@ -1,0 +1,1 @@
+"""Attacks on the package, one module per target; `benchmarks/attack.py` runs them."""
