@@ -35,8 +35,7 @@ class PushTDynamics:
         self._space = pymunk.Space()
         self._space.gravity = 0, 0
         self._space.damping = 0.0
-        walls = geometry.WALL_CORNERS
-        for a, b in zip(walls, (*walls[1:], walls[0]), strict=True):
+        for a, b in geometry.WALLS:
             self._space.add(pymunk.Segment(self._space.static_body, a, b, _WALL_RADIUS))
         self._agent = _add_agent(self._space)
         self._block = _add_block(self._space)

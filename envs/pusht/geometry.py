@@ -12,6 +12,14 @@ SIDE = 512.0
 AGENT_RADIUS = 15.0
 WALL_CORNERS = ((5, 5), (506, 5), (506, 506), (5, 506))
 """Middle of the walls, in whole pixels."""
+_TOP_LEFT, _TOP_RIGHT, _BOTTOM_RIGHT, _BOTTOM_LEFT = WALL_CORNERS
+WALLS = (
+    (_BOTTOM_LEFT, _TOP_LEFT),
+    (_TOP_LEFT, _TOP_RIGHT),
+    (_TOP_RIGHT, _BOTTOM_RIGHT),
+    (_BOTTOM_LEFT, _BOTTOM_RIGHT),
+)
+"""Ends of the left, top, right and bottom wall: the benchmark's order, which decides how contacts are solved."""
 GOAL_POSE = (256.0, 256.0, math.pi / 4)
 """Goal of the block: x, y, angle of its origin."""
 SUCCESS_COVERAGE = 0.95

@@ -27,6 +27,21 @@ GYM_PUSHT_STARTS = {
     123456: [89.0, 304.0, 330.782935680075, 303.01522068713547, 3.4397010283927663],
 }
 
+# Seed, targets and last observation of episodes of gym-pusht 0.1.8 in which the block meets two walls at once.
+GYM_PUSHT_CORNERS = {
+    "bottom left": (
+        8,
+        [(113, 491), (20, 484), (0, 512), (38, 512), (69, 510), (103, 512), (77, 512), (76, 512), (42, 500)],
+        [67.11605940035092, 507.4391808346608, -23.022451701024973, 477.2871906793517, 4.715853128100868],
+    ),
+    "top left": (
+        43,
+        [(311, 0), (231, 39), (232, 47), (200, 96), (238, 91), (216, 77), (184, 78), (159, 101), (145, 87)]
+        + [(206, 58), (144, 73), (60, 84), (100, 86), (100, 4), (122, 20), (75, 97), (26, 30), (0, 31)],
+        [44.3071038902739, 43.20341107022621, 32.952245024039094, 66.7390101036434, 1.6511998901548175],
+    ),
+}
+
 
 def make(**kwargs):
     return gym.make(PUSHT_ID, **kwargs)
@@ -68,6 +83,16 @@ def test_demonstration_k_starts_where_benchmark_seed_k_does(human_states, k):
 @pytest.mark.parametrize("seed", GYM_PUSHT_STARTS)
 def test_gym_pusht_rule_matches_gym_pusht(seed):
     assert start_of(seed, reset_rule="gym_pusht") == pytest.approx(GYM_PUSHT_STARTS[seed], abs=1e-9)
+
+
+@pytest.mark.parametrize("corner", GYM_PUSHT_CORNERS)
+def test_contacts_with_two_walls_are_solved_in_the_order_of_gym_pusht(corner):
+    seed, targets, last = GYM_PUSHT_CORNERS[corner]
+    env = make(reset_rule="gym_pusht")
+    env.reset(seed=seed)
+    for target in targets:
+        obs, *_ = env.step(np.array(target, float))
+    assert obs == pytest.approx(last, abs=1e-9)
 
 
 def test_reset_rules_draw_different_states_from_one_seed():
