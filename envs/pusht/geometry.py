@@ -19,7 +19,7 @@ WALLS = (
     (_TOP_RIGHT, _BOTTOM_RIGHT),
     (_BOTTOM_LEFT, _BOTTOM_RIGHT),
 )
-"""Ends of the left, top, right and bottom wall: the benchmark's order, which decides how contacts are solved."""
+"""Ends of the left, top, right and bottom wall, in the benchmark's order: contacts are solved by it."""
 GOAL_POSE = (256.0, 256.0, math.pi / 4)
 """Goal of the block: x, y, angle of its origin."""
 SUCCESS_COVERAGE = 0.95
