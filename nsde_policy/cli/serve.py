@@ -27,8 +27,6 @@ class Serve(ServeOptions):
         import os
         import sys
 
-        import torch
-
         from nsde_policy import __version__
         from nsde_policy.cli.page import run_until_signal
         from nsde_policy.deploy.protocol import PROTOCOL
@@ -41,8 +39,8 @@ class Serve(ServeOptions):
             raise ConfigError(f"need --threads >= 1, got {self.threads}")
         shared = {each.name: getattr(self, each.name) for each in fields(ServeOptions)}
         settings = ServeSettings(**shared, token=options.read_token(self.token_file))
-        torch.set_num_threads(self.threads)
         policy = Policy.from_pretrained(self.run_dir).to(pick_device(self.device))
+        policy.threads = self.threads
         server = PolicyServer(policy, settings, build_json_log(sys.stderr), calibration=policy.calibration)
 
         def announce(port: int) -> None:

@@ -1,6 +1,6 @@
 """A trained run as a policy: takes observations, returns actions."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,7 +16,8 @@ from nsde_policy.inference.calibration import Calibration
 from nsde_policy.inference.history import History
 from nsde_policy.inference.loading import build_policy_spec, load_model
 from nsde_policy.inference.observation import parse_observations
-from nsde_policy.inference.spec import Plan
+from nsde_policy.inference.spec import Plan, check_finite_plan
+from nsde_policy.inference.torch_threads import Returned, run_with_threads
 from nsde_policy.methods.base import Draws, PolicyModel
 from nsde_policy.run_directory import RunDirectory, RunRecord
 
@@ -31,7 +32,8 @@ class Policy(BasePolicy):
         policy.reset()
         action = policy.select_action(obs)        # once per control period
 
-    `BasePolicy` documents when it plans again; random numbers come from torch generators.
+    `BasePolicy` documents when it plans again; random numbers come from torch generators. A plan on a CPU
+    uses `threads` torch threads, one by default; the number of the calling thread is not changed.
     """
 
     def __init__(
@@ -40,6 +42,8 @@ class Policy(BasePolicy):
         super().__init__(build_policy_spec(record), calibration)
         self.record, self.model = record, model
         self.chunk = record.config.chunk
+        self.threads = 1
+        """Torch threads of a plan on a CPU."""
         self._device = "cpu"
         self._generator = torch.Generator().manual_seed(record.seed)
 
@@ -60,7 +64,7 @@ class Policy(BasePolicy):
         self._generator = torch.Generator().manual_seed(require_seed(seed))
 
     def _plan_chunk(self, history: History) -> np.ndarray:
-        return self.plan(history, generator=self._generator).actions
+        return check_finite_plan(self.plan(history, generator=self._generator)).actions
 
     def predict_action_chunk(self, obs: Observed, *, generator: torch.Generator | None = None) -> np.ndarray:
         """Plan from first observations, as at the start of an episode.
@@ -72,7 +76,8 @@ class Policy(BasePolicy):
         histories = self._start_histories(given)
         noise = self._generator if generator is None else require_generator(generator, torch.Generator)
         generators = [noise] * len(histories)
-        chunks = np.stack([plan.actions for plan in self.plan_batch(histories, generators=generators)])
+        plans = self.plan_batch(histories, generators=generators)
+        chunks = np.stack([check_finite_plan(plan).actions for plan in plans])
         return chunks if given.ndim == 2 else chunks[0]
 
     def plan(
@@ -98,17 +103,25 @@ class Policy(BasePolicy):
         """Plan for several episodes in one batch; each has its own random generator."""
         steps = self.check_chunk(chunk or self.chunk)
         states = np.stack([history.states() for history in histories])
-        return self._plan_states(states, Draws(generators, self._device), steps, sampling)
+        draws = Draws(generators, self._device)
+        return self._run(lambda: self._plan_states(states, draws, steps, sampling))
 
     def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
         """Plan from states (history, obs_dim + act_dim), newest first; the same seed gives the same plan.
 
         Methods that declare `reports_std` add the standard deviation of each action, at the cost of one
         network call.
+
+        Raises:
+            PolicyInputError: If the states or the seed are invalid.
+            PlanError: If the plan is not finite, as from states far outside the demonstrated range.
         """
-        states = self._check_states(states)
+        states, steps = self._check_states(states), self.check_chunk(steps)
         draws = Draws([torch.Generator().manual_seed(require_seed(seed))], self._device)
-        (plan,) = self._plan_states(states[None], draws, self.check_chunk(steps))
+        return check_finite_plan(self._run(lambda: self._plan_with_std(states, draws, steps)))
+
+    def _plan_with_std(self, states: np.ndarray, draws: Draws, steps: int) -> Plan:
+        (plan,) = self._plan_states(states[None], draws, steps)
         if not self.model.reports_std or plan.states is None:
             return plan
         past, path = (
@@ -116,6 +129,10 @@ class Policy(BasePolicy):
         )
         std = self.model.futures_std(past, path)[0, :, self.obs_dim :]
         return plan._replace(std=std.double().cpu().numpy())
+
+    def _run(self, function: Callable[[], Returned]) -> Returned:
+        """Call a function of the model with `threads` torch threads."""
+        return function() if self._device != "cpu" else run_with_threads(function, self.threads)
 
     def _plan_states(
         self, given: np.ndarray, draws: Draws, steps: int, sampling: Sampling | None = None
@@ -152,7 +169,10 @@ class Policy(BasePolicy):
         """
         states = torch.from_numpy(history.states()).expand(n, -1, -1)
         draws = Draws([generator] * n)
-        return self.model.sample_futures(states, steps=steps, draws=draws, sampling=sampling).transpose(0, 1)
+        futures = self._run(
+            lambda: self.model.sample_futures(states, steps=steps, draws=draws, sampling=sampling)
+        )
+        return futures.transpose(0, 1)
 
     def step_std(self, history: History) -> np.ndarray:
         """Return the standard deviation σ of each dimension of the next state, (obs_dim + act_dim,).
@@ -161,5 +181,5 @@ class Policy(BasePolicy):
             ConfigError: If the method does not report a standard deviation.
         """
         states = torch.from_numpy(history.states())[None]
-        std = self.model.futures_std(states, states[:, :1].expand(-1, 2, -1))[0, 0]
+        std = self._run(lambda: self.model.futures_std(states, states[:, :1].expand(-1, 2, -1)))[0, 0]
         return np.asarray(std.double())

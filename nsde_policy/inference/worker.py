@@ -3,6 +3,7 @@
 The control session, the policy server and the viewer plan in such a thread. No torch here.
 """
 
+import atexit
 import queue
 import threading
 import time
@@ -12,7 +13,7 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeVar
 
 EXIT_TIMEOUT_S = 5.0
-"""How long the end of the program waits for a running job, seconds."""
+"""How long the end of the program waits for running jobs, seconds."""
 
 Result = TypeVar("Result")
 
@@ -22,25 +23,45 @@ class _Job(NamedTuple):
     future: Future[Any]
 
 
+class _JobLoop(threading.Thread):
+    """The thread itself; it does not refer to its `PlannerThread`, which can be garbage-collected."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self.jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self.busy_since: float | None = None
+
+    def run(self) -> None:
+        """Run jobs until the queue holds None."""
+        while (job := self.jobs.get()) is not None:
+            if job.future.set_running_or_notify_cancel():
+                self.busy_since = time.monotonic()
+                try:
+                    job.future.set_result(job.function())
+                except BaseException as error:
+                    job.future.set_exception(error)
+                self.busy_since = None
+            del job  # a result that the caller has dropped is not kept alive until the next job
+
+
+_started: "weakref.WeakSet[_JobLoop]" = weakref.WeakSet()
+
+
 class PlannerThread:
-    """A daemon thread that runs submitted jobs one at a time, in order.
+    """A daemon thread that runs submitted jobs one at a time, in order; it starts with the first job.
 
     `submit` returns a `concurrent.futures.Future`: poll it, wait for it with a timeout, add a callback, or
     await it with `asyncio.wrap_future`. `Future.cancel` removes a job that is still waiting; a running job
     cannot be stopped, its result can only be ignored.
 
     Unlike `concurrent.futures.ThreadPoolExecutor`, a job that never returns does not keep the program from
-    exiting. The exit waits up to `EXIT_TIMEOUT_S` for a running job, because Python aborts if it exits while
+    exiting. The exit waits up to `EXIT_TIMEOUT_S` for running jobs, because Python aborts if it exits while
     a thread is inside torch.
     """
 
     def __init__(self, name: str = "nsde-policy planner") -> None:
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._busy_since: float | None = None
-        self._closed = False
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-        weakref.finalize(self, _stop, self._jobs, self._thread)
+        self._thread, self._lock, self._closed = _JobLoop(name), threading.Lock(), False
+        weakref.finalize(self, self._thread.jobs.put, None).atexit = False
 
     def submit(self, function: Callable[[], Result]) -> Future[Result]:
         """Queue a job and return the future of its result.
@@ -51,39 +72,44 @@ class PlannerThread:
         Raises:
             RuntimeError: If the thread has been closed.
         """
-        if self._closed:
-            raise RuntimeError("the planner thread is closed and takes no jobs; create another")
         future: Future[Result] = Future()
-        self._jobs.put(_Job(function, future))
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the planner thread is closed and takes no jobs; create another")
+            if self._thread.ident is None:
+                self._thread.start()
+                _started.add(self._thread)
+            self._thread.jobs.put(_Job(function, future))
         return future
 
     @property
     def busy_s(self) -> float:
         """How long the current job has been running, seconds; 0 while idle."""
-        since = self._busy_since
+        since = self._thread.busy_since
         return 0.0 if since is None else time.monotonic() - since
 
     def close(self, timeout_s: float = 0.0) -> bool:
         """End the thread after the jobs in the queue; return whether it ended within the timeout."""
-        self._closed = True
-        self._jobs.put(None)
+        with self._lock:
+            self._closed = True
+            self._thread.jobs.put(None)
+            if self._thread.ident is None:
+                return True
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            if job.future.set_running_or_notify_cancel():
-                self._busy_since = time.monotonic()
-                try:
-                    job.future.set_result(job.function())
-                except BaseException as error:
-                    job.future.set_exception(error)
-                self._busy_since = None
-            del job  # a result that the caller has dropped is not kept alive until the next job
+
+def is_planner_thread() -> bool:
+    """Return whether the calling thread belongs to a `PlannerThread`."""
+    return isinstance(threading.current_thread(), _JobLoop)
 
 
-def _stop(jobs: queue.SimpleQueue[_Job | None], thread: threading.Thread) -> None:
-    """Stop the thread when the program exits, or when its `PlannerThread` is garbage-collected."""
-    jobs.put(None)
-    if thread is not threading.current_thread():
-        thread.join(EXIT_TIMEOUT_S)
+@atexit.register
+def _join_threads() -> None:
+    """End all threads when the program exits."""
+    threads, ends = [*_started], time.monotonic() + EXIT_TIMEOUT_S
+    for thread in threads:
+        thread.jobs.put(None)
+    for thread in threads:
+        if thread is not threading.current_thread():
+            thread.join(max(ends - time.monotonic(), 0.0))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from nsde_policy.errors import PolicyInputError
+from nsde_policy.errors import PlanError, PolicyInputError
 from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.neural_sde.fused_step import FusedStep
 
@@ -113,3 +113,8 @@ def test_invalid_observations_raise(policy, obs, message):
 def test_planning_with_an_empty_history_raises(policy):
     with pytest.raises(PolicyInputError, match="the history is empty"):
         policy.plan(policy.spec.new_history(), generator=torch.Generator())
+
+
+def test_a_plan_that_is_not_finite_raises(policy):
+    with pytest.raises(PlanError, match="planned actions that are not finite; check that the states"):
+        policy.plan_from(np.full((2, 7), 1e30), steps=8, seed=0)

@@ -11,7 +11,7 @@ from nsde_policy.deploy.runtime.metadata import ACTIONS, PATH, STD, GraphRecord
 from nsde_policy.errors import ConfigError, GraphError
 from nsde_policy.inference.base import NumpyPolicy, require_int, require_seed
 from nsde_policy.inference.history import History
-from nsde_policy.inference.spec import Plan
+from nsde_policy.inference.spec import Plan, check_finite_plan
 
 
 def first_action_file(path: Path) -> Path:
@@ -81,6 +81,4 @@ class RuntimePolicy(NumpyPolicy):
             if graph.record.foresees:
                 path = graph.outputs[PATH][: steps + 1].astype(np.float64)
                 std = graph.outputs[STD][:steps].astype(np.float64)
-        if not np.isfinite(actions).all():
-            raise GraphError(f"the policy planned actions that are not finite, from {checked.tolist()}")
-        return Plan(actions=actions, states=path, std=std)
+        return check_finite_plan(Plan(actions=actions, states=path, std=std))

@@ -1,0 +1,110 @@
+"""Tests for inference/torch_threads.py: a plan uses one torch thread, and the caller's settings stay."""
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from nsde_policy.inference.policy import Policy
+from nsde_policy.inference.worker import PlannerThread
+from nsde_policy.methods.neural_sde.fused_step import FusedStep
+
+START = np.array([235.0, 124.0, 299.6, 145.2, 5.378])
+
+
+@pytest.fixture
+def policy(monkeypatch):
+    """Return the shipped policy; `policy.used` collects the number of torch threads of each network call."""
+    policy, trunk, policy_threads = Policy.from_pretrained(), FusedStep._trunk, set()
+
+    def record(self, features):
+        policy_threads.add(torch.get_num_threads())
+        return trunk(self, features)
+
+    monkeypatch.setattr(FusedStep, "_trunk", record)
+    policy.used = policy_threads
+    torch.set_num_threads(3)
+    yield policy
+    torch.set_num_threads(1)
+
+
+def count_in_new_thread() -> int:
+    found: list[int] = []
+    thread = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def plan_in_a_session(policy: Policy, **settings: object) -> None:
+    with policy.session(deadline_s=60.0, **settings) as session:
+        session.step(START)
+        assert session.last.source == "plan"
+
+
+CALLS = {
+    "select_action": lambda policy: policy.select_action(START),
+    "predict_action_chunk": lambda policy: policy.predict_action_chunk(START),
+    "plan_from": lambda policy: policy.plan_from(np.tile([*START, 235.0, 124.0], (2, 1)), steps=2, seed=0),
+    "session": plan_in_a_session,
+    "session ahead": lambda policy: plan_in_a_session(policy, plan_ahead=True),
+    "planner thread of a server": lambda policy: (
+        PlannerThread().submit(lambda: policy.select_action(START)).result(60)
+    ),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_plan_uses_one_thread_and_the_callers_settings_stay(policy, call):
+    CALLS[call](policy)
+    assert policy.used == {1}
+    assert (torch.get_num_threads(), count_in_new_thread()) == (3, 3)
+
+
+def test_threads_that_start_while_a_plan_runs_get_the_callers_number(policy):
+    policy.select_action(START)
+    found = []
+    record = FusedStep._trunk
+
+    def look(self, features):
+        found.append(count_in_new_thread())
+        return record(self, features)
+
+    FusedStep._trunk = look  # the fixture restores it
+    policy.predict_action_chunk(START)
+    assert set(found) == {3}
+
+
+def test_the_number_of_threads_can_be_set_and_does_not_change_a_small_plan(policy):
+    alone = policy.plan_from(np.tile([*START, 235.0, 124.0], (2, 1)), steps=8, seed=5)
+    policy.threads = 2
+    policy.used.clear()
+    shared = policy.plan_from(np.tile([*START, 235.0, 124.0], (2, 1)), steps=8, seed=5)
+    assert policy.used == {2}
+    assert all(np.array_equal(a, b) for a, b in zip(alone, shared, strict=True))
+    assert (torch.get_num_threads(), count_in_new_thread()) == (3, 3)
+
+
+PLAN_AFTER_FORK = """
+import os, torch
+from nsde_policy import Policy
+torch.set_num_threads(2)
+policy = Policy.from_pretrained()
+policy.select_action([235.0, 124.0, 299.6, 145.2, 5.378])
+child = os.fork()
+policy.reset()
+policy.select_action([235.0, 124.0, 299.6, 145.2, 5.378])
+if child == 0:
+    os._exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs fork")
+def test_a_forked_process_can_plan():
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-W", "ignore", "-c", PLAN_AFTER_FORK], check=True, cwd=root, timeout=120)
