@@ -1,6 +1,5 @@
 """Evaluate a policy: play consecutive seeds and score them."""
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from nsde_policy.eval.disturbances import Condition
 from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.rollout import RolloutConfig
 from nsde_policy.eval.scores import EvaluationScores, score_episodes
+from nsde_policy.files import decode_json
 from nsde_policy.inference.policy import Policy
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import get_task_of_run
@@ -117,8 +117,8 @@ def change_sampling(own: Sampling, changes: Sequence[str]) -> Sampling:
             available = ", ".join(f"{key}={now}" for key, now in values.items()) or "none"
             raise ConfigError(f"{change!r} is not a sampling setting of this policy; available: {available}")
         try:
-            values[name] = json.loads(value)
-        except json.JSONDecodeError:
+            values[name] = decode_json(value)
+        except ValueError:
             values[name] = value
     if values.get("denoiser") == "off" and any(change.startswith("alpha=") for change in changes):
         raise ConfigError("this run has no denoiser, so alpha has no effect: leave it out")

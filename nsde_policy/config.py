@@ -50,7 +50,7 @@ class BaseConfig:
                 for key, (sign, holds) in _COMPARISONS.items():
                     if (bound := getattr(meta, key, None)) is not None:
                         require(self, holds(value, bound), f"need {name} {sign} {bound:g}, got {value}")
-                require(self, math.isfinite(value), f"{name} must be finite, got {value}")
+                require(self, abs(value) < math.inf, f"{name} must be finite, got {value}")
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to plain dicts and numbers."""
@@ -91,9 +91,9 @@ def check_names(owner: type, given: Iterable[object], known: Iterable[str], *, w
     known = list(known)
     for name in given:
         if name not in known:
-            near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.0)
+            near = difflib.get_close_matches(str(name)[:80], known, n=1, cutoff=0.0)
             instead = f"the closest is {near[0]!r} of {', '.join(known)}" if near else "it has no settings"
-            raise ConfigError(f"{owner.__name__} has no {what} {name!r}; {instead}")
+            raise ConfigError(f"{owner.__name__} has no {what} {name!r:.80}; {instead}")
 
 
 def _convert(owner: type, key: str, hint: Any, value: Any) -> Any:
@@ -105,7 +105,9 @@ def _convert(owner: type, key: str, hint: Any, value: Any) -> Any:
     try:
         return msgspec.convert(value, hint)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{owner.__name__}.{key} must be {_describe_type(hint)}, got {value!r}") from error
+        raise ConfigError(
+            f"{owner.__name__}.{key} must be {_describe_type(hint)}, got {value!r:.80}"
+        ) from error
 
 
 def _describe_type(hint: Any) -> str:

@@ -92,6 +92,10 @@ class CheckpointError(NsdePolicyError, ValueError):
     """A run directory, or a file in it, is missing, damaged or inconsistent."""
 
 
+class RunLockedError(CheckpointError):
+    """Another process is training into the same run directory."""
+
+
 class DivergedError(NsdePolicyError):
     """Training produced NaN or infinity."""
 

@@ -12,8 +12,10 @@ pickle.
 
 import hashlib
 import json
+import os
 import platform
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -21,20 +23,29 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save
+from safetensors.torch import load, save
 from torch import Tensor
 
 from nsde_policy import __version__
 from nsde_policy.config import BaseConfig
 from nsde_policy.core.spec import StateSpec
-from nsde_policy.errors import CheckpointError, PluginError
-from nsde_policy.files import check_regular, read_json, replace_file
+from nsde_policy.errors import CheckpointError, OutputError, PluginError, RunLockedError
+from nsde_policy.files import (
+    decode_json,
+    lock_directory,
+    open_regular,
+    parse_json,
+    read_file,
+    read_json,
+    remove_partial_files,
+    replace_file,
+)
 from nsde_policy.run_config import RunConfig
 
 RUN_FORMAT = 1
 """Version of the file format; other versions are rejected."""
-MAX_CONFIG_BYTES, MAX_TENSOR_BYTES = 2**24, 2**33
-"""Larger config.json and tensor files are not read."""
+MAX_TENSOR_BYTES, MAX_TENSOR_HEADER_BYTES, MAX_METRICS_BYTES = 2**33, 2**24, 2**26
+"""Larger tensor files, headers of them, and metrics are not read."""
 
 
 @dataclass(frozen=True)
@@ -133,11 +144,37 @@ class RunDirectory:
         self.config, self.model = path / "config.json", path / "model.safetensors"
         self.training, self.metrics = path / "training.safetensors", path / "metrics.jsonl"
 
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Lock the directory for training, and delete files that a killed training left half written.
+
+        A crash releases the lock. On Windows nothing is locked.
+
+        Raises:
+            RunLockedError: If another process is training into it.
+        """
+        if os.name != "posix":
+            yield
+            return
+        directory = lock_directory(self.path, error=OutputError, locked=RunLockedError)
+        try:
+            for file in (
+                self.config,
+                self.model,
+                self.training,
+                self.metrics,
+                self.path / "calibration.json",
+            ):
+                remove_partial_files(file)
+            yield
+        finally:
+            os.close(directory)
+
     def read_record(self) -> RunRecord:
         """Read and check config.json."""
         if not self.config.exists():
             raise CheckpointError(f"{self.path} is not a run directory: it has no config.json")
-        values = read_json(self.config, error=CheckpointError, max_bytes=MAX_CONFIG_BYTES)
+        values = read_json(self.config, error=CheckpointError)
         try:
             return RunRecord.from_dict(values)
         except (CheckpointError, PluginError) as error:
@@ -164,13 +201,21 @@ class RunDirectory:
         replace_file(self.training, _serialize(state))
 
     def read_metrics(self) -> Iterator[dict[str, Any]]:
-        """Iterate over complete records; a line truncated by a crash is skipped."""
-        if self.metrics.exists():
-            for line in self.metrics.read_text().splitlines():
-                try:
-                    yield json.loads(line)
-                except json.JSONDecodeError:
-                    return
+        """Iterate over the records up to the first incomplete line, which a crash may leave.
+
+        Raises:
+            CheckpointError: If metrics.jsonl is not a regular file or too large.
+        """
+        if not os.path.lexists(self.metrics):
+            return
+        for line in read_file(self.metrics, MAX_METRICS_BYTES, error=CheckpointError).splitlines():
+            try:
+                record = decode_json(line, allow_nan=True)
+            except ValueError:
+                return
+            if not (isinstance(record, dict) and isinstance(record.get("step"), int)):
+                return
+            yield record
 
     def describe_unfinished(self) -> str | None:
         """Describe in one line where training stopped; None if it finished or left no record."""
@@ -187,19 +232,41 @@ class RunDirectory:
 
     def append_metrics(self, record: Mapping[str, Any]) -> None:
         """Append one record to metrics.jsonl."""
-        with self.metrics.open("a") as file:
-            file.write(json.dumps(record) + "\n")
+        try:
+            with self.metrics.open("a") as file:
+                file.write(json.dumps(record) + "\n")
+        except OSError as error:
+            raise OutputError(f"{self.metrics} cannot be written: {error.strerror}") from error
 
     def _read(self, path: Path) -> dict[str, Tensor]:
         try:
-            check_regular(path, MAX_TENSOR_BYTES, error=CheckpointError)
-            tensors: dict[str, Tensor] = load_file(path)
-        except (OSError, SafetensorError, ValueError) as error:
+            _check_tensor_header(path)
+            tensors: dict[str, Tensor] = load(read_file(path, MAX_TENSOR_BYTES, error=CheckpointError))
+        except (CheckpointError, SafetensorError, ValueError) as error:
             raise CheckpointError(f"cannot read {path}: {error}; the run is incomplete") from None
         for name, tensor in tensors.items():
             if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
                 raise CheckpointError(f"{path}: {name} holds values that are not finite; the file is damaged")
         return tensors
+
+
+def _check_tensor_header(path: Path) -> None:
+    """Raise `CheckpointError` unless the header of a safetensors file explains its size.
+
+    A sparse file of gigabytes is thus rejected before its content is read.
+    """
+    with open_regular(path, MAX_TENSOR_BYTES, error=CheckpointError) as file:
+        size, length = os.fstat(file.fileno()).st_size, int.from_bytes(file.read(8), "little")
+        if not 2 <= length <= min(size - 8, MAX_TENSOR_HEADER_BYTES):
+            raise CheckpointError(f"the header of {size} bytes has {length} bytes")
+        header = parse_json(file.read(length), name="its header", error=CheckpointError)
+    header.pop("__metadata__", None)
+    try:
+        end = max((tensor["data_offsets"][1] for tensor in header.values()), default=0)
+    except (KeyError, IndexError, TypeError) as error:
+        raise CheckpointError(f"its header is invalid: {type(error).__name__} {error}") from None
+    if end != size - 8 - length:
+        raise CheckpointError(f"its header describes {end} bytes, {size - 8 - length} follow it")
 
 
 def fingerprint(weights: Mapping[str, Tensor]) -> str:

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from nsde_policy import files
 from nsde_policy.errors import ComparisonError, NsdePolicyError, OutputError
-from nsde_policy.files import parse_json, read_json, replace_file
+from nsde_policy.files import PARTIAL, parse_json, read_json, remove_partial_files, replace_file
 
 
 def read_error(path: Path, **options: int) -> str:
@@ -32,6 +33,11 @@ def test_read_json_returns_the_object(tmp_path):
         (b"[" * 100_000, "not valid JSON"),
         (b'{"a": ' * 100_000, "not valid JSON"),
         (b'{"a": 1' + b"0" * 10_000 + b"}", "not valid JSON"),
+        (b'{"a": 1' + b"0" * 400 + b"}", "the number 100000000000… is too large"),
+        (b'{"a": 1e999}', "the number 1e999 is too large"),
+        (b'{"a": -Infinity}', "-Infinity is not a finite number"),
+        (b'{"a": ' * 65 + b"1" + b"}" * 65, "nested more than 64 deep"),
+        (b'{"a": ' + b"[" * 900 + b"]" * 900 + b"}", "nested more than 64 deep"),
         (b"[1]", "holds a JSON list, expected a JSON object"),
         (b"3", "holds a JSON int, expected a JSON object"),
     ],
@@ -44,6 +50,28 @@ def test_read_json_rejects_anything_but_an_object(tmp_path, content, message):
 def test_read_json_never_blocks_on_a_pipe(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     assert "not a regular file" in read_error(tmp_path / "pipe")
+
+
+def test_file_that_becomes_a_pipe_after_it_was_checked_is_rejected(tmp_path, monkeypatch):
+    path, check = tmp_path / "a.json", os.stat
+    path.write_text("{}")
+
+    def swap_after_check(target):
+        found = check(target)
+        path.unlink()
+        os.mkfifo(path)
+        return found
+
+    monkeypatch.setattr(files.os, "stat", swap_after_check)
+    with pytest.raises(ComparisonError, match="not a regular file"):
+        read_json(path, error=ComparisonError)
+
+
+def test_read_json_rejects_devices_and_links_in_a_circle(tmp_path):
+    (tmp_path / "zeros").symlink_to("/dev/zero")
+    (tmp_path / "circle").symlink_to("circle")
+    assert "not a regular file" in read_error(tmp_path / "zeros")
+    assert "symbolic links" in read_error(tmp_path / "circle")
 
 
 def test_read_json_rejects_missing_files_folders_and_large_files(tmp_path):
@@ -68,3 +96,53 @@ def test_replace_file_creates_folders_and_leaves_no_partial_file(tmp_path):
 def test_replace_file_rejects_a_folder(tmp_path):
     with pytest.raises(OutputError, match="folder"):
         replace_file(tmp_path, b"")
+
+
+def test_processes_that_replace_one_file_never_fail_and_never_leave_a_mixture(tmp_path):
+    target, rounds = tmp_path / "a", 60
+    versions = [bytes([number]) * 50_000 for number in range(3)]
+    replace_file(target, versions[2])
+    children = []
+    for content in versions[:2]:
+        if (child := os.fork()) == 0:
+            try:
+                for _ in range(rounds):
+                    replace_file(target, content)
+            except BaseException:
+                os._exit(1)
+            os._exit(0)
+        children.append(child)
+    seen = [target.read_bytes()]
+    while len(children) > 1 or os.waitpid(children[0], os.WNOHANG) == (0, 0):
+        seen.append(target.read_bytes())
+        if len(children) > 1 and (ended := os.waitpid(children[1], os.WNOHANG)) != (0, 0):
+            assert ended[1] == 0
+            children.pop()
+    assert {*seen, target.read_bytes()} <= {*versions}
+    assert [file.name for file in tmp_path.iterdir()] == ["a"]
+
+
+def test_failed_replacement_leaves_the_old_file_and_nothing_else(tmp_path):
+    """A limit of the file size has the effect of a full disk."""
+    target = tmp_path / "a"
+    replace_file(target, b"old")
+    if (child := os.fork()) == 0:
+        import resource
+        import signal
+
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+        try:
+            replace_file(target, bytes(2000))
+        except OutputError:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [("a", b"old")]
+
+
+def test_partial_files_of_one_target_are_removed(tmp_path):
+    for name in ("a", f"a.1{PARTIAL}", f"a.2{PARTIAL}", f"ab.1{PARTIAL}"):
+        (tmp_path / name).write_text("")
+    remove_partial_files(tmp_path / "a")
+    assert {file.name for file in tmp_path.iterdir()} == {"a", f"ab.1{PARTIAL}"}

@@ -5,12 +5,14 @@ import stat
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
-from nsde_policy.data.zarr_store.files import find_root, wrap_read_errors
+from nsde_policy.data.zarr_store.files import CheckedZip, find_root, wrap_read_errors
 from nsde_policy.errors import ArchiveError
 
 MAX_MEMBERS = 100_000
 _DAMAGED = "the archive is damaged"
+_STEP_BYTES = 2**20
 _STORE_FILE = r"\.z(?:group|attrs|metadata|array)|zarr\.json|\d+(?:[./]\d+)*|c(?:/\d+)*"
 _STORE_PATH = re.compile(rf"(?:[A-Za-z_][\w-]*/){{0,8}}(?:{_STORE_FILE})", re.ASCII)
 """Metadata and chunks, formats 2 and 3, below folders named like arrays and groups."""
@@ -34,19 +36,30 @@ def extract_store(
             encrypted, a duplicate or not part of a zarr store, or if the store is too large.
     """
     with wrap_read_errors(_DAMAGED, ArchiveError):
-        opened = zipfile.ZipFile(archive)
+        opened = CheckedZip(archive, error=ArchiveError)
     with opened:
         members = _select_members(opened, max_bytes)
         check_space(sum(info.file_size for info in members.values()))
         for name, info in members.items():
-            with wrap_read_errors(_DAMAGED, ArchiveError):
-                content = opened.read(info)  # compares the checksum
             try:
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 with (folder / name).open("xb") as file:
-                    file.write(content)
+                    _copy_member(opened, info, file)
             except (FileExistsError, NotADirectoryError) as error:
                 raise ArchiveError(f"the archive holds a file and a folder named {name!r}") from error
+
+
+def _copy_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: BinaryIO) -> None:
+    """Copy a member in small steps and compare its checksum."""
+    with wrap_read_errors(_DAMAGED, ArchiveError):
+        member = archive.open(info)
+    with member:
+        while True:
+            with wrap_read_errors(_DAMAGED, ArchiveError):
+                part = member.read(_STEP_BYTES)
+            if not part:
+                return
+            file.write(part)
 
 
 def _select_members(archive: zipfile.ZipFile, max_bytes: int) -> dict[str, zipfile.ZipInfo]:

@@ -1,5 +1,8 @@
 """Raw files of a zarr store, in a directory or a zip file, before zarr interprets them."""
 
+import io
+import os
+import stat
 import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -7,11 +10,14 @@ from pathlib import Path
 from typing import Any, Self
 
 from nsde_policy.errors import DamagedStoreError, NotAStoreError, NsdePolicyError
-from nsde_policy.files import parse_json
+from nsde_policy.files import MAX_JSON_BYTES, open_regular, parse_json
 
 ROOT_KEYS = (".zgroup", "zarr.json")
 """Files that mark the root group of a store, formats 2 and 3."""
-MAX_METADATA_BYTES = 16 * 2**20
+METADATA_FILES = (".zarray", ".zgroup", "zarr.json")
+"""Files that describe a node; a folder has exactly one of them."""
+MAX_ZIP_DIRECTORY_BYTES = 2**24
+"""Largest table of contents of a zip file, about 100,000 members."""
 
 
 class StoreFiles:
@@ -25,22 +31,24 @@ class StoreFiles:
     """
 
     def __init__(self, path: Path) -> None:
-        from zarr.storage import LocalStore, ZipStore
-
         self.path = path
         try:
-            self._zip = _open_zip(path)
-            entries = self._zip.infolist() if self._zip else []
-            self._entries = {entry.filename: entry for entry in entries if not entry.is_dir()}
-            self.prefix = find_root(self._entries) or ""
-            self.zarr_store: Any = ZipStore(path, mode="r") if self._zip else LocalStore(path, read_only=True)
+            self._zip = _open_store_zip(path)
         except (zipfile.BadZipFile, NotImplementedError) as error:
             raise DamagedStoreError(f"{path} is a damaged zip file ({error}); copy it again") from error
         except OSError as error:
             raise NotAStoreError(f"{path} cannot be read: {error.strerror or error}") from error
-        if not any(self.size(key) for key in ROOT_KEYS):
+        entries = self._zip.infolist() if self._zip else []
+        self._entries = {entry.filename: entry for entry in entries if not entry.is_dir()}
+        self._prefix = find_root(self._entries) or ""
+        self._folders = _index_folders(self._entries)
+        try:
+            if not any(self.size(key) for key in ROOT_KEYS):
+                raise NotAStoreError(f"{path} is not a zarr group: it holds neither .zgroup nor zarr.json")
+            self.check_node("")
+        except BaseException:
             self.close()
-            raise NotAStoreError(f"{path} is not a zarr group: it holds neither .zgroup nor zarr.json")
+            raise
 
     def __enter__(self) -> Self:
         return self
@@ -55,42 +63,65 @@ class StoreFiles:
 
     def close(self) -> None:
         """Close the underlying files."""
-        if self._zip is None or self.zarr_store._is_open:  # zarr 3.1 fails to close a zip that was never read
-            self.zarr_store.close()
         if self._zip:
             self._zip.close()
 
     def size(self, key: str) -> int | None:
-        """Return the size of a file in bytes, None if it does not exist."""
+        """Return the size of a file in bytes, None if it does not exist.
+
+        Raises:
+            DamagedStoreError: If it is a folder, a pipe, a device or a link that leads nowhere.
+        """
         if self._zip:
-            entry = self._entries.get(self.prefix + key)
+            entry = self._entries.get(self._prefix + key)
             return entry.file_size if entry else None
-        with wrap_read_errors(f"{key} cannot be read"):
-            return (self.path / key).stat().st_size if (self.path / key).is_file() else None
+        try:
+            found = os.stat(self.path / key)
+        except (FileNotFoundError, NotADirectoryError):
+            if not os.path.lexists(self.path / key):
+                return None
+            raise DamagedStoreError(f"{key} is a link that leads nowhere") from None
+        except OSError as error:
+            raise DamagedStoreError(f"{key} cannot be read: {error.strerror or error}") from error
+        if not stat.S_ISREG(found.st_mode):
+            raise DamagedStoreError(f"{key} is not a regular file")
+        return found.st_size
 
     def read(self, key: str, start: int = 0, length: int = -1) -> bytes:
         """Read `length` bytes from `start` on, or all that follow if `length` is −1."""
         with wrap_read_errors(f"{key} cannot be read"):
-            opened = self._zip.open(self.prefix + key) if self._zip else (self.path / key).open("rb")
+            opened: Any = (
+                self._zip.open(self._prefix + key)
+                if self._zip
+                else open_regular(self.path / key, error=DamagedStoreError)
+            )
             with opened as file:
                 file.seek(start)
-                return file.read(length)
+                content: bytes = file.read(length)
+                return content
 
     def read_metadata(self, key: str) -> dict[str, Any]:
         """Read a JSON object; empty if the file does not exist."""
         size = self.size(key)
         if size is None:
             return {}
-        if size > MAX_METADATA_BYTES:
-            raise DamagedStoreError(f"{key} has {size} bytes, expected at most {MAX_METADATA_BYTES}")
-        return parse_json(self.read(key), name=key, error=DamagedStoreError)
+        if size > MAX_JSON_BYTES:
+            raise DamagedStoreError(f"{key} has {size} bytes, expected at most {MAX_JSON_BYTES}")
+        content = self.read(key, length=MAX_JSON_BYTES + 1)
+        return parse_json(content, name=key, error=DamagedStoreError, allow_nan=True)
+
+    def check_node(self, name: str) -> None:
+        """Raise `DamagedStoreError` if a group or an array is described twice, maybe differently."""
+        found = [key for key in METADATA_FILES if self.size(f"{name}/{key}" if name else key) is not None]
+        if len(found) > 1:
+            raise DamagedStoreError(
+                f"{name or self.path} holds both {' and '.join(found)}; delete the wrong one"
+            )
 
     def list_folders(self, folder: str) -> list[str]:
         """Return the names of the folders directly in `folder`, sorted."""
         if self._zip:
-            inside = f"{self.prefix}{folder}/"
-            below = (name[len(inside) :] for name in self._entries if name.startswith(inside))
-            return sorted({name.split("/")[0] for name in below if "/" in name})
+            return sorted(self._folders.get(f"{self._prefix}{folder}/", ()))
         path = self.path / folder
         with wrap_read_errors(f"{folder} cannot be read"):
             return sorted(child.name for child in path.iterdir() if child.is_dir()) if path.is_dir() else []
@@ -112,7 +143,48 @@ def find_root(names: Iterable[str]) -> str | None:
     return min(prefixes, key=lambda prefix: prefix.count("/"), default=None)
 
 
-def _open_zip(path: Path) -> zipfile.ZipFile | None:
+def _index_folders(names: Iterable[str]) -> dict[str, set[str]]:
+    """Return the names of the folders in each folder of a zip file, which is empty or ends in a slash."""
+    found: dict[str, set[str]] = {}
+    for name in {name[: name.rfind("/") + 1] for name in names}:
+        parts = name.split("/")[:-1]
+        for depth, part in enumerate(parts):
+            found.setdefault("".join(f"{parent}/" for parent in parts[:depth]), set()).add(part)
+    return found
+
+
+class CheckedZip(zipfile.ZipFile):
+    """A zip file for reading, opened without blocking, whose table of contents has a bounded size.
+
+    Raises:
+        zipfile.BadZipFile: If it is damaged or its table of contents is too large.
+    """
+
+    def __init__(self, path: Path, *, error: type[NsdePolicyError]) -> None:
+        self._file = _BoundedReader(open_regular(path, error=error).detach())  # type: ignore[attr-defined]
+        try:
+            super().__init__(self._file)
+        except BaseException:
+            self._file.close()
+            raise
+        self._file.limit = None
+
+    def close(self) -> None:
+        """Close the file, which `ZipFile` leaves open because it did not open it."""
+        super().close()
+        self._file.close()
+
+
+class _BoundedReader(io.BufferedReader):
+    limit: int | None = MAX_ZIP_DIRECTORY_BYTES
+
+    def read(self, size: int | None = -1) -> bytes:
+        if self.limit is not None and size is not None and size > self.limit:
+            raise zipfile.BadZipFile(f"its table of contents has {size} bytes, at most {self.limit} are read")
+        return super().read(size)
+
+
+def _open_store_zip(path: Path) -> zipfile.ZipFile | None:
     """Open a zip file; None for a directory."""
     if path.is_dir():
         if not any(path.iterdir()):
@@ -120,9 +192,9 @@ def _open_zip(path: Path) -> zipfile.ZipFile | None:
         return None
     if not path.exists():
         raise NotAStoreError(f"{path} does not exist; expected a zarr directory or a zip of one")
-    if not path.is_file():  # opening a pipe would block
+    if not path.is_file():
         raise NotAStoreError(f"{path} is neither a file nor a folder; expected a zarr store")
-    with path.open("rb") as file:
+    with open_regular(path, error=NotAStoreError) as file:
         if file.read(2) != b"PK":
             raise NotAStoreError(f"{path} is not a zarr store: expected a zarr directory or a zip of one")
-    return zipfile.ZipFile(path)
+    return CheckedZip(path, error=NotAStoreError)

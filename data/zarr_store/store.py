@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from nsde_policy.data.types import Floats, Ints, check_ends, check_finite, check_lengths, convert_to_float32
 from nsde_policy.data.zarr_store.arrays import StoredArray, format_brief
+from nsde_policy.data.zarr_store.codecs import find_compressor
 from nsde_policy.data.zarr_store.files import StoreFiles
 from nsde_policy.errors import ArrayError, DamagedStoreError, EpisodeError
 
@@ -14,6 +16,8 @@ RECORDING = "nsde_policy_recording"
 """Root attribute of stores written by `DemoWriter`; frames behind the last episode end are not committed."""
 MAX_COLUMNS = 4096
 """Maximum number of columns that are loaded into memory; wider arrays are images and read lazily."""
+MAX_DEPTH, MAX_FOLDERS = 8, 10_000
+"""Most levels of folders in a store, and most folders."""
 _REAL_DTYPE = re.compile(r"[<>|=]?[biuf]\d+|bool|u?int\d+|float\d+")
 
 
@@ -43,15 +47,29 @@ class Store(StoreFiles):
         return attributes
 
     def find_arrays(self, folder: str) -> list[str]:
-        """Return the paths of all arrays below `folder`, readable or not."""
-        found = []
-        for name in (f"{folder}/{child}" for child in self.list_folders(folder)):
-            try:
-                is_array = self._read_array_metadata(name) is not None
-            except DamagedStoreError:
-                is_array = True
-            found += [name] if is_array else self.find_arrays(name)
-        return found
+        """Return the paths of all arrays below `folder`, readable or not.
+
+        Raises:
+            DamagedStoreError: If folders are nested too deep, as links in a circle are, or too many.
+        """
+        found: list[str] = []
+        open_folders, visited = [folder], 0
+        while open_folders:
+            self.check_node(parent := open_folders.pop())
+            children = [f"{parent}/{child}" for child in self.list_folders(parent)]
+            visited += len(children)
+            if parent.count("/") >= MAX_DEPTH or visited > MAX_FOLDERS:
+                raise DamagedStoreError(
+                    f"{folder} has more than {MAX_FOLDERS} folders or {MAX_DEPTH} levels; a link may lead "
+                    "back to a folder that contains it"
+                )
+            for name in children:
+                try:
+                    is_array = self._read_array_metadata(name) is not None
+                except DamagedStoreError:
+                    is_array = True
+                (found if is_array else open_folders).append(name)
+        return sorted(found)
 
     def describe_missing(self, name: str) -> str:
         """Describe a missing array and list the arrays of the store."""
@@ -62,6 +80,10 @@ class Store(StoreFiles):
         """Open the array at the path `name`, such as data/state."""
         import zarr
 
+        from nsde_policy.data.zarr_store.zarr_files import ZarrFiles
+
+        for parent in accumulate(name.split("/"), "{}/{}".format):
+            self.check_node(parent)
         metadata = self._read_array_metadata(name)
         if metadata is None:
             raise ArrayError(self.describe_missing(name))
@@ -74,7 +96,9 @@ class Store(StoreFiles):
         if not (isinstance(dtype, str) and _REAL_DTYPE.fullmatch(dtype)):
             raise ArrayError(f"{name} holds {dtype!r}, expected real numbers")
         try:
-            zarray = zarr.open_array(store=self.zarr_store, path=self.prefix + name, mode="r")
+            zarray = zarr.open_array(
+                store=ZarrFiles(self), path=name, mode="r", zarr_format=2 if "dtype" in metadata else 3
+            )
         except Exception as error:
             # versions of zarr before 3.1 raise other errors for an unknown codec
             if (
@@ -87,7 +111,7 @@ class Store(StoreFiles):
             raise DamagedStoreError(f"the metadata of {name} is invalid ({format_brief(error)})") from error
         if zarray.ndim == 0 or 0 in zarray.shape[1:] or 0 in zarray.chunks:
             raise ArrayError(f"{name} has shape {zarray.shape}, expected (frames, at least one column)")
-        return StoredArray(name, zarray, self, self._accept_omitted)
+        return StoredArray(name, zarray, self, self._accept_omitted, find_compressor(metadata, name))
 
     def open_episodes(self, names: Sequence[str]) -> tuple[Ints, list[StoredArray]]:
         """Read the episode ends and open the named arrays, which must have the same number of frames.
@@ -101,6 +125,7 @@ class Store(StoreFiles):
                 "there, such as [100, 250] for episodes of 100 and 150 frames"
             )
         ends = self.open_array(self._ends_name)
+        ends.check_size(ends.shape[0])
         ends.check_chunks(ends.shape[0])
         values = ends.read(0, ends.shape[0])
         if not values.size:
@@ -126,6 +151,7 @@ def read_columns(array: StoredArray, ends: Ints) -> Floats:
             f"{array.name} has {array.width} numbers a frame, too many to load; open_images reads it lazily"
         )
     frames = int(ends[-1])
+    array.check_size(frames)
     array.check_chunks(frames)
     values = convert_to_float32(array.read(0, frames).reshape(frames, array.width), array.name)
     check_finite(values, array.name, ends)

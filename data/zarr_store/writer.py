@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -22,7 +23,7 @@ import numpy.typing as npt
 from nsde_policy.data.types import Episode, Ints, check_angles, check_rate
 from nsde_policy.data.zarr_store.growing_array import GrowingArray
 from nsde_policy.data.zarr_store.store import RECORDING, Store
-from nsde_policy.errors import DamagedStoreError, DemoError, EpisodeError, NotAStoreError
+from nsde_policy.errors import DamagedStoreError, DemoError, EpisodeError, NotAStoreError, OutputError
 from nsde_policy.files import PARTIAL, lock_directory, read_json, replace_file
 
 STATE, ACTION, ENDS = "data/state", "data/action", "meta/episode_ends"
@@ -99,6 +100,7 @@ class DemoWriter:
 
     def read_info(self) -> dict[str, npt.NDArray[Any]]:
         """Read the `info` of all committed episodes, (episodes,) each."""
+        self._require_open()
         names = [name for name in self._arrays if name.startswith(INFO_PREFIX)]
         with Store(self.path) as store:
             return {n.removeprefix(INFO_PREFIX): store.open_array(n).read(0, len(self)) for n in names}
@@ -116,8 +118,7 @@ class DemoWriter:
             extras: Further arrays with one row per frame, such as images.
             info: Numbers about the episode, such as its seed.
         """
-        if self._lock < 0:
-            raise DemoError(f"the writer of {self.path} is closed; open a new one")
+        self._require_open()
         rows = self._collect_rows(episode, extras or {}, info or {})
         arrays = self._arrays or {name: self._create_array(name, values) for name, values in rows.items()}
         end = np.array([arrays[STATE].length + len(episode)], np.int64)
@@ -126,20 +127,26 @@ class DemoWriter:
             for name, values in rows.items():
                 self._write(arrays[name].encode(values))
             self._write(self._ends.encode(end))
-        except OSError as error:
-            why = error.strerror or str(error)
+        except (OSError, OutputError) as error:
+            why = getattr(error, "strerror", None) or str(error)
             raise DemoError(f"{self.path}: episode not recorded, {why}; earlier ones are safe") from error
         self._arrays = {name: arrays[name].extend(values) for name, values in rows.items()}
         self._ends = self._ends.extend(end)
 
     def drop_last(self) -> None:
         """Remove the last committed episode, by one atomic step."""
+        self._require_open()
         if not len(self):
             raise EpisodeError(f"{self.path} holds no episode to drop")
         key = f"{ENDS}/.zarray"
         shorter = _make_empty_ends().encode(self._read_ends()[:-1])
         self._write({key: shorter[key]})
         self._load()
+
+    def _require_open(self) -> None:
+        """Raise `DemoError` if the writer was closed: another one may be writing to the store by now."""
+        if self._lock < 0:
+            raise DemoError(f"the writer of {self.path} is closed; open a new one")
 
     def _open(
         self, rate_hz: float | None, made_with: dict[str, Any], more_attributes: Mapping[str, Any]
@@ -154,17 +161,18 @@ class DemoWriter:
             raise NotAStoreError(f"{self.path} is not a recording of this package; choose a new path")
         self._check_settings(attributes, {**made_with, "rate_hz": rate_hz})
         for partial in self.path.rglob(f"*{PARTIAL}"):
-            partial.unlink()
+            with suppress(OSError):
+                partial.unlink()
         self._write({group: b'{"zarr_format": 2}' for group in GROUPS if not (self.path / group).is_file()})
         self._load()
 
     def _read_attributes(self) -> dict[str, Any]:
         path = self.path / ".zattrs"
-        return read_json(path, error=DamagedStoreError) if path.exists() else {}
+        return read_json(path, error=DamagedStoreError) if os.path.lexists(path) else {}
 
     def _is_empty(self, attributes: Mapping[str, Any]) -> bool:
         """Return whether the directory is empty or a recording without episodes, whatever its settings."""
-        if {path.name for path in self.path.iterdir()} <= {".zattrs" + PARTIAL}:
+        if all(path.suffix == PARTIAL for path in self.path.iterdir()):
             return True
         ends = self.path / ENDS / ".zarray"
         if ends.is_file() and read_json(ends, error=DamagedStoreError).get("shape") != [0]:
@@ -206,7 +214,7 @@ class DemoWriter:
         if not len(ends):
             for path in [path for part in ("data", "meta") for path in (self.path / part).iterdir()]:
                 if path.is_dir() and path != self.path / ENDS:
-                    shutil.rmtree(path)
+                    shutil.rmtree(path, ignore_errors=path.is_symlink())
             return
         with Store(self.path) as store:
             for folder, rows in (("data", int(ends[-1])), ("meta", len(ends))):

@@ -21,7 +21,7 @@ from nsde_policy.eval.disturbances import Condition
 from nsde_policy.eval.evaluate import change_sampling, evaluate_policy
 from nsde_policy.eval.latency import MIN_ROUNDS, Contender, LatencyRow, device_name, measure_latency
 from nsde_policy.eval.rollout import EpisodeResult
-from nsde_policy.files import replace_file
+from nsde_policy.files import MAX_JSON_BYTES, decode_json, read_file, replace_file
 from nsde_policy.inference.loading import load_model
 from nsde_policy.methods.registry import get_method
 from nsde_policy.run_config import RunConfig
@@ -265,11 +265,10 @@ def add_latency(comparison: Comparison, rows: Sequence[LatencyRow]) -> Compariso
 
 def read_latency(path: Path) -> list[LatencyRow]:
     """Read the file that `nsde-policy benchmark latency --json` writes."""
+    content = read_file(path, MAX_JSON_BYTES, error=ComparisonError)
     try:
-        return msgspec.json.decode(path.read_bytes(), type=list[LatencyRow])
-    except OSError as error:
-        raise ComparisonError(f"{path} cannot be read: {error.strerror}") from None
-    except msgspec.DecodeError as error:
+        return msgspec.convert(decode_json(content), list[LatencyRow])
+    except ValueError as error:  # msgspec's ValidationError is one
         raise ComparisonError(
             f"{path} is not a list of latencies; expected the output of benchmark latency --json: {error}"
         ) from None

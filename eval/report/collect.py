@@ -14,9 +14,9 @@ from nsde_policy.eval.compare.result import Comparison, merge_comparisons, read_
 from nsde_policy.eval.compare.run import EntryCache, Job, compare_runs, load_records
 from nsde_policy.eval.render.frames import RenderedEpisode
 from nsde_policy.eval.render.video import check_render, choose_video_seeds, encode_video
-from nsde_policy.eval.report.replays import Replays
+from nsde_policy.eval.report.replays import MAX_REPLAY_BYTES, Replays
 from nsde_policy.eval.rollout import Player, RolloutConfig, one_thread
-from nsde_policy.files import replace_file
+from nsde_policy.files import read_file, replace_file
 from nsde_policy.run_directory import RunDirectory, RunRecord
 from nsde_policy.tasks import Task
 
@@ -108,10 +108,10 @@ def _load_replays(job: Job, cache: EntryCache, record: RunRecord) -> Replays | N
     file = entry_file.with_suffix(".npz")
     try:
         steps = read_comparison(entry_file).entries[0].episodes.steps
-        replays = Replays.from_bytes(file.read_bytes())
+        replays = Replays.from_bytes(read_file(file, MAX_REPLAY_BYTES, error=ComparisonError))
         if replays.lengths == tuple(step + 1 for step in steps):
             return replays
-    except (ComparisonError, OSError):  # not played yet, or a file is damaged
+    except ComparisonError:  # not played yet, or a file is damaged
         pass
     replays = Replays.from_traces([result.trace for result in cache.play(job, record, traced=True)], scene)
     replace_file(file, replays.to_bytes())

@@ -1,6 +1,5 @@
 """Flags that several commands share, with their help texts."""
 
-import json
 import logging
 import os
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from nsde_policy.errors import ConfigError
-from nsde_policy.files import check_writable, replace_file
+from nsde_policy.files import check_writable, decode_json, read_file, replace_file
 from nsde_policy.methods.registry import METHODS
 from nsde_policy.tasks import TASKS
 
@@ -25,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 STANDARD_OUTPUT = Path("-")
 TOKEN_VARIABLE = "NSDE_POLICY_TOKEN"
+MAX_TOKEN_BYTES = 4096
 
 AcceptOmittedChunksFlag = Annotated[
     bool, arg(help="Read missing chunks of the store as the fill value, not as damage.")
@@ -72,8 +72,8 @@ def parse_env_kwargs(text: str | None) -> dict[str, Any]:
     if text is None:
         return {}
     try:
-        values = json.loads(text)
-    except json.JSONDecodeError as error:
+        values = decode_json(text)
+    except ValueError as error:
         raise ConfigError(
             f"""--env-kwargs is not valid JSON, got {text!r:.80} ({error}); write '{{"g": 9.8}}' in quotes"""
         ) from None
@@ -112,7 +112,7 @@ def read_token(path: Path | None) -> str | None:
     if path is None:
         return os.environ.get(TOKEN_VARIABLE)
     try:
-        return path.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not a text file"
-        raise ConfigError(f"cannot read the token from {path}: {reason}; check --token-file") from None
+        return read_file(path, MAX_TOKEN_BYTES, error=ConfigError).decode().strip()
+    except (ConfigError, UnicodeDecodeError) as error:
+        reason = error if isinstance(error, ConfigError) else "not a text file"
+        raise ConfigError(f"cannot read the token: {reason}; check --token-file {path}") from None

@@ -5,6 +5,7 @@ only.
 """
 
 import math
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,7 +131,7 @@ class Calibration(BaseConfig):
     def read(cls, run: Path, spec: PolicySpec) -> "Calibration":
         """Read `calibration.json` of a run directory, or use `from_spec` if there is none."""
         path = run / CALIBRATION_FILE
-        if not path.exists():
+        if not os.path.lexists(path):  # a link that leads nowhere is damage, not absence
             return cls.from_spec(spec)
         try:
             found = cls.from_dict(read_json(path, error=ConfigError))

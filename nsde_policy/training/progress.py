@@ -1,5 +1,6 @@
 """Training with a progress bar, quick evaluations and a plot of the losses."""
 
+import io
 import logging
 import sys
 from collections.abc import Callable, Mapping
@@ -11,6 +12,7 @@ from tqdm import tqdm
 
 from nsde_policy.assets import EMBEDDED_DEMOS
 from nsde_policy.errors import ConfigError, import_optional
+from nsde_policy.files import replace_file
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.training.dataset import load_training_demos
@@ -213,6 +215,7 @@ def plot_training(run: RunDirectory) -> Path | None:
         if names is not losses and 0 <= axis.dataLim.y0 <= axis.dataLim.y1 <= 1:
             axis.set_ylim(0, 1.02)
     axes[-1].set_xlabel("step")
-    path = run.path / "training.png"
-    figure.savefig(path, dpi=130)
+    path, picture = run.path / "training.png", io.BytesIO()
+    figure.savefig(picture, dpi=130)
+    replace_file(path, picture.getvalue())
     return path

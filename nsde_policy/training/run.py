@@ -98,7 +98,7 @@ def train_run(
     and calibration, and the losses on them are recorded.
 
     Raises:
-        CheckpointError: If `path` holds another run or other files.
+        CheckpointError: If `path` holds another run or other files, or another process is training into it.
         ConfigError: If the demonstrations do not fit the task's environment.
     """
     run = RunDirectory(path)
@@ -116,21 +116,30 @@ def train_run(
         plugins=find_plugins(config, task),
         env_kwargs=env_kwargs or {},
     )
-    _check_directory(run, record, resume=resume)
-    calibration = calibrate(demos, record)
+    with run.lock():
+        _check_directory(run, record, resume=resume)
+        calibration = calibrate(demos, record)
+        training = _start_training(run, record, data, device, resume=resume)
+        checked = None if unseen is None else Validation(unseen, record, training, device)
+        _train_loop(run, training, config, save_every_s, monitor, checked)
+        replace_file(run.path / CALIBRATION_FILE, calibration.to_json().encode())
+    return run
+
+
+def _start_training(
+    run: RunDirectory, record: RunRecord, data: Any, device: str, *, resume: bool
+) -> Training[Any]:
+    """Start a run and write its record, or restore its last checkpoint."""
     model = build_model(record)
     model.prepare(data)
-    training = Training(model.to(device), data, config.train, seed=seed)
+    training = Training(model.to(device), data, record.config.train, seed=record.seed)
     if resume and run.training.exists():
         training.restore(run.read_training_state())
         run.truncate_metrics(training.step)
     else:
         run.save_record(record)
         run.truncate_metrics(-1)
-    checked = None if unseen is None else Validation(unseen, record, training, device)
-    _train_loop(run, training, config, save_every_s, monitor, checked)
-    replace_file(run.path / CALIBRATION_FILE, calibration.to_json().encode())
-    return run
+    return training
 
 
 def _resolve_settings(demos: Demonstrations, config: RunConfig, task: str) -> RunConfig:

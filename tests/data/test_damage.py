@@ -178,6 +178,70 @@ def half(content: bytes) -> bytes:
     return content[: len(content) // 2]
 
 
+def with_bomb(codec: str, *, unstated: bool = False) -> Callable[[Path], Path]:
+    """Write a chunk of 200 bytes that unpacks to 4 MB."""
+
+    def make(path: Path) -> Path:
+        compressor = numcodecs.get_codec({"id": codec})
+        write_store(path, compressors=compressor)
+        bomb = bytes(compressor.encode(bytes(2**22)))
+        if unstated:  # without the four bytes of the size, and the flag that announces them
+            bomb = bomb[:4] + bytes([bomb[4] & 0x3F]) + bomb[5:6] + bomb[10:]
+            assert len(compressor.decode(bomb)) == 2**22
+        (path / CHUNK).write_bytes(bomb)
+        return path
+
+    return make
+
+
+def with_frames(frames: int) -> Callable[[Path], Path]:
+    """Write a store whose metadata promises many frames."""
+
+    def make(path: Path) -> Path:
+        write_store(path, {"meta/episode_ends": np.array([frames])})
+        for name in ("state", "action"):
+            file = path / "data" / name / ".zarray"
+            values = json.loads(file.read_bytes())
+            file.write_text(json.dumps({**values, "shape": [frames, *values["shape"][1:]]}))
+        return path
+
+    return make
+
+
+def with_pipe(key: str) -> Callable[[Path], Path]:
+    def make(path: Path) -> Path:
+        write_store(path)
+        (path / key).unlink(missing_ok=True)
+        os.mkfifo(path / key)
+        return path
+
+    return make
+
+
+def with_link(key: str, target: str) -> Callable[[Path], Path]:
+    def make(path: Path) -> Path:
+        write_store(path)
+        (path / key).parent.mkdir(exist_ok=True)
+        (path / key).unlink(missing_ok=True)
+        (path / key).symlink_to(target)
+        return path
+
+    return make
+
+
+def with_copy(key: str, zarr_format: int = 3) -> Callable[[Path], Path]:
+    """Add the metadata of the other format, or of a group, to a store of format 2."""
+
+    def make(path: Path) -> Path:
+        write_store(path)
+        other = write_store(path.with_name("other.zarr"), zarr_format=zarr_format)
+        source = other / (key if zarr_format == 3 else ".zgroup")
+        (path / key).write_bytes(source.read_bytes())
+        return path
+
+    return make
+
+
 def state_with(value: float, frame: int, column: int, dtype: str = "f4") -> np.ndarray:
     state = example_arrays()["data/state"].astype(dtype)
     state[frame, column] = value
@@ -306,6 +370,76 @@ DAMAGES = [
         DamagedStoreError,
         "its Blosc header says",
     ),
+    Damage("bomb of Zstandard", with_bomb("zstd"), DamagedStoreError, "unpacks to more than the 264 bytes"),
+    Damage("bomb of Zstandard without its size", with_bomb("zstd", unstated=True), DamagedStoreError, "264"),
+    Damage("bomb of Blosc", with_bomb("blosc"), DamagedStoreError, "unpacks to more than the 264 bytes"),
+    Damage("bomb of LZ4", with_bomb("lz4"), DamagedStoreError, "unpacks to more than the 264 bytes"),
+    Damage("bomb of gzip", with_bomb("gzip"), DamagedStoreError, "unpacks to more than the 264 bytes"),
+    Damage("bomb of zlib", with_bomb("zlib"), DamagedStoreError, "unpacks to more than the 264 bytes"),
+    Damage("bomb of bzip2", with_bomb("bz2"), DamagedStoreError, "unpacks to more than the 264 bytes"),
+    Damage("bomb of LZMA", with_bomb("lzma"), DamagedStoreError, "unpacks to more than the 264 bytes"),
+    Damage(
+        "compressed twice",
+        with_metadata(STATE_META, filters=[{"id": "zstd"}], compressor={"id": "gzip"}),
+        ArrayError,
+        r"compressed more than once \(zstd, gzip\)",
+    ),
+    Damage(
+        "sparse chunk",
+        with_file(CHUNK, lambda _: bytes(10**6), compressors=None),
+        DamagedStoreError,
+        "has 1000000 bytes, expected at most 264",
+    ),
+    Damage("huge chunks", with_metadata(STATE_META, chunks=[10**9, 5]), ArrayError, "a chunk would take"),
+    Damage(
+        "huge arrays",
+        with_frames(10**12),
+        ArrayError,
+        "1000000000000 frames would take|expected at most 1048576",
+        {"accept_omitted_chunks": True},
+    ),
+    # files that are not what they seem
+    Damage("attributes are a pipe", with_pipe(".zattrs"), DamagedStoreError, "zattrs is not a regular file"),
+    Damage(
+        "array attributes are a pipe",
+        with_pipe("data/state/.zattrs"),
+        DamagedStoreError,
+        "zattrs is not a regular file",
+    ),
+    Damage("metadata is a pipe", with_pipe(STATE_META), DamagedStoreError, "is not a regular file"),
+    Damage("chunk is a pipe", with_pipe(CHUNK), DamagedStoreError, "is not a regular file"),
+    Damage(
+        "omitted chunk is a pipe",
+        with_pipe(CHUNK),
+        DamagedStoreError,
+        "is not a regular file",
+        {"accept_omitted_chunks": True},
+    ),
+    Damage("attributes are zeros", with_link(".zattrs", "/dev/zero"), DamagedStoreError, "not a regular"),
+    Damage(
+        "array attributes are zeros", with_link("data/state/.zattrs", "/dev/zero"), DamagedStoreError, "reg"
+    ),
+    Damage("attributes lead nowhere", with_link(".zattrs", "nowhere"), DamagedStoreError, "leads nowhere"),
+    Damage("attributes in a circle", with_link(".zattrs", ".zattrs"), DamagedStoreError, "symbolic links"),
+    Damage("folders in a circle", with_link("data/a/b", ".."), DamagedStoreError, "a link may lead back"),
+    Damage(
+        "attributes nested deeply",
+        with_file("data/state/.zattrs", lambda _: b'{"angles": ' + b"[" * 500 + b"]" * 500 + b"}"),
+        DamagedStoreError,
+        "nested more than 64 deep",
+    ),
+    Damage(
+        "attributes with a huge number",
+        with_file("data/state/.zattrs", lambda _: b'{"angles": [1' + b"0" * 400 + b"]}"),
+        DamagedStoreError,
+        "is too large",
+    ),
+    Damage("array of both formats", with_copy("data/state/zarr.json"), DamagedStoreError, "holds both"),
+    Damage("group of both formats", with_copy("data/zarr.json"), DamagedStoreError, "holds both"),
+    Damage("root of both formats", with_copy("zarr.json"), DamagedStoreError, "holds both .zgroup and zarr"),
+    Damage(
+        "array and group", with_copy("data/state/.zgroup", 2), DamagedStoreError, "holds both .zarray and"
+    ),
     # what the arrays hold
     Damage("pickled objects", pickled_objects, ArrayError, "pickles"),
     Damage("pickled floats", pickled_floats, ArrayError, "pickles"),
@@ -425,22 +559,22 @@ def test_permission_error_is_reported(tmp_path: Path, key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "error"),
-    [("iterdir", NotAStoreError), ("open", DamagedStoreError), ("is_file", DamagedStoreError)],
+    ("owner", "call", "error"),
+    [(Path, "iterdir", NotAStoreError), (os, "open", DamagedStoreError), (os, "stat", DamagedStoreError)],
 )
 def test_permission_error_of_any_call_raises_a_demo_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, error: type[DemoError]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, call: str, error: type[DemoError]
 ) -> None:
     path = write_store(tmp_path / "demos.zarr")
 
-    genuine = getattr(Path, call)
+    genuine = getattr(owner, call)
 
-    def denied(file: Path, *args: Any, **options: Any) -> Any:
-        if file.is_relative_to(path):
+    def denied(file: Any, *args: Any, **options: Any) -> Any:
+        if isinstance(file, str | Path) and str(file).startswith(f"{path}{'' if owner is Path else '/'}"):
             raise PermissionError(13, "Permission denied")
         return genuine(file, *args, **options)
 
-    monkeypatch.setattr(Path, call, denied)
+    monkeypatch.setattr(owner, call, denied)
     with pytest.raises(error, match="cannot be read: Permission denied"):
         load_demonstrations(path)
 

@@ -323,6 +323,9 @@ def test_second_writer_is_rejected_until_the_first_is_closed(tmp_path: Path) -> 
     with DemoWriter(path) as second:
         second.append(make_episode(1))
     assert read_numbers(path) == [0, 1]
+    for call in (second.drop_last, second.read_info):
+        with pytest.raises(DemoError, match="is closed"):
+            call()
     with pytest.raises(DemoError, match="is closed"):
         second.append(make_episode(2))
 

@@ -11,6 +11,7 @@ from nsde_policy.config import NetworkConfig
 from nsde_policy.deploy.export import export_policy
 from nsde_policy.deploy.export.export import measure_parity
 from nsde_policy.deploy.export.plan_module import PlanTracer
+from nsde_policy.deploy.runtime.metadata import RECORD_KEY
 from nsde_policy.errors import ConfigError, ExportError, GraphError, OutputError
 from nsde_policy.methods.diffusion.model import DiffusionConfig
 from nsde_policy.methods.ibc import ImplicitBCConfig, ImplicitBCSampling
@@ -29,6 +30,23 @@ def test_export_traces_the_plain_solver_if_the_fused_step_does_not_cover_the_equ
     (whole,) = export_policy(policy, tmp_path / "policy.onnx", cases=5)
     assert whole.difference < 1e-5
     assert whole.record.inputs[1].shape == (2, LAYOUT.dim)
+
+
+def test_exported_file_has_no_notes_and_is_the_same_each_time(tmp_path):
+    contents = set()
+    for name in ("a", "b"):
+        out = tmp_path / name / "policy.onnx"
+        export_policy(build_policy(make_neural_sde_config()), out, steps=1, cases=1)
+        contents.add(out.read_bytes())
+    (content,) = contents
+    bare = onnx.load_from_string(content)
+    record = [entry for entry in bare.metadata_props if entry.key == RECORD_KEY]
+    del bare.metadata_props[:]
+    text = str(bare)
+    assert "doc_string" not in text
+    assert "metadata_props" not in text
+    assert str(Path(torch.__file__).parents[1]).encode() not in content
+    assert len(record) == 1
 
 
 def test_outputs_of_another_policy_fail_the_parity_check():

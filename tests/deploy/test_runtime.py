@@ -376,6 +376,49 @@ def test_weights_in_another_file_are_rejected(model, tmp_path):
         assert_rejected(signed(onnx.ModelProto.FromString(model.SerializeToString())), "in another file")
 
 
+def add_large_tensor(model: onnx.ModelProto, elements: int, stated: int | None = None) -> onnx.NodeProto:
+    """Add zeros that the first action is not changed by, and state their number, maybe wrongly."""
+    size = onnx.numpy_helper.from_array(np.array([elements]), "large_size")
+    model.graph.initializer.append(size)
+    model.graph.node.insert(0, onnx.helper.make_node("ConstantOfShape", ["large_size"], ["large"]))
+    if stated is not None:
+        info = onnx.helper.make_tensor_value_info("large", onnx.TensorProto.FLOAT, [stated])
+        model.graph.value_info.append(info)
+    return model.graph.node[0]
+
+
+def test_graph_that_takes_too_much_memory_is_rejected(model):
+    add_large_tensor(model, 2**30, stated=2**30)
+    assert_rejected(signed(model), "its tensors take 4[0-9]{9} bytes, the limit is 1073741824")
+
+
+def test_graph_that_hides_its_memory_is_rejected(model):
+    add_large_tensor(model, 2**30)
+    assert_rejected(signed(model), "does not state the shape of 'large'")
+
+
+def test_graph_that_understates_its_memory_is_rejected(model):
+    add_large_tensor(model, 2**30, stated=1)
+    assert_rejected(signed(model), "onnxruntime cannot load the graph")
+
+
+def test_graph_whose_memory_depends_on_its_input_is_rejected(model):
+    node = add_large_tensor(model, 2**30, stated=1)
+    shape = onnx.helper.make_tensor_value_info("computed", onnx.TensorProto.INT64, [1])
+    model.graph.value_info.append(shape)
+    model.graph.node.insert(0, onnx.helper.make_node("Neg", ["large_size"], ["computed"]))
+    node.input[0] = "computed"
+    model.graph.node[1].input[0] = "computed"
+    assert_rejected(signed(model), "the output shape of a ConstantOfShape depends on a computed value")
+
+
+def test_huge_inputs_and_outputs_are_rejected(model):
+    def enlarge(record):
+        record["inputs"] += [{"name": f"n{i}", "kind": "normal", "shape": [2**23]} for i in range(3)]
+
+    assert_rejected(signed(model, enlarge), "inputs or outputs of 251[0-9]+ numbers are too large")
+
+
 def test_nested_graph_is_rejected(model):
     body = helper.make_graph([], "body", [], [])
     flag = helper.make_tensor("flag", TensorProto.BOOL, [], [True])

@@ -17,7 +17,8 @@ import pytest
 import torch
 
 from nsde_policy.config import NetworkConfig, TrainConfig
-from nsde_policy.errors import CheckpointError, ConfigError, DivergedError
+from nsde_policy.errors import CheckpointError, ConfigError, DivergedError, RunLockedError
+from nsde_policy.files import PARTIAL
 from nsde_policy.inference.loading import load_model
 from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
@@ -135,6 +136,37 @@ def test_resuming_a_finished_run_keeps_its_weights(finished_run: RunDirectory):
     assert fingerprint(train(finished_run.path, resume=True).read_weights()) == before
 
 
+def test_only_one_process_trains_into_a_run_directory(tmp_path: Path):
+    path = tmp_path / "run"
+    started, started_in_child = os.pipe()
+    child = os.fork()
+    if child == 0:
+        train(path, monitor=lambda _: os.write(started_in_child, b"1") and signal.pause())
+        os._exit(1)
+    try:
+        assert os.read(started, 1) == b"1"
+        for resume in (False, True):
+            with pytest.raises(RunLockedError, match="another process is writing"):
+                train(path, resume=resume)
+        assert RunDirectory(path).read_record().config == TINY  # readers are not locked out
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    (path / f"model.safetensors.0{PARTIAL}").write_bytes(b"left by the killed process")
+    assert fingerprint(train(path, resume=True).read_weights())
+    assert not list(path.glob(f"*{PARTIAL}"))
+
+
+def test_metrics_that_are_not_records_are_ignored_and_a_pipe_is_rejected(tmp_path: Path):
+    run = RunDirectory(tmp_path)
+    for line in ("7", "[]", "{", '{"step": "1"}', '{"step": 1' + "0" * 400 + "}", "[" * 10_000, "\xff"):
+        run.metrics.write_text(f'{{"step": 1, "flow": NaN}}\n{line}\n{{"step": 2}}\n', encoding="latin-1")
+        assert [record["step"] for record in run.read_metrics()] == [1]
+    replace_by_pipe(run.metrics)
+    with pytest.raises(CheckpointError, match="not a regular file"):
+        list(run.read_metrics())
+
+
 def test_sequential_training_resumes_in_the_middle_of_a_stage(tmp_path: Path):
     model = NeuralSDEConfig(
         schedule="sequential", network=NetworkConfig(kind="separate", width=16, depth=1), history=1
@@ -239,9 +271,30 @@ DAMAGE: dict[str, tuple[Callable[[RunDirectory], Any], str]] = {
     ),
     "statistics not finite": (
         lambda r: edit_config(r, layout={**read_layout(r), "low": [math.nan] * 7}),
-        "low",
+        "NaN is not a finite number",
     ),
     "statistics too short": (lambda r: edit_config(r, layout={**read_layout(r), "low": [0.0] * 3}), "low"),
+    "calibration is a pipe": (lambda r: replace_by_pipe(r.path / "calibration.json"), "not a regular file"),
+    "calibration is a link to itself": (
+        lambda r: replace_by_link(r.path / "calibration.json", "calibration.json"),
+        "symbolic links",
+    ),
+    "calibration is /dev/zero": (
+        lambda r: replace_by_link(r.path / "calibration.json", "/dev/zero"),
+        "not a regular file",
+    ),
+    "calibration nested deeply": (
+        lambda r: (r.path / "calibration.json").write_text('{"step": ' + "[" * 500 + "]" * 500 + "}"),
+        "nested more than 64 deep",
+    ),
+    "calibration with a huge number": (
+        lambda r: (r.path / "calibration.json").write_text('{"threshold": 1' + "0" * 400 + "}"),
+        "is too large",
+    ),
+    "weights that a header does not explain": (
+        lambda r: os.truncate(r.model, 2**32),
+        "its header describes [0-9]+ bytes",
+    ),
     "one weight missing": (lambda r: drop_tensor(r), "does not match its config.json"),
 }
 
@@ -259,6 +312,11 @@ class Payload:
 def replace_by_pipe(path: Path) -> None:
     path.unlink()
     os.mkfifo(path)
+
+
+def replace_by_link(path: Path, target: str) -> None:
+    path.unlink()
+    path.symlink_to(target)
 
 
 def drop_key(values: dict[str, Any], name: str) -> dict[str, Any]:

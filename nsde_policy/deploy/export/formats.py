@@ -53,8 +53,24 @@ def build_onnx(tracer: PlanTracer, *, opset: int) -> bytes:
                 cause = cause.__cause__
             raise ExportError(f"cannot export this policy as ONNX: {summarize_error(cause)}") from None
     assert program is not None
-    content: bytes = program.model_proto.SerializeToString()
+    model = program.model_proto
+    _remove_notes(model)
+    content: bytes = model.SerializeToString(deterministic=True)
     return content
+
+
+def _remove_notes(message: Any) -> None:
+    """Delete everything in an ONNX message that only describes its origin, such as paths of source files.
+
+    Without it the same run is exported to the same bytes wherever the package is installed.
+    """
+    for note in ("doc_string", "metadata_props"):
+        if note in message.DESCRIPTOR.fields_by_name:
+            message.ClearField(note)
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for part in value if hasattr(value, "add") else (value,):  # repeated fields have `add`
+                _remove_notes(part)
 
 
 def load_onnx(content: bytes) -> RunGraph:

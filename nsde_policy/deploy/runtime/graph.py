@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from nsde_policy.deploy.runtime.graph_memory import STRICT_SHAPES
 from nsde_policy.deploy.runtime.metadata import GraphRecord
 from nsde_policy.deploy.runtime.onnx_file import validate_graph
 from nsde_policy.errors import GraphError, import_optional, summarize_error
@@ -87,6 +88,7 @@ def _create_session(content: bytes, threads: int) -> Any:
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.enable_cpu_mem_arena = False  # measured: faster for small graphs, and memory use is constant
     options.log_severity_level = 4
+    options.add_session_config_entry(STRICT_SHAPES, "1")
     try:
         return onnxruntime.InferenceSession(
             content, options, providers=["CPUExecutionProvider"], enable_fallback=0

@@ -18,7 +18,7 @@ ACTIONS, PATH, STD = "actions", "path", "std"
 """Names of the outputs: actions (steps, act_dim); from methods that predict states also the path
 (steps + 1, d) and σ of each action (steps, act_dim)."""
 MAX_INPUT_SIZE = 1 << 24
-"""Largest number of elements of an input."""
+"""Largest number of elements of all inputs together, and of all outputs."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,10 @@ class GraphRecord(BaseConfig):
         require(self, "states" not in kinds, "only the first input may be states")
         for given in self.inputs:
             valid = min(given.shape, default=0) >= 0 and math.prod(given.shape) <= MAX_INPUT_SIZE
-            require(self, valid, f"input {given.name!r} has an invalid shape {given.shape}")
+            require(self, valid, f"input {given.name!r:.40} has an invalid shape {given.shape!s:.80}")
+        for shapes in ([given.shape for given in self.inputs], self.outputs.values()):
+            size = sum(map(math.prod, shapes))
+            require(self, size <= MAX_INPUT_SIZE, f"inputs or outputs of {size} numbers are too large")
         names = [given.name for given in self.inputs]
         require(self, len(set(names)) == len(names), f"duplicate input names: {names}")
         fits = self.spec.longest_chunk == self.steps and 1 <= self.spec.chunk <= self.steps

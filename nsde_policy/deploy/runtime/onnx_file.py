@@ -1,8 +1,8 @@
 """Validation of an ONNX file before onnxruntime loads it.
 
 `GraphError` is raised for truncated files, zip archives and pickles, weights in other files, functions,
-control flow, operators that exports do not use, weights that are not finite, and graphs whose checksum is
-wrong.
+control flow, operators that exports do not use, weights that are not finite, tensors that take too much
+memory, and graphs whose checksum is wrong.
 """
 
 import hashlib
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from nsde_policy.deploy.runtime.graph_memory import check_memory
 from nsde_policy.deploy.runtime.metadata import RECORD_KEY, GraphRecord
 from nsde_policy.deploy.runtime.protobuf import encode_field, read_fields
 from nsde_policy.errors import ConfigError, GraphError
@@ -51,6 +52,7 @@ def validate_graph(content: bytes) -> GraphRecord:
         if field == 15:
             raise GraphError("it contains sparse weights, which exports do not use")
         (_check_node if field == 1 else _check_tensor)(value)
+    check_memory(graphs[0])
     return record
 
 

@@ -45,6 +45,20 @@ def read_fields(message: memoryview, kinds: Mapping[int, type]) -> Iterator[tupl
             yield number, _convert_value(value, kinds[number])
 
 
+def read_integers(message: memoryview, field: int) -> list[int]:
+    """Read a repeated field of integers, packed or not."""
+    found: list[int] = []
+    for _, value in read_fields(message, {field: object}):
+        if isinstance(value, int):
+            found.append(value)
+            continue
+        at = 0
+        while at < len(value):
+            number, at = _read_varint(value, at)
+            found.append(number)
+    return found
+
+
 def encode_field(field: int, content: bytes) -> bytes:
     """Encode a field of bytes."""
     return _encode_varint(field << 3 | 2) + _encode_varint(len(content)) + content
