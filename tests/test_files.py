@@ -56,10 +56,11 @@ def test_file_that_becomes_a_pipe_after_it_was_checked_is_rejected(tmp_path, mon
     path, check = tmp_path / "a.json", os.stat
     path.write_text("{}")
 
-    def swap_after_check(target):
-        found = check(target)
-        path.unlink()
-        os.mkfifo(path)
+    def swap_after_check(target, **options):
+        found = check(target, **options)
+        if target is path:
+            path.unlink()
+            os.mkfifo(path)
         return found
 
     monkeypatch.setattr(files.os, "stat", swap_after_check)

@@ -95,6 +95,8 @@ def build_pt2(tracer: PlanTracer, record: GraphRecord) -> bytes:
     except (RuntimeError, torch._dynamo.exc.TorchDynamoException) as error:
         raise ExportError(f"cannot trace this policy: {summarize_error(error)}") from None
     program.graph.eliminate_dead_code()  # an unused empty loop can be saved but not loaded
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)  # holds paths of source files
     file = io.BytesIO()
     torch.export.save(program, file, extra_files={RECORD_FILE: record.to_json()})
     return file.getvalue()
