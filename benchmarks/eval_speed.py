@@ -42,6 +42,10 @@ from nsde_policy.eval.rollout import Player, RolloutConfig
 from nsde_policy.tasks.pusht import PushTTask
 
 class Success(gymnasium.Wrapper):
+    def reset(self, **kwargs):
+        obs, info = self.env.reset(**kwargs)
+        return obs, {**info, "coverage": self.unwrapped._get_coverage()}
+
     def step(self, action):
         *rest, info = self.env.step(action)
         return *rest, {**info, "success": bool(info["is_success"])}

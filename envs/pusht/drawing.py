@@ -40,8 +40,10 @@ _STROKE = 2
 """Half the width of an outline."""
 
 
-def benchmark_frame(agent: Sequence[float], block: Sequence[float], size: int = 96) -> np.ndarray:
-    """Draw what image policies see: agent (x, y) and block (x, y, angle); (size, size, 3) uint8."""
+def benchmark_frame(
+    agent: Sequence[float], block: Sequence[float], width: int = 96, height: int = 96
+) -> np.ndarray:
+    """Draw what image policies see: agent (x, y) and block (x, y, angle); (height, width, 3) uint8."""
     surface = pygame.Surface((int(geometry.SIDE), int(geometry.SIDE)))
     surface.fill(_WHITE)
     for part in geometry.PARTS:
@@ -55,7 +57,7 @@ def benchmark_frame(agent: Sequence[float], block: Sequence[float], size: int = 
     pygame.draw.circle(surface, _AGENT_COLOUR, centre, radius)
     pygame.draw.circle(surface, _lighter(_AGENT_COLOUR), centre, radius - 2 * _STROKE)
     _draw_outline(surface, _WALL, geometry.WALL_CORNERS)
-    return _sample_down(_pixels(surface), size)
+    return resize(_pixels(surface), width, height)
 
 
 def _whole_pixels(part: geometry.Box, pose: Sequence[float]) -> list[Pixel]:
@@ -87,20 +89,27 @@ def _widen(a: Sequence[float], b: Sequence[float], dx: float, dy: float) -> list
     return [(a[0] - dx, a[1] - dy), (a[0] + dx, a[1] + dy), (b[0] + dx, b[1] + dy), (b[0] - dx, b[1] - dy)]
 
 
-def _sample_down(image: np.ndarray, size: int) -> np.ndarray:
-    """Sample bilinearly at the centres of a size × size grid, without averaging in between.
+def resize(image: np.ndarray, width: int, height: int) -> np.ndarray:
+    """Sample bilinearly at the centres of a (height, width) grid, without averaging in between.
 
     Uses the fixed-point arithmetic of the recorded frames: weights of 11 bits, columns first.
     """
-    at = np.clip((np.arange(size) + 0.5) * (len(image) / size) - 0.5, 0, len(image) - 1)
-    low = at.astype(np.int64)
-    high = np.minimum(low + 1, len(image) - 1)
-    w = np.rint((at - low) * 2048).astype(np.int64)
-    columns = image[:, low] * (2048 - w)[:, None] + image[:, high] * w[:, None]
-    upper = ((2048 - w)[:, None, None] * (columns[low] >> 4)) >> 16
-    lower = (w[:, None, None] * (columns[high] >> 4)) >> 16
+    if image.shape[:2] == (height, width):
+        return image
+    left, right, w = _sample_axis(image.shape[1], width)
+    columns = image[:, left] * (2048 - w)[:, None] + image[:, right] * w[:, None]
+    above, below, w = _sample_axis(image.shape[0], height)
+    upper = ((2048 - w)[:, None, None] * (columns[above] >> 4)) >> 16
+    lower = (w[:, None, None] * (columns[below] >> 4)) >> 16
     sampled: np.ndarray = ((upper + lower + 2) >> 2).astype(np.uint8)
     return sampled
+
+
+def _sample_axis(n: int, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the two neighbours of each of `size` samples of an axis of n pixels, and the second's weight."""
+    at = np.clip((np.arange(size) + 0.5) * (n / size) - 0.5, 0, n - 1)
+    low = at.astype(np.int64)
+    return low, np.minimum(low + 1, n - 1), np.rint((at - low) * 2048).astype(np.int64)
 
 
 # --- The frame for people ------------------------------------------------------------------------

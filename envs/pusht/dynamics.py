@@ -12,6 +12,7 @@ from typing import Any
 import pymunk
 
 from nsde_policy.envs.pusht import geometry
+from nsde_policy.errors import EnvInputError
 
 CONTROL_HZ = 10
 PHYSICS_HZ = 100
@@ -21,7 +22,10 @@ POSITION_GAIN = 100.0
 VELOCITY_GAIN = 20.0
 """Deceleration per unit of speed, 1/s: critical damping."""
 
-_AGENT_TYPE, _BLOCK_TYPE = 1, 2  # collision types: only contacts of agent and block are counted
+MAX_CALLS = 20_000
+"""Longest record of calls that a copy of a table can repeat."""
+
+_AGENT_TYPE, _BLOCK_TYPE, _WALL_TYPE = 1, 2, 3  # collision types
 _WALL_RADIUS = 2
 # Positions at which the bodies are added, before a state is set. They matter: the collision tree, and
 # with it the order in which contacts are solved, depends on where its leaves were inserted.
@@ -29,18 +33,41 @@ _AGENT_ADDED, _BLOCK_ADDED = (256, 400), (256, 300)
 
 
 class PushTDynamics:
-    """One table; build a new one for each episode, because the solver caches old contacts."""
+    """One table; build a new one for each episode, because the solver caches old contacts.
+
+    Copies and pickles are exact. The solver's caches cannot be read, so a copy repeats all calls on a new
+    table, which takes as long as they took.
+    """
 
     def __init__(self) -> None:
         self._space = pymunk.Space()
         self._space.gravity = 0, 0
         self._space.damping = 0.0
         for a, b in geometry.WALLS:
-            self._space.add(pymunk.Segment(self._space.static_body, a, b, _WALL_RADIUS))
+            wall = pymunk.Segment(self._space.static_body, a, b, _WALL_RADIUS)
+            wall.collision_type = _WALL_TYPE
+            self._space.add(wall)
         self._agent = _add_agent(self._space)
         self._block = _add_block(self._space)
+        self._agent_velocity = 0.0, 0.0
         self._touches = 0
-        _count_contacts(self._space, self._count_touch)
+        self._wall_touches = 0
+        _count_contacts(self._space, _AGENT_TYPE, self._count_touch)
+        _count_contacts(self._space, _WALL_TYPE, self._count_wall_touch)
+        self._calls: list[tuple[Any, ...]] = []
+
+    def __getstate__(self) -> dict[str, Any]:
+        if len(self._calls) > MAX_CALLS:
+            raise EnvInputError(
+                f"cannot copy a table after more than {MAX_CALLS} steps, because a copy repeats all of them: "
+                "copy earlier, or reset a new environment with the same seed and repeat the actions"
+            )
+        return {"calls": self._calls.copy()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__()  # type: ignore[misc]
+        for name, *arguments in state["calls"]:
+            getattr(self, name)(*arguments)
 
     @property
     def agent(self) -> geometry.Point:
@@ -51,23 +78,40 @@ class PushTDynamics:
     @property
     def block(self) -> geometry.Pose:
         """Pose of the block's origin: x, y in pixels, angle in [0, 2π]."""
+        x, y, angle = self.block_unwrapped
+        return x, y, angle % (2 * math.pi)
+
+    @property
+    def block_unwrapped(self) -> geometry.Pose:
+        """Pose of the block's origin with all turns since the start in its angle."""
         x, y = self._block.position
-        return x, y, self._block.angle % (2 * math.pi)
+        return x, y, self._block.angle
+
+    @property
+    def agent_velocity(self) -> geometry.Point:
+        """Velocity of the agent, pixels per second."""
+        return self._agent_velocity
 
     @property
     def contacts(self) -> int:
         """Contact points of agent and block per physics step of the last period, rounded up."""
         return -(-self._touches // STEPS_PER_PERIOD)
 
-    def place(self, state: Sequence[float], *, position_first: bool = False) -> None:
+    @property
+    def block_touched(self) -> bool:
+        """Whether the agent or a wall touched the block in the last period."""
+        return bool(self._touches or self._wall_touches)
+
+    def place(self, state: Sequence[float], position_first: bool = False) -> None:
         """Put agent and block at rest at (agent x, y, block x, y, angle).
 
         A body turns about its centre of gravity, so the angle must be set before the position of the
         origin, or the position moves. The benchmark's resets do it the other way round (`position_first`),
         and its published test seeds refer to the resulting states.
         """
+        self._record("place", tuple(state), position_first)
         agent_x, agent_y, x, y, angle = state
-        self._agent.velocity = 0.0, 0.0
+        self._agent.velocity = self._agent_velocity = 0.0, 0.0
         self._agent.position = agent_x, agent_y
         if position_first:
             self._block.position = x, y
@@ -78,6 +122,7 @@ class PushTDynamics:
 
     def move_block(self, pose: geometry.Pose) -> None:
         """Put the block elsewhere, at rest, without changing the agent's motion."""
+        self._record("move_block", pose)
         x, y, angle = pose
         self._block.velocity, self._block.angular_velocity = (0.0, 0.0), 0.0
         self._block.angle = angle
@@ -86,15 +131,17 @@ class PushTDynamics:
 
     def settle(self) -> None:
         """Run one physics step at rest to find contacts, as the benchmark does after its resets."""
+        self._record("settle")
         self._space.step(1 / PHYSICS_HZ)
 
     def advance(self, target_x: float, target_y: float, steps: int = STEPS_PER_PERIOD) -> None:
         """Run one control period, or some physics steps, with the agent driven towards the target."""
-        self._touches = 0
+        self._record("advance", target_x, target_y, steps)
+        self._touches = self._wall_touches = 0
         dt = 1 / PHYSICS_HZ
         agent, step = self._agent, self._space.step
         # Nothing pushes the agent (a kinematic body), so its motion need not be read back.
-        (x, y), (vx, vy) = agent.position, agent.velocity
+        (x, y), (vx, vy) = agent.position, self._agent_velocity
         for _ in range(steps):
             vx += (POSITION_GAIN * (target_x - x) - VELOCITY_GAIN * vx) * dt
             vy += (POSITION_GAIN * (target_y - y) - VELOCITY_GAIN * vy) * dt
@@ -102,9 +149,18 @@ class PushTDynamics:
             step(dt)
             x += vx * dt
             y += vy * dt
+        self._agent_velocity = vx, vy
 
     def _count_touch(self, *_: Any) -> None:
         self._touches += 1
+
+    def _count_wall_touch(self, *_: Any) -> None:
+        self._wall_touches += 1
+
+    def _record(self, *call: Any) -> None:
+        """Append a call, (name of the method, arguments …), to those that a copy repeats."""
+        if len(self._calls) <= MAX_CALLS:
+            self._calls.append(call)
 
 
 def _add_agent(space: pymunk.Space) -> pymunk.Body:
@@ -129,9 +185,9 @@ def _add_block(space: pymunk.Space) -> pymunk.Body:
     return body
 
 
-def _count_contacts(space: Any, callback: Any) -> None:
-    """Call back once per physics step for each part of the block that the agent touches."""
+def _count_contacts(space: Any, toucher: int, callback: Any) -> None:
+    """Call back once per physics step for each part of the block that shapes of a collision type touch."""
     if hasattr(space, "on_collision"):
-        space.on_collision(_AGENT_TYPE, _BLOCK_TYPE, post_solve=callback)
+        space.on_collision(toucher, _BLOCK_TYPE, post_solve=callback)
     else:  # pymunk before 7
-        space.add_collision_handler(_AGENT_TYPE, _BLOCK_TYPE).post_solve = callback
+        space.add_collision_handler(toucher, _BLOCK_TYPE).post_solve = callback

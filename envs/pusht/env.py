@@ -12,7 +12,9 @@ from nsde_policy.envs.pusht import geometry
 from nsde_policy.envs.pusht.dynamics import CONTROL_HZ, STEPS_PER_PERIOD, PushTDynamics
 from nsde_policy.errors import EnvInputError
 
-ObsType = Literal["state", "keypoints", "pixels", "pixels_agent"]
+ObsType = Literal[
+    "state", "keypoints", "pixels", "pixels_agent", "pixels_agent_pos", "environment_state_agent_pos"
+]
 ResetRule = Literal["benchmark", "gym_pusht"]
 RenderMode = Literal["human", "rgb_array"]
 Observation = np.ndarray | dict[str, np.ndarray]
@@ -29,6 +31,8 @@ _MAX_PUSH_TURN = 0.5
 """Largest rotation by a push, radians."""
 _BLOCK_RANGE = (-256.0, 768.0)
 """Limits of the block's origin: it can be squeezed past a wall, but only as far as the agent reaches."""
+_LONGEST_TURN = 2 * max(geometry.CENTRE_OF_GRAVITY)
+"""Largest distance that the block's origin moves when the block turns about its centre of gravity, pixels."""
 _AGENT_RANGE = (0.0, geometry.SIDE)
 
 
@@ -43,8 +47,10 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
     ## Observation, by `obs_type`
     - `state`: [agent x, agent y, block x, block y, block angle], pixels and radians in [0, 2π]
     - `keypoints`: nine points on the block, in the order of the demonstrations, then the agent, (20,)
-    - `pixels`: the benchmark's frame, (96, 96, 3) uint8
-    - `pixels_agent`: {"pixels": that frame, "agent_pos": [x, y]}
+    - `pixels`: the benchmark's frame, (96, 96, 3) uint8, or (`observation_height`, `observation_width`, 3)
+    - `pixels_agent_pos`, or `pixels_agent`: {"pixels": that frame, "agent_pos": [x, y]}
+    - `environment_state_agent_pos`: {"environment_state": eight corners of the block, (16,), "agent_pos":
+      [x, y]}
 
     ## Reward
     Covered share of the goal ÷ 0.95, clipped to [0, 1].
@@ -54,19 +60,29 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
 
     ## Info
     `coverage` in [0, 1]; `success` (coverage above 0.95); `contacts`, contact points of agent and
-    block per physics step of the last period, rounded up.
+    block per physics step of the last period, rounded up. As in gym-pusht: `is_success` (False after a
+    reset), `pos_agent`, `vel_agent` in pixels per second, `block_pose` with the angle not wrapped,
+    `goal_pose`, and `n_contacts`: 1 if the agent or a wall touched the block in the last period, else 0.
 
     ## Reset, by `reset_rule`
     - `benchmark`: the starts of the published scores (test seeds 100000 and up); demonstration k of
       the human set starts where seed k does
     - `gym_pusht`: the starts that gym-pusht 0.1.8 draws from the same seed
     Without a seed, the next start is drawn from the environment's own generator. With
-    `options={"state": [5 numbers]}` the episode starts exactly there, at rest, with either rule.
+    `options={"state": [5 numbers]}` the episode starts exactly there, at rest, with either rule; with
+    `options={"reset_to_state": [5 numbers]}` it starts where gym-pusht does (see the quirks below).
+
+    ## Rendering
+    `render_size` is the side of the picture; `visualization_width` and `visualization_height` replace it.
+
+    ## Copies
+    `copy.deepcopy` and pickling in mid-episode are exact: the copy repeats the episode on a new table.
 
     ## Quirks of the benchmark
-    Both rules set the block's position before its angle, which moves it, since a body turns about
-    its centre of gravity. Every reset runs one physics step before the first observation: nothing
-    moves in it, but a block that overlaps the agent gets the impulse that moves it next.
+    Both rules, and `reset_to_state`, set the block's position before its angle, which moves it, since a
+    body turns about its centre of gravity. Every reset runs one physics step before the first
+    observation: nothing moves in it, but a block that overlaps the agent gets the impulse that moves it
+    next.
     """
 
     metadata = {"render_modes": list(get_args(RenderMode)), "render_fps": CONTROL_HZ}  # noqa: RUF012
@@ -77,23 +93,39 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
         reset_rule: ResetRule = "benchmark",
         render_mode: RenderMode | None = None,
         render_size: int = 512,
+        observation_width: int = FRAME_SIZE,
+        observation_height: int = FRAME_SIZE,
+        visualization_width: int | None = None,
+        visualization_height: int | None = None,
     ) -> None:
         _require_one_of("obs_type", obs_type, get_args(ObsType))
         _require_one_of("reset_rule", reset_rule, get_args(ResetRule))
         _require_one_of("render_mode", render_mode, (None, *get_args(RenderMode)))
-        if not isinstance(render_size, int) or not 16 <= render_size <= 8192:
-            raise EnvInputError(f"render_size must be an integer from 16 to 8192, got {render_size!r}")
         self.obs_type = obs_type
         self.reset_rule = reset_rule
         self.render_mode = render_mode
-        self.render_size = render_size
+        self.render_size = _parse_size("render_size", render_size)
+        self.observation_width = _parse_size("observation_width", observation_width)
+        self.observation_height = _parse_size("observation_height", observation_height)
+        self.visualization_width, self.visualization_height = (
+            render_size if value is None else _parse_size(name, value)
+            for name, value in (
+                ("visualization_width", visualization_width),
+                ("visualization_height", visualization_height),
+            )
+        )
         self.action_space = spaces.Box(*_AGENT_RANGE, (2,), np.float64)
-        self.observation_space = _make_observation_space(obs_type)
+        self.observation_space = _make_observation_space(
+            obs_type, (self.observation_height, self.observation_width, 3)
+        )
         self._dynamics: PushTDynamics | None = None
         self._target: tuple[float, float] | None = None
         self._block: geometry.Pose | None = None
         self._coverage = 0.0
         self._window: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_window": None}  # a copy opens its own
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -101,13 +133,14 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
         """Start an episode; see the class for `seed` and `options`."""
         seed = _parse_seed(seed)
         super().reset(seed=seed)
-        state = _parse_options(options)
-        start = self._draw_start(seed) if state is None else state
+        given = _parse_options(options)
+        start, position_first = (self._draw_start(seed), True) if given is None else given
         self._dynamics = PushTDynamics()  # only now: a rejected start leaves the table as it is
-        self._dynamics.place(start, position_first=state is None)
+        self._dynamics.place(start, position_first=position_first)
         self._dynamics.settle()
         self._target = None
-        return self._observe_table()
+        obs, info = self._observe_table()
+        return obs, {**info, "is_success": False}
 
     def step(self, action: np.ndarray) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Run one control period towards the target `action`."""
@@ -123,15 +156,16 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
             )
         from nsde_policy.envs.pusht import drawing
 
-        picture = drawing.frame(
-            self._world.agent, self._world.block, size=self.render_size, target=self._target
+        size = self.visualization_width, self.visualization_height
+        picture = drawing.resize(
+            drawing.frame(self._world.agent, self._world.block, size=max(size), target=self._target), *size
         )
         if self.render_mode == "rgb_array":
             return picture
         if self._window is None:
             from nsde_policy.envs.window import Window
 
-            self._window = Window((self.render_size, self.render_size), CONTROL_HZ, "Push-T")
+            self._window = Window(size, CONTROL_HZ, "Push-T")
         self._window.show(picture)
         return None
 
@@ -194,15 +228,24 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
 
     def _observe_table(self) -> tuple[Observation, dict[str, Any]]:
         """Read the table once for observation, info and window."""
-        agent, block = self._world.agent, self._world.block
+        agent, (x, y, turned) = self._world.agent, self._world.block_unwrapped
+        block = x, y, turned % (2 * math.pi)
         if block != self._block:  # it often rests, and coverage is costly
             self._block, self._coverage = block, geometry.coverage(block)
         if self.render_mode == "human":
             self.render()
+        values = np.array((*agent, *self._world.agent_velocity, x, y, turned, *geometry.GOAL_POSE))
+        success = self._coverage > geometry.SUCCESS_COVERAGE
         info = {
             "coverage": self._coverage,
-            "success": self._coverage > geometry.SUCCESS_COVERAGE,
+            "success": success,
             "contacts": self._world.contacts,
+            "is_success": success,
+            "n_contacts": int(self._world.block_touched),
+            "pos_agent": values[:2],
+            "vel_agent": values[2:4],
+            "block_pose": values[4:7],
+            "goal_pose": values[7:],
         }
         return self._observe(agent, block), info
 
@@ -211,9 +254,12 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
             return np.array(agent + block)
         if self.obs_type == "keypoints":
             return np.array([*geometry.to_world(geometry.KEYPOINTS, block), agent]).ravel()
+        if self.obs_type == "environment_state_agent_pos":
+            found = np.ravel([geometry.to_world(geometry.corners(part), block) for part in geometry.PARTS])
+            return {"environment_state": found, "agent_pos": np.array(agent)}
         from nsde_policy.envs.pusht import drawing
 
-        pixels = drawing.benchmark_frame(agent, block, FRAME_SIZE)
+        pixels = drawing.benchmark_frame(agent, block, self.observation_width, self.observation_height)
         return pixels if self.obs_type == "pixels" else {"pixels": pixels, "agent_pos": np.array(agent)}
 
 
@@ -222,17 +268,27 @@ def _require_one_of(name: str, value: object, allowed: tuple[object, ...]) -> No
         raise EnvInputError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {value!r}")
 
 
-def _make_observation_space(obs_type: ObsType) -> spaces.Space[Any]:
-    limits = [_AGENT_RANGE] * 2 + [_BLOCK_RANGE] * 2 + [(0.0, 2 * math.pi)]
+def _parse_size(name: str, value: Any) -> int:
+    if not isinstance(value, int) or not 16 <= value <= 8192:
+        raise EnvInputError(f"{name} must be an integer from 16 to 8192, got {value!r}")
+    return value
+
+
+def _make_observation_space(obs_type: ObsType, frame: tuple[int, int, int]) -> spaces.Space[Any]:
+    if obs_type == "state":
+        return _make_box([_AGENT_RANGE] * 2 + [_BLOCK_RANGE] * 2 + [(0.0, 2 * math.pi)])
     if obs_type == "keypoints":
-        limits = [_BLOCK_RANGE] * 2 * len(geometry.KEYPOINTS) + [_AGENT_RANGE] * 2
-    if obs_type in ("state", "keypoints"):
-        low, high = np.array(limits).T
-        return spaces.Box(low, high, dtype=np.float64)
-    pixels = spaces.Box(0, 255, (FRAME_SIZE, FRAME_SIZE, 3), np.uint8)
-    if obs_type == "pixels":
-        return pixels
-    return spaces.Dict({"pixels": pixels, "agent_pos": spaces.Box(*_AGENT_RANGE, (2,), np.float64)})
+        return _make_box([_BLOCK_RANGE] * 2 * len(geometry.KEYPOINTS) + [_AGENT_RANGE] * 2)
+    agent = _make_box([_AGENT_RANGE] * 2)
+    if obs_type == "environment_state_agent_pos":
+        return spaces.Dict({"environment_state": _make_box([_BLOCK_RANGE] * 16), "agent_pos": agent})
+    pixels = spaces.Box(0, 255, frame, np.uint8)
+    return pixels if obs_type == "pixels" else spaces.Dict({"pixels": pixels, "agent_pos": agent})
+
+
+def _make_box(limits: Sequence[tuple[float, float]]) -> spaces.Box:
+    low, high = np.array(limits).T
+    return spaces.Box(low, high, dtype=np.float64)
 
 
 def _parse_floats(values: Any, n: int, what: str) -> list[float]:
@@ -262,19 +318,27 @@ def _parse_seed(seed: Any) -> int | None:
     return int(seed)
 
 
-def _parse_options(options: dict[str, Any] | None) -> list[float] | None:
+def _parse_options(options: dict[str, Any] | None) -> tuple[list[float], bool] | None:
+    """Return the state to start from and whether the position is set before the angle; None to draw one."""
     if not options:
         return None
     if not isinstance(options, dict):
         raise EnvInputError(f"options must be a dict such as {{'state': …}}, got {options!r:.60}")
-    unknown = [key for key in options if key != "state"]
+    unknown = [key for key in options if key not in ("state", "reset_to_state")]
     if unknown:
-        raise EnvInputError(f"unknown reset option {unknown[0]!r}; available: 'state'")
-    if options["state"] is None:
+        raise EnvInputError(f"unknown reset option {unknown[0]!r}; available: 'state', 'reset_to_state'")
+    given = [key for key, state in options.items() if state is not None]
+    if len(given) > 1:
+        raise EnvInputError("both 'state' and 'reset_to_state' were given: choose one of these reset options")
+    if not given:
         return None
-    state = _parse_floats(options["state"], 5, "options['state']")
-    names, ranges = ("agent x", "agent y", "block x", "block y"), [_AGENT_RANGE] * 2 + [_BLOCK_RANGE] * 2
+    (key,) = given
+    state = _parse_floats(options[key], 5, f"options[{key!r}]")
+    low, high = _BLOCK_RANGE
+    if turns_after := key == "reset_to_state":  # which moves the block's origin
+        low, high = low + _LONGEST_TURN, high - _LONGEST_TURN
+    names, ranges = ("agent x", "agent y", "block x", "block y"), [_AGENT_RANGE] * 2 + [(low, high)] * 2
     for name, (low, high), value in zip(names, ranges, state[:4], strict=True):
         if not low <= value <= high:
-            raise EnvInputError(f"options['state']: {name} must lie in [{low:g}, {high:g}], got {value:g}")
-    return state
+            raise EnvInputError(f"options[{key!r}]: {name} must lie in [{low:g}, {high:g}], got {value:g}")
+    return state, turns_after

@@ -4,6 +4,7 @@ import math
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import gymnasium as gym
 import numpy as np
@@ -13,10 +14,10 @@ from gymnasium.utils.env_checker import check_env
 
 from nsde_policy.envs import PUSHT_ID
 from nsde_policy.envs.pusht import geometry
-from nsde_policy.envs.pusht.env import PushTEnv
+from nsde_policy.envs.pusht.env import ObsType, PushTEnv
 from nsde_policy.errors import EnvInputError
 
-OBS_TYPES = ["state", "keypoints", "pixels", "pixels_agent"]
+OBS_TYPES = get_args(ObsType)
 IDS = [env_id for env_id in gym.registry if env_id.startswith("nsde_policy/")]
 
 # The first observations that gym-pusht 0.1.8 gives for these seeds.
