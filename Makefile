@@ -2,6 +2,7 @@
 #   make demo    replay and train on the embedded demonstrations, evaluate, write pictures to out/
 #   make test    ruff, mypy on the installed package, and all tests
 #   make quick   ruff and the fast tests of mathematics, methods, training and inference, in less than a minute
+#   make lock    pin the newest versions, with hashes, for `make test` and `make quick`
 PYTHON ?= python3
 CONSTRAINTS ?= constraints.txt
 VENV := .venv
@@ -9,7 +10,11 @@ BIN := $(VENV)/bin
 # Three test processes for two cores: many tests wait for a clock, a server or a browser.
 WORKERS ?= $(shell expr 3 \* $$(getconf _NPROCESSORS_ONLN) / 2)
 
-.PHONY: demo test quick lint types pytest clean
+UV := VIRTUAL_ENV=$(VENV) $(BIN)/uv pip
+LOCK := $(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --generate-hashes \
+	--custom-compile-command "make lock"
+
+.PHONY: demo test quick lint types pytest lock clean
 
 demo: $(VENV)/installed
 	$(BIN)/nsde-policy doctor
@@ -44,11 +49,28 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(BIN)/pip install -q --no-compile -c $(CONSTRAINTS) -e '.[plot,video]'
 	touch $@
 
-$(VENV)/tested: pyproject.toml constraints.txt
+# Tests use the locked versions, or with other CONSTRAINTS (/dev/null, .ci/oldest.txt) the newest that these allow.
+# torch has no hash, because its builds differ by machine: CPU builds are not on PyPI.
+$(VENV)/tested: pyproject.toml constraints.txt $(wildcard .ci/lock*.txt)
 	$(PYTHON) -m venv $(VENV)
+ifeq ($(CONSTRAINTS),constraints.txt)
+	$(BIN)/pip install -q --no-compile --require-hashes -r .ci/lock-uv.txt
+	$(UV) install -q --no-deps --require-hashes -r .ci/lock.txt
+	$(UV) install -q --no-deps --require-hashes -r .ci/lock-pymunk-6.txt --target $(VENV)/pymunk-6
+	$(BIN)/pip install -q --no-compile -c constraints.txt torch
+	$(UV) install -q --no-deps --no-build-isolation -e .
+	$(UV) check
+else
 	$(BIN)/pip install -q --no-compile -c $(CONSTRAINTS) -e '.[plot,video,dev]' setuptools
 	$(BIN)/pip install -q --no-compile --no-deps --target $(VENV)/pymunk-6 --upgrade 'pymunk==6.11.1'
+endif
 	touch $(VENV)/installed $@
+
+lock: $(VENV)/tested
+	$(LOCK) --extra plot --extra video --extra dev -c constraints.txt --no-emit-package torch \
+		-o .ci/lock.txt pyproject.toml
+	echo 'pymunk==6.11.1' | $(LOCK) --no-deps -o .ci/lock-pymunk-6.txt -
+	echo 'uv' | $(LOCK) -o .ci/lock-uv.txt -
 
 clean:
 	rm -rf $(VENV) build out *.egg-info
