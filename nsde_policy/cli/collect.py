@@ -38,6 +38,8 @@ class Collect:
     host: options.HostFlag = "127.0.0.1"
     port: options.PortFlag = 8000
     token_file: options.TokenFileFlag = None
+    tls_cert: options.TlsCertFlag = None
+    tls_key: options.TlsKeyFlag = None
     open: options.BrowserFlag = False
     json: options.JsonAddressFlag = False
 
@@ -78,7 +80,8 @@ class Collect:
                 raise ConfigError(f"--{name.replace('_', '-')} requires --policy RUN (generated episodes)")
         if not 0 <= self.seed_start <= MAX_START_SEED:
             raise ConfigError(f"need --seed-start from 0 to {MAX_START_SEED}, got {self.seed_start}")
-        settings = make_settings(self.host, self.port, options.read_token(self.token_file))
+        token = options.read_token(self.token_file)
+        settings = make_settings(self.host, self.port, token, self.tls_cert, self.tls_key)
         task, rule = get_task(SHIPPED_TASK), self._choose_reset_rule()
         provenance = make_provenance(rule)
         with Collection(self.out, provenance, rate_hz=task.rate_hz, angles=task.demos.angles) as collection:

@@ -55,6 +55,12 @@ LatencyRoundsFlag = Annotated[int, arg(help="Timed plans per method, on one CPU 
 ReferenceFlag = Annotated[str | None, arg(help="Row to compare the others with; default neural_sde.")]
 HostFlag = Annotated[str, arg(help="Address to listen on; any address except loopback requires a token.")]
 PortFlag = Annotated[int, arg(help="TCP port; 0 picks a free one.")]
+TlsCertFlag = Annotated[
+    Path | None, arg(help="PEM file with the certificate chain for TLS; needs --tls-key.")
+]
+TlsKeyFlag = Annotated[
+    Path | None, arg(help="PEM file with the private key of the certificate, not encrypted.")
+]
 TokenFileFlag = Annotated[Path | None, arg(help=f"File with the token; default: variable {TOKEN_VARIABLE}.")]
 JsonFileFlag = Annotated[
     Path | None, arg(help="Write JSON to this file; '-' prints it instead of the table.")

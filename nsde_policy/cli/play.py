@@ -27,6 +27,8 @@ class Play:
     host: options.HostFlag = "127.0.0.1"
     port: options.PortFlag = 8000
     token_file: options.TokenFileFlag = None
+    tls_cert: options.TlsCertFlag = None
+    tls_key: options.TlsKeyFlag = None
     seed: int = 100_000
     """Seed of the first episode."""
     open: options.BrowserFlag = False
@@ -46,7 +48,8 @@ class Play:
             raise ConfigError(f"need --seed from 0 to {MAX_START_SEED}, got {self.seed}")
         if not self.runs:
             raise ConfigError("no policy to play: name a run directory, or `shipped`")
-        settings = make_settings(self.host, self.port, options.read_token(self.token_file))
+        token = options.read_token(self.token_file)
+        settings = make_settings(self.host, self.port, token, self.tls_cert, self.tls_key)
         torch.set_num_threads(1)
         app = PlayApp(load_runners([resolve_run(run) for run in self.runs]), seed=self.seed)
         try:

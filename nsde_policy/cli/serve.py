@@ -6,6 +6,10 @@ from nsde_policy.cli import options
 from nsde_policy.deploy.server.config import ServeOptions, ServeSettings
 from nsde_policy.errors import ConfigError
 
+SWITCH_INTERVAL_S = 5e-4
+"""Longest wait of the thread that answers clients for the one that plans, seconds; Python's default of 5 ms,
+several times per request, would use up a robot's deadline."""
+
 
 @dataclass(frozen=True)
 class Serve(ServeOptions):
@@ -39,12 +43,14 @@ class Serve(ServeOptions):
             raise ConfigError(f"need --threads >= 1, got {self.threads}")
         shared = {each.name: getattr(self, each.name) for each in fields(ServeOptions)}
         settings = ServeSettings(**shared, token=options.read_token(self.token_file))
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
         policy = Policy.from_pretrained(self.run_dir).to(pick_device(self.device))
         policy.threads = self.threads
         server = PolicyServer(policy, settings, build_json_log(sys.stderr), calibration=policy.calibration)
 
         def announce(port: int) -> None:
-            url = f"ws://[{self.host}]:{port}" if ":" in self.host else f"ws://{self.host}:{port}"
+            scheme = "ws" if settings.tls is None else "wss"
+            url = f"{scheme}://{f'[{self.host}]' if ':' in self.host else self.host}:{port}"
             facts = {"url": url, "port": port, "protocol": PROTOCOL, "version": __version__}
             spec = policy.spec
             text = f"serving {spec.method}, {spec.obs_dim} numbers in, {spec.act_dim} out, at {url}"

@@ -3,8 +3,11 @@
 import contextlib
 import logging
 import socket
+import ssl
 import threading
 import time
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -26,6 +29,7 @@ from nsde_policy.deploy.protocol import (
     decode,
     encode,
 )
+from nsde_policy.deploy.server.tls import load_client_tls
 from nsde_policy.errors import (
     ConfigError,
     NsdePolicyError,
@@ -66,15 +70,24 @@ class RemotePolicy(NumpyPolicy):
             action = policy.select_action(obs)        # once per control period
 
     Each call reconnects once if the connection is lost; a plan does not depend on earlier requests. A call
-    ends within `timeout_s`. Threads may share a policy; their calls wait for each other.
+    ends within `timeout_s`. Threads may share a policy; their calls wait for each other. `spec` is that of
+    the policy, with the server's `max_steps` as `longest_chunk`.
     """
 
     def __init__(
-        self, url: str, *, token: str | None, deadline_s: float, timeout_s: float, max_message: int
+        self,
+        url: str,
+        *,
+        token: str | None,
+        ca_file: Path | str | None,
+        deadline_s: float,
+        timeout_s: float,
+        max_message: int,
     ) -> None:
         if not 0 < deadline_s <= timeout_s:
             raise ConfigError(f"need 0 < deadline_s <= timeout_s, got {deadline_s} and {timeout_s}")
         self._url, self._token, self._max_message = url, token, max_message
+        self._tls = load_client_tls(url, ca_file)
         self._deadline_s, self._timeout_s = deadline_s, timeout_s
         self._lock, self._request_id, self._closed = threading.Lock(), 0, False
         self._connection: ClientConnection | None
@@ -88,6 +101,7 @@ class RemotePolicy(NumpyPolicy):
         url: str,
         *,
         token: str | None = None,
+        ca_file: Path | str | None = None,
         deadline_s: float = 0.5,
         timeout_s: float = 2.0,
         max_message: int = 2**20,
@@ -97,11 +111,20 @@ class RemotePolicy(NumpyPolicy):
         Args:
             url: ws://HOST:PORT, or wss:// for TLS.
             token: The server's token, if it has one.
+            ca_file: PEM file with the certificates to trust for wss://, such as a self-signed one of the
+                server; None for those of the system.
             deadline_s: Time limit of the server for a plan, seconds.
             timeout_s: Time limit of a call, reconnecting included, seconds.
             max_message: Size limit of a reply, bytes.
         """
-        return cls(url, token=token, deadline_s=deadline_s, timeout_s=timeout_s, max_message=max_message)
+        return cls(
+            url,
+            token=token,
+            ca_file=ca_file,
+            deadline_s=deadline_s,
+            timeout_s=timeout_s,
+            max_message=max_message,
+        )
 
     def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
         """Plan from states (history, obs_dim + act_dim), newest first; bit-identical with the server.
@@ -174,6 +197,7 @@ class RemotePolicy(NumpyPolicy):
         """Connect and exchange greetings."""
         options: dict[str, Any] = {
             "additional_headers": {} if self._token is None else {"Authorization": f"Bearer {self._token}"},
+            "ssl": self._tls,
             "compression": None,
             "proxy": None,
             "open_timeout": _compute_remaining(ends),
@@ -195,6 +219,11 @@ class RemotePolicy(NumpyPolicy):
             status = error.response.status_code
             reason = _HTTP_REFUSALS.get(status, f"HTTP status {status}")
             raise RemoteRefusedError(f"{self._url} refuses the connection: {reason}") from None
+        except ssl.SSLCertVerificationError as error:  # before its base class ValueError
+            raise RemoteConnectionError(
+                f"the certificate of {self._url} is not trusted: {error.verify_message}; check the address, "
+                "or give the certificate of its issuer as ca_file"
+            ) from None
         except (InvalidURI, ValueError) as error:
             raise ConfigError(f"{self._url!r} is not an address like ws://127.0.0.1:8765: {error}") from None
         except Exception as error:  # of any type, if another kind of server replies
@@ -207,7 +236,9 @@ class RemotePolicy(NumpyPolicy):
             raise ProtocolError(
                 f"{self._url} has protocol {welcome.protocol}, this client {PROTOCOL}; install one version"
             )
-        return welcome.parse()
+        spec, calibration = welcome.parse()
+        longest = min(spec.longest_chunk or welcome.max_steps, welcome.max_steps)
+        return replace(spec, longest_chunk=longest), calibration
 
     def _receive(self, connection: ClientConnection, kind: type[Message], ends: float) -> Any:
         """Return a message of a kind, or a `Refusal`."""

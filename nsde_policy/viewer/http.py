@@ -53,7 +53,8 @@ class ViewerSettings(ServerSettings):
             everywhere = False
         hosts = ["localhost", *_external_names()] if everywhere else [self.host]
         query = f"?token={quote(self.token, safe='')}" if self.token else ""
-        return [f"http://{f'[{host}]' if ':' in host else host}:{port}/{query}" for host in hosts]
+        scheme = "http" if self.tls is None else "https"
+        return [f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}/{query}" for host in hosts]
 
     def find_objection(self, request: Request) -> str | None:
         """Return why a request is refused, or None; guards against DNS rebinding and foreign pages."""
@@ -61,9 +62,15 @@ class ViewerSettings(ServerSettings):
         host = hosts[0] if len(hosts) == 1 else ""
         if not _HOST.fullmatch(host) or (self.token is None and not is_loopback(_host_name(host))):
             return f"without a token the page is served to localhost only, got host {host[:80]!r}"
-        if origins and origins not in ([f"http://{host}"], [f"https://{host}"]):
+        schemes = ("http", "https") if self.tls is None else ("https",)  # a proxy may add TLS
+        if origins and origins not in [[f"{scheme}://{host}"] for scheme in schemes]:
             return f"pages of {origins[0][:80]!r} may not connect"
         return None
+
+    def list_socket_origins(self, request: Request) -> str:
+        """Return the origins that the page of a request may open a websocket to, for its security policy."""
+        host = request.headers["Host"]
+        return f"wss://{host}" if self.tls is not None else f"ws://{host} wss://{host}"
 
     def accepts_token(self, request: Request) -> bool:
         """Return whether a request has the token, or none is required."""
@@ -80,15 +87,15 @@ def load_files() -> dict[str, tuple[str, bytes]]:
     return {path: (file.name.rpartition(".")[2], file.read_bytes()) for path, file in files.items()}
 
 
-def respond_with_file(suffix: str, body: bytes, host: str) -> Response:
-    """Return the response to a GET request for a file of the page."""
+def respond_with_file(suffix: str, body: bytes, socket_origins: str) -> Response:
+    """Return the response to a GET request for a file of the page, which may connect to these origins."""
     headers = Headers(
         {
             "Content-Type": f"{_CONTENT_TYPES[suffix]}; charset=utf-8",
             "Content-Length": str(len(body)),
             "Content-Security-Policy": (
                 "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; "
-                f"connect-src 'self' ws://{host} wss://{host}; "
+                f"connect-src 'self' {socket_origins}; "
                 "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
             ),
             "Referrer-Policy": "no-referrer",

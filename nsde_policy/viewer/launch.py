@@ -38,8 +38,10 @@ def make_distinct_names(runs: Sequence[Path]) -> list[str]:
     return names
 
 
-def make_settings(host: str, port: int, token: str | None) -> ViewerSettings:
+def make_settings(
+    host: str, port: int, token: str | None, tls_cert: Path | None = None, tls_key: Path | None = None
+) -> ViewerSettings:
     """Return server settings; generate a token if one is required and none is given."""
     if token is None and not is_loopback(host):
         token = secrets.token_urlsafe(16)
-    return ViewerSettings(host=host, port=port, token=token)
+    return ViewerSettings(host=host, port=port, token=token, tls_cert=tls_cert, tls_key=tls_key)

@@ -117,12 +117,12 @@ class ViewerServer(LimitedServer):
         if path in ("/", "/healthz") and not self._settings.accepts_token(request):
             return self._refuse(connection, "a token is required in the address: ?token=…")
         if path == "/healthz":
-            counts = {"clients": len(self._clients), "sockets": len(self.sockets)}
+            counts = {"clients": len(self._clients), "sockets": self.client_count + len(self.pending)}
             facts = {"status": "ok", "version": __version__, **counts, **self.simulation.timing()}
             return connection.respond(HTTPStatus.OK, json.dumps(facts) + "\n")
         if path not in self._files:
             return connection.respond(HTTPStatus.NOT_FOUND, f"{path[:80]} does not exist\n")
-        return respond_with_file(*self._files[path], request.headers["Host"])
+        return respond_with_file(*self._files[path], self._settings.list_socket_origins(request))
 
     def _refuse(self, connection: ServerConnection, why: str) -> Response:
         self._log("refused", why=why)
@@ -136,6 +136,11 @@ class ViewerServer(LimitedServer):
             self._log("refused", why=why)
             await connection.close(code, why)
             return
+        with self._admit(connection):
+            await self._serve_page(connection)
+
+    async def _serve_page(self, connection: ServerConnection) -> None:
+        """Send frames to an admitted client and handle its messages until the connection ends."""
         client = Client(connection)
         self._clients.add(client)
         self.simulation.clients = len(self._clients)

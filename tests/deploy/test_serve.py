@@ -4,6 +4,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -165,6 +166,7 @@ def test_health_reports_a_stalled_planner():
                 "refused": 0,
                 "late": 0,
                 "failed": 0,
+                "dropped": 0,
             },
         )
         line = running.connect_and_greet()
@@ -229,8 +231,29 @@ def test_loopback_needs_no_token_and_the_token_is_not_printed():
 
 def test_max_message_too_small_for_a_plan_is_rejected():
     with pytest.raises(ConfigError, match="plans of 128 actions of this policy need max_message >= 10280"):
-        ServeSettings(max_message=2000).compute_max_steps(SPEC)
-    assert ServeSettings(max_message=10280).compute_max_steps(SPEC) == 128
+        ServeSettings(max_message=2000, max_steps=128).compute_max_steps(SPEC)
+    assert ServeSettings(max_message=10280, max_steps=128).compute_max_steps(SPEC) == 128
+
+
+@pytest.mark.parametrize(
+    ("longest", "setting", "steps"),
+    [(0, None, 6), (16, None, 10), (8, None, 8), (0, 100, 100), (16, 100, 16)],
+)
+def test_max_steps_fits_the_chunk_by_default(longest: int, setting: int | None, steps: int):
+    spec = replace(SPEC, longest_chunk=longest)
+    assert ServeSettings(max_steps=setting).compute_max_steps(spec) == steps
+
+
+def test_session_keeps_within_the_default_max_steps():
+    with (
+        serve_in_thread(LinearPlanner(), max_steps=None) as running,
+        RemotePolicy.connect(running.url, deadline_s=5, timeout_s=10) as policy,
+    ):
+        with policy.session(rate_hz=10, policy_hz=10, plan_ahead=True) as session:
+            session.step([0.1, 0.2, 0.3])
+        with pytest.raises(ConfigError, match="a plan of this policy has at most 6 commands"):
+            policy.session(rate_hz=10, policy_hz=10, chunk=7)
+        assert get_health(running)[1]["refused"] == 0
 
 
 def test_rate_limiter_allows_one_second_of_burst():

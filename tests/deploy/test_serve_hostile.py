@@ -278,21 +278,112 @@ def test_clients_beyond_the_limit_are_refused_until_one_leaves():
         second.close()
 
 
-def test_many_silent_sockets_do_not_block_clients():
-    with serve_in_thread(LinearPlanner(), max_clients=2, patience_s=60.0) as running:
-        crowd = [running.open_socket() for _ in range(200)]
+@pytest.mark.parametrize("sent", [b"", b"GET / HT", UPGRADE], ids=["silent", "partial", "no greeting"])
+def test_many_connections_that_stop_before_their_greeting_do_not_block_clients(sent: bytes):
+    with serve_in_thread(LinearPlanner(), max_clients=2, max_pending=16, patience_s=60.0) as running:
+        crowd = [running.open_socket(sent) for _ in range(60)]
         assert_server_works(running)
-        gone = 0
-        for sock in crowd:
-            sock.setblocking(False)
-            try:
-                gone += not sock.recv(1)
-            except ConnectionResetError:
-                gone += 1
-            except BlockingIOError:
-                pass
+        gone = sum(is_closed(sock) for sock in crowd)
+        assert gone >= 60 - 16
+        assert not any(is_closed(sock) for sock in crowd[-8:]), "the oldest are closed first"
+
+
+def is_closed(sock: socket.socket) -> bool:
+    """Return whether the server has closed a connection."""
+    sock.setblocking(False)
+    try:
+        while data := sock.recv(4096):
+            pass
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
+    return not data
+
+
+def test_flood_closes_connections_of_its_own_address_first():
+    with serve_in_thread(LinearPlanner(), max_pending=16, patience_s=60.0) as running:
+        early = running.open_socket()
+        flood = []
+        for _ in range(60):
+            flood.append(socket.socket())
+            flood[-1].bind(("127.0.0.2", 0))
+            flood[-1].connect(("127.0.0.1", running.port))
+        wait_until(lambda: is_closed(flood[0]), "the flood is limited")
+        early.settimeout(10)
+        early.sendall(UPGRADE)
+        assert b"101 Switching" in early.recv(4096)
+        for sock in (early, *flood):
             sock.close()
-        assert gone >= 200 - 2 - 16
+
+
+def test_client_limit_holds_for_clients_that_greet_at_the_same_time():
+    with serve_in_thread(LinearPlanner(), max_clients=2) as running:
+        lines = [running.connect().__enter__() for _ in range(3)]
+        for line in lines[:2]:
+            line.send(encode(Hello(PROTOCOL, "test")))
+            line.recv(timeout=10)
+        lines[2].send(encode(Hello(PROTOCOL, "test")))
+        with pytest.raises(ConnectionClosed) as closed:
+            lines[2].recv(timeout=10)
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1013
+        for line in lines:
+            line.close()
+
+
+def test_robot_is_served_before_greedy_clients():
+    """All connections have the same address; the robot asks last."""
+    go, planner = threading.Event(), LinearPlanner()
+    planner.before = lambda seed: go.wait(10) and None if seed == 99 else None
+    with serve_in_thread(planner, deadline_s=20.0) as running:
+        robot, *greedy = (running.connect_and_greet() for _ in range(5))
+        robot.send(encode_request(1, seed=1))
+        assert isinstance(receive_reply(robot), PlanReply)
+        del planner.seeds[:]
+        greedy[0].send(encode_request(1, seed=99, steps=128, deadline_s=20.0))
+        wait_until(lambda: planner.seeds == [99], "the first has begun")
+        for number, line in enumerate((*greedy[1:], robot), 11):
+            line.send(encode_request(number, seed=number, steps=4, deadline_s=20.0))
+            wait_until(lambda waiting=number - 9: running.server._in_flight == waiting, "it waits")
+        go.set()
+        for line in (robot, *greedy):
+            assert isinstance(receive_reply(line), PlanReply)
+        assert planner.seeds[:2] == [99, 14]
+        for line in (robot, *greedy):
+            line.close()
+
+
+def test_waiting_request_of_a_client_that_disconnects_is_dropped():
+    go, planner = threading.Event(), LinearPlanner()
+    planner.before = lambda seed: go.wait(10) and None if seed == 99 else None
+    with serve_in_thread(planner, deadline_s=20.0) as running:
+        slow, leaving = running.connect_and_greet(), running.connect_and_greet()
+        slow.send(encode_request(1, seed=99, deadline_s=20.0))
+        wait_until(lambda: planner.seeds == [99], "the slow one has begun")
+        leaving.send(encode_request(2, seed=50, deadline_s=20.0))
+        wait_until(lambda: running.server._in_flight == 2, "the other one waits")
+        leaving.socket.shutdown(socket.SHUT_RDWR)
+        running.wait_for("dropped", client=2)
+        go.set()
+        assert isinstance(receive_reply(slow), PlanReply)
+        assert planner.seeds == [99]
+        assert get_health(running)[1]["dropped"] == 1
+        slow.close()
+        leaving.close()
+
+
+def test_flood_of_invalid_requests_is_throttled():
+    with serve_in_thread(LinearPlanner()) as running:
+        line, began = running.connect_and_greet(), time.monotonic()
+        for number in range(200):
+            line.send(encode_request(number, steps=129))
+        for _ in range(12):
+            assert isinstance(receive_reply(line), Refusal)
+        assert_server_works(running)
+        answered, elapsed_s = get_health(running)[1]["refused"], time.monotonic() - began
+        assert 12 <= answered <= 10 * (elapsed_s + 1) + 5
+        line.close()
 
 
 def test_requests_of_one_client_run_one_at_a_time():

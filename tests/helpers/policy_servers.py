@@ -124,7 +124,11 @@ def encode_request(number: int = 1, *, states: np.ndarray = STATES, **changes: A
 
 @contextmanager
 def serve_in_thread(
-    planner: Planner, *, calibration: Calibration | None = None, **options: Any
+    planner: Planner,
+    *,
+    calibration: Calibration | None = None,
+    kind: type[RunningServer] = RunningServer,
+    **options: Any,
 ) -> Iterator[RunningServer]:
     """Run a server in a thread, on a free port."""
     events: list[dict[str, Any]] = []
@@ -132,10 +136,10 @@ def serve_in_thread(
     def log(event: str, **facts: Any) -> None:
         events.append({"event": event, **facts})
 
-    settings = ServeSettings(**{"port": 0, "deadline_s": 5.0, **options})
+    settings = ServeSettings(**{"port": 0, "deadline_s": 5.0, "max_steps": 128, **options})
     server = PolicyServer(planner, settings, log, calibration=calibration)
     with run_in_thread(server) as port:
-        yield RunningServer(port, server, events)
+        yield kind(port, server, events)
 
 
 def assert_server_works(running: RunningServer, **options: Any) -> None:

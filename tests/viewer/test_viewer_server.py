@@ -18,7 +18,6 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection
 
 from nsde_policy.cli.main import main
-from nsde_policy.deploy.server.connection import HALF_OPEN
 from nsde_policy.errors import ConfigError, DemoError
 from nsde_policy.viewer.app import App
 from nsde_policy.viewer.http import ViewerSettings
@@ -355,14 +354,17 @@ def test_client_limit_is_enforced_and_freed(small_viewer: RunningViewer):
         assert receive(one, "frame")
 
 
+MAX_PENDING = 16
+
+
 @pytest.fixture
 def small_viewer() -> Iterator[RunningViewer]:
-    with run_viewer(NoisyApp(10), max_clients=2) as viewer_server:
+    with run_viewer(NoisyApp(10), max_clients=2, max_pending=MAX_PENDING) as viewer_server:
         yield viewer_server
 
 
 def test_many_connections_without_token_do_not_block_others():
-    with run_viewer(NoisyApp(10), token=TOKEN, max_clients=2) as viewer_server:
+    with run_viewer(NoisyApp(10), token=TOKEN, max_clients=2, max_pending=MAX_PENDING) as viewer_server:
         greeting = (
             f"GET /live HTTP/1.1\r\nHost: 127.0.0.1:{viewer_server.port}\r\nUpgrade: websocket\r\n"
             "Connection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
@@ -370,7 +372,7 @@ def test_many_connections_without_token_do_not_block_others():
         ).encode()
         crowd = []
         try:
-            for _ in range(HALF_OPEN + 2):
+            for _ in range(MAX_PENDING + 2):
                 crowd.append(socket.create_connection(("127.0.0.1", viewer_server.port), timeout=20))
                 crowd[-1].sendall(greeting)
                 assert b"101" in crowd[-1].recv(100)
@@ -382,7 +384,7 @@ def test_many_connections_without_token_do_not_block_others():
 
 
 def test_many_silent_sockets_do_not_block_others(small_viewer: RunningViewer):
-    crowd = [socket.create_connection(("127.0.0.1", small_viewer.port)) for _ in range(HALF_OPEN + 30)]
+    crowd = [socket.create_connection(("127.0.0.1", small_viewer.port)) for _ in range(MAX_PENDING + 30)]
     try:
         with small_viewer.connect() as client:
             assert receive(client, "frame")

@@ -1,6 +1,8 @@
 """Settings of the policy server: address, token and limits; no numpy, so that commands start fast."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Meta
@@ -11,12 +13,18 @@ from nsde_policy.deploy.server.auth import check_token, compare_tokens, is_loopb
 from nsde_policy.errors import ConfigError
 
 if TYPE_CHECKING:
+    import ssl
+
     from nsde_policy.inference.spec import PolicySpec
 
 MAX_MESSAGE_BYTES = 65_536
 """Default size limit of a message."""
 ENVELOPE_BYTES = 1024
 """Upper bound of the bytes of a message that are not array data."""
+SESSION_SPARE = 2
+"""Actions that the first plan of a control session has beyond its chunk."""
+MAX_REFUSALS_PER_S = 10.0
+"""Invalid requests per second and client that are answered at once; further messages wait."""
 
 
 @dataclass(frozen=True)
@@ -30,19 +38,27 @@ class ServerOptions:
     max_message: Annotated[int, Meta(gt=ENVELOPE_BYTES)] = MAX_MESSAGE_BYTES
     """Size limit of a message, bytes."""
     max_clients: Count = 32
-    """Largest number of simultaneous connections."""
+    """Largest number of simultaneous clients."""
+    max_pending: Count = 256
+    """Largest number of connections that are not clients yet; beyond it the address with most of them loses
+    its oldest."""
     max_rate: Positive = 1000.0
     """Messages per second and client; further messages wait."""
     patience_s: Positive = 5.0
     """Timeout for a client's greeting, ping reply and reads, and for the last plan at exit, seconds."""
+    tls_cert: Path | None = None
+    """PEM file with the certificate chain for TLS; needs --tls-key."""
+    tls_key: Path | None = None
+    """PEM file with the private key of the certificate, not encrypted."""
 
 
 @dataclass(frozen=True)
 class ServeOptions(ServerOptions):
     """Address and limits of a policy server, which are also flags of `nsde-policy serve`."""
 
-    max_steps: Count = 128
-    """Largest number of actions per plan."""
+    max_steps: Count | None = None
+    """Largest number of actions per plan; default: what a control session needs, a chunk and two more. A plan
+    cannot be interrupted, so longer ones delay all other clients."""
     deadline_s: Positive = 1.0
     """Time limit of a request, queueing included, seconds; a plan that takes longer is answered "late"."""
 
@@ -63,6 +79,14 @@ class ServerSettings(ServerOptions, BaseConfig):
                 f"{self.host} accepts connections from other machines, which needs a token "
                 "(--token-file or NSDE_POLICY_TOKEN); without one, use --host 127.0.0.1"
             )
+        _ = self.tls  # an unusable certificate is reported now
+
+    @cached_property
+    def tls(self) -> "ssl.SSLContext | None":
+        """TLS context of the certificate and key; None without them."""
+        from nsde_policy.deploy.server.tls import load_server_tls
+
+        return load_server_tls(self.tls_cert, self.tls_key)
 
 
 @dataclass(frozen=True)
@@ -80,7 +104,10 @@ class ServeSettings(ServeOptions, ServerSettings):
             ConfigError: If such a plan, or a request, does not fit into a message.
         """
         d = spec.obs_dim + spec.act_dim
-        steps = min(spec.longest_chunk or self.max_steps, self.max_steps)
+        # A method with a longest chunk always computes all of it, so more actions cost nothing.
+        default = 2 * spec.chunk + SESSION_SPARE if spec.longest_chunk else spec.chunk + SESSION_SPARE
+        steps = self.max_steps or default
+        steps = min(spec.longest_chunk or steps, steps)
         request, reply, spec_as_text = spec.history * d, 2 * steps * spec.act_dim + (steps + 1) * d, 9 * d
         needed = ENVELOPE_BYTES + 8 * max(request, reply, spec_as_text)
         rule = f"plans of {steps} actions of this policy need max_message >= {needed}, got {self.max_message}"

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from http import HTTPStatus
+from typing import Any
 
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
@@ -22,8 +23,9 @@ from nsde_policy.deploy.protocol import (
     encode,
 )
 from nsde_policy.deploy.server.auth import Log, RateLimiter, format_error
-from nsde_policy.deploy.server.config import ServeSettings
-from nsde_policy.deploy.server.connection import LimitedServer
+from nsde_policy.deploy.server.config import MAX_REFUSALS_PER_S, ServeSettings
+from nsde_policy.deploy.server.connection import LimitedConnection, LimitedServer
+from nsde_policy.deploy.server.fair_queue import ClientKey, FairQueue
 from nsde_policy.errors import ProtocolError, RemotePlanningError
 from nsde_policy.inference.calibration import Calibration
 from nsde_policy.inference.spec import Plan, Planner
@@ -55,9 +57,9 @@ class PolicyServer(LimitedServer):
             max_steps=settings.compute_max_steps(planner.spec),
             deadline_s=settings.deadline_s,
         )
-        self._planner, self._thread = planner, PlannerThread()
-        self._clients = self._in_flight = self._last_client = 0
-        self._counts = dict.fromkeys(("planned", "refused", "late", "failed"), 0)
+        self._planner, self._thread, self._queue = planner, PlannerThread(), FairQueue(planner.spec.chunk)
+        self._in_flight = self._last_client = 0
+        self._counts = dict.fromkeys(("planned", "refused", "late", "failed", "dropped"), 0)
         self._stopping = False
         self.hangs = False
         """Whether the planner was still busy when `run` returned."""
@@ -74,7 +76,7 @@ class PolicyServer(LimitedServer):
             ready(port)
             await self._stop.wait()
             self._stopping = True
-            self._log("stopping", clients=self._clients, in_flight=self._in_flight)
+            self._log("stopping", clients=self.client_count, in_flight=self._in_flight)
             while self._in_flight:  # each request ends by its deadline
                 await asyncio.sleep(0.01)
         self.hangs = not self._thread.close(self._settings.patience_s)
@@ -91,15 +93,15 @@ class PolicyServer(LimitedServer):
         if not self._settings.accepts(headers[0] if len(headers) == 1 else None):
             self._log("unauthorised", peer=_format_peer(connection))
             return connection.respond(HTTPStatus.UNAUTHORIZED, "the token is missing or wrong\n")
-        if self._stopping or self._clients >= self._settings.max_clients:
-            self._log("full", peer=_format_peer(connection), clients=self._clients)
+        if self._stopping or self.client_count >= self._settings.max_clients:
+            self._log("full", peer=_format_peer(connection), clients=self.client_count)
             return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, "too many clients, or stopping\n")
         return None
 
     def _build_health(self, connection: ServerConnection) -> Response:
         stalled = self._thread.busy_s > STALLED_DEADLINES * self._settings.deadline_s
         status = "stalled" if stalled else "stopping" if self._stopping else "ok"
-        facts = {"status": status, "protocol": PROTOCOL, "version": __version__, "clients": self._clients}
+        facts = {"status": status, "protocol": PROTOCOL, "version": __version__, "clients": self.client_count}
         code = HTTPStatus.OK if status == "ok" else HTTPStatus.SERVICE_UNAVAILABLE
         response = connection.respond(code, json.dumps(facts | self._counts) + "\n")
         del response.headers["Content-Type"]
@@ -108,18 +110,23 @@ class PolicyServer(LimitedServer):
 
     async def _handle_client(self, connection: ServerConnection) -> None:
         """Answer one client, one request at a time, until the connection ends."""
-        self._clients += 1
+        assert isinstance(connection, LimitedConnection)
         self._last_client += 1
-        client, answered, why = self._last_client, 0, "closed"
-        self._log("connected", client=client, peer=_format_peer(connection), clients=self._clients)
+        client, answered, why = ClientKey(connection.address, self._last_client), 0, "closed"
+        closed = asyncio.create_task(connection.wait_closed())
+        self._log("connected", client=client.connection, peer=_format_peer(connection))
         try:
             if await self._greet(connection):
-                limiter = RateLimiter(self._settings.max_rate)
-                async for data in connection:
-                    await self._send(connection, await self._answer(data, client))
-                    answered += 1
-                    if wait_s := limiter.wait_s(self._loop.time()):
-                        await asyncio.sleep(wait_s)
+                with self._admit(connection):
+                    await self._send(connection, self._welcome)
+                    limiter, refusals = RateLimiter(self._settings.max_rate), RateLimiter(MAX_REFUSALS_PER_S)
+                    async for data in connection:
+                        answer = await self._answer(data, client, closed)
+                        await self._send(connection, answer)
+                        answered += 1
+                        is_invalid = isinstance(answer, Refusal) and answer.code == "bad_request"
+                        if wait_s := (refusals if is_invalid else limiter).wait_s(self._loop.time()):
+                            await asyncio.sleep(wait_s)
         except ConnectionClosed as error:
             why = f"closed with {error.rcvd.code if error.rcvd else 'no close frame'}"
         except ProtocolError as error:
@@ -129,43 +136,68 @@ class PolicyServer(LimitedServer):
             why = "timeout"
             connection.transport.abort()
         finally:
-            self._clients -= 1
-            self._log("disconnected", client=client, answered=answered, why=why, clients=self._clients)
+            closed.cancel()
+            self._queue.forget(client)
+            facts = {"answered": answered, "why": why, "clients": self.client_count}
+            self._log("disconnected", client=client.connection, **facts)
 
     async def _greet(self, connection: ServerConnection) -> bool:
+        """Receive the greeting; return whether the connection becomes a client."""
         async with asyncio.timeout(self._settings.patience_s):
             hello: Hello = decode(await connection.recv(), Hello, limit=self._settings.max_message)
         if hello.protocol != PROTOCOL:
             problem = f"the server has protocol {PROTOCOL} (nsde-policy {__version__}), got {hello.protocol}"
             await self._close_with(connection, Refusal(None, "wrong_version", problem))
             return False
-        await self._send(connection, self._welcome)
+        if self.client_count >= self._settings.max_clients:  # others have greeted since the HTTP request
+            await connection.close(1013, "too many clients")
+            return False
         return True
 
-    async def _answer(self, data: object, client: int) -> PlanReply | Refusal:
+    async def _answer(
+        self, data: object, client: ClientKey, closed: asyncio.Task[None]
+    ) -> PlanReply | Refusal:
+        """Answer a message; drop its plan if the deadline passes or the connection is `closed`."""
         received = self._loop.time()
         request: PlanRequest = decode(data, PlanRequest, limit=self._settings.max_message)
         if refusal := self._check_request(request):
             self._counts["refused"] += 1
             return refusal
         deadline_s = min(request.deadline_s, self._settings.deadline_s)
-        future = self._thread.submit(lambda: self._plan(request))
+        plan = asyncio.wrap_future(
+            self._queue.submit(
+                client,
+                lambda: self._plan(request),
+                cost=max(request.steps, self._spec.chunk),  # a short plan costs almost as much as a chunk
+                expires=received + deadline_s,
+            )
+        )
+        self._thread.submit(self._queue.run_next)
         self._in_flight += 1
         try:
-            async with asyncio.timeout_at(received + deadline_s) as deadline:
-                plan = await asyncio.wrap_future(future)
-        except Exception as error:
-            if deadline.expired():
-                self._counts["late"] += 1
-                self._log("late", client=client, deadline_s=deadline_s)
-                return Refusal(request.id, "late", f"no plan within {deadline_s:.3f} s")
-            self._counts["failed"] += 1
-            self._log("failed", client=client, error=str(error))
-            return Refusal(request.id, "failed", "the policy failed; see the server's log")
+            remaining_s = received + deadline_s - self._loop.time()
+            either: list[asyncio.Future[Any]] = [plan, closed]
+            await asyncio.wait(either, timeout=remaining_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._in_flight -= 1
+            plan.cancel()  # no effect on a plan that is ready
+        if plan.cancelled():
+            return self._report_missing_plan(request, client, deadline_s, gone=closed.done())
+        if error := plan.exception():
+            self._counts["failed"] += 1
+            self._log("failed", client=client.connection, error=str(error))
+            return Refusal(request.id, "failed", "the policy failed; see the server's log")
         self._counts["planned"] += 1
-        return PlanReply.pack(request.id, plan)
+        return PlanReply.pack(request.id, plan.result())
+
+    def _report_missing_plan(
+        self, request: PlanRequest, client: ClientKey, deadline_s: float, *, gone: bool
+    ) -> Refusal:
+        """Count and log a plan that was dropped because its client has disconnected, or as late."""
+        event = "dropped" if gone else "late"
+        self._counts[event] += 1
+        self._log(event, client=client.connection, deadline_s=deadline_s)
+        return Refusal(request.id, "late", f"no plan within {deadline_s:.3f} s")
 
     def _check_request(self, request: PlanRequest) -> Refusal | None:
         if self._stopping:
@@ -174,7 +206,10 @@ class PolicyServer(LimitedServer):
         if request.states.shape != shape:
             problem = f"states of this policy have shape {shape}, got {request.states.shape}"
         elif request.steps > self._welcome.max_steps:
-            problem = f"a plan has from 1 to {self._welcome.max_steps} actions, got {request.steps}"
+            problem = (
+                f"a plan has from 1 to {self._welcome.max_steps} actions, got {request.steps}; "
+                "nsde-policy serve --max-steps allows more"
+            )
         else:
             return None
         return Refusal(request.id, "bad_request", problem)

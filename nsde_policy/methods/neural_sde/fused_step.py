@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nsde_policy.core.networks import SharedTrunk
+from nsde_policy.core.pause import pause_point
 from nsde_policy.core.state import StateLayout
 from nsde_policy.methods.neural_sde.config import SamplingConfig
 from nsde_policy.methods.neural_sde.equation import LearnedSDE
@@ -136,7 +137,11 @@ class FusedStep:
             x0: States with history, (rows, history·d), newest first.
             noise: Standard normal numbers, (solver steps, rows, d).
         """
-        return torch.stack([x0[:, : self.layout.dim], *(x for x, _ in self.walk(x0, noise))])
+        path = [x0[:, : self.layout.dim]]
+        for x, _ in self.walk(x0, noise):
+            path.append(x)
+            pause_point()
+        return torch.stack(path)
 
     def walk(self, x0: Tensor, noise: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield, for every control period, the state at its end and g at its start, both (rows, d)."""
