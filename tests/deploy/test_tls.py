@@ -174,16 +174,16 @@ def bad_files(tmp_path_factory: pytest.TempPathFactory, certificate: Certificate
     [
         ("cert", None, "--tls-cert needs --tls-key"),
         (None, "key", "--tls-key needs --tls-cert"),
-        ("none", "key", "none: No such file or directory; check --tls-cert"),
-        ("cert", "none", "none: No such file or directory; check --tls-key"),
+        ("none", "key", "none cannot be read: No such file or directory; check --tls-cert"),
+        ("cert", "none", "none cannot be read: No such file or directory; check --tls-key"),
         ("cert", "other.key", "does not belong to the certificate"),
         ("cert", "encrypted", "is encrypted"),
         ("text", "key", "cannot read a PEM certificate"),
         ("cert", "cert", "cannot read a PEM certificate"),
         ("cert", "text", "cannot read a PEM certificate"),
-        ("folder", "key", "is not a PEM file"),
-        ("fifo", "key", "is not a PEM file"),
-        ("zeros", "key", "is not a PEM file"),
+        ("folder", "key", "is not a regular file"),
+        ("fifo", "key", "is not a regular file"),
+        ("zeros", "key", "is not a regular file"),
         ("null", "key", "check --tls-cert"),
     ],
 )
@@ -205,7 +205,7 @@ def test_unusable_certificate_or_key_prints_one_line_and_exits_2(
         ("ws://127.0.0.1:1", "cert", "ca_file is for wss://"),
         ("wss://127.0.0.1:1", "none", "No such file"),
         ("wss://127.0.0.1:1", "text", "cannot read PEM certificates"),
-        ("wss://127.0.0.1:1", "fifo", "is not a PEM file"),
+        ("wss://127.0.0.1:1", "fifo", "is not a regular file"),
     ],
 )
 def test_unusable_ca_file_is_a_config_error(url: str, name: str, message: str, bad_files: dict[str, str]):

@@ -1,10 +1,10 @@
 """TLS contexts of servers and clients, with errors that name the flag and the file."""
 
 import ssl
-import stat
 from pathlib import Path
 
 from nsde_policy.errors import ConfigError, summarize_error
+from nsde_policy.files import open_regular
 
 MAX_PEM_BYTES = 2**20
 """Size limit of a file with certificates or a key."""
@@ -73,12 +73,6 @@ def load_client_tls(url: str, ca_file: Path | str | None) -> ssl.SSLContext | No
 def _check_pem(path: Path, flag: str) -> None:
     """Raise `ConfigError` unless the path is a readable regular file of a plausible size."""
     try:
-        status = path.stat()
-        is_usable = stat.S_ISREG(status.st_mode) and status.st_size <= MAX_PEM_BYTES
-        if is_usable:  # opening a FIFO would block
-            path.open("rb").close()
-    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
-        reason = getattr(error, "strerror", None) or summarize_error(error)
-        raise ConfigError(f"cannot read {path}: {reason}; check {flag}") from None
-    if not is_usable:
-        raise ConfigError(f"{path} is not a PEM file of at most {MAX_PEM_BYTES} bytes; check {flag}")
+        open_regular(path, MAX_PEM_BYTES, error=ConfigError).close()
+    except ValueError as error:  # a `ConfigError`, or a null byte in the path
+        raise ConfigError(f"{summarize_error(error)}; check {flag}") from None
