@@ -129,7 +129,7 @@ def run_in_real_time(policy: BasePolicy, rate_hz: float, seconds: float) -> Real
                 robot.advance(tick - episode - robot.time)
                 if robot.ended:
                     robot.reset(seed=count)
-                    session.reset()
+                    session.reset(robot.observe()[:2])  # the agent is elsewhere, at rest
                     episode = tick
             if count % 2:
                 reference.run(step)

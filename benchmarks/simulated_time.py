@@ -38,6 +38,18 @@ class SimulatedWorker:
         pass
 
 
+class InlineWorker:
+    """Plan worker without a thread: plans when a job is submitted, while the caller waits."""
+
+    def submit(self, function: Callable[[], PlanJobResult]) -> Future[PlanJobResult]:
+        future: Future[PlanJobResult] = Future()
+        future.set_result(function())
+        return future
+
+    def close(self) -> None:
+        pass
+
+
 class DelayedPlanner:
     """Planner on a slow machine: calls `sleep` before each plan."""
 

@@ -2,12 +2,32 @@
 
 import math
 from collections.abc import Callable, Iterator
+from typing import Any
 
 ROUNDING = 1e-6
 """Tolerance for rounding errors of a clock, in periods."""
 EARLY_CALL = 0.25
 """How early a call may come and still count for the next control period, in periods. Late calls get no
 tolerance, because loops are late more often than early."""
+LARGEST_TIME_S = 1e12
+"""Clocks that are further from zero count nanoseconds, or are broken."""
+
+
+def parse_time(value: Any) -> float:
+    """Return `float(value)`, or NaN if it is not a time in seconds, so that every range check fails."""
+    try:
+        time = float(value)
+    except Exception:  # the conversion is code of the object, which may raise anything
+        return math.nan
+    return time if abs(time) <= LARGEST_TIME_S else math.nan
+
+
+def read_clock(clock: Callable[[], float]) -> float:
+    """Return the time of a clock, seconds, or NaN if it raises or returns something else."""
+    try:
+        return parse_time(clock())
+    except Exception:
+        return math.nan
 
 
 class TimeGrid:
@@ -53,12 +73,18 @@ class TimeGrid:
         """Sleep until each control period and yield its start; skip periods that have already passed.
 
         Every wake-up time is computed from t₀, so errors do not add up. If the clock jumps back, the grid
-        restarts there.
+        restarts there. While the clock fails (NaN), each period is slept through.
         """
-        first, tick = clock(), 0
-        self.start(first)
+        first, tick = math.nan, 0
         while True:
             now = clock()
+            if math.isnan(now):
+                sleep(1 / self.rate_hz)
+                yield self._last_tick if math.isfinite(self._last_tick) else 0.0
+                continue
+            if math.isnan(first):
+                first = now
+                self.start(first)
             due = first + tick / self.rate_hz
             if due - now > 2 / self.rate_hz:
                 first, tick, due = now, 0, now

@@ -1,7 +1,7 @@
 """Settings of a control session."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -13,8 +13,9 @@ from nsde_policy.bounds import Count, NonNegative, Positive
 from nsde_policy.config import BaseConfig, check_names, require
 from nsde_policy.control.faults import FaultKind, OnFault
 from nsde_policy.control.limits import Limits
-from nsde_policy.errors import ConfigError
+from nsde_policy.errors import ConfigError, PolicyInputError
 from nsde_policy.inference.calibration import Calibration
+from nsde_policy.inference.history import check_vector
 from nsde_policy.inference.spec import PolicySpec
 
 MAX_AGE_PERIODS = 1.5
@@ -26,7 +27,7 @@ MAX_GAP_CONTROL_PERIODS = 5.0
 class SessionConfig(BaseConfig):
     """Settings of a session; None means a default derived from the demonstrations and the rates."""
 
-    rate_hz: Positive = 10.0
+    rate_hz: Annotated[float, Meta(ge=1e-3, le=1e6)] = 10.0
     """Commands per second."""
     deadline_s: Positive = 0.05
     """Longest time that planning may block the loop."""
@@ -37,7 +38,7 @@ class SessionConfig(BaseConfig):
     policy_hz: Positive | None = None
     """Rate of the demonstrations; None for the rate in the calibration."""
     plan_ahead: bool = False
-    """Plan in a worker thread while the current plan is executed."""
+    """Plan while the current plan is executed, instead of waiting for a plan when the current one ends."""
     max_age_s: Positive | None = None
     """Oldest observation that is used; None for 1.5 policy periods."""
     max_gap_s: Positive | None = None
@@ -48,7 +49,11 @@ class SessionConfig(BaseConfig):
     chunk: Count | None = None
     """Commands executed before planning again; None for the policy's default."""
     initial_command: np.ndarray | None = None
-    """Command before the first one, (act_dim,); None for the policy's default."""
+    """Command at which the robot rests before the first one, (act_dim,). None for the policy's default, which
+    needs an observation: until the first valid one, `step` raises."""
+    jerk_limit: float | Sequence[float] | np.ndarray | None = None
+    """Largest change of a command's acceleration, units per second cubed, one number or (act_dim,); None for
+    that of `limits`, which have none by default."""
     fault_when_ood: bool = False
     """Report a fault if a state is out of distribution, see `calibration.OODDetector`."""
     freeze_gc: bool = True
@@ -98,10 +103,18 @@ class SessionConfig(BaseConfig):
         limits = self.limits
         if not isinstance(limits, Limits):
             limits = Limits.from_demos(spec, calibration, policy_hz=policy_hz)
+        if self.jerk_limit is not None:
+            limits = limits.with_jerk(self.jerk_limit)
         if len(limits.low) != spec.act_dim:
             raise ConfigError(
                 f"limits are for commands of {len(limits.low)} numbers, the policy's have {spec.act_dim}"
             )
+        initial = self.initial_command
+        if initial is not None:
+            try:
+                initial = check_vector(initial, spec.act_dim, "initial_command")
+            except PolicyInputError as error:
+                raise ConfigError(str(error)) from None
         longest = spec.longest_chunk or math.inf
         if self.chunk and self.chunk > longest:
             raise ConfigError(f"chunk is {self.chunk}, a plan of this policy has at most {longest} commands")
@@ -113,6 +126,7 @@ class SessionConfig(BaseConfig):
             max_gap_s=self.max_gap_s or gap_s,
             chunk=int(self.chunk or min(spec.chunk, longest)),
             delta_columns=deltas,
+            initial_command=initial,
         )
 
 
@@ -126,3 +140,4 @@ class ResolvedConfig:
     max_gap_s: float
     chunk: int
     delta_columns: tuple[int, ...] = ()
+    initial_command: np.ndarray | None = None

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from nsde_policy.control.limits import Limiter
+from nsde_policy.inference.history import check_vector
 
 
 class FaultKind(StrEnum):
@@ -36,7 +37,7 @@ class FaultKind(StrEnum):
     PLANNER_ERROR = "planner_error"
     """The planner raised an exception."""
     CALLBACK_ERROR = "callback_error"
-    """The callback for another fault raised an exception."""
+    """The callback for another fault raised an exception, or did not return a command."""
     OUT_OF_DISTRIBUTION = "out_of_distribution"
     """The state is out of distribution; a fault only if `fault_when_ood` is set."""
 
@@ -67,8 +68,9 @@ def respond_to_faults(
 ) -> tuple[str, np.ndarray, Fault | None]:
     """Compute the command for `dt` seconds: brake if any reaction is stop, else ask the callbacks, else hold.
 
-    If a callback raises an exception, `faults` gets another fault, `callback_error`. The reaction to it is
-    hold, or stop if that is set.
+    If a callback raises an exception, or does not return finite numbers, `faults` gets another fault,
+    `callback_error`. The reaction to it is hold, or stop if that is set. `KeyboardInterrupt` and `SystemExit`
+    get through: they are meant for the program.
 
     Returns:
         Either "hold" or "callback", the command (act_dim,), and the fault that stops the session, if any.
@@ -82,24 +84,21 @@ def respond_to_faults(
             continue
         try:
             answer = reaction(fault)
+            target = None if answer is None else check_vector(answer, len(limiter.command), "the command")
         except Exception as error:  # a callback may raise anything, the loop must go on
             failed = Fault(FaultKind.CALLBACK_ERROR, fault.time, describe_error(error))
             faults.append(failed)
             stops = get_reaction(on_fault, failed.kind) == "stop"
             return "hold", limiter.hold(dt), failed if stops else None
-        target = _parse_command(answer)
-        if target.shape == limiter.command.shape and np.isfinite(target).all() and dt > 0:
+        if target is not None and dt > 0:
             return "callback", limiter.follow(target, np.zeros_like(target), dt), None
     return "hold", limiter.hold(dt), None
 
 
 def describe_error(error: BaseException | None) -> str:
     """Format an exception on one line, for the detail of a fault."""
-    return f"{type(error).__name__}: {' '.join(str(error).split()):.200}"
-
-
-def _parse_command(answer: Any) -> np.ndarray:
     try:
-        return np.asarray(answer, dtype=np.float64)
-    except (TypeError, ValueError):
-        return np.zeros(0)
+        text = " ".join(str(error).split())
+    except Exception:  # `__str__` is code of the exception
+        text = "its message cannot be printed"
+    return f"{type(error).__name__}: {text:.200}"

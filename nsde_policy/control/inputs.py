@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from nsde_policy.control.config import ResolvedConfig
-from nsde_policy.control.faults import Fault, FaultKind
+from nsde_policy.control.faults import Fault, FaultKind, describe_error
 from nsde_policy.errors import NonFiniteObservationError, PolicyInputError
 from nsde_policy.inference.observation import find_implausible, parse_observation
 from nsde_policy.inference.spec import PolicySpec
@@ -32,7 +32,9 @@ class InputMonitor:
         self._clock = math.nan
 
     def check_clock(self, now: float) -> Fault | None:
-        """Return a fault if the clock jumped since it was last read."""
+        """Return a fault if the clock failed (NaN), or jumped since it was last read."""
+        if math.isnan(now):
+            return Fault(FaultKind.CLOCK_JUMP, now, "the clock did not return a time in seconds")
         before, self._clock = self._clock, now
         if math.isnan(before) or -TIME_TOLERANCE_S <= now - before <= self._max_gap:
             return None
@@ -57,6 +59,8 @@ class InputMonitor:
             faults.append(Fault(FaultKind.NON_FINITE_OBSERVATION, now, str(error)))
         except PolicyInputError as error:
             faults.append(Fault(FaultKind.WRONG_OBSERVATION, now, str(error)))
+        except Exception as error:  # an encoder may raise anything
+            faults.append(Fault(FaultKind.WRONG_OBSERVATION, now, describe_error(error)))
         faults += self._check_time(time, now, is_new_period=is_new_period)
         return (None, faults) if faults else (values, faults)
 
@@ -84,11 +88,3 @@ class InputMonitor:
             faults.append(Fault(FaultKind.STALE_OBSERVATION, now, f"{now - time:.4g} s old"))
         self._newest = max(time, self._newest)
         return faults
-
-
-def parse_time(value: Any) -> float:
-    """Return `float(value)`, or NaN if it is not a number, so that every range check fails."""
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError):
-        return math.nan

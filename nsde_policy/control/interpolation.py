@@ -7,7 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from nsde_policy.control.limits import Limiter
-from nsde_policy.errors import PlanError
+from nsde_policy.encoders.identity import to_floats
+from nsde_policy.errors import PlanError, PolicyInputError
+from nsde_policy.inference.history import LARGEST_FLOAT32
 from nsde_policy.inference.spec import Plan, PolicySpec
 
 
@@ -54,23 +56,29 @@ class TimedPlan:
     """σ of each command, accumulated along the plan as √Σσ², (steps, act_dim)."""
 
     @classmethod
-    def from_plan(cls, plan: Plan, spec: PolicySpec, job: PlanJob) -> "TimedPlan":
+    def from_plan(cls, plan: Plan | None, spec: PolicySpec, job: PlanJob) -> "TimedPlan":
         """Place a plan on the grid.
 
         Raises:
-            PlanError: If the plan contains NaN or infinity, or has a wrong shape.
+            PlanError: If it is not a `Plan`, has a wrong shape, or contains NaN, infinity, numbers that are
+                infinite in float32, or something else than numbers.
         """
-        actions = np.asarray(plan.actions, dtype=np.float64)
-        if actions.ndim != 2 or actions.shape[1] != spec.act_dim or not len(actions):
-            raise PlanError(f"planned commands have shape {actions.shape}, expected (steps, {spec.act_dim})")
-        arrays = [None if given is None else np.asarray(given, dtype=np.float64) for given in plan]
+        if not isinstance(plan, Plan):
+            raise PlanError(f"the planner returned {type(plan).__name__}, expected Plan")
+        try:  # copies: the planner may keep its arrays and change them
+            arrays = [None if given is None else np.array(to_floats(given, "plan")) for given in plan]
+        except PolicyInputError as error:
+            raise PlanError(str(error)) from None
+        actions, states, std = arrays
+        if actions is None or actions.ndim != 2 or actions.shape[1] != spec.act_dim or not len(actions):
+            found = None if actions is None else actions.shape
+            raise PlanError(f"planned commands have shape {found}, expected (steps, {spec.act_dim})")
         shapes = [actions.shape, (len(actions) + 1, spec.obs_dim + spec.act_dim), actions.shape]
         for name, values, shape in zip(("commands", "states", "std"), arrays, shapes, strict=True):
             if values is not None and values.shape != shape:
                 raise PlanError(f"planned {name} have shape {values.shape}, expected {shape}")
-            if values is not None and not np.isfinite(values).all():
-                raise PlanError(f"planned {name} are not finite")
-        _, states, std = arrays
+            if values is not None and not (np.abs(values) <= LARGEST_FLOAT32).all():
+                raise PlanError(f"planned {name} are not finite in float32")
         if std is not None:
             std = np.sqrt(np.square(std).cumsum(axis=0))
             std.setflags(write=False)  # session.last refers to its rows
@@ -109,7 +117,7 @@ class TimedPlan:
         """Predict the policy's input in period `then`: states newest first, (history, d).
 
         The states of the plan are corrected by its prediction error in period `now`; `recent` are the states
-        up to then, newest first. None if the plan predicts no states or ends before `then`.
+        up to then, newest first. None if the plan predicts no states, or none for `then`.
         """
         now, then = now - self.job.start, then - self.job.start
         if self.states is None or not 0 <= now <= then < len(self.states):
@@ -119,6 +127,8 @@ class TimedPlan:
         error[angles] = (error[angles] + np.pi) % (2 * np.pi) - np.pi
         predicted = self.states[now + 1 : then + 1].copy()
         predicted[:, : spec.obs_dim] += error
+        if not (np.abs(predicted) <= LARGEST_FLOAT32).all():
+            return None
         return np.concatenate([predicted[::-1], recent])[: spec.history].astype(np.float32)
 
 
@@ -153,6 +163,6 @@ class PlanFollower:
 
     def _blend_into(self, plan: TimedPlan, position: float) -> np.ndarray:
         passed, command = position - self._joined_at, plan.interpolate(position)
-        if passed < self._blend:
+        if self._blend > 0 and passed < self._blend:
             command = command + self._offset * (1 - max(passed, 0.0) / self._blend)
         return command

@@ -1,18 +1,28 @@
-"""Limits of position, speed and acceleration that every command respects.
+"""Limits of position, speed, acceleration and, if set, jerk that every command respects.
 
 A limiter moves a command towards a moving target. After every step the command can still stop within the
-position limits without exceeding the acceleration limit, so the limits never conflict.
+position limits without exceeding the other limits, so the limits never conflict.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
+from nsde_policy.encoders.identity import describe_value, to_floats
 from nsde_policy.errors import ConfigError
 from nsde_policy.inference.calibration import POSITION_MARGIN, Calibration
+from nsde_policy.inference.history import LARGEST_FLOAT32
 from nsde_policy.inference.spec import PolicySpec
+
+ZERO = 1e-30
+"""Limits of speed, acceleration and jerk up to this number count as zero: their cubes would."""
+ROUNDING_ERROR = 1e-9
+"""Rounding error of a step, as a fraction of the largest step."""
+MANY_STEPS = 1e7
+"""Number of steps from which on steps are not counted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,20 +35,33 @@ class Limits:
     """Largest change of a command, units per second."""
     acceleration: np.ndarray
     """Largest change of the speed, units per second squared."""
+    jerk: np.ndarray | None = None
+    """Largest change of the acceleration, units per second cubed; None for no limit."""
 
     def __post_init__(self) -> None:
-        shapes = {name: np.shape(getattr(self, name)) for name in ("low", "high", "speed", "acceleration")}
+        names = ("low", "high", "speed", "acceleration", *(() if self.jerk is None else ("jerk",)))
+        shapes = {name: np.shape(getattr(self, name)) for name in names}
         if len(set(shapes.values())) != 1 or len(shapes["low"]) != 1:
-            raise ConfigError(f"limits must be four arrays (act_dim,), got {shapes}")
+            raise ConfigError(f"limits must be four arrays (act_dim,), or five with jerk, got {shapes}")
         for name in shapes:
             value = np.array(getattr(self, name), dtype=np.float64)
+            value.setflags(write=False)
             object.__setattr__(self, name, value)
-            if not np.isfinite(value).all():
+            if not (np.abs(value) <= LARGEST_FLOAT32).all():
                 raise ConfigError(f"limits need a finite {name}, got {value}")
-            if name in ("speed", "acceleration") and not (value > 0).all():
+            if name not in ("low", "high") and not (value > ZERO).all():
                 raise ConfigError(f"limits need {name} > 0, got {value}")
         if not (self.low < self.high).all():
             raise ConfigError(f"limits need low < high, got {self.low} and {self.high}")
+
+    def with_jerk(self, jerk: Any) -> "Limits":
+        """Return the same limits with a limit of the jerk, one number or (act_dim,)."""
+        try:
+            each = np.broadcast_to(to_floats(jerk, "jerk_limit"), self.low.shape)
+        except ValueError:
+            expected = f"one number or {len(self.low)}"
+            raise ConfigError(f"jerk_limit must be {expected}, got {describe_value(jerk)}") from None
+        return replace(self, jerk=each)
 
     @classmethod
     def from_demos(cls, spec: PolicySpec, calibration: Calibration, *, policy_hz: float) -> "Limits":
@@ -62,16 +85,33 @@ class Limiter:
 
     Commands in `delta_columns` are changes per period: they rest at zero, and their speed is already the
     acceleration of the robot, so that only range and speed limit them.
+
+    Args:
+        limits: Limits of the commands.
+        start: First position, (act_dim,); it is clipped to the limits.
+        delta_columns: Columns that are changes per period.
+        longest_step_s: Longest `dt` of `follow` and `hold`; only a jerk limit needs it.
     """
 
-    def __init__(self, limits: Limits, start: np.ndarray, *, delta_columns: Sequence[int] = ()) -> None:
-        rows = np.stack([limits.low, limits.high, limits.speed, limits.acceleration, start], axis=1)
-        self._axes = [
-            (_DeltaAxis if column in delta_columns else _Axis)(
-                low, high, speed, acceleration, command=min(max(position, low), high)
-            )
-            for column, (low, high, speed, acceleration, position) in enumerate(rows.tolist())
-        ]
+    def __init__(
+        self,
+        limits: Limits,
+        start: np.ndarray,
+        *,
+        delta_columns: Sequence[int] = (),
+        longest_step_s: float = 0.1,
+    ) -> None:
+        clipped = np.clip(start, limits.low, limits.high)
+        rows = np.stack([limits.low, limits.high, limits.speed, limits.acceleration, clipped], axis=1)
+        jerks = [None] * len(rows) if limits.jerk is None else limits.jerk.tolist()
+        self._axes: list[_Axis | _JerkAxis] = []
+        for column, (row, jerk) in enumerate(zip(rows.tolist(), jerks, strict=True)):
+            if column in delta_columns:
+                self._axes.append(_DeltaAxis(*row))
+            elif jerk is None:
+                self._axes.append(_Axis(*row))
+            else:
+                self._axes.append(_JerkAxis(*row, jerk=jerk, longest_step=longest_step_s))
 
     @property
     def command(self) -> np.ndarray:
@@ -89,10 +129,12 @@ class Limiter:
         return all(axis.at_rest for axis in self._axes)
 
     def brake(self, seconds: float) -> None:
-        """Reduce the velocity as in a hold, without moving: for time in which nothing was sent."""
+        """Reduce the velocity as in a hold, without moving: for time in which nothing was sent.
+
+        With a jerk limit the velocity becomes zero, that of a robot without a new command.
+        """
         for axis in self._axes:
-            slower = max(abs(axis.velocity) - axis.acceleration * seconds, 0.0)
-            axis.velocity = math.copysign(slower, axis.velocity)
+            axis.brake(seconds)
 
     def follow(self, target: np.ndarray, velocity: np.ndarray, dt: float) -> np.ndarray:
         """Move for `dt` seconds towards a target that moves at `velocity` units per second; both (act_dim,).
@@ -133,6 +175,11 @@ class _Axis:
         """Slow down for `dt` seconds."""
         self.move(0.0, dt)
 
+    def brake(self, seconds: float) -> None:
+        """Reduce the velocity as in a hold, without moving."""
+        slower = max(abs(self.velocity) - self.acceleration * seconds, 0.0)
+        self.velocity = math.copysign(slower, self.velocity)
+
     def move(self, wanted: float, dt: float) -> None:
         """Move for `dt` seconds at the allowed velocity closest to the wanted one."""
         up = min(self.speed, _max_safe_speed(self.high - self.command, self.acceleration, dt))
@@ -164,6 +211,97 @@ class _DeltaAxis(_Axis):
         self.follow(0.0, 0.0, dt)
 
 
+class _JerkAxis:
+    """Axis with a jerk limit: its velocity is an `_Axis` too, limited in speed and acceleration.
+
+    A step is taken only if the command can stop within the position limits afterwards; the others brake.
+    """
+
+    def __init__(
+        self,
+        low: float,
+        high: float,
+        speed: float,
+        acceleration: float,
+        command: float,
+        *,
+        jerk: float,
+        longest_step: float,
+    ) -> None:
+        self.command = command
+        self._low, self._high, self._longest_step = low, high, longest_step
+        self._rate = _Axis(-speed, speed, acceleration, jerk, command=0.0)
+        self._target_speed = 0.0
+
+    @property
+    def velocity(self) -> float:
+        return self._rate.command
+
+    @property
+    def at_rest(self) -> bool:
+        return not self._rate.command and not self._rate.velocity
+
+    def follow(self, target: float, speed: float, dt: float) -> None:
+        """Move for `dt` seconds towards a target that moves at `speed`."""
+        if dt <= 0:
+            return
+        behind = target - speed * dt - self.command
+        closing = min(
+            _max_closing_speed(abs(behind), self._rate.speed, dt),
+            _max_smooth_speed(abs(behind), self._rate.speed, self._rate.acceleration),
+        )
+        change, self._target_speed = (speed - self._target_speed) / dt, speed
+        rate, up = self._rate, math.copysign(1.0, behind)
+        before = rate.command, rate.velocity
+        for share in (1.0, 0.75, 0.5, 0.25, 0.0):
+            wanted = speed + share * up * closing
+            rate.follow(min(max(wanted, rate.low), rate.high), change, dt)
+            moved = self.command + rate.command * dt
+            rest = self._bound_braking(up, speed, change, 0.0) - abs(rate.command - speed) * dt
+            arrives = (
+                not share or rest <= up * (target - moved) + ROUNDING_ERROR * self._longest_step * rate.high
+            )
+            if arrives and (
+                self._low + self._bound_braking(-1.0) <= moved <= self._high - self._bound_braking(1.0)
+            ):
+                self.command = min(max(moved, self._low), self._high)
+                return
+            rate.command, rate.velocity = before
+        self.hold(dt)
+
+    def hold(self, dt: float) -> None:
+        """Slow down for `dt` seconds; from a command that `follow` left, that ends within the limits."""
+        self._target_speed = 0.0
+        if dt > 0:
+            self._rate.follow(0.0, 0.0, dt)
+            self.command = min(max(self.command + self._rate.command * dt, self._low), self._high)
+
+    def brake(self, seconds: float) -> None:
+        """Come to rest, unless no time passed."""
+        if seconds > 0:
+            self._rate.command = self._rate.velocity = self._target_speed = 0.0
+
+    def _bound_braking(
+        self, up: float, speed: float = 0.0, change: float = 0.0, longest_step: float | None = None
+    ) -> float:
+        """Return how far the command moves at most, upwards or downwards, until it moves like a target.
+
+        Args:
+            up: 1 for upwards, -1 for downwards.
+            speed: Speed of the target.
+            change: Acceleration of the target.
+            longest_step: Longest step, seconds; by default that of the limiter.
+        """
+        rate = self._rate
+        return _bound_braking_distance(
+            up * (rate.command - speed),
+            min(max(up * (rate.velocity - change), -rate.speed), rate.speed),
+            rate.speed,
+            rate.acceleration,
+            self._longest_step if longest_step is None else longest_step,
+        )
+
+
 def _max_safe_speed(room: float, acceleration: float, dt: float) -> float:
     """Return the largest speed for one step of `dt` after which stopping within `room` is still possible.
 
@@ -174,8 +312,55 @@ def _max_safe_speed(room: float, acceleration: float, dt: float) -> float:
     return math.sqrt(step * step + 2 * acceleration * max(room, 0.0)) - step
 
 
+def _max_smooth_speed(distance: float, acceleration: float, jerk: float) -> float:
+    """Return the speed at which braking from no acceleration, within both limits, takes `distance`.
+
+    From speed v it takes v √(v / J) if the acceleration limit A is not reached, else v (v / A + A / J) / 2.
+    """
+    speed = math.cbrt(distance * distance * jerk)
+    if speed * jerk <= acceleration * acceleration:
+        return speed
+    half = acceleration * acceleration / (2 * jerk)
+    return math.sqrt(half * half + 2 * acceleration * distance) - half
+
+
+def _bound_braking_distance(
+    velocity: float, acceleration: float, limit: float, jerk: float, longest_step: float
+) -> float:
+    """Return an upper bound of the way forward until velocity and acceleration are zero.
+
+    It is the way of the fastest stop in continuous time (jerk -J, acceleration -A, jerk J), plus the way in
+    the longest step: a step moves at the velocity it ends with, and short steps after a long one
+    swing back a little.
+
+    Args:
+        velocity: Velocity now; it may be negative.
+        acceleration: Acceleration now, from -limit to limit.
+        limit: Largest acceleration A.
+        jerk: Largest jerk J.
+        longest_step: Longest step, seconds.
+    """
+    margin = longest_step * (abs(velocity) + acceleration * acceleration / (2 * jerk))
+    if velocity <= 0:  # it moves forward only if it turns around first
+        left = acceleration * acceleration + 2 * jerk * velocity
+        if acceleration <= 0 or left <= 0:
+            return margin
+        velocity, acceleration = 0.0, math.sqrt(left)
+    acceleration = max(acceleration, -math.sqrt(2 * jerk * velocity))  # braking harder, it stops sooner
+    most = min(math.sqrt(jerk * velocity + acceleration * acceleration / 2), limit)
+    ramp = (acceleration + most) / jerk  # seconds until the acceleration is -most
+    slower = velocity + (acceleration - most) / 2 * ramp
+    way = velocity * ramp + (acceleration / 2 - jerk * ramp / 6) * ramp * ramp
+    if most > 0:
+        steady = max(slower - most * most / (2 * jerk), 0.0) / most
+        way += (slower - most * steady / 2) * steady
+    return way + most**3 / (6 * jerk * jerk) + margin
+
+
 def _max_closing_speed(distance: float, acceleration: float, dt: float) -> float:
     """Return the largest speed for the first of several steps of `dt` that stop exactly at `distance`."""
     unit = acceleration * dt * dt
+    if not distance < MANY_STEPS**2 * unit:
+        return math.sqrt(2 * acceleration * distance)  # the limit for short steps
     steps = math.floor((math.sqrt(1 + 8 * distance / unit) - 1) / 2)
     return (distance + unit * steps * (steps + 1) / 2) / ((steps + 1) * dt)

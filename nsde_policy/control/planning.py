@@ -1,6 +1,7 @@
 """Planning in a control session: when to plan, from which states, and which plan to follow."""
 
 import math
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -9,6 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
+from nsde_policy.control.clock import parse_time
 from nsde_policy.control.config import ResolvedConfig, SessionConfig
 from nsde_policy.control.faults import Fault, FaultKind, describe_error
 from nsde_policy.control.interpolation import PlanJob, TimedPlan
@@ -22,6 +24,8 @@ SPARE_COMMANDS = 1
 of the last period."""
 RECENT_LATENCIES = 10
 """Number of plans whose longest latency is expected of the next one."""
+LONGEST_WAIT_S = 60.0
+"""How long a session waits for a plan if its clock stands still, as in a simulation; real seconds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +40,7 @@ class PlanJobResult:
 
 
 class PlanWorker(Protocol):
-    """Runs plan jobs beside the control loop, such as a `PlannerThread`."""
+    """Runs plan jobs outside the thread of the control loop, such as a `PlannerThread`."""
 
     def submit(self, function: Callable[[], PlanJobResult]) -> Future[PlanJobResult]:
         """Start a job; the session submits the next one only after it has the result."""
@@ -48,7 +52,10 @@ class PlanWorker(Protocol):
 class PlanScheduler:
     """Requests plans in time, and keeps the current plan and the next one.
 
-    With a worker, a plan is requested as many periods before it is needed as planning took recently. It
+    All plans are made by a worker, so that a planner that hangs does not stop the loop: the session waits
+    for a plan that it needs now for at most `deadline_s`, and takes it later if it arrives later.
+
+    If it plans ahead, a plan is requested as many periods before it is needed as planning took recently. It
     starts from the states that the current plan predicts, corrected by its prediction error so far, and
     continues the commands that will have been sent by then:
 
@@ -68,13 +75,13 @@ class PlanScheduler:
         resolved: ResolvedConfig,
         *,
         clock: Callable[[], float],
-        worker: PlanWorker | None,
+        worker: PlanWorker,
         recorder: Recorder,
     ) -> None:
         self._planner, self._spec, self._worker = planner, planner.spec, worker
         self._chunk, self._policy_hz = resolved.chunk, resolved.policy_hz
         self._deadline, self._seed = config.deadline_s, config.seed
-        self._clock, self._recorder = clock, recorder
+        self._clock, self._recorder, self._ahead = clock, recorder, config.plan_ahead
         self._latencies: deque[float] = deque(maxlen=RECENT_LATENCIES)
         self.requested = 0
         """Number of plans requested so far, which is the index of the next."""
@@ -88,29 +95,31 @@ class PlanScheduler:
         self._next: TimedPlan | None = None
         self._first_valid = self.requested  # plans with a lower index are dropped when they arrive
         self._waiting_since, self._reported_overdue = self._clock(), False
+        self._reported_late = -1  # index of the newest plan whose deadline passed while the session waited
 
     def update(self, history: History, period: int, *, replan: bool) -> list[Fault]:
         """Plan, or request a plan, if the current one is about to end or `replan` is set."""
         faults = self.collect(period)
         current = self.current
-        lead = 0 if self._worker is None else self._expected_latency()
+        lead = self._expected_latency() if self._ahead else 0
         if not replan and current is not None and current.end - period > lead:
             return faults
-        if self._worker is None:
-            faults += self._accept(self._plan(self._new_job(history, period, lead, replan=replan)))
-        elif self.pending is None and self._next is None:
+        if self.pending is None and self._next is None:
             job = self._new_job(history, period, lead, replan=replan)
             self._waiting_since, self._reported_overdue = job.requested_at, False
-            self.pending = job, self._worker.submit(lambda: self._plan(job, catch=BaseException))
-            faults += self.collect(period, timeout_s=self._deadline if current is None else 0.0)
+            try:
+                self.pending = job, self._worker.submit(lambda: self._plan(job))
+            except Exception as error:
+                return [*faults, Fault(FaultKind.PLANNER_ERROR, job.requested_at, describe_error(error))]
+            faults += self.collect(period, wait=current is None or not self._ahead)
         return faults
 
-    def collect(self, period: int, *, timeout_s: float = 0.0) -> list[Fault]:
+    def collect(self, period: int, *, wait: bool = False) -> list[Fault]:
         """Fetch a plan that has arrived, and switch to the next plan if its period has come."""
         faults: list[Fault] = []
-        result = self._fetch(timeout_s)
+        result = self._wait() if wait else self._fetch(0.0)
         if result is None:
-            faults = self._check_overdue()
+            faults = self._check_late() if wait and not self._ahead else self._check_overdue()
         elif result.job.index >= self._first_valid:
             faults = self._accept(result, period)
         else:
@@ -119,29 +128,69 @@ class PlanScheduler:
             self.current, self._next = self._next, None
         return faults
 
+    def next_plan(self, *, keep_pending: bool) -> int:
+        """Return the index of the first plan to follow after a fault: the next one that is requested.
+
+        A plan that is merely late counts too, unless the session plans ahead: its remaining commands are for
+        the right times.
+        """
+        is_kept = keep_pending and self.pending is not None and not self._ahead
+        return self.pending[0].index if is_kept and self.pending is not None else self.requested
+
     def close(self) -> None:
         """Release the worker; record a fault of the last plan if it has arrived."""
         if (result := self._fetch(0.0)) is not None:
             self._record_fault(result)
-        if self._worker is not None:
-            self._worker.close()
+        self._worker.close()
+
+    def _wait(self) -> PlanJobResult | None:
+        """Wait for the plan until the session's clock has passed the deadline, has gone back or fails.
+
+        A clock that stands still is that of a simulation, in which planning takes no time: the wait goes on
+        until the plan is there, so that results do not depend on the speed of the machine.
+        """
+        ends, before = time.monotonic() + LONGEST_WAIT_S, self._waiting_since
+        while True:
+            started, timeout_s = time.monotonic(), self._deadline - (before - self._waiting_since)
+            if not 0 < timeout_s < math.inf or started > ends:
+                return self._fetch(0.0)
+            timeout_s = min(timeout_s, LONGEST_WAIT_S)
+            result, now = self._fetch(timeout_s), self._clock()
+            if result is not None or self.pending is None or not now >= before:
+                return result
+            if time.monotonic() - started < 0.5 * timeout_s:
+                return None  # a worker in simulated time does not wait
+            before = now
 
     def _fetch(self, timeout_s: float) -> PlanJobResult | None:
+        """Return the result of the pending job if it arrives within a timeout in real seconds."""
         if self.pending is None:
             return None
+        job, future = self.pending
         try:
-            result = self.pending[1].result(timeout_s)
+            result = future.result(timeout_s)
+            if not isinstance(result, PlanJobResult) or result.job is not job:
+                raise PlanError(f"the worker returned {type(result).__name__}, not the result of its job")
         except TimeoutError:
             return None
+        except Exception as error:  # a worker may raise anything
+            result = PlanJobResult(job, None, error, 0.0)
         self.pending = None
         return result
+
+    def _check_late(self) -> list[Fault]:
+        """Report that a plan that is needed now was not ready by its deadline."""
+        if self.pending is None:
+            return []
+        self._reported_late = self.pending[0].index
+        return [Fault(FaultKind.LATE_PLAN, self._clock(), f"no plan within {self._deadline:g} s")]
 
     def _check_overdue(self) -> list[Fault]:
         """Report once that a plan takes longer to make than it would last."""
         if self.pending is None or self._reported_overdue:
             return []
         now = self._clock()
-        if now - self._waiting_since <= self.pending[0].steps / self._policy_hz:
+        if not now - self._waiting_since > self.pending[0].steps / self._policy_hz:
             return []
         self._reported_overdue = True
         detail = f"the worker has been planning for {now - self._waiting_since:.4g} s without a result"
@@ -181,16 +230,16 @@ class PlanScheduler:
             requested_at=self._clock(),
         )
 
-    def _plan(self, job: PlanJob, *, catch: type[BaseException] = Exception) -> PlanJobResult:
-        """Plan now; exceptions of the planner become part of the result.
+    def _plan(self, job: PlanJob) -> PlanJobResult:
+        """Plan in the worker; exceptions of the planner, also `SystemExit`, become part of the result.
 
-        The seed is derived here, in the worker, because `SeedSequence` is slow.
+        The seed is derived here because `SeedSequence` is slow.
         """
         plan, failure = None, None
         try:
             seed = int(np.random.SeedSequence([self._seed, job.index]).generate_state(1)[0])
             plan = self._planner.plan_from(job.states, steps=job.steps, seed=seed)
-        except catch as error:
+        except BaseException as error:
             failure = error
         return PlanJobResult(job, plan, failure, self._clock() - job.requested_at)
 
@@ -198,18 +247,21 @@ class PlanScheduler:
         """Make a result the current plan, or the next one if it was planned ahead; return its faults."""
         job, now = result.job, self._clock()
         passed = period is not None and period > job.start
-        missed = passed if job.ahead else result.latency > self._deadline
-        self._latencies.append(result.latency)
-        self._recorder.record_plan(result.latency, missed=missed)
+        latency = parse_time(result.latency)
+        latency = latency if latency >= 0 else 0.0  # the clock jumped or failed
+        was_late = self._reported_late == job.index
+        missed = passed if job.ahead else was_late or latency > self._deadline
+        self._latencies.append(latency)
+        self._recorder.record_plan(latency, missed=missed)
         faults = []
-        if missed and self._worker is None:
-            detail = f"planning took {result.latency:.4g} s, the deadline is {self._deadline:g} s"
+        if missed and not self._ahead and not was_late:
+            detail = f"planning took {latency:.4g} s, the deadline is {self._deadline:g} s"
             faults.append(Fault(FaultKind.LATE_PLAN, now, detail))
         plan = self._to_timed_plan(result)
         if isinstance(plan, Fault):
             return [*faults, plan]
         if period is not None and plan.last < period:
-            detail = f"planning took {result.latency:.4g} s, all commands of the plan have passed"
+            detail = f"planning took {latency:.4g} s, all commands of the plan have passed"
             return [*faults, Fault(FaultKind.LATE_PLAN, now, detail)]
         if job.ahead:
             self._next = plan
@@ -218,9 +270,11 @@ class PlanScheduler:
         return faults
 
     def _to_timed_plan(self, result: PlanJobResult) -> TimedPlan | Fault:
-        if result.plan is None:
+        if result.error is not None:
             return Fault(FaultKind.PLANNER_ERROR, self._clock(), describe_error(result.error))
         try:
             return TimedPlan.from_plan(result.plan, self._spec, result.job)
         except PlanError as error:
             return Fault(FaultKind.NON_FINITE_PLAN, self._clock(), str(error))
+        except Exception as error:  # a plan may be an object of any kind
+            return Fault(FaultKind.NON_FINITE_PLAN, self._clock(), describe_error(error))

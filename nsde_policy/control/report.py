@@ -1,8 +1,9 @@
 """Records of a control session: one per command, a summary report, and a log of JSON lines."""
 
 import json
+import logging
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
@@ -11,6 +12,8 @@ import numpy as np
 from nsde_policy.control.faults import Fault, FaultKind
 from nsde_policy.errors import OutputError
 from nsde_policy.files import check_writable
+
+logger = logging.getLogger(__name__)
 
 MAX_SAMPLES = 100_000
 """Number of newest latencies and jerks that the report summarizes."""
@@ -69,6 +72,9 @@ class SessionReport:
     fraction of the largest step per period. It does not depend on the control rate."""
     jerk_elsewhere: float = 0.0
     """Median of the same within plans."""
+    jerk_limit_used: float = 0.0
+    """Largest |Δ³ command| / Δt³ over four commands at the control rate, as a fraction of the jerk limit; 0
+    without a limit."""
 
     def to_json(self) -> str:
         """Convert to indented JSON."""
@@ -85,7 +91,8 @@ class SessionReport:
                 f"{self.plans} plans: latency {1e3 * self.latency_p50_s:.2f} ms median, "
                 f"{1e3 * self.latency_p99_s:.2f} p99, {1e3 * self.latency_max_s:.2f} largest; "
                 f"{self.missed_deadlines} missed deadlines",
-                f"jerk at joins {self.jerk_at_joins:.3f}, elsewhere {self.jerk_elsewhere:.3f}",
+                f"jerk at joins {self.jerk_at_joins:.3f}, elsewhere {self.jerk_elsewhere:.3f}"
+                + (f", at most {self.jerk_limit_used:.3f} of the limit" if self.jerk_limit_used else ""),
                 f"faults: {faults}",
             ]
         )
@@ -97,10 +104,20 @@ class Recorder:
     Args:
         step: Largest change of a command in one policy period, (act_dim,).
         log: File for one line of JSON per command.
+        tick_s: Control period, seconds.
+        jerk_limit: Largest jerk, units per second cubed, (act_dim,); None for no limit.
     """
 
-    def __init__(self, *, step: np.ndarray, log: Path | str | None) -> None:
-        self._step = step
+    def __init__(
+        self,
+        *,
+        step: np.ndarray,
+        log: Path | str | None,
+        tick_s: float,
+        jerk_limit: np.ndarray | None = None,
+    ) -> None:
+        self._step, self._tick_s, self._jerk_limit = step, tick_s, jerk_limit
+        self._commands: deque[np.ndarray] = deque(maxlen=4)  # one control period apart
         self._log = None
         if log is not None:
             check_writable(Path(log))
@@ -130,11 +147,22 @@ class Recorder:
         self.counts.out_of_distribution += command.is_ood
         for fault in command.faults:
             self.record_fault(fault)
+        if self._jerk_limit is not None:
+            self._measure_jerk(command.action, self._jerk_limit, since)
         if self._log is not None:
             faults = {fault.kind.value: fault.detail for fault in command.faults}
             values = vars(command) | {"faults": faults}
             del values["planned_for"]
-            self._log.write(json.dumps(values, default=np.ndarray.tolist) + "\n")
+            self._write(json.dumps(values, default=np.ndarray.tolist) + "\n")
+
+    def _measure_jerk(self, command: np.ndarray, limit: np.ndarray, since: float) -> None:
+        """Compare the jerk of the last four commands with the limit, if they are one period apart."""
+        if abs(since - self._tick_s) > 1e-6 * self._tick_s:
+            self._commands.clear()
+        self._commands.append(command)
+        if len(self._commands) == 4:
+            jerk = np.abs(_difference_thrice(self._commands)) / self._tick_s**3
+            self.counts.jerk_limit_used = max(self.counts.jerk_limit_used, float((jerk / limit).max()))
 
     def record_fault(self, fault: Fault) -> None:
         """Count a fault, also one without a command."""
@@ -148,8 +176,8 @@ class Recorder:
             return
         self._periods.append((period, command, plan))
         if len(self._periods) == 4:
-            a, b, c, d = (command for _, command, _ in self._periods)
-            jerk = float((np.abs(d - 3 * c + 3 * b - a) / self._step).max())
+            third = _difference_thrice([command for _, command, _ in self._periods])
+            jerk = float((np.abs(third) / self._step).max())
             one_plan = len({plan for *_, plan in self._periods}) == 1
             (self._jerks_elsewhere if one_plan else self._jerks_at_joins).append(jerk)
 
@@ -168,8 +196,22 @@ class Recorder:
             jerk_elsewhere=float(np.median(self._jerks_elsewhere or [0.0])),
         )
 
+    def _write(self, line: str) -> None:
+        """Write a line to the log; a full disk ends the log, not the control loop."""
+        log, self._log = self._log, None
+        if log is not None:
+            try:
+                log.write(line) if line else log.close()
+                self._log = log if line else None
+            except OSError as error:
+                logger.warning("the log %s is incomplete: %s", log.name, error.strerror)
+
     def close(self) -> None:
         """Close the log file, if there is one."""
-        if self._log is not None:
-            self._log.close()
-            self._log = None
+        self._write("")
+
+
+def _difference_thrice(commands: Sequence[np.ndarray]) -> np.ndarray:
+    a, b, c, d = commands
+    third: np.ndarray = d - 3 * c + 3 * b - a
+    return third

@@ -6,27 +6,34 @@
     print(session.report().to_text())
 
 It takes any `Planner`: a trained run, an exported graph, or a policy behind a server. No torch.
+
+Once a first command is out, or if the robot's position was given (`initial_command`), `step` returns a
+command whatever the planner, the callbacks, the clock, the observation and the worker do; the contract is in
+docs/control_loop.md.
 """
 
+import functools
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any, Self
 
 import numpy as np
 
-from nsde_policy.control.clock import EARLY_CALL, TimeGrid
+from nsde_policy.control.clock import EARLY_CALL, ROUNDING, TimeGrid, parse_time, read_clock
 from nsde_policy.control.config import SessionConfig
 from nsde_policy.control.faults import Fault, FaultKind, get_reaction, respond_to_faults
 from nsde_policy.control.gc import freeze_objects
-from nsde_policy.control.inputs import InputMonitor, parse_time
+from nsde_policy.control.inputs import InputMonitor
 from nsde_policy.control.interpolation import PlanFollower
 from nsde_policy.control.limits import Limiter
 from nsde_policy.control.planning import PlanScheduler, PlanWorker
 from nsde_policy.control.report import CommandRecord, Recorder, SessionReport
 from nsde_policy.errors import ConfigError, PolicyInputError, SessionClosedError, SessionStoppedError
 from nsde_policy.inference.calibration import Calibration, OODDetector
+from nsde_policy.inference.history import check_vector
 from nsde_policy.inference.spec import Planner
 from nsde_policy.inference.worker import PlannerThread
 
@@ -40,7 +47,7 @@ class Session:
         calibration: Measurements of the demonstrations: rate, limits, out-of-distribution threshold.
         clock: Returns the current time in seconds; all times of the session are on this clock.
         sleep: Waits for a number of seconds, for `ticks`.
-        worker: Runs plan jobs if `plan_ahead` is set; by default a `PlannerThread`.
+        worker: Runs plan jobs; by default a `PlannerThread` of the session.
     """
 
     def __init__(
@@ -58,16 +65,26 @@ class Session:
         calibration = (calibration or Calibration.from_spec(spec)).check(spec)
         self.resolved = resolved = config.resolve(spec, calibration)
         """Limits, policy rate and other values that depend on the policy."""
-        self._clock, self._sleep = clock, sleep
+        self._clock, self._sleep = functools.partial(read_clock, clock), sleep
         self._tick_s = 1 / config.rate_hz
         self._ood_detector = OODDetector(calibration, spec)
         if config.fault_when_ood and not self._ood_detector.is_calibrated:
             raise ConfigError("fault_when_ood needs a calibration: give the run's calibration.json")
         self._increment_std = np.array(spec.increment_std[spec.obs_dim :])
-        self._recorder = Recorder(step=resolved.limits.speed / resolved.policy_hz, log=config.log)
-        worker = (worker or PlannerThread()) if config.plan_ahead else None
+        self._increment_std.setflags(write=False)  # session.last refers to it
+        self._recorder = Recorder(
+            step=resolved.limits.speed / resolved.policy_hz,
+            log=config.log,
+            tick_s=self._tick_s,
+            jerk_limit=resolved.limits.jerk,
+        )
         self._scheduler = PlanScheduler(
-            planner, config, resolved, clock=clock, worker=worker, recorder=self._recorder
+            planner,
+            config,
+            resolved,
+            clock=self._clock,
+            worker=PlannerThread() if worker is None else worker,
+            recorder=self._recorder,
         )
         self._grid = TimeGrid(rate_hz=config.rate_hz, policy_hz=resolved.policy_hz)
         self._follower = PlanFollower(
@@ -76,12 +93,15 @@ class Session:
         self._monitor = InputMonitor(spec, resolved, max_ahead_s=self._tick_s)
         self.last: CommandRecord | None = None
         """The last command, with its plan, uncertainty and faults."""
-        self._is_closed = False
+        self._is_closed, self._in_use = False, threading.Lock()
         self._resources = ExitStack()
         self._resources.callback(self._recorder.close)
         self._resources.callback(self._scheduler.close)
         self._period = self._observed_period = -1  # newest policy period, and newest with an observation
-        self.reset()
+        self._limiter: Limiter | None = None
+        self._last_time: float | None = None  # of the last command
+        self._read_at = -math.inf  # newest reading of the clock
+        self.reset(resolved.initial_command)
 
     def step(self, obs: Any, t: float | None = None) -> np.ndarray:
         """Return the command for this control period, (act_dim,). Call it once per control period.
@@ -91,15 +111,22 @@ class Session:
             t: When it was made, on the session's clock; by default now.
 
         Raises:
-            PolicyInputError: If there has been no valid observation yet.
+            PolicyInputError: If there has been no valid observation yet, and no `initial_command` was given;
+                or if it is called while it runs, such as by a callback.
             SessionStoppedError: If a fault has stopped the session.
             SessionClosedError: If the session has been closed.
         """
         if self._is_closed:
             raise SessionClosedError("the session is closed; open a new one to call step()")
-        self._raise_if_stopped()
+        with self._exclusive():
+            self._raise_if_stopped()
+            return self._step(obs, t)
+
+    def _step(self, obs: Any, t: float | None) -> np.ndarray:
         now = self._clock()
         faults = self._check_clock(now)
+        if math.isnan(now):
+            return self._send(now, faults)
         tick = self._grid.find_tick(now, EARLY_CALL)
         time = self._grid.tick_time(tick)
         period = max(self._grid.find_period(time), self._period)
@@ -107,8 +134,10 @@ class Session:
         faults += self._receive(obs, now if t is None else parse_time(t), now, period)
         faults += self._scheduler.collect(period)
         done = self._clock()
-        self._monitor.advance_clock(done)
-        if self._grid.find_tick(done) > tick:  # planning took until a later period
+        if done >= now:
+            self._monitor.advance_clock(done)
+            self._read_at = done
+        if done >= now and self._grid.find_tick(done) > tick:  # planning took until a later period
             time = self._grid.tick_time(self._grid.find_tick(done))
             self._period = max(self._period, self._grid.find_period(time))
         return self._send(time, faults)
@@ -127,9 +156,15 @@ class Session:
                 f"actions {', '.join(map(str, self.resolved.delta_columns))} of this policy are changes per "
                 "period, which cannot be sent between two periods; call step() once per period"
             )
-        self._raise_if_stopped()
+        with self._exclusive():
+            self._raise_if_stopped()
+            return self._compute_action_at(t)
+
+    def _compute_action_at(self, t: float) -> np.ndarray:
         now = self._clock()
         faults = self._check_clock(now)
+        if math.isnan(now):
+            return self._send(now, faults)
         reach, t = 1 / self.resolved.policy_hz, parse_time(t)
         if not now - reach <= t <= now + reach:
             detail = f"a command for time {t!r} was requested at {now:.6g}"
@@ -143,18 +178,31 @@ class Session:
         """Sleep until each control period and yield its start, without drift."""
         return self._grid.ticks(self._clock, self._sleep)
 
-    def reset(self) -> None:
-        """Start a new episode, also after a stop: call it whenever the world jumps. The report continues."""
-        self._stopped: Fault | None = None
-        self._limiter: Limiter | None = None
-        self._grid.origin = math.nan
-        self._monitor.reset()
-        self._start_history(self.config.initial_command)
-        self._scheduler.reset()
-        self._ood: float | None = None
-        self._last_time: float | None = None
-        self._has_followed_plan = False
-        self._reset_periods()
+    def reset(self, position: Any = None) -> None:
+        """Start a new episode, also after a stop: call it whenever the world jumps. The report continues.
+
+        It forgets plans and observations, but not the command in force, from which the next one moves on
+        within the limits.
+
+        Args:
+            position: Command at which the robot rests now, (act_dim,), if it was moved since the last
+                command, as in a new episode of a simulation: the next command moves on from there.
+
+        Raises:
+            PolicyInputError: If the position is not (act_dim,) finite numbers.
+        """
+        with self._exclusive():
+            if position is not None:
+                self._start_limiter(check_vector(position, self.spec.act_dim, "position"))
+            self._stopped: Fault | None = None
+            self._grid.origin = math.nan
+            self._monitor.reset()
+            self._start_history(None if self._limiter is None else self._limiter.command)
+            self._scheduler.reset()
+            self._ood: float | None = None
+            self._has_followed_plan = False
+            self._is_first = True  # after a restart of time: nothing is counted as skipped
+            self._reset_periods()
 
     def report(self) -> SessionReport:
         """Summarize the session so far."""
@@ -173,18 +221,40 @@ class Session:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        """Raise `PolicyInputError` if the session is in use: it would change in the middle of a command."""
+        if not self._in_use.acquire(blocking=False):
+            raise PolicyInputError(
+                "the session is computing a command: a callback, clock or other thread must not use it then; "
+                "return a command from the callback, or reset the session after step()"
+            )
+        try:
+            yield
+        finally:
+            self._in_use.release()
+
     # --- Inputs ---
 
     def _check_clock(self, now: float) -> list[Fault]:
-        jump = self._monitor.check_clock(now)
-        if jump is not None:
+        fault = self._monitor.check_clock(now)
+        is_valid = not math.isnan(now)
+        if fault is not None and is_valid:
             self._scheduler.reset()
             self._start_history(self._period_command)
-            self._last_time = now - self._tick_s
-        if jump is not None or math.isnan(self._grid.origin):
-            self._grid.start(now)
+        if is_valid and (fault is not None or math.isnan(self._grid.origin)):
+            self._start_grid(now)
             self._reset_periods()
-        return [] if jump is None else [jump]
+        if is_valid:
+            self._read_at = now
+        return [] if fault is None else [fault]
+
+    def _start_grid(self, now: float) -> None:
+        """Restart the periods at `now`; if the clock went back, no time is known to have passed."""
+        self._grid.start(now)
+        self._is_first = True
+        if self._last_time is not None and now < self._read_at:
+            self._last_time = max(now, self._grid.origin) + max(self._last_time - self._read_at, 0.0)
 
     def _reset_periods(self) -> None:
         self._period = self._observed_period = -1
@@ -195,9 +265,19 @@ class Session:
     def _start_history(self, command: np.ndarray | None) -> None:
         """Forget all observations, and remember only the last command."""
         self._history = self.spec.new_history()
-        self._period_command = self.config.initial_command if command is None else command
-        if self._period_command is not None:
-            self._history.add_action(self._period_command)
+        self._period_command = command
+        if command is not None:
+            self._history.add_action(command)
+
+    def _start_limiter(self, position: np.ndarray) -> None:
+        """Start at rest; when the last command was sent no longer matters."""
+        self._limiter = Limiter(
+            self.resolved.limits,
+            position,
+            delta_columns=self.resolved.delta_columns,
+            longest_step_s=self._tick_s,
+        )
+        self._last_time = None
 
     def _start_period(self, period: int) -> list[Fault]:
         """Set the policy period; return a fault if periods passed without an observation."""
@@ -227,9 +307,7 @@ class Session:
         self._monitor.mark_used()
         self._observed_period = period
         if self._limiter is None:
-            self._limiter = Limiter(
-                self.resolved.limits, self._history.last_action, delta_columns=self.resolved.delta_columns
-            )
+            self._start_limiter(self._history.last_action)
         self._ood = self._ood_detector.distance(self._history.states()[0])
         faults = self._scheduler.update(self._history, period, replan=self._needs_new_plan)
         if self.config.fault_when_ood and self._ood_detector.is_ood(self._ood):
@@ -242,12 +320,14 @@ class Session:
         limiter, plan = self._limiter, self._scheduler.current
         if limiter is None:
             raise self._no_command_error(faults)
-        since = self._tick_s if self._last_time is None else max(time - self._last_time, 0.0)
+        since = time - (time - self._tick_s if self._last_time is None else self._last_time)
+        if not since > ROUNDING * self._tick_s:
+            since = 0.0  # also if the clock fails and `time` is NaN
         dt = min(since, self._tick_s)  # move for at most one control period, even if some were skipped
         if since > 1.5 * self._tick_s:
             limiter.brake(since - self._tick_s)
-            self._recorder.counts.skipped_ticks += round(since / self._tick_s) - 1
-        if plan is not None and self._grid.find_period(time) > plan.last:
+            self._recorder.counts.skipped_ticks += 0 if self._is_first else round(since / self._tick_s) - 1
+        if plan is not None and (math.isnan(time) or self._grid.find_period(time) > plan.last):
             plan = None
         if plan is None and not faults and self._is_plan_late:
             faults = [Fault(FaultKind.LATE_PLAN, time, "no plan is available")]
@@ -255,8 +335,9 @@ class Session:
             self._follower.reset()
             source, action, stop = respond_to_faults(faults, self.config.on_fault, limiter, dt)
             self._stopped = stop or self._stopped
-            if plan is None or any(fault.kind is not FaultKind.LATE_PLAN for fault in faults):
-                self._first_trusted_plan = self._scheduler.requested
+            only_late = all(fault.kind is FaultKind.LATE_PLAN for fault in faults)
+            if plan is None or not only_late:
+                self._first_trusted_plan = self._scheduler.next_plan(keep_pending=only_late)
         elif plan is None or self._stopped is not None:
             source, action = ("hold" if self._has_followed_plan else "wait"), limiter.hold(dt)
         else:
@@ -296,11 +377,13 @@ class Session:
     def _record(
         self, source: str, time: float, since: float, action: np.ndarray, faults: list[Fault]
     ) -> np.ndarray:
-        period = self._grid.find_period(time)
+        is_timed = not math.isnan(time)
+        period = self._grid.find_period(time) if is_timed else -1
         plan = self._scheduler.current if source == "plan" else None
         std = self._increment_std
+        action.setflags(write=False)
         self.last = CommandRecord(
-            time=time,
+            time=time if is_timed else self._last_time or 0.0,
             action=action,
             sigma=std if plan is None else plan.accumulated_std(period, std),
             ood=self._ood,
@@ -310,9 +393,11 @@ class Session:
             planned_for=None if plan is None else self._grid.period_time(period),
             faults=tuple(faults),
         )
-        self._recorder.record_command(self.last, since=0.0 if self._last_time is None else since)
-        self._update_period_command(self.last, period)
-        self._last_time = time if self._last_time is None else max(self._last_time, time)
+        self._recorder.record_command(self.last, since=0.0 if self._is_first else since)
+        self._is_first = False
+        if is_timed:
+            self._update_period_command(self.last, period)
+            self._last_time = time if self._last_time is None else max(self._last_time, time)
         return action.copy()
 
     def _update_period_command(self, command: CommandRecord, period: int) -> None:

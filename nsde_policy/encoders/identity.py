@@ -34,11 +34,11 @@ class IdentityEncoder(Encoder):
             raise PolicyInputError(f"these observations cannot be concatenated: {shapes}") from None
 
 
-def to_floats(given: Any) -> np.ndarray:
+def to_floats(given: Any, name: str = "observation") -> np.ndarray:
     """Convert an array, a tensor or a list to float64.
 
     Raises:
-        PolicyInputError: If it does not hold real numbers.
+        PolicyInputError: If it does not hold real numbers; the message begins with `name`.
     """
     try:
         detach = getattr(given, "detach", None)  # a tensor, of a library that need not be installed
@@ -48,10 +48,14 @@ def to_floats(given: Any) -> np.ndarray:
         if np.iscomplexobj(given):
             raise TypeError("complex numbers")
         return np.asarray(given, dtype=np.float64)
-    except (TypeError, ValueError, OverflowError):
-        raise PolicyInputError(f"observation must hold numbers, got {describe_value(given)}") from None
+    except Exception:  # the conversion is code of the object, which may raise anything
+        raise PolicyInputError(f"{name} must hold numbers, got {describe_value(given)}") from None
 
 
 def describe_value(given: Any) -> str:
     """Format a value and its type for an error message, on one line."""
-    return f"{type(given).__name__} {' '.join(repr(given).split()):.60}"
+    try:
+        text = " ".join(repr(given).split())
+    except Exception:  # `__repr__` too is code of the object
+        text = "that cannot be printed"
+    return f"{type(given).__name__} {text:.60}"

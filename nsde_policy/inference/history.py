@@ -4,13 +4,15 @@ import copy
 import math
 from collections import deque
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from nsde_policy.encoders.identity import to_floats
 from nsde_policy.errors import ConfigError, PolicyInputError
 
-_LARGEST = float(np.finfo(np.float32).max)
-"""Larger numbers are infinite in float32."""
+LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
+"""Larger numbers are infinite in float32, the type of the states."""
 
 
 class History:
@@ -48,7 +50,7 @@ class History:
 
     def add_observation(self, obs: np.ndarray | Sequence[float]) -> None:
         """Add the observation of a new control period, (obs_dim,)."""
-        now = _check_vector(obs, self._obs_dim, "observation")
+        now = check_vector(obs, self._obs_dim, "observation")
         if self._last_action is None:
             (self._last_action,) = replace_first_action(
                 now[None], self._first_action_from, self._first_action, self._act_dim
@@ -64,7 +66,7 @@ class History:
 
     def add_action(self, action: np.ndarray | Sequence[float]) -> None:
         """Add the action that was sent to the robot, (act_dim,); it may differ from the planned one."""
-        self._last_action = _check_vector(action, self._act_dim, "action")
+        self._last_action = check_vector(action, self._act_dim, "action")
 
     def states(self) -> np.ndarray:
         """Return the states newest first, (history, d) float32; the oldest is repeated to fill the shape."""
@@ -111,10 +113,11 @@ def check_first_action(
         )
 
 
-def _check_vector(values: np.ndarray | Sequence[float], size: int, name: str) -> np.ndarray:
-    array = np.asarray(values, dtype=np.float64)
+def check_vector(values: Any, size: int, name: str) -> np.ndarray:
+    """Copy a vector of finite numbers, (size,), or raise a `PolicyInputError` that starts with `name`."""
+    array = np.array(to_floats(values, name))
     if array.shape != (size,):
         raise PolicyInputError(f"{name} must have shape ({size},), got {array.shape}")
-    if not (np.abs(array) <= _LARGEST).all():
+    if not (np.abs(array) <= LARGEST_FLOAT32).all():
         raise PolicyInputError(f"{name} must be finite, got {array.tolist()}")
     return array

@@ -13,6 +13,7 @@ import numpy as np
 from nsde_policy.encoders import get_encoder
 from nsde_policy.encoders.identity import to_floats
 from nsde_policy.errors import NonFiniteObservationError, PolicyInputError
+from nsde_policy.inference.history import LARGEST_FLOAT32
 from nsde_policy.inference.spec import PolicySpec
 
 LARGEST_ANGLE = 4 * math.pi
@@ -92,6 +93,6 @@ def _to_vector(given: Any, spec: PolicySpec) -> np.ndarray:
 
 
 def _check_finite(array: np.ndarray) -> np.ndarray:
-    if not np.isfinite(array).all():
+    if not (np.abs(array) <= LARGEST_FLOAT32).all():
         raise NonFiniteObservationError(f"observation must be finite, got {array.tolist()!s:.200}")
     return array

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from benchmarks.simulated_time import SimulatedWorker
+from benchmarks.simulated_time import InlineWorker, SimulatedWorker
 from nsde_policy.control import Session, SessionConfig
 from nsde_policy.control.faults import FaultKind
 from nsde_policy.errors import PolicyInputError, SessionStoppedError
@@ -61,7 +61,7 @@ class Robot:
             config,
             calibration=CALIBRATION,
             clock=self.sim.clock,
-            worker=SimulatedWorker(self.sim.clock, delay_s=delay) if self.ahead else None,
+            worker=SimulatedWorker(self.sim.clock, delay_s=delay) if self.ahead else InlineWorker(),
         )
         self.injected: Counter[str] = Counter()
         self.position = rng.uniform(5, 95, 2)
@@ -125,7 +125,7 @@ class Robot:
             if trouble != "slow" or not self.ahead:
                 expected.append(PLANNER_FAULTS[trouble])
         self.injected.update(kind.value for kind in expected)
-        self._check(action, jumped=time_fault in ("clock back", "clock ahead"))
+        self._check(action)
         self.position = 0.5 * self.position + 0.5 * action
         if rng.random() < 0.3:
             self._request_action_between_ticks()
@@ -137,7 +137,7 @@ class Robot:
         except SessionStoppedError:
             self._reset()
         else:
-            self._check(action, jumped=False)
+            self._check(action)
         self.returned = self.sim.now
 
     def _inject_time_fault(self, wrong, obs):
@@ -146,7 +146,9 @@ class Robot:
         if not self.started and wrong in ("clock back", "clock ahead", "silence"):
             wrong = None
         if wrong == "clock back":
+            self.sent_ahead_s = max((self.sent_at or sim.now) - self.returned, 0.0)
             sim.now -= rng.uniform(0.3, 5)
+            self.went_back = True
             self._restart_time()
         elif wrong == "clock ahead":
             sim.now += rng.uniform(0.6, 5)
@@ -179,7 +181,7 @@ class Robot:
             self.taken = time
         return time, [TIME_FAULTS[wrong]] if wrong else [], obs
 
-    taken = math.nan
+    taken, went_back = math.nan, False
 
     def _restart_time(self) -> None:
         self.origin, self.tick, self.newest, self.taken = self.sim.now, 0, -math.inf, math.nan
@@ -203,11 +205,14 @@ class Robot:
 
     def _reset(self) -> None:
         self.session.reset()
-        self.command, self.velocity, self.sent_at, self.started = None, np.zeros(2), None, False
+        self.started = False
         self._restart_time()
 
-    def _check(self, action: np.ndarray, *, jumped: bool) -> None:
-        """Check that a command is finite, within every limit, and for the current time."""
+    def _check(self, action: np.ndarray) -> None:
+        """Check that a command is finite, within every limit, and for the current time.
+
+        After the clock went back, no time is known to have passed.
+        """
         limits, last = self.session.resolved.limits, self.session.last
         self.sent += 1
         assert action.shape == (2,)
@@ -215,7 +220,9 @@ class Robot:
         assert (limits.low <= action).all()
         assert (action <= limits.high).all()
         tick = 1 / self.rate
-        sent_at = self.called - tick if jumped else self.sent_at
+        sent_at = self.sent_at
+        if self.went_back and sent_at is not None:
+            sent_at = self.called + self.sent_ahead_s
         since = tick if sent_at is None else max(last.time - sent_at, 0.0)
         dt = min(since, tick)
         before = np.clip(self.position, limits.low, limits.high) if self.command is None else self.command
@@ -226,7 +233,8 @@ class Robot:
             assert (change <= limits.acceleration * since + 1e-6).all()
             self.velocity = step / dt
         self.command = action
-        self.sent_at = last.time if jumped or self.sent_at is None else max(self.sent_at, last.time)
+        self.sent_at = last.time if sent_at is None else max(sent_at, last.time)
+        self.went_back = False
         assert abs(last.time - self.sim.now) <= tick + 0.011, "a command is for now"
         if last.source == "plan":
             asked, steps = self.planner.requests[last.plan]

@@ -58,11 +58,55 @@ def test_a_closed_session_takes_no_step_but_its_plan_still_has_commands(ahead):
 def test_the_first_plan_continues_the_initial_command():
     sim = Sim()
     session = make_session(sim, initial_command=np.array([20.0, 30.0]))
-    for _ in range(2):
-        first = session.step(OBS, sim.now)
-        assert session._scheduler.current.knots[0].tolist() == [20.0, 30.0]
-        assert (np.abs(first - [20.0, 30.0]) <= CALIBRATION.step).all()
+    first = session.step(OBS, sim.now)
+    assert session._scheduler.current.knots[0].tolist() == [20.0, 30.0]
+    assert (np.abs(first - [20.0, 30.0]) <= CALIBRATION.step).all()
+
+
+def test_a_reset_keeps_the_command_in_force():
+    sim = Sim()
+    session = make_session(sim, on_fault="stop", rate_hz=50)
+    before = run_session(session, sim, 20, rate=50)[-1]
+    far = np.array([95.0, 95.0, 1.0])
+    for gap in (0.0, 0.004, 0.02, 60.0):  # seconds between the last command, the reset and the next command
         session.reset()
+        sim.now += gap
+        command = session.step(far, sim.now)
+        assert (np.abs(command - before) <= session.resolved.limits.speed * min(gap, 0.02) + 1e-9).all()
+        assert (np.abs(session._scheduler.current.knots[0] - before) < 1e-4).all()
+        before = command
+    sim.now += 0.02
+    before = session.step(np.full(3, np.nan), sim.now)
+    while not session._limiter.at_rest:
+        sim.now += 0.02
+        before = session.step(far, sim.now)
+    session.reset()
+    sim.now += 0.02
+    limits = session.resolved.limits
+    assert (np.abs(session.step(far, sim.now) - before) <= limits.acceleration * 0.02**2 + 1e-9).all()
+
+
+@pytest.mark.parametrize("position", [[90.0, 15.0], np.array([90, 15]), [990.0, -5.0]])
+def test_a_reset_to_a_position_restarts_there_at_rest(position):
+    sim = Sim()
+    session = make_session(sim, rate_hz=50)
+    run_session(session, sim, 20, rate=50)
+    session.reset(position)
+    sim.now += 0.02
+    limits = session.resolved.limits
+    start, command = np.clip(position, limits.low, limits.high), session.step(OBS, sim.now)
+    assert (np.abs(command - start) <= limits.acceleration * 0.02**2 + 1e-9).all()
+
+
+@pytest.mark.parametrize("position", [[1.0], "here", [np.nan, 0.0], [10**400, 0], [[1.0, 2.0]]])
+def test_a_reset_to_an_invalid_position_raises_and_changes_nothing(position):
+    sim = Sim()
+    session = make_session(sim)
+    before = run_session(session, sim, 3)[-1]
+    with pytest.raises(PolicyInputError, match="position must"):
+        session.reset(position)
+    assert session.last.source == "plan"
+    assert session._limiter.command.tolist() == before.tolist()
 
 
 def test_without_calibration_there_is_no_out_of_distribution_score():

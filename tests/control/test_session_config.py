@@ -51,6 +51,7 @@ def test_an_out_of_distribution_fault_needs_a_calibration():
         ({"rate": 10}, "no setting 'rate'; the closest is 'rate_hz' of rate_hz, deadline_s, limits"),
         ({"plan_ahed": True}, "the closest is 'plan_ahead'"),
         ({"rate_hz": "fast"}, "rate_hz must be a number, got 'fast'"),
+        ({"rate_hz": 1e7}, "need rate_hz <= 1e.06, got 10000000"),
         ({"rate_hz": None}, "rate_hz must be a number, got None"),
         ({"deadline_s": float("nan")}, "need deadline_s > 0"),
         ({"policy_hz": 0}, "need policy_hz > 0, got 0"),

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from nsde_policy.errors import OutputError
@@ -30,6 +31,16 @@ def test_report_and_log_agree(tmp_path, kind):
 def test_a_log_that_cannot_be_written_raises(tmp_path):
     with pytest.raises(OutputError, match="cannot be written"):
         make_session(Sim(), log=tmp_path)
+
+
+def test_the_largest_jerk_is_reported_as_a_fraction_of_the_limit():
+    sim = Sim()
+    session = make_session(sim, jerk_limit=[3e3, 2e3], rate_hz=50)
+    commands = run_session(session, sim, 200, rate=50)
+    used = (np.abs(np.diff(commands, n=3, axis=0)) * 50**3 / [3e3, 2e3]).max()
+    assert session.report().jerk_limit_used == pytest.approx(used)
+    assert 0.5 < used <= 1 + 1e-6
+    assert f"at most {used:.3f} of the limit" in session.report().to_text()
 
 
 def test_jerk_is_measured_within_plans_and_between_them():

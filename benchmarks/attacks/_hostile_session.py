@@ -1,0 +1,334 @@
+"""A control session whose planner, worker, callbacks, clock and observations are hostile, and its contract.
+
+`HostileSession` owns them all and checks every command; `benchmarks/attacks/sessions.py` drives it at random,
+and `tests/control/test_session_contract.py` with hypothesis.
+"""
+
+import math
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nsde_policy.control import Session, SessionConfig
+from nsde_policy.control.faults import FaultKind
+from nsde_policy.errors import PolicyInputError, SessionStoppedError
+from nsde_policy.inference.calibration import Calibration
+from nsde_policy.inference.spec import Plan, PolicySpec
+
+SPEC = PolicySpec(
+    obs_dim=3,
+    act_dim=2,
+    history=2,
+    chunk=4,
+    longest_chunk=0,
+    first_action_from=(0, 1),
+    circular=(2,),
+    low=(0.0, 0.0, 0.0, 0.0, 0.0),
+    high=(100.0, 100.0, 6.3, 100.0, 100.0),
+    increment_std=(2.0, 2.0, 0.1, 2.0, 2.0),
+)
+CALIBRATION = Calibration(
+    rate_hz=10.0, step=(10.0, 8.0), acceleration=(6.0, 5.0), mean=(), precision=(), threshold=0.0
+)
+START = (50.0, 40.0)
+
+
+class Evil:
+    """Object whose every conversion raises."""
+
+    def _fail(self, *_: object, **__: object) -> Any:
+        raise RuntimeError("this object cannot be used")
+
+    __array__ = __float__ = __iter__ = __len__ = __repr__ = __str__ = __getitem__ = __index__ = _fail
+
+
+class EvilError(Exception):
+    """Exception without a message that can be printed."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no message")
+
+
+class EvilPlan(Plan):
+    """Plan that cannot be read."""
+
+    def __iter__(self) -> Any:
+        raise RuntimeError("no fields")
+
+
+class Raise:
+    """Value that is raised instead of returned."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+RAGGED: Any = [[1.0, 2.0], [3.0]]
+VALUES: tuple[Any, ...] = (
+    *(1e308, 1.7e308, -1.7e308, 1e39, 10**400, math.nan, math.inf, -math.inf, 1j, True, None, "left", b"x"),
+    *(Evil(), object(), {}, {"observation.state": Evil()}, [], [[]], RAGGED, ["1", "2"], [10**400, 0]),
+    *([1e308, -1e308], [math.nan, 0.0], [0.0, 0.0], [1e9, -1e9], [[50.0, 40.0]], np.full((4, 2), 1.7e308)),
+    *(np.array([None, object()], dtype=object), np.zeros((0, 2)), np.zeros(3), np.ma.masked_all(2)),
+    *(Raise(RuntimeError("broken")), Raise(EvilError()), Raise(MemoryError()), Raise(RecursionError())),
+)
+"""What an observation, a time stamp or a callback may be."""
+WALK, REENTER, RESET = object(), object(), object()
+"""A good plan; a call of the session from inside; a reset of the session from inside."""
+PLANS: tuple[Any, ...] = (
+    *(*VALUES, REENTER),
+    *(Raise(SystemExit(3)), Raise(KeyboardInterrupt()), Raise(GeneratorExit()), Raise(TimeoutError("late"))),
+    *(Plan(value) for value in VALUES),
+    EvilPlan(np.zeros((4, 2))),
+    *(Plan(np.full((n, 2), value)) for n in (1, 2, 9) for value in (50.0, -3e38, 3e38, 1e300)),
+    *(Plan(np.zeros((5, 2)), np.full((6, 5), value)) for value in (1.0, 3e38, -3e38, 1e300, math.nan)),
+    *(Plan(np.zeros((5, 2)), std=np.full((5, 2), value)) for value in (3e38, -1.0, math.inf)),
+)
+"""What the planner may answer instead of a good plan."""
+TIMES: tuple[Any, ...] = (math.nan, math.inf, 1e308, 10**400, "noon", None, 1j, Evil(), Raise(OSError("off")))
+"""What the clock may read, apart from times."""
+WORKERS = ("inline", "later", "never", "garbage", "raises", "refuses")
+SHIFTS = (1.0, 1.0, 1.0, 1.0, 0.0, 0.3, 0.9, 1.4, 3.0, 40.0, -0.01, -0.5, -30.0, 1e-9, -1e-12, 1e10, -1e10)
+"""Steps of the clock, in control periods; 1 is honest."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of a hostile session; `on_fault` indexes the reactions."""
+
+    rate_hz: float = 10.0
+    blend: float = 2.0
+    plan_ahead: bool = False
+    on_fault: int = 0
+    starts_at: tuple[float, float] | None = None
+    jerk: float | None = None
+    worker: str = "inline"
+
+
+class ContractError(AssertionError):
+    """The session broke its contract."""
+
+
+class HostileSession:
+    """Session in which everything but the session itself is hostile; every command is checked."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.now: Any = 100.0
+        self.true_time = 100.0
+        self.plan: Any = WALK
+        self.answer: Any = None
+        self.worker = settings.worker
+        self.spec = SPEC
+        self.commands = self.refused = 0
+        self._readings: list[float] = []
+        self._plan_before: Plan | None = None
+        starts_at = None if settings.starts_at is None else np.array(settings.starts_at)
+        config = SessionConfig(
+            rate_hz=settings.rate_hz,
+            blend=settings.blend,
+            plan_ahead=settings.plan_ahead,
+            on_fault=self._choose_reaction(settings.on_fault),
+            initial_command=starts_at,
+            jerk_limit=settings.jerk,
+        )
+        self.session = Session(self, config, calibration=CALIBRATION, clock=self.read, worker=self)
+        if starts_at is not None:
+            starts_at[:] = math.nan  # the session has its own copy
+        self.limits, self._tick = self.session.resolved.limits, 1 / settings.rate_hz
+        self._rest(settings.starts_at)
+        self._read_at, self._stopped, self._is_fresh = -1e12, False, True
+
+    def _rest(self, position: tuple[float, float] | None) -> None:
+        self._command = None if position is None else np.clip(position, self.limits.low, self.limits.high)
+        self._velocity, self._acceleration, self._doubt = np.zeros(2), np.zeros(2), np.zeros(2)
+        self._sent_for: float | None = None
+
+    # --- What the session is given ---
+
+    def read(self) -> Any:
+        """Read the clock; a tuple of times gives one per reading."""
+        now = (
+            self.now[min(len(self._readings), len(self.now) - 1)] if isinstance(self.now, tuple) else self.now
+        )
+        is_time = isinstance(now, float) and abs(now) <= 1e12
+        self._readings.append(now if is_time else math.nan)
+        return _give(now)
+
+    def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Any:
+        """Plan; the arrays of the plan before are overwritten, and so are the states."""
+        if self._plan_before is not None:
+            for array in self._plan_before:
+                if array is not None:
+                    array[:] = math.nan
+            self._plan_before = None
+        if self.plan is REENTER:
+            self.session.step([50.0, 40.0, 1.0])
+        if self.plan is not WALK:
+            return _give(self.plan)
+        rng = np.random.default_rng(seed)
+        path = np.repeat(states[:1].astype(np.float64), steps + 1, axis=0)
+        path[1:, 3:] += np.cumsum(rng.normal(0, 8, (steps, 2)), axis=0)
+        states[:] = math.nan
+        self._plan_before = Plan(path[1:, 3:].copy(), path, np.ones((steps, 2)))
+        return self._plan_before
+
+    def submit(self, function: Callable[[], Any]) -> Any:
+        """Run a job as a worker: now, at a later call, never, or not at all."""
+        if self.worker == "raises":
+            raise EvilError
+        if self.worker == "refuses":
+            return None
+        return HostileFuture(self, function)
+
+    def close(self) -> None:
+        """Close the worker, which has nothing to release."""
+
+    def _choose_reaction(self, index: int) -> Any:
+        kinds = dict.fromkeys(FaultKind, self._call_back)
+        return ("hold", "stop", self._call_back, kinds | {FaultKind.CALLBACK_ERROR: "stop"}, kinds)[index]
+
+    def _call_back(self, _: object) -> Any:
+        if self.answer is REENTER:
+            return self.session.step([50.0, 40.0, 1.0])
+        if self.answer is RESET:
+            return self.session.reset([0.0, 0.0])
+        return _give(self.answer)
+
+    # --- What is done with the session ---
+
+    def step(self, obs: Any, t: Any = None) -> None:
+        """Ask for the command of a control period, and check it."""
+        before = self._command
+        if before is None and isinstance(obs, list) and len(obs) == 3:
+            self._command = np.clip(obs[:2], self.limits.low, self.limits.high)  # where the robot is
+        self._check(lambda: self.session.step(obs, t), is_step=True, is_known=before is not None)
+
+    def action_at(self, t: Any) -> None:
+        """Ask for a command between two control periods, and check it."""
+        self._check(lambda: self.session.action_at(t), is_step=False, is_known=self._command is not None)
+
+    def reset(self, position: tuple[float, float] | None = None) -> None:
+        """Reset the session, with or without the position of the robot."""
+        self._readings.clear()
+        self.session.reset(position)
+        self._stopped, self._is_fresh = False, True
+        if position is not None:
+            self._rest(position)
+
+    def _check(self, call: Callable[[], np.ndarray], *, is_step: bool, is_known: bool) -> None:
+        self._readings.clear()
+        try:
+            command = call()
+        except SessionStoppedError:
+            self.refused += 1
+            self._require(self.settings.on_fault in (1, 3), "a session without `stop` stopped")
+            self._stopped = True
+            self._command = self._command if is_known else None
+            return
+        except PolicyInputError as error:
+            self.refused += 1
+            self._require(not is_known, f"a session with a command raised {error}")
+            self._require(not self._stopped, "a stopped session raised another error")
+            self._command = None
+            return
+        self.commands += 1
+        self._require(not self._stopped, "a stopped session sent a command")
+        self._check_command(command, is_step=is_step)
+        self._vandalize(command)
+
+    def _check_command(self, command: np.ndarray, *, is_step: bool) -> None:
+        self._require(command.shape == (2,) and np.isfinite(command).all(), f"command {command}")
+        inside = ((self.limits.low <= command) & (command <= self.limits.high)).all()
+        self._require(bool(inside), f"{command} is outside the limits")
+        now, last = self._readings[0], self.session.last
+        elapsed = self._measure_elapsed(now)
+        dt = min(elapsed, self._tick)
+        if self._command is not None:
+            move = command - self._command
+            self._require((np.abs(move) <= self.limits.speed * dt + 1e-9).all(), f"{move} in {dt} s")
+            if dt > 0:
+                self._check_rates(move / dt, dt, elapsed)
+        self._command = command.copy()
+        if not math.isnan(now):
+            done = self._readings[-1] if is_step else now
+            self._read_at, self._is_fresh = done if done >= now else now, False
+            self._sent_for = last.time if self._sent_for is None else max(self._sent_for, last.time)
+
+    def _measure_elapsed(self, now: float) -> float:
+        """Return how long the command may have moved: the time between commands by the session's clock."""
+        if math.isnan(now):
+            return 0.0
+        if self._sent_for is None:
+            return self._tick
+        if now < self._read_at - (0.0 if self._is_fresh else 1e-9):
+            self._sent_for = now + max(self._sent_for - self._read_at, 0.0)
+        elapsed = self.session.last.time - self._sent_for
+        return elapsed if elapsed > 1e-6 * self._tick else 0.0
+
+    def _check_rates(self, velocity: np.ndarray, dt: float, elapsed: float) -> None:
+        rest, moving = (np.zeros(2), np.zeros(2)), (self._velocity, self._acceleration)
+        before = [moving]
+        if self.limits.jerk is not None and elapsed > 1.499 * self._tick:
+            before = [rest] if elapsed > 1.501 * self._tick else [rest, moving]
+        self._require(
+            any(self._is_within(velocity, *state, dt, elapsed) for state in before),
+            f"velocity {velocity} in {dt} s after {moving}, {elapsed} s before",
+        )
+        state = next(state for state in before if self._is_within(velocity, *state, dt, elapsed))
+        self._acceleration, self._velocity = (velocity - state[0]) / dt, velocity
+        self._doubt = 2 * self._measure_rounding(dt) / dt
+
+    def _is_within(
+        self, velocity: np.ndarray, before: np.ndarray, acceleration: np.ndarray, dt: float, elapsed: float
+    ) -> bool:
+        """Return whether acceleration and jerk are within the limits, but for rounding errors."""
+        rounding, change = self._measure_rounding(dt), (velocity - before) / dt
+        most = self.limits.acceleration * (elapsed / dt) * (1 + 1e-6) + 2 * rounding / dt
+        if self.limits.jerk is None:
+            return bool((np.abs(change) <= most).all())
+        jerk, doubt = np.abs(change - acceleration) / dt, (self._doubt + 2 * rounding / dt) / dt
+        return bool(((np.abs(change) <= most) & (jerk <= self.limits.jerk * (1 + 1e-6) + doubt)).all())
+
+    def _measure_rounding(self, dt: float) -> np.ndarray:
+        """Return the rounding error of a measured velocity: of commands, and of a clock with large times."""
+        rounding: np.ndarray = (1e-12 + self.limits.speed * 4 * np.spacing(abs(self._read_at))) / dt
+        return rounding
+
+    def _vandalize(self, command: np.ndarray) -> None:
+        """Overwrite everything that the session gave out."""
+        command[:] = math.nan
+        last = self.session.last
+        for array in (last.action, last.sigma, self.limits.low, self.limits.high):
+            if array.flags.writeable:
+                array[:] = math.nan
+
+    def _require(self, condition: bool, problem: str) -> None:
+        if not condition:
+            raise ContractError(problem)
+
+
+class HostileFuture(Future[Any]):
+    """Future that is ready at once, a few polls later, never, or holds garbage."""
+
+    def __init__(self, owner: HostileSession, function: Callable[[], Any]) -> None:
+        super().__init__()
+        self._owner, self._function, self._polls = owner, function, 0
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Return the result of the job, or what the owner wants instead."""
+        self._polls += 1
+        worker = self._owner.worker
+        if worker == "garbage":
+            return self._owner.answer
+        if worker == "never" or (worker == "later" and self._polls < 4):
+            raise TimeoutError
+        return self._function()
+
+
+def _give(value: Any) -> Any:
+    if isinstance(value, Raise):
+        raise value.error
+    return value
