@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
@@ -76,9 +76,11 @@ class SessionMachine(RuleBasedStateMachine):
 
 
 def test_no_hostile_planner_worker_callback_clock_or_observation_breaks_the_contract():
-    SessionMachine.commands = 0
-    run_state_machine_as_test(SessionMachine, settings=settings(max_examples=65, stateful_step_count=14))
-    assert SessionMachine.commands >= COMMANDS
+    chosen = settings(max_examples=20, stateful_step_count=14, derandomize=False, database=None)
+    SessionMachine.commands, number = 0, 0
+    while SessionMachine.commands < COMMANDS:
+        run_state_machine_as_test(seed(number)(SessionMachine), settings=chosen)
+        number += 1
 
 
 class Answering(Walker):
@@ -180,7 +182,7 @@ def test_a_clock_that_goes_back_does_not_move_the_command(back):
     assert (session.step(OBS, sim.now) == before).all()
     sim.now += 0.02
     moved = np.abs(session.step(OBS, sim.now) - before)
-    assert 0 < moved.max()
+    assert moved.max() > 0
     assert (moved <= session.resolved.limits.speed * 0.02 + 1e-9).all()
 
 
