@@ -19,6 +19,8 @@ PARTIAL = ".partial"
 """Suffix of files that are still being written."""
 MAX_JSON_BYTES = 16 * 2**20
 """Largest JSON text that is parsed."""
+MAX_JSON_VALUES = 2**20
+"""Most values of a JSON text, counted by its brackets and commas; a million small lists take 100 MB."""
 MAX_JSON_DEPTH = 64
 """Most JSON lists and objects inside each other."""
 MAX_INTEGER_DIGITS = 40
@@ -125,6 +127,9 @@ def decode_json(content: str | bytes, *, allow_nan: bool = False) -> Any:
     """
     if len(content) > MAX_JSON_BYTES:
         raise ValueError(f"it has {len(content)} bytes, the limit is {MAX_JSON_BYTES}")
+    text = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
+    if (size := sum(map(text.count, (b"[", b"{", b",")))) > MAX_JSON_VALUES:
+        raise ValueError(f"it has about {size} values, the limit is {MAX_JSON_VALUES}")
     parse_constant = float if allow_nan else _reject_constant
     try:
         values = json.loads(

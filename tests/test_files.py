@@ -34,6 +34,7 @@ def test_read_json_returns_the_object(tmp_path):
         (b'{"a": ' * 100_000, "not valid JSON"),
         (b'{"a": 1' + b"0" * 10_000 + b"}", "not valid JSON"),
         (b'{"a": 1' + b"0" * 400 + b"}", "the number 100000000000… is too large"),
+        (b'{"a": [' + b"[]," * 600_000 + b"1]}", "it has about 1200002 values, the limit is 1048576"),
         (b'{"a": 1e999}', "the number 1e999 is too large"),
         (b'{"a": -Infinity}', "-Infinity is not a finite number"),
         (b'{"a": ' * 65 + b"1" + b"}" * 65, "nested more than 64 deep"),

@@ -34,12 +34,14 @@ class StoreFiles:
         self.path = path
         try:
             self._zip = _open_store_zip(path)
-        except (zipfile.BadZipFile, NotImplementedError) as error:
-            raise DamagedStoreError(f"{path} is a damaged zip file ({error}); copy it again") from error
+            entries = self._zip.infolist() if self._zip else []
+            self._entries = {entry.filename: entry for entry in entries if not entry.is_dir()}
+        except NsdePolicyError:
+            raise
         except OSError as error:
             raise NotAStoreError(f"{path} cannot be read: {error.strerror or error}") from error
-        entries = self._zip.infolist() if self._zip else []
-        self._entries = {entry.filename: entry for entry in entries if not entry.is_dir()}
+        except Exception as error:  # zipfile raises many kinds for damaged files
+            raise DamagedStoreError(f"{path} is a damaged zip file ({error}); copy it again") from error
         self._prefix = find_root(self._entries) or ""
         self._folders = _index_folders(self._entries)
         try:

@@ -1,14 +1,14 @@
 """Build models from settings and load trained ones from run directories."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
-from nsde_policy.errors import CheckpointError
+from nsde_policy.errors import CheckpointError, NsdePolicyError
 from nsde_policy.inference.spec import PolicySpec
 from nsde_policy.methods.base import PolicyModel
 from nsde_policy.methods.registry import get_method
@@ -58,6 +58,13 @@ def limit_parameters(most: int) -> Iterator[None]:
         handle.remove()
 
 
+def _check_constants(model: PolicyModel[Any], weights: Mapping[str, torch.Tensor]) -> None:
+    """Raise `ValueError` if indices and masks in a weight file, which follow from the settings, differ."""
+    for name, buffer in model.named_buffers():
+        if name in weights and not buffer.is_floating_point() and not torch.equal(buffer, weights[name]):
+            raise ValueError(f"{name} differs from its settings")
+
+
 def load_model(run: RunDirectory) -> tuple[RunRecord, PolicyModel[Any]]:
     """Load a trained model in evaluation mode.
 
@@ -68,9 +75,12 @@ def load_model(run: RunDirectory) -> tuple[RunRecord, PolicyModel[Any]]:
     try:
         with limit_parameters(4 * sum(tensor.numel() for tensor in weights.values()) + 1000):
             model = build_model(record)
+        _check_constants(model, weights)
         model.allocate_for(weights)
         model.load_state_dict(weights)
-    except (RuntimeError, MemoryError, OverflowError, TypeError) as error:
+    except NsdePolicyError:
+        raise
+    except (RuntimeError, MemoryError, OverflowError, TypeError, ValueError) as error:
         problem = " ".join(str(error).split())
         raise CheckpointError(f"{run.model} does not match its config.json: {problem}") from None
     return record, model.eval()

@@ -295,6 +295,8 @@ DAMAGE: dict[str, tuple[Callable[[RunDirectory], Any], str]] = {
         lambda r: os.truncate(r.model, 2**32),
         "its header describes [0-9]+ bytes",
     ),
+    "index out of range": (lambda r: change_index(r), "linear_index differs from its settings"),
+    "seed out of range": (lambda r: edit_config(r, seed=10**30), "does not match its config.json"),
     "one weight missing": (lambda r: drop_tensor(r), "does not match its config.json"),
 }
 
@@ -349,6 +351,12 @@ def edit_config(r: RunDirectory, width: int | None = None, **changes: Any) -> No
 def insert_nan(r: RunDirectory) -> None:
     weights = r.read_weights()
     next(t for t in weights.values() if t.is_floating_point() and t.dim() == 2)[0, 0] = float("nan")
+    r.save_weights(weights)
+
+
+def change_index(r: RunDirectory) -> None:
+    weights = r.read_weights()
+    next(tensor for name, tensor in weights.items() if name.endswith("linear_index"))[0] = 99
     r.save_weights(weights)
 
 
