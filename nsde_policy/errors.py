@@ -161,6 +161,12 @@ def summarize_error(error: BaseException) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error means that memory was exhausted; torch raises `RuntimeError` on a CPU."""
+    phrases = ("out of memory", "not enough memory", "can't allocate memory")
+    return isinstance(error, MemoryError) or any(phrase in str(error) for phrase in phrases)
+
+
 def import_optional(package: str, extra: str) -> Any:
     """Import a package, or raise `MissingDependencyError` with the extra of this package that installs it."""
     try:

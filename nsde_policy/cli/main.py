@@ -28,7 +28,7 @@ from nsde_policy.cli.play import Play
 from nsde_policy.cli.report import ReportCommand
 from nsde_policy.cli.serve import Serve
 from nsde_policy.cli.train import Train, expand_short_flags
-from nsde_policy.errors import NsdePolicyError
+from nsde_policy.errors import NsdePolicyError, is_out_of_memory, summarize_error
 
 DESCRIPTION = """Neural SDE policies: imitation learning with one small network call per action.
 --debug shows the traceback of an error; --version prints the version."""
@@ -94,6 +94,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return 0
     except Exception as error:
+        if is_out_of_memory(error):
+            return _fail(f"out of memory: {summarize_error(error)}; use smaller settings", 2, debug)
         return _fail(f"unexpected {type(error).__name__}: {error} (a bug; --debug shows where)", 1, debug)
     return 0
 

@@ -112,6 +112,14 @@ def test_stores_that_omit_chunks_of_zeros_are_trained_on_request(
     assert config["demos"]["accept_omitted_chunks"] is True
 
 
+def test_running_out_of_memory_exits_with_code_2(
+    arm_demos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    args = ["--demos", str(arm_demos), "--task", "none", "--out", str(tmp_path / "run")]
+    assert main(["train", *args, "--train.batch-size", f"{10**16}"]) == 2  # more than addresses can reach
+    assert capsys.readouterr().err.splitlines()[-1].startswith("nsde-policy: out of memory")
+
+
 def test_observations_are_not_suggested_as_actions(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     names = ("data/state", "data/action", "data/keypoint", "data/img")
     arrays = {"data/qpos": np.ones((40, 3)), "data/ctrl": np.ones((40, 2))}
@@ -136,7 +144,7 @@ def test_observations_are_not_suggested_as_actions(tmp_path: Path, capsys: pytes
         (["--demos", "ARM", "--task", "none", "--device", "cuda:77"], "device 'cuda:77' cannot be used"),
         (["--demos", "ARM", "--task", "none", "--train.steps", "0"], "steps >= 1"),
         (["--demos", "ARM", "--task", "none", "--model.network.dropout", "1.5"], "dropout"),
-        (["--demos", "ARM", "--task", "none", "--out", "/proc/x"], "/proc/x/config.json cannot be written"),
+        (["--demos", "ARM", "--task", "none", "--out", "/proc/x"], "/proc/x cannot be created"),
         (["--preset", "fsat"], "fsat"),
         (["--task", "psht"], "psht"),
         (["--train.stps", "5"], "--train.steps"),
