@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 # Three test processes for two cores: many tests wait for a clock, a server or a browser.
 WORKERS ?= $(shell expr 3 \* $$(getconf _NPROCESSORS_ONLN) / 2)
 
-UV := VIRTUAL_ENV=$(VENV) $(BIN)/uv pip
+UV := VIRTUAL_ENV=$(VENV) UV_LINK_MODE=hardlink $(BIN)/uv pip
 LOCK := $(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --generate-hashes \
 	--custom-compile-command "make lock"
 
@@ -50,13 +50,15 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	touch $@
 
 # Tests use the locked versions, or with other CONSTRAINTS (/dev/null, .ci/oldest.txt) the newest that these allow.
-# torch has no hash, because its builds differ by machine: CPU builds are not on PyPI.
+# torch has no hash, because its builds differ by machine: CPU builds are not on PyPI. pymunk 6 has no wheel for
+# aarch64; it is built with the locked setuptools and cffi, and quickly.
 $(VENV)/tested: pyproject.toml constraints.txt $(wildcard .ci/lock*.txt)
 	$(PYTHON) -m venv $(VENV)
 ifeq ($(CONSTRAINTS),constraints.txt)
 	$(BIN)/pip install -q --no-compile --require-hashes -r .ci/lock-uv.txt
-	$(UV) install -q --no-deps --require-hashes -r .ci/lock.txt
-	$(UV) install -q --no-deps --require-hashes -r .ci/lock-pymunk-6.txt --target $(VENV)/pymunk-6
+	$(UV) install -q --no-deps --no-build --require-hashes -r .ci/lock.txt
+	CFLAGS=-O1 $(UV) install -q --no-deps --no-build-isolation --require-hashes -r .ci/lock-pymunk-6.txt \
+		--target $(VENV)/pymunk-6
 	$(BIN)/pip install -q --no-compile -c constraints.txt torch
 	$(UV) install -q --no-deps --no-build-isolation -e .
 	$(UV) check

@@ -73,7 +73,7 @@ def list_installs(*options):
     command = ["make", "-nB", *options, ".venv/tested"]
     env = {key: value for key, value in os.environ.items() if key not in ("CONSTRAINTS", "MAKEFLAGS")}
     printed = subprocess.run(command, cwd=ROOT, env=env, check=True, capture_output=True, text=True).stdout
-    return [line for line in printed.splitlines() if " install " in line]
+    return [line for line in printed.replace("\\\n", "").splitlines() if " install " in line]
 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="needs make")
