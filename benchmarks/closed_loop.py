@@ -3,14 +3,16 @@
     python benchmarks/closed_loop.py realtime [--seconds 60] [--rates 10 50 125 250 1000] [--planner onnx]
     python benchmarks/closed_loop.py rates  [--episodes 100] [--seed-start 200000]
     python benchmarks/closed_loop.py delays [--episodes 100] [--seed-start 100000]
+    python benchmarks/closed_loop.py jerk   [--episodes 50] [--seed-start 200000]
 
 `realtime` plans ahead and drives the simulated Push-T robot, which does not wait for commands. A control
 period without a command is the policy's fault if there was no plan to follow, or if `step` needed more
 processor time than a period has. A virtual machine also counts time that its host gave to others, so the
 loop runs a reference computation as well: plain arithmetic that takes as long as `step`, alternately before
 and after it. Delays that affect it as often as `step` come from the machine. `rates` and `delays` play
-benchmark episodes in simulated time, so their results do not depend on the machine. All print a table;
---json FILE adds the results to a file.
+benchmark episodes in simulated time, so their results do not depend on the machine. `jerk` plays them with
+and without a jerk limit, the 0.999 quantile of the embedded demonstrations, and prints the largest jerk of
+the commands around joins of plans and elsewhere. All print a table; --json FILE adds the results to a file.
 """
 
 import argparse
@@ -23,7 +25,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,9 @@ import numpy as np
 import torch
 from simulated_time import DelayedPlanner, SimulatedWorker
 
+from nsde_policy.assets import EMBEDDED_DEMOS
 from nsde_policy.control import Session, SessionConfig
+from nsde_policy.data import load_demonstrations
 from nsde_policy.deploy.export import export_policy
 from nsde_policy.deploy.runtime import RuntimePolicy
 from nsde_policy.eval.latency import device_name
@@ -215,9 +219,90 @@ def play_all(policy: Policy, seeds: range, **how: Any) -> dict[str, Any]:
     }
 
 
+@dataclass
+class JerkRun:
+    """Commands of episodes, the plan that each follows, and the results."""
+
+    jerk_at_joins: float = 0.0
+    """Largest jerk of four commands that follow two plans, as a fraction of the limit."""
+    jerk_elsewhere: float = 0.0
+    joins: int = 0
+    rewards: list[float] = field(default_factory=list)
+    wins: int = 0
+
+
+def measure_demo_jerk() -> np.ndarray:
+    """Return the 0.999 quantile of the jerk of the embedded demonstrations, px/s³, (2,)."""
+    demos = load_demonstrations(EMBEDDED_DEMOS)
+    ends = demos.episode_ends.tolist()
+    parts = [demos.act[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    jerk = np.concatenate([np.abs(np.diff(part, n=3, axis=0)) for part in parts if len(part) > 3])
+    quantile: np.ndarray = np.quantile(jerk, 0.999, axis=0) / PERIOD**3
+    return quantile
+
+
+def play_with_jerk(
+    policy: Policy, seed: int, rate_hz: float, limit: np.ndarray | None, unit: np.ndarray
+) -> JerkRun:
+    """Play an episode in simulated time and measure the jerk of its commands as a fraction of `unit`."""
+    robot, commands, plans = SimulatedPushT(), [], []
+    robot.reset(seed=seed)
+    config = SessionConfig(rate_hz=rate_hz, seed=seed, jerk_limit=limit)
+    session = Session(policy, config, calibration=policy.calibration, clock=lambda: robot.time)
+    while not robot.ended:
+        robot.send(session.step(robot.observe(), robot.time))
+        assert session.last is not None
+        commands.append(session.last.action)
+        plans.append(-1 if session.last.plan is None else session.last.plan)
+        robot.advance(len(commands) / rate_hz - robot.time)
+    session.close()
+    found = JerkRun(rewards=[robot.max_reward], wins=int(robot.success))
+    if len(commands) > 3:
+        share = (np.abs(np.diff(commands, n=3, axis=0)) * rate_hz**3 / unit).max(axis=1)
+        at_join = np.array([len(set(plans[k : k + 4])) > 1 for k in range(len(share))])
+        found.joins = int(at_join.sum())
+        found.jerk_at_joins = float(share[at_join].max(initial=0.0))
+        found.jerk_elsewhere = float(share[~at_join].max(initial=0.0))
+    return found
+
+
+def compare_jerk(policy: Policy, seeds: range, rates: list[float]) -> list[dict[str, Any]]:
+    """Play episodes with and without the jerk limit at several rates, and print a table."""
+    limit, rows = measure_demo_jerk(), []
+    print(f"limit: {limit[0]:.0f} and {limit[1]:.0f} px/s³")
+    print(
+        "| rate, Hz | limit | largest jerk at joins | elsewhere | mean max reward | success |\n|"
+        + 6 * " --- |"
+    )
+    for rate in [rate for rate in rates if rate <= 125]:
+        for given in (None, limit):
+            runs = [play_with_jerk(policy, seed, rate, given, limit) for seed in seeds]
+            reward = mean([run.rewards[0] for run in runs])
+            success = proportion(sum(run.wins for run in runs), len(runs))
+            joins = max(run.jerk_at_joins for run in runs)
+            elsewhere = max(run.jerk_elsewhere for run in runs)
+            print(
+                f"| {rate:g} | {'no' if given is None else 'yes'} | {joins:.3f} | {elsewhere:.3f} "
+                f"| {reward} | {success} |",
+                flush=True,
+            )
+            rows.append(
+                {
+                    "rate_hz": rate,
+                    "limit": None if given is None else limit.tolist(),
+                    "seeds": [seeds.start, seeds.stop - 1],
+                    "jerk_at_joins": joins,
+                    "jerk_elsewhere": elsewhere,
+                    "reward": asdict(reward),
+                    "success": asdict(success),
+                }
+            )
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", choices=["realtime", "rates", "delays"])
+    parser.add_argument("what", choices=["realtime", "rates", "delays", "jerk"])
     parser.add_argument("--run", type=Path, default=None, help="run directory; by default the shipped policy")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument(
@@ -240,6 +325,9 @@ def main() -> None:
             found = run_in_real_time(planner, rate, args.seconds)
             rows.append(asdict(found))
             print(found, flush=True)
+    elif args.what == "jerk":
+        start = args.seed_start or 200_000
+        rows = compare_jerk(policy, range(start, start + args.episodes), args.rates)
     else:
         start = args.seed_start or {"rates": 200_000, "delays": 100_000}[args.what]
         seeds = range(start, start + args.episodes)

@@ -243,14 +243,15 @@ class PlanScheduler:
             failure = error
         return PlanJobResult(job, plan, failure, self._clock() - job.requested_at)
 
-    def _accept(self, result: PlanJobResult, period: int | None = None) -> list[Fault]:
+    def _accept(self, result: PlanJobResult, period: int) -> list[Fault]:
         """Make a result the current plan, or the next one if it was planned ahead; return its faults."""
         job, now = result.job, self._clock()
-        passed = period is not None and period > job.start
         latency = parse_time(result.latency)
         latency = latency if latency >= 0 else 0.0  # the clock jumped or failed
         was_late = self._reported_late == job.index
-        missed = passed if job.ahead else was_late or latency > self._deadline
+        missed = period > job.start if job.ahead else was_late or latency > self._deadline
+        if self._ahead and not job.ahead and self.current is not None:
+            missed = period > self.current.last  # it is not needed before the current plan ends
         self._latencies.append(latency)
         self._recorder.record_plan(latency, missed=missed)
         faults = []
@@ -260,7 +261,7 @@ class PlanScheduler:
         plan = self._to_timed_plan(result)
         if isinstance(plan, Fault):
             return [*faults, plan]
-        if period is not None and plan.last < period:
+        if plan.last < period:
             detail = f"planning took {latency:.4g} s, all commands of the plan have passed"
             return [*faults, Fault(FaultKind.LATE_PLAN, now, detail)]
         if job.ahead:
