@@ -9,7 +9,6 @@ any rate; above 10 Hz it plans ahead, so that planning never blocks it.
 import argparse
 import time
 
-import torch
 from simulated_robot import SimulatedPushT
 
 from nsde_policy import Policy
@@ -41,7 +40,6 @@ def main() -> None:
     args = parser.parse_args()
     if not args.seconds > 0:
         parser.error(f"--seconds is {args.seconds}, expected more than 0")
-    torch.set_num_threads(1)
     try:
         control(args.rate, args.seconds, args.seed)
     except NsdePolicyError as error:

@@ -69,11 +69,8 @@ def open_session(run: Path | None, url: str | None, config: SessionConfig) -> Se
 
         remote = RemotePolicy.connect(url, token=os.environ.get("NSDE_POLICY_TOKEN"))
         return Session(remote, config, calibration=remote.calibration)
-    import torch
-
     from nsde_policy.inference.policy import Policy
 
-    torch.set_num_threads(1)
     policy = Policy.from_pretrained(run)
     return Session(policy, config, calibration=policy.calibration)
 
