@@ -39,6 +39,8 @@ class Worker:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._connection.send(None)
+        self._process.join(ANSWER_S)
         self._process.kill()
         self._process.join()
 
@@ -95,8 +97,7 @@ def _serve(connection: Connection, prepare: Callable[[Any], Attempt], argument: 
     attempt = prepare(argument)
     start = _read_status("VmRSS")
     connection.send("ready")
-    while True:
-        payload = connection.recv()
+    while (payload := connection.recv()) is not None:
         with contextlib.suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")  # forget the earlier peak
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):

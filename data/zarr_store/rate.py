@@ -44,9 +44,11 @@ def _edit(file: Path, keys: tuple[str, ...], rate_hz: float, *, create: bool = F
     """Set `rate_hz` in a JSON file, in the object below `keys`."""
     if not file.exists() and not create:
         return
-    values: dict[str, Any] = read_json(file, error=DemoError) if file.exists() else {}
+    values: dict[str, Any] = read_json(file, error=DemoError, allow_nan=True) if file.exists() else {}
     attributes = values
     for key in keys:
         attributes = attributes.setdefault(key, {})
+        if not isinstance(attributes, dict):
+            raise DemoError(f"{file}: {key} is {attributes!r:.40}, expected a JSON object; correct it")
     attributes["rate_hz"] = rate_hz
     replace_file(file, json.dumps(values, indent=2).encode())

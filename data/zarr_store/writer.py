@@ -168,7 +168,7 @@ class DemoWriter:
 
     def _read_attributes(self) -> dict[str, Any]:
         path = self.path / ".zattrs"
-        return read_json(path, error=DamagedStoreError) if os.path.lexists(path) else {}
+        return read_json(path, error=DamagedStoreError, allow_nan=True) if os.path.lexists(path) else {}
 
     def _is_empty(self, attributes: Mapping[str, Any]) -> bool:
         """Return whether the directory is empty or a recording without episodes, whatever its settings."""

@@ -168,6 +168,15 @@ def test_set_rate_writes_the_rate_and_nothing_else(
     assert changed == {".zattrs" if zarr_format == 2 else "zarr.json"}
 
 
+def test_set_rate_keeps_attributes_that_are_not_numbers_and_refuses_damaged_ones(tmp_path: Path) -> None:
+    path = write_store(tmp_path / "demos.zarr")
+    (path / ".zattrs").write_text('{"score": NaN}')
+    assert main(["data", "set-rate", str(path), "20"]) == 0
+    assert '"score": NaN' in (path / ".zattrs").read_text()
+    (path / ".zmetadata").write_text('{"metadata": []}')
+    assert main(["data", "set-rate", str(path), "30"]) == 2
+
+
 def test_set_rate_refuses_zips_and_impossible_rates(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,7 +17,13 @@ import pytest
 import torch
 
 from nsde_policy.config import NetworkConfig, TrainConfig
-from nsde_policy.errors import CheckpointError, ConfigError, DivergedError, RunLockedError
+from nsde_policy.errors import (
+    CheckpointError,
+    ConfigError,
+    DivergedError,
+    NsdePolicyError,
+    RunLockedError,
+)
 from nsde_policy.files import PARTIAL
 from nsde_policy.inference.loading import load_model
 from nsde_policy.inference.policy import Policy
@@ -137,23 +143,23 @@ def test_resuming_a_finished_run_keeps_its_weights(finished_run: RunDirectory):
 
 
 def test_only_one_process_trains_into_a_run_directory(tmp_path: Path):
-    path = tmp_path / "run"
+    path, short = tmp_path / "run", replace(TINY, train=replace(TINY.train, steps=14))
     started, started_in_child = os.pipe()
     child = os.fork()
     if child == 0:
-        train(path, monitor=lambda _: os.write(started_in_child, b"1") and signal.pause())
+        train(path, short, monitor=lambda _: os.write(started_in_child, b"1") and signal.pause())
         os._exit(1)
     try:
         assert os.read(started, 1) == b"1"
         for resume in (False, True):
             with pytest.raises(RunLockedError, match="another process is writing"):
-                train(path, resume=resume)
-        assert RunDirectory(path).read_record().config == TINY  # readers are not locked out
+                train(path, short, resume=resume)
+        assert RunDirectory(path).read_record().config == short  # readers are not locked out
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
     (path / f"model.safetensors.0{PARTIAL}").write_bytes(b"left by the killed process")
-    assert fingerprint(train(path, resume=True).read_weights())
+    assert fingerprint(train(path, short, resume=True).read_weights())
     assert not list(path.glob(f"*{PARTIAL}"))
 
 
@@ -376,6 +382,27 @@ def test_damaged_run_raises_a_one_line_error(finished_run: RunDirectory, tmp_pat
         Policy.from_pretrained(tmp_path)
     assert "\n" not in str(raised.value)
     assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize("name", ["config.json", "calibration.json", "model.safetensors"])
+def test_random_damage_raises_only_one_line_errors(finished_run: RunDirectory, tmp_path: Path, name: str):
+    """`benchmarks/attack.py files` tries more kinds of damage, and more often."""
+    for file in finished_run.path.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    content, rng, refused = (tmp_path / name).read_bytes(), random.Random(name), 0
+    for _ in range(30):
+        at, size = rng.randrange(len(content)), rng.randint(0, 20)
+        change = rng.choice((b"", rng.randbytes(size), b"9" * size, content[at : at + size] * 3))
+        (tmp_path / name).write_bytes(content[:at] + change + content[at + size :])
+        try:
+            action = Policy.from_pretrained(tmp_path).select_action(np.zeros(4))
+        except NsdePolicyError as error:
+            refused += 1
+            if "\n" in str(error):
+                raise
+        else:
+            assert np.isfinite(action).all()
+    assert refused > 10
 
 
 def test_unpickling_the_payload_creates_a_file(tmp_path: Path):
