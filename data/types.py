@@ -64,6 +64,10 @@ class Demonstrations:
     unknown."""
     source: str = "memory"
     """Path the demonstrations were loaded from."""
+    codes: int = 0
+    """Columns of `obs` that encode images; they are its last ones."""
+    mirror_image: "Demonstrations | None" = None
+    """Mirror image of each demonstration, if it cannot be computed from `obs`."""
 
     def __post_init__(self) -> None:
         frames = {part: _convert_frames(getattr(self, part), part) for part in ("obs", "act")}
@@ -93,7 +97,31 @@ class Demonstrations:
         if not 1 <= n <= len(self):
             raise DemoError(f"cannot take the first {n} demonstrations: {self.source} holds {len(self)}")
         end = self.episode_ends[n - 1]
-        return replace(self, obs=self.obs[:end], act=self.act[:end], episode_ends=self.episode_ends[:n])
+        return replace(
+            self,
+            obs=self.obs[:end],
+            act=self.act[:end],
+            episode_ends=self.episode_ends[:n],
+            mirror_image=None if self.mirror_image is None else self.mirror_image.take(n),
+        )
+
+    def select_columns(self, columns: Sequence[int]) -> "Demonstrations":
+        """Return the demonstrations with some columns of the observation, in the given order."""
+        width = self.obs.shape[1]
+        if not columns or len(set(columns)) < len(columns) or not set(columns) <= set(range(width)):
+            raise DemoError(
+                f"columns of the observation must be different numbers from 0 to {width - 1}, got "
+                f"{list(columns)!s:.80}"
+            )
+        place = {column: i for i, column in enumerate(columns)}
+        angles = tuple(place[column] for column in self.angles if column in place)
+        return replace(self, obs=self.obs[:, list(columns)], angles=angles)
+
+    def without_codes(self) -> "Demonstrations":
+        """Return the demonstrations without the columns that encode images."""
+        if not self.codes:
+            return self
+        return replace(self, obs=self.obs[:, : -self.codes], codes=0, mirror_image=None)
 
     def select(self, episodes: Sequence[int]) -> "Demonstrations":
         """Return the demonstrations of these indices, in the given order."""
@@ -104,6 +132,8 @@ class Demonstrations:
             rate_hz=self.rate_hz,
             act_limits=self.act_limits,
             source=self.source,
+            codes=self.codes,
+            mirror_image=None if self.mirror_image is None else self.mirror_image.select(episodes),
         )
 
     def __len__(self) -> int:

@@ -9,9 +9,10 @@ import os
 import sys
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import numpy as np
 import torch
 
 from nsde_policy.config import Sampling
+from nsde_policy.encoders.base import STATE_KEY
 from nsde_policy.errors import ConfigError, EnvError
 from nsde_policy.eval.disturbances import Condition, Disturbances
 from nsde_policy.inference.history import History
@@ -150,8 +152,9 @@ class EpisodeRunner:
         policy, config = player.policy, player.config
         self.seed, self.generator, self.history = seed, make_generator(seed), policy.spec.new_history()
         self.steps, self.planning_s, self.ended, self._frames = 0, 0.0, False, frames
+        self._policy = policy
         self._task, self._env, self._trace, self._push = player.task, env, Trace(), config.condition.push
-        std = np.array(policy.record.layout.increment_std[: policy.obs_dim])
+        std = np.array(policy.record.layout.increment_std[: policy.spec.plain_dim])
         self._disturbances = Disturbances(config.condition, seed, std)
         self._latency, self._chunk = config.condition.latency_steps, config.chunk or policy.chunk
         self._pending: list[tuple[int, np.ndarray]] = []
@@ -185,12 +188,19 @@ class EpisodeRunner:
         self._observe(obs, info)
 
     def _observe(self, obs: np.ndarray, info: Mapping[str, Any]) -> None:
-        self.history.add_observation(self._disturbances.add_noise(obs))
+        self.history.add_observation(self._encode(self._disturbances.add_noise(obs)))
         self._infos.append(info)
         self._trace.obs.append(obs)
         self._trace.progress.append(self._task.progress(info))
         if self._frames:
-            self._trace.frames.append(CompressedPicture.compress(self._env.render()))
+            picture = next(iter(self._env.last_frames.values()), None)
+            picture = self._env.render() if picture is None else picture
+            self._trace.frames.append(CompressedPicture.compress(picture))
+
+    def _encode(self, obs: np.ndarray) -> np.ndarray | Callable[[], np.ndarray]:
+        """Return the observation, or a function that encodes its frames if a plan needs it."""
+        frames = self._disturbances.change_frames(self._env.last_frames)
+        return partial(self._policy.encode, {STATE_KEY: obs, **frames}) if frames else obs
 
     def result(self, *, planned: int, calls: int) -> EpisodeResult:
         """Return the result, given the planned actions and network calls of one plan."""
@@ -241,7 +251,9 @@ class Player:
             frames: Keep the environment's own pictures in the trace, if the task cannot draw.
         """
         env = self._envs[0]
-        if frames := frames and not self.task.can_draw:
+        if self.policy.spec.cameras:
+            pass  # its camera frames are drawn
+        elif frames := frames and not self.task.can_draw:
             env = self._render_env = self._render_env or self.make_render_env()
         (result,) = self._play([EpisodeRunner(self, env, seed, frames=frames)])
         return result
@@ -297,6 +309,12 @@ def make_adapter(task: Task, record: RunRecord, env_kwargs: Mapping[str, Any]) -
     """
     layout, obs_keys = record.layout, record.config.demos.obs_keys
     name = task.env_id or task.name
-    env = EnvAdapter(task.make_env(**env_kwargs), name, obs_keys=obs_keys, obs_dim=layout.obs_dim)
-    env.check_sizes(layout.obs_dim, layout.act_dim)
+    env = EnvAdapter(
+        task.make_env(**env_kwargs),
+        name,
+        obs_keys=obs_keys,
+        obs_dim=layout.plain_dim,
+        cameras=record.cameras,
+    )
+    env.check_sizes(layout.plain_dim, layout.act_dim)
     return env

@@ -219,6 +219,19 @@ class TrainConfig(BaseConfig):
 
 
 @dataclass(frozen=True)
+class EncoderConfig(BaseConfig):
+    """Settings of an encoder; one that is not trained has none."""
+
+
+@dataclass(frozen=True)
+class TrainedEncoderConfig(EncoderConfig):
+    """Settings common to all encoders that are trained; each encoder adds its own."""
+
+    train: TrainConfig = field(default_factory=TrainConfig)
+    """Optimisation settings of the encoder, which is trained before the policy."""
+
+
+@dataclass(frozen=True)
 class Preset:
     """Named settings of a method; a task adds its settings of the demonstrations."""
 
@@ -228,3 +241,5 @@ class Preset:
     """Actions executed before planning again (T_a)."""
     demos: Mapping[str, Any] = field(default_factory=dict)
     """Fields of `DemoConfig` that the method sets."""
+    encoder: EncoderConfig | None = None
+    """Settings of the encoder; None for its defaults."""

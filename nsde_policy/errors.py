@@ -108,6 +108,10 @@ class PolicyInputError(NsdePolicyError, ValueError):
     """Invalid observation, action or option of a policy."""
 
 
+class FrameError(PolicyInputError):
+    """A camera frame is missing, or has the wrong shape or type."""
+
+
 class NonFiniteObservationError(PolicyInputError):
     """An observation contains NaN or infinity."""
 

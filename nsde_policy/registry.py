@@ -19,7 +19,7 @@ from nsde_policy.errors import ConfigError, PluginError
 
 Plugin = TypeVar("Plugin")
 
-_INFRASTRUCTURE = frozenset({"base", "registry", "gym", "adapter", "detection"})
+_INFRASTRUCTURE = frozenset({"base", "base_model", "registry", "gym", "adapter", "detection"})
 """Modules of a plug-in package that are not plug-ins."""
 
 

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Self
 from msgspec import Meta
 
 from nsde_policy.bounds import Count, NonNegative
-from nsde_policy.config import BaseConfig, ModelConfig, Preset, TrainConfig
+from nsde_policy.config import BaseConfig, EncoderConfig, ModelConfig, Preset, TrainConfig
+from nsde_policy.encoders.registry import get_encoder
 from nsde_policy.errors import ConfigError
 from nsde_policy.methods.registry import find_method_name, get_method
 
@@ -19,8 +20,12 @@ class DemoConfig(BaseConfig):
     """Arrays below data/ that are concatenated to an observation; short --obs-keys."""
     act_key: str = "action"
     """Array below data/ with the actions; short --act-key."""
+    obs_columns: tuple[int, ...] = ()
+    """Columns of the observation to use; empty for all. Other settings count the selected columns."""
+    images: tuple[str, ...] = ()
+    """Arrays below data/ with camera frames, which --encoder encodes; short --images."""
     encoder: str = "identity"
-    """Encoder that turns named observations into one vector."""
+    """Encoder that turns named observations into one vector; images need one that is trained."""
     episodes: Annotated[int, Meta(ge=0)] = 0
     """Number of demonstrations to use, from the first on; 0 for all."""
     angles: tuple[int, ...] = ()
@@ -44,6 +49,8 @@ class DemoConfig(BaseConfig):
         super().__post_init__()
         if not self.obs_keys:
             raise ConfigError("obs_keys must name at least one array")
+        if len(set(self.images)) < len(self.images):
+            raise ConfigError(f"images must name each camera once, got {list(self.images)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +63,8 @@ class RunConfig(BaseConfig):
     """Settings of the method."""
     train: TrainConfig = field(default_factory=TrainConfig)
     """Optimisation settings."""
+    encoder: EncoderConfig = field(default_factory=EncoderConfig)
+    """Settings of the encoder of images."""
     chunk: Count = 8
     """Actions executed before planning again (T_a)."""
 
@@ -64,6 +73,17 @@ class RunConfig(BaseConfig):
         longest = self.model.longest_chunk
         if longest is not None and self.chunk > longest:
             raise ConfigError(f"a plan of this model holds at most {longest} actions, got chunk {self.chunk}")
+        encoder = get_encoder(self.demos.encoder)
+        if type(self.encoder) is not encoder.config:
+            raise ConfigError(
+                f"the encoder {encoder.name!r} needs settings {encoder.config.__name__}, got "
+                f"{type(self.encoder).__name__}"
+            )
+        if encoder.is_trained != bool(self.demos.images):
+            raise ConfigError(
+                f"the encoder {encoder.name!r} does not fit images {list(self.demos.images)}: images need "
+                "one that is trained, such as keypoints, and it needs images"
+            )
 
     @property
     def method(self) -> str:
@@ -74,7 +94,8 @@ class RunConfig(BaseConfig):
     def from_preset(cls, preset: Preset, demos: DemoConfig) -> Self:
         """Combine a method's preset with a task's settings of the demonstrations."""
         changed = DemoConfig(**{**vars(demos), **preset.demos})
-        return cls(demos=changed, model=preset.model, train=preset.train, chunk=preset.chunk)
+        encoder = preset.encoder or get_encoder(changed.encoder).config()
+        return cls(demos=changed, model=preset.model, train=preset.train, chunk=preset.chunk, encoder=encoder)
 
     def replace_parts(self, **parts: dict[str, Any]) -> Self:
         """Return a copy with changed fields of some parts: `config.replace_parts(train={"steps": 5})`."""
@@ -96,4 +117,7 @@ class RunConfig(BaseConfig):
             raise ConfigError(f"settings must be JSON objects, got {values!r:.60}")
         method = get_method(values.get("method", "neural_sde"), package=package)
         rest = {key: value for key, value in values.items() if key != "method"}
+        if isinstance(rest.get("encoder"), dict):
+            encoder = get_encoder(DemoConfig.from_dict(values.get("demos", {})).encoder)
+            rest["encoder"] = encoder.config.from_dict(rest["encoder"])
         return super().from_dict({**rest, "model": method.config.from_dict(values.get("model", {}))})

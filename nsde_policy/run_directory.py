@@ -5,6 +5,7 @@
     training.safetensors  checkpoint to resume from: weights, averages, optimiser, generator, step
     metrics.jsonl         losses and scores, one JSON object per record
     calibration.json      limits and statistics for a control session
+    encoder/              encoder of images, see `training/encoder.py`; only in runs with cameras
 
 Files are replaced atomically, so that a killed process leaves the old or the new version. No file is a
 pickle.
@@ -28,7 +29,7 @@ from torch import Tensor
 
 from nsde_policy import __version__
 from nsde_policy.config import BaseConfig
-from nsde_policy.core.spec import StateSpec
+from nsde_policy.core.spec import CameraSpec, StateSpec
 from nsde_policy.errors import CheckpointError, OutputError, PluginError, RunLockedError
 from nsde_policy.files import (
     decode_json,
@@ -46,6 +47,8 @@ RUN_FORMAT = 1
 """Version of the file format; other versions are rejected."""
 MAX_TENSOR_BYTES, MAX_TENSOR_HEADER_BYTES, MAX_METRICS_BYTES = 2**33, 2**24, 2**26
 """Larger tensor files, headers of them, and metrics are not read."""
+ENCODER_FOLDER = "encoder"
+"""Folder of a run directory with the files of its encoder of images."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,8 @@ class RunRecord:
     """Distributions that provide the method and the task, `name==version`, if they are not built in."""
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the task's environment that differ from those of the task."""
+    cameras: tuple[CameraSpec, ...] = ()
+    """Cameras whose frames are encoded."""
 
     def to_json(self) -> str:
         """Convert to indented JSON."""
@@ -88,6 +93,7 @@ class RunRecord:
             **({"plugins": dict(self.plugins)} if self.plugins else {}),
             "config": self.config.to_dict(),
             "layout": self.layout.to_dict(),
+            **({"cameras": [camera.to_dict() for camera in self.cameras]} if self.cameras else {}),
         }
         return json.dumps(values, indent=2, allow_nan=False)
 
@@ -107,6 +113,7 @@ class RunRecord:
                 versions=dict(values["versions"]),
                 plugins=plugins,
                 env_kwargs=dict(values.get("env_kwargs", {})),
+                cameras=tuple(CameraSpec.from_dict(camera) for camera in values.get("cameras", ())),
             )
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             if isinstance(error, CheckpointError | PluginError):
@@ -182,11 +189,11 @@ class RunDirectory:
 
     def read_weights(self) -> dict[str, Tensor]:
         """Read the averaged weights and check that they are finite."""
-        return self._read(self.model)
+        return self.read_tensors(self.model)
 
     def read_training_state(self) -> dict[str, Tensor]:
         """Read the training checkpoint that `save_training` wrote."""
-        return self._read(self.training)
+        return self.read_tensors(self.training)
 
     def save_record(self, record: RunRecord) -> None:
         """Write config.json atomically."""
@@ -194,11 +201,16 @@ class RunDirectory:
 
     def save_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Write model.safetensors."""
-        replace_file(self.model, _serialize(weights))
+        self.save_tensors(self.model, weights)
 
     def save_training(self, state: Mapping[str, Tensor]) -> None:
         """Write training.safetensors."""
-        replace_file(self.training, _serialize(state))
+        self.save_tensors(self.training, state)
+
+    def save_tensors(self, path: Path, tensors: Mapping[str, Tensor]) -> None:
+        """Write a file of tensors atomically."""
+        packed: bytes = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+        replace_file(path, packed)
 
     def read_metrics(self) -> Iterator[dict[str, Any]]:
         """Iterate over the records up to the first incomplete line, which a crash may leave.
@@ -238,7 +250,8 @@ class RunDirectory:
         except OSError as error:
             raise OutputError(f"{self.metrics} cannot be written: {error.strerror}") from error
 
-    def _read(self, path: Path) -> dict[str, Tensor]:
+    def read_tensors(self, path: Path) -> dict[str, Tensor]:
+        """Read a file of tensors and check that they are finite."""
         try:
             _check_tensor_header(path)
             tensors: dict[str, Tensor] = load(read_file(path, MAX_TENSOR_BYTES, error=CheckpointError))
@@ -278,8 +291,3 @@ def fingerprint(weights: Mapping[str, Tensor]) -> str:
             weights[name].detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
         )
     return digest.hexdigest()
-
-
-def _serialize(tensors: Mapping[str, Tensor]) -> bytes:
-    packed: bytes = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
-    return packed

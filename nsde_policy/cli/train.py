@@ -22,13 +22,15 @@ from nsde_policy.errors import ConfigError, DemoError, NsdePolicyError
 from nsde_policy.methods.registry import METHODS
 from nsde_policy.run_config import RunConfig
 from nsde_policy.tasks import TASKS, find_task, get_task
-from nsde_policy.training.presets import resolve_preset
+from nsde_policy.tasks.base import USUAL_OBSERVATIONS
+from nsde_policy.training.presets import choose_preset, resolve_preset
 
 logger = logging.getLogger(__name__)
 
 TRAIN_ENV_HELP = "Environment of the task: a Gymnasium id (Pendulum-v1) or module:Class; the run records it."
 SHORT_FLAGS = {
     "--obs-keys": "--demos.obs-keys",
+    "--images": "--demos.images",
     "--act-key": "--demos.act-key",
     "--angles": "--demos.angles",
     "--rate": "--demos.rate-hz",
@@ -58,6 +60,9 @@ class Train:
     demonstrations. Default: auto for your own robot, default for Push-T."""
     task: DetectedTaskName = "auto"
     """Task of the demonstrations; auto: what their store records, else none; `none` for your own robot."""
+    obs: str = USUAL_OBSERVATIONS
+    """Observations: state, or pixels for camera frames if the task has them. Cameras of your own robot:
+    --images."""
     env: Annotated[str | None, tyro.conf.arg(help=TRAIN_ENV_HELP)] = None
     env_kwargs: EnvKwargsFlag = None
     out: Path | None = None
@@ -83,7 +88,7 @@ class Train:
     def from_preset(cls, args: Sequence[str]) -> "Train":
         """Return the defaults for a command line: those of the method, preset and task that it names."""
         parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-        for flag in ("policy", "preset", "task", "env", "demos"):
+        for flag in ("policy", "preset", "task", "env", "demos", "obs"):
             parser.add_argument(f"--{flag}", nargs="?", default=getattr(cls, flag))
         given, _ = parser.parse_known_args(args)
         if given.policy not in METHODS.names() or given.task not in ("auto", *TASKS.names()):
@@ -102,10 +107,15 @@ class Train:
                 raise ConfigError("--rate is 0, expected frames per second; leave it out to use the store's")
             split = {name: selection.pop(name) for name in ("validation", "seed") if name in selection}
             _, config = resolve_preset(
-                get_task(task), given.preset, given.policy, demos=demos, selection=selection, **split
+                get_task(task).with_observations(given.obs),
+                given.preset,
+                given.policy,
+                demos=demos,
+                selection=selection,
+                **split,
             )
         except DemoError:  # likewise
-            config = get_task(task).preset("default", given.policy)
+            config = get_task(task).with_observations(given.obs).preset("default", given.policy)
         return cls(config=config)
 
     def run(self) -> None:
@@ -114,6 +124,9 @@ class Train:
         from nsde_policy.training.progress import plot_training, train
 
         task, env_kwargs = self._choose_task()
+        chosen = get_task(task).with_observations(self.obs)
+        if self.obs != USUAL_OBSERVATIONS:
+            env_kwargs = {**chosen.observations[self.obs].env_kwargs, **env_kwargs}
         if self.eval_every and get_task(task).env_id is None:
             raise ConfigError(
                 f"the task {task!r} has no environment to evaluate in; give one with --env, or leave out "
@@ -121,7 +134,7 @@ class Train:
             )
         if self.eval_every or self.env is not None:
             get_task(task).make_env(**env_kwargs).close()  # its errors should not wait for the evaluation
-        preset = self.preset or get_task(task).default_preset
+        preset = self.preset or choose_preset(chosen, self.policy)
         name = re.sub(r"[^\w.-]", "_", f"{task}-{self.policy}-{preset}-{self.seed}")
         run = train(
             self.demos,

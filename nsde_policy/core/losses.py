@@ -68,7 +68,7 @@ def diffusion_nll(
     return joint_nll(drift.detach(), log_variance, velocity, dt, weight)
 
 
-def denoiser_loss(scaled_score: Tensor, unit_noise: Tensor) -> Tensor:
+def denoiser_loss(scaled_score: Tensor, unit_noise: Tensor, weight: Tensor | float = 1.0) -> Tensor:
     """Return ‖σ d(x + ε) + ε/σ‖²: denoising score matching (Eq. 23), of σ d and ε/σ.
 
     Deviation: Eq. 23 prints d − ε/σ², whose optimum points *away* from the data; the text wants a score,
@@ -77,7 +77,7 @@ def denoiser_loss(scaled_score: Tensor, unit_noise: Tensor) -> Tensor:
     Deviation: each dimension is weighted with its own σ², which leaves the optimum alone and lets noise of
     different size per dimension count alike.
     """
-    return (scaled_score + unit_noise).square().sum(-1).mean()
+    return (weight * (scaled_score + unit_noise).square()).sum(-1).mean()
 
 
 def strength_loss(strength: Tensor, scaled_score: Tensor, unit_noise: Tensor) -> Tensor:

@@ -8,6 +8,8 @@ from nsde_policy.errors import ConfigError
 
 LARGEST_SIZE = 100_000
 """Most dimensions of a state; larger numbers can only come from a damaged file."""
+LARGEST_SIDE = 8192
+"""Most rows or columns of a frame."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,8 @@ class StateSpec(BaseConfig):
     """Largest value of each dimension in the demonstrations, mapped to 1; unused for angles."""
     increment_std: tuple[float, ...]
     """Standard deviation of each dimension's increment over one control period, state units."""
+    codes: int = 0
+    """Dimensions of the observation that encode images; they are its last ones."""
 
     def __post_init__(self) -> None:
         size = self.obs_dim + self.act_dim
@@ -41,6 +45,8 @@ class StateSpec(BaseConfig):
             raise ConfigError(
                 f"circular must name each dimension once, in 0..{size - 1}, got {self.circular!s:.80}"
             )
+        if not 0 <= self.codes <= self.obs_dim:
+            raise ConfigError(f"codes must be from 0 to obs_dim {self.obs_dim}, got {self.codes}")
         if min(self.increment_std) <= 0:
             raise ConfigError(f"increment_std must be positive, got {self.increment_std!s:.80}")
         if not all(low < high for low, high in zip(self.low, self.high, strict=True)):
@@ -50,3 +56,31 @@ class StateSpec(BaseConfig):
     def dim(self) -> int:
         """Dimensions of the state, d."""
         return self.obs_dim + self.act_dim
+
+    @property
+    def plain_dim(self) -> int:
+        """Dimensions of the observation that are measured values, not codes of images."""
+        return self.obs_dim - self.codes
+
+
+@dataclass(frozen=True)
+class CameraSpec(BaseConfig):
+    """A camera of a policy: its name, and the shape of the frames that it was trained on."""
+
+    name: str
+    """Name in a dictionary of observations, such as `observation.images.top`."""
+    height: int
+    width: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (1 <= self.height <= LARGEST_SIDE and 1 <= self.width <= LARGEST_SIDE):
+            raise ConfigError(
+                f"a frame of {self.name} needs 1 to {LARGEST_SIDE} pixels a side, got "
+                f"{self.height} × {self.width}"
+            )
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Shape of a frame: height, width and the three colours."""
+        return self.height, self.width, 3

@@ -1,13 +1,25 @@
-"""The interface of an encoder."""
+"""The interface of an encoder; no numpy and no torch, so that the command line starts fast."""
+
+from __future__ import annotations
 
 import abc
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
+from nsde_policy.config import EncoderConfig, TrainedEncoderConfig
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from nsde_policy.data import Demonstrations
+    from nsde_policy.encoders.base_model import EncoderModel
+
+STATE_KEY = "observation.state"
+"""Name of the low-dimensional part of an observation, as in LeRobot."""
+ENVIRONMENT_KEY = "observation.environment_state"
+"""Name of a second low-dimensional part."""
+IMAGE_KEY = "observation.images."
+"""Names of images start with this, followed by the name of the camera."""
 
 
 class Encoder(abc.ABC):
@@ -15,18 +27,32 @@ class Encoder(abc.ABC):
 
     Everything behind it (model, control session, export) sees that vector alone. Register it with
     `register_encoder`; a run uses the one that `demos.encoder` names.
+
+    An encoder of images is trained before the policy: it declares `config` and `model_class`, and its model
+    encodes the images of `demos.images`. Its codes follow the low-dimensional part of the observation.
     """
 
     name: ClassVar[str]
+    config: ClassVar[type[EncoderConfig]] = EncoderConfig
+    """Class of its settings; a `TrainedEncoderConfig` if it is trained."""
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether it is trained before the policy, and encodes images."""
+        return issubclass(self.config, TrainedEncoderConfig)
 
     @abc.abstractmethod
     def encode(self, observations: Mapping[str, Any]) -> np.ndarray:
-        """Encode named observations, each (...) or a batch (B, ...), as (obs_dim,) or (B, obs_dim).
+        """Encode the low-dimensional part, each (...) or a batch (B, ...), as a vector or (B, values).
 
         Raises:
             PolicyInputError: If a name is missing, or a value has the wrong shape.
         """
 
-    def encode_demonstrations(self, demos: "Demonstrations") -> "Demonstrations":
-        """Encode recorded observations in the same way; by default they are used as recorded."""
+    def encode_demonstrations(self, demos: Demonstrations) -> Demonstrations:
+        """Encode recorded low-dimensional observations in the same way; by default as recorded."""
         return demos
+
+    def model_class(self) -> type[EncoderModel]:
+        """Return the class of its model, for encoders that are trained."""
+        raise NotImplementedError(f"the encoder {self.name!r} is not trained")

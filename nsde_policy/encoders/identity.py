@@ -1,16 +1,16 @@
 """Low-dimensional observations, concatenated, with LeRobot's names."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from nsde_policy.encoders.base import Encoder
+from nsde_policy.encoders.base import ENVIRONMENT_KEY, STATE_KEY, Encoder
 from nsde_policy.encoders.registry import register_encoder
 from nsde_policy.errors import PolicyInputError
 
-STATE_KEY = "observation.state"
-ENVIRONMENT_KEY = "observation.environment_state"
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @register_encoder
@@ -21,6 +21,8 @@ class IdentityEncoder(Encoder):
 
     def encode(self, observations: Mapping[str, Any]) -> np.ndarray:
         """Concatenate both parts."""
+        import numpy as np
+
         if STATE_KEY not in observations:
             found = ", ".join(repr(key) for key in observations) or "nothing"
             raise PolicyInputError(f"a dict of observations needs the key {STATE_KEY!r}, found {found:.120}")
@@ -40,6 +42,8 @@ def to_floats(given: Any, name: str = "observation") -> np.ndarray:
     Raises:
         PolicyInputError: If it does not hold real numbers; the message begins with `name`.
     """
+    import numpy as np
+
     try:
         detach = getattr(given, "detach", None)  # a tensor, of a library that need not be installed
         if callable(detach):

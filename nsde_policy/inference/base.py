@@ -6,6 +6,7 @@ It needs numpy only. Subclasses plan with torch (`Policy`), an exported graph (`
 import abc
 import operator
 from collections import deque
+from collections.abc import Mapping
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -13,9 +14,12 @@ import numpy as np
 from nsde_policy.control import Session, SessionConfig
 from nsde_policy.control.faults import OnFault
 from nsde_policy.control.limits import Limits
+from nsde_policy.encoders import get_encoder
+from nsde_policy.encoders.base import STATE_KEY
 from nsde_policy.encoders.identity import describe_value, to_floats
 from nsde_policy.errors import PolicyInputError
 from nsde_policy.inference.calibration import Calibration
+from nsde_policy.inference.frames import parse_frames
 from nsde_policy.inference.history import History
 from nsde_policy.inference.observation import (
     check_plausible,
@@ -57,6 +61,37 @@ class BasePolicy(abc.ABC):
     def _reseed(self, seed: int) -> None:
         """Restart the policy's own random generator."""
 
+    def encode(self, observations: Mapping[str, Any]) -> np.ndarray:
+        """Encode named observations as the vector that the policy was trained on, (obs_dim,).
+
+        Args:
+            observations: `observation.state` and a frame of each camera of `spec.cameras`; a batch of them,
+                with one more axis, gives (B, obs_dim).
+
+        Raises:
+            PolicyInputError: If a part is missing, or has the wrong shape or type.
+        """
+        plain = get_encoder(self._spec.encoder).encode(observations)
+        if not self._spec.cameras:
+            return plain
+        if plain.shape[-1:] != (self._spec.plain_dim,):
+            raise PolicyInputError(
+                f"{STATE_KEY} must have {self._spec.plain_dim} values, got shape {plain.shape}"
+            )
+        frames, rows = parse_frames(observations, self._spec.cameras), np.atleast_2d(plain)
+        if len(rows) != len(frames[0]):
+            raise PolicyInputError(f"{STATE_KEY} has {len(rows)} rows, the frames have {len(frames[0])}")
+        codes = self._encode_frames(rows, frames)
+        encoded: np.ndarray = np.concatenate([rows, codes], axis=1)
+        return encoded if plain.ndim == 2 else encoded[0]
+
+    def _encode_frames(self, values: np.ndarray, frames: list[np.ndarray]) -> np.ndarray:
+        """Encode frames of all cameras, each (n, height, width, 3) uint8, as (n, codes).
+
+        The low-dimensional observations of the same moments are `values`, (n, plain_dim).
+        """
+        raise PolicyInputError(f"{type(self).__name__} cannot encode camera frames")
+
     @property
     def spec(self) -> PolicySpec:
         """Sizes and ranges of this policy."""
@@ -94,7 +129,7 @@ class BasePolicy(abc.ABC):
             PolicyInputError: If the observation has the wrong shape, is not finite, or is implausible
                 compared with the demonstrations.
         """
-        one, is_batch = parse_single_observation(obs, self._spec)
+        one, is_batch = parse_single_observation(obs, self._spec, self.encode)
         self._history.add_observation(check_plausible(one, self._spec))
         if not self._queue:
             self._queue.extend(self._plan_chunk(self._history))
@@ -174,7 +209,7 @@ class NumpyPolicy(BasePolicy):
         """
         if seed is not None and generator is not None:
             raise PolicyInputError("got both a seed and a generator: give one of them")
-        given = parse_observations(obs, self._spec)
+        given = parse_observations(obs, self._spec, self.encode)
         histories = self._start_histories(given)
         if seed is None:
             rng = self._rng if generator is None else require_generator(generator, np.random.Generator)

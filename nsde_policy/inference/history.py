@@ -3,7 +3,7 @@
 import copy
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,7 @@ class History:
         self._first_action_from, self._first_action = first_action_from, first_action
         self._obs_dim, self._act_dim = obs_dim, act_dim
         self._last_action: np.ndarray | None = None
-        self._states: deque[np.ndarray] = deque(maxlen=history)
+        self._states: deque[_State] = deque(maxlen=history)
 
     def copy(self) -> "History":
         """Return an independent copy."""
@@ -48,14 +48,21 @@ class History:
         copied._states = self._states.copy()
         return copied
 
-    def add_observation(self, obs: np.ndarray | Sequence[float]) -> None:
-        """Add the observation of a new control period, (obs_dim,)."""
-        now = check_vector(obs, self._obs_dim, "observation")
+    def add_observation(self, obs: np.ndarray | Sequence[float] | Callable[[], np.ndarray]) -> None:
+        """Add the observation of a new control period, (obs_dim,).
+
+        A function that returns it is called only if a plan needs it: encoding every frame of a camera would
+        be slow, and a plan needs the last few.
+        """
         if self._last_action is None:
+            obs = obs() if callable(obs) else obs
+            now = check_vector(obs, self._obs_dim, "observation")
             (self._last_action,) = replace_first_action(
                 now[None], self._first_action_from, self._first_action, self._act_dim
             )
-        self._states.appendleft(np.concatenate([now, self._last_action]))
+        self._states.appendleft(_State(obs, self._last_action, self._obs_dim))
+        if not callable(obs):
+            self._states[0].get()
 
     @property
     def last_action(self) -> np.ndarray:
@@ -72,9 +79,27 @@ class History:
         """Return the states newest first, (history, d) float32; the oldest is repeated to fill the shape."""
         if not self._states:
             raise PolicyInputError("the history is empty: call add_observation first")
-        known = list(self._states)
+        known = [state.get() for state in self._states]
         known += [known[-1]] * ((self._states.maxlen or 1) - len(known))
         return np.stack(known).astype(np.float32)
+
+
+class _State:
+    """An observation, or a function that returns it, with the action before it."""
+
+    def __init__(
+        self, obs: np.ndarray | Sequence[float] | Callable[[], np.ndarray], action: np.ndarray, obs_dim: int
+    ) -> None:
+        self._obs, self._action, self._obs_dim = obs, action, obs_dim
+        self._state: np.ndarray | None = None
+
+    def get(self) -> np.ndarray:
+        """Return the state, (obs_dim + act_dim,); the observation is computed once."""
+        if self._state is None:
+            obs = self._obs() if callable(self._obs) else self._obs
+            self._state = np.concatenate([check_vector(obs, self._obs_dim, "observation"), self._action])
+            self._obs = ()
+        return self._state
 
 
 def replace_first_action(

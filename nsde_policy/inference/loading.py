@@ -1,18 +1,22 @@
 """Build models from settings and load trained ones from run directories."""
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
+from nsde_policy.core.spec import CameraSpec
+from nsde_policy.encoders import get_encoder
+from nsde_policy.encoders.base_model import EncoderModel
 from nsde_policy.errors import CheckpointError, NsdePolicyError
 from nsde_policy.inference.spec import PolicySpec
 from nsde_policy.methods.base import PolicyModel
 from nsde_policy.methods.registry import get_method
-from nsde_policy.run_directory import RunDirectory, RunRecord
+from nsde_policy.run_config import RunConfig
+from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory, RunRecord
 
 
 def build_policy_spec(record: RunRecord) -> PolicySpec:
@@ -27,6 +31,7 @@ def build_policy_spec(record: RunRecord) -> PolicySpec:
         first_action=config.demos.first_action,
         method=config.method,
         encoder=config.demos.encoder,
+        cameras=record.cameras,
     )
 
 
@@ -34,6 +39,17 @@ def build_model(record: RunRecord) -> PolicyModel[Any]:
     """Build the model of a run with initial weights drawn from its seed."""
     model = get_method(record.config.method).model_class()
     return model(record.config.model, record.layout, generator=torch.Generator().manual_seed(record.seed))
+
+
+def build_encoder(
+    config: RunConfig, cameras: Sequence[CameraSpec], *, plain_dim: int, seed: int
+) -> EncoderModel:
+    """Build the encoder of images of a run with initial weights drawn from its seed."""
+    model: Any = get_encoder(config.demos.encoder).model_class()
+    encoder: EncoderModel = model(
+        config.encoder, cameras, plain_dim=plain_dim, generator=torch.Generator().manual_seed(seed)
+    )
+    return encoder
 
 
 @contextmanager
@@ -72,15 +88,41 @@ def load_model(run: RunDirectory) -> tuple[RunRecord, PolicyModel[Any]]:
         CheckpointError: If a weight is missing, not finite, or has the wrong shape.
     """
     record, weights = run.read_record(), run.read_weights()
-    try:
-        with limit_parameters(4 * sum(tensor.numel() for tensor in weights.values()) + 1000):
-            model = build_model(record)
+    with _check_weights(run, weights):
+        model = build_model(record)
         _check_constants(model, weights)
         model.allocate_for(weights)
         model.load_state_dict(weights)
+    return record, model.eval()
+
+
+def load_encoder(run: RunDirectory, record: RunRecord) -> EncoderModel | None:
+    """Load the encoder of images of a run in evaluation mode; None if the run has no cameras.
+
+    Raises:
+        CheckpointError: If a weight is missing, not finite, or has the wrong shape.
+    """
+    if not record.cameras:
+        return None
+    directory = RunDirectory(run.path / ENCODER_FOLDER)
+    weights = directory.read_weights()
+    with _check_weights(directory, weights):
+        layout = record.layout
+        model = build_encoder(record.config, record.cameras, plain_dim=layout.plain_dim, seed=record.seed)
+        model.load_state_dict(weights)
+        if model.code_dim != layout.codes:
+            raise RuntimeError(f"its codes have {model.code_dim} values, the policy expects {layout.codes}")
+    return model.eval()
+
+
+@contextmanager
+def _check_weights(run: RunDirectory, weights: Mapping[str, torch.Tensor]) -> Iterator[None]:
+    """Limit the size of models built inside the context; raise `CheckpointError` if weights do not fit."""
+    try:
+        with limit_parameters(4 * sum(tensor.numel() for tensor in weights.values()) + 1000):
+            yield
     except NsdePolicyError:
         raise
     except (RuntimeError, MemoryError, OverflowError, TypeError, ValueError) as error:
         problem = " ".join(str(error).split())
         raise CheckpointError(f"{run.model} does not match its config.json: {problem}") from None
-    return record, model.eval()

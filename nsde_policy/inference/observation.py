@@ -5,13 +5,14 @@ encoder turns into one vector (`encoders/`).
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from nsde_policy.encoders import get_encoder
-from nsde_policy.encoders.identity import to_floats
+from nsde_policy.encoders.base import STATE_KEY
+from nsde_policy.encoders.identity import describe_value, to_floats
 from nsde_policy.errors import NonFiniteObservationError, PolicyInputError
 from nsde_policy.inference.history import LARGEST_FLOAT32
 from nsde_policy.inference.spec import PolicySpec
@@ -25,24 +26,36 @@ TINY_FRACTION = 0.02
 """If all values are outside the demonstrated range and below this fraction of it, the unit is wrong."""
 
 
-def parse_observation(given: Any, spec: PolicySpec) -> np.ndarray:
-    """Return one finite observation, (obs_dim,), or raise `PolicyInputError`."""
-    array = _to_vector(given, spec)
+Encode = Callable[[Mapping[str, Any]], np.ndarray]
+"""Encodes a dict of named observations as a vector, or as one row per row of a batch."""
+
+
+def parse_observation(given: Any, spec: PolicySpec, encode: Encode | None = None) -> np.ndarray:
+    """Return one finite observation, (obs_dim,), or raise `PolicyInputError`.
+
+    Args:
+        given: Observation in any form that this module accepts.
+        spec: Sizes and ranges of the policy.
+        encode: Encodes named observations; by default the encoder of `spec`, which knows no images.
+    """
+    array = _to_vector(given, spec, encode)
     if array.shape != (spec.obs_dim,):
         raise PolicyInputError(f"observation must have shape ({spec.obs_dim},), got {array.shape}")
     return _check_finite(array)
 
 
-def parse_single_observation(given: Any, spec: PolicySpec) -> tuple[np.ndarray, bool]:
+def parse_single_observation(
+    given: Any, spec: PolicySpec, encode: Encode | None = None
+) -> tuple[np.ndarray, bool]:
     """Return one finite observation, (obs_dim,), and whether it was a batch of one, as LeRobot sends it."""
-    array = _to_vector(given, spec)
+    array = _to_vector(given, spec, encode)
     is_batch = array.shape == (1, spec.obs_dim)
-    return parse_observation(array[0] if is_batch else given, spec), is_batch
+    return parse_observation(array[0] if is_batch else array, spec), is_batch
 
 
-def parse_observations(given: Any, spec: PolicySpec) -> np.ndarray:
+def parse_observations(given: Any, spec: PolicySpec, encode: Encode | None = None) -> np.ndarray:
     """Return one observation (obs_dim,) or a batch (B, obs_dim), finite, or raise `PolicyInputError`."""
-    array = _to_vector(given, spec)
+    array = _to_vector(given, spec, encode)
     if array.ndim not in (1, 2) or array.shape[-1] != spec.obs_dim or not len(array):
         raise PolicyInputError(
             f"observations must have shape ({spec.obs_dim},) or (B, {spec.obs_dim}), got {array.shape}"
@@ -57,7 +70,8 @@ def find_implausible(obs: np.ndarray, spec: PolicySpec) -> str | None:
     single observation shows them.
     """
     tiny = compared = 0
-    for column, (value, low, high) in enumerate(zip(obs.tolist(), spec.low, spec.high, strict=False)):
+    plain = obs[: spec.plain_dim].tolist()  # codes of images are always in the range of the frame
+    for column, (value, low, high) in enumerate(zip(plain, spec.low, spec.high, strict=False)):
         if column in spec.circular:
             if abs(value) > LARGEST_ANGLE:
                 return (
@@ -88,8 +102,20 @@ def check_plausible(obs: np.ndarray, spec: PolicySpec) -> np.ndarray:
     return obs
 
 
-def _to_vector(given: Any, spec: PolicySpec) -> np.ndarray:
-    return get_encoder(spec.encoder).encode(given) if isinstance(given, Mapping) else to_floats(given)
+def _to_vector(given: Any, spec: PolicySpec, encode: Encode | None) -> np.ndarray:
+    if not isinstance(given, Mapping):
+        if spec.cameras and np.shape(given)[-1:] != (spec.obs_dim,):
+            raise PolicyInputError(
+                f"this policy needs a dict of observations: {STATE_KEY!r} ({spec.plain_dim},) and "
+                + ", ".join(f"{camera.name!r} {camera.shape} uint8" for camera in spec.cameras)
+                + f"; got {describe_value(given)}"
+            )
+        return to_floats(given)
+    if encode is not None:
+        return encode(given)
+    if spec.cameras:
+        raise PolicyInputError("images need the encoder of a policy: give them to its select_action")
+    return get_encoder(spec.encoder).encode(given)
 
 
 def _check_finite(array: np.ndarray) -> np.ndarray:

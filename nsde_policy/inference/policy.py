@@ -10,11 +10,13 @@ from torch import Tensor
 
 from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.config import Sampling
+from nsde_policy.data.frames import resize_frames
+from nsde_policy.encoders.base_model import EncoderModel
 from nsde_policy.errors import ConfigError
 from nsde_policy.inference.base import BasePolicy, require_generator, require_int, require_seed
 from nsde_policy.inference.calibration import Calibration
 from nsde_policy.inference.history import History
-from nsde_policy.inference.loading import build_policy_spec, load_model
+from nsde_policy.inference.loading import build_policy_spec, load_encoder, load_model
 from nsde_policy.inference.observation import parse_observations
 from nsde_policy.inference.spec import Plan, check_finite_plan
 from nsde_policy.inference.torch_threads import Returned, run_with_threads
@@ -37,10 +39,14 @@ class Policy(BasePolicy):
     """
 
     def __init__(
-        self, record: RunRecord, model: PolicyModel[Any], calibration: Calibration | None = None
+        self,
+        record: RunRecord,
+        model: PolicyModel[Any],
+        calibration: Calibration | None = None,
+        encoder: EncoderModel | None = None,
     ) -> None:
         super().__init__(build_policy_spec(record), calibration)
-        self.record, self.model = record, model
+        self.record, self.model, self.encoder = record, model, encoder
         self.chunk = record.config.chunk
         self.threads = 1
         """Torch threads of a plan on a CPU."""
@@ -52,13 +58,25 @@ class Policy(BasePolicy):
         """Load a run directory; without a path, the policy shipped with the package."""
         run = RunDirectory(SHIPPED_POLICY if path is None else Path(path))
         record, model = load_model(run)
-        return cls(record, model, Calibration.read(run.path, build_policy_spec(record)))
+        calibration = Calibration.read(run.path, build_policy_spec(record))
+        return cls(record, model, calibration, load_encoder(run, record))
 
     def to(self, device: str) -> Self:
         """Move the model to a device; observations and actions stay numpy arrays."""
         self.model.to(device)
+        if self.encoder is not None:
+            self.encoder.to(device)
         self._device = device
         return self
+
+    @torch.no_grad()
+    def _encode_frames(self, values: np.ndarray, frames: list[np.ndarray]) -> np.ndarray:
+        if self.encoder is None:
+            return super()._encode_frames(values, frames)
+        resized = [resize_frames(camera, self.encoder.size) for camera in frames]
+        given = [torch.from_numpy(camera).to(self._device) for camera in resized]
+        codes: Tensor = self.encoder(torch.from_numpy(values).to(self._device, torch.float32), *given)
+        return codes.double().cpu().numpy()
 
     def _reseed(self, seed: int) -> None:
         self._generator = torch.Generator().manual_seed(require_seed(seed))
@@ -72,7 +90,7 @@ class Policy(BasePolicy):
         Returns:
             Actions (chunk, act_dim) for one observation, (B, chunk, act_dim) for a batch (B, obs_dim).
         """
-        given = parse_observations(obs, self.spec)
+        given = parse_observations(obs, self.spec, self.encode)
         histories = self._start_histories(given)
         noise = self._generator if generator is None else require_generator(generator, torch.Generator)
         generators = [noise] * len(histories)

@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from nsde_policy.core.spec import LARGEST_SIZE, StateSpec
+from nsde_policy.core.spec import LARGEST_SIZE, CameraSpec, StateSpec
 from nsde_policy.errors import ConfigError, PlanError
 from nsde_policy.inference.history import History, check_first_action
 
@@ -52,6 +52,8 @@ class PolicySpec(StateSpec):
     method: str = "neural_sde"
     encoder: str = "identity"
     """Encoder of named observations."""
+    cameras: tuple[CameraSpec, ...] = ()
+    """Cameras whose frames are encoded in the last `codes` columns of an observation."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

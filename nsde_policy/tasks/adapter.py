@@ -6,6 +6,8 @@ from typing import Any, NoReturn
 import gymnasium as gym
 import numpy as np
 
+from nsde_policy.core.spec import CameraSpec
+from nsde_policy.encoders.base import IMAGE_KEY
 from nsde_policy.errors import EnvError, NsdePolicyError, summarize_error
 
 MAX_STEPS = 20_000
@@ -25,6 +27,8 @@ class EnvAdapter:
         name: What error messages call it.
         obs_keys: Names of the observations that a policy was trained on.
         obs_dim: Number of values that it was trained on; None without a policy.
+        cameras: Cameras that it was trained on. Each is the part of the observation with its name, with or
+            without "observation.images."; a single camera is the only image of the observation.
 
     Raises:
         EnvError: If its spaces cannot be flattened.
@@ -37,8 +41,12 @@ class EnvAdapter:
         *,
         obs_keys: Sequence[str] = (),
         obs_dim: int | None = None,
+        cameras: Sequence[CameraSpec] = (),
     ) -> None:
         self.env, self.name = env, name
+        self._cameras = self._find_cameras(getattr(env, "observation_space", None), cameras)
+        self.last_frames: dict[str, np.ndarray] = {}
+        """Frames of the last observation by the name of the camera, (height, width, 3) uint8."""
         self._seed: int | None = None
         self._step = 0
         self.last_obs: Any = None
@@ -153,9 +161,36 @@ class EnvAdapter:
                 self._fail(f"its observation is {_describe_space(part)}, {why}: wrap the environment")
         return parts
 
+    def _find_cameras(self, space: Any, cameras: Sequence[CameraSpec]) -> dict[str, str]:
+        """Return which part of the observation is the frame of each camera."""
+        if not cameras:
+            return {}
+        spaces = space.spaces if isinstance(space, gym.spaces.Dict) else {}
+        images = {key: part.shape for key, part in spaces.items() if _is_image(part)}
+        found = {}
+        for camera in cameras:
+            names = (camera.name, camera.name.removeprefix(IMAGE_KEY))
+            key = next((name for name in names if name in images), None)
+            if key is None and len(cameras) == len(images) == 1:
+                (key,) = images
+            if key is None or images[key] != camera.shape:
+                self._fail(
+                    f"the policy needs {camera.name} {camera.shape}, but the images of its observation are "
+                    f"{images or 'none'}: choose its observation with --env-kwargs, or wrap it"
+                )
+            found[camera.name] = key
+        return found
+
+    def _read_frame(self, obs: Any, key: str, camera: str) -> np.ndarray:
+        frame = np.asarray(obs.get(key) if isinstance(obs, Mapping) else None)
+        if frame.dtype != np.uint8 or frame.shape != self.env.observation_space[key].shape:  # type: ignore[index]
+            self._fail(f"the frame {key!r} of {camera} is {_describe_found(frame)}: return what it declares")
+        return frame
+
     def _flatten(self, obs: Any) -> np.ndarray:
-        """Return the parts of an observation as one vector of finite numbers."""
+        """Return the parts of an observation as one vector of finite numbers, and keep its frames."""
         self.last_obs = obs
+        self.last_frames = {name: self._read_frame(obs, key, name) for name, key in self._cameras.items()}
         values = []
         for key, part in self._observed.items():
             what = "observation" if key is None else f"observation {key!r}"

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from nsde_policy.data.download import PublicDemos
     from nsde_policy.data.statistics import DemoStatistics
 
+USUAL_OBSERVATIONS = "state"
+"""Name of the observations that a task uses by default."""
 AUTO_PRESET = "auto"
 """Preset that is chosen by statistics of the demonstrations, for any method."""
 
@@ -53,6 +55,18 @@ class Forecast:
     def skip(self, periods: int) -> Forecast:
         """Return what is still ahead after some control periods."""
         return Forecast(self.actions[periods:], None if self.obs is None else self.obs[periods:])
+
+
+@dataclass(frozen=True)
+class ObservationChoice:
+    """A set of observations that a policy can be trained on, other than the task's usual one."""
+
+    demos: Mapping[str, Any]
+    """Fields of `DemoConfig` that differ from those of the task."""
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments with which the environment gives these observations."""
+    preset: str = "default"
+    """Preset that `train` uses, of methods that have it."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +113,7 @@ class Task(abc.ABC):
     """Default keyword arguments of the environment; evaluations record them."""
     rate_hz: ClassVar[float | None] = None
     """Control periods per second; None if only the demonstrations can say."""
-    default_preset: ClassVar[str] = AUTO_PRESET
+    default_preset: str = AUTO_PRESET
     """Preset that `train` uses; `auto` chooses settings by statistics of the demonstrations."""
     score_name: ClassVar[str] = "return"
     """Name of `Outcome.score` in results, such as "max_reward"."""
@@ -113,6 +127,8 @@ class Task(abc.ABC):
     """What score and success mean, for the notes below a table."""
     demos: DemoConfig = DemoConfig()
     """How its demonstrations are read."""
+    observations: Mapping[str, ObservationChoice] = MappingProxyType({})
+    """Other observations by the name that `train --obs` gives them, such as "pixels"."""
 
     def make_env(self, **kwargs: Any) -> gym.Env[Any, Any]:
         """Make the environment; `kwargs` are passed to its constructor and override `env_kwargs`."""
@@ -131,6 +147,27 @@ class Task(abc.ABC):
             return self
         changed = copy.copy(self)
         changed.env_kwargs = {**self.env_kwargs, **env_kwargs}
+        return changed
+
+    def with_observations(self, name: str) -> Self:
+        """Return the task with another set of observations; "state" for the usual one.
+
+        Raises:
+            ConfigError: If the task has no such set.
+        """
+        if name == USUAL_OBSERVATIONS:
+            return self
+        if name not in self.observations:
+            available = ", ".join((USUAL_OBSERVATIONS, *self.observations))
+            raise ConfigError(
+                f"the task {self.name!r} has no observations {name!r}; available: {available}. For cameras "
+                "of your own robot, name their arrays: --images top wrist"
+            )
+        choice = self.observations[name]
+        changed = copy.copy(self)
+        changed.demos = DemoConfig(**{**vars(self.demos), **choice.demos})
+        changed.env_kwargs = {**self.env_kwargs, **choice.env_kwargs}
+        changed.default_preset = choice.preset
         return changed
 
     def outcome(self, rewards: Sequence[float], infos: Sequence[Mapping[str, Any]]) -> Outcome:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from nsde_policy.config import Preset
 from nsde_policy.run_config import DemoConfig
-from nsde_policy.tasks.base import Forecast, Outcome, Scene, SuiteMember, Task
+from nsde_policy.tasks.base import Forecast, ObservationChoice, Outcome, Scene, SuiteMember, Task
 from nsde_policy.tasks.registry import register_task
 
 if TYPE_CHECKING:
@@ -51,6 +51,15 @@ class PushTTask(Task):
         "most 1, the best moment of each episode."
     )
     demos = DemoConfig(angles=(4,), first_action_from=(0, 1), mirror=True)
+    observations = MappingProxyType(
+        {
+            "pixels": ObservationChoice(
+                demos={"obs_columns": (0, 1), "angles": (), "images": ("img",), "encoder": "keypoints"},
+                env_kwargs={"obs_type": "pixels_agent"},
+                preset="pixels",
+            )
+        }
+    )
 
     def outcome(self, rewards: Sequence[float], infos: Sequence[Mapping[str, Any]]) -> Outcome:
         """Score by the largest reward, clip(coverage / 0.95, 0, 1); success is coverage above 0.95."""
@@ -67,7 +76,7 @@ class PushTTask(Task):
 
         swap = ((1, -1.0, _SIDE), (0, -1.0, _SIDE))
         block = ((3, -1.0, _SIDE), (2, -1.0, _SIDE), (4, -1.0, math.pi / 2))
-        return Mirror(obs=swap + block, act=swap)
+        return Mirror(obs=swap + block, act=swap, frame="antitranspose")
 
     @property
     def public_demos(self) -> "PublicDemos":
@@ -145,7 +154,9 @@ class PushTTask(Task):
         """Tune the Neural SDE; add the transformer settings of Diffusion Policy's authors on this task."""
         presets = super().presets(method)
         if method == "neural_sde":
-            return {**presets} | {name: _tune(presets[name]) for name in ("default", "fast")}
+            tuned = {name: _tune(presets[name]) for name in ("default", "fast")}
+            pixels = replace(tuned["default"], train=replace(tuned["default"].train, steps=25_000))
+            return {**presets, **tuned, "pixels": pixels}
         if method != "diffusion":
             return presets
         given = presets["transformer"]

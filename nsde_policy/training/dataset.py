@@ -19,7 +19,7 @@ from nsde_policy.config import WindowConfig
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import measure_state
 from nsde_policy.core.targets import Transitions, Windows
-from nsde_policy.data import Demonstrations, add_mirror_images, load_demonstrations, unwrap_angles
+from nsde_policy.data import Demonstrations, Mirror, add_mirror_images, load_demonstrations, unwrap_angles
 from nsde_policy.data.first_action import format_matches, match_columns, measure_first_action
 from nsde_policy.encoders import get_encoder
 from nsde_policy.errors import ConfigError
@@ -49,6 +49,7 @@ def load_training_demos(config: DemoConfig, path: Path, *, task: str = "none") -
         accept_omitted_chunks=config.accept_omitted_chunks,
     )
     _check_task(demos, task)
+    demos = demos.select_columns(config.obs_columns) if config.obs_columns else demos
     if config.rate_hz:
         if demos.rate_hz and demos.rate_hz != config.rate_hz:
             logger.info("--rate %g overrides the recorded rate, %g Hz", config.rate_hz, demos.rate_hz)
@@ -80,7 +81,7 @@ def resolve_first_action(demos: Demonstrations, config: RunConfig) -> RunConfig:
 
     The demonstrations must not hold mirror images yet.
     """
-    given = config.demos
+    given, demos = config.demos, demos.without_codes()
     columns = match_columns(demos) if given.first_action_from is None else given.first_action_from
     constants = given.first_action or measure_first_action(demos, columns)
     check_first_action(columns, constants, demos.obs.shape[1], demos.act.shape[1])
@@ -102,10 +103,15 @@ def augment(demos: Demonstrations, config: RunConfig, *, task: str) -> Demonstra
     """Add mirror images if the settings ask for them."""
     if not config.demos.mirror:
         return demos
+    return add_mirror_images(demos, None if demos.mirror_image else get_mirror(config.demos, task))
+
+
+def get_mirror(settings: DemoConfig, task: str) -> Mirror:
+    """Return the mirror symmetry of the selected observation columns, or raise `ConfigError`."""
     mirror = get_task(task).mirror
     if mirror is None:
         raise ConfigError(f"the task {task!r} has no mirror symmetry; set demos.mirror to False")
-    return add_mirror_images(demos, mirror)
+    return mirror.select(settings.obs_columns) if settings.obs_columns else mirror
 
 
 def build_training_data(demos: Demonstrations, config: RunConfig, *, task: str) -> Samples:
@@ -138,7 +144,11 @@ def measure_demonstrations(demos: Demonstrations, config: RunConfig, *, task: st
     demos = augment(demos, config, task=task)
     pairs = build_transitions(demos, **get_first_action(config.demos))
     return measure_state(
-        pairs.x, pairs.x_next, act_dim=demos.act.shape[1], circular=_find_state_angles(demos)
+        pairs.x,
+        pairs.x_next,
+        act_dim=demos.act.shape[1],
+        circular=_find_state_angles(demos),
+        codes=demos.codes,
     )
 
 

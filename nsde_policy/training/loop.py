@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Generic
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,8 +13,10 @@ from torch import Tensor
 from nsde_policy.config import TrainConfig
 from nsde_policy.errors import CheckpointError, ConfigError, DivergedError
 from nsde_policy.methods.base import TrainableModel
-from nsde_policy.training.stage import Data, StageRun
+from nsde_policy.training.batches import BatchSource, Data, TableSource, TensorData
+from nsde_policy.training.stage import StageRun
 
+Batch = TypeVar("Batch")
 FitCallback = Callable[[int, Mapping[str, float]], None]
 
 
@@ -63,7 +65,7 @@ def fit(
     )
 
 
-class Training(Generic[Data]):
+class Training(Generic[Batch]):
     """A fit that can be advanced, saved and resumed (bit for bit on CPU).
 
     A model without stages has nothing to train and finishes with the first call of `advance`.
@@ -72,10 +74,19 @@ class Training(Generic[Data]):
     replayed. Losses are copied to the host once per `advance`, not per step.
     """
 
-    def __init__(self, model: TrainableModel[Data], data: Data, config: TrainConfig, *, seed: int) -> None:
+    def __init__(
+        self,
+        model: TrainableModel[Batch],
+        data: TensorData | BatchSource[Batch],
+        config: TrainConfig,
+        *,
+        seed: int,
+    ) -> None:
         self._model, self._config = model, config
         self._device = next(itertools.chain(model.parameters(), model.buffers())).device
-        self._data = data.to(self._device)
+        self._source: BatchSource[Any] = (
+            data if isinstance(data, BatchSource) else TableSource(data.to(self._device), config.batch_size)
+        )
         self._generator = torch.Generator(self._device).manual_seed(seed)
         self._stages = model.stages()
         if config.steps < len(self._stages):
@@ -162,8 +173,8 @@ class Training(Generic[Data]):
         total, n = self._config.steps, len(self._stages)
         return total * stage // n, total * (stage + 1) // n
 
-    def _start_stage(self, stage: int) -> StageRun[Data]:
+    def _start_stage(self, stage: int) -> StageRun[Batch]:
         first, last = self._bounds(stage)
         return StageRun(
-            self._model, self._stages[stage], self._config, last - first, self._data, self._generator
+            self._model, self._stages[stage], self._config, last - first, self._source, self._generator
         )

@@ -42,7 +42,7 @@ def resolve_preset(
         validation: Fraction of the episodes that are held out, which `auto` does not measure.
         seed: Seed that chooses them.
     """
-    name = preset or task.default_preset
+    name = preset or choose_preset(task, method)
     if name != AUTO_PRESET:
         return name, task.preset(name, method)
     from nsde_policy.data.split import split_episodes
@@ -57,6 +57,12 @@ def resolve_preset(
     config = task.preset(name, method, statistics=statistics)
     logger.info("preset auto: %s; chosen: %s", statistics.describe(), _describe_choice(config))
     return name, config
+
+
+def choose_preset(task: Task, method: str) -> str:
+    """Return the task's default preset, or `default` if the method does not have it."""
+    usual = task.default_preset
+    return usual if usual == AUTO_PRESET or usual in task.presets(method) else "default"
 
 
 def _describe_choice(config: RunConfig) -> str:

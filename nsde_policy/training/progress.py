@@ -11,11 +11,13 @@ import torch
 from tqdm import tqdm
 
 from nsde_policy.assets import EMBEDDED_DEMOS
+from nsde_policy.config import EncoderConfig, TrainedEncoderConfig
 from nsde_policy.errors import ConfigError, import_optional
 from nsde_policy.files import replace_file
 from nsde_policy.run_config import RunConfig
-from nsde_policy.run_directory import RunDirectory
+from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory
 from nsde_policy.training.dataset import load_training_demos
+from nsde_policy.training.encoder import open_training_images
 from nsde_policy.training.run import TrainingProgress, train_run
 from nsde_policy.training.validation import VALIDATION_PREFIX
 
@@ -60,11 +62,14 @@ def train(
         validation: Fraction of the episodes that is held out; the losses on them are recorded.
     """
     episodes = load_training_demos(config.demos, demos or EMBEDDED_DEMOS, task=task)
+    images = open_training_images(config.demos, demos or EMBEDDED_DEMOS)
     where = pick_device(device)
     if where == "cpu" and not config.model.gains_from_threads:
         torch.set_num_threads(1)
     quick = evaluate if eval_every else None
-    with ProgressMonitor(RunDirectory(path), config.train.steps, eval_every, quick, tensorboard) as monitor:
+    encoding = ProgressMonitor.for_encoder(path, config.encoder)
+    monitor = ProgressMonitor(RunDirectory(path), config.train.steps, eval_every, quick, tensorboard)
+    with encoding, monitor:
         return train_run(
             episodes,
             config,
@@ -76,6 +81,8 @@ def train(
             resume=resume,
             monitor=monitor,
             validation=validation,
+            images=images,
+            encoder_monitor=encoding,
         )
 
 
@@ -102,15 +109,24 @@ class ProgressMonitor:
         self,
         run: RunDirectory,
         steps: int,
-        eval_every: int,
-        evaluate: QuickEvaluation | None,
-        tensorboard: bool,
+        eval_every: int = 0,
+        evaluate: QuickEvaluation | None = None,
+        tensorboard: bool = False,
+        *,
+        title: str = "training",
     ) -> None:
+        self._title = title
         self._run, self._steps, self._evaluate, self._eval_every = run, steps, evaluate, eval_every
         self._board = _open_tensorboard(run.path) if tensorboard else None
         self._bar: tqdm[None] | None = None
         self._logged = 0
         self._evaluated: int | None = None
+
+    @classmethod
+    def for_encoder(cls, path: Path, config: EncoderConfig) -> Self:
+        """Return the monitor of the encoder's training, the first stage of a run with images."""
+        steps = config.train.steps if isinstance(config, TrainedEncoderConfig) else 0
+        return cls(RunDirectory(path / ENCODER_FOLDER), steps, title="encoder")
 
     def __enter__(self) -> Self:
         return self
@@ -147,14 +163,21 @@ class ProgressMonitor:
         if sys.stderr.isatty():
             if self._bar is None:  # created late, because a resumed run does not start at step 0
                 self._bar = tqdm(
-                    total=self._steps, initial=progress.step, unit="step", desc="training", dynamic_ncols=True
+                    total=self._steps,
+                    initial=progress.step,
+                    unit="step",
+                    desc=self._title,
+                    dynamic_ncols=True,
                 )
             self._bar.set_postfix_str(_format_figures(progress.losses, ".3g"), refresh=False)
             self._bar.update(progress.step - self._bar.n)
         elif progress.step - self._logged >= self._steps / 10 or progress.step == self._steps:
             self._logged = progress.step
             losses = _format_figures(progress.losses, ".3g") or "nothing to fit"
-            logger.info("step %d/%d, %.0f s: %s", progress.step, self._steps, progress.seconds, losses)
+            where = f"{self._title}, " if self._title != "training" else ""
+            logger.info(
+                "%sstep %d/%d, %.0f s: %s", where, progress.step, self._steps, progress.seconds, losses
+            )
 
 
 def _format_figures(figures: Mapping[str, float], spec: str) -> str:

@@ -1,6 +1,7 @@
 """Train a method on demonstrations into a run directory; runs can be interrupted and resumed."""
 
 import logging
+import os
 import signal
 import threading
 import time
@@ -10,7 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from nsde_policy.data import Demonstrations
+import torch
+
+from nsde_policy.config import TrainConfig
+from nsde_policy.data import Demonstrations, LazyFrames
 from nsde_policy.data.first_action import NO_COLUMN, format_matches, match_changes
 from nsde_policy.data.split import split_episodes
 from nsde_policy.errors import CheckpointError
@@ -19,7 +23,7 @@ from nsde_policy.inference.calibration import CALIBRATION_FILE, Calibration
 from nsde_policy.inference.loading import build_model, build_policy_spec
 from nsde_policy.methods.registry import METHODS
 from nsde_policy.run_config import RunConfig
-from nsde_policy.run_directory import DemoRecord, RunDirectory, RunRecord, find_versions
+from nsde_policy.run_directory import ENCODER_FOLDER, DemoRecord, RunDirectory, RunRecord, find_versions
 from nsde_policy.tasks import TASKS, get_task
 from nsde_policy.training.dataset import (
     augment,
@@ -30,6 +34,7 @@ from nsde_policy.training.dataset import (
     measure_demonstrations,
     resolve_first_action,
 )
+from nsde_policy.training.encoder import EncoderStage, describe_cameras
 from nsde_policy.training.environment import add_environment
 from nsde_policy.training.loop import Training
 from nsde_policy.training.validation import Validation
@@ -56,7 +61,7 @@ Monitor = Callable[[TrainingProgress], Mapping[str, float] | None]
 def calibrate(demos: Demonstrations, record: RunRecord) -> Calibration:
     """Measure the calibration on the demonstrations, with mirror images as in training."""
     config = record.config
-    changes = match_changes(demos, config.demos.first_action_from or ())
+    changes = match_changes(demos.without_codes(), config.demos.first_action_from or ())
     if described := format_matches(changes):
         logger.info(
             "actions that are changes per period: %s; a control session has to run at the rate of the policy",
@@ -89,13 +94,16 @@ def train_run(
     save_every_s: float = 15.0,
     monitor: Monitor | None = None,
     validation: float = 0.0,
+    images: Mapping[str, LazyFrames] | None = None,
+    encoder_monitor: Monitor | None = None,
 ) -> RunDirectory:
     """Train, or resume training, into a run directory.
 
     On CPU a resumed run gives bit-identical weights. An interrupt (Ctrl-C) saves a checkpoint first; a crash
     loses the steps since the last one, which is saved every `save_every_s` seconds. `monitor` is called at
     every record of the metrics. The fraction `validation` of the episodes is held out of training, statistics
-    and calibration, and the losses on them are recorded.
+    and calibration, and the losses on them are recorded. With `images`, frames by camera, an encoder is
+    trained first, and `encoder_monitor` is called at the records of its metrics.
 
     Raises:
         CheckpointError: If `path` holds another run or other files, or another process is training into it.
@@ -103,25 +111,35 @@ def train_run(
     """
     run = RunDirectory(path)
     demos = add_environment(demos, task, env_kwargs or {}, config.demos.obs_keys)
-    everything, (demos, unseen, held_out) = demos, split_episodes(demos, validation, seed=seed)
-    config = _resolve_settings(demos, config, task)
-    data = build_training_data(demos, config, task=task)
-    record = RunRecord(
-        config=config,
-        layout=measure_demonstrations(demos, config, task=task),
-        task=task,
-        seed=seed,
-        demos=_describe_demos(everything, held_out),
-        versions=find_versions(),
-        plugins=find_plugins(config, task),
-        env_kwargs=env_kwargs or {},
-    )
     with run.lock():
-        _check_directory(run, record, resume=resume)
-        calibration = calibrate(demos, record)
+        _check_files(run, resume=resume)
+        encoded = demos
+        if images:
+            unused = split_episodes(demos, validation, seed=seed).held_out
+            stage = EncoderStage(
+                demos, images, config, task=task, run=run, seed=seed, device=device, held_out=unused
+            )
+            _train_encoder(stage, save_every_s, encoder_monitor, resume=resume)
+            encoded = stage.encode()
+        known, unseen, held_out = split_episodes(encoded, validation, seed=seed)
+        config = _resolve_settings(known, config, task)
+        data = build_training_data(known, config, task=task)
+        record = RunRecord(
+            config=config,
+            layout=measure_demonstrations(known, config, task=task),
+            task=task,
+            seed=seed,
+            demos=_describe_demos(demos, held_out),
+            versions=find_versions(),
+            plugins=find_plugins(config, task),
+            env_kwargs=env_kwargs or {},
+            cameras=describe_cameras(images or {}),
+        )
+        _check_record(run, record)
+        calibration = calibrate(known, record)
         training = _start_training(run, record, data, device, resume=resume)
         checked = None if unseen is None else Validation(unseen, record, training, device)
-        _train_loop(run, training, config, save_every_s, monitor, checked)
+        _train_loop(run, training, config.train, save_every_s, monitor, checked)
         replace_file(run.path / CALIBRATION_FILE, calibration.to_json().encode())
     return run
 
@@ -140,6 +158,18 @@ def _start_training(
         run.save_record(record)
         run.truncate_metrics(-1)
     return training
+
+
+def _train_encoder(
+    stage: EncoderStage, save_every_s: float, monitor: Monitor | None, *, resume: bool
+) -> None:
+    """Train the encoder of images and encode all frames, unless that was finished before."""
+    if resume and stage.is_finished():
+        return
+    training = stage.start(resume=resume)
+    with _use_all_cores():
+        _train_loop(stage.directory, training, stage.config.train, save_every_s, monitor, None)
+        stage.finish()
 
 
 def _resolve_settings(demos: Demonstrations, config: RunConfig, task: str) -> RunConfig:
@@ -167,15 +197,21 @@ def find_plugins(config: RunConfig, task: str) -> dict[str, str]:
     return {kind: package for kind, package in found.items() if package}
 
 
-def _check_directory(run: RunDirectory, record: RunRecord, *, resume: bool) -> None:
-    if not run.config.exists():
-        if run.path.exists() and any(file.suffix != PARTIAL for file in run.path.iterdir()):
-            raise CheckpointError(f"{run.path} holds files that are not a run; choose another --out")
-        return
-    if not resume:
+def _check_files(run: RunDirectory, *, resume: bool) -> None:
+    """Raise `CheckpointError` if a directory holds other files, or a run that is not to be resumed."""
+    found = [file for file in run.path.iterdir() if file.suffix != PARTIAL] if run.path.exists() else []
+    if not run.config.exists() and any(file.name != ENCODER_FOLDER for file in found):
+        raise CheckpointError(f"{run.path} holds files that are not a run; choose another --out")
+    if found and not resume:
         raise CheckpointError(
             f"{run.path} already holds a run; continue with --resume or choose another --out"
         )
+
+
+def _check_record(run: RunDirectory, record: RunRecord) -> None:
+    """Raise `CheckpointError` if the run in a directory has other settings than the one to resume."""
+    if not run.config.exists():
+        return
     if not run.read_record().same_training(record):
         raise CheckpointError(
             f"{run.path} was trained with other settings, another seed or other demonstrations; "
@@ -186,19 +222,19 @@ def _check_directory(run: RunDirectory, record: RunRecord, *, resume: bool) -> N
 def _train_loop(
     run: RunDirectory,
     training: Training[Any],
-    config: RunConfig,
+    config: TrainConfig,
     save_every_s: float,
     monitor: Monitor | None,
     validation: Validation | None,
 ) -> None:
     started = saved = time.monotonic()
     with _defer_interrupt() as is_interrupted, _save_at_exit(run, training):
-        while training.step < config.train.steps:
-            losses = training.advance(config.train.log_every)
+        while training.step < config.steps:
+            losses = training.advance(config.log_every)
             if validation is not None:
                 losses = {**losses, **validation.losses()}
             progress = TrainingProgress(
-                training.step, config.train.steps, time.monotonic() - started, losses, training
+                training.step, config.steps, time.monotonic() - started, losses, training
             )
             extra = monitor(progress) if monitor is not None else None
             run.append_metrics(
@@ -210,6 +246,17 @@ def _train_loop(
             if is_interrupted():
                 raise KeyboardInterrupt(f"interrupted at step {training.step}; continue with --resume")
     training.finish()
+
+
+@contextmanager
+def _use_all_cores() -> Iterator[None]:
+    """Let torch use all cores: convolutions gain from threads, the small networks of a policy do not."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(os.cpu_count() or 1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager

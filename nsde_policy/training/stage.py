@@ -3,30 +3,19 @@
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from nsde_policy.config import TrainConfig
 from nsde_policy.methods.base import LossParts, Stage, TrainableModel
+from nsde_policy.training.batches import BatchSource
+
+Batch = TypeVar("Batch")
 
 
-class TensorData(Protocol):
-    """Rows of tensors that are selected by a tensor of indices."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: Tensor) -> Self: ...
-
-    def to(self, device: torch.device | str) -> Self:
-        """Copy all rows to a device."""
-
-
-Data = TypeVar("Data", bound=TensorData)
-
-
-class StageRun(Generic[Data]):
+class StageRun(Generic[Batch]):
     """A running stage: optimiser, averaged weights and, on CUDA, the captured step."""
 
     EAGER_STEPS = 3
@@ -34,15 +23,15 @@ class StageRun(Generic[Data]):
 
     def __init__(
         self,
-        model: TrainableModel[Data],
+        model: TrainableModel[Batch],
         stage: Stage,
         config: TrainConfig,
         steps: int,
-        data: Data,
+        source: BatchSource[Batch],
         generator: torch.Generator,
     ) -> None:
         self._model, self._stage, self._config, self._steps = model, stage, config, steps
-        self._data, self._generator = data, generator
+        self._source, self._generator = source, generator
         self._device = generator.device
         self._rate, self._keep = (torch.zeros((), device=self._device) for _ in range(2))
         self._optimizer = torch.optim.AdamW(
@@ -71,6 +60,7 @@ class StageRun(Generic[Data]):
         """Do one update and return the losses before it; the next step may overwrite these tensors."""
         self._rate.fill_(learning_rate(step, self._steps, self._config))
         self._keep.fill_(min(self._config.ema, (1 + step) / (10 + step)))
+        self._source.prepare(step)
         if self._device.type != "cuda":
             self._parts = self._update()
         elif self._graph is not None:
@@ -84,11 +74,9 @@ class StageRun(Generic[Data]):
         return self._parts
 
     def _update(self) -> LossParts:
-        index = torch.randint(
-            len(self._data), (self._config.batch_size,), generator=self._generator, device=self._device
-        )
+        batch = self._source.draw(self._generator)
         with self._autocast():
-            parts = self._model.loss(self._data[index], self._generator)
+            parts = self._model.loss(batch, self._generator)
         self._optimizer.zero_grad(set_to_none=True)
         parts.total(self._stage.losses).backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self._stage.parameters, self._config.clip)

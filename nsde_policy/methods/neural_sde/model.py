@@ -51,11 +51,15 @@ class NeuralSDE(PolicyModel[Transitions]):
     reports_std = True
     has_likelihood = True
 
+    dimension_weight: Tensor
+    """Weight of each dimension of a state in the losses, (d,), or 1 for all."""
+
     def __init__(self, config: NeuralSDEConfig, layout: StateSpec, *, generator: torch.Generator) -> None:
         super().__init__()
         self.config: NeuralSDEConfig = config
         self.dim = layout.dim
         self.learned = LearnedSDE(config, layout, generator)
+        self.register_buffer("dimension_weight", _weigh_codes(config, layout), persistent=False)
         self.strength = (
             build_state_mlp(config, self.layout, self.dim, generator) if config.learned_strength else None
         )
@@ -83,10 +87,11 @@ class NeuralSDE(PolicyModel[Transitions]):
         features = sde.features(target.x)
         out = sde.outputs(features, generator)
         velocity = target.velocity[:, :d] * (config.dt / self.layout.increment_std)
-        parts = self._coefficient_losses(out, velocity, batch.dt / config.dt, batch.weight)
+        weight = batch.weight * self.dimension_weight
+        parts = self._coefficient_losses(out, velocity, batch.dt / config.dt, weight)
         if config.denoiser:
             noise = target.unit_noise[:, :d]
-            parts["denoiser"] = losses.denoiser_loss(out.score, noise)
+            parts["denoiser"] = losses.denoiser_loss(out.score, noise, self.dimension_weight)
             if self.strength is not None:
                 fraction = nn.functional.softplus(self.strength(features, generator))
                 parts["strength"] = losses.strength_loss(fraction, out.score, noise)
@@ -285,3 +290,15 @@ class NeuralSDE(PolicyModel[Transitions]):
         current = self._newest_coefficients(stack_history(path[:-1], self.config.history), sampling)
         column = sizes.reshape(-1, *[1] * (path.dim() - 1))
         return increment_log_prob(current, self.layout.increment(path[:-1], path[1:]), column).sum(0)
+
+
+def _weigh_codes(config: NeuralSDEConfig, layout: StateSpec) -> Tensor:
+    """Return the weight of each dimension: 1, and less for codes of images if there are many.
+
+    Codes are redundant; without this, they would outweigh the action.
+    """
+    if not layout.codes:
+        return torch.ones(())
+    weight = torch.ones(layout.dim)
+    weight[layout.plain_dim : layout.obs_dim] = min(1.0, config.code_weight / layout.codes)
+    return weight

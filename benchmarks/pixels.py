@@ -1,0 +1,202 @@
+"""Train Push-T policies on camera frames and score them: the numbers in docs/pixels.md.
+
+    python benchmarks/pixels.py --demos pusht_cchi_v7_replay.zarr --out out/pixels
+
+Trains variants × seeds on one GPU, `--parallel` at a time, each in a process of its own; final averaged
+weights, nothing selected. Training times count only for runs that were alone (`--parallel 1`). All CPU cores
+play the episodes. Writes `results.json` after every row and prints a Markdown table.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from nsde_policy.encoders.keypoints.config import KeypointConfig
+from nsde_policy.eval.camera import CameraCondition
+from nsde_policy.eval.disturbances import Condition
+from nsde_policy.files import replace_file
+from nsde_policy.run_config import RunConfig
+from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory
+from nsde_policy.tasks import get_task
+
+TASK = get_task("pusht").with_observations("pixels")
+PIXELS = TASK.preset("pixels")
+
+
+def _encoder(base: RunConfig, *, steps: int = 0, **changes: Any) -> RunConfig:
+    """Return settings with another encoder."""
+    assert isinstance(base.encoder, KeypointConfig)
+    train = replace(base.encoder.train, steps=steps or base.encoder.train.steps)
+    return replace(base, encoder=replace(base.encoder, train=train, **changes))
+
+
+HALF = _encoder(PIXELS, width=16)
+VARIANTS: dict[str, RunConfig] = {
+    "pixels": PIXELS,
+    "4860 encoder steps": _encoder(PIXELS, steps=4860),
+    "half width": HALF,
+    "half width, 4860 encoder steps": _encoder(HALF, steps=4860),
+    "half width, anchors": _encoder(HALF, anchors=4),
+    "half width, anchors, 4860 encoder steps": _encoder(HALF, steps=4860, anchors=4),
+    "anchors": _encoder(PIXELS, anchors=4),
+    "half width, no known points": _encoder(HALF, known_points=0),
+    "half width, 8 keypoints": _encoder(HALF, keypoints=8),
+    "half width, 50k steps": HALF.replace_parts(train={"steps": 50_000}),
+}
+CONDITIONS: dict[str, CameraCondition] = {
+    "none": CameraCondition(),
+    "shift 1 px": CameraCondition(shift=1),
+    "shift 2 px": CameraCondition(shift=2),
+    "shift 4 px": CameraCondition(shift=4),
+    "brightness ± 10 %": CameraCondition(brightness=0.1),
+    "noise 0.05": CameraCondition(noise=0.05),
+    "occlusion 10 %": CameraCondition(occlusion=0.1),
+}
+
+
+def train_one(variant: str, seed: int, demos: Path, out: Path, device: str, steps: int) -> Path:
+    """Train one variant, unless it is finished already."""
+    from nsde_policy.training.dataset import load_training_demos
+    from nsde_policy.training.encoder import open_training_images
+    from nsde_policy.training.run import train_run
+
+    config = VARIANTS[variant]
+    if steps:
+        config = _encoder(config.replace_parts(train={"steps": steps}), steps=steps)
+    path = out / f"{variant.replace(' ', '_').replace(',', '')}-{seed}"
+    train_run(
+        load_training_demos(config.demos, demos, task="pusht"),
+        config,
+        path,
+        task="pusht",
+        env_kwargs=dict(TASK.observations["pixels"].env_kwargs),
+        seed=seed,
+        device=device,
+        resume=path.exists(),
+        save_every_s=1e9,
+        images=open_training_images(config.demos, demos),
+    )
+    return path
+
+
+def read_seconds(path: Path) -> tuple[float, float]:
+    """Return the duration of both stages of a training, without loading and encoding."""
+    encoder, policy = (list(RunDirectory(p).read_metrics())[-1] for p in (path / ENCODER_FOLDER, path))
+    return encoder["seconds"], policy["seconds"]
+
+
+def play(path: Path, condition: CameraCondition, seeds: range, rule: str, workers: int) -> dict[str, Any]:
+    """Play episodes and return their results, in the order of the starts."""
+    from nsde_policy.eval.pool import RolloutPool
+    from nsde_policy.eval.rollout import RolloutConfig
+
+    config = RolloutConfig(env_kwargs={"reset_rule": rule}, condition=Condition(camera=condition))
+    results = list(RolloutPool(path, config, workers=workers).evaluate(seeds))
+    return {
+        "max_reward": [round(result.score, 6) for result in results],
+        "success": [int(bool(result.success)) for result in results],
+        "planning_ms": round(1e3 * sum(r.planning_s for r in results) / sum(r.plans for r in results), 2),
+    }
+
+
+def format_table(report: dict[str, Any]) -> str:
+    """Format a Markdown table of variant, condition, score and training time."""
+    from nsde_policy.eval.statistics import mean, proportion
+
+    first, last = report["starts"]
+    lines = [
+        f"{report['reset_rule']} starts {first} to {last}, trained on {report['trained_on']}",
+        "",
+        "| variant | camera | n | mean max reward | strict success | by seed | encoder + policy, s |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    rows = report["rows"]
+    for variant, condition in dict.fromkeys((row["variant"], row["condition"]) for row in rows):
+        runs = [row for row in rows if (row["variant"], row["condition"]) == (variant, condition)]
+        rewards = [reward for run in runs for reward in run["max_reward"]]
+        won = [success for run in runs for success in run["success"]]
+        shares = ", ".join(f"{sum(run['success']) / len(run['success']):.3f}" for run in runs)
+        times = ", ".join("{:.1f} + {:.1f}".format(*run["seconds"]) for run in runs if run["seconds"])
+        lines.append(
+            f"| {variant} | {condition} | {len(won)} | {mean(rewards)} | {proportion(sum(won), len(won))} "
+            f"| {shares} | {times or '–'} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--demos", type=Path)
+    parser.add_argument("--table", type=Path, help="only print the table of this results.json")
+    parser.add_argument("--out", type=Path, default=Path("out/pixels"))
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--variants", nargs="*", default=["pixels"], choices=[*VARIANTS])
+    parser.add_argument("--conditions", nargs="*", default=["none"], choices=[*CONDITIONS])
+    parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
+    parser.add_argument("--parallel", type=int, default=1, help="runs trained at once")
+    parser.add_argument("--episodes", type=int, default=200)
+    parser.add_argument("--seed-start", type=int, default=100_000)
+    parser.add_argument("--reset-rule", default="benchmark")
+    parser.add_argument("--workers", type=int, default=max((os.cpu_count() or 1) - 1, 1))
+    parser.add_argument("--steps", type=int, default=0, help="steps of both stages, for a try")
+    args = parser.parse_args()
+    if args.table:
+        print(format_table(json.loads(args.table.read_text())))
+        return
+    if args.demos is None:
+        parser.error("--demos is needed to train")
+    seeds = range(args.seed_start, args.seed_start + args.episodes)
+    report: dict[str, Any] = {
+        "starts": [seeds.start, seeds.stop - 1], "reset_rule": args.reset_rule, "trained_on": "", "rows": []
+    }  # fmt: skip
+    with ProcessPoolExecutor(args.parallel, multiprocessing.get_context("spawn")) as trainers:
+        jobs = {
+            trainers.submit(train_one, variant, seed, args.demos, args.out, args.device, args.steps): (
+                variant,
+                seed,
+            )
+            for variant in args.variants
+            for seed in args.seeds
+        }
+        for job in as_completed(jobs):
+            path, (variant, seed) = job.result(), jobs[job]
+            seconds = read_seconds(path)
+            print(f"{variant} {seed}: encoder {seconds[0]:.1f} s, policy {seconds[1]:.1f} s", flush=True)
+            for condition in args.conditions:
+                started = time.perf_counter()
+                row = play(path, CONDITIONS[condition], seeds, args.reset_rule, args.workers)
+                spent = time.perf_counter() - started
+                print(
+                    f"{variant} {seed}, {condition}: {sum(row['max_reward']) / len(seeds):.3f} "
+                    f"{sum(row['success']) / len(seeds):.3f} in {spent:.0f} s, plan {row['planning_ms']} ms",
+                    flush=True,
+                )
+                timed = seconds if args.parallel == 1 else None
+                report["rows"].append(
+                    {"variant": variant, "condition": condition, "seed": seed, "seconds": timed, **row}
+                )
+            report["trained_on"] = find_device(args.device)
+            report["rows"].sort(key=lambda row: (args.variants.index(row["variant"]), row["seed"]))
+            replace_file(args.out / "results.json", (json.dumps(report) + "\n").encode())
+    print(format_table(report))
+
+
+def find_device(device: str) -> str:
+    """Return the name of the device and the version of torch."""
+    import torch
+
+    from nsde_policy.eval.latency import device_name
+
+    return f"{device_name(device)}, torch {torch.__version__}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""Frames for training: resized once, kept in a file, read in batches of any order with bounded memory."""
+
+import os
+import tempfile
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from nsde_policy.data.images import LazyFrames
+from nsde_policy.errors import ArrayError, OutputError
+
+Bytes = npt.NDArray[np.uint8]
+BLOCK_BYTES = 64 * 2**20
+"""Frames are decoded in blocks of about this size."""
+
+
+def resize_frames(frames: Bytes, size: int) -> Bytes:
+    """Resize frames (n, height, width, 3) to (n, size, size, 3) uint8; the aspect ratio is not kept.
+
+    Each new pixel is a weighted mean under a triangle as wide as a pixel of the coarser grid, so that
+    shrinking does not alias.
+    """
+    n, height, width, _ = frames.shape
+    if (height, width) == (size, size):
+        return frames
+    rows, columns = _make_weights(height, size), _make_weights(width, size)
+    out = np.empty((n, size, size, 3), np.uint8)
+    for i, frame in enumerate(frames):
+        narrow = np.tensordot(columns, frame.astype(np.float32), axes=(1, 1))  # (size, height, 3)
+        small = np.tensordot(rows, narrow, axes=(1, 1))  # (size, size, 3): rows, columns
+        out[i] = np.clip(np.rint(small), 0, 255)
+    return out
+
+
+@lru_cache(maxsize=64)
+def _make_weights(old: int, new: int) -> npt.NDArray[np.float32]:
+    """Return the weights of old pixels in each new one along an axis, (new, old); each row sums to 1."""
+    scale = old / new
+    centre = (np.arange(new) + 0.5) * scale - 0.5
+    distance = np.abs(np.arange(old)[None] - centre[:, None]) / max(scale, 1.0)
+    weights = np.maximum(1.0 - distance, 0.0)
+    return (weights / weights.sum(1, keepdims=True)).astype(np.float32)
+
+
+def check_frames(images: LazyFrames, name: str) -> None:
+    """Raise `ArrayError` unless an array holds colour images, (frames, height, width, 3)."""
+    if len(images.shape) != 4 or images.shape[3] != 3:
+        raise ArrayError(
+            f"data/{name} has shape {images.shape}, expected colour images (frames, height, width, 3)"
+        )
+
+
+class FrameFile:
+    """Resized frames of all cameras in a temporary file, which vanishes with this object.
+
+    Reading frames in random order from a compressed store would decode a whole chunk for each. They are
+    decoded once, block by block, and read back by position: memory does not grow with the number of frames.
+
+    Args:
+        cameras: Frames of each camera.
+        frames: How many of them to use, from the first on.
+        size: Height and width to resize to.
+        folder: Where the file is made.
+
+    Raises:
+        OutputError: If the file cannot be written, for example because the disk is full.
+    """
+
+    def __init__(self, cameras: Sequence[LazyFrames], frames: int, *, size: int, folder: Path) -> None:
+        self._count, self._size, self._cameras = frames, size, len(cameras)
+        self._frame_bytes = size * size * 3
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
+            for camera in cameras:
+                self._append(camera)
+        except OSError as error:
+            raise OutputError(
+                f"{folder}: {len(cameras) * frames * self._frame_bytes / 1e6:.0f} MB of frames cannot be "
+                f"written: {error.strerror}; free some space, or choose another --out"
+            ) from error
+
+    def _append(self, camera: LazyFrames) -> None:
+        block = max(1, BLOCK_BYTES // int(np.prod(camera.shape[1:])))
+        for start in range(0, self._count, block):
+            frames = camera[start : min(start + block, self._count)]
+            self._file.write(np.ascontiguousarray(resize_frames(frames, self._size)).data)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def read(self, index: npt.NDArray[np.int64]) -> list[Bytes]:
+        """Read frames by their index, in any order; returns (n, size, size, 3) for each camera."""
+        found = []
+        for camera in range(self._cameras):
+            out = np.empty((len(index), self._frame_bytes), np.uint8)
+            for row, frame in zip(out, index.tolist(), strict=True):
+                os.preadv(self._file.fileno(), [row.data], (camera * self._count + frame) * self._frame_bytes)
+            found.append(out.reshape(len(index), self._size, self._size, 3))
+        return found
+
+    def close(self) -> None:
+        """Delete the temporary file."""
+        self._file.close()

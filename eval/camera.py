@@ -1,0 +1,63 @@
+"""Disturbances of a camera: shift, brightness, noise and occlusion, the same for all frames of an episode."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+from msgspec import Meta
+
+from nsde_policy.config import BaseConfig
+
+OCCLUDER = 96
+"""Grey value of the square that hides a part of the frame."""
+
+
+@dataclass(frozen=True)
+class CameraCondition(BaseConfig):
+    """Strength of each disturbance of the cameras; none by default."""
+
+    shift: Annotated[int, Meta(ge=0, le=64)] = 0
+    """Pixels that the picture moves, in one of eight directions; pixels at the edge are repeated."""
+    brightness: Annotated[float, Meta(ge=0, le=0.9)] = 0.0
+    """Largest relative change of the brightness."""
+    noise: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    """Standard deviation of the noise on every pixel of every frame; 1 is the range from black to white."""
+    occlusion: Annotated[float, Meta(ge=0, le=0.9)] = 0.0
+    """Share of the picture that a grey square hides, at a random place."""
+
+
+class CameraDisturbances:
+    """Disturbances of the cameras in one episode, drawn from its seed alone."""
+
+    def __init__(self, condition: CameraCondition, seed: int) -> None:
+        self._condition, self._rng = condition, np.random.default_rng([seed, 3])
+        directions = [(x, y) for x in (-1, 0, 1) for y in (-1, 0, 1) if x or y]
+        x, y = directions[int(self._rng.integers(len(directions)))]
+        self._shift = x * condition.shift, y * condition.shift
+        self._gain = 1 + condition.brightness * self._rng.uniform(-1, 1)
+        self._place = self._rng.uniform(size=2)
+
+    def change(self, frames: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the frames of one observation as the policy sees them."""
+        if self._condition == CameraCondition():
+            return dict(frames)
+        return {name: self._change_frame(frame) for name, frame in frames.items()}
+
+    def _change_frame(self, frame: np.ndarray) -> np.ndarray:
+        (height, width, _), (x, y) = frame.shape, self._shift
+        rows = np.clip(np.arange(height) - y, 0, height - 1)
+        columns = np.clip(np.arange(width) - x, 0, width - 1)
+        changed = frame[rows][:, columns].astype(np.float32)
+        if self._condition.occlusion:
+            side = math.sqrt(self._condition.occlusion * height * width)
+            top, left = (
+                int(place * (size - side)) for place, size in zip(self._place, (height, width), strict=True)
+            )
+            changed[max(top, 0) : int(top + side), max(left, 0) : int(left + side)] = OCCLUDER
+        changed = changed * self._gain
+        if self._condition.noise:
+            changed += 255 * self._condition.noise * self._rng.standard_normal(frame.shape, np.float32)
+        out: np.ndarray = np.clip(np.rint(changed), 0, 255).astype(np.uint8)
+        return out

@@ -1,0 +1,48 @@
+"""Settings of the keypoint encoder; no torch, so that the command line starts fast."""
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from msgspec import Meta
+
+from nsde_policy.bounds import Count, NonNegative, Positive
+from nsde_policy.config import TrainConfig, TrainedEncoderConfig, require
+
+STRIDE = 8
+"""The network halves a frame three times."""
+
+
+@dataclass(frozen=True)
+class KeypointConfig(TrainedEncoderConfig):
+    """Keypoints, networks and augmentation of the keypoint encoder."""
+
+    train: TrainConfig = field(
+        default_factory=lambda: TrainConfig(
+            steps=2430, batch_size=256, weight_decay=1e-4, precision="bf16", log_every=10
+        )
+    )
+    """Optimisation settings of the encoder, which is trained before the policy."""
+    size: Annotated[int, Meta(ge=32, le=512)] = 96
+    """Height and width that frames are resized to, a multiple of 8."""
+    keypoints: Count = 16
+    """Keypoints per camera; each is two numbers of the code."""
+    width: Annotated[int, Meta(ge=8)] = 32
+    """Channels of the first layer, a multiple of 8; deeper layers have up to four times as many."""
+    known_points: Annotated[int, Meta(ge=0)] = 4
+    """Positions per camera that the decoder computes from the low-dimensional observation."""
+    bump: Positive = 0.12
+    """Radius of the bump that a keypoint is drawn as; the frame reaches from -1 to 1."""
+    blur: NonNegative = 0.02
+    """Standard deviation of the noise on keypoints before they are drawn."""
+    shift: Annotated[int, Meta(ge=0)] = 4
+    """Largest random shift of a training frame, pixels."""
+    anchors: Annotated[int, Meta(ge=0)] = 0
+    """Further keypoints on what never moves, or on the robot, whose place follows from the low-dimensional
+    observation. They measure how far the camera is shifted, and that shift is subtracted from the keypoints;
+    0 trusts the camera."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, self.size % STRIDE == 0, f"size must be a multiple of {STRIDE}, got {self.size}")
+        require(self, self.width % 8 == 0, f"width must be a multiple of 8, got {self.width}")
+        require(self, self.shift < self.size // 4, f"need shift < size / 4, got {self.shift}")

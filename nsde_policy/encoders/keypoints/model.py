@@ -1,0 +1,214 @@
+"""The keypoint autoencoder of one or more cameras."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from nsde_policy.core.networks import MLP, weights_from
+from nsde_policy.core.spec import CameraSpec
+from nsde_policy.encoders.base_model import CameraBatch, EncoderModel, mirror_frames, to_unit_rgb
+from nsde_policy.encoders.keypoints.config import KeypointConfig
+from nsde_policy.encoders.keypoints.networks import FrameDecoder, KeypointNetwork
+from nsde_policy.methods.base import LossParts, Stage
+
+ERROR_UNIT = 20.0
+"""The squared error of a frame is divided by this number, which makes its gradients about as large as 1."""
+POINT_WIDTH = 64
+"""Units per hidden layer of the network from measured values to positions."""
+
+
+class CameraAutoencoder(nn.Module):
+    """Encoder and decoder of one camera."""
+
+    background: Tensor
+
+    def __init__(self, config: KeypointConfig, plain_dim: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self._keypoints = config.keypoints
+        with weights_from(generator):
+            self.encoder = KeypointNetwork(keypoints=config.keypoints + config.anchors, width=config.width)
+            self.decoder = FrameDecoder(
+                points=config.keypoints + config.known_points,
+                width=config.width,
+                size=config.size,
+                bump=config.bump,
+            )
+        self.locate = _build_locator(plain_dim, config.known_points, generator)
+        self.locate_anchors = _build_locator(plain_dim, config.anchors, generator)
+        self.anchor_weight = nn.Parameter(torch.zeros(config.anchors)) if config.anchors else None
+        self.register_buffer("background", torch.zeros(config.size, config.size, 3, dtype=torch.uint8))
+
+    def find_keypoints(self, frames: Tensor) -> Tensor:
+        """Return the keypoints of frames (n, size, size, 3) uint8, (n, keypoints, 2)."""
+        points: Tensor = self.encoder(to_unit_rgb(frames))
+        return points[:, : self._keypoints]
+
+    def find_shift(self, frames: Tensor, values: Tensor) -> Tensor:
+        """Measure how far the camera is shifted, (n, 2) in units of half a frame.
+
+        It is a weighted mean over the anchors: where they are in the frames, minus where they are usually
+        seen for these values, (n, plain_dim) in [-1, 1].
+        """
+        assert self.anchor_weight is not None
+        anchors = self.encoder(to_unit_rgb(frames))[:, self._keypoints :]
+        return (
+            self.anchor_weight.softmax(0)[:, None] * (anchors - _locate(self.locate_anchors, values))
+        ).sum(1)
+
+    def known_points(self, values: Tensor) -> Tensor:
+        """Return positions in the frame that follow from measured values, (n, known_points, 2)."""
+        return _locate(self.locate, values)
+
+
+def _build_locator(plain_dim: int, points: int, generator: torch.Generator) -> MLP | None:
+    """Build the network from measured values to positions in a frame; None for no positions."""
+    return MLP(plain_dim, 2 * points, width=POINT_WIDTH, depth=2, generator=generator) if points else None
+
+
+def _locate(network: MLP | None, values: Tensor) -> Tensor:
+    points: Tensor = values.new_zeros(len(values), 0) if network is None else network(values)
+    return points.unflatten(-1, (-1, 2)) if network is not None else points[..., None].expand(-1, 0, 2)
+
+
+class KeypointModel(EncoderModel):
+    """Keypoints of every camera, trained by redrawing each frame from its keypoints.
+
+    The decoder is told everything that is known: a background and positions that follow from the measured
+    values (those of the robot itself), so that the keypoints describe what is left. Frames are augmented with
+    mirror images and shifts, which the decoder is told as well.
+    """
+
+    low: Tensor
+    high: Tensor
+
+    def __init__(
+        self,
+        config: KeypointConfig,
+        cameras: Sequence[CameraSpec],
+        *,
+        plain_dim: int,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.config, self.size = config, config.size
+        self.code_dim = 2 * config.keypoints * len(cameras)
+        self.register_buffer("low", torch.full((plain_dim,), -1.0))
+        self.register_buffer("high", torch.ones(plain_dim))
+        self.cameras = nn.ModuleList(CameraAutoencoder(config, plain_dim, generator) for _ in cameras)
+
+    def stages(self) -> tuple[Stage, ...]:
+        """Train all networks at once."""
+        losses = ("redraw", "shift", "steadiness") if self.config.anchors else ("redraw",)
+        return (Stage(losses, tuple(self.parameters())),)
+
+    def prepare(self, low: Tensor, high: Tensor, backgrounds: Sequence[Tensor]) -> None:
+        """Store the range of the measured values, (plain_dim,), and backgrounds (size, size, 3) uint8."""
+        self.low.copy_(low)
+        self.high.copy_(torch.where(high > low, high, low + 1))
+        for camera, background in zip(self._autoencoders(), backgrounds, strict=True):
+            camera.background.copy_(background)
+
+    def forward(self, values: Tensor, *frames: Tensor) -> Tensor:
+        """Return the keypoints of all cameras, (n, code_dim), camera by camera, x and y by turns."""
+        scaled = self._scale(values)
+        points = [
+            camera.find_keypoints(self._steady(camera, given, scaled)).flatten(1)
+            for camera, given in zip(self._autoencoders(), frames, strict=True)
+        ]
+        return torch.cat(points, dim=1)
+
+    def _steady(self, camera: CameraAutoencoder, frames: Tensor, values: Tensor) -> Tensor:
+        """Return the frames with the camera's shift undone, in whole pixels, if there are anchors.
+
+        Keypoints could be corrected instead, but the network looks at a grid coarser than the pixels: moving
+        the picture by less than a cell of it changes keypoints by more than their precision.
+        """
+        if not self.config.anchors:
+            return frames
+        pixels = (camera.find_shift(frames, values) * (self.size / 2)).round().long()
+        return shift_frames(frames, -pixels)
+
+    def _scale(self, values: Tensor) -> Tensor:
+        return 2 * (values - self.low) / (self.high - self.low) - 1
+
+    def loss(self, batch: CameraBatch, generator: torch.Generator) -> LossParts:
+        """Return the losses, with random mirror images and shifts, averaged over the cameras.
+
+        `redraw` is the squared error of the redrawn frames. With anchors, `shift` is the squared error of the
+        measured shift, and `steadiness` the squared change of keypoints after a shift was undone, which
+        leaves a damaged margin; both in pixels.
+        """
+        n, device = len(batch.values), batch.values.device
+        values = batch.values
+        flip = None
+        if self.mirror is not None:
+            flip = torch.rand(n, device=device, generator=generator) < 0.5
+            values = torch.where(flip[:, None], batch.mirrored_values, values)
+        values = self._scale(values)
+        parts: list[dict[str, Tensor]] = []
+        for camera, frames in zip(self._autoencoders(), batch.frames, strict=True):
+            background = camera.background.expand_as(frames)
+            if flip is not None and self.mirror is not None:
+                chosen = flip[:, None, None, None]
+                frames = torch.where(chosen, mirror_frames(frames, self.mirror), frames)
+                background = torch.where(chosen, mirror_frames(background, self.mirror), background)
+            parts.append(self._camera_losses(camera, frames, background, values, generator))
+        return LossParts({name: torch.stack([part[name] for part in parts]).mean() for name in parts[0]})
+
+    def _camera_losses(
+        self,
+        camera: CameraAutoencoder,
+        frames: Tensor,
+        background: Tensor,
+        values: Tensor,
+        generator: torch.Generator,
+    ) -> dict[str, Tensor]:
+        """Return the losses of one camera, for frames and backgrounds (n, size, size, 3) uint8."""
+        config, n, device = self.config, len(frames), frames.device
+        reach = config.shift
+        shift = torch.randint(-reach, reach + 1, (n, 2), device=device, generator=generator)
+        losses = {}
+        if config.anchors:
+            colour = torch.randint(0, 256, (n, 1, 1, 3), device=device, generator=generator)
+            plain = torch.rand(n, device=device, generator=generator) < 0.5
+            shifted = shift_frames(frames, shift, colour.to(torch.uint8), plain)
+            error = camera.find_shift(shifted, values) * (config.size / 2) - shift
+            losses["shift"] = error.square().sum(-1).mean()
+            steady = camera.find_keypoints(frames)
+            keypoints = camera.find_keypoints(shift_frames(shifted, -shift))
+            change = (keypoints - steady) * (config.size / 2)
+            losses["steadiness"] = change.square().sum((1, 2)).mean() / config.keypoints
+            shift = torch.zeros_like(shift)
+        else:
+            frames, background = shift_frames(frames, shift), shift_frames(background, shift)
+            keypoints = camera.find_keypoints(frames)
+        noise = torch.randn(keypoints.shape, device=device, generator=generator)
+        known = camera.known_points(values) + shift[:, None] * (2 / config.size)
+        points = torch.cat([keypoints + config.blur * noise, known.to(keypoints.dtype)], dim=1)
+        drawn = camera.decoder(points, to_unit_rgb(background))
+        losses["redraw"] = (drawn - to_unit_rgb(frames)).square().sum((1, 2, 3)).mean() / ERROR_UNIT
+        return losses
+
+    def _autoencoders(self) -> list[CameraAutoencoder]:
+        return [camera for camera in self.cameras if isinstance(camera, CameraAutoencoder)]
+
+
+def shift_frames(
+    frames: Tensor, shift: Tensor, colour: Tensor | None = None, is_filled: Tensor | None = None
+) -> Tensor:
+    """Move each frame (n, h, w, 3) by (x, y) pixels, (n, 2); pixels at the edge are repeated.
+
+    Where `is_filled`, (n,), the margin gets a `colour`, (n, 1, 1, 3), instead.
+    """
+    n, height, width, _ = frames.shape
+    row = torch.arange(height, device=frames.device) - shift[:, 1:]
+    column = torch.arange(width, device=frames.device) - shift[:, :1]
+    index = torch.arange(n, device=frames.device)[:, None, None]
+    moved = frames[index, row.clamp(0, height - 1)[:, :, None], column.clamp(0, width - 1)[:, None, :]]
+    if colour is None or is_filled is None:
+        return moved
+    outside = (row != row.clamp(0, height - 1))[:, :, None] | (column != column.clamp(0, width - 1))[
+        :, None, :
+    ]
+    return torch.where((outside & is_filled[:, None, None])[..., None], colour, moved)

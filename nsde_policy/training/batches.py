@@ -1,0 +1,94 @@
+"""Sources of training batches: rows of tensors on the device, or frames that are read ahead from a file."""
+
+import abc
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Generic, Protocol, Self, TypeVar
+
+import torch
+from torch import Tensor
+
+Batch = TypeVar("Batch")
+
+
+class TensorData(Protocol):
+    """Rows of tensors that are selected by a tensor of indices."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: Tensor) -> Self: ...
+
+    def to(self, device: torch.device | str) -> Self:
+        """Copy all rows to a device."""
+
+
+Data = TypeVar("Data", bound=TensorData)
+
+
+class BatchSource(abc.ABC, Generic[Batch]):
+    """Supplies the batch of each training step."""
+
+    def prepare(self, step: int) -> None:
+        """Load what a step needs; called before the step, outside its CUDA graph."""
+
+    @abc.abstractmethod
+    def draw(self, generator: torch.Generator) -> Batch:
+        """Return the batch; its kernels are captured, so that a replay draws another batch."""
+
+
+class TableSource(BatchSource[Data]):
+    """Draws rows of tensors with replacement, on the device that holds them."""
+
+    def __init__(self, data: Data, batch_size: int) -> None:
+        self._data, self._batch_size = data, batch_size
+
+    def draw(self, generator: torch.Generator) -> Data:
+        """Draw `batch_size` rows."""
+        index = torch.randint(
+            len(self._data), (self._batch_size,), generator=generator, device=generator.device
+        )
+        return self._data[index]
+
+
+class PrefetchSource(BatchSource[Batch]):
+    """Copies batches that a thread loads ahead into buffers on the device.
+
+    Args:
+        load: Returns the tensors of the batch of a step; the same step gives the same batch, so that a
+            resumed run goes on with the batches it would have had.
+        build: Makes a batch of these tensors.
+        device: Where the buffers are.
+        ahead: Number of batches to load ahead.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[int], tuple[Tensor, ...]],
+        build: Callable[[tuple[Tensor, ...]], Batch],
+        device: torch.device,
+        *,
+        ahead: int = 3,
+    ) -> None:
+        self._load, self._build, self._device, self._ahead = load, build, device, ahead
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
+        self._loading: dict[int, Future[tuple[Tensor, ...]]] = {}
+        self._buffers: tuple[Tensor, ...] = ()
+
+    def prepare(self, step: int) -> None:
+        """Wait for the batch of this step, copy it to the device and start to load later ones."""
+        for later in range(step, step + 1 + self._ahead):
+            if later not in self._loading:
+                self._loading[later] = self._executor.submit(self._load, later)
+        tensors = self._loading.pop(step).result()
+        if not self._buffers:
+            self._buffers = tuple(tensor.to(self._device) for tensor in tensors)
+        for buffer, tensor in zip(self._buffers, tensors, strict=True):
+            buffer.copy_(tensor)
+
+    def draw(self, generator: torch.Generator) -> Batch:
+        """Return the batch in the buffers."""
+        return self._build(self._buffers)
+
+    def close(self) -> None:
+        """Stop loading batches and wait for the thread."""
+        self._executor.shutdown(wait=True, cancel_futures=True)
