@@ -72,11 +72,11 @@ class EncoderStage:
         demos: Demonstrations with their low-dimensional observations.
         images: Frames of each camera, one per frame of the demonstrations.
         config: Settings of the run.
+        held_out: Episodes that the encoder is not trained on.
         task: Name of the task, whose mirror symmetry applies to frames as well.
         run: Run directory.
         seed: Seed of weights, batches and augmentation.
         device: Where the encoder is trained.
-        held_out: Episodes that the encoder is not trained on.
     """
 
     def __init__(
@@ -84,12 +84,12 @@ class EncoderStage:
         demos: Demonstrations,
         images: Mapping[str, LazyFrames],
         config: RunConfig,
+        held_out: Sequence[int],
         *,
         task: str,
         run: RunDirectory,
         seed: int,
         device: str,
-        held_out: Sequence[int] = (),
     ) -> None:
         if not isinstance(config.encoder, TrainedEncoderConfig):
             raise ConfigError("the settings name no encoder of images")

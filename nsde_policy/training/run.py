@@ -102,8 +102,7 @@ def train_run(
     On CPU a resumed run gives bit-identical weights. An interrupt (Ctrl-C) saves a checkpoint first; a crash
     loses the steps since the last one, which is saved every `save_every_s` seconds. `monitor` is called at
     every record of the metrics. The fraction `validation` of the episodes is held out of training, statistics
-    and calibration, and the losses on them are recorded. With `images`, frames by camera, an encoder is
-    trained first, and `encoder_monitor` is called at the records of its metrics.
+    and calibration. With `images`, frames by camera, an encoder is trained first, with `encoder_monitor`.
 
     Raises:
         CheckpointError: If `path` holds another run or other files, or another process is training into it.
@@ -113,15 +112,13 @@ def train_run(
     demos = add_environment(demos, task, env_kwargs or {}, config.demos.obs_keys)
     with run.lock():
         _check_files(run, resume=resume)
-        encoded = demos
+        known, unseen, held_out = split_episodes(demos, validation, seed=seed)
         if images:
-            unused = split_episodes(demos, validation, seed=seed).held_out
             stage = EncoderStage(
-                demos, images, config, task=task, run=run, seed=seed, device=device, held_out=unused
+                demos, images, config, held_out, task=task, run=run, seed=seed, device=device
             )
-            _train_encoder(stage, save_every_s, encoder_monitor, resume=resume)
-            encoded = stage.encode()
-        known, unseen, held_out = split_episodes(encoded, validation, seed=seed)
+            encoded = _run_encoder(stage, save_every_s, encoder_monitor, resume=resume)
+            known, unseen, _ = split_episodes(encoded, validation, seed=seed)
         config = _resolve_settings(known, config, task)
         data = build_training_data(known, config, task=task)
         record = RunRecord(
@@ -160,16 +157,16 @@ def _start_training(
     return training
 
 
-def _train_encoder(
+def _run_encoder(
     stage: EncoderStage, save_every_s: float, monitor: Monitor | None, *, resume: bool
-) -> None:
-    """Train the encoder of images and encode all frames, unless that was finished before."""
-    if resume and stage.is_finished():
-        return
-    training = stage.start(resume=resume)
-    with _use_all_cores():
-        _train_loop(stage.directory, training, stage.config.train, save_every_s, monitor, None)
-        stage.finish()
+) -> Demonstrations:
+    """Train the encoder of images, unless that was finished before, and return demonstrations of codes."""
+    if not (resume and stage.is_finished()):
+        training = stage.start(resume=resume)
+        with _use_all_cores():
+            _train_loop(stage.directory, training, stage.config.train, save_every_s, monitor, None)
+            stage.finish()
+    return stage.encode()
 
 
 def _resolve_settings(demos: Demonstrations, config: RunConfig, task: str) -> RunConfig:
