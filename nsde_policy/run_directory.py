@@ -73,7 +73,8 @@ class RunRecord:
     task: str
     seed: int
     demos: DemoRecord
-    versions: Mapping[str, str]
+    versions: Mapping[str, str] = field(default_factory=lambda: find_versions())
+    """Versions of packages that may influence results; by default those installed now."""
     plugins: Mapping[str, str] = field(default_factory=dict)
     """Distributions that provide the method and the task, `name==version`, if they are not built in."""
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)

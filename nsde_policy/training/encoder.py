@@ -103,8 +103,13 @@ class EncoderStage:
             config, describe_cameras(images), plain_dim=demos.obs.shape[1], seed=seed
         ).to(device)
         mirror = get_mirror(config.demos, task) if config.demos.mirror else None
+        if mirror is not None and mirror.frame is None:
+            raise ConfigError(
+                f"it is not known how camera frames of the mirrored task {task!r} look: set demos.mirror to "
+                "False, or define Mirror.frame of the task"
+            )
         self.model.mirror = mirror.frame if mirror is not None else None
-        self._mirror_image = mirror.flip(demos) if mirror is not None and mirror.frame is not None else None
+        self._mirror_image = mirror.flip(demos) if mirror is not None else None
         self._episodes = [i for i in range(len(demos)) if i not in set(held_out)]
         self._rows = _list_rows(demos, self._episodes)
         image = demos if self._mirror_image is None else self._mirror_image

@@ -23,7 +23,7 @@ from nsde_policy.inference.calibration import CALIBRATION_FILE, Calibration
 from nsde_policy.inference.loading import build_model, build_policy_spec
 from nsde_policy.methods.registry import METHODS
 from nsde_policy.run_config import RunConfig
-from nsde_policy.run_directory import ENCODER_FOLDER, DemoRecord, RunDirectory, RunRecord, find_versions
+from nsde_policy.run_directory import ENCODER_FOLDER, DemoRecord, RunDirectory, RunRecord
 from nsde_policy.tasks import TASKS, get_task
 from nsde_policy.training.dataset import (
     augment,
@@ -100,9 +100,8 @@ def train_run(
     """Train, or resume training, into a run directory.
 
     On CPU a resumed run gives bit-identical weights. An interrupt (Ctrl-C) saves a checkpoint first; a crash
-    loses the steps since the last one, which is saved every `save_every_s` seconds. `monitor` is called at
-    every record of the metrics. The fraction `validation` of the episodes is held out of training, statistics
-    and calibration. With `images`, frames by camera, an encoder is trained first, with `encoder_monitor`.
+    loses the steps since the last one. The fraction `validation` of the episodes is held out of training,
+    statistics and calibration. With `images`, frames by camera, an encoder is trained first.
 
     Raises:
         CheckpointError: If `path` holds another run or other files, or another process is training into it.
@@ -127,15 +126,13 @@ def train_run(
             task=task,
             seed=seed,
             demos=_describe_demos(demos, held_out),
-            versions=find_versions(),
             plugins=find_plugins(config, task),
             env_kwargs=env_kwargs or {},
             cameras=describe_cameras(images or {}),
         )
-        _check_record(run, record)
         calibration = calibrate(known, record)
         training = _start_training(run, record, data, device, resume=resume)
-        checked = None if unseen is None else Validation(unseen, record, training, device)
+        checked = Validation(unseen, record, training, device) if unseen else None
         _train_loop(run, training, config.train, save_every_s, monitor, checked)
         replace_file(run.path / CALIBRATION_FILE, calibration.to_json().encode())
     return run
@@ -144,7 +141,12 @@ def train_run(
 def _start_training(
     run: RunDirectory, record: RunRecord, data: Any, device: str, *, resume: bool
 ) -> Training[Any]:
-    """Start a run and write its record, or restore its last checkpoint."""
+    """Start a run and write its record, or restore its last checkpoint.
+
+    Raises:
+        CheckpointError: If the run in the directory has other settings than the one to resume.
+    """
+    _check_record(run, record)
     model = build_model(record)
     model.prepare(data)
     training = Training(model.to(device), data, record.config.train, seed=record.seed)
