@@ -36,18 +36,15 @@ def _encoder(base: RunConfig, *, steps: int = 0, **changes: Any) -> RunConfig:
     return replace(base, encoder=replace(base.encoder, train=train, **changes))
 
 
-HALF = _encoder(PIXELS, width=16)
 VARIANTS: dict[str, RunConfig] = {
     "pixels": PIXELS,
+    "no anchors": _encoder(PIXELS, anchors=0),
+    "no anchors, double width": _encoder(PIXELS, anchors=0, width=32),
+    "double width": _encoder(PIXELS, width=32),
     "4860 encoder steps": _encoder(PIXELS, steps=4860),
-    "half width": HALF,
-    "half width, 4860 encoder steps": _encoder(HALF, steps=4860),
-    "half width, anchors": _encoder(HALF, anchors=4),
-    "half width, anchors, 4860 encoder steps": _encoder(HALF, steps=4860, anchors=4),
-    "anchors": _encoder(PIXELS, anchors=4),
-    "half width, no known points": _encoder(HALF, known_points=0),
-    "half width, 8 keypoints": _encoder(HALF, keypoints=8),
-    "half width, 50k steps": HALF.replace_parts(train={"steps": 50_000}),
+    "no known points": _encoder(PIXELS, known_points=0),
+    "8 keypoints": _encoder(PIXELS, keypoints=8),
+    "50k steps": PIXELS.replace_parts(train={"steps": 50_000}),
 }
 CONDITIONS: dict[str, CameraCondition] = {
     "none": CameraCondition(),

@@ -26,7 +26,7 @@ class KeypointConfig(TrainedEncoderConfig):
     """Height and width that frames are resized to, a multiple of 8."""
     keypoints: Count = 16
     """Keypoints per camera; each is two numbers of the code."""
-    width: Annotated[int, Meta(ge=8)] = 32
+    width: Annotated[int, Meta(ge=8)] = 16
     """Channels of the first layer, a multiple of 8; deeper layers have up to four times as many."""
     known_points: Annotated[int, Meta(ge=0)] = 4
     """Positions per camera that the decoder computes from the low-dimensional observation."""
@@ -36,7 +36,7 @@ class KeypointConfig(TrainedEncoderConfig):
     """Standard deviation of the noise on keypoints before they are drawn."""
     shift: Annotated[int, Meta(ge=0)] = 4
     """Largest random shift of a training frame, pixels."""
-    anchors: Annotated[int, Meta(ge=0)] = 0
+    anchors: Annotated[int, Meta(ge=0)] = 4
     """Further keypoints on what never moves, or on the robot, whose place follows from the low-dimensional
     observation. They measure how far the camera is shifted, and that shift is subtracted from the keypoints;
     0 trusts the camera."""

@@ -1,0 +1,164 @@
+"""Tests of the keypoint encoder: its parts one by one, then what it learns without labels."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from nsde_policy.config import TrainConfig
+from nsde_policy.core.spec import CameraSpec
+from nsde_policy.encoders.base_model import CameraBatch, mirror_frames, to_unit_rgb
+from nsde_policy.encoders.keypoints.config import KeypointConfig
+from nsde_policy.encoders.keypoints.model import KeypointModel, shift_frames
+from nsde_policy.encoders.keypoints.networks import draw_bumps, locate_peaks, make_axis
+from nsde_policy.errors import ConfigError
+from nsde_policy.training.batches import BatchSource
+from nsde_policy.training.loop import Training
+from tests.helpers.rng import make_rng
+
+SIZE = 32
+SMALL = KeypointConfig(
+    train=TrainConfig(steps=60, batch_size=8, learning_rate=3e-3, ema=0.9),
+    size=SIZE,
+    keypoints=2,
+    width=8,
+    known_points=0,
+    bump=0.2,
+    shift=3,
+    anchors=0,
+)
+
+
+def make_scenes(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return positions of a square, (n, 2) in [0, 1], and frames that show it, (n, SIZE, SIZE, 3)."""
+    positions = np.random.default_rng(seed).uniform(size=(n, 2))
+    frames = np.full((n, SIZE, SIZE, 3), 240, np.uint8)
+    for frame, (x, y) in zip(frames, positions, strict=True):
+        row, column = int(2 + 20 * y), int(2 + 20 * x)
+        frame[row : row + 8, column : column + 8] = 20
+    return torch.from_numpy(positions).float(), torch.from_numpy(frames)
+
+
+class Scenes(BatchSource[CameraBatch]):
+    """Batches of scenes; measured values are the position of the square, or constant."""
+
+    def __init__(self, batch_size: int, *, is_measured: bool) -> None:
+        positions, self._frames = make_scenes(400, seed=0)
+        self._values = positions if is_measured else torch.full_like(positions, 0.5)
+        self._batch_size = batch_size
+
+    def draw(self, generator: torch.Generator) -> CameraBatch:
+        rows = torch.randint(len(self._values), (self._batch_size,), generator=generator)
+        return CameraBatch(self._values[rows], self._values[rows], (self._frames[rows],))
+
+
+def train_model(config: KeypointConfig, *, is_measured: bool) -> KeypointModel:
+    camera = CameraSpec("observation.images.top", SIZE, SIZE)
+    model = KeypointModel(config, [camera], plain_dim=2, generator=make_rng(0))
+    _, frames = make_scenes(200, seed=1)
+    background = frames.float().median(0).values.to(torch.uint8)
+    model.prepare(torch.zeros(2), torch.ones(2), [background])
+    training = Training(model, Scenes(config.train.batch_size, is_measured=is_measured), config.train, seed=0)
+    while training.step < config.train.steps:
+        training.advance(100)
+    training.finish()
+    return model
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_keypoints_of_unseen_frames_tell_where_the_square_is():
+    with torch.enable_grad():
+        model = train_model(SMALL, is_measured=False)
+    constant = torch.full((300, 2), 0.5)
+    (known, frames), (unknown, unseen) = make_scenes(300, 2), make_scenes(300, 3)
+    codes, codes_unseen = (torch.cat([model(constant, f), constant], 1) for f in (frames, unseen))
+    found = codes_unseen @ torch.linalg.lstsq(codes, known).solution
+    error, guess = (found - unknown).abs().mean(), (known.mean(0) - unknown).abs().mean()
+    assert error < 0.3 * guess, f"{20 * error:.2f} px, {20 * guess:.2f} px without looking"
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_shift_of_the_camera_is_measured_on_a_square_whose_place_is_known():
+    with torch.enable_grad():
+        model = train_model(replace(SMALL, anchors=2), is_measured=True)
+    values, frames = make_scenes(100, 4)
+    (camera,) = model.cameras
+    for shift in ([2, 0], [-1, 2]):
+        moved = shift_frames(frames, torch.tensor(shift).expand(len(frames), 2))
+        found = camera.find_shift(moved, model._scale(values)) * (SIZE / 2)
+        assert (found - torch.tensor(shift)).abs().mean() < 0.6
+
+
+def test_shift_is_undone_before_keypoints_are_found(monkeypatch):
+    model = KeypointModel(
+        replace(SMALL, anchors=1), [CameraSpec("c", SIZE, SIZE)], plain_dim=2, generator=make_rng(0)
+    ).eval()
+    values, frames = make_scenes(3, 5)
+    steady = model(values, frames)
+    shift = torch.tensor([[2, -1]]).expand(3, 2)
+    (camera,) = model.cameras
+    monkeypatch.setattr(camera, "find_shift", lambda *_: shift / (SIZE / 2))
+    assert torch.equal(model(values, shift_frames(frames, shift)), steady)
+
+
+def test_peaks_are_located_between_the_cells():
+    maps = torch.full((1, 2, 8, 8), -50.0)
+    maps[0, 0, 2, 5] = 50.0  # row 2, column 5
+    maps[0, 1, 3, 3] = maps[0, 1, 3, 4] = 50.0
+    axis = make_axis(8, maps)
+    ((one, two),) = locate_peaks(maps)
+    assert torch.allclose(one, torch.stack([axis[5], axis[2]]))
+    assert torch.allclose(two, torch.stack([(axis[3] + axis[4]) / 2, axis[3]]))
+
+
+def test_bumps_peak_at_their_points():
+    axis = make_axis(12, torch.zeros(()))
+    drawn = draw_bumps(torch.stack([axis[7], axis[2]])[None, None], 12, 0.2)[0, 0]
+    assert divmod(int(drawn.argmax()), 12) == (2, 7)
+    assert drawn.max() == pytest.approx(1.0)
+
+
+def test_shifting_moves_the_picture_and_repeats_the_edge():
+    frames = torch.arange(25, dtype=torch.uint8).reshape(1, 5, 5, 1).expand(1, 5, 5, 3)
+    moved = shift_frames(frames, torch.tensor([[2, 1]]))[0, :, :, 0]
+    assert moved[1, 2] == 0
+    assert moved[4, 4] == 5 * 3 + 2
+    assert (moved[0] == moved[1]).all()
+    filled = shift_frames(
+        frames, torch.tensor([[2, 1]]), torch.full((1, 1, 1, 3), 200, dtype=torch.uint8), torch.tensor([True])
+    )[0, :, :, 0]
+    assert (filled[0] == 200).all()
+    assert (filled[:, :2] == 200).all()
+    assert (filled[1:, 2:] == moved[1:, 2:]).all()
+
+
+@pytest.mark.parametrize("mirror", ["left_right", "up_down", "transpose", "antitranspose"])
+def test_mirroring_twice_gives_the_frame_again(mirror):
+    frames = torch.randint(0, 256, (2, 6, 6, 3), generator=make_rng(0), dtype=torch.uint8)
+    once = mirror_frames(frames, mirror)
+    assert not torch.equal(once, frames)
+    assert torch.equal(mirror_frames(once, mirror), frames)
+
+
+def test_antitranspose_is_the_mirror_of_push_t():
+    frame = np.random.default_rng(0).integers(0, 256, (96, 96, 3)).astype(np.uint8)
+    expected = frame[::-1, ::-1].transpose(1, 0, 2)
+    found = mirror_frames(torch.from_numpy(frame), "antitranspose")
+    assert (found.numpy() == expected).all()
+
+
+def test_colours_are_scaled_to_unit_range():
+    frame = torch.tensor([[[[0, 255, 51]]]], dtype=torch.uint8)
+    assert torch.allclose(to_unit_rgb(frame).flatten(), torch.tensor([-1.0, 1.0, -0.6]))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"size": 90}, "multiple of 8"), ({"width": 12}, "multiple of 8"), ({"shift": 24}, "shift < size / 4")],
+)
+def test_impossible_settings_are_refused(change, message):
+    with pytest.raises(ConfigError, match=message):
+        KeypointConfig(**change)

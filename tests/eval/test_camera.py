@@ -1,0 +1,102 @@
+"""Tests of eval/camera.py and of episodes that are played from camera frames."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nsde_policy.cli.main import main
+from nsde_policy.envs.pusht.drawing import benchmark_frame
+from nsde_policy.eval.camera import OCCLUDER, CameraCondition, CameraDisturbances
+from nsde_policy.eval.disturbances import Condition
+from nsde_policy.eval.pool import RolloutPool
+from nsde_policy.eval.rollout import RolloutConfig
+from nsde_policy.run_directory import RunDirectory
+from tests.helpers.demo_stores import write_store
+
+FRAME = np.random.default_rng(0).integers(30, 200, (40, 50, 3)).astype(np.uint8)
+
+
+def change(seed: int = 0, **condition: float) -> np.ndarray:
+    return CameraDisturbances(CameraCondition(**condition), seed).change({"top": FRAME})["top"]
+
+
+def test_undisturbed_frames_stay_as_they_are():
+    assert change() is FRAME
+
+
+def test_shift_moves_the_picture_in_one_of_eight_directions():
+    moves = set()
+    for seed in range(40):
+        shifted = change(seed, shift=3)
+        found = [
+            (x, y)
+            for x in (-3, 0, 3)
+            for y in (-3, 0, 3)
+            if (shifted[5 + y : 35 + y, 5 + x : 45 + x] == FRAME[5:35, 5:45]).all()
+        ]
+        assert len(found) == 1
+        moves |= set(found)
+    assert moves == {(x, y) for x in (-3, 0, 3) for y in (-3, 0, 3)} - {(0, 0)}
+
+
+def test_brightness_noise_and_occlusion_have_their_sizes():
+    gains = [change(seed, brightness=0.1).mean() / FRAME.mean() for seed in range(30)]
+    assert 0.89 < min(gains) < 0.95 < 1.05 < max(gains) < 1.11
+    noise = change(noise=0.05).astype(float) - FRAME
+    assert noise.std() / 255 == pytest.approx(0.05, rel=0.1)
+    hidden = (change(occlusion=0.1) == OCCLUDER).all(-1)
+    assert hidden.mean() == pytest.approx(0.1, abs=0.03)
+
+
+def test_disturbances_follow_from_the_seed():
+    assert (change(3, shift=2, noise=0.1) == change(3, shift=2, noise=0.1)).all()
+    assert (change(3, noise=0.1) != change(4, noise=0.1)).any()
+
+
+@pytest.fixture(scope="module")
+def pixel_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train a little on frames of Push-T, with the command."""
+    folder = tmp_path_factory.mktemp("pixels")
+    rng = np.random.default_rng(0)
+    state = rng.uniform(100, 400, (40, 5)).astype(np.float32)
+    frames = np.stack([benchmark_frame(row[:2], row[2:]) for row in state])
+    store = write_store(folder / "store.zarr", {"data/state": state, "data/img": frames})
+    settings = {"train.steps": 4, "train.batch-size": 4, "width": 8, "keypoints": 2, "anchors": 1}
+    flags = [part for name, value in settings.items() for part in (f"--encoder.{name}", str(value))]
+    flags += ["--train.steps", "20", "--model.network.width", "16", "--out", str(folder / "run")]
+    assert main(["train", "--demos", str(store), "--task", "pusht", "--obs", "pixels", "--device", "cpu", *flags]) == 0
+    return folder / "run"
+
+
+def test_trained_run_records_its_observations(pixel_run: Path):
+    record = RunDirectory(pixel_run).read_record()
+    assert record.env_kwargs == {"obs_type": "pixels_agent_pos"}
+    assert record.config.demos.obs_columns == (0, 1)
+    assert [camera.name for camera in record.cameras] == ["observation.images.img"]
+
+
+def test_episodes_are_played_from_frames_and_disturbed(pixel_run: Path):
+    config = RolloutConfig(env_kwargs={"max_episode_steps": 9})
+    shifted = replace(config, condition=Condition(camera=CameraCondition(shift=4)))
+    (one,), (again,), (other,) = (
+        RolloutPool(pixel_run, each).evaluate([200_000], traced=True) for each in (config, config, shifted)
+    )
+    assert one.steps == 9
+    assert np.array_equal(one.trace.actions, again.trace.actions)
+    assert not np.array_equal(one.trace.actions, other.trace.actions)
+
+
+def test_environment_without_the_camera_is_refused(pixel_run: Path, capsys: pytest.CaptureFixture[str]):
+    args = ["eval", str(pixel_run), "--episodes", "1", "--workers", "1", "--env-kwargs", '{"obs_type": "state"}']
+    assert main(args) == 2
+    error = capsys.readouterr().err.strip()
+    assert "needs observation.images.img (96, 96, 3), but the images of its observation are none" in error
+    assert "\n" not in error
+
+
+@pytest.mark.parametrize("task", ["pusht", "none"])
+def test_unknown_observations_are_refused(task: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["train", "--task", task, "--obs", "sounds"]) == 2
+    assert f"the task {task!r} has no observations 'sounds'; available: state" in capsys.readouterr().err

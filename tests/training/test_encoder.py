@@ -1,0 +1,173 @@
+"""Tests of training with cameras: two stages in one run directory, resumed bit for bit, played and refused."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from nsde_policy.config import NetworkConfig, TrainConfig
+from nsde_policy.encoders.keypoints.config import KeypointConfig
+from nsde_policy.errors import CheckpointError, ConfigError, FrameError, PolicyInputError
+from nsde_policy.inference.policy import Policy
+from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
+from nsde_policy.run_config import DemoConfig, RunConfig
+from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory, fingerprint
+from nsde_policy.training.dataset import load_training_demos
+from nsde_policy.training.encoder import open_training_images
+from nsde_policy.training.run import TrainingProgress, train_run
+from tests.helpers.camera_robot import SIZES, make_arrays, write_camera_store
+
+STATE, TOP, WRIST = "observation.state", "observation.images.top", "observation.images.wrist"
+CONFIG = RunConfig(
+    demos=DemoConfig(images=tuple(SIZES), encoder="keypoints", first_action_from=(0, 1)),
+    encoder=KeypointConfig(
+        train=TrainConfig(steps=4, batch_size=4, log_every=1), size=32, keypoints=2, width=8, anchors=1
+    ),
+    model=NeuralSDEConfig(network=NetworkConfig(width=16, depth=2)),
+    train=TrainConfig(steps=20, batch_size=16, log_every=5),
+)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_camera_store(tmp_path_factory.mktemp("cameras") / "store.zarr")
+
+
+def train(store: Path, path: Path, config: RunConfig = CONFIG, **options: Any) -> RunDirectory:
+    return train_run(
+        load_training_demos(config.demos, store),
+        config,
+        path,
+        images=open_training_images(config.demos, store),
+        **{"task": "none", "seed": 0, "save_every_s": 0.0, **options},
+    )
+
+
+@pytest.fixture(scope="module")
+def run(store: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    return train(store, tmp_path_factory.mktemp("run") / "run")
+
+
+@pytest.fixture(scope="module")
+def policy(run: RunDirectory) -> Policy:
+    return Policy.from_pretrained(run.path)
+
+
+def observe(frame: int = 0) -> dict[str, np.ndarray]:
+    arrays = make_arrays()
+    return {STATE: arrays["state"][frame], TOP: arrays["top"][frame], WRIST: arrays["wrist"][frame]}
+
+
+def test_run_holds_both_stages_and_plays(run: RunDirectory, policy: Policy):
+    record = run.read_record()
+    assert [(camera.name, camera.shape) for camera in record.cameras] == [(TOP, (32, 32, 3)), (WRIST, (24, 40, 3))]
+    assert (record.layout.obs_dim, record.layout.codes, record.layout.plain_dim) == (2 + 8, 8, 2)
+    assert [m["step"] for m in RunDirectory(run.path / ENCODER_FOLDER).read_metrics()] == [1, 2, 3, 4]
+    policy.reset(seed=0)
+    actions = [policy.select_action(observe(frame)) for frame in range(10)]
+    assert np.isfinite(actions).all()
+    assert np.shape(actions) == (10, 2)
+
+
+def test_codes_of_training_are_those_of_the_policy(run: RunDirectory, policy: Policy):
+    codes = RunDirectory(run.path / ENCODER_FOLDER).read_tensors(run.path / ENCODER_FOLDER / "codes.safetensors")
+    for frame in (0, 17, 71):
+        encoded = policy.encode(observe(frame))
+        assert encoded[:2] == pytest.approx(make_arrays()["state"][frame])
+        assert encoded[2:] == pytest.approx(codes["codes"][frame].double().numpy(), abs=1e-5)
+
+
+def test_batch_of_observations_is_encoded_row_by_row(policy: Policy):
+    rows = [observe(frame) for frame in (3, 40)]
+    batch = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+    assert policy.encode(batch) == pytest.approx(np.stack([policy.encode(row) for row in rows]), abs=1e-5)
+    assert policy.predict_action_chunk(batch).shape == (2, CONFIG.chunk, 2)
+
+
+@pytest.mark.parametrize("where", ["encoder", "policy"])
+def test_run_interrupted_in_either_stage_resumes_bit_for_bit(
+    where: str, store: Path, run: RunDirectory, tmp_path: Path
+):
+    def stop(progress: TrainingProgress) -> None:
+        if progress.step >= progress.steps // 2:
+            raise KeyboardInterrupt
+
+    monitor = {"encoder": "encoder_monitor", "policy": "monitor"}[where]
+    with pytest.raises(KeyboardInterrupt):
+        train(store, tmp_path / "run", **{monitor: stop})
+    resumed = train(store, tmp_path / "run", resume=True)
+    for one, two in ((run, resumed), *[(RunDirectory(r.path / ENCODER_FOLDER) for r in (run, resumed))]):
+        assert fingerprint(one.read_weights()) == fingerprint(two.read_weights())
+
+
+def test_resume_with_another_encoder_is_refused(store: Path, tmp_path: Path):
+    def stop(progress: TrainingProgress) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(store, tmp_path / "run", encoder_monitor=stop)
+    other = replace(CONFIG, encoder=replace(CONFIG.encoder, blur=0.1))
+    with pytest.raises(CheckpointError, match="other settings"):
+        train(store, tmp_path / "run", other, resume=True)
+    with pytest.raises(CheckpointError, match="already holds a run; continue with --resume"):
+        train(store, tmp_path / "run")
+
+
+def test_held_out_episodes_do_not_train_the_encoder(store: Path, run: RunDirectory, tmp_path: Path):
+    held = train(store, tmp_path / "run", validation=0.3)
+    assert len(held.read_record().demos.held_out) == 2
+    weights = (RunDirectory(r.path / ENCODER_FOLDER).read_weights() for r in (run, held))
+    assert len({fingerprint(each) for each in weights}) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({TOP: None}, "'observation.images.top' is missing"),
+        ({TOP: np.zeros((32, 32, 3))}, "must hold uint8 from 0 to 255, got float64"),
+        ({TOP: np.zeros((3, 32, 32), np.uint8)}, r"must have shape \(32, 32, 3\), got \(3, 32, 32\); move"),
+        ({TOP: np.zeros((16, 16, 3), np.uint8)}, r"must have shape \(32, 32, 3\), got \(16, 16, 3\)"),
+        ({TOP: np.zeros((32, 32), np.uint8)}, r"must have shape \(32, 32, 3\), got \(32, 32\)"),
+        ({WRIST: "picture"}, "must hold uint8"),
+        ({WRIST: np.zeros((2, 24, 40, 3), np.uint8)}, "different numbers of rows"),
+    ],
+)
+def test_wrong_frames_are_named_and_refused(change: dict[str, Any], message: str, policy: Policy):
+    with pytest.raises(FrameError, match=message):
+        policy.select_action({**observe(), **change})
+
+
+def test_vector_instead_of_a_dict_is_refused(policy: Policy):
+    with pytest.raises(PolicyInputError, match=r"needs a dict of observations: 'observation.state' \(2,\)"):
+        policy.select_action([0.1, 0.2])
+    with pytest.raises(PolicyInputError, match="must have 2 values"):
+        policy.select_action({**observe(), STATE: np.zeros(3)})
+
+
+def test_images_need_an_encoder_and_an_encoder_needs_images():
+    with pytest.raises(ConfigError, match="does not fit images"):
+        replace(CONFIG, demos=replace(CONFIG.demos, images=()))
+    with pytest.raises(ConfigError, match="needs settings EncoderConfig"):
+        replace(CONFIG, demos=replace(CONFIG.demos, encoder="identity"))
+    assert RunConfig.from_dict(CONFIG.to_dict()) == CONFIG
+
+
+def test_losses_weigh_all_codes_together(policy: Policy):
+    assert policy.model.dimension_weight.tolist() == [1.0] * 2 + [0.5] * 8 + [1.0] * 2
+    assert not any("dimension_weight" in name for name in policy.model.state_dict())
+
+
+def test_camera_folder_missing_in_a_run_is_reported(run: RunDirectory, tmp_path: Path):
+    for name in ("config.json", "model.safetensors", "calibration.json"):
+        (tmp_path / name).write_bytes((run.path / name).read_bytes())
+    with pytest.raises(CheckpointError, match="encoder/model.safetensors"):
+        Policy.from_pretrained(tmp_path)
+
+
+def test_training_leaves_the_number_of_threads_alone(store: Path, tmp_path: Path):
+    before = torch.get_num_threads()
+    train(store, tmp_path / "run", CONFIG.replace_parts(train={"steps": 2}))
+    assert torch.get_num_threads() == before
