@@ -44,13 +44,13 @@ class EnvAdapter:
         cameras: Sequence[CameraSpec] = (),
     ) -> None:
         self.env, self.name = env, name
-        self._cameras = self._find_cameras(getattr(env, "observation_space", None), cameras)
-        self.last_frames: dict[str, np.ndarray] = {}
-        """Frames of the last observation by the name of the camera, (height, width, 3) uint8."""
         self._seed: int | None = None
         self._step = 0
         self.last_obs: Any = None
         """The last observation as the environment gave it."""
+        self._cameras = self._find_cameras(getattr(env, "observation_space", None), cameras)
+        self.last_frames: dict[str, np.ndarray] = {}
+        """Frames of the last observation by the name of the camera, (height, width, 3) uint8."""
         self._observed = self._find_parts(getattr(env, "observation_space", None), obs_keys, obs_dim)
         action = getattr(env, "action_space", None)
         if not isinstance(action, gym.spaces.Box):

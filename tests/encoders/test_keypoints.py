@@ -83,13 +83,14 @@ def test_keypoints_of_unseen_frames_tell_where_the_square_is():
 @torch.no_grad()
 def test_shift_of_the_camera_is_measured_on_a_square_whose_place_is_known():
     with torch.enable_grad():
-        model = train_model(replace(SMALL, anchors=2), is_measured=True)
+        longer = replace(SMALL.train, steps=100)
+        model = train_model(replace(SMALL, anchors=2, known_points=1, train=longer), is_measured=True)
     values, frames = make_scenes(100, 4)
     (camera,) = model.cameras
     for shift in ([2, 0], [-1, 2]):
         moved = shift_frames(frames, torch.tensor(shift).expand(len(frames), 2))
         found = camera.find_shift(moved, model._scale(values)) * (SIZE / 2)
-        assert (found - torch.tensor(shift)).abs().mean() < 0.6
+        assert (found - torch.tensor(shift)).abs().mean() < 0.75
 
 
 def test_shift_is_undone_before_keypoints_are_found(monkeypatch):
@@ -97,10 +98,11 @@ def test_shift_is_undone_before_keypoints_are_found(monkeypatch):
         replace(SMALL, anchors=1), [CameraSpec("c", SIZE, SIZE)], plain_dim=2, generator=make_rng(0)
     ).eval()
     values, frames = make_scenes(3, 5)
+    (camera,) = model.cameras
+    shift = torch.zeros(3, 2)
+    monkeypatch.setattr(camera, "find_shift", lambda *_: shift / (SIZE / 2))
     steady = model(values, frames)
     shift = torch.tensor([[2, -1]]).expand(3, 2)
-    (camera,) = model.cameras
-    monkeypatch.setattr(camera, "find_shift", lambda *_: shift / (SIZE / 2))
     assert torch.equal(model(values, shift_frames(frames, shift)), steady)
 
 

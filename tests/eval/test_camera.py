@@ -63,10 +63,15 @@ def pixel_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     state = rng.uniform(100, 400, (40, 5)).astype(np.float32)
     frames = np.stack([benchmark_frame(row[:2], row[2:]) for row in state])
     store = write_store(folder / "store.zarr", {"data/state": state, "data/img": frames})
-    settings = {"train.steps": 4, "train.batch-size": 4, "width": 8, "keypoints": 2, "anchors": 1}
+    settings = {"train.steps": 1, "train.batch-size": 2, "width": 8, "keypoints": 2, "anchors": 0}
     flags = [part for name, value in settings.items() for part in (f"--encoder.{name}", str(value))]
     flags += ["--train.steps", "20", "--model.network.width", "16", "--out", str(folder / "run")]
-    assert main(["train", "--demos", str(store), "--task", "pusht", "--obs", "pixels", "--device", "cpu", *flags]) == 0
+    assert (
+        main(
+            ["train", "--demos", str(store), "--task", "pusht", "--obs", "pixels", "--device", "cpu", *flags]
+        )
+        == 0
+    )
     return folder / "run"
 
 
@@ -89,7 +94,16 @@ def test_episodes_are_played_from_frames_and_disturbed(pixel_run: Path):
 
 
 def test_environment_without_the_camera_is_refused(pixel_run: Path, capsys: pytest.CaptureFixture[str]):
-    args = ["eval", str(pixel_run), "--episodes", "1", "--workers", "1", "--env-kwargs", '{"obs_type": "state"}']
+    args = [
+        "eval",
+        str(pixel_run),
+        "--episodes",
+        "1",
+        "--workers",
+        "1",
+        "--env-kwargs",
+        '{"obs_type": "state"}',
+    ]
     assert main(args) == 2
     error = capsys.readouterr().err.strip()
     assert "needs observation.images.img (96, 96, 3), but the images of its observation are none" in error

@@ -1,4 +1,4 @@
-"""Tests of training with cameras: two stages in one run directory, resumed bit for bit, played and refused."""
+"""Tests of training with cameras: two stages in one run directory, resumed bit for bit, and bad frames."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -63,7 +63,10 @@ def observe(frame: int = 0) -> dict[str, np.ndarray]:
 
 def test_run_holds_both_stages_and_plays(run: RunDirectory, policy: Policy):
     record = run.read_record()
-    assert [(camera.name, camera.shape) for camera in record.cameras] == [(TOP, (32, 32, 3)), (WRIST, (24, 40, 3))]
+    assert [(camera.name, camera.shape) for camera in record.cameras] == [
+        (TOP, (32, 32, 3)),
+        (WRIST, (24, 40, 3)),
+    ]
     assert (record.layout.obs_dim, record.layout.codes, record.layout.plain_dim) == (2 + 8, 8, 2)
     assert [m["step"] for m in RunDirectory(run.path / ENCODER_FOLDER).read_metrics()] == [1, 2, 3, 4]
     policy.reset(seed=0)
@@ -73,7 +76,9 @@ def test_run_holds_both_stages_and_plays(run: RunDirectory, policy: Policy):
 
 
 def test_codes_of_training_are_those_of_the_policy(run: RunDirectory, policy: Policy):
-    codes = RunDirectory(run.path / ENCODER_FOLDER).read_tensors(run.path / ENCODER_FOLDER / "codes.safetensors")
+    codes = RunDirectory(run.path / ENCODER_FOLDER).read_tensors(
+        run.path / ENCODER_FOLDER / "codes.safetensors"
+    )
     for frame in (0, 17, 71):
         encoded = policy.encode(observe(frame))
         assert encoded[:2] == pytest.approx(make_arrays()["state"][frame])
@@ -163,7 +168,7 @@ def test_losses_weigh_all_codes_together(policy: Policy):
 def test_camera_folder_missing_in_a_run_is_reported(run: RunDirectory, tmp_path: Path):
     for name in ("config.json", "model.safetensors", "calibration.json"):
         (tmp_path / name).write_bytes((run.path / name).read_bytes())
-    with pytest.raises(CheckpointError, match="encoder/model.safetensors"):
+    with pytest.raises(CheckpointError, match=r"encoder/model\.safetensors"):
         Policy.from_pretrained(tmp_path)
 
 
