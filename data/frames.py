@@ -42,7 +42,8 @@ def _make_weights(old: int, new: int) -> npt.NDArray[np.float32]:
     centre = (np.arange(new) + 0.5) * scale - 0.5
     distance = np.abs(np.arange(old)[None] - centre[:, None]) / max(scale, 1.0)
     weights = np.maximum(1.0 - distance, 0.0)
-    return (weights / weights.sum(1, keepdims=True)).astype(np.float32)
+    shares: npt.NDArray[np.float32] = (weights / weights.sum(1, keepdims=True)).astype(np.float32)
+    return shares
 
 
 def check_frames(images: LazyFrames, name: str) -> None:

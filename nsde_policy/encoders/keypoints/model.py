@@ -51,10 +51,9 @@ class CameraAutoencoder(nn.Module):
         seen for these values, (n, plain_dim) in [-1, 1].
         """
         assert self.anchor_weight is not None
-        anchors = self.encoder(to_unit_rgb(frames))[:, self._keypoints :]
-        return (
-            self.anchor_weight.softmax(0)[:, None] * (anchors - _locate(self.locate_anchors, values))
-        ).sum(1)
+        points: Tensor = self.encoder(to_unit_rgb(frames))
+        moved = points[:, self._keypoints :] - _locate(self.locate_anchors, values)
+        return (self.anchor_weight.softmax(0)[:, None] * moved).sum(1)
 
     def known_points(self, values: Tensor) -> Tensor:
         """Return positions in the frame that follow from measured values, (n, known_points, 2)."""
@@ -67,8 +66,11 @@ def _build_locator(plain_dim: int, points: int, generator: torch.Generator) -> M
 
 
 def _locate(network: MLP | None, values: Tensor) -> Tensor:
-    points: Tensor = values.new_zeros(len(values), 0) if network is None else network(values)
-    return points.unflatten(-1, (-1, 2)) if network is not None else points[..., None].expand(-1, 0, 2)
+    """Return positions in the frame for measured values, (n, points, 2)."""
+    if network is None:
+        return values.new_zeros(len(values), 0, 2)
+    points: Tensor = network(values)
+    return points.reshape(len(values), -1, 2)
 
 
 class KeypointModel(EncoderModel):

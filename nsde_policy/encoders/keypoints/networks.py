@@ -102,6 +102,6 @@ class FrameDecoder(nn.Module):
         deep = F.interpolate(self.deep(drawn), scale_factor=2.0, mode="nearest")
         h = self.join(torch.cat([drawn, deep], dim=1))
         h = self.up(F.interpolate(h, scale_factor=2.0, mode="nearest"))
-        colour, opacity = F.pixel_shuffle(self.out(h).float(), 2).split((3, 1), dim=1)
-        share = torch.sigmoid(opacity - 2)
+        drawing: Tensor = F.pixel_shuffle(self.out(h).float(), 2)
+        colour, share = drawing[:, :3], torch.sigmoid(drawing[:, 3:] - 2)
         return (1 - share) * background + share * colour
