@@ -129,6 +129,7 @@ def _load_policy(name: str, config: GenerateConfig) -> Demonstrator:
     """Load a trained policy and make its environment, before the store is made."""
     run = resolve_run(Path(name))
     policy = Policy.from_pretrained(run)
+    policy.spec.check_no_cameras("nsde-policy collect")
     task = get_task_of_run(policy.record, config.env).with_env_kwargs(config.env_kwargs)
     sampling = change_sampling(policy.model.config.sampling, config.sampling)
     chunk = policy.check_chunk(config.chunk or policy.chunk)

@@ -185,6 +185,8 @@ def compare_offline(
         if (stopped := RunDirectory(path).describe_unfinished()) is not None:
             raise ComparisonError(stopped)
     policies = [Policy.from_pretrained(path).to(device) for path in runs]
+    for policy in policies:
+        policy.spec.check_no_cameras("compare --demos")
     labels = _choose_labels({path: policy.record for path, policy in zip(runs, policies, strict=True)})
     omitted = config.accept_omitted_chunks
     scored = _share_episodes(

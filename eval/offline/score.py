@@ -71,6 +71,7 @@ def score_run(
         device: Torch device of the policy.
     """
     policy = Policy.from_pretrained(path).to(device)
+    policy.spec.check_no_cameras("eval --demos")
     changed = change_sampling(policy.model.config.sampling, sampling)
     scored = select_episodes(policy, demos, accept_omitted_chunks=config.accept_omitted_chunks)
     name = "shipped" if path is None else str(path)

@@ -38,6 +38,7 @@ class Export:
         from nsde_policy.inference.policy import Policy
 
         policy = Policy.from_pretrained(self.run_dir)
+        policy.spec.check_no_cameras("nsde-policy export")
         with one_thread():
             written = export_policy(
                 policy,

@@ -8,7 +8,7 @@ import numpy as np
 from nsde_policy.control.config import ResolvedConfig
 from nsde_policy.control.faults import Fault, FaultKind, describe_error
 from nsde_policy.errors import NonFiniteObservationError, PolicyInputError
-from nsde_policy.inference.observation import find_implausible, parse_observation
+from nsde_policy.inference.observation import Encode, find_implausible, parse_observation
 from nsde_policy.inference.spec import PolicySpec
 
 TIME_TOLERANCE_S = 1e-9
@@ -20,8 +20,15 @@ class InputMonitor:
     All times are in seconds; time stamps may be up to `max_ahead_s` in the future.
     """
 
-    def __init__(self, spec: PolicySpec, resolved: ResolvedConfig, *, max_ahead_s: float) -> None:
-        self._spec, self._max_ahead = spec, max_ahead_s
+    def __init__(
+        self,
+        spec: PolicySpec,
+        resolved: ResolvedConfig,
+        *,
+        max_ahead_s: float,
+        encode: Encode | None = None,
+    ) -> None:
+        self._spec, self._max_ahead, self._encode = spec, max_ahead_s, encode
         self._max_age, self._max_gap = resolved.max_age_s, resolved.max_gap_s
         self.reset()
 
@@ -52,7 +59,7 @@ class InputMonitor:
         """Return the parsed observation, (obs_dim,), or None and the faults that it has."""
         values, faults = None, []
         try:
-            values = parse_observation(obs, self._spec)
+            values = parse_observation(obs, self._spec, self._encode)
             if (reason := find_implausible(values, self._spec)) is not None:
                 faults.append(Fault(FaultKind.IMPLAUSIBLE_OBSERVATION, now, reason))
         except NonFiniteObservationError as error:

@@ -90,7 +90,8 @@ class Session:
         self._follower = PlanFollower(
             policy_hz=resolved.policy_hz, blend=config.blend, delta_columns=resolved.delta_columns
         )
-        self._monitor = InputMonitor(spec, resolved, max_ahead_s=self._tick_s)
+        encode = getattr(planner, "encode", None)  # of policies; a planner may do without
+        self._monitor = InputMonitor(spec, resolved, max_ahead_s=self._tick_s, encode=encode)
         self.last: CommandRecord | None = None
         """The last command, with its plan, uncertainty and faults."""
         self._is_closed, self._in_use = False, threading.Lock()

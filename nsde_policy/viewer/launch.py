@@ -16,6 +16,8 @@ from nsde_policy.viewer.policy_runner import PolicyRunner
 def load_runners(runs: Sequence[Path]) -> list[PolicyRunner]:
     """Load run directories under distinct names."""
     policies = [Policy.from_pretrained(run) for run in runs]
+    for policy in policies:
+        policy.spec.check_no_cameras("nsde-policy play")
     titles = [get_method(policy.spec.method).title for policy in policies]
     return [
         PolicyRunner(name, f"{title}, {name}" if titles.count(title) > 1 else title, policy)

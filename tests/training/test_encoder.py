@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from nsde_policy.cli.main import main
 from nsde_policy.config import NetworkConfig, TrainConfig
+from nsde_policy.control import Session, SessionConfig
+from nsde_policy.control.faults import FaultKind
 from nsde_policy.encoders.keypoints.config import KeypointConfig
 from nsde_policy.errors import CheckpointError, ConfigError, FrameError, PolicyInputError
 from nsde_policy.inference.policy import Policy
@@ -176,3 +179,34 @@ def test_training_leaves_the_number_of_threads_alone(store: Path, tmp_path: Path
     before = torch.get_num_threads()
     train(store, tmp_path / "run", CONFIG.replace_parts(train={"steps": 2}))
     assert torch.get_num_threads() == before
+
+
+def test_session_takes_frames_and_names_bad_ones(policy: Policy):
+    now = [0.0]
+    config = SessionConfig(rate_hz=10.0)
+    with Session(policy, config, calibration=policy.calibration, clock=lambda: now[0]) as session:
+        commands = []
+        for frame in range(3):
+            now[0] = 0.1 * frame
+            commands.append(session.step(observe(frame)))
+        now[0] = 0.3
+        commands.append(session.step({**observe(3), TOP: np.zeros((8, 8, 3), np.uint8)}))
+        assert session.last is not None
+        (fault,) = session.last.faults
+    assert fault.kind is FaultKind.WRONG_OBSERVATION
+    assert "observation.images.top must have shape (32, 32, 3), got (8, 8, 3)" in fault.detail
+    assert np.isfinite(commands).all()
+
+
+@pytest.mark.parametrize(
+    "args", [["export"], ["serve", "--port", "0"], ["play", "--no-browser"], ["eval", "--demos"]]
+)
+def test_commands_that_take_no_frames_yet_say_so(
+    args: list[str], run: RunDirectory, store: Path, capsys: pytest.CaptureFixture[str]
+):
+    extra = [str(store)] if "--demos" in args else []
+    assert main([args[0], str(run.path), *args[1:], *extra]) == 2
+    assert (
+        "does not take camera frames (observation.images.top, observation.images.wrist) yet"
+        in capsys.readouterr().err
+    )
