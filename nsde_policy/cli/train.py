@@ -4,7 +4,7 @@ import argparse
 import logging
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +18,7 @@ from nsde_policy.cli.options import (
     MethodName,
     parse_env_kwargs,
 )
+from nsde_policy.encoders.registry import ENCODERS, get_encoder
 from nsde_policy.errors import ConfigError, DemoError, NsdePolicyError
 from nsde_policy.methods.registry import METHODS
 from nsde_policy.run_config import RunConfig
@@ -28,6 +29,8 @@ from nsde_policy.training.presets import choose_preset, resolve_preset
 logger = logging.getLogger(__name__)
 
 TRAIN_ENV_HELP = "Environment of the task: a Gymnasium id (Pendulum-v1) or module:Class; the run records it."
+CAMERA_ENCODER = "keypoints"
+"""Encoder of camera frames if --images names some and no other encoder is given."""
 SHORT_FLAGS = {
     "--obs-keys": "--demos.obs-keys",
     "--images": "--demos.images",
@@ -105,6 +108,7 @@ class Train:
             selection = _parse_selection(args)
             if selection.get("rate_hz") == 0:
                 raise ConfigError("--rate is 0, expected frames per second; leave it out to use the store's")
+            cameras = {name: selection.pop(name) for name in ("images", "encoder") if name in selection}
             split = {name: selection.pop(name) for name in ("validation", "seed") if name in selection}
             _, config = resolve_preset(
                 get_task(task).with_observations(given.obs),
@@ -114,6 +118,7 @@ class Train:
                 selection=selection,
                 **split,
             )
+            config = add_cameras(config, **cameras) if cameras else config
         except DemoError:  # likewise
             config = get_task(task).with_observations(given.obs).preset("default", given.policy)
         return cls(config=config)
@@ -170,6 +175,17 @@ class Train:
         return found.name, {**found.env_kwargs, **env_kwargs}
 
 
+def add_cameras(config: RunConfig, images: tuple[str, ...] = (), encoder: str = "") -> RunConfig:
+    """Return the settings with these cameras and their encoder, by default keypoints, with its settings."""
+    images = images or config.demos.images
+    name = encoder or (config.demos.encoder if config.demos.images else CAMERA_ENCODER if images else "")
+    if not name or name not in ENCODERS.names():
+        return config  # tyro reports the invalid flag
+    chosen = get_encoder(name).config
+    settings = config.encoder if isinstance(config.encoder, chosen) else chosen()
+    return replace(config, demos=replace(config.demos, images=images, encoder=name), encoder=settings)
+
+
 def _parse_selection(args: Sequence[str]) -> dict[str, Any]:
     """Parse the flags that select demonstrations, as far as the statistics of `auto` depend on them."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
@@ -180,6 +196,8 @@ def _parse_selection(args: Sequence[str]) -> dict[str, Any]:
     parser.add_argument(
         "--demos.accept-omitted-chunks", action="store_true", default=None, dest="accept_omitted_chunks"
     )
+    parser.add_argument("--images", "--demos.images", nargs="*", dest="images")
+    parser.add_argument("--demos.encoder", dest="encoder")
     parser.add_argument("--demos.episodes", type=int, dest="episodes")
     parser.add_argument("--validation", type=float)
     parser.add_argument("--seed", type=int)

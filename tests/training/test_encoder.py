@@ -198,9 +198,7 @@ def test_session_takes_frames_and_names_bad_ones(policy: Policy):
     assert np.isfinite(commands).all()
 
 
-@pytest.mark.parametrize(
-    "args", [["export"], ["serve", "--port", "0"], ["play", "--no-browser"], ["eval", "--demos"]]
-)
+@pytest.mark.parametrize("args", [["export"], ["serve", "--port", "0"], ["play"], ["eval", "--demos"]])
 def test_commands_that_take_no_frames_yet_say_so(
     args: list[str], run: RunDirectory, store: Path, capsys: pytest.CaptureFixture[str]
 ):
@@ -210,3 +208,19 @@ def test_commands_that_take_no_frames_yet_say_so(
         "does not take camera frames (observation.images.top, observation.images.wrist) yet"
         in capsys.readouterr().err
     )
+
+
+def test_own_cameras_are_named_on_the_command_line(store: Path, tmp_path: Path):
+    flags = {"encoder.train.steps": 1, "encoder.train.batch-size": 2, "encoder.size": 32, "encoder.width": 8}
+    flags |= {
+        "encoder.keypoints": 1,
+        "train.steps": 4,
+        "preset": "fast",
+        "device": "cpu",
+        "out": tmp_path / "run",
+    }
+    given = [part for name, value in flags.items() for part in (f"--{name}", str(value))]
+    assert main(["train", "--demos", str(store), "--images", "wrist", *given]) == 0
+    record = RunDirectory(tmp_path / "run").read_record()
+    assert [camera.name for camera in record.cameras] == [WRIST]
+    assert record.layout.codes == 2
