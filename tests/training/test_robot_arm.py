@@ -130,7 +130,7 @@ def test_server_gives_the_same_commands(arm: Policy):
         serve_in_thread(arm, calibration=arm.calibration) as server,
         RemotePolicy.connect(server.url, timeout_s=10, deadline_s=5) as remote,
     ):
-        assert remote.spec == arm.spec
+        assert replace(remote.spec, longest_chunk=0) == arm.spec, "the server limits the length of plans"
         np.testing.assert_allclose(run_session(remote, obs), run_session(arm, obs), atol=1e-6)
 
 
