@@ -13,12 +13,22 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nsde_policy.cli.main import main
 from nsde_policy.data import DemoWriter, Episode
 from tests.helpers.doc_pages import code_blocks
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/extending.md"
 pytestmark = pytest.mark.slow
+# Runs command lines in one process, to import torch once, and writes what each prints to a file.
+COMMANDS = """
+import contextlib, shlex, sys
+from nsde_policy.cli.main import main
+for line in sys.argv[1:]:
+    _, *args = shlex.split(line, comments=True)
+    with open(f"{args[0]}.txt", "w") as file, contextlib.redirect_stdout(file):
+        assert main(args) == 0, line
+"""
 
 
 def printed_files() -> dict[str, str]:
@@ -46,11 +56,12 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     install = "-m pip install -q --no-deps --no-build-isolation --target site ."
     done = subprocess.run([sys.executable, *install.split()], cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    (commands,) = (block for block in code_blocks(PAGE, "bash") if "pip install -e ." in block)
-    for line in commands.splitlines()[1:]:
+    (printed,) = (block for block in code_blocks(PAGE, "bash") if "pip install -e ." in block)
+    _, record, *commands = printed.splitlines()
+    run_commands = f"python -c {shlex.quote(COMMANDS)} {shlex.join(commands)}"
+    for line in (record, run_commands):
         done = run_line(line, path=[ROOT, folder / "site"], cwd=folder)
         assert done.returncode == 0, done.stdout + done.stderr
-        (folder / f"{shlex.split(line)[1]}.txt").write_text(done.stdout)
     return folder
 
 
@@ -86,50 +97,56 @@ def test_export_writes_a_graph_of_a_method_of_another_package(package: Path):
     assert np.allclose(graph, policy, atol=1e-4)
 
 
-def test_a_run_of_a_package_that_is_not_installed_names_the_package(package: Path, tmp_path: Path):
-    done = run_line(f"nsde-policy eval {package / 'runs/reach'}", path=[ROOT], cwd=tmp_path)
-    assert done.returncode == 2
-    assert "pip install 'my-robot==1.0'" in done.stderr
-    assert "'linear'" in done.stderr
-    assert done.stderr.count("\n") == 1
+def test_a_run_of_a_package_that_is_not_installed_names_the_package(
+    package: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["eval", str(package / "runs/reach")]) == 2
+    printed = capsys.readouterr().err
+    assert "pip install 'my-robot==1.0'" in printed
+    assert "'linear'" in printed
+    assert printed.count("\n") == 1
 
 
-@pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    """A copy of the library with its compiled modules, to which a test adds one file."""
+@pytest.fixture(scope="module")
+def evaluations(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Results of a method and of a task that were added to a copy of the library, one file each."""
+    checkout = tmp_path_factory.mktemp("checkout")
     for folder in ("nsde_policy", "envs", "data", "eval"):
-        shutil.copytree(ROOT / folder, tmp_path / folder)
-    return tmp_path
-
-
-def train_and_eval(checkout: Path, *args: str) -> dict[str, Any]:
-    """Train and evaluate with the copied library, in one process to import torch once."""
-    train = ["train", *args, "--device", "cpu", "--out", "run"]
-    evaluate = ["eval", "run", "--episodes", "2", "--workers", "1", "--json", "eval.json"]
-    code = f"from nsde_policy.cli.main import main; assert main({train}) == 0; assert main({evaluate}) == 0"
-    done = run_line(f"python -c {shlex.quote(code)}", path=[checkout], cwd=checkout)
+        shutil.copytree(ROOT / folder, checkout / folder)
+    for name in ("methods/linear.py", "tasks/reach.py"):
+        (checkout / "nsde_policy" / name).write_text(printed_files()[f"my_robot/{Path(name).name}"])
+    write_reaches(checkout / "demos.zarr")
+    commands = []
+    for name, options in {
+        "method": "--policy linear --demos.episodes 20 --train.steps 20",
+        "task": "--policy knn --task reach --demos demos.zarr",
+    }.items():
+        commands.append(f"nsde-policy train {options} --device cpu --out {name}")
+        commands.append(f"nsde-policy eval {name} --episodes 2 --workers 1 --json {name}.json")
+    line = f"python -c {shlex.quote(COMMANDS)} {shlex.join(commands)}"
+    done = run_line(line, path=[checkout], cwd=checkout)
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads((checkout / "eval.json").read_text())
-    return found
+    return {name: json.loads((checkout / f"{name}.json").read_text()) for name in ("method", "task")}
 
 
-def test_a_method_in_this_package_is_one_new_file(checkout: Path):
-    (checkout / "nsde_policy/methods/linear.py").write_text(printed_files()["my_robot/linear.py"])
-    found = train_and_eval(checkout, "--policy", "linear", "--demos.episodes", "20", "--train.steps", "20")
-    assert found["method"] == "linear"
-    assert len(found["episodes"]) == 2
-
-
-def test_a_task_in_this_package_is_one_new_file(checkout: Path):
-    (checkout / "nsde_policy/tasks/reach.py").write_text(printed_files()["my_robot/reach.py"])
-    starts = np.random.default_rng(0).uniform(0, 1, (100, 4)).astype("f4")
-    with DemoWriter(checkout / "demos.zarr", rate_hz=10) as writer:
+def write_reaches(path: Path) -> None:
+    starts = np.random.default_rng(0).uniform(0, 1, (40, 4)).astype("f4")
+    with DemoWriter(path, rate_hz=10) as writer:
         for start in starts:
             shares = 0.7 ** np.arange(16, dtype="f4")[:, None]
             position = start[2:] + shares * (start[:2] - start[2:])
             goal = np.broadcast_to(start[2:], position.shape)
             writer.append(Episode(np.hstack([position, goal])[:-1], position[1:]))
-    found = train_and_eval(checkout, "--policy", "knn", "--task", "reach", "--demos", "demos.zarr")
+
+
+def test_a_method_in_this_package_is_one_new_file(evaluations: dict[str, Any]):
+    found = evaluations["method"]
+    assert found["method"] == "linear"
+    assert len(found["episodes"]) == 2
+
+
+def test_a_task_in_this_package_is_one_new_file(evaluations: dict[str, Any]):
+    found = evaluations["task"]
     assert len(found["episodes"]) == 2
     assert all(episode["progress"] > 0.3 for episode in found["episodes"])
     assert all(episode["final_distance"] < 1 for episode in found["episodes"])
