@@ -19,7 +19,6 @@ from typing import Any
 
 from nsde_policy.encoders.keypoints.config import KeypointConfig
 from nsde_policy.eval.camera import CameraCondition
-from nsde_policy.eval.disturbances import Condition
 from nsde_policy.files import replace_file
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory
@@ -93,7 +92,7 @@ def play(path: Path, condition: CameraCondition, seeds: range, rule: str, worker
     from nsde_policy.eval.pool import RolloutPool
     from nsde_policy.eval.rollout import RolloutConfig
 
-    config = RolloutConfig(env_kwargs={"reset_rule": rule}, condition=Condition(camera=condition))
+    config = RolloutConfig(env_kwargs={"reset_rule": rule}, camera=condition)
     results = list(RolloutPool(path, config, workers=workers).evaluate(seeds))
     return {
         "max_reward": [round(result.score, 6) for result in results],

@@ -1,14 +1,12 @@
 """Disturbances of an episode: late plans, noisy observations, a push."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
 from msgspec import Meta
 
 from nsde_policy.config import BaseConfig
-from nsde_policy.eval.camera import CameraCondition, CameraDisturbances
 
 PUSH_PERIODS = (10, 60)
 """First and last control period (exclusive) at which a push may come."""
@@ -24,8 +22,6 @@ class Condition(BaseConfig):
     """Noise on every observation, in standard deviations of its change over one period."""
     push: Annotated[float, Meta(ge=0, lt=1e6)] = 0.0
     """How far the environment's `push` moves an object at a random moment, in units of the task."""
-    camera: CameraCondition = field(default_factory=CameraCondition)
-    """Disturbances of the cameras."""
 
 
 class Disturbances:
@@ -34,7 +30,6 @@ class Disturbances:
     def __init__(self, condition: Condition, seed: int, increment_std: np.ndarray) -> None:
         self._noise = condition.obs_noise * increment_std
         self._noise_rng, self._push_rng = (np.random.default_rng([seed, stream]) for stream in (1, 2))
-        self._camera = CameraDisturbances(condition.camera, seed)
         self._push_period = int(self._push_rng.integers(*PUSH_PERIODS)) if condition.push else None
 
     def add_noise(self, obs: np.ndarray) -> np.ndarray:
@@ -42,10 +37,6 @@ class Disturbances:
         if not self._noise.any():
             return obs
         return obs + self._noise * self._noise_rng.standard_normal(obs.shape)
-
-    def change_frames(self, frames: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return camera frames by name as the policy sees them."""
-        return self._camera.change(frames)
 
     def push_rng(self, period: int) -> np.random.Generator | None:
         """Return the generator of the push in this control period, or None if the block is not pushed."""

@@ -22,6 +22,7 @@ import torch
 from nsde_policy.config import Sampling
 from nsde_policy.encoders.base import STATE_KEY
 from nsde_policy.errors import ConfigError, EnvError
+from nsde_policy.eval.camera import CameraCondition, CameraDisturbances
 from nsde_policy.eval.disturbances import Condition, Disturbances
 from nsde_policy.inference.history import History
 from nsde_policy.inference.policy import Policy
@@ -45,6 +46,8 @@ class RolloutConfig:
     """How actions are sampled; None for the policy's own."""
     condition: Condition = field(default_factory=Condition)
     """Disturbances of the episodes."""
+    camera: CameraCondition = field(default_factory=CameraCondition)
+    """Disturbances of the cameras, if the policy has some."""
 
     def __post_init__(self) -> None:
         if self.chunk is not None and self.chunk < 1:
@@ -156,6 +159,7 @@ class EpisodeRunner:
         self._task, self._env, self._trace, self._push = player.task, env, Trace(), config.condition.push
         std = np.array(policy.record.layout.increment_std[: policy.spec.plain_dim])
         self._disturbances = Disturbances(config.condition, seed, std)
+        self._camera = CameraDisturbances(config.camera, seed)
         self._latency, self._chunk = config.condition.latency_steps, config.chunk or policy.chunk
         self._pending: list[tuple[int, np.ndarray]] = []
         self._actions: list[np.ndarray] = []
@@ -199,7 +203,7 @@ class EpisodeRunner:
 
     def _encode(self, obs: np.ndarray) -> np.ndarray | Callable[[], np.ndarray]:
         """Return the observation, or a function that encodes its frames if a plan needs it."""
-        frames = self._disturbances.change_frames(self._env.last_frames)
+        frames = self._camera.change(self._env.last_frames)
         return partial(self._policy.encode, {STATE_KEY: obs, **frames}) if frames else obs
 
     def result(self, *, planned: int, calls: int) -> EpisodeResult:

@@ -9,7 +9,6 @@ import pytest
 from nsde_policy.cli.main import main
 from nsde_policy.envs.pusht.drawing import benchmark_frame
 from nsde_policy.eval.camera import OCCLUDER, CameraCondition, CameraDisturbances
-from nsde_policy.eval.disturbances import Condition
 from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.rollout import RolloutConfig
 from nsde_policy.run_directory import RunDirectory
@@ -84,7 +83,7 @@ def test_trained_run_records_its_observations(pixel_run: Path):
 
 def test_episodes_are_played_from_frames_and_disturbed(pixel_run: Path):
     config = RolloutConfig(env_kwargs={"max_episode_steps": 9})
-    shifted = replace(config, condition=Condition(camera=CameraCondition(shift=4)))
+    shifted = replace(config, camera=CameraCondition(shift=4))
     (one,), (again,), (other,) = (
         RolloutPool(pixel_run, each).evaluate([200_000], traced=True) for each in (config, config, shifted)
     )
