@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from nsde_policy.eval.render.forecast import sample_episode_forecasts
+from nsde_policy.eval.render.keypoints import draw_keypoints
 from nsde_policy.eval.render.pictures import Tile, add_caption, fit_picture
 from nsde_policy.eval.rollout import EpisodeResult, Player
+from nsde_policy.inference.spec import PolicySpec
 from nsde_policy.tasks.base import Forecast, Task
 
 FALLBACK_RATE_HZ = 10.0
@@ -25,13 +27,16 @@ class RenderedEpisode:
     """By control period; the last frame has none, nor have pictures that the environment draws itself."""
     rate_hz: float
     """Control periods per second."""
+    spec: PolicySpec | None = None
+    """Sizes of a policy with cameras, whose keypoints are drawn over its frames."""
 
     @classmethod
     def play(cls, player: Player, seed: int) -> "RenderedEpisode":
         """Play an episode exactly as evaluation does; forecasts are sampled afterwards, with other noise."""
         result = player.play(seed, frames=True)
-        forecasts = sample_episode_forecasts(player, result) if player.task.can_draw else []
-        return cls(player.task, result, forecasts, player.rate_hz or FALLBACK_RATE_HZ)
+        spec = player.policy.spec if player.policy.spec.cameras else None
+        forecasts = sample_episode_forecasts(player, result) if spec or player.task.can_draw else []
+        return cls(player.task, result, forecasts, player.rate_hz or FALLBACK_RATE_HZ, spec)
 
     def __len__(self) -> int:
         return len(self.result.trace.obs)
@@ -46,6 +51,8 @@ class RenderedEpisode:
         forecast = self.forecasts[step] if step < len(self.forecasts) else None
         if trace.frames:
             picture = fit_picture(trace.frames[step].decompress(), size)
+            if self.spec is not None and forecast is not None:
+                picture = draw_keypoints(picture, forecast, self.spec)
         else:
             picture = self.task.draw(trace.obs[step], size=size, forecast=forecast)
         return add_caption(

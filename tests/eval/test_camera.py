@@ -7,11 +7,15 @@ import numpy as np
 import pytest
 
 from nsde_policy.cli.main import main
+from nsde_policy.core.spec import CameraSpec
 from nsde_policy.envs.pusht.drawing import benchmark_frame
 from nsde_policy.eval.camera import OCCLUDER, CameraCondition, CameraDisturbances
 from nsde_policy.eval.pool import RolloutPool
+from nsde_policy.eval.render.keypoints import draw_keypoints
 from nsde_policy.eval.rollout import RolloutConfig
+from nsde_policy.inference.spec import PolicySpec
 from nsde_policy.run_directory import RunDirectory
+from nsde_policy.tasks.base import Forecast
 from tests.helpers.demo_stores import write_store
 
 FRAME = np.random.default_rng(0).integers(30, 200, (40, 50, 3)).astype(np.uint8)
@@ -113,3 +117,20 @@ def test_environment_without_the_camera_is_refused(pixel_run: Path, capsys: pyte
 def test_unknown_observations_are_refused(task: str, capsys: pytest.CaptureFixture[str]):
     assert main(["train", "--task", task, "--obs", "sounds"]) == 2
     assert f"the task {task!r} has no observations 'sounds'; available: state" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("height", "width", "place"), [(96, 96, (75, 25)), (48, 96, (75, 38))])
+def test_keypoints_are_drawn_where_they_are_in_the_frame(height: int, width: int, place: tuple[int, int]):
+    spec = PolicySpec(
+        obs_dim=3, act_dim=1, circular=(), low=(-1.0,) * 4, high=(1.0,) * 4, increment_std=(0.1,) * 4,
+        codes=2, history=1, chunk=1, longest_chunk=0, first_action_from=(), encoder="keypoints",
+        cameras=(CameraSpec("observation.images.top", height, width),),
+    )  # fmt: skip
+    obs = np.broadcast_to(np.array([9.0, 0.5, -0.5]), (4, 2, 3))  # x right of the middle, y above it
+    white = np.full((100, 100, 3), 255, np.uint8)
+    drawn = draw_keypoints(white, Forecast(np.zeros((3, 2, 1)), obs), spec)
+    rows, columns = np.nonzero((drawn != 255).any(-1))
+    assert (columns.mean(), rows.mean()) == pytest.approx(place, abs=1.5)
+    assert (draw_keypoints(white, Forecast(np.zeros((3, 2, 1))), spec) == 255).all(), (
+        "a method without states"
+    )
