@@ -10,6 +10,9 @@ BIN := $(VENV)/bin
 # Three test processes for two cores: many tests wait for a clock, a server or a browser.
 WORKERS ?= $(shell expr 3 \* $$(getconf _NPROCESSORS_ONLN) / 2)
 
+# Without compiled modules on disk, every process of a test would compile torch again.
+unexport PYTHONDONTWRITEBYTECODE
+
 UV := VIRTUAL_ENV=$(VENV) UV_LINK_MODE=hardlink $(BIN)/uv pip
 LOCK := $(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --generate-hashes \
 	--custom-compile-command "make lock"

@@ -1,4 +1,4 @@
-"""Tests of the locked versions in .ci/lock*.txt: hashed, within the bounds of the package, and installed."""
+"""Tests of the environment of `make test`: versions in .ci/lock*.txt, hashes, bounds, compiled modules."""
 
 import os
 import re
@@ -89,3 +89,10 @@ def test_tests_install_the_locked_versions_and_ci_can_choose_others():
     newest = list_installs("CONSTRAINTS=/dev/null")
     assert newest
     assert not [line for line in newest if ".ci/lock" in line]
+
+
+@pytest.mark.skipif(not shutil.which("make"), reason="needs make")
+def test_processes_of_make_share_compiled_modules():
+    command = ["make", "-s", "--eval", 'show: ; @echo "[$$PYTHONDONTWRITEBYTECODE]"', "show"]
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "MAKEFLAGS": ""}
+    assert subprocess.run(command, cwd=ROOT, env=env, check=True, capture_output=True).stdout == b"[]\n"
