@@ -49,7 +49,10 @@ def main() -> int:
     results: list[AttackResult] = []
     for target in args.targets or TARGETS:
         start = time.monotonic()
-        results += importlib.import_module(f"attacks.{target}").run(args.scale, args.seed)
+        try:
+            results += importlib.import_module(f"attacks.{target}").run(args.scale, args.seed)
+        except Exception as error:  # the table of the other targets should not be lost
+            results.append(AttackResult(f"{target}: not finished", bugs=[f"{type(error).__name__}: {error}"]))
         print(f"{target}: {time.monotonic() - start:.0f} s", file=sys.stderr)
     print_table(results)
     if args.json:

@@ -17,8 +17,11 @@ class DelayedFuture(Future[PlanJobResult]):
         super().__init__()
         self._simulated_clock, self._ready_at = clock, ready_at
 
+    def done(self) -> bool:
+        return self._simulated_clock() + 1e-9 >= self._ready_at
+
     def result(self, timeout: float | None = None) -> PlanJobResult:
-        if self._simulated_clock() + 1e-9 < self._ready_at:
+        if not self.done():
             raise TimeoutError  # simulated time does not pass while waiting
         return super().result(timeout)
 

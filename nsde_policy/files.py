@@ -81,14 +81,21 @@ def open_regular(path: Path, max_bytes: int | None = None, *, error: type[NsdePo
     try:
         _check_regular(os.stat(path), path, max_bytes, error)  # opening a device may change its state
         file = open(path, "rb", opener=_open_without_waiting)  # noqa: SIM115
-    except OSError as problem:
-        raise error(f"{path} cannot be read: {problem.strerror or problem}") from problem
+    except (OSError, ValueError) as problem:  # the latter for a null byte in the path
+        if isinstance(problem, NsdePolicyError):
+            raise
+        raise error(f"{path} cannot be read: {_describe_problem(problem)}") from problem
     try:
         _check_regular(os.fstat(file.fileno()), path, max_bytes, error)
     except BaseException:
         file.close()
         raise
     return file
+
+
+def _describe_problem(problem: OSError | ValueError) -> str:
+    """Return what went wrong, without the number of the error and the path."""
+    return getattr(problem, "strerror", None) or str(problem)
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
@@ -212,8 +219,10 @@ def check_writable(target: Path) -> None:
     """Create the parent folder of a file; raise `OutputError` if the file cannot be written there."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"{target} cannot be written: {error.strerror}") from error
+        if "\0" in target.name:
+            raise ValueError("null byte in the path")
+    except (OSError, ValueError) as error:
+        raise OutputError(f"{target} cannot be written: {_describe_problem(error)}") from error
     if target.is_dir():
         raise OutputError(f"{target} cannot be written: it is a folder")
     if not os.access(target.parent, os.W_OK):
@@ -240,8 +249,8 @@ def lock_directory(
     try:
         path.mkdir(parents=True, exist_ok=True)
         directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as problem:
-        raise error(f"the folder {path} cannot be created: {problem.strerror}") from problem
+    except (OSError, ValueError) as problem:  # the latter for a null byte in the path
+        raise error(f"the folder {path} cannot be created: {_describe_problem(problem)}") from problem
     try:
         fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as problem:

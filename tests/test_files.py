@@ -6,8 +6,16 @@ from pathlib import Path
 import pytest
 
 from nsde_policy import files
-from nsde_policy.errors import ComparisonError, NsdePolicyError, OutputError
-from nsde_policy.files import PARTIAL, parse_json, read_json, remove_partial_files, replace_file
+from nsde_policy.errors import CheckpointError, ComparisonError, NsdePolicyError, OutputError
+from nsde_policy.files import (
+    PARTIAL,
+    lock_directory,
+    parse_json,
+    read_file,
+    read_json,
+    remove_partial_files,
+    replace_file,
+)
 
 
 def read_error(path: Path, **options: int) -> str:
@@ -148,3 +156,13 @@ def test_partial_files_of_one_target_are_removed(tmp_path):
         (tmp_path / name).write_text("")
     remove_partial_files(tmp_path / "a")
     assert {file.name for file in tmp_path.iterdir()} == {"a", f"ab.1{PARTIAL}"}
+
+
+def test_null_bytes_in_paths_are_typed_errors():
+    path = Path("a\0b")
+    with pytest.raises(CheckpointError, match="cannot be read: embedded null"):
+        read_file(path, 10, error=CheckpointError)
+    with pytest.raises(OutputError, match="cannot be written: null byte"):
+        replace_file(path, b"content")
+    with pytest.raises(CheckpointError, match="cannot be created: embedded null"):
+        lock_directory(path, error=CheckpointError)

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from html import escape
@@ -11,9 +12,14 @@ from pathlib import Path
 from string import Template
 
 from nsde_policy import __version__
+from nsde_policy.errors import CheckpointError
 from nsde_policy.eval.offline.comparison import OfflineComparison
 from nsde_policy.eval.offline.figures import render_offline_comparison
 from nsde_policy.eval.report.tables import format_html_table, format_settings_table
+from nsde_policy.files import read_file
+
+MAX_PICTURE_BYTES = 16 * 2**20
+"""Larger pictures of training curves are not read."""
 
 
 def format_offline_section(comparison: OfflineComparison) -> str:
@@ -60,9 +66,10 @@ def _format_cell(text: str) -> str:
 def _format_curves(path: Path, label: str) -> str:
     """Embed the training curves of a run, if they were drawn."""
     picture = path / "training.png"
-    if not picture.is_file():
+    if not os.path.lexists(picture):
         return ""
-    return f"<h3>{escape(label)}</h3>{_format_image(picture.read_bytes(), f'Losses of {label}')}"
+    content = read_file(picture, MAX_PICTURE_BYTES, error=CheckpointError)
+    return f"<h3>{escape(label)}</h3>{_format_image(content, f'Losses of {label}')}"
 
 
 def _format_records(comparison: OfflineComparison) -> str:

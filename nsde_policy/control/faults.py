@@ -69,8 +69,8 @@ def respond_to_faults(
     """Compute the command for `dt` seconds: brake if any reaction is stop, else ask the callbacks, else hold.
 
     If a callback raises an exception, or does not return finite numbers, `faults` gets another fault,
-    `callback_error`. The reaction to it is hold, or stop if that is set. `KeyboardInterrupt` and `SystemExit`
-    get through: they are meant for the program.
+    `callback_error`. The reaction to it is hold, or stop if that is set. Exceptions that do not
+    derive from `Exception`, such as `KeyboardInterrupt`, get through: they are meant for the program.
 
     Returns:
         Either "hold" or "callback", the command (act_dim,), and the fault that stops the session, if any.

@@ -230,6 +230,7 @@ class _JerkAxis:
     ) -> None:
         self.command = command
         self._low, self._high, self._longest_step = low, high, longest_step
+        # One derivative higher: the speed of this axis is an acceleration, its acceleration a jerk.
         self._rate = _Axis(-speed, speed, acceleration, jerk, command=0.0)
         self._target_speed = 0.0
 
@@ -253,7 +254,7 @@ class _JerkAxis:
         change, self._target_speed = (speed - self._target_speed) / dt, speed
         rate, up = self._rate, math.copysign(1.0, behind)
         before = rate.command, rate.velocity
-        for share in (1.0, 0.75, 0.5, 0.25, 0.0):
+        for share in (1.0, 0.75, 0.5, 0.25, 0.0):  # the fastest approach that can still be braked
             wanted = speed + share * up * closing
             rate.follow(min(max(wanted, rate.low), rate.high), change, dt)
             moved = self.command + rate.command * dt

@@ -134,8 +134,9 @@ class PlanScheduler:
         A plan that is merely late counts too, unless the session plans ahead: its remaining commands are for
         the right times.
         """
-        is_kept = keep_pending and self.pending is not None and not self._ahead
-        return self.pending[0].index if is_kept and self.pending is not None else self.requested
+        if keep_pending and not self._ahead and self.pending is not None:
+            return self.pending[0].index
+        return self.requested
 
     def close(self) -> None:
         """Release the worker; record a fault of the last plan if it has arrived."""
@@ -171,9 +172,9 @@ class PlanScheduler:
             result = future.result(timeout_s)
             if not isinstance(result, PlanJobResult) or result.job is not job:
                 raise PlanError(f"the worker returned {type(result).__name__}, not the result of its job")
-        except TimeoutError:
-            return None
         except Exception as error:  # a worker may raise anything
+            if isinstance(error, TimeoutError) and not _is_done(future):
+                return None
             result = PlanJobResult(job, None, error, 0.0)
         self.pending = None
         return result
@@ -279,3 +280,11 @@ class PlanScheduler:
             return Fault(FaultKind.NON_FINITE_PLAN, self._clock(), str(error))
         except Exception as error:  # a plan may be an object of any kind
             return Fault(FaultKind.NON_FINITE_PLAN, self._clock(), describe_error(error))
+
+
+def _is_done(future: "Future[PlanJobResult]") -> bool:
+    """Return whether a job has ended; a worker's future may be any object."""
+    try:
+        return bool(future.done())
+    except Exception:
+        return False

@@ -116,7 +116,10 @@ def test_other_settings_or_weights_are_evaluated_again(runs: list[Path], out: Pa
     for file in runs[2].iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     weights = RunDirectory(tmp_path).read_weights()
-    RunDirectory(tmp_path).save_weights({name: 0.9 * weight for name, weight in weights.items()})
+    changed = {
+        name: 0.9 * weight if weight.is_floating_point() else weight for name, weight in weights.items()
+    }
+    RunDirectory(tmp_path).save_weights(changed)
     assert compare([tmp_path], "--out", str(out), "--seed-start", "5", "--latency-rounds", "0") == 0
     assert len(list((out / "entries").iterdir())) == kept + 2
 

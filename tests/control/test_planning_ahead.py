@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+from concurrent.futures import Future
 from pathlib import Path
 
 import numpy as np
@@ -136,3 +137,38 @@ def test_a_fault_of_the_last_plan_is_counted_when_the_session_closes():
     sim.now += PERIOD
     session.close()
     assert session.report().faults == {"planner_error": 1}
+
+
+class TimingOutWorker:
+    """Worker whose second job fails with a `TimeoutError` of its own."""
+
+    def __init__(self) -> None:
+        self.jobs = 0
+
+    def submit(self, function):
+        self.jobs += 1
+        future = Future()
+        if self.jobs == 2:
+            future.set_exception(TimeoutError("no answer from the graphics card"))
+        else:
+            future.set_result(function())
+        return future
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_job_that_timed_out_is_a_fault_and_the_next_one_is_planned():
+    sim, worker = Sim(), TimingOutWorker()
+    config = SessionConfig(rate_hz=10.0, plan_ahead=True)
+    session = Session(Walker(), config, calibration=CALIBRATION, clock=sim.clock, worker=worker)
+    sources, kinds = [], []
+    for _ in range(30):
+        session.step([50.0, 40.0, 1.0])
+        assert session.last is not None
+        sources.append(session.last.source)
+        kinds += [fault.kind for fault in session.last.faults]
+        sim.now += 0.1
+    assert worker.jobs > 3
+    assert kinds.count(FaultKind.PLANNER_ERROR) == 1
+    assert sources[-10:] == ["plan"] * 10

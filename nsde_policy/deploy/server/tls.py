@@ -74,5 +74,5 @@ def _check_pem(path: Path, flag: str) -> None:
     """Raise `ConfigError` unless the path is a readable regular file of a plausible size."""
     try:
         open_regular(path, MAX_PEM_BYTES, error=ConfigError).close()
-    except ValueError as error:  # a `ConfigError`, or a null byte in the path
+    except ConfigError as error:
         raise ConfigError(f"{summarize_error(error)}; check {flag}") from None
