@@ -60,7 +60,7 @@ $(VENV)/tested: pyproject.toml constraints.txt $(wildcard .ci/lock*.txt)
 ifeq ($(CONSTRAINTS),constraints.txt)
 	$(BIN)/pip install -q --no-compile --require-hashes -r .ci/lock-uv.txt
 	$(UV) install -q --no-deps --no-build --require-hashes -r .ci/lock.txt
-	CFLAGS=-O1 $(UV) install -q --no-deps --no-build-isolation --require-hashes -r .ci/lock-pymunk-6.txt \
+	CFLAGS='-O1 -DNDEBUG' $(UV) install -q --no-deps --no-build-isolation --require-hashes -r .ci/lock-pymunk-6.txt \
 		--target $(VENV)/pymunk-6
 	$(BIN)/pip install -q --no-compile -c constraints.txt torch
 	$(UV) install -q --no-deps --no-build-isolation -e .
