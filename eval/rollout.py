@@ -255,9 +255,9 @@ class Player:
             frames: Keep the environment's own pictures in the trace, if the task cannot draw.
         """
         env = self._envs[0]
-        if self.policy.spec.cameras:
-            pass  # its camera frames are drawn
-        elif frames := frames and not self.task.can_draw:
+        has_cameras = bool(self.policy.spec.cameras)  # whose frames are kept as they are
+        frames = frames and (has_cameras or not self.task.can_draw)
+        if frames and not has_cameras:
             env = self._render_env = self._render_env or self.make_render_env()
         (result,) = self._play([EpisodeRunner(self, env, seed, frames=frames)])
         return result

@@ -205,7 +205,7 @@ def answer_with(replies: dict[str, bytes]) -> Iterator[str]:
 
 
 def attack_commands(count: int, rng: random.Random) -> AttackResult:
-    """Send damaged commands to the page's server, and check that its control loop goes on."""
+    """Send damaged commands to the page's server, and check that its control loop continues."""
     result, events = AttackResult("messages: damaged commands to play"), list[dict[str, Any]]()
     with run_viewer(events, max_rate=1e6) as port:
         for start in range(0, count, 9):

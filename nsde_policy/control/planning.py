@@ -147,8 +147,8 @@ class PlanScheduler:
     def _wait(self) -> PlanJobResult | None:
         """Wait for the plan until the session's clock has passed the deadline, has gone back or fails.
 
-        A clock that stands still is that of a simulation, in which planning takes no time: the wait goes on
-        until the plan is there, so that results do not depend on the speed of the machine.
+        If the clock does not advance, as in a simulation where planning takes no time, wait until the plan
+        arrives, so that results do not depend on the speed of the machine.
         """
         ends, before = time.monotonic() + LONGEST_WAIT_S, self._waiting_since
         while True:

@@ -55,7 +55,7 @@ class PrefetchSource(BatchSource[Batch]):
 
     Args:
         load: Returns the tensors of the batch of a step; the same step gives the same batch, so that a
-            resumed run goes on with the batches it would have had.
+            resumed run continues with the batches that it would have had.
         build: Makes a batch of these tensors.
         device: Where the buffers are.
         ahead: Number of batches to load ahead.

@@ -207,7 +207,7 @@ def test_a_planner_that_hangs_does_not_block_the_loop(ahead):
         while session.last.source != "plan" and time.monotonic() < ends:
             time.sleep(0.02)
             session.step(OBS)
-        assert session.last.source == "plan", "the session goes on when the planner does"
+        assert session.last.source == "plan", "the session follows plans again"
 
 
 def test_a_planner_that_takes_long_in_real_time_is_on_time_if_the_clock_is_simulated():
