@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 
 import numpy as np
 
@@ -57,7 +58,7 @@ def benchmark_frame(
     pygame.draw.circle(surface, _AGENT_COLOUR, centre, radius)
     pygame.draw.circle(surface, _lighter(_AGENT_COLOUR), centre, radius - 2 * _STROKE)
     _draw_outline(surface, _WALL, geometry.WALL_CORNERS)
-    return resize(_pixels(surface), width, height)
+    return resize(pygame.surfarray.pixels3d(surface).swapaxes(0, 1), width, height)
 
 
 def _whole_pixels(part: geometry.Box, pose: Sequence[float]) -> list[Pixel]:
@@ -95,21 +96,27 @@ def resize(image: np.ndarray, width: int, height: int) -> np.ndarray:
     Uses the fixed-point arithmetic of the recorded frames: weights of 11 bits, columns first.
     """
     if image.shape[:2] == (height, width):
-        return image
+        return np.ascontiguousarray(image)
     left, right, w = _sample_axis(image.shape[1], width)
-    columns = image[:, left] * (2048 - w)[:, None] + image[:, right] * w[:, None]
-    above, below, w = _sample_axis(image.shape[0], height)
-    upper = ((2048 - w)[:, None, None] * (columns[above] >> 4)) >> 16
-    lower = (w[:, None, None] * (columns[below] >> 4)) >> 16
+
+    def sample_columns(rows: np.ndarray) -> np.ndarray:
+        near, far = (image[rows[:, None], columns] for columns in (left, right))
+        sampled: np.ndarray = near * (2048 - w)[:, None] + far * w[:, None]
+        return sampled >> 4
+
+    above, below, v = _sample_axis(image.shape[0], height)
+    upper = ((2048 - v)[:, None, None] * sample_columns(above)) >> 16
+    lower = (v[:, None, None] * sample_columns(below)) >> 16
     sampled: np.ndarray = ((upper + lower + 2) >> 2).astype(np.uint8)
     return sampled
 
 
+@lru_cache(maxsize=64)
 def _sample_axis(n: int, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the two neighbours of each of `size` samples of an axis of n pixels, and the second's weight."""
     at = np.clip((np.arange(size) + 0.5) * (n / size) - 0.5, 0, n - 1)
-    low = at.astype(np.int64)
-    return low, np.minimum(low + 1, n - 1), np.rint((at - low) * 2048).astype(np.int64)
+    low = at.astype(np.int32)
+    return low, np.minimum(low + 1, n - 1), np.rint((at - low) * 2048).astype(np.int32)
 
 
 # --- The frame for people ------------------------------------------------------------------------
