@@ -17,8 +17,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from nsde_policy.data import LazyFrames
 from nsde_policy.encoders.keypoints.config import KeypointConfig
-from nsde_policy.eval.camera import CameraCondition
+from nsde_policy.eval.camera import CameraCondition, CameraDisturbances
 from nsde_policy.files import replace_file
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory
@@ -44,7 +47,11 @@ VARIANTS: dict[str, RunConfig] = {
     "no known points": _encoder(PIXELS, known_points=0),
     "8 keypoints": _encoder(PIXELS, keypoints=8),
     "50k steps": PIXELS.replace_parts(train={"steps": 50_000}),
+    "hard images": PIXELS,
 }
+HARD = CameraCondition(texture=0.4, brightness=0.1, distractor=0.05)
+TRAINED_ON: dict[str, CameraCondition] = {"hard images": HARD}
+"""Disturbances of the frames that a variant is trained on; none for the others."""
 CONDITIONS: dict[str, CameraCondition] = {
     "none": CameraCondition(),
     "shift 1 px": CameraCondition(shift=1),
@@ -53,7 +60,24 @@ CONDITIONS: dict[str, CameraCondition] = {
     "brightness ± 10 %": CameraCondition(brightness=0.1),
     "noise 0.05": CameraCondition(noise=0.05),
     "occlusion 10 %": CameraCondition(occlusion=0.1),
+    "hard images": HARD,
 }
+
+
+class DisturbedFrames(LazyFrames):
+    """Frames of a store with the disturbances of a camera, one draw per episode; read them in order."""
+
+    def __init__(self, frames: LazyFrames, episode_ends: np.ndarray, condition: CameraCondition) -> None:
+        self._frames, self._ends = frames, episode_ends
+        self.shape, self.dtype = frames.shape, frames.dtype
+        self._cameras = [CameraDisturbances(condition, seed) for seed in range(len(episode_ends))]
+
+    def __getitem__(self, index: int | slice) -> np.ndarray:
+        start, stop, _ = (index if isinstance(index, slice) else slice(index, index + 1)).indices(len(self))
+        episodes = np.searchsorted(self._ends, np.arange(start, stop), side="right")
+        found = self._frames[start:stop]
+        changed = [self._cameras[i].change({"": frame})[""] for i, frame in zip(episodes, found, strict=True)]
+        return np.stack(changed) if isinstance(index, slice) else changed[0]
 
 
 def train_one(variant: str, seed: int, demos: Path, out: Path, device: str, steps: int) -> Path:
@@ -66,8 +90,15 @@ def train_one(variant: str, seed: int, demos: Path, out: Path, device: str, step
     if steps:
         config = _encoder(config.replace_parts(train={"steps": steps}), steps=steps)
     path = out / f"{variant.replace(' ', '_').replace(',', '')}-{seed}"
+    given = load_training_demos(config.demos, demos, task="pusht")
+    images = open_training_images(config.demos, demos)
+    if variant in TRAINED_ON:
+        images = {
+            name: DisturbedFrames(frames, given.episode_ends, TRAINED_ON[variant])
+            for name, frames in images.items()
+        }
     train_run(
-        load_training_demos(config.demos, demos, task="pusht"),
+        given,
         config,
         path,
         task="pusht",
@@ -76,7 +107,7 @@ def train_one(variant: str, seed: int, demos: Path, out: Path, device: str, step
         device=device,
         resume=path.exists(),
         save_every_s=1e9,
-        images=open_training_images(config.demos, demos),
+        images=images,
     )
     return path
 

@@ -1,8 +1,9 @@
-"""Disturbances of a camera: shift, brightness, noise and occlusion, the same for all frames of an episode."""
+"""Disturbances of a camera: shift, brightness, noise, occlusion, a textured table and a moving distractor."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated
 
 import numpy as np
@@ -12,6 +13,10 @@ from nsde_policy.config import BaseConfig
 
 OCCLUDER = 96
 """Grey value of the square that hides a part of the frame."""
+DISTRACTOR = (220, 40, 40)
+"""Colour of the disc that jumps about."""
+TEXTURE_CELLS = 12
+"""Random colours of the texture along each side; pixels between them are interpolated."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,10 @@ class CameraCondition(BaseConfig):
     """Standard deviation of the noise on every pixel of every frame; 1 is the range from black to white."""
     occlusion: Annotated[float, Meta(ge=0, le=0.9)] = 0.0
     """Share of the picture that a grey square hides, at a random place."""
+    texture: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    """Strength of a pattern of colours that darkens every picture, the same in all episodes."""
+    distractor: Annotated[float, Meta(ge=0, le=0.5)] = 0.0
+    """Radius of a red disc at a new random place in every frame; 1 is the height of the frame."""
 
 
 class CameraDisturbances:
@@ -50,6 +59,13 @@ class CameraDisturbances:
         rows = np.clip(np.arange(height) - y, 0, height - 1)
         columns = np.clip(np.arange(width) - x, 0, width - 1)
         changed = frame[rows][:, columns].astype(np.float32)
+        if self._condition.texture:
+            changed *= 1 - self._condition.texture * make_texture(height, width)[rows][:, columns]
+        if self._condition.distractor:
+            x, y = self._rng.uniform(0, (width, height))
+            across, down = np.arange(width) + 0.5 - x, np.arange(height) + 0.5 - y
+            radius = self._condition.distractor * height
+            changed[np.hypot(across[None], down[:, None]) < radius] = DISTRACTOR
         if self._condition.occlusion:
             side = math.sqrt(self._condition.occlusion * height * width)
             top, left = (
@@ -61,3 +77,15 @@ class CameraDisturbances:
             changed += 255 * self._condition.noise * self._rng.standard_normal(frame.shape, np.float32)
         out: np.ndarray = np.clip(np.rint(changed), 0, 255).astype(np.uint8)
         return out
+
+
+@lru_cache(maxsize=8)
+def make_texture(height: int, width: int) -> np.ndarray:
+    """Return a fixed smooth pattern of colours, (height, width, 3), with values from 0 to 1."""
+    grid = np.random.default_rng(0).uniform(size=(TEXTURE_CELLS, TEXTURE_CELLS, 3)).astype(np.float32)
+    for size in (height, width):  # interpolates rows, then columns, which the transposition makes rows
+        place = np.linspace(0, TEXTURE_CELLS - 1, size)
+        low = np.minimum(place.astype(int), TEXTURE_CELLS - 2)
+        share = (place - low).astype(np.float32)[:, None, None]
+        grid = ((1 - share) * grid[low] + share * grid[low + 1]).swapaxes(0, 1)
+    return grid

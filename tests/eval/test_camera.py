@@ -9,7 +9,7 @@ import pytest
 from nsde_policy.cli.main import main
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.envs.pusht.drawing import benchmark_frame
-from nsde_policy.eval.camera import OCCLUDER, CameraCondition, CameraDisturbances
+from nsde_policy.eval.camera import DISTRACTOR, OCCLUDER, CameraCondition, CameraDisturbances
 from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.render.keypoints import draw_keypoints
 from nsde_policy.eval.rollout import RolloutConfig
@@ -51,6 +51,15 @@ def test_brightness_noise_and_occlusion_have_their_sizes():
     assert noise.std() / 255 == pytest.approx(0.05, rel=0.1)
     hidden = (change(occlusion=0.1) == OCCLUDER).all(-1)
     assert hidden.mean() == pytest.approx(0.1, abs=0.03)
+
+
+def test_texture_is_fixed_and_the_distractor_jumps():
+    assert (change(0, texture=0.4) == change(1, texture=0.4)).all()
+    assert 0.6 <= (change(texture=0.4) / FRAME).min() < 0.8
+    disturbances = CameraDisturbances(CameraCondition(distractor=0.1), 0)
+    discs = [(disturbances.change({"top": FRAME})["top"] == DISTRACTOR).all(-1) for _ in range(20)]
+    assert max(disc.sum() for disc in discs) == pytest.approx(np.pi * 4**2, rel=0.1)
+    assert len({tuple(np.argwhere(disc).mean(0)) for disc in discs}) == 20
 
 
 def test_disturbances_follow_from_the_seed():
