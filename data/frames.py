@@ -15,6 +15,8 @@ from nsde_policy.errors import ArrayError, OutputError
 Bytes = npt.NDArray[np.uint8]
 BLOCK_BYTES = 64 * 2**20
 """Frames are decoded in blocks of about this size."""
+DESCRIBED_ROWS = 64
+"""Rows of a large frame that describe it: at least this many, and fewer than twice as many."""
 
 
 def resize_frames(frames: Bytes, size: int) -> Bytes:
@@ -54,6 +56,17 @@ def check_frames(images: LazyFrames, name: str) -> None:
         )
 
 
+def describe_frame(frame: Bytes) -> npt.NDArray[np.float64]:
+    """Return brightness, contrast and detail of a frame (height, width, 3), grey values from 0 to 255.
+
+    They are the mean of all values, their standard deviation, and the mean difference between neighbours in
+    a row. Of large frames, only some rows are used.
+    """
+    values = frame[:: max(1, len(frame) // DESCRIBED_ROWS)].astype(np.float32)
+    detail = np.abs(np.diff(values, axis=1)).mean() if values.shape[1] > 1 else 0.0
+    return np.array([values.mean(), values.std(), detail], np.float64)
+
+
 class FrameFile:
     """Resized frames of all cameras in a temporary file, which vanishes with this object.
 
@@ -73,21 +86,30 @@ class FrameFile:
     def __init__(self, cameras: Sequence[LazyFrames], frames: int, *, size: int, folder: Path) -> None:
         self._count, self._size, self._cameras = frames, size, len(cameras)
         self._frame_bytes = size * size * 3
+        self.looks = np.zeros((len(cameras), frames, 3), np.float32)
+        """Brightness, contrast and detail of each frame before it was resized, by camera."""
+        self.repeats = np.zeros((len(cameras), frames), bool)
+        """Whether each frame is equal to the one before, by camera."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
-            for camera in cameras:
-                self._append(camera)
+            self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+            for index, camera in enumerate(cameras):
+                self._append(index, camera)
+            self._file.flush()
         except OSError as error:
             raise OutputError(
                 f"{folder}: {len(cameras) * frames * self._frame_bytes / 1e6:.0f} MB of frames cannot be "
                 f"written: {error.strerror}; free some space, or choose another --out"
             ) from error
 
-    def _append(self, camera: LazyFrames) -> None:
-        block = max(1, BLOCK_BYTES // int(np.prod(camera.shape[1:])))
+    def _append(self, index: int, camera: LazyFrames) -> None:
+        block, before = max(1, BLOCK_BYTES // int(np.prod(camera.shape[1:]))), None
         for start in range(0, self._count, block):
             frames = camera[start : min(start + block, self._count)]
+            for row, frame in enumerate(frames, start):
+                self.looks[index, row] = describe_frame(frame)
+                self.repeats[index, row] = before is not None and np.array_equal(frame, before)
+                before = frame
             self._file.write(np.ascontiguousarray(resize_frames(frames, self._size)).data)
 
     def __len__(self) -> int:
@@ -99,7 +121,13 @@ class FrameFile:
         for camera in range(self._cameras):
             out = np.empty((len(index), self._frame_bytes), np.uint8)
             for row, frame in zip(out, index.tolist(), strict=True):
-                os.preadv(self._file.fileno(), [row.data], (camera * self._count + frame) * self._frame_bytes)
+                start = (camera * self._count + frame) * self._frame_bytes
+                got = os.preadv(self._file.fileno(), [row.data], start)
+                if got != self._frame_bytes:
+                    raise OutputError(
+                        f"frame {frame} of the temporary file has {got} bytes, expected {self._frame_bytes}; "
+                        "check the disk of --out and train again with --resume"
+                    )
             found.append(out.reshape(len(index), self._size, self._size, 3))
         return found
 

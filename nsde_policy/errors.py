@@ -109,7 +109,27 @@ class PolicyInputError(NsdePolicyError, ValueError):
 
 
 class FrameError(PolicyInputError):
-    """A camera frame is missing, or has the wrong shape or type."""
+    """A camera frame has the wrong shape or type.
+
+    Args:
+        camera: Name of the camera.
+        problem: What is wrong with its frame; the message is both.
+    """
+
+    def __init__(self, camera: str, problem: str) -> None:
+        super().__init__(camera, problem)
+        self.camera, self.problem = camera, problem
+
+    def __str__(self) -> str:
+        return f"{self.camera} {self.problem}"
+
+
+class MissingFrameError(FrameError):
+    """A camera has no frame in an observation."""
+
+
+class ImplausibleFrameError(FrameError):
+    """A camera frame looks different from those of the demonstrations: black, uniform or noise."""
 
 
 class NonFiniteObservationError(PolicyInputError):

@@ -28,6 +28,16 @@ class FaultKind(StrEnum):
     """An observation has the time stamp of the policy period before."""
     REORDERED_OBSERVATION = "reordered_observation"
     """An observation has an earlier time stamp than one that arrived before."""
+    MISSING_FRAME = "missing_frame"
+    """An observation has no frame of a camera."""
+    WRONG_FRAME = "wrong_frame"
+    """A camera frame has the wrong shape or type."""
+    IMPLAUSIBLE_FRAME = "implausible_frame"
+    """A camera frame is black, white, uniform, blurred or noise, compared with the demonstrations."""
+    FROZEN_FRAME = "frozen_frame"
+    """A camera frame did not change for `max_frozen_s`, although the robot moved visibly."""
+    STALE_FRAME = "stale_frame"
+    """A camera frame with a time stamp of its own is older than `max_age_s`."""
     CLOCK_JUMP = "clock_jump"
     """The clock moved back or too far ahead, or a time stamp is invalid or in the future."""
     NON_FINITE_PLAN = "non_finite_plan"
@@ -49,6 +59,8 @@ class Fault:
     kind: FaultKind
     time: float
     detail: str
+    camera: str | None = None
+    """Name of the camera whose frame is bad."""
 
 
 FaultCallback = Callable[[Fault], np.ndarray | None]

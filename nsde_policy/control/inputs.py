@@ -1,14 +1,22 @@
 """Checks of everything that a control session receives: observations, their time stamps, the clock."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from nsde_policy.control.config import ResolvedConfig
 from nsde_policy.control.faults import Fault, FaultKind, describe_error
+from nsde_policy.control.frames import FrameMonitor, parse_times
 from nsde_policy.errors import NonFiniteObservationError, PolicyInputError
-from nsde_policy.inference.observation import Encode, find_implausible, parse_observation
+from nsde_policy.inference.calibration import Calibration
+from nsde_policy.inference.observation import (
+    Encode,
+    find_implausible,
+    parse_observation,
+    parse_plain_observation,
+)
 from nsde_policy.inference.spec import PolicySpec
 
 TIME_TOLERANCE_S = 1e-9
@@ -25,15 +33,18 @@ class InputMonitor:
         spec: PolicySpec,
         resolved: ResolvedConfig,
         *,
+        calibration: Calibration,
         max_ahead_s: float,
         encode: Encode | None = None,
     ) -> None:
         self._spec, self._max_ahead, self._encode = spec, max_ahead_s, encode
         self._max_age, self._max_gap = resolved.max_age_s, resolved.max_gap_s
+        self._frames = FrameMonitor(spec, calibration, resolved, max_ahead_s=max_ahead_s)
         self.reset()
 
     def reset(self) -> None:
-        """Forget all time stamps; NaN compares false with every time."""
+        """Forget all time stamps and frames; NaN compares false with every time."""
+        self._frames.reset()
         self._newest = math.nan  # of all observations
         self._used = math.nan  # of the observations that the policy got
         self._clock = math.nan
@@ -46,6 +57,7 @@ class InputMonitor:
         if math.isnan(before) or -TIME_TOLERANCE_S <= now - before <= self._max_gap:
             return None
         self._newest = self._used = math.nan
+        self._frames.reset()
         return Fault(FaultKind.CLOCK_JUMP, now, f"the clock moved by {now - before:+.4g} s")
 
     def advance_clock(self, now: float) -> None:
@@ -54,12 +66,22 @@ class InputMonitor:
             self._clock = now
 
     def check_observation(
-        self, obs: Any, time: float, now: float, *, is_new_period: bool
+        self, obs: Any, t: Any, now: float, *, is_new_period: bool
     ) -> tuple[np.ndarray | None, list[Fault]]:
-        """Return the parsed observation, (obs_dim,), or None and the faults that it has."""
-        values, faults = None, []
+        """Return the parsed observation, (obs_dim,), or None and the faults that it has.
+
+        In the middle of a policy period, frames are checked but not encoded: (plain_dim,).
+        """
+        time, frame_times = parse_times(t, self._spec.cameras, now)
+        values: np.ndarray | None = None
+        faults: list[Fault] = []
         try:
-            values = parse_observation(obs, self._spec, self._encode)
+            if self._spec.cameras and isinstance(obs, Mapping):
+                values = parse_plain_observation(obs, self._spec)
+                faults += self._frames.check(obs, frame_times, now)
+                faults += [] if faults else self._frames.find_frozen(values, time, now)
+            if values is None or (is_new_period and not faults):
+                values = parse_observation(obs, self._spec, self._encode)
             if (reason := find_implausible(values, self._spec)) is not None:
                 faults.append(Fault(FaultKind.IMPLAUSIBLE_OBSERVATION, now, reason))
         except NonFiniteObservationError as error:

@@ -150,7 +150,10 @@ class Recorder:
         if self._jerk_limit is not None:
             self._measure_jerk(command.action, self._jerk_limit, since)
         if self._log is not None:
-            faults = {fault.kind.value: fault.detail for fault in command.faults}
+            faults: dict[str, str] = {}
+            for fault in command.faults:  # two cameras may have faults of one kind
+                before = faults.get(fault.kind.value)
+                faults[fault.kind.value] = fault.detail if before is None else f"{before}; {fault.detail}"
             values = vars(command) | {"faults": faults}
             del values["planned_for"]
             self._write(json.dumps(values, default=np.ndarray.tolist) + "\n")

@@ -16,7 +16,7 @@ import functools
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, Self
 
@@ -91,7 +91,9 @@ class Session:
             policy_hz=resolved.policy_hz, blend=config.blend, delta_columns=resolved.delta_columns
         )
         encode = getattr(planner, "encode", None)  # of policies; a planner may do without
-        self._monitor = InputMonitor(spec, resolved, max_ahead_s=self._tick_s, encode=encode)
+        self._monitor = InputMonitor(
+            spec, resolved, calibration=calibration, max_ahead_s=self._tick_s, encode=encode
+        )
         self.last: CommandRecord | None = None
         """The last command, with its plan, uncertainty and faults."""
         self._is_closed, self._in_use = False, threading.Lock()
@@ -104,12 +106,13 @@ class Session:
         self._read_at = -math.inf  # newest reading of the clock
         self.reset(resolved.initial_command)
 
-    def step(self, obs: Any, t: float | None = None) -> np.ndarray:
+    def step(self, obs: Any, t: float | Mapping[str, float] | None = None) -> np.ndarray:
         """Return the command for this control period, (act_dim,). Call it once per control period.
 
         Args:
             obs: The observation; None if it is missing.
-            t: When it was made, on the session's clock; by default now.
+            t: When it was made, on the session's clock; by default now. For a policy with cameras also times
+                by name, of `observation.state` and of each camera that has its own.
 
         Raises:
             PolicyInputError: If there has been no valid observation yet, and no `initial_command` was given;
@@ -123,7 +126,7 @@ class Session:
             self._raise_if_stopped()
             return self._step(obs, t)
 
-    def _step(self, obs: Any, t: float | None) -> np.ndarray:
+    def _step(self, obs: Any, t: float | Mapping[str, float] | None) -> np.ndarray:
         now = self._clock()
         faults = self._check_clock(now)
         if math.isnan(now):
@@ -132,7 +135,7 @@ class Session:
         time = self._grid.tick_time(tick)
         period = max(self._grid.find_period(time), self._period)
         faults += self._start_period(period)
-        faults += self._receive(obs, now if t is None else parse_time(t), now, period)
+        faults += self._receive(obs, t, now, period)
         faults += self._scheduler.collect(period)
         done = self._clock()
         if done >= now:
@@ -289,7 +292,7 @@ class Session:
         time = self._grid.period_time(period)
         return [Fault(FaultKind.MISSING_OBSERVATION, time, f"for {missed} periods")]
 
-    def _receive(self, obs: Any, t: float, now: float, period: int) -> list[Fault]:
+    def _receive(self, obs: Any, t: Any, now: float, period: int) -> list[Fault]:
         """Check an observation; the first valid one of a policy period goes to the policy."""
         is_new_period = period > self._observed_period
         if obs is None:

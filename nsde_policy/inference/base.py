@@ -19,7 +19,7 @@ from nsde_policy.encoders.base import STATE_KEY
 from nsde_policy.encoders.identity import describe_value, to_floats
 from nsde_policy.errors import PolicyInputError
 from nsde_policy.inference.calibration import Calibration
-from nsde_policy.inference.frames import parse_frames
+from nsde_policy.inference.frames import check_plausible_frames, parse_frames
 from nsde_policy.inference.history import History
 from nsde_policy.inference.observation import (
     check_plausible,
@@ -71,6 +71,13 @@ class BasePolicy(abc.ABC):
         Raises:
             PolicyInputError: If a part is missing, or has the wrong shape or type.
         """
+        return self._encode(observations, check=False)
+
+    def _encode_plausible(self, observations: Mapping[str, Any]) -> np.ndarray:
+        """Encode as `encode`, or raise `ImplausibleFrameError` if a frame is black, uniform or noise."""
+        return self._encode(observations, check=True)
+
+    def _encode(self, observations: Mapping[str, Any], *, check: bool) -> np.ndarray:
         plain = get_encoder(self._spec.encoder).encode(observations)
         if not self._spec.cameras:
             return plain
@@ -81,6 +88,8 @@ class BasePolicy(abc.ABC):
         frames, rows = parse_frames(observations, self._spec.cameras), np.atleast_2d(plain)
         if len(rows) != len(frames[0]):
             raise PolicyInputError(f"{STATE_KEY} has {len(rows)} rows, the frames have {len(frames[0])}")
+        if check:
+            check_plausible_frames(frames, self._spec.cameras, self.calibration.frames)
         codes = self._encode_frames(rows, frames)
         encoded: np.ndarray = np.concatenate([rows, codes], axis=1)
         return encoded if plain.ndim == 2 else encoded[0]
@@ -129,7 +138,7 @@ class BasePolicy(abc.ABC):
             PolicyInputError: If the observation has the wrong shape, is not finite, or is implausible
                 compared with the demonstrations.
         """
-        one, is_batch = parse_single_observation(obs, self._spec, self.encode)
+        one, is_batch = parse_single_observation(obs, self._spec, self._encode_plausible)
         self._history.add_observation(check_plausible(one, self._spec))
         if not self._queue:
             self._queue.extend(self._plan_chunk(self._history))
@@ -209,7 +218,7 @@ class NumpyPolicy(BasePolicy):
         """
         if seed is not None and generator is not None:
             raise PolicyInputError("got both a seed and a generator: give one of them")
-        given = parse_observations(obs, self._spec, self.encode)
+        given = parse_observations(obs, self._spec, self._encode_plausible)
         histories = self._start_histories(given)
         if seed is None:
             rng = self._rng if generator is None else require_generator(generator, np.random.Generator)

@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +27,71 @@ POSITION_MARGIN = 0.05
 """How far commands may leave the demonstrated range on either side, as a fraction of the range."""
 RIDGE = 1e-4
 """Added to the variance of every feature, in squared ranges, so that constant features can be inverted."""
+
+
+LOOKS = ("brightness", "contrast", "detail")
+"""What `describe_frame` measures on a camera frame."""
+
+
+@dataclass(frozen=True)
+class CameraRange(BaseConfig):
+    """Range of the training frames of one camera, and how far the robot moved while they stayed the same."""
+
+    camera: str
+    """Name of the camera, as in the spec of the policy."""
+    low: tuple[float, ...]
+    """Smallest brightness, contrast and detail, grey values from 0 to 255."""
+    high: tuple[float, ...]
+    """Largest brightness, contrast and detail."""
+    still: tuple[float, ...]
+    """Largest change of each low-dimensional observation while frames were equal bit for bit."""
+
+    def __post_init__(self) -> None:
+        sizes = {len(self.low), len(self.high)}
+        require(self, sizes == {len(LOOKS)}, f"need {len(LOOKS)} limits, got {self.low} and {self.high}")
+        ordered = all(0 <= low <= high <= 255 for low, high in zip(self.low, self.high, strict=True))
+        require(self, ordered, f"need 0 <= low <= high <= 255, got {self.low} and {self.high}")
+        require(self, all(0 <= v < math.inf for v in self.still), f"need still >= 0, got {self.still!s:.80}")
+
+    @classmethod
+    def measure(
+        cls,
+        camera: str,
+        looks: np.ndarray,
+        repeats: np.ndarray,
+        obs: np.ndarray,
+        episodes: Sequence[tuple[int, int]],
+        circular: Sequence[int],
+    ) -> "CameraRange":
+        """Measure the range of a camera's frames in some episodes.
+
+        Args:
+            camera: Name of the camera.
+            looks: What `describe_frame` returned, (frames, 3).
+            repeats: Whether each frame is equal to the one before, (frames,).
+            obs: Low-dimensional observations, (frames, plain_dim).
+            episodes: First frame of each episode, and one past its last.
+            circular: Columns of `obs` that are angles.
+        """
+        seen = np.concatenate([looks[start:end] for start, end in episodes]).astype(np.float64)
+        still = np.zeros(obs.shape[1])
+        for start, end in episodes:
+            first = start
+            for frame in range(start + 1, end):
+                if repeats[frame]:
+                    still = np.maximum(still, np.abs(measure_change(obs[frame], obs[first], circular)))
+                else:
+                    first = frame
+        low, high = np.quantile(seen, (1 - QUANTILE, QUANTILE), axis=0)
+        return cls(camera, _round_digits(low), _round_digits(high), _round_digits(still))
+
+
+def measure_change(obs: np.ndarray, before: np.ndarray, circular: Sequence[int]) -> np.ndarray:
+    """Return the change from one low-dimensional observation to another; angles by the shorter way."""
+    change: np.ndarray = np.subtract(obs, before, dtype=np.float64)
+    angles = [column for column in circular if column < len(change)]
+    change[angles] = (change[angles] + math.pi) % (2 * math.pi) - math.pi
+    return change
 
 
 @dataclass(frozen=True)
@@ -50,6 +116,8 @@ class Calibration(BaseConfig):
     """Largest action, (act_dim,); empty for the demonstrated range with a margin."""
     delta_columns: tuple[int, ...] = ()
     """Action columns that are changes of an observation over one period; they may be sent only once."""
+    frames: tuple[CameraRange, ...] = ()
+    """Range of the frames of each camera; empty without cameras or if not measured."""
 
     def __post_init__(self) -> None:
         require(self, 0 <= self.rate_hz < math.inf, f"need rate_hz >= 0, got {self.rate_hz}")
@@ -81,6 +149,7 @@ class Calibration(BaseConfig):
         rate_hz: float,
         action_limits: tuple[Sequence[float], Sequence[float]] | None = None,
         delta_columns: tuple[int, ...] = (),
+        frames: tuple[CameraRange, ...] = (),
     ) -> "Calibration":
         """Measure the statistics on demonstrations.
 
@@ -93,6 +162,7 @@ class Calibration(BaseConfig):
             action_limits: Smallest and largest action that the robot or environment takes, infinite without a
                 limit; see `find_action_limits`.
             delta_columns: Action columns that are changes of an observation over one period.
+            frames: Range of the frames of each camera.
 
         Episodes start from rest: the step to the first action counts as an acceleration too, if the action
         before it is an observed position. From a constant it would be made up, and does not count.
@@ -119,7 +189,15 @@ class Calibration(BaseConfig):
             action_low=_round_digits(low),
             action_high=_round_digits(high),
             delta_columns=delta_columns,
+            frames=frames,
         )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to plain dicts and numbers; `frames` only if there are cameras, as in earlier versions."""
+        values = super().to_dict()
+        if not self.frames:
+            del values["frames"]
+        return values
 
     @classmethod
     def from_spec(cls, spec: PolicySpec) -> "Calibration":
@@ -147,6 +225,13 @@ class Calibration(BaseConfig):
             raise CheckpointError(
                 f"the calibration has {len(self.step)} actions and {len(self.mean)} features, the policy has "
                 f"{spec.act_dim} and {features}; it belongs to another run"
+            )
+        found = [(seen.camera, len(seen.still)) for seen in self.frames]
+        if found and found != [(camera.name, spec.plain_dim) for camera in spec.cameras]:
+            raise CheckpointError(
+                f"the calibration has the cameras {found!s:.120}, the policy has "
+                f"{[camera.name for camera in spec.cameras]!s:.120} and {spec.plain_dim} low-dimensional "
+                "observations; it belongs to another run"
             )
         return self
 

@@ -44,6 +44,14 @@ def parse_observation(given: Any, spec: PolicySpec, encode: Encode | None = None
     return _check_finite(array)
 
 
+def parse_plain_observation(given: Mapping[str, Any], spec: PolicySpec) -> np.ndarray:
+    """Return the finite low-dimensional part of named observations, (plain_dim,); frames are not encoded."""
+    plain = get_encoder(spec.encoder).encode(given)
+    if plain.shape != (spec.plain_dim,):
+        raise PolicyInputError(f"{STATE_KEY} must have shape ({spec.plain_dim},), got {plain.shape}")
+    return _check_finite(plain)
+
+
 def parse_single_observation(
     given: Any, spec: PolicySpec, encode: Encode | None = None
 ) -> tuple[np.ndarray, bool]:

@@ -90,7 +90,7 @@ class Policy(BasePolicy):
         Returns:
             Actions (chunk, act_dim) for one observation, (B, chunk, act_dim) for a batch (B, obs_dim).
         """
-        given = parse_observations(obs, self.spec, self.encode)
+        given = parse_observations(obs, self.spec, self._encode_plausible)
         histories = self._start_histories(given)
         noise = self._generator if generator is None else require_generator(generator, torch.Generator)
         generators = [noise] * len(histories)

@@ -4,7 +4,8 @@
     encoder/model.safetensors     averaged weights, which a policy loads
     encoder/training.safetensors  checkpoint to resume from
     encoder/metrics.jsonl         losses
-    encoder/codes.safetensors     codes of all frames and of their mirror images
+    encoder/codes.safetensors     codes of all frames and of their mirror images, brightness, contrast and
+                                  detail of each frame, and whether it is equal to the one before
 
 All of it is in the run directory. A run that is resumed after this stage needs no frames any more.
 """
@@ -29,6 +30,7 @@ from nsde_policy.encoders.base import IMAGE_KEY
 from nsde_policy.encoders.base_model import CameraBatch, mirror_frames
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.files import read_json, replace_file
+from nsde_policy.inference.calibration import CameraRange
 from nsde_policy.inference.loading import build_encoder
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory
@@ -179,6 +181,7 @@ class EncoderStage:
                 parts["mirrored"].append(self._encode(self._mirrored_values[index], mirrored))
         frames.close()
         codes = {name: torch.cat(rows) for name, rows in parts.items() if rows}
+        codes |= {"looks": torch.from_numpy(frames.looks), "repeats": torch.from_numpy(frames.repeats)}
         self.directory.save_tensors(self._codes_file, codes)
 
     @torch.no_grad()
@@ -200,6 +203,21 @@ class EncoderStage:
         if self._mirror_image is None:
             return demos
         return replace(demos, mirror_image=_add_codes(self._mirror_image, found["mirrored"]))
+
+    def measure_frames(self) -> tuple[CameraRange, ...]:
+        """Return the range of the training frames of each camera, for the calibration."""
+        found = self.directory.read_tensors(self._codes_file)
+        shape = (len(self._images), len(self._demos.obs))
+        if not {"looks", "repeats"} <= {*found} or found["repeats"].shape != shape:
+            return ()  # written by an earlier version
+        demos, ends = self._demos, self._demos.episode_ends
+        episodes = [(int(demos.starts[i]), int(ends[i])) for i in self._episodes]
+        return tuple(
+            CameraRange.measure(
+                IMAGE_KEY + name, looks.numpy(), repeats.numpy(), demos.obs, episodes, demos.angles
+            )
+            for name, looks, repeats in zip(self._images, found["looks"], found["repeats"], strict=True)
+        )
 
     def _find_backgrounds(self) -> list[Tensor]:
         """Return the median of the first frames of the training episodes, for each camera."""

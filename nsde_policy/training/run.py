@@ -19,7 +19,7 @@ from nsde_policy.data.first_action import NO_COLUMN, format_matches, match_chang
 from nsde_policy.data.split import split_episodes
 from nsde_policy.errors import CheckpointError
 from nsde_policy.files import PARTIAL, replace_file
-from nsde_policy.inference.calibration import CALIBRATION_FILE, Calibration
+from nsde_policy.inference.calibration import CALIBRATION_FILE, Calibration, CameraRange
 from nsde_policy.inference.loading import build_model, build_policy_spec
 from nsde_policy.methods.registry import METHODS
 from nsde_policy.run_config import RunConfig
@@ -58,8 +58,11 @@ Monitor = Callable[[TrainingProgress], Mapping[str, float] | None]
 """Callback for every record of the metrics; the numbers it returns are recorded beside the losses."""
 
 
-def calibrate(demos: Demonstrations, record: RunRecord) -> Calibration:
-    """Measure the calibration on the demonstrations, with mirror images as in training."""
+def calibrate(demos: Demonstrations, record: RunRecord, frames: tuple[CameraRange, ...] = ()) -> Calibration:
+    """Measure the calibration on the demonstrations, with mirror images as in training.
+
+    It includes `frames`, the range of the frames of each camera.
+    """
     config = record.config
     changes = match_changes(demos.without_codes(), config.demos.first_action_from or ())
     if described := format_matches(changes):
@@ -78,6 +81,7 @@ def calibrate(demos: Demonstrations, record: RunRecord) -> Calibration:
         rate_hz=rate_hz,
         action_limits=demos.act_limits,
         delta_columns=tuple(action for action, column in enumerate(changes) if column != NO_COLUMN),
+        frames=frames,
     )
 
 
@@ -130,7 +134,7 @@ def train_run(
             env_kwargs=env_kwargs or {},
             cameras=describe_cameras(images or {}),
         )
-        calibration = calibrate(known, record)
+        calibration = calibrate(known, record, stage.measure_frames() if images else ())
         training = _start_training(run, record, data, device, resume=resume)
         checked = Validation(unseen, record, training, device) if unseen else None
         _train_loop(run, training, config.train, save_every_s, monitor, checked)

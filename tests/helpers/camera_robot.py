@@ -1,4 +1,7 @@
-"""A made-up robot with two cameras of different sizes: squares move over a plain background."""
+"""Made-up robots with two cameras of different sizes: squares move over a plain background.
+
+One moves in the plane, the other is an arm of seven joints whose gripper the cameras see.
+"""
 
 from pathlib import Path
 
@@ -6,7 +9,7 @@ import numpy as np
 
 from tests.helpers.demo_stores import write_store
 
-EPISODES, STEPS = 6, 12
+EPISODES, STEPS, JOINTS = 6, 12, 7
 SIZES = {"top": (32, 32), "wrist": (24, 40)}
 """Height and width of the frames of each camera."""
 
@@ -21,26 +24,35 @@ def draw_robot(robot: np.ndarray, block: np.ndarray, height: int, width: int) ->
     return frame
 
 
-def make_arrays(seed: int = 0) -> dict[str, np.ndarray]:
-    """Make episodes in which the robot moves towards a block that rests at a random place."""
+def find_gripper(joints: np.ndarray) -> np.ndarray:
+    """Return the place of the gripper in [0, 1]² for the angles of a planar arm."""
+    angles = np.cumsum(joints)
+    place: np.ndarray = 0.5 + np.stack([np.cos(angles), np.sin(angles)]).sum(1) / (2 * len(joints))
+    return place
+
+
+def make_arrays(seed: int = 0, *, arm: bool = False) -> dict[str, np.ndarray]:
+    """Make episodes in which a robot, or the gripper of an arm, moves to a block at a random place."""
     rng = np.random.default_rng(seed)
     rows: dict[str, list[np.ndarray]] = {"state": [], "action": [], "block": [], "top": [], "wrist": []}
     for _ in range(EPISODES):
-        robot, block = rng.uniform(size=2), rng.uniform(size=2)
+        state, goal = (rng.uniform(-1, 1, JOINTS) if arm else rng.uniform(size=2) for _ in range(2))
+        block = find_gripper(goal) if arm else goal
         for _ in range(STEPS):
-            action = robot + 0.3 * (block - robot)
-            rows["state"].append(robot)
+            action = state + 0.3 * (goal - state)
+            rows["state"].append(state)
             rows["action"].append(action)
             rows["block"].append(block)
             for name, (height, width) in SIZES.items():
+                robot = find_gripper(state) if arm else state
                 rows[name].append(draw_robot(robot, block, height, width))
-            robot = action
+            state = action
     return {name: np.stack(values) for name, values in rows.items()}
 
 
-def write_camera_store(path: Path, seed: int = 0) -> Path:
-    """Write the demonstrations of the robot as a zarr store."""
-    arrays = make_arrays(seed)
+def write_camera_store(path: Path, seed: int = 0, *, arm: bool = False) -> Path:
+    """Write the demonstrations of the robot, or of the arm, as a zarr store."""
+    arrays = make_arrays(seed, arm=arm)
     data = {f"data/{name}": arrays[name].astype(np.float32) for name in ("state", "action", "block")}
     data |= {f"data/{name}": arrays[name] for name in SIZES}
     ends = np.arange(1, EPISODES + 1) * STEPS

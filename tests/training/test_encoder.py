@@ -134,13 +134,16 @@ def test_held_out_episodes_do_not_train_the_encoder(store: Path, run: RunDirecto
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({TOP: None}, "'observation.images.top' is missing"),
+        ({TOP: None}, "observation.images.top is missing"),
         ({TOP: np.zeros((32, 32, 3))}, "must hold uint8 from 0 to 255, got float64"),
         ({TOP: np.zeros((3, 32, 32), np.uint8)}, r"must have shape \(32, 32, 3\), got \(3, 32, 32\); move"),
         ({TOP: np.zeros((16, 16, 3), np.uint8)}, r"must have shape \(32, 32, 3\), got \(16, 16, 3\)"),
         ({TOP: np.zeros((32, 32), np.uint8)}, r"must have shape \(32, 32, 3\), got \(32, 32\)"),
         ({WRIST: "picture"}, "must hold uint8"),
-        ({WRIST: np.zeros((2, 24, 40, 3), np.uint8)}, "different numbers of rows"),
+        (
+            {WRIST: np.zeros((2, 24, 40, 3), np.uint8)},
+            "observation.images.wrist has 2 rows, observation.images.top has 1",
+        ),
     ],
 )
 def test_wrong_frames_are_named_and_refused(change: dict[str, Any], message: str, policy: Policy):
@@ -193,7 +196,7 @@ def test_session_takes_frames_and_names_bad_ones(policy: Policy):
         commands.append(session.step({**observe(3), TOP: np.zeros((8, 8, 3), np.uint8)}))
         assert session.last is not None
         (fault,) = session.last.faults
-    assert fault.kind is FaultKind.WRONG_OBSERVATION
+    assert (fault.kind, fault.camera) == (FaultKind.WRONG_FRAME, TOP)
     assert "observation.images.top must have shape (32, 32, 3), got (8, 8, 3)" in fault.detail
     assert np.isfinite(commands).all()
 

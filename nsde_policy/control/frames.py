@@ -1,0 +1,136 @@
+"""Checks of the camera frames that a control session receives."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nsde_policy.control.clock import parse_time
+from nsde_policy.control.config import ResolvedConfig
+from nsde_policy.control.faults import Fault, FaultKind
+from nsde_policy.core.spec import CameraSpec
+from nsde_policy.encoders.base import STATE_KEY
+from nsde_policy.errors import FrameError, ImplausibleFrameError, MissingFrameError
+from nsde_policy.inference.calibration import Calibration, measure_change
+from nsde_policy.inference.frames import find_implausible_frame, parse_frame
+from nsde_policy.inference.spec import PolicySpec
+
+VISIBLE_FACTOR = 2.0
+"""Motion is visible if it is larger than this multiple of the largest one that changed no training frame,
+and by at least the typical change over one policy period."""
+
+
+class _Sight(NamedTuple):
+    """A frame, and what was observed when it was first seen."""
+
+    frame: np.ndarray
+    plain: np.ndarray
+    time: float
+
+
+class FrameMonitor:
+    """Checks the frames of each observation.
+
+    Without a calibration of the cameras, black and frozen frames are not detected.
+    """
+
+    def __init__(
+        self, spec: PolicySpec, calibration: Calibration, resolved: ResolvedConfig, *, max_ahead_s: float
+    ) -> None:
+        self._cameras, self._circular, self._max_ahead = spec.cameras, spec.circular, max_ahead_s
+        self._max_age, self._max_frozen = resolved.max_age_s, resolved.max_frozen_s
+        self._ranges = {seen.camera: seen for seen in calibration.frames}
+        step = np.array(spec.increment_std[: spec.plain_dim])
+        self._visible = {
+            name: VISIBLE_FACTOR * np.array(seen.still) + step for name, seen in self._ranges.items()
+        }
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the frames of all cameras."""
+        self._frames: dict[str, np.ndarray] = {}
+        self._first: dict[str, _Sight] = {}
+
+    def check(self, obs: Mapping[str, Any], times: Mapping[str, float], now: float) -> list[Fault]:
+        """Return the faults of all frames of an observation; some may have time stamps of their own."""
+        faults = []
+        for camera in self._cameras:
+            try:
+                self._frames[camera.name] = self._parse(obs, camera)
+            except FrameError as error:
+                kinds = {
+                    MissingFrameError: FaultKind.MISSING_FRAME,
+                    ImplausibleFrameError: FaultKind.IMPLAUSIBLE_FRAME,
+                }
+                kind = kinds.get(type(error), FaultKind.WRONG_FRAME)
+                faults.append(Fault(kind, now, str(error), camera.name))
+            if camera.name in times:
+                faults += self._check_time(camera.name, times[camera.name], now)
+        return faults
+
+    def _parse(self, obs: Mapping[str, Any], camera: CameraSpec) -> np.ndarray:
+        rows = parse_frame(obs, camera)
+        if len(rows) > 1:
+            raise FrameError(camera.name, f"must be one frame {camera.shape}, got {len(rows)}")
+        seen = self._ranges.get(camera.name)
+        problem = None if seen is None else find_implausible_frame(rows[0], seen)
+        if problem is not None:
+            raise ImplausibleFrameError(camera.name, problem)
+        frame: np.ndarray = rows[0]
+        return frame
+
+    def _check_time(self, name: str, time: float, now: float) -> list[Fault]:
+        if not time <= now + self._max_ahead:
+            detail = f"the time stamp of {name} is {time!r}, the clock {now:.6g}"
+            return [Fault(FaultKind.CLOCK_JUMP, now, detail, name)]
+        if now - time > self._max_age + 1e-9:
+            return [Fault(FaultKind.STALE_FRAME, now, f"{name} is {now - time:.4g} s old", name)]
+        return []
+
+    def find_frozen(self, plain: np.ndarray, time: float, now: float) -> list[Fault]:
+        """Return a fault for each camera whose frame stays the same although the robot moves.
+
+        Call it after `check` found no fault.
+
+        Args:
+            plain: Low-dimensional observation, (plain_dim,).
+            time: When it was made.
+            now: Time of the session's clock.
+        """
+        faults = []
+        for name, visible in self._visible.items():
+            first, frame = self._first.get(name), self._frames[name]
+            if first is None or not np.array_equal(first.frame, frame):
+                self._first[name] = _Sight(frame.copy(), plain, time)  # a camera may reuse its memory
+                continue
+            moved = np.abs(measure_change(plain, first.plain, self._circular))
+            seconds = time - first.time
+            if seconds > self._max_frozen + 1e-9 and (moved > visible).any():
+                column = int(np.argmax(moved / visible))
+                detail = (
+                    f"{name} has not changed for {seconds:.4g} s, but obs[{column}] changed by "
+                    f"{moved[column]:.4g}; restart the camera"
+                )
+                faults.append(Fault(FaultKind.FROZEN_FRAME, now, detail, name))
+        return faults
+
+
+def parse_times(given: Any, cameras: tuple[CameraSpec, ...], now: float) -> tuple[float, dict[str, float]]:
+    """Return the time of an observation, and those of frames that have their own.
+
+    Args:
+        given: One time; or with cameras, times by name, in which `observation.state` and cameras may be
+            absent; None for `now`.
+        cameras: Cameras of the policy.
+        now: Time of the session's clock.
+    """
+    if given is None:
+        return now, {}
+    if not (cameras and isinstance(given, Mapping)):
+        return parse_time(given), {}
+    try:
+        times = {name: parse_time(time) for name, time in given.items()}
+    except Exception:  # a mapping may raise anything
+        return math.nan, {}
+    return times.get(STATE_KEY, now), {c.name: times[c.name] for c in cameras if c.name in times}

@@ -1,0 +1,291 @@
+"""Tests for control/frames.py with a made-up arm of seven joints and two cameras: bad frames are faults."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from nsde_policy.config import NetworkConfig, TrainConfig
+from nsde_policy.control import Session, SessionConfig
+from nsde_policy.control.faults import FaultKind
+from nsde_policy.encoders.keypoints.config import KeypointConfig
+from nsde_policy.errors import CheckpointError, FrameError, ImplausibleFrameError
+from nsde_policy.inference.calibration import Calibration, CameraRange
+from nsde_policy.inference.policy import Policy
+from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
+from nsde_policy.run_config import DemoConfig, RunConfig
+from nsde_policy.training.dataset import load_training_demos
+from nsde_policy.training.encoder import open_training_images
+from nsde_policy.training.run import train_run
+from tests.helpers.camera_robot import JOINTS, SIZES, make_arrays, write_camera_store
+from tests.helpers.numpy_planner import Sim
+
+STATE, TOP, WRIST = "observation.state", "observation.images.top", "observation.images.wrist"
+ARRAYS = make_arrays(arm=True)
+CONFIG = RunConfig(
+    demos=DemoConfig(images=tuple(SIZES), encoder="keypoints"),
+    encoder=KeypointConfig(
+        train=TrainConfig(steps=2, batch_size=4, log_every=1), size=32, keypoints=2, width=8, anchors=1
+    ),
+    model=NeuralSDEConfig(network=NetworkConfig(width=16, depth=2)),
+    train=TrainConfig(steps=5, batch_size=16, log_every=5),
+)
+Observation = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Policy:
+    folder = tmp_path_factory.mktemp("arm")
+    store = write_camera_store(folder / "store.zarr", arm=True)
+    demos, images = load_training_demos(CONFIG.demos, store), open_training_images(CONFIG.demos, store)
+    train_run(demos, CONFIG, folder / "run", task="none", seed=0, images=images)
+    return Policy.from_pretrained(folder / "run")
+
+
+def observe(frame: int) -> Observation:
+    return {STATE: ARRAYS["state"][frame], TOP: ARRAYS["top"][frame], WRIST: ARRAYS["wrist"][frame]}
+
+
+class Robot:
+    """A session in simulated time at 10 Hz, and what it is given."""
+
+    def __init__(self, session: Session, sim: Sim) -> None:
+        self.session, self._sim, self.frame = session, sim, -1
+
+    def step(
+        self, obs: Observation | None = None, *, t: Any = None, after: float = 0.1
+    ) -> list[tuple[str, str | None]]:
+        """Ask for the next command; return the kinds of its faults with their cameras."""
+        self._sim.now += after
+        self.frame += 1
+        command = self.session.step(observe(self.frame % len(ARRAYS["state"])) if obs is None else obs, t)
+        assert np.isfinite(command).all()
+        assert self.session.last is not None
+        return [(fault.kind.value, fault.camera) for fault in self.session.last.faults]
+
+    @property
+    def now(self) -> float:
+        return self._sim.now
+
+
+@contextmanager
+def run_robot(policy: Policy, **settings: Any) -> Iterator[Robot]:
+    sim, calibration = Sim(), settings.pop("calibration", policy.calibration)
+    config = SessionConfig(**{"rate_hz": 10.0, "freeze_gc": False, **settings})
+    with Session(policy, config, calibration=calibration, clock=sim.clock) as session:
+        yield Robot(session, sim)
+
+
+def change(name: str, value: Any) -> Callable[[Observation], Observation]:
+    """Make a function that replaces one part of an observation, or computes it from that part."""
+    return lambda obs: {**obs, name: value(obs[name]) if callable(value) else value}
+
+
+def paint(name: str, colour: int) -> Callable[[Observation], Observation]:
+    return change(name, lambda frame: np.full_like(frame, colour))
+
+
+def draw_noise(frame: np.ndarray) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, frame.shape).astype(np.uint8)
+
+
+class Broken:
+    """A driver's frame that cannot be read."""
+
+    def __array__(self, *_: Any, **__: Any) -> np.ndarray:
+        raise OSError("camera unplugged")
+
+
+BAD: dict[str, tuple[Callable[[Observation], Observation], str, str]] = {
+    "missing": (lambda obs: {k: v for k, v in obs.items() if k != WRIST}, "missing_frame", WRIST),
+    "None": (change(TOP, None), "missing_frame", TOP),
+    "other name": (lambda obs: {STATE: obs[STATE], WRIST: obs[WRIST], "top": obs[TOP]}, "missing_frame", TOP),
+    "low": (change(TOP, lambda f: f[:-1]), "wrong_frame", TOP),
+    "narrow": (change(WRIST, lambda f: f[:, 1:]), "wrong_frame", WRIST),
+    "colours first": (change(TOP, lambda f: f.transpose(2, 0, 1)), "wrong_frame", TOP),
+    "rows as columns": (change(WRIST, lambda f: f.transpose(1, 0, 2)), "wrong_frame", WRIST),
+    "grey": (change(TOP, lambda f: f[..., 0]), "wrong_frame", TOP),
+    "one channel": (change(TOP, lambda f: f[..., :1]), "wrong_frame", TOP),
+    "RGBA": (change(WRIST, lambda f: np.dstack([f, f[..., 0]])), "wrong_frame", WRIST),
+    "of the other camera": (lambda obs: {**obs, WRIST: obs[TOP]}, "wrong_frame", WRIST),
+    "two frames": (change(TOP, lambda f: np.stack([f, f])), "wrong_frame", TOP),
+    "no frames": (change(TOP, lambda f: f[None][:0]), "wrong_frame", TOP),
+    "floats": (change(TOP, lambda f: f / 255), "wrong_frame", TOP),
+    "NaN": (change(WRIST, lambda f: np.full(f.shape, np.nan)), "wrong_frame", WRIST),
+    "uint16": (change(TOP, lambda f: f.astype(np.uint16)), "wrong_frame", TOP),
+    "bool": (change(TOP, lambda f: f > 128), "wrong_frame", TOP),
+    "lists": (change(WRIST, lambda f: f.tolist()), "wrong_frame", WRIST),
+    "ragged lists": (change(TOP, [[1, 2], [3]]), "wrong_frame", TOP),
+    "empty": (change(TOP, np.zeros(0, np.uint8)), "wrong_frame", TOP),
+    "a number": (change(TOP, np.uint8(7)), "wrong_frame", TOP),
+    "text": (change(WRIST, "frame.png"), "wrong_frame", WRIST),
+    "bytes": (change(TOP, lambda f: f.tobytes()), "wrong_frame", TOP),
+    "objects": (change(TOP, lambda f: f.astype(object)), "wrong_frame", TOP),
+    "tensor of floats": (change(TOP, lambda f: torch.from_numpy(f.copy()).float()), "wrong_frame", TOP),
+    "bfloat16 tensor": (change(TOP, lambda f: torch.from_numpy(f.copy()).bfloat16()), "wrong_frame", TOP),
+    "unreadable": (change(WRIST, Broken()), "wrong_frame", WRIST),
+    "black": (paint(TOP, 0), "implausible_frame", TOP),
+    "white": (paint(WRIST, 255), "implausible_frame", WRIST),
+    "plain background": (paint(TOP, 230), "implausible_frame", TOP),
+    "lens cap": (change(WRIST, lambda f: draw_noise(f) // 64), "implausible_frame", WRIST),
+    "noise": (change(TOP, draw_noise), "implausible_frame", TOP),
+}
+
+
+@pytest.fixture(scope="module")
+def robot(policy: Policy) -> Iterator[Robot]:
+    """One session for many frames, which has had one good observation."""
+    with run_robot(policy) as robot:
+        assert not robot.step()
+        yield robot
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_frame_is_a_fault_that_names_its_camera(kind: str, robot: Robot, policy: Policy):
+    spoil, fault, camera = BAD[kind]
+    assert robot.step(spoil(observe(2))) == [(fault, camera)]
+    assert robot.session.last is not None
+    assert robot.session.last.faults[0].detail.startswith(f"{camera} ")
+    assert robot.session.last.source == "hold"
+    assert not robot.step(), "the next good frame is used again"
+    error = ImplausibleFrameError if fault == "implausible_frame" else FrameError
+    with pytest.raises(FrameError, match=camera) as caught:
+        policy.select_action(spoil(observe(2)))
+    assert isinstance(caught.value, error) or kind == "two frames"
+
+
+GOOD: dict[str, Callable[[Observation], Observation]] = {
+    "as recorded": lambda obs: obs,
+    "colours reversed in memory": change(TOP, lambda f: np.ascontiguousarray(f[..., ::-1])[..., ::-1]),
+    "columns first in memory": change(WRIST, np.asfortranarray),
+    "part of a larger picture": change(TOP, lambda f: np.pad(f, ((2, 3), (5, 1), (0, 0)))[2:-3, 5:-1]),
+    "read-only": change(TOP, lambda f: np.frombuffer(f.tobytes(), np.uint8).reshape(f.shape)),
+    "tensor": change(WRIST, lambda f: torch.from_numpy(f.copy())),
+    "batch of one": change(TOP, lambda f: f[None]),
+    "another frame beside": lambda obs: {**obs, "observation.images.unused": np.zeros(3)},
+    "10 % darker": change(TOP, lambda f: (0.9 * f).astype(np.uint8)),
+    "10 % brighter": change(WRIST, lambda f: np.minimum(1.1 * f, 255).astype(np.uint8)),
+    "some noise": change(TOP, lambda f: (0.9 * f + 0.1 * draw_noise(f)).astype(np.uint8)),
+}
+
+
+@pytest.mark.parametrize("kind", GOOD)
+def test_good_frame_is_accepted_and_encoded(kind: str, robot: Robot, policy: Policy):
+    obs = GOOD[kind](observe(2))
+    assert not robot.step(obs)
+    assert not robot.step()
+    policy.reset()
+    assert policy.select_action(obs).shape == (JOINTS,)
+    if not kind.startswith(("10 %", "some")):
+        assert policy.encode(obs) == pytest.approx(policy.encode(observe(2)), abs=1e-6)
+
+
+def test_every_camera_has_its_own_fault(policy: Policy):
+    with run_robot(policy) as robot:
+        robot.step()
+        bad = {**paint(TOP, 0)(observe(1)), WRIST: None}
+        assert robot.step(bad) == [("implausible_frame", TOP), ("missing_frame", WRIST)]
+
+
+@pytest.mark.parametrize("camera", [TOP, WRIST])
+def test_frame_that_stays_the_same_while_the_robot_moves_is_frozen(camera: str, policy: Policy):
+    with run_robot(policy) as robot:
+        buffer = observe(0)[camera].copy()
+        found = [robot.step({**observe(frame), camera: buffer}) for frame in range(6)]
+        assert found == [[]] * 4 + [[("frozen_frame", camera)]] * 2, "after more than 3 policy periods"
+        assert robot.session.last is not None
+        assert f"{camera} has not changed for 0.5 s, but obs[" in robot.session.last.faults[0].detail
+        buffer[:] = observe(6)[camera]  # a driver that reuses its memory
+        assert not robot.step({**observe(6), camera: buffer})
+    with run_robot(policy, max_frozen_s=0.15) as robot:
+        found = [robot.step({**observe(frame), camera: observe(0)[camera]}) for frame in range(3)]
+        assert found == [[], [], [("frozen_frame", camera)]]
+
+
+def test_frame_of_a_robot_that_rests_may_stay_the_same(policy: Policy):
+    rest = observe(5)
+    trembling = np.array([seen.still for seen in policy.calibration.frames]).max(0) / 2
+    with run_robot(policy) as robot:
+        found = [robot.step({**rest, STATE: rest[STATE] + trembling * (-1) ** k}) for k in range(20)]
+    assert found == [[]] * 20
+    with run_robot(policy) as robot:  # a reset forgets frames: the world may have been set up again
+        for frame in range(3):
+            robot.step({**observe(frame), TOP: observe(0)[TOP]})
+        robot.session.reset()
+        assert [robot.step({**observe(frame), TOP: observe(0)[TOP]}) for frame in range(3, 6)] == [[]] * 3
+
+
+def test_turned_joint_is_compared_by_the_shorter_way():
+    angles = np.array([[3.1, 0.0], [-3.1, 0.5], [-3.0, 0.5]])
+    looks, repeats = np.full((3, 3), 100.0), np.array([False, True, True])
+    found = CameraRange.measure(TOP, looks, repeats, angles, [(0, 3)], circular=(0,))
+    assert found.still == pytest.approx((2 * np.pi - 6.1, 0.5))
+    apart = CameraRange.measure(TOP, looks, repeats, angles, [(0, 1), (1, 2), (2, 3)], circular=(0,))
+    assert apart.still == (0.0, 0.0), "frames of different episodes"
+
+
+def test_frame_with_its_own_time_stamp_is_stale(policy: Policy):
+    with run_robot(policy) as robot:
+        assert not robot.step(t={STATE: robot.now + 0.1, TOP: robot.now, WRIST: robot.now + 0.1})
+        times = {TOP: robot.now + 0.1, WRIST: robot.now - 0.1}
+        assert robot.step(t=times) == [("stale_frame", WRIST)]
+        assert robot.step(t={TOP: robot.now + 9.0}) == [("clock_jump", TOP)]
+        assert robot.step(t={TOP: np.nan}) == [("clock_jump", TOP)]
+        kinds = [kind for kind, _ in robot.step(t={STATE: robot.now - 0.3})]
+        assert kinds == ["reordered_observation", "stale_observation"]
+        assert not robot.step(t={})
+
+
+def test_frames_within_a_policy_period_are_checked_but_not_encoded(
+    policy: Policy, monkeypatch: pytest.MonkeyPatch
+):
+    encoded = []
+    encode = Policy.encode
+    monkeypatch.setattr(Policy, "encode", lambda self, obs: encoded.append(1) or encode(self, obs))
+    with run_robot(policy, rate_hz=50.0) as robot:
+        for _ in range(10):
+            assert not robot.step(after=0.02)
+        assert len(encoded) == 2
+        assert robot.step(paint(TOP, 0)(observe(10)), after=0.004) == [("implausible_frame", TOP)]
+
+
+def test_keypoints_far_outside_the_training_range_are_out_of_distribution(policy: Policy):
+    seen, codes = policy.encode(observe(3)), slice(JOINTS, policy.spec.obs_dim)
+    far = seen.copy()
+    far[codes] += 3 * (np.array(policy.spec.high) - policy.spec.low)[codes]
+    for obs, faults in ((seen, []), (far, [("out_of_distribution", None)])):
+        with run_robot(policy, fault_when_ood=True) as robot:
+            assert robot.step(obs) == faults
+
+
+def test_calibration_holds_the_range_of_the_frames(policy: Policy, tmp_path: Path):
+    calibration = policy.calibration
+    assert [seen.camera for seen in calibration.frames] == [TOP, WRIST]
+    for seen, name in zip(calibration.frames, SIZES, strict=True):
+        brightness = ARRAYS[name].mean((1, 2, 3))
+        assert (seen.low[0], seen.high[0]) == pytest.approx((brightness.min(), brightness.max()), rel=1e-3)
+        contrast = ARRAYS[name].reshape(len(brightness), -1).std(1)
+        assert (seen.low[1], seen.high[1]) == pytest.approx((contrast.min(), contrast.max()), rel=1e-2)
+    assert Calibration.from_json(calibration.to_json()) == calibration
+    with pytest.raises(CheckpointError, match="it belongs to another run"):
+        replace(calibration, frames=calibration.frames[:1]).check(policy.spec)
+
+
+def test_calibration_without_frames_is_read_and_detects_only_wrong_ones(policy: Policy):
+    older: Mapping[str, Any] = {k: v for k, v in policy.calibration.to_dict().items() if k != "frames"}
+    calibration = Calibration.from_dict(dict(older))
+    assert calibration.to_dict() == older, "files without cameras stay as they were"
+    with run_robot(policy, calibration=calibration) as robot:
+        robot.step()
+        assert not robot.step(paint(TOP, 0)(observe(1)))
+        assert robot.step({**observe(2), TOP: None}) == [("missing_frame", TOP)]
+
+
+def test_fault_kinds_of_frames_are_all_tested():
+    kinds = {fault for _, fault, _ in BAD.values()} | {"frozen_frame", "stale_frame"}
+    assert kinds == {kind.value for kind in FaultKind if kind.endswith("_frame")}
