@@ -8,6 +8,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from nsde_policy.assets import get_shipped_name
 from nsde_policy.config import Sampling
 from nsde_policy.errors import ConfigError
 from nsde_policy.eval.disturbances import Condition
@@ -76,7 +77,7 @@ def evaluate_policy(
     played = pool.evaluate(seeds, traced=traced)
     results = list(tqdm(played, "playing", episodes, unit="episode", leave=False, disable=None))
     context = {
-        "run": "shipped" if path is None else str(path),
+        "run": get_shipped_name(path) or str(path),
         "method": policy.record.config.method,
         "seeds": [seeds.start, seeds.stop - 1],
         "env": task.env_id or task.name,

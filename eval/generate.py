@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from nsde_policy.assets import SHIPPED, SHIPPED_POLICY, resolve_run
+from nsde_policy.assets import get_shipped_name, resolve_run
 from nsde_policy.bounds import Count, Natural
 from nsde_policy.config import BaseConfig
 from nsde_policy.data import Episode
@@ -140,7 +140,7 @@ def _load_policy(name: str, config: GenerateConfig) -> Demonstrator:
         "chunk": chunk,
     }
     notes = {
-        "run": SHIPPED if run == SHIPPED_POLICY else str(run),
+        "run": get_shipped_name(run) or str(run),
         "train_seed": policy.record.seed,
         "trained_on": policy.record.demos.fingerprint,
     }

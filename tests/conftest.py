@@ -39,6 +39,14 @@ def human_demos() -> Path:
 
 
 @pytest.fixture(scope="session")
+def pixel_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the run directory of a barely trained Push-T policy from camera frames."""
+    from tests.helpers.pixel_runs import train_pixel_run
+
+    return train_pixel_run(tmp_path_factory.mktemp("pixels"))
+
+
+@pytest.fixture(scope="session")
 def human_states(human_demos: Path) -> tuple[np.ndarray, np.ndarray]:
     """Return all recorded states, (25650, 5), and the end of each episode, (206,)."""
     from nsde_policy.data import load_demonstrations

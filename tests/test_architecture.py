@@ -11,8 +11,8 @@ ROOT = Path(__file__).parents[1]
 
 # Layers, lowest first. A room may import itself and every room on a lower line.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "__version__", "assets", "bounds"),
-    ("files",),
+    ("errors", "__version__", "bounds"),
+    ("files", "assets"),
     ("registry", "config"),
     ("core",),
     ("data", "envs"),

@@ -12,6 +12,7 @@ from msgspec import Meta
 from torch import Tensor
 from tqdm import tqdm
 
+from nsde_policy.assets import get_shipped_name
 from nsde_policy.bounds import Count
 from nsde_policy.config import BaseConfig, Sampling
 from nsde_policy.data import Demonstrations
@@ -74,7 +75,7 @@ def score_run(
     policy.spec.check_no_cameras("eval --demos")
     changed = change_sampling(policy.model.config.sampling, sampling)
     scored = select_episodes(policy, demos, accept_omitted_chunks=config.accept_omitted_chunks)
-    name = "shipped" if path is None else str(path)
+    name = get_shipped_name(path) or str(path)
     return score_episodes_offline(policy, scored, config, name=name, sampling=changed, device=device)
 
 

@@ -1,44 +1,75 @@
-"""Draw what a policy with cameras sees: its keypoints, where it expects them to go, and how sure it is."""
+"""What a policy with cameras sees: its keypoints, where it expects them to go, and how sure it is."""
 
 import colorsys
+from dataclasses import dataclass
 
 import numpy as np
 import pygame
 
+from nsde_policy.encoders import get_encoder
 from nsde_policy.inference.spec import PolicySpec
 from nsde_policy.tasks.base import Forecast
 
-PATH_WIDTH, DOT_RADIUS = 2, 4
-"""Pixels at the size of a video frame."""
+PATH_WIDTH, DOT_RADIUS, END_RADIUS = 2, 4, 1
+"""Pixels at the size of a video frame: the mean path, where a keypoint is, and where a future ends."""
 SPREAD = 2.0
 """Standard deviations that the ellipse around a keypoint's last expected position reaches."""
+
+
+@dataclass(frozen=True)
+class KeypointFutures:
+    """Keypoints of one camera in sampled futures; positions are x and y in its frame, from 0 to 1."""
+
+    mean: np.ndarray
+    """Mean over the futures, the present first, (steps + 1, keypoints, 2)."""
+    ends: np.ndarray
+    """Where each future ends, (futures, keypoints, 2)."""
+    spread: np.ndarray
+    """`SPREAD` standard deviations of these ends, (keypoints, 2)."""
+
+
+def find_keypoint_futures(obs: np.ndarray, spec: PolicySpec, camera: int = 0) -> KeypointFutures | None:
+    """Return the keypoints of a camera in sampled futures; None if the codes are not positions.
+
+    Args:
+        obs: Observations of the futures, (steps + 1, futures, obs_dim).
+        spec: Sizes of the policy.
+        camera: Index of the camera.
+    """
+    if not get_encoder(spec.encoder).codes_are_positions:
+        return None
+    count = spec.codes // len(spec.cameras)
+    first = spec.plain_dim + camera * count
+    points = (obs[..., first : first + count] + 1) / 2
+    points = points.reshape(*points.shape[:2], -1, 2)
+    return KeypointFutures(points.mean(1), points[-1], SPREAD * points[-1].std(0))
 
 
 def draw_keypoints(picture: np.ndarray, forecast: Forecast, spec: PolicySpec) -> np.ndarray:
     """Draw the keypoints of the first camera over its picture, (size, size, 3) uint8.
 
-    A dot is where a keypoint is now, a line leads over the mean of the sampled futures, and an ellipse shows
-    two standard deviations of them at the end.
+    A large dot is where a keypoint is now, a line leads over the mean of the sampled futures, small dots are
+    their ends, and an ellipse shows two standard deviations of these.
 
     Args:
         picture: Frame of the camera as `fit_picture` enlarges it.
         forecast: Sampled futures with observations.
-        spec: Sizes of the policy; the codes of each camera are x and y of its keypoints, from -1 to 1.
+        spec: Sizes of the policy.
     """
-    if forecast.obs is None:
+    found = None if forecast.obs is None else find_keypoint_futures(forecast.obs, spec)
+    if found is None:
         return picture
-    count = spec.codes // len(spec.cameras)
-    points = forecast.obs[..., spec.plain_dim : spec.plain_dim + count]
-    points = points.reshape(*points.shape[:2], -1, 2)  # (steps + 1, futures, keypoints, 2)
     camera, size = spec.cameras[0], picture.shape[0]
     frame = np.array([camera.width, camera.height]) * (size / max(camera.width, camera.height))
-    pixels = (size - frame) / 2 + (points + 1) * frame / 2  # `fit_picture` leaves margins
-    centre, spread = pixels.mean(1), SPREAD * pixels[-1].std(0)
+    margin = (size - frame) / 2  # that `fit_picture` leaves
+    mean, ends, spread = margin + found.mean * frame, margin + found.ends * frame, found.spread * frame
     surface = pygame.surfarray.make_surface(picture.swapaxes(0, 1))
-    for keypoint in range(centre.shape[1]):
-        hue = keypoint / centre.shape[1]
+    for keypoint in range(mean.shape[1]):
+        hue = keypoint / mean.shape[1]
         colour = tuple(round(255 * part) for part in colorsys.hsv_to_rgb(hue, 0.9, 0.8))
-        path = [tuple(map(float, place)) for place in centre[:, keypoint]]
+        path = [tuple(map(float, place)) for place in mean[:, keypoint]]
+        for end in ends[:, keypoint].tolist():
+            pygame.draw.circle(surface, colour, end, END_RADIUS)
         if len(path) > 1:
             pygame.draw.lines(surface, colour, False, path, PATH_WIDTH)
         width, height = np.maximum(2 * spread[keypoint], 2 * PATH_WIDTH)

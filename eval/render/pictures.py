@@ -82,9 +82,14 @@ def _write(
 def save_png(picture: np.ndarray, path: Path) -> None:
     """Write an image array as PNG atomically."""
     check_png(path)
+    replace_file(path, encode_png(picture))
+
+
+def encode_png(picture: np.ndarray) -> bytes:
+    """Encode a picture, (height, width, 3) uint8, as the content of a PNG file."""
     buffer = io.BytesIO()
     pygame.image.save(pygame.surfarray.make_surface(picture.swapaxes(0, 1)), buffer, "picture.png")
-    replace_file(path, buffer.getvalue())
+    return buffer.getvalue()
 
 
 def check_png(path: Path) -> None:

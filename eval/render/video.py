@@ -9,6 +9,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from nsde_policy.assets import get_shipped_name
 from nsde_policy.errors import ConfigError, OutputError, import_optional
 from nsde_policy.eval.evaluate import Evaluation
 from nsde_policy.eval.render.frames import (
@@ -63,7 +64,7 @@ class Renderer:
         if not task.can_draw:
             check_render(Player(path, RolloutConfig(task, env_kwargs or {})), seed)
         self._path, self._videos = path, videos
-        self._out = out or (Path("out") if path is None else path) / "eval"
+        self._out = out or choose_eval_folder(path)
         self._in_window = out is None and has_display()
         if not self._in_window:
             import_video_writer()
@@ -95,6 +96,11 @@ class Renderer:
         title = format_title(player.task, episodes)
         save_png(draw_contact_sheet(tiles, columns=count_columns(len(tiles)), title=title), files[0])
         return files
+
+
+def choose_eval_folder(path: Path | None) -> Path:
+    """Return the default folder for pictures: that of the run, or `out/eval` for a shipped policy."""
+    return Path("out/eval") if path is None or get_shipped_name(path) is not None else path / "eval"
 
 
 def has_display() -> bool:

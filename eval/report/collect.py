@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from nsde_policy.assets import SHIPPED, SHIPPED_POLICY
+from nsde_policy.assets import get_shipped_name
 from nsde_policy.errors import ComparisonError, EnvError
 from nsde_policy.eval.compare.entries import Entry, Episodes
 from nsde_policy.eval.compare.result import Comparison, merge_comparisons, read_comparison
@@ -88,7 +88,7 @@ def collect_report(
         found.append(
             ReportRun(
                 entry=entry,
-                path=SHIPPED if path == SHIPPED_POLICY else str(path),
+                path=get_shipped_name(path) or str(path),
                 record=records[path],
                 replays=replays[path],
                 curves=read_curves(RunDirectory(path)),

@@ -12,6 +12,7 @@ class Evaluate:
     """Run episodes with a policy, or compare it with recorded ones, and print scores with 95 % intervals."""
 
     run_dir: options.RunFlag = None
+    obs: options.ShippedObsFlag = "state"
     demos: Path | None = None
     """Score on the episodes of this store instead of an environment: likelihood per step, action error by
     horizon, coverage of σ. Of the training store, only held-out episodes are used."""
@@ -57,11 +58,12 @@ class Evaluate:
 
         offline.check_flags(self)
         options.check_json_file(self.json)
-        options.warn_if_unfinished(self.run_dir)
+        run = options.choose_run(self.run_dir, self.obs)
+        options.warn_if_unfinished(run)
         named = {"alpha": self.alpha, "diffusion": self.diffusion}
         changes = [f"{name}={value}" for name, value in named.items() if value is not None]
         if self.demos is not None:
-            offline.run_offline(self, [*changes, *self.sampling])
+            offline.run_offline(self, run, [*changes, *self.sampling])
             return
         env_kwargs = options.parse_env_kwargs(self.env_kwargs)
         renderer = None
@@ -69,7 +71,7 @@ class Evaluate:
             from nsde_policy.eval.render.video import Renderer
 
             renderer = Renderer(
-                self.run_dir,
+                run,
                 self.out,
                 env=self.env,
                 env_kwargs=env_kwargs,
@@ -77,7 +79,7 @@ class Evaluate:
                 seed=self.seed_start,
             )
         found = evaluate_policy(
-            self.run_dir,
+            run,
             episodes=self.episodes,
             seed_start=self.seed_start,
             env=self.env,

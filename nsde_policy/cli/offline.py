@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 OFFLINE_FLAGS = ("horizon", "samples", "stride", "seed", "accept_omitted_chunks")
 """Flags of `eval` that only make sense with --demos."""
-SHARED_FLAGS = ("run_dir", "demos", "alpha", "diffusion", "sampling", "device", "render", "out", "json")
+SHARED_FLAGS = (
+    *("run_dir", "obs", "demos", "alpha", "diffusion", "sampling", "device", "render", "out", "json"),
+)
 """Flags of `eval` that make sense with recorded episodes and with an environment."""
 
 
@@ -31,24 +33,22 @@ def check_flags(command: Any) -> None:
         raise ConfigError(f"{reason} {', '.join('--' + name.replace('_', '-') for name in wrong)}")
 
 
-def run_offline(command: Any, changes: list[str]) -> None:
-    """Score the run of `eval` on the store of --demos, print the tables and draw the figure."""
+def run_offline(command: Any, run: Path | None, changes: list[str]) -> None:
+    """Score a run of `eval` on the store of --demos, print the tables and draw the figure."""
     from nsde_policy.eval.offline.figures import draw_offline_score
     from nsde_policy.eval.offline.score import OfflineConfig, score_run
     from nsde_policy.eval.render.plotting import pyplot
+    from nsde_policy.eval.render.video import choose_eval_folder
     from nsde_policy.training.progress import pick_device
 
     given = {name: getattr(command, name) for name in OFFLINE_FLAGS}
     config = OfflineConfig(**{name: value for name, value in given.items() if value is not None})
     if command.render:
         pyplot()  # fail before the work starts, not after it
-    score = score_run(
-        command.run_dir, command.demos, config, sampling=changes, device=pick_device(command.device)
-    )
+    score = score_run(run, command.demos, config, sampling=changes, device=pick_device(command.device))
     options.print_results(command.json, score.to_json(), score.as_text())
     if command.render:
-        default = Path("out/eval") if command.run_dir is None else command.run_dir / "eval"
-        files = draw_offline_score(score, command.out or default)
+        files = draw_offline_score(score, command.out or choose_eval_folder(run))
         print(f"wrote {files[0]}", file=sys.stderr)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
+from nsde_policy.assets import USUAL_OBSERVATIONS, find_shipped
 from nsde_policy.errors import ConfigError
 from nsde_policy.files import check_writable, decode_json, read_file, replace_file
 from nsde_policy.methods.registry import METHODS
@@ -30,6 +31,9 @@ AcceptOmittedChunksFlag = Annotated[
     bool, arg(help="Read missing chunks of the store as the fill value, not as damage.")
 ]
 RunFlag = Annotated[Path | None, Positional, arg(help="Run directory; default: the policy of this package.")]
+ShippedObsFlag = Annotated[
+    str, arg(help="Without a run directory: observations of the policy of this package, state or pixels.")
+]
 EpisodesFlag = Annotated[int, arg(help="Number of episodes per run, on consecutive seeds.")]
 SeedStartFlag = Annotated[int, arg(help="First seed; scores are published for 100000+, tuning uses 200000+.")]
 EnvFlag = Annotated[
@@ -67,6 +71,19 @@ JsonFileFlag = Annotated[
 ]
 BrowserFlag = Annotated[bool, arg(help="Open the page in a browser on this machine.")]
 JsonAddressFlag = Annotated[bool, arg(help="Print the address as one line of JSON.")]
+
+
+def choose_run(run: Path | None, obs: str) -> Path | None:
+    """Return the run directory to use; None for the policy of this package that observes the state.
+
+    Raises:
+        ConfigError: If `--obs` is given beside a run, or the package has no policy for these observations.
+    """
+    if obs == USUAL_OBSERVATIONS:
+        return run
+    if run is not None:
+        raise ConfigError(f"--obs {obs} chooses a policy of this package: leave it out, or {run}")
+    return find_shipped(obs)
 
 
 def parse_env_kwargs(text: str | None) -> dict[str, Any]:

@@ -23,7 +23,8 @@ class Play:
     """
 
     runs: tyro.conf.Positional[tuple[Path, ...]] = (Path("shipped"),)
-    """Run directories to switch between; `shipped` for the policy of this package."""
+    """Run directories to switch between; `shipped` and `shipped-pixels` for the policies of this package."""
+    obs: options.ShippedObsFlag = "state"
     host: options.HostFlag = "127.0.0.1"
     port: options.PortFlag = 8000
     token_file: options.TokenFileFlag = None
@@ -38,7 +39,7 @@ class Play:
         """Load the policies and serve the page until a signal."""
         import torch
 
-        from nsde_policy.assets import resolve_run
+        from nsde_policy.assets import SHIPPED, resolve_run
         from nsde_policy.cli.page import run_app
         from nsde_policy.viewer.launch import load_runners, make_settings
         from nsde_policy.viewer.messages import MAX_START_SEED
@@ -48,10 +49,13 @@ class Play:
             raise ConfigError(f"need --seed from 0 to {MAX_START_SEED}, got {self.seed}")
         if not self.runs:
             raise ConfigError("no policy to play: name a run directory, or `shipped`")
+        is_default = self.runs == (Path(SHIPPED),)
+        chosen = options.choose_run(None if is_default else self.runs[0], self.obs)
+        runs = (chosen,) if is_default and chosen is not None else self.runs
         token = options.read_token(self.token_file)
         settings = make_settings(self.host, self.port, token, self.tls_cert, self.tls_key)
         torch.set_num_threads(1)
-        app = PlayApp(load_runners([resolve_run(run) for run in self.runs]), seed=self.seed)
+        app = PlayApp(load_runners([resolve_run(run) for run in runs]), seed=self.seed)
         try:
             run_app(app, settings, what="playing", browser=self.open, as_json=self.json)
         finally:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from nsde_policy.assets import SHIPPED_TASK
+from nsde_policy.assets import SHIPPED_TASK, USUAL_OBSERVATIONS
 from nsde_policy.cli.options import (
     DetectedTaskName,
     DeviceFlag,
@@ -23,7 +23,6 @@ from nsde_policy.errors import ConfigError, DemoError, NsdePolicyError
 from nsde_policy.methods.registry import METHODS
 from nsde_policy.run_config import RunConfig
 from nsde_policy.tasks import TASKS, find_task, get_task
-from nsde_policy.tasks.base import USUAL_OBSERVATIONS
 from nsde_policy.training.presets import choose_preset, resolve_preset
 
 logger = logging.getLogger(__name__)

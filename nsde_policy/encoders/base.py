@@ -35,6 +35,8 @@ class Encoder(abc.ABC):
     name: ClassVar[str]
     config: ClassVar[type[EncoderConfig]] = EncoderConfig
     """Class of its settings; a `TrainedEncoderConfig` if it is trained."""
+    codes_are_positions: ClassVar[bool] = False
+    """Whether the codes of a camera are x and y of positions in its frame, each from -1 to 1, by turns."""
 
     @property
     def is_trained(self) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from nsde_policy.assets import USUAL_OBSERVATIONS
 from nsde_policy.config import Preset
 from nsde_policy.errors import ConfigError, EnvError
 from nsde_policy.methods.registry import METHODS, get_method
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from nsde_policy.data.download import PublicDemos
     from nsde_policy.data.statistics import DemoStatistics
 
-USUAL_OBSERVATIONS = "state"
-"""Name of the observations that a task uses by default."""
 AUTO_PRESET = "auto"
 """Preset that is chosen by statistics of the demonstrations, for any method."""
 

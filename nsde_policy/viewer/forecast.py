@@ -9,6 +9,8 @@ from nsde_policy.config import Sampling
 from nsde_policy.eval.render.forecast import sample_forecast
 from nsde_policy.inference.history import History
 from nsde_policy.inference.policy import Policy
+from nsde_policy.inference.spec import PolicySpec
+from nsde_policy.tasks.base import Forecast
 
 FAN_STEPS = 16
 """Control periods that the sampled paths look ahead."""
@@ -20,14 +22,8 @@ _FAN_SEED = 2**32
 """Seed of the paths' noise: the same in every frame, so that each path moves smoothly."""
 
 
-def sample_fan(policy: Policy, history: History, sampling: Sampling, n: int) -> dict[str, Any] | None:
-    """Sample n future paths.
-
-    Returns:
-        For JSON: "paths" of the agent (x and y in turn, from the present), "sigma", the standard deviation of
-        its next position along each path in pixels, and "block", predicted poses at the end. None if the
-        method predicts no states, or a path diverges.
-    """
+def sample_paths(policy: Policy, history: History, sampling: Sampling, n: int) -> Forecast | None:
+    """Sample n futures with their σ; None if the method predicts no states, or a future diverges."""
     if not policy.model.foresees_states or n < 1:
         return None
     generators = [torch.Generator().manual_seed(_FAN_SEED + row) for row in range(n)]
@@ -36,13 +32,25 @@ def sample_fan(policy: Policy, history: History, sampling: Sampling, n: int) -> 
     )
     if forecast.obs is None or forecast.std is None:
         return None
-    if not (np.isfinite(forecast.obs).all() and np.isfinite(forecast.std).all()):
+    is_finite = np.isfinite(forecast.obs).all() and np.isfinite(forecast.std).all()
+    return forecast if is_finite else None
+
+
+def describe_fan(forecast: Forecast | None, spec: PolicySpec) -> dict[str, Any] | None:
+    """Return sampled futures as shapes to draw on the table.
+
+    Returns:
+        For JSON: "paths" of the agent (x and y in turn, from the present), "sigma", the standard deviation of
+        its next position along each path in pixels, and "block", predicted poses at the end, which policies
+        with cameras do not know. None without a forecast.
+    """
+    if forecast is None or forecast.obs is None or forecast.std is None:
         return None
     paths, std = forecast.obs.swapaxes(0, 1), forecast.std.swapaxes(0, 1)[:, :, :2]
     return {
-        "paths": _round_rows(paths[:, :, :2].reshape(n, -1), 1),
+        "paths": _round_rows(paths[:, :, :2].reshape(len(paths), -1), 1),
         "sigma": _round_rows(np.sqrt(np.square(std).mean(-1)), 1),
-        "block": _round_rows(paths[:FAN_BLOCKS, -1, 2:5], 2),
+        "block": [] if spec.cameras else _round_rows(paths[:FAN_BLOCKS, -1, 2:5], 2),
     }
 
 

@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
-from nsde_policy.assets import SHIPPED, SHIPPED_POLICY
+from nsde_policy.assets import get_shipped_name
 from nsde_policy.deploy.server.auth import is_loopback
 from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.registry import get_method
@@ -16,8 +16,6 @@ from nsde_policy.viewer.policy_runner import PolicyRunner
 def load_runners(runs: Sequence[Path]) -> list[PolicyRunner]:
     """Load run directories under distinct names."""
     policies = [Policy.from_pretrained(run) for run in runs]
-    for policy in policies:
-        policy.spec.check_no_cameras("nsde-policy play")
     titles = [get_method(policy.spec.method).title for policy in policies]
     return [
         PolicyRunner(name, f"{title}, {name}" if titles.count(title) > 1 else title, policy)
@@ -27,7 +25,8 @@ def load_runners(runs: Sequence[Path]) -> list[PolicyRunner]:
 
 def make_distinct_names(runs: Sequence[Path]) -> list[str]:
     """Name runs by their folder; add parent folders, then a number, until the names are distinct."""
-    paths = [(SHIPPED,) if run == SHIPPED_POLICY else run.resolve().parts[1:] for run in runs]
+    shipped = [get_shipped_name(run) for run in runs]
+    paths = [(name,) if name else run.resolve().parts[1:] for name, run in zip(shipped, runs, strict=True)]
     names: list[str] = []
     for path in paths:
         others = [other for other in paths if other != path]

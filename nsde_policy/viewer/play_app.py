@@ -5,17 +5,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from nsde_policy.envs.pusht.dynamics import CONTROL_HZ
-from nsde_policy.errors import ConfigError, EnvInputError, ProtocolError
+from nsde_policy.errors import EnvInputError, ProtocolError
 from nsde_policy.viewer import messages
 from nsde_policy.viewer.app import App
+from nsde_policy.viewer.camera import check_table_policy
 from nsde_policy.viewer.controls import RANGES, Controls
 from nsde_policy.viewer.policy_runner import PolicyPanel, PolicyRunner
 from nsde_policy.viewer.simulation import Simulation
 
 REST_PERIODS = 2 * CONTROL_HZ
 """Control periods that a success is shown before the next seed starts, if `next_when_solved` is on."""
-_TABLE_DIMS = (5, 2)
-"""Numbers in an observation and in an action of Push-T."""
 _PLAN_CONTROLS = ("alpha", "diffusion", "chunk")
 """Controls that a plan depends on."""
 
@@ -31,12 +30,7 @@ class PlayApp(App):
 
     def __init__(self, runners: Sequence[PolicyRunner], *, seed: int, plan_timeout_s: float = 0.1) -> None:
         for runner in runners:
-            spec = runner.policy.spec
-            if (spec.obs_dim, spec.act_dim) != _TABLE_DIMS:
-                raise ConfigError(
-                    f"{runner.name} has {spec.obs_dim} observations and {spec.act_dim} actions; "
-                    "expected 5 and 2, a policy for Push-T from its state"
-                )
+            check_table_policy(runner.policy.spec, runner.name)
         self._runners = {runner.name: runner for runner in runners}
         self._controls = Controls.from_policy(runners[0].policy)
         self._panels = [PolicyPanel(runners[0], seed)]
@@ -60,6 +54,7 @@ class PlayApp(App):
                     "name": runner.name,
                     "title": runner.title,
                     "sde": runner.policy.model.foresees_states,
+                    "camera": bool(runner.policy.spec.cameras),
                     "longest": runner.policy.model.config.longest_chunk,
                 }
                 for runner in self._runners.values()

@@ -18,8 +18,9 @@ from nsde_policy.inference.history import History
 from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.spec import Plan
 from nsde_policy.inference.worker import PlannerThread
+from nsde_policy.viewer.camera import describe_camera, observe_table
 from nsde_policy.viewer.controls import Controls
-from nsde_policy.viewer.forecast import compute_drift_field, sample_fan
+from nsde_policy.viewer.forecast import compute_drift_field, describe_fan, sample_paths
 from nsde_policy.viewer.messages import Drag
 from nsde_policy.viewer.simulation import Input, Simulation
 
@@ -41,7 +42,19 @@ class PolicyRunner:
     policy: Policy
     plan_s: deque[float] = field(default_factory=lambda: deque(maxlen=50))
     """Durations of the last plans with the current controls, seconds."""
+    encode_s: deque[float] = field(default_factory=lambda: deque(maxlen=50))
+    """Durations of encoding the last camera frames, seconds."""
     thread: PlannerThread = field(default_factory=PlannerThread)
+
+    def observe(self, table: np.ndarray) -> np.ndarray:
+        """Return what the policy observes of the table (5,), (obs_dim,)."""
+        if not self.policy.spec.cameras:
+            return table
+        named = observe_table(table, self.policy.spec.cameras[0])
+        started = time.perf_counter()
+        obs = self.policy.encode(named)
+        self.encode_s.append(time.perf_counter() - started)
+        return obs
 
     def submit_plan(
         self, history: History, noise: torch.Tensor, chunk: int, sampling: Sampling
@@ -59,12 +72,17 @@ class PolicyRunner:
         return self.thread.submit(plan)
 
     def latency(self, controls: Controls) -> dict[str, float] | None:
-        """Return median time of a plan and its network calls; None before the first with these controls."""
+        """Return median time of a plan and its network calls; None before the first with these controls.
+
+        The time includes encoding the camera frames that are new since the plan before.
+        """
         if not self.plan_s:
             return None
         chunk = controls.chunk_for(self.policy)
         calls = self.policy.model.network_calls(chunk, controls.sampling_for(self.policy))
-        return {"ms": round(1e3 * median(self.plan_s), 2), "actions": chunk, "calls": calls}
+        frames = min(self.policy.spec.history, chunk)
+        seconds = median(self.plan_s) + frames * median(self.encode_s or [0.0])
+        return {"ms": round(1e3 * seconds, 2), "actions": chunk, "calls": calls}
 
 
 @dataclass(frozen=True)
@@ -113,7 +131,7 @@ class PolicyPanel:
     def forget_history(self) -> None:
         """Drop plan and observations, because a drag makes them invalid."""
         self._history = self.policy.spec.new_history()
-        self._history.add_observation(self.simulation.now.obs)
+        self._history.add_observation(self.runner.observe(self.simulation.now.obs))
         self.forget_plan()
 
     def cancel_plan(self) -> None:
@@ -154,7 +172,7 @@ class PolicyPanel:
             dragged = (drag.x, drag.y, drag.angle) if drag and drag.what == "block" else None
             self.simulation.advance(Input(target, dragged))
             self._history.add_action(target)
-            self._history.add_observation(self.simulation.now.obs)
+            self._history.add_observation(self.runner.observe(self.simulation.now.obs))
         self._snapshots[self.simulation.last] = self._snapshot()
         for dropped in range(min(self._snapshots), self.simulation.first):
             del self._snapshots[dropped]
@@ -174,13 +192,17 @@ class PolicyPanel:
         snapshot = self._snapshots[period] if period < self.simulation.last else self._snapshot()
         drawn = self.simulation.describe(period)
         sampling = controls.sampling_for(self.policy)
-        fan = None if drawn["solved"] else sample_fan(self.policy, snapshot.history, sampling, controls.paths)
-        field = controls.drift_field and compute_drift_field(self.policy, snapshot.history, sampling)
+        history, spec = snapshot.history, self.policy.spec
+        forecast = None if drawn["solved"] else sample_paths(self.policy, history, sampling, controls.paths)
+        present = history.states()[:1, None, : spec.obs_dim]
+        futures = present if forecast is None or forecast.obs is None else forecast.obs
+        field = controls.drift_field and compute_drift_field(self.policy, history, sampling)
         return {
             **drawn,
-            "target": [round(float(v), 1) for v in snapshot.history.last_action],
+            "target": [round(float(v), 1) for v in history.last_action],
             "plan": np.round(snapshot.plan.actions[snapshot.used :], 1).tolist() if snapshot.plan else [],
-            "fan": fan,
+            "fan": describe_fan(forecast, spec),
+            "camera": describe_camera(spec, self.simulation.at(period).obs, futures),
             "field": field or None,
             "thinking": self._pending is not None,
             "latency": self.runner.latency(controls),

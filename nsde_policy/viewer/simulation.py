@@ -83,9 +83,13 @@ class Simulation:
         """Current snapshot of the table."""
         return self._snapshots[-1]
 
+    def at(self, period: int) -> Snapshot:
+        """Return the snapshot of a control period in the history."""
+        return self._snapshots[period - self.first]
+
     def describe(self, period: int) -> dict[str, Any]:
         """Return what to draw of a control period; "solved_s" as explained in `http`."""
-        snapshot = self._snapshots[period - self.first]
+        snapshot = self.at(period)
         trail = self.trail if period == self.last else [snapshot.obs.tolist()]
         solved = None if self._solved is None or self._solved > period else self._solved
         return {

@@ -8,7 +8,6 @@ import pytest
 
 from nsde_policy.cli.main import main
 from nsde_policy.core.spec import CameraSpec
-from nsde_policy.envs.pusht.drawing import benchmark_frame
 from nsde_policy.eval.camera import DISTRACTOR, OCCLUDER, CameraCondition, CameraDisturbances
 from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.render.keypoints import draw_keypoints
@@ -16,7 +15,6 @@ from nsde_policy.eval.rollout import RolloutConfig
 from nsde_policy.inference.spec import PolicySpec
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks.base import Forecast
-from tests.helpers.demo_stores import write_store
 
 FRAME = np.random.default_rng(0).integers(30, 200, (40, 50, 3)).astype(np.uint8)
 
@@ -65,26 +63,6 @@ def test_texture_is_fixed_and_the_distractor_jumps():
 def test_disturbances_follow_from_the_seed():
     assert (change(3, shift=2, noise=0.1) == change(3, shift=2, noise=0.1)).all()
     assert (change(3, noise=0.1) != change(4, noise=0.1)).any()
-
-
-@pytest.fixture(scope="module")
-def pixel_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Train a little on frames of Push-T, with the command."""
-    folder = tmp_path_factory.mktemp("pixels")
-    rng = np.random.default_rng(0)
-    state = rng.uniform(100, 400, (40, 5)).astype(np.float32)
-    frames = np.stack([benchmark_frame(row[:2], row[2:]) for row in state])
-    store = write_store(folder / "store.zarr", {"data/state": state, "data/img": frames})
-    settings = {"train.steps": 1, "train.batch-size": 2, "width": 8, "keypoints": 2, "anchors": 0}
-    flags = [part for name, value in settings.items() for part in (f"--encoder.{name}", str(value))]
-    flags += ["--train.steps", "20", "--model.network.width", "16", "--out", str(folder / "run")]
-    assert (
-        main(
-            ["train", "--demos", str(store), "--task", "pusht", "--obs", "pixels", "--device", "cpu", *flags]
-        )
-        == 0
-    )
-    return folder / "run"
 
 
 def test_trained_run_records_its_observations(pixel_run: Path):

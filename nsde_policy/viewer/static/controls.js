@@ -46,18 +46,23 @@ function onNotice({ text }) {
 }
 
 const legendCard = $("legend-card"), wideScreen = matchMedia("(min-width: 1021px) and (min-height: 560px) and (min-aspect-ratio: 3/2)");
-/** Show the legend of what is drawn; beside the table if there is room. */
+const tallScreen = matchMedia("(min-height: 760px)");             // camera and legend both fit beside the table
+/** Show the legend of what is drawn, and the cameras; beside the table if there is room. */
 function showLegend() {
   const sde = state.panels.map((name) => !!methodOf(name)?.sde), play = hello.mode === "play";
   const shown = {
     two: panels.length === 2, play, sde: play && sde.includes(true) && state.controls.paths > 0,
+    block: play && state.controls.paths > 0 && state.panels.some((name) => methodOf(name)?.sde && !methodOf(name).camera),
+    camera: state.panels.some((name) => methodOf(name)?.camera),
     field: play && sde.includes(true) && state.controls.drift_field, plan: play && (sde.includes(false) || !state.controls.paths),
   };
   for (const row of legendCard.querySelectorAll("[data-for]")) row.hidden = !shown[row.dataset.for];
-  const parent = panels.length === 1 && wideScreen.matches ? panels[0].element.querySelector("header") : $("controls");
+  const beside = panels.length === 1 && wideScreen.matches ? panels[0].element.querySelector("header") : null;
+  placeCameras(beside);
+  const parent = beside && (tallScreen.matches || !shown.camera) ? beside : $("controls");
   if (legendCard.parentElement !== parent) parent.append(legendCard);
 }
-wideScreen.addEventListener("change", () => { if (state && panels.length) showLegend(); });
+for (const query of [wideScreen, tallScreen]) query.addEventListener("change", () => { if (state && panels.length) showLegend(); });
 
 function showPaused(paused) {
   $("pause-icon").setAttribute("d", paused ? "M7 4.500l13 7.500-13 7.500z" : "M6 5h4v14H6zM14 5h4v14h-4z");

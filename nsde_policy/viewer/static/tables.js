@@ -40,7 +40,7 @@ function makePanel(name, index) {
   element.querySelector(".pick").append(makeTitle(name, index));
   const canvas = element.querySelector("canvas"), heat = document.createElement("canvas");
   heat.width = heat.height = 160;
-  const panel = { name, index, element, canvas, heat, ctx: canvas.getContext("2d") };
+  const panel = { name, index, element, canvas, heat, ctx: canvas.getContext("2d"), camera: makeCamera(index) };
   element.panel = panel;
   addPointerHandlers(panel);
   sizeObserver.observe(canvas.parentElement);
@@ -77,6 +77,7 @@ function showPanel(panel) {
   score.querySelector("b").textContent = `${percent} %`;
   score.querySelector("span").textContent = !data.solved ? "coverage" : data.solved_s == null ? "solved" : `solved in ${data.solved_s.toFixed(1)} s`;
   showStatus(panel, panel.element.querySelector(".sub"));
+  if (data.camera) showCamera(panel.camera, data.camera);
   panel.canvas.setAttribute("aria-label", `Table ${panel.index + 1}: ${percent} percent of the goal is covered${data.solved ? ", solved" : ""}`);
 }
 
