@@ -6,7 +6,14 @@ from typing import Annotated, Any, Self
 from msgspec import Meta
 
 from nsde_policy.bounds import Count, NonNegative
-from nsde_policy.config import BaseConfig, EncoderConfig, ModelConfig, Preset, TrainConfig
+from nsde_policy.config import (
+    BaseConfig,
+    EncoderConfig,
+    ModelConfig,
+    Preset,
+    TrainConfig,
+    TrainedEncoderConfig,
+)
 from nsde_policy.encoders.registry import get_encoder
 from nsde_policy.errors import ConfigError
 from nsde_policy.methods.registry import find_method_name, get_method
@@ -74,6 +81,10 @@ class RunConfig(BaseConfig):
         if longest is not None and self.chunk > longest:
             raise ConfigError(f"a plan of this model holds at most {longest} actions, got chunk {self.chunk}")
         encoder = get_encoder(self.demos.encoder)
+        if isinstance(self.encoder, TrainedEncoderConfig) and not self.demos.images:
+            raise ConfigError(
+                "these settings are for camera frames, but no images are named: add --obs pixels or --images"
+            )
         if type(self.encoder) is not encoder.config:
             raise ConfigError(
                 f"the encoder {encoder.name!r} needs settings {encoder.config.__name__}, got "

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from nsde_policy.config import Preset
+from nsde_policy.encoders.keypoints.config import KeypointConfig
 from nsde_policy.run_config import DemoConfig
 from nsde_policy.tasks.base import Forecast, ObservationChoice, Outcome, Scene, SuiteMember, Task
 from nsde_policy.tasks.registry import register_task
@@ -30,6 +31,19 @@ def _tune(preset: Preset) -> Preset:
     model: Any = preset.model
     quieter = replace(model, sampling=replace(model.sampling, diffusion=0.5))
     return replace(preset, model=quieter, demos={**preset.demos, "final_action_weight": 10.0})
+
+
+def _make_pixel_presets(tuned: Mapping[str, Preset]) -> dict[str, Preset]:
+    """Return the presets for camera frames; `pixels-fast` trains on a CPU and trusts the camera's place."""
+    encoder = KeypointConfig(level_brightness=True)
+    small = replace(
+        encoder, size=64, width=8, anchors=0, train=replace(encoder.train, steps=2000, batch_size=64)
+    )
+    steps = replace(tuned["default"].train, steps=25_000)
+    return {
+        "pixels": replace(tuned["default"], train=steps, encoder=encoder),
+        "pixels-fast": replace(tuned["fast"], encoder=small),
+    }
 
 
 @register_task
@@ -155,8 +169,7 @@ class PushTTask(Task):
         presets = super().presets(method)
         if method == "neural_sde":
             tuned = {name: _tune(presets[name]) for name in ("default", "fast")}
-            pixels = replace(tuned["default"], train=replace(tuned["default"].train, steps=25_000))
-            return {**presets, **tuned, "pixels": pixels}
+            return {**presets, **tuned, **_make_pixel_presets(tuned)}
         if method != "diffusion":
             return presets
         given = presets["transformer"]

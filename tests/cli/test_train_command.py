@@ -164,3 +164,8 @@ def test_bad_input_exits_with_code_2(
     assert "full helptext" in output or output.splitlines()[-1].startswith("nsde-policy: ")
     assert "Traceback" not in output
     assert not (tmp_path / "run" / "model.safetensors").exists()
+
+
+def test_preset_for_camera_frames_needs_frames(capsys: pytest.CaptureFixture[str]):
+    assert main(["train", "--task", "pusht", "--preset", "pixels-fast"]) == 2
+    assert "add --obs pixels or --images" in capsys.readouterr().err

@@ -10,7 +10,7 @@ from nsde_policy.config import TrainConfig
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.encoders.base_model import CameraBatch, mirror_frames, to_unit_rgb
 from nsde_policy.encoders.keypoints.config import KeypointConfig
-from nsde_policy.encoders.keypoints.model import KeypointModel, shift_frames
+from nsde_policy.encoders.keypoints.model import KeypointModel, scale_brightness, shift_frames
 from nsde_policy.encoders.keypoints.networks import draw_bumps, locate_peaks, make_axis
 from nsde_policy.errors import ConfigError
 from nsde_policy.training.batches import BatchSource
@@ -38,6 +38,33 @@ def make_scenes(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
         row, column = int(2 + 20 * y), int(2 + 20 * x)
         frame[row : row + 8, column : column + 8] = 20
     return torch.from_numpy(positions).float(), torch.from_numpy(frames)
+
+
+@pytest.mark.parametrize("gain", [0.5, 0.8, 1.0])
+def test_brightness_of_the_background_is_restored(gain: float):
+    _, frames = make_scenes(6, seed=0)
+    background, dark = frames[0], (frames * gain).round().to(torch.uint8)
+    restored = scale_brightness(shift_frames(dark, torch.tensor([[3, -2]]).expand(6, 2)), background)
+    moved = shift_frames(frames, torch.tensor([[3, -2]]).expand(6, 2))
+    assert (restored.int() - moved.int()).abs().max() <= (1 if gain < 1 else 0)
+
+
+def test_brightness_of_a_black_frame_stays_finite():
+    black = torch.zeros(1, SIZE, SIZE, 3, dtype=torch.uint8)
+    assert (scale_brightness(black, make_scenes(1, seed=0)[1][0]) == 0).all()
+
+
+def test_levelled_keypoints_do_not_depend_on_the_brightness():
+    config = replace(SMALL, level_brightness=True)
+    camera = CameraSpec("observation.images.top", SIZE, SIZE)
+    model = KeypointModel(config, [camera], plain_dim=2, generator=make_rng(0))
+    values, frames = make_scenes(4, seed=2)
+    model.prepare(torch.zeros(2), torch.ones(2), [frames.float().median(0).values.to(torch.uint8)])
+    dark = (frames * 0.7).round().to(torch.uint8)
+    with torch.no_grad():
+        assert torch.allclose(model(values, frames), model(values, dark), atol=1e-4)
+        plain = KeypointModel(SMALL, [camera], plain_dim=2, generator=make_rng(0))
+        assert not torch.allclose(plain(values, frames), plain(values, dark), atol=1e-3)
 
 
 class Scenes(BatchSource[CameraBatch]):

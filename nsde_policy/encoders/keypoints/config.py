@@ -40,6 +40,9 @@ class KeypointConfig(TrainedEncoderConfig):
     """Further keypoints on what never moves, or on the robot, whose place follows from the low-dimensional
     observation. They measure how far the camera is shifted, and that shift is subtracted from the keypoints;
     0 trusts the camera."""
+    level_brightness: bool = False
+    """Scale each frame so that its median brightness is that of the background: changes of the light then do
+    not move keypoints. Not for cameras whose picture the robot fills for the most part."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

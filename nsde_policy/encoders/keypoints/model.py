@@ -115,7 +115,7 @@ class KeypointModel(EncoderModel):
         """Return the keypoints of all cameras, (n, code_dim), camera by camera, x and y by turns."""
         scaled = self._scale(values)
         points = [
-            camera.find_keypoints(self._steady(camera, given, scaled)).flatten(1)
+            camera.find_keypoints(self._steady(camera, self._level(camera, given), scaled)).flatten(1)
             for camera, given in zip(self._autoencoders(), frames, strict=True)
         ]
         return torch.cat(points, dim=1)
@@ -130,6 +130,10 @@ class KeypointModel(EncoderModel):
             return frames
         pixels = (camera.find_shift(frames, values) * (self.size / 2)).round().long()
         return shift_frames(frames, -pixels)
+
+    def _level(self, camera: CameraAutoencoder, frames: Tensor) -> Tensor:
+        """Return the frames with the brightness of the background, if the settings say so."""
+        return scale_brightness(frames, camera.background) if self.config.level_brightness else frames
 
     def _scale(self, values: Tensor) -> Tensor:
         return 2 * (values - self.low) / (self.high - self.low) - 1
@@ -150,6 +154,7 @@ class KeypointModel(EncoderModel):
         values = self._scale(values)
         parts: list[dict[str, Tensor]] = []
         for camera, frames in zip(self._autoencoders(), batch.frames, strict=True):
+            frames = self._level(camera, frames)
             background = camera.background.expand_as(frames)
             if flip is not None and self.mirror is not None:
                 chosen = flip[:, None, None, None]
@@ -194,6 +199,23 @@ class KeypointModel(EncoderModel):
 
     def _autoencoders(self) -> list[CameraAutoencoder]:
         return [camera for camera in self.cameras if isinstance(camera, CameraAutoencoder)]
+
+
+def scale_brightness(frames: Tensor, background: Tensor) -> Tensor:
+    """Scale each frame (n, h, w, 3) to the median brightness of the background, (h, w, 3), all uint8.
+
+    The median does not depend on where things are, so it is the same for shifted and mirrored frames. A gain
+    is at most 4, and at least 1/4.
+    """
+    gain = _measure_brightness(background[None]).clamp(min=1) / _measure_brightness(frames).clamp(min=1)
+    scaled = frames.to(torch.float32) * gain.clamp(0.25, 4)[:, None, None, None]
+    return scaled.round().clamp(0, 255).to(torch.uint8)
+
+
+def _measure_brightness(frames: Tensor) -> Tensor:
+    """Return the median brightness of each frame (n, h, w, 3), over every fourth row and column."""
+    values = frames[:, ::4, ::4].to(torch.float32).mean(-1).flatten(1)
+    return values.topk(values.shape[1] // 2, dim=1).values[:, -1]
 
 
 def shift_frames(
