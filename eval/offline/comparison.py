@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -185,8 +185,6 @@ def compare_offline(
         if (stopped := RunDirectory(path).describe_unfinished()) is not None:
             raise ComparisonError(stopped)
     policies = [Policy.from_pretrained(path).to(device) for path in runs]
-    for policy in policies:
-        policy.spec.check_no_cameras("compare --demos")
     labels = _choose_labels({path: policy.record for path, policy in zip(runs, policies, strict=True)})
     omitted = config.accept_omitted_chunks
     scored = _share_episodes(
@@ -224,7 +222,7 @@ def _share_episodes(scored: Sequence[ScoredEpisodes], labels: Sequence[str]) -> 
     found = []
     for each in scored:
         rows = [each.episodes.index(i) for i in common]
-        found.append(replace(each, demos=each.demos.select(rows), episodes=tuple(common)))
+        found.append(each.select(rows))
     for label, each in zip(labels, found, strict=True):
         if not np.array_equal(each.demos.act, found[0].demos.act):
             raise ComparisonError(

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import torch
 from nsde_policy.core.targets import Transitions
 from nsde_policy.data import Demonstrations
 from nsde_policy.errors import ArrayChoiceError, ArrayError, ConfigError, DemoError
+from nsde_policy.eval.offline.images import RecordedImages, list_rows, open_recorded_images
 from nsde_policy.inference.observation import find_implausible
 from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.spec import PolicySpec
@@ -48,6 +49,18 @@ class ScoredEpisodes:
     """Whether the run was trained on them."""
     note: str
     """One sentence about the selection."""
+    images: RecordedImages | None = None
+    """Their camera frames, which are encoded when they are scored; None for a policy without cameras."""
+
+    def select(self, episodes: Sequence[int]) -> "ScoredEpisodes":
+        """Return some of the episodes, by their position among these."""
+        rows = list_rows(self.demos, episodes)
+        return replace(
+            self,
+            demos=self.demos.select(episodes),
+            episodes=tuple(self.episodes[i] for i in episodes),
+            images=None if self.images is None else self.images.select(rows),
+        )
 
 
 def select_episodes(policy: Policy, path: Path, *, accept_omitted_chunks: bool = False) -> ScoredEpisodes:
@@ -64,9 +77,10 @@ def select_episodes(policy: Policy, path: Path, *, accept_omitted_chunks: bool =
     record = policy.record
     settings = record.config.demos
     accept = accept_omitted_chunks or settings.accept_omitted_chunks
-    demos = _load_recorded(replace(settings, accept_omitted_chunks=accept), path)
+    settings = replace(settings, accept_omitted_chunks=accept)
+    demos = _load_recorded(settings, path)
     spec = record.layout
-    found, expected = (demos.obs.shape[1], demos.act.shape[1]), (spec.obs_dim, spec.act_dim)
+    found, expected = (demos.obs.shape[1], demos.act.shape[1]), (spec.plain_dim, spec.act_dim)
     if found != expected:
         raise DemoError(
             f"{path} has observations of {found[0]} and actions of {found[1]} numbers, the run was trained "
@@ -77,19 +91,21 @@ def select_episodes(policy: Policy, path: Path, *, accept_omitted_chunks: bool =
     if not trained_here:
         _check_rate(demos, settings.rate_hz or policy.calibration.rate_hz)
         _warn_if_implausible(demos, policy.spec)
+    images = open_recorded_images(policy, settings, path, len(demos.obs)) if record.cameras else None
     unseen = (*record.demos.held_out, *range(used, len(demos))) if trained_here else range(len(demos))
     seen = not unseen
-    episodes = tuple(unseen) or tuple(range(len(demos)))
+    everything = tuple(range(len(demos)))
+    episodes = tuple(unseen) or everything
     note = f"all {len(demos)} episodes of {path}"
     if seen:
         note += ", which the run was TRAINED on: hold some out with `train --validation 0.1`"
     elif trained_here:
         note = f"the {len(episodes)} of {len(demos)} episodes of {path} that were held out of training"
-    demos = demos if len(episodes) == len(demos) else demos.select(episodes)
     obs_angles = tuple(column for column in spec.circular if column < spec.obs_dim)
     act_angles = tuple(column - spec.obs_dim for column in spec.circular if column >= spec.obs_dim)
     demos = replace(demos, angles=obs_angles, act_angles=act_angles)
-    return ScoredEpisodes(demos, episodes, seen, note)
+    scored = ScoredEpisodes(demos, everything, seen, note, images)
+    return scored if len(episodes) == len(demos) else scored.select(episodes)
 
 
 def _load_recorded(settings: DemoConfig, path: Path) -> Demonstrations:
@@ -120,7 +136,7 @@ def _warn_if_implausible(demos: Demonstrations, spec: PolicySpec) -> None:
     if share <= MOST_IMPLAUSIBLE:
         return
     low, high = checked.min(0), checked.max(0)
-    expected = np.array(spec.low[: spec.obs_dim]), np.array(spec.high[: spec.obs_dim])
+    expected = np.array(spec.low[: spec.plain_dim]), np.array(spec.high[: spec.plain_dim])
     span = np.maximum(expected[1] - expected[0], np.finfo(np.float32).tiny)
     away = np.maximum(np.abs(low - expected[0]), np.abs(high - expected[1])) / span
     worst = np.argsort(-away, kind="stable")[:MAX_PRINTED_COLUMNS]

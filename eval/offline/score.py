@@ -27,6 +27,7 @@ from nsde_policy.eval.offline.frames import (
     iterate_frames,
     select_episodes,
 )
+from nsde_policy.eval.offline.images import add_codes, find_needed_rows
 from nsde_policy.eval.offline.result import COVERAGE_LEVELS, ActionScale, OfflineScore
 from nsde_policy.eval.offline.sums import EpisodeSums, FloatArray
 from nsde_policy.inference.policy import Policy
@@ -72,7 +73,6 @@ def score_run(
         device: Torch device of the policy.
     """
     policy = Policy.from_pretrained(path).to(device)
-    policy.spec.check_no_cameras("eval --demos")
     changed = change_sampling(policy.model.config.sampling, sampling)
     scored = select_episodes(policy, demos, accept_omitted_chunks=config.accept_omitted_chunks)
     name = get_shipped_name(path) or str(path)
@@ -99,7 +99,11 @@ def score_episodes_offline(
     stride = config.stride or choose_stride(demos)
     scorer = FrameScorer(policy, demos, config, horizon, sampling, device)
     parts = find_parts(demos, chunk=chunk, stride=stride)
-    total = int(np.any(list(parts.values()), axis=0).sum())
+    chosen = np.any(list(parts.values()), axis=0)
+    total = int(chosen.sum())
+    if scored.images is not None:
+        needed = find_needed_rows(demos, chosen, policy.spec.history)
+        demos = add_codes(demos, scored.images, policy, needed)
     batches = iterate_frames(
         demos, policy.record, parts, horizon=horizon, batch=max(1, ROWS // config.samples)
     )

@@ -1,0 +1,103 @@
+"""Tests for eval/offline/images.py: scores of policies with cameras on recorded episodes."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nsde_policy.cli.main import main
+from nsde_policy.config import TrainConfig
+from nsde_policy.encoders.keypoints.config import KeypointConfig
+from nsde_policy.eval.offline.comparison import compare_offline
+from nsde_policy.eval.offline.frames import ScoredEpisodes, select_episodes
+from nsde_policy.eval.offline.images import add_codes, find_needed_rows
+from nsde_policy.eval.offline.score import OfflineConfig, score_episodes_offline
+from nsde_policy.inference.policy import Policy
+from nsde_policy.methods.neural_sde.config import NetworkConfig, NeuralSDEConfig
+from nsde_policy.run_config import DemoConfig, RunConfig
+from nsde_policy.training.dataset import load_training_demos
+from nsde_policy.training.encoder import open_training_images
+from nsde_policy.training.run import train_run
+from tests.helpers.camera_robot import EPISODES, SIZES, STEPS, write_camera_store
+
+HELD_OUT = 2
+
+
+@pytest.fixture(scope="module")
+def robot(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Train a little on two cameras, with two of six episodes held out; returns run and store."""
+    folder = tmp_path_factory.mktemp("robot")
+    store = write_camera_store(folder / "store.zarr")
+    config = RunConfig(
+        demos=DemoConfig(images=tuple(SIZES), encoder="keypoints", first_action_from=(0, 1)),
+        encoder=KeypointConfig(
+            train=TrainConfig(steps=2, batch_size=4), size=32, keypoints=2, width=8, anchors=1
+        ),
+        model=NeuralSDEConfig(network=NetworkConfig(width=16, depth=2)),
+        train=TrainConfig(steps=20, batch_size=16),
+    )
+    demos, images = load_training_demos(config.demos, store), open_training_images(config.demos, store)
+    validation = HELD_OUT / EPISODES
+    train_run(demos, config, folder / "run", task="none", seed=0, images=images, validation=validation)
+    return folder / "run", store
+
+
+def test_scores_equal_those_of_frames_that_are_encoded_one_by_one(robot: tuple[Path, Path]):
+    run, store = robot
+    policy = Policy.from_pretrained(run)
+    scored = select_episodes(policy, store)
+    assert len(scored.episodes) == HELD_OUT
+    assert scored.images is not None
+    images = scored.images
+    codes = [
+        policy.encode(
+            {
+                "observation.state": scored.demos.obs[i],
+                "observation.images.top": images.cameras[0][int(row)],
+                "observation.images.wrist": images.cameras[1][int(row)],
+            }
+        )
+        for i, row in enumerate(images.rows)
+    ]
+    demos = replace(scored.demos, obs=np.array(codes, np.float32), codes=policy.spec.codes)
+    config = OfflineConfig(samples=5, stride=3)
+    expected = score_episodes_offline(
+        policy, ScoredEpisodes(demos, scored.episodes, False, ""), config, name="run"
+    )
+    found = score_episodes_offline(policy, scored, config, name="run")
+    for part, sums in found.sums.items():
+        for name, values in sums.items():
+            assert np.allclose(values.total, expected.sums[part][name].total, rtol=1e-4, atol=1e-5), name
+
+
+def test_only_needed_frames_are_encoded(robot: tuple[Path, Path]):
+    run, store = robot
+    policy = Policy.from_pretrained(run)
+    scored = select_episodes(policy, store)
+    chosen = np.zeros(len(scored.demos.obs), bool)
+    chosen[[0, STEPS + 5]] = True  # the first frame of one episode, the sixth of the other
+    needed = find_needed_rows(scored.demos, chosen, history=3)
+    assert np.flatnonzero(needed).tolist() == [0, 1, STEPS + 3, STEPS + 4, STEPS + 5, STEPS + 6]
+    assert scored.images is not None
+    codes = add_codes(scored.demos, scored.images, policy, needed).obs[:, policy.spec.plain_dim :]
+    assert np.array_equal((codes != 0).any(1), needed)
+
+
+def test_commands_score_runs_with_cameras(
+    robot: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    run, store = robot
+    file = tmp_path / "score.json"
+    assert main(["eval", str(run), "--demos", str(store), "--samples", "5", "--json", str(file)]) == 0
+    found = json.loads(file.read_text())
+    assert (found["frames"], found["seen_in_training"]) == (HELD_OUT * STEPS, False)
+    assert len(found["parts"]["all"]["coverage"]["observations"]["per_dimension"][0]) == 2 + 2 * 2 * 2
+    assert "unseen in training" in compare_offline([run], store, config=OfflineConfig(samples=5)).as_text()
+    blind = tmp_path / "blind.zarr"
+    shutil.copytree(store, blind)
+    shutil.rmtree(blind / "data/wrist")
+    assert main(["eval", str(run), "--demos", str(blind)]) == 2
+    assert "wrist" in capsys.readouterr().err
