@@ -84,7 +84,7 @@ class FrameFile:
     """
 
     def __init__(self, cameras: Sequence[LazyFrames], frames: int, *, size: int, folder: Path) -> None:
-        self._count, self._size, self._cameras = frames, size, len(cameras)
+        self._count, self.size, self._cameras = frames, size, len(cameras)
         self._frame_bytes = size * size * 3
         self.looks = np.zeros((len(cameras), frames, 3), np.float32)
         """Brightness, contrast and detail of each frame before it was resized, by camera."""
@@ -98,7 +98,7 @@ class FrameFile:
             self._file.flush()
         except OSError as error:
             raise OutputError(
-                f"{folder}: {len(cameras) * frames * self._frame_bytes / 1e6:.0f} MB of frames cannot be "
+                f"{folder}: {self.total_bytes / 1e6:.0f} MB of frames cannot be "
                 f"written: {error.strerror}; free some space, or choose another --out"
             ) from error
 
@@ -110,10 +110,15 @@ class FrameFile:
                 self.looks[index, row] = describe_frame(frame)
                 self.repeats[index, row] = before is not None and np.array_equal(frame, before)
                 before = frame
-            self._file.write(np.ascontiguousarray(resize_frames(frames, self._size)).data)
+            self._file.write(np.ascontiguousarray(resize_frames(frames, self.size)).data)
 
     def __len__(self) -> int:
         return self._count
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all frames of all cameras."""
+        return self._cameras * self._count * self._frame_bytes
 
     def read(self, index: npt.NDArray[np.int64]) -> list[Bytes]:
         """Read frames by their index, in any order; returns (n, size, size, 3) for each camera."""
@@ -128,7 +133,7 @@ class FrameFile:
                         f"frame {frame} of the temporary file has {got} bytes, expected {self._frame_bytes}; "
                         "check the disk of --out and train again with --resume"
                     )
-            found.append(out.reshape(len(index), self._size, self._size, 3))
+            found.append(out.reshape(len(index), self.size, self.size, 3))
         return found
 
     def close(self) -> None:

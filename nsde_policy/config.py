@@ -208,6 +208,8 @@ class TrainConfig(BaseConfig):
     """Largest gradient norm."""
     ema: Fraction = 0.999
     """Decay of the exponential moving average of the weights, which is saved; 0 saves the last weights."""
+    ema_power: NonNegative = 0.0
+    """If positive, the decay after n steps is at most 1 − (1 + n)^−power; 0: at most (1 + n)/(10 + n)."""
     precision: Literal["tf32", "bf16"] = "tf32"
     """Precision of matrix products on CUDA; a CPU always uses float32."""
     log_every: Count = 100
@@ -224,8 +226,13 @@ class EncoderConfig(BaseConfig):
 
 
 @dataclass(frozen=True)
-class TrainedEncoderConfig(EncoderConfig):
-    """Settings common to all encoders that are trained; each encoder adds its own."""
+class ImageEncoderConfig(EncoderConfig):
+    """Settings of an encoder of images, which is trained together with the policy, by the policy's loss."""
+
+
+@dataclass(frozen=True)
+class TrainedEncoderConfig(ImageEncoderConfig):
+    """Settings common to all encoders that are trained before the policy; each encoder adds its own."""
 
     train: TrainConfig = field(default_factory=TrainConfig)
     """Optimisation settings of the encoder, which is trained before the policy."""

@@ -32,7 +32,8 @@ class DemoConfig(BaseConfig):
     images: tuple[str, ...] = ()
     """Arrays below data/ with camera frames, which --encoder encodes; short --images."""
     encoder: str = "identity"
-    """Encoder that turns named observations into one vector; images need one that is trained."""
+    """Encoder that turns named observations into one vector; images need `keypoints`, which is trained
+    before the policy, or `resnet`, which is trained together with it; short --encoder."""
     episodes: Annotated[int, Meta(ge=0)] = 0
     """Number of demonstrations to use, from the first on; 0 for all."""
     angles: tuple[int, ...] = ()
@@ -90,10 +91,10 @@ class RunConfig(BaseConfig):
                 f"the encoder {encoder.name!r} needs settings {encoder.config.__name__}, got "
                 f"{type(self.encoder).__name__}"
             )
-        if encoder.is_trained != bool(self.demos.images):
+        if encoder.takes_images != bool(self.demos.images):
             raise ConfigError(
                 f"the encoder {encoder.name!r} does not fit images {list(self.demos.images)}: images need "
-                "one that is trained, such as keypoints, and it needs images"
+                "keypoints or resnet, which need images: --obs pixels, or --images NAME"
             )
 
     @property

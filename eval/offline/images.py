@@ -49,11 +49,6 @@ def open_recorded_images(policy: Policy, settings: DemoConfig, path: Path, frame
     return RecordedImages(tuple(images.values()), np.arange(frames))
 
 
-def list_rows(demos: Demonstrations, episodes: npt.ArrayLike) -> Rows:
-    """Return the positions of all control periods of some episodes."""
-    return np.concatenate([np.arange(demos.starts[i], demos.episode_ends[i]) for i in np.asarray(episodes)])
-
-
 def find_needed_rows(demos: Demonstrations, scored: Mask, history: int) -> Mask:
     """Return which control periods a score of some of them needs, (frames,): histories and successors too."""
     rows = np.flatnonzero(scored)

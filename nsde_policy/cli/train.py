@@ -33,6 +33,7 @@ CAMERA_ENCODER = "keypoints"
 SHORT_FLAGS = {
     "--obs-keys": "--demos.obs-keys",
     "--images": "--demos.images",
+    "--encoder": "--demos.encoder",
     "--act-key": "--demos.act-key",
     "--angles": "--demos.angles",
     "--rate": "--demos.rate-hz",

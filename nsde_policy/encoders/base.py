@@ -6,7 +6,7 @@ import abc
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from nsde_policy.config import EncoderConfig, TrainedEncoderConfig
+from nsde_policy.config import EncoderConfig, ImageEncoderConfig, TrainedEncoderConfig
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,19 +28,25 @@ class Encoder(abc.ABC):
     Everything behind it (model, control session, export) sees that vector alone. Register it with
     `register_encoder`; a run uses the one that `demos.encoder` names.
 
-    An encoder of images is trained before the policy: it declares `config` and `model_class`, and its model
-    encodes the images of `demos.images`. Its codes follow the low-dimensional part of the observation.
+    An encoder of images declares `config` and `model_class`, and its model encodes the images of
+    `demos.images`. It is trained before the policy if `config` is a `TrainedEncoderConfig`, and together with
+    it otherwise. Its codes follow the low-dimensional part of the observation.
     """
 
     name: ClassVar[str]
     config: ClassVar[type[EncoderConfig]] = EncoderConfig
-    """Class of its settings; a `TrainedEncoderConfig` if it is trained."""
+    """Class of its settings; an `ImageEncoderConfig` if it encodes images."""
     codes_are_positions: ClassVar[bool] = False
     """Whether the codes of a camera are x and y of positions in its frame, each from -1 to 1, by turns."""
 
     @property
-    def is_trained(self) -> bool:
-        """Whether it is trained before the policy, and encodes images."""
+    def takes_images(self) -> bool:
+        """Whether it encodes images."""
+        return issubclass(self.config, ImageEncoderConfig)
+
+    @property
+    def has_own_stage(self) -> bool:
+        """Whether it is trained before the policy, not together with it."""
         return issubclass(self.config, TrainedEncoderConfig)
 
     @abc.abstractmethod
@@ -56,5 +62,5 @@ class Encoder(abc.ABC):
         return demos
 
     def model_class(self) -> type[EncoderModel]:
-        """Return the class of its model, for encoders that are trained."""
-        raise NotImplementedError(f"the encoder {self.name!r} is not trained")
+        """Return the class of its model, for encoders of images."""
+        raise NotImplementedError(f"the encoder {self.name!r} takes no images")

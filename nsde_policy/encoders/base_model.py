@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nsde_policy.data.augmentation import FrameMirror
 from nsde_policy.methods.base import TrainableModel
@@ -23,7 +23,7 @@ class CameraBatch:
     """Frames of each camera, (n, size, size, 3) uint8."""
 
 
-class EncoderModel(TrainableModel[CameraBatch]):
+class EncoderModel(nn.Module, abc.ABC):
     """Encodes the frames of one or more cameras.
 
     Its constructor takes `(config, cameras, *, plain_dim, generator)`.
@@ -47,6 +47,17 @@ class EncoderModel(TrainableModel[CameraBatch]):
         Returns:
             Codes, (n, code_dim).
         """
+
+    def augment(self, frames: Tensor, generator: torch.Generator) -> Tensor:
+        """Change training frames (n, size, size, 3) at random, if the encoder is trained with the policy.
+
+        They may become smaller: `forward` takes frames of both sizes.
+        """
+        return frames
+
+
+class StagedEncoderModel(EncoderModel, TrainableModel[CameraBatch]):
+    """An encoder that is trained before the policy, on frames alone."""
 
     def prepare(self, low: Tensor, high: Tensor, backgrounds: Sequence[Tensor]) -> None:
         """Prepare for training.

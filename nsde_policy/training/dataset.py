@@ -138,18 +138,31 @@ def build_training_data(demos: Demonstrations, config: RunConfig, *, task: str) 
     )
 
 
-def measure_demonstrations(demos: Demonstrations, config: RunConfig, *, task: str) -> StateSpec:
-    """Measure ranges and increments on recorded pairs of states, with mirror images as in training."""
+def measure_demonstrations(
+    demos: Demonstrations, config: RunConfig, *, task: str, scale_codes: bool = True
+) -> StateSpec:
+    """Measure ranges and increments on recorded pairs of states, with mirror images as in training.
+
+    Without `scale_codes`, codes reach the policy's network as the encoder computes them.
+    """
     config = resolve_first_action(demos, config)
     demos = augment(demos, config, task=task)
     pairs = build_transitions(demos, **get_first_action(config.demos))
-    return measure_state(
+    layout = measure_state(
         pairs.x,
         pairs.x_next,
         act_dim=demos.act.shape[1],
         circular=_find_state_angles(demos),
         codes=demos.codes,
     )
+    if scale_codes:
+        return layout
+    codes = range(layout.plain_dim, layout.obs_dim)
+    low, high = (
+        tuple(limit if i in codes else value for i, value in enumerate(values))
+        for limit, values in ((-1.0, layout.low), (1.0, layout.high))
+    )
+    return replace(layout, low=low, high=high)
 
 
 def get_first_action(settings: DemoConfig) -> dict[str, Any]:
@@ -249,20 +262,30 @@ def build_windows(
     Deviation: an episode too short to hold `n_action_steps` actions gives one padded window; Diffusion Policy
     drops it.
     """
+    frames = find_window_frames(demos, horizon=horizon, history=history, n_action_steps=n_action_steps)
+    states = build_states(demos, first_action_from, first_action)
+    seen = unwrap_angles(states[frames[:, :history]], _find_state_angles(demos), anchor=-1)
+    actions = unwrap_angles(demos.act[frames], demos.act_angles, anchor=history - 1)
+    return Windows(states=torch.from_numpy(seen[:, ::-1].copy()), actions=torch.from_numpy(actions.copy()))
+
+
+def find_window_frames(
+    demos: Demonstrations, *, horizon: int, history: int, n_action_steps: int
+) -> np.ndarray:
+    """Return the index of each frame of the windows that `build_windows` cuts, (n, horizon), oldest first."""
     if min(horizon, history, n_action_steps) < 1 or history - 1 + n_action_steps > horizon:
         raise ConfigError(
             "need history - 1 + n_action_steps <= horizon, all at least 1, "
             f"got {history}, {n_action_steps}, {horizon}"
         )
-    states = build_states(demos, first_action_from, first_action)
     counts = np.maximum(demos.lengths - horizon + history + n_action_steps - 1, 1)
     episode = np.repeat(np.arange(len(demos)), counts)
     nth = np.arange(len(episode)) - np.repeat(np.cumsum(counts) - counts, counts)
     steps = (nth - (history - 1))[:, None] + np.arange(horizon)
-    frames = demos.starts[episode][:, None] + np.clip(steps, 0, demos.lengths[episode][:, None] - 1)
-    seen = unwrap_angles(states[frames[:, :history]], _find_state_angles(demos), anchor=-1)
-    actions = unwrap_angles(demos.act[frames], demos.act_angles, anchor=history - 1)
-    return Windows(states=torch.from_numpy(seen[:, ::-1].copy()), actions=torch.from_numpy(actions.copy()))
+    frames: np.ndarray = demos.starts[episode][:, None] + np.clip(
+        steps, 0, demos.lengths[episode][:, None] - 1
+    )
+    return frames
 
 
 def _find_state_angles(demos: Demonstrations) -> tuple[int, ...]:

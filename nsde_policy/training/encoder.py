@@ -12,22 +12,23 @@ All of it is in the run directory. A run that is resumed after this stage needs 
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from nsde_policy.config import TrainedEncoderConfig
 from nsde_policy.core.spec import CameraSpec
-from nsde_policy.data import Demonstrations, LazyFrames
+from nsde_policy.data import Demonstrations, LazyFrames, Mirror
 from nsde_policy.data.frames import FrameFile, check_frames
 from nsde_policy.data.images import open_images
 from nsde_policy.encoders.base import IMAGE_KEY
-from nsde_policy.encoders.base_model import CameraBatch, mirror_frames
+from nsde_policy.encoders.base_model import CameraBatch, EncoderModel, StagedEncoderModel, mirror_frames
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.files import read_json, replace_file
 from nsde_policy.inference.calibration import CameraRange
@@ -95,25 +96,18 @@ class EncoderStage:
     ) -> None:
         if not isinstance(config.encoder, TrainedEncoderConfig):
             raise ConfigError("the settings name no encoder of images")
-        for name, frames in images.items():
-            if len(frames) < len(demos.obs):
-                raise ConfigError(f"data/{name} has {len(frames)} frames, but there are {len(demos.obs)}")
+        check_frame_count(images, demos)
         self.config, self.directory = config.encoder, RunDirectory(run.path / ENCODER_FOLDER)
         self._demos, self._images, self._seed, self._device = demos, images, seed, device
         self._codes_file = self.directory.path / "codes.safetensors"
-        self.model = build_encoder(
-            config, describe_cameras(images), plain_dim=demos.obs.shape[1], seed=seed
-        ).to(device)
-        mirror = get_mirror(config.demos, task) if config.demos.mirror else None
-        if mirror is not None and mirror.frame is None:
-            raise ConfigError(
-                f"it is not known how camera frames of the mirrored task {task!r} look: set demos.mirror to "
-                "False, or define Mirror.frame of the task"
-            )
+        model = build_encoder(config, describe_cameras(images), plain_dim=demos.obs.shape[1], seed=seed)
+        assert isinstance(model, StagedEncoderModel)
+        self.model = model.to(device)
+        mirror = get_frame_mirror(config.demos, task)
         self.model.mirror = mirror.frame if mirror is not None else None
         self._mirror_image = mirror.flip(demos) if mirror is not None else None
         self._episodes = [i for i in range(len(demos)) if i not in set(held_out)]
-        self._rows = _list_rows(demos, self._episodes)
+        self._rows = list_rows(demos, self._episodes)
         image = demos if self._mirror_image is None else self._mirror_image
         self._values, self._mirrored_values = demos.obs, image.obs
         self._settings = {
@@ -170,24 +164,10 @@ class EncoderStage:
         frames = self._frames
         if frames is None:
             raise CheckpointError("the encoder was not trained: call start first")
-        self.model.eval()
-        parts: dict[str, list[Tensor]] = {"codes": [], "mirrored": []}
-        for start in range(0, len(frames), ENCODE_BATCH):
-            index = np.arange(start, min(start + ENCODE_BATCH, len(frames)))
-            given = [torch.from_numpy(camera).to(self._device) for camera in frames.read(index)]
-            parts["codes"].append(self._encode(self._values[index], given))
-            if self.model.mirror is not None:
-                mirrored = [mirror_frames(camera, self.model.mirror).contiguous() for camera in given]
-                parts["mirrored"].append(self._encode(self._mirrored_values[index], mirrored))
+        codes = encode_frames(self.model, frames, self._values, self._mirrored_values, self._device)
         frames.close()
-        codes = {name: torch.cat(rows) for name, rows in parts.items() if rows}
         codes |= {"looks": torch.from_numpy(frames.looks), "repeats": torch.from_numpy(frames.repeats)}
         self.directory.save_tensors(self._codes_file, codes)
-
-    @torch.no_grad()
-    def _encode(self, values: np.ndarray, frames: Sequence[Tensor]) -> Tensor:
-        codes: Tensor = self.model(torch.from_numpy(values).to(self._device), *frames)
-        return codes.cpu()
 
     def encode(self) -> Demonstrations:
         """Return the demonstrations with codes after their low-dimensional observations."""
@@ -199,10 +179,7 @@ class EncoderStage:
                 f"{self._codes_file} does not hold the codes of {n} frames: delete the folder "
                 f"{self.directory.path} to encode them again"
             )
-        demos = _add_codes(self._demos, found["codes"])
-        if self._mirror_image is None:
-            return demos
-        return replace(demos, mirror_image=_add_codes(self._mirror_image, found["mirrored"]))
+        return join_codes(self._demos, self._mirror_image, found)
 
     def measure_frames(self) -> tuple[CameraRange, ...]:
         """Return the range of the training frames of each camera, for the calibration."""
@@ -210,14 +187,8 @@ class EncoderStage:
         shape = (len(self._images), len(self._demos.obs))
         if not {"looks", "repeats"} <= {*found} or found["repeats"].shape != shape:
             return ()  # written by an earlier version
-        demos, ends = self._demos, self._demos.episode_ends
-        episodes = [(int(demos.starts[i]), int(ends[i])) for i in self._episodes]
-        return tuple(
-            CameraRange.measure(
-                IMAGE_KEY + name, looks.numpy(), repeats.numpy(), demos.obs, episodes, demos.angles
-            )
-            for name, looks, repeats in zip(self._images, found["looks"], found["repeats"], strict=True)
-        )
+        looks, repeats = found["looks"].numpy(), found["repeats"].numpy()
+        return measure_cameras(self._images, looks, repeats, self._demos, self._episodes)
 
     def _find_backgrounds(self) -> list[Tensor]:
         """Return the median of the first frames of the training episodes, for each camera."""
@@ -240,10 +211,68 @@ class EncoderStage:
         )
 
 
-def _list_rows(demos: Demonstrations, episodes: Sequence[int]) -> np.ndarray:
+def check_frame_count(images: Mapping[str, LazyFrames], demos: Demonstrations) -> None:
+    """Raise `ConfigError` if a camera has fewer frames than the demonstrations."""
+    for name, frames in images.items():
+        if len(frames) < len(demos.obs):
+            raise ConfigError(f"data/{name} has {len(frames)} frames, but there are {len(demos.obs)}")
+
+
+def get_frame_mirror(settings: DemoConfig, task: str) -> Mirror | None:
+    """Return the mirror symmetry of observations and frames; None if the settings do not ask for it.
+
+    Raises:
+        ConfigError: If the task has none, or not for frames.
+    """
+    mirror = get_mirror(settings, task) if settings.mirror else None
+    if mirror is not None and mirror.frame is None:
+        raise ConfigError(
+            f"it is not known how camera frames of the mirrored task {task!r} look: set demos.mirror to "
+            "False, or define Mirror.frame of the task"
+        )
+    return mirror
+
+
+@torch.no_grad()
+def encode_frames(
+    model: EncoderModel, frames: FrameFile, values: np.ndarray, mirrored_values: np.ndarray, device: str
+) -> dict[str, Tensor]:
+    """Return the `codes` of all frames and, if the model has a mirror symmetry, those `mirrored`."""
+    model.eval()
+
+    def encode(given: np.ndarray, cameras: Sequence[Tensor]) -> Tensor:
+        codes: Tensor = model(torch.from_numpy(given).to(device), *cameras)
+        return codes.cpu()
+
+    parts: dict[str, list[Tensor]] = {"codes": [], "mirrored": []}
+    for start in range(0, len(frames), ENCODE_BATCH):
+        index = np.arange(start, min(start + ENCODE_BATCH, len(frames)))
+        cameras = [torch.from_numpy(camera).to(device) for camera in frames.read(index)]
+        parts["codes"].append(encode(values[index], cameras))
+        if model.mirror is not None:
+            mirrored = [mirror_frames(camera, model.mirror).contiguous() for camera in cameras]
+            parts["mirrored"].append(encode(mirrored_values[index], mirrored))
+    return {name: torch.cat(rows) for name, rows in parts.items() if rows}
+
+
+def measure_cameras(
+    names: Iterable[str],
+    looks: np.ndarray,
+    repeats: np.ndarray,
+    demos: Demonstrations,
+    episodes: Sequence[int],
+) -> tuple[CameraRange, ...]:
+    """Return the range of the frames of each camera in some episodes; see `FrameFile` for both arrays."""
+    spans = [(int(demos.starts[i]), int(demos.episode_ends[i])) for i in episodes]
+    return tuple(
+        CameraRange.measure(IMAGE_KEY + name, of_camera, repeated, demos.obs, spans, demos.angles)
+        for name, of_camera, repeated in zip(names, looks, repeats, strict=True)
+    )
+
+
+def list_rows(demos: Demonstrations, episodes: npt.ArrayLike) -> npt.NDArray[np.int64]:
     """Return the indices of all frames of some episodes."""
-    spans = zip(demos.starts[episodes], demos.episode_ends[episodes], strict=True)
-    return np.concatenate([np.arange(start, end) for start, end in spans])
+    return np.concatenate([np.arange(demos.starts[i], demos.episode_ends[i]) for i in np.asarray(episodes)])
 
 
 def _build_batch(tensors: tuple[Tensor, ...]) -> CameraBatch:
@@ -251,6 +280,16 @@ def _build_batch(tensors: tuple[Tensor, ...]) -> CameraBatch:
     return CameraBatch(values, mirrored, tuple(frames))
 
 
-def _add_codes(demos: Demonstrations, codes: Tensor) -> Demonstrations:
+def join_codes(
+    demos: Demonstrations, mirror_image: Demonstrations | None, codes: Mapping[str, Tensor]
+) -> Demonstrations:
+    """Return the demonstrations with `codes`, and their mirror image, if any, with those `mirrored`."""
+    with_codes = _append_codes(demos, codes["codes"])
+    if mirror_image is None:
+        return with_codes
+    return replace(with_codes, mirror_image=_append_codes(mirror_image, codes["mirrored"]))
+
+
+def _append_codes(demos: Demonstrations, codes: Tensor) -> Demonstrations:
     obs: Any = np.concatenate([demos.obs, codes.numpy()], axis=1)
     return replace(demos, obs=obs, codes=codes.shape[1])

@@ -119,6 +119,11 @@ class Training(Generic[Batch]):
             self._run = self._start_stage(self._stage)
         return losses
 
+    @property
+    def model(self) -> TrainableModel[Batch]:
+        """The model that is trained."""
+        return self._model
+
     def is_finite(self) -> bool:
         """Return whether all averaged weights are finite."""
         return self._run is None or self._run.is_finite()

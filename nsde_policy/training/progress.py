@@ -18,7 +18,7 @@ from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory
 from nsde_policy.training.dataset import load_training_demos
 from nsde_policy.training.encoder import open_training_images
-from nsde_policy.training.run import TrainingProgress, train_run
+from nsde_policy.training.run import TrainingProgress, save_weights, train_run
 from nsde_policy.training.validation import VALIDATION_PREFIX
 
 logger = logging.getLogger(__name__)
@@ -141,7 +141,7 @@ class ProgressMonitor:
         self._show(progress)
         scores: dict[str, float] = {}
         if self._evaluate is not None and self._is_due(progress.step):
-            self._run.save_weights(progress.training.averaged_weights())
+            save_weights(self._run, progress.training)
             scores = dict(self._evaluate(self._run.path))
             logger.info("step %d: %s", progress.step, _format_figures(scores, ".3f"))
         if self._board is not None:

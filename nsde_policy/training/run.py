@@ -6,10 +6,10 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -17,10 +17,12 @@ from nsde_policy.config import TrainConfig
 from nsde_policy.data import Demonstrations, LazyFrames
 from nsde_policy.data.first_action import NO_COLUMN, format_matches, match_changes
 from nsde_policy.data.split import split_episodes
+from nsde_policy.encoders import get_encoder
 from nsde_policy.errors import CheckpointError
 from nsde_policy.files import PARTIAL, replace_file
 from nsde_policy.inference.calibration import CALIBRATION_FILE, Calibration, CameraRange
 from nsde_policy.inference.loading import build_model, build_policy_spec
+from nsde_policy.methods.base import TrainableModel
 from nsde_policy.methods.registry import METHODS
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import ENCODER_FOLDER, DemoRecord, RunDirectory, RunRecord
@@ -35,11 +37,15 @@ from nsde_policy.training.dataset import (
     resolve_first_action,
 )
 from nsde_policy.training.encoder import EncoderStage, describe_cameras
+from nsde_policy.training.end_to_end import EndToEndModel, EndToEndStage
 from nsde_policy.training.environment import add_environment
 from nsde_policy.training.loop import Training
-from nsde_policy.training.validation import Validation
+from nsde_policy.training.validation import MAX_FRAME_ROWS, MAX_VALIDATION_ROWS, Validation, choose_rows
 
 logger = logging.getLogger(__name__)
+
+SAVE_PAUSE = 20
+"""A checkpoint is saved at most every this many times the duration of the last save."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +111,7 @@ def train_run(
 
     On CPU a resumed run gives bit-identical weights. An interrupt (Ctrl-C) saves a checkpoint first; a crash
     loses the steps since the last one. The fraction `validation` of the episodes is held out of training,
-    statistics and calibration. With `images`, frames by camera, an encoder is trained first.
+    statistics and calibration. With `images`, frames by camera, an encoder is trained first, or jointly.
 
     Raises:
         CheckpointError: If `path` holds another run or other files, or another process is training into it.
@@ -116,17 +122,17 @@ def train_run(
     with run.lock():
         _check_files(run, resume=resume)
         known, unseen, held_out = split_episodes(demos, validation, seed=seed)
+        joint = None
         if images:
-            stage = EncoderStage(
-                demos, images, config, held_out, task=task, run=run, seed=seed, device=device
-            )
+            kind = EncoderStage if get_encoder(config.demos.encoder).has_own_stage else EndToEndStage
+            stage = kind(demos, images, config, held_out, task=task, run=run, seed=seed, device=device)
             encoded = _run_encoder(stage, save_every_s, encoder_monitor, resume=resume)
             known, unseen, _ = split_episodes(encoded, validation, seed=seed)
+            joint = stage if isinstance(stage, EndToEndStage) else None
         config = _resolve_settings(known, config, task)
-        data = build_training_data(known, config, task=task)
         record = RunRecord(
             config=config,
-            layout=measure_demonstrations(known, config, task=task),
+            layout=measure_demonstrations(known, config, task=task, scale_codes=joint is None),
             task=task,
             seed=seed,
             demos=_describe_demos(demos, held_out),
@@ -134,26 +140,84 @@ def train_run(
             env_kwargs=env_kwargs or {},
             cameras=describe_cameras(images or {}),
         )
-        calibration = calibrate(known, record, stage.measure_frames() if images else ())
-        training = _start_training(run, record, data, device, resume=resume)
-        checked = Validation(unseen, record, training, device) if unseen else None
-        _train_loop(run, training, config.train, save_every_s, monitor, checked)
-        replace_file(run.path / CALIBRATION_FILE, calibration.to_json().encode())
+        frames = stage.measure_frames() if images else ()
+        model = _fit(run, record, known, unseen, joint, save_every_s, monitor, device=device, resume=resume)
+        if joint is not None:
+            known, _, _ = split_episodes(joint.encode(model.encoder), validation, seed=seed)
+        replace_file(run.path / CALIBRATION_FILE, calibrate(known, record, frames).to_json().encode())
     return run
 
 
-def _start_training(
-    run: RunDirectory, record: RunRecord, data: Any, device: str, *, resume: bool
-) -> Training[Any]:
-    """Start a run and write its record, or restore its last checkpoint.
+class _Problem(NamedTuple):
+    """What a run trains, and on what data."""
+
+    build: Callable[[], Any]
+    """Returns the model with its initial weights."""
+    data: Any
+    """All training data, which prepare the model."""
+    source: Any
+    """The data, or a source of their batches."""
+    held_out: Any | None
+    """Rows for validation."""
+
+
+def _pose_problem(
+    record: RunRecord, known: Demonstrations, unseen: Demonstrations | None, joint: EndToEndStage | None
+) -> _Problem:
+    """Build the training data of a run, and rows of unseen demonstrations for its validation."""
+    config, task, seed = record.config, record.task, record.seed
+    if unseen is not None:
+        logger.info("%d of %d episodes are held out for validation", len(unseen), record.demos.episodes)
+    rows: Any = None
+    if joint is None:
+        data = build_training_data(known, config, task=task)
+        if unseen is not None:
+            others = build_training_data(unseen, config, task=task)
+            rows = choose_rows(others, MAX_VALIDATION_ROWS, seed=seed)
+        return _Problem(lambda: build_model(record), data, data, rows)
+    windows = joint.build_data(known)
+    if unseen is not None:
+        chosen = choose_rows(joint.build_data(unseen, held_out=True), MAX_FRAME_ROWS, seed=seed)
+        rows = joint.load_frames(chosen)
+    source = joint.make_source(windows)
+    return _Problem(lambda: joint.build_model(build_model(record)), windows, source, rows)
+
+
+def _fit(
+    run: RunDirectory,
+    record: RunRecord,
+    known: Demonstrations,
+    unseen: Demonstrations | None,
+    joint: EndToEndStage | None,
+    save_every_s: float,
+    monitor: Monitor | None,
+    *,
+    device: str,
+    resume: bool,
+) -> Any:
+    """Train a model on known demonstrations, or resume its training, and return it.
 
     Raises:
         CheckpointError: If the run in the directory has other settings than the one to resume.
     """
     _check_record(run, record)
-    model = build_model(record)
-    model.prepare(data)
-    training = Training(model.to(device), data, record.config.train, seed=record.seed)
+    problem = _pose_problem(record, known, unseen, joint)
+    model = problem.build()
+    model.prepare(problem.data)
+    training = _start_training(run, record, model.to(device), problem.source, resume=resume)
+    checked = None
+    if problem.held_out is not None:
+        checked = Validation(problem.held_out, problem.build(), training, seed=record.seed, device=device)
+    with _use_all_cores() if isinstance(model, EndToEndModel) else nullcontext():
+        _train_loop(run, training, record.config.train, save_every_s, monitor, checked)
+    return model
+
+
+def _start_training(
+    run: RunDirectory, record: RunRecord, model: TrainableModel[Any], data: Any, *, resume: bool
+) -> Training[Any]:
+    """Start a run and write its record, or restore its last checkpoint."""
+    training = Training(model, data, record.config.train, seed=record.seed)
     if resume and run.training.exists():
         training.restore(run.read_training_state())
         run.truncate_metrics(training.step)
@@ -164,9 +228,14 @@ def _start_training(
 
 
 def _run_encoder(
-    stage: EncoderStage, save_every_s: float, monitor: Monitor | None, *, resume: bool
+    stage: EncoderStage | EndToEndStage, save_every_s: float, monitor: Monitor | None, *, resume: bool
 ) -> Demonstrations:
-    """Train the encoder of images, unless that was finished before, and return demonstrations of codes."""
+    """Train the encoder of images, unless that was finished before, and return demonstrations of codes.
+
+    An encoder that is trained together with the policy is not trained here; its codes are 0.
+    """
+    if isinstance(stage, EndToEndStage):
+        return stage.add_blank_codes()
     if not (resume and stage.is_finished()):
         training = stage.start(resume=resume)
         with _use_all_cores():
@@ -231,6 +300,7 @@ def _train_loop(
     validation: Validation | None,
 ) -> None:
     started = saved = time.monotonic()
+    pause = save_every_s
     with _defer_interrupt() as is_interrupted, _save_at_exit(run, training):
         while training.step < config.steps:
             losses = training.advance(config.log_every)
@@ -243,9 +313,11 @@ def _train_loop(
             run.append_metrics(
                 {"step": training.step, "seconds": round(progress.seconds, 3), **losses, **(extra or {})}
             )
-            if time.monotonic() - saved >= save_every_s:
+            if time.monotonic() - saved >= pause:
+                saving = time.monotonic()
                 _save_checkpoint(run, training)
                 saved = time.monotonic()
+                pause = max(save_every_s, SAVE_PAUSE * (saved - saving))  # gigabytes take seconds
             if is_interrupted():
                 raise KeyboardInterrupt(f"interrupted at step {training.step}; continue with --resume")
     training.finish()
@@ -293,4 +365,13 @@ def _defer_interrupt() -> Iterator[Callable[[], bool]]:
 
 def _save_checkpoint(run: RunDirectory, training: Training[Any]) -> None:
     run.save_training(training.state())
-    run.save_weights(training.averaged_weights())
+    save_weights(run, training)
+
+
+def save_weights(run: RunDirectory, training: Training[Any]) -> None:
+    """Write the averaged weights of the policy, and of the encoder if it is trained with the policy."""
+    weights = training.averaged_weights()
+    if isinstance(training.model, EndToEndModel):
+        weights, encoder = training.model.split_weights(weights)
+        RunDirectory(run.path / ENCODER_FOLDER).save_weights(encoder)
+    run.save_weights(weights)

@@ -59,7 +59,7 @@ class StageRun(Generic[Batch]):
     def step(self, step: int) -> LossParts:
         """Do one update and return the losses before it; the next step may overwrite these tensors."""
         self._rate.fill_(learning_rate(step, self._steps, self._config))
-        self._keep.fill_(min(self._config.ema, (1 + step) / (10 + step)))
+        self._keep.fill_(averaging_decay(step, self._config))
         self._source.prepare(step)
         if self._device.type != "cuda":
             self._parts = self._update()
@@ -82,7 +82,6 @@ class StageRun(Generic[Batch]):
         nn.utils.clip_grad_norm_(self._stage.parameters, self._config.clip)
         self._optimizer.step()
         with torch.no_grad():
-            # The decay min(ema, (1 + n)/(10 + n)) soon drops the random initial weights from the average.
             torch._foreach_mul_(self.average, self._keep)
             torch._foreach_add_(self.average, torch._foreach_mul(list(self.parameters), 1 - self._keep))
         return LossParts({name: part.detach() for name, part in parts.parts.items()})
@@ -137,6 +136,13 @@ def learning_rate(step: int, steps: int, config: TrainConfig) -> float:
     if step < warm:
         return config.learning_rate * (step + 1) / warm
     return config.learning_rate * 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
+
+
+def averaging_decay(step: int, config: TrainConfig) -> float:
+    """Return the decay of the averaged weights, which soon drops the random initial weights from them."""
+    if config.ema_power > 0:
+        return min(config.ema, 1 - math.pow(1 + step, -config.ema_power))
+    return min(config.ema, (1 + step) / (10 + step))
 
 
 @contextmanager

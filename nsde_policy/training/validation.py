@@ -1,22 +1,16 @@
 """Validation: the losses on episodes held out of training."""
 
-import logging
 from typing import Any
 
 import torch
 
-from nsde_policy.data import Demonstrations
-from nsde_policy.inference.loading import build_model
-from nsde_policy.run_directory import RunRecord
-from nsde_policy.training.dataset import build_training_data
+from nsde_policy.training.batches import Data
 from nsde_policy.training.loop import Training
-
-logger = logging.getLogger(__name__)
 
 VALIDATION_PREFIX = "validation_"
 """Prefix of validation losses in the metrics."""
-MAX_VALIDATION_ROWS, VALIDATION_BATCH = 4096, 1024
-"""Most rows of held-out data whose loss is computed at each record, and rows per batch."""
+MAX_VALIDATION_ROWS, MAX_FRAME_ROWS, VALIDATION_BATCH = 4096, 256, 1024
+"""Most rows of held-out data whose loss is computed at each record, of rows with frames, and per batch."""
 
 
 class Validation:
@@ -24,17 +18,19 @@ class Validation:
 
     They are computed by a copy of the model in evaluation mode, so that training, its random numbers and its
     captured step are not touched. The noise in the losses is the same at every call.
+
+    Args:
+        data: Rows of held-out data, see `choose_rows`.
+        model: Another instance of the model that is trained.
+        training: Training whose averaged weights are used.
+        seed: Seed of the noise.
+        device: Where the losses are computed.
     """
 
-    def __init__(
-        self, demos: Demonstrations, record: RunRecord, training: Training[Any], device: str
-    ) -> None:
-        logger.info("%d of %d episodes are held out for validation", len(demos), record.demos.episodes)
-        data = build_training_data(demos, record.config, task=record.task)
-        self._training, self._seed, self._device = training, record.seed, device
-        rows = torch.randperm(len(data), generator=torch.Generator().manual_seed(record.seed))
-        self._data = data[rows[:MAX_VALIDATION_ROWS]].to(device)
-        self._model = build_model(record)
+    def __init__(self, data: Any, model: Any, training: Training[Any], *, seed: int, device: str) -> None:
+        self._training, self._seed, self._device = training, seed, device
+        self._data = data.to(device)
+        self._model = model
         self._model.allocate_for(training.averaged_weights())
         self._model.to(device).eval().requires_grad_(False)
 
@@ -49,3 +45,8 @@ class Validation:
             for name, loss in self._model.loss(self._data[rows], generator).parts.items():
                 sums[name] = sums.get(name, 0.0) + float(loss) * len(rows)
         return {VALIDATION_PREFIX + name: total / len(self._data) for name, total in sums.items()}
+
+
+def choose_rows(data: Data, most: int, *, seed: int) -> Data:
+    """Return up to `most` random rows, the same ones for the same seed."""
+    return data[torch.randperm(len(data), generator=torch.Generator().manual_seed(seed))[:most]]

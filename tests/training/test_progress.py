@@ -14,7 +14,7 @@ from nsde_policy.training.run import TrainingProgress
 
 def find_evaluated(run: RunDirectory, every: int, steps: int, records: list[int]) -> list[int]:
     """Return the steps at which a monitor evaluates, and record them in the run."""
-    training: Any = SimpleNamespace(averaged_weights=dict)
+    training: Any = SimpleNamespace(averaged_weights=dict, model=None)
     found = []
     with ProgressMonitor(run, steps, every, lambda path: {"reward": -1.0}, False) as monitor:
         for step in records:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from nsde_policy.core.networks import MLP, weights_from
 from nsde_policy.core.spec import CameraSpec
-from nsde_policy.encoders.base_model import CameraBatch, EncoderModel, mirror_frames, to_unit_rgb
+from nsde_policy.encoders.base_model import CameraBatch, StagedEncoderModel, mirror_frames, to_unit_rgb
 from nsde_policy.encoders.keypoints.config import KeypointConfig
 from nsde_policy.encoders.keypoints.networks import FrameDecoder, KeypointNetwork
 from nsde_policy.methods.base import LossParts, Stage
@@ -73,7 +73,7 @@ def _locate(network: MLP | None, values: Tensor) -> Tensor:
     return points.reshape(len(values), -1, 2)
 
 
-class KeypointModel(EncoderModel):
+class KeypointModel(StagedEncoderModel):
     """Keypoints of every camera, trained by redrawing each frame from its keypoints.
 
     The decoder is told everything that is known: a background and positions that follow from the measured

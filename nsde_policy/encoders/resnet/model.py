@@ -1,0 +1,136 @@
+"""ResNet-18 (He et al. 2016) with GroupNorm and spatial softmax, as in Diffusion Policy (Chi et al. 2023).
+
+Weights start at random, and the policy's loss trains them. Frames are cropped at random places, each for
+itself, which is all the augmentation there is; a policy sees the centre.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nsde_policy.core.networks import weights_from
+from nsde_policy.core.spec import CameraSpec
+from nsde_policy.encoders.base_model import EncoderModel, to_unit_rgb
+from nsde_policy.encoders.keypoints.networks import locate_peaks
+from nsde_policy.encoders.resnet.config import CHANNELS_PER_GROUP, ResNetConfig
+
+
+class ImageNorm(nn.GroupNorm):
+    """GroupNorm with 16 channels per group; on CUDA without torch's copies between memory layouts."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels // CHANNELS_PER_GROUP, channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise (n, channels, h, w)."""
+        return self.normalize_channels_last(x) if x.is_cuda else super().forward(x)
+
+    def normalize_channels_last(self, x: Tensor) -> Tensor:
+        """Normalise with reductions over a view of images whose channels are adjacent in memory."""
+        n, channels, height, width = x.shape
+        pixels = x.permute(0, 2, 3, 1).reshape(n, height * width, self.num_groups, -1)
+        with torch.autocast(x.device.type, enabled=False):
+            pixels = pixels.float()
+            variance, mean = torch.var_mean(pixels, dim=(1, 3), correction=0, keepdim=True)
+            scale = (variance + self.eps).rsqrt() * self.weight.view(self.num_groups, -1)
+            shift = self.bias.view(self.num_groups, -1) - mean * scale
+            out = torch.addcmul(shift, pixels, scale).to(x.dtype)
+        return out.view(n, height, width, channels).permute(0, 3, 1, 2)
+
+
+class BasicBlock(nn.Module):
+    """Two 3 × 3 convolutions, added to their input; the first may halve the size."""
+
+    def __init__(self, inputs: int, outputs: int, *, stride: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
+            ImageNorm(outputs),
+            nn.ReLU(),
+            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False),
+            ImageNorm(outputs),
+        )
+        same = inputs == outputs and stride == 1
+        self.skip: nn.Module = nn.Identity()
+        if not same:
+            self.skip = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), ImageNorm(outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (n, inputs, h, w) to (n, outputs, h / stride, w / stride)."""
+        return F.relu(self.body(x) + self.skip(x))
+
+
+class ResNet18(nn.Sequential):
+    """The convolutions of ResNet-18: (n, 3, h, w) to (n, 8·width, h / 32, w / 32)."""
+
+    def __init__(self, width: int) -> None:
+        stem = (nn.Conv2d(3, width, 7, 2, 3, bias=False), ImageNorm(width), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
+        sizes = [(width, width, 1), *((width << i, width << i + 1, 2) for i in range(3))]
+        blocks = [
+            block
+            for inputs, outputs, stride in sizes
+            for block in (
+                BasicBlock(inputs, outputs, stride=stride),
+                BasicBlock(outputs, outputs, stride=1),
+            )
+        ]
+        super().__init__(*stem, *blocks)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+
+class CameraNetwork(nn.Module):
+    """ResNet-18, spatial softmax and a linear layer, for one camera."""
+
+    def __init__(self, config: ResNetConfig) -> None:
+        super().__init__()
+        self.trunk = ResNet18(config.width)
+        self.maps = nn.Conv2d(8 * config.width, config.keypoints, 1)
+        self.head = nn.Linear(2 * config.keypoints, config.features)
+
+    def forward(self, frames: Tensor) -> Tensor:
+        """Map frames (n, size, size, 3) uint8 to features (n, features)."""
+        found = self.trunk(to_unit_rgb(frames))
+        with torch.autocast(found.device.type, enabled=False):  # positions need more than bf16
+            return F.relu(self.head(locate_peaks(self.maps(found.float())).flatten(1)))
+
+
+class ResNetModel(EncoderModel):
+    """One network per camera; their features are concatenated."""
+
+    def __init__(
+        self,
+        config: ResNetConfig,
+        cameras: Sequence[CameraSpec],
+        *,
+        plain_dim: int,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.config, self.size = config, config.size
+        self.code_dim = config.features * len(cameras)
+        with weights_from(generator):
+            self.cameras = nn.ModuleList(CameraNetwork(config) for _ in cameras)
+
+    def forward(self, values: Tensor, *frames: Tensor) -> Tensor:
+        """Return the features of all cameras, (n, code_dim); frames are cropped already, or in the centre."""
+        crop, start = self.config.crop, (self.size - self.config.crop) // 2
+        centre = slice(start, start + crop)
+        features = [
+            camera(given if given.shape[1] == crop else given[:, centre, centre])
+            for camera, given in zip(self.cameras, frames, strict=True)
+        ]
+        return torch.cat(features, dim=1)
+
+    def augment(self, frames: Tensor, generator: torch.Generator) -> Tensor:
+        """Crop each frame at a random place, (n, crop, crop, 3)."""
+        n, crop, device = len(frames), self.config.crop, frames.device
+        places = self.size - crop + 1
+        start = torch.randint(places, (n, 2), device=device, generator=generator)
+        pixel = torch.arange(crop, device=device)
+        row, column = start[:, :1] + pixel, start[:, 1:] + pixel
+        index = torch.arange(n, device=device)[:, None, None]
+        return frames[index, row[:, :, None], column[:, None, :]]
