@@ -9,10 +9,10 @@ from nsde_policy.bounds import Count, NonNegative
 from nsde_policy.config import (
     BaseConfig,
     EncoderConfig,
+    ImageEncoderConfig,
     ModelConfig,
     Preset,
     TrainConfig,
-    TrainedEncoderConfig,
 )
 from nsde_policy.encoders.registry import get_encoder
 from nsde_policy.errors import ConfigError
@@ -82,7 +82,7 @@ class RunConfig(BaseConfig):
         if longest is not None and self.chunk > longest:
             raise ConfigError(f"a plan of this model holds at most {longest} actions, got chunk {self.chunk}")
         encoder = get_encoder(self.demos.encoder)
-        if isinstance(self.encoder, TrainedEncoderConfig) and not self.demos.images:
+        if isinstance(self.encoder, ImageEncoderConfig) and not self.demos.images:
             raise ConfigError(
                 "these settings are for camera frames, but no images are named: add --obs pixels or --images"
             )
