@@ -18,12 +18,13 @@ from torch import Tensor
 
 from nsde_policy.assets import EMBEDDED_DEMOS, SHIPPED_POLICY
 from nsde_policy.config import Sampling
+from nsde_policy.encoders.base_model import EncoderModel
 from nsde_policy.errors import ConfigError, NsdePolicyError
 from nsde_policy.eval.compare.result import ACTIONS
 from nsde_policy.eval.compare.suite import find_preset
 from nsde_policy.eval.compare.table import EMPTY_CELL, format_markdown
 from nsde_policy.eval.rollout import make_adapter, one_thread
-from nsde_policy.inference.loading import build_model, build_policy_spec, load_model
+from nsde_policy.inference.loading import build_model, build_policy_spec, load_encoder, load_model
 from nsde_policy.methods.base import Draws, PolicyModel
 from nsde_policy.methods.registry import get_method
 from nsde_policy.run_directory import RunDirectory, RunRecord
@@ -77,13 +78,21 @@ class Contender:
         model: The model.
         sampling: How it samples.
         device: Torch device to time it on.
+        encoder: Encodes the camera frames that are new in each plan; None for a policy without cameras.
     """
 
     def __init__(
-        self, name: str, record: RunRecord, model: PolicyModel[Any], sampling: Sampling, device: str = "cpu"
+        self,
+        name: str,
+        record: RunRecord,
+        model: PolicyModel[Any],
+        sampling: Sampling,
+        device: str = "cpu",
+        encoder: EncoderModel | None = None,
     ) -> None:
         self.name, self.record, self.sampling = name, record, sampling
         self.model, self.states = model.eval().to(device), _start_states(record).to(device)
+        self._encoder = None if encoder is None else encoder.eval().to(device)
 
     def plan_sizes(self, actions: int) -> list[int]:
         """Return the number of actions of each plan that together give `actions`."""
@@ -99,8 +108,18 @@ class Contender:
         """Plan `actions` and return the seconds it took, the copy to the CPU included."""
         started = time.perf_counter()
         for size in self.plan_sizes(actions):
+            self._encode(min(self.record.config.model.history, size))
             self.model.plan(self.states, steps=size, draws=draws, sampling=self.sampling).cpu()
         return time.perf_counter() - started
+
+    def _encode(self, count: int) -> None:
+        """Encode so many frames of each camera, which are black: the time does not depend on them."""
+        if self._encoder is None:
+            return
+        size, device = self._encoder.size, self.states.device
+        frame = torch.zeros(count, size, size, 3, dtype=torch.uint8, device=device)
+        values = torch.zeros(count, self.record.layout.plain_dim, device=device)
+        self._encoder(values, *[frame] * len(self.record.cameras)).cpu()
 
 
 def build_fresh_contenders(methods: Sequence[str], *, device: str = "cpu") -> Iterator[Contender]:
@@ -121,21 +140,28 @@ def build_fresh_contenders(methods: Sequence[str], *, device: str = "cpu") -> It
 def load_contenders(runs: Sequence[Path], *, device: str = "cpu") -> Iterator[Contender]:
     """Load trained runs, named by their directories."""
     for path in runs:
-        record, model = load_model(RunDirectory(path))
-        yield from _build_variants(str(path), record, model, device)
+        run = RunDirectory(path)
+        record, model = load_model(run)
+        yield from _build_variants(str(path), record, model, device, load_encoder(run, record))
 
 
 def _build_variants(
-    name: str, record: RunRecord, model: PolicyModel[Any], device: str
+    name: str,
+    record: RunRecord,
+    model: PolicyModel[Any],
+    device: str,
+    encoder: EncoderModel | None = None,
 ) -> Iterator[Contender]:
     own = model.config.sampling
     for detail, changes in VARIANTS.get(record.config.method, {"": {}}).items():
         sampling = type(own).from_dict({**own.to_dict(), **changes})
-        yield Contender(f"{name}, {detail}" if detail else name, record, model, sampling, device)
+        yield Contender(f"{name}, {detail}" if detail else name, record, model, sampling, device, encoder)
 
 
 def _start_states(record: RunRecord) -> Tensor:
     """Return the states of a policy at the start of an episode, (1, history, d), or zeros."""
+    if record.cameras:
+        return torch.zeros(1, record.config.model.history, record.layout.dim)
     try:
         env = make_adapter(get_task_of_run(record), record, {})
         obs, _ = env.reset(START_SEED)

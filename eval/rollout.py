@@ -76,7 +76,7 @@ class Trace:
     """Observations, actions and plans of one episode, for pictures and recordings."""
 
     obs: list[np.ndarray] = field(default_factory=list)
-    """Observation before each action, and the last one."""
+    """State before each action, and the last one: the observation, or what `Task.read_state` returns."""
     actions: list[np.ndarray] = field(default_factory=list)
     progress: list[float | None] = field(default_factory=list)
     """Progress after the reset and after each action; None if the task defines none."""
@@ -194,7 +194,7 @@ class EpisodeRunner:
     def _observe(self, obs: np.ndarray, info: Mapping[str, Any]) -> None:
         self.history.add_observation(self._encode(self._disturbances.add_noise(obs)))
         self._infos.append(info)
-        self._trace.obs.append(obs)
+        self._trace.obs.append(self._task.read_state(obs, info))
         self._trace.progress.append(self._task.progress(info))
         if self._frames:
             picture = next(iter(self._env.last_frames.values()), None)

@@ -22,10 +22,10 @@ from nsde_policy.eval.evaluate import change_sampling, evaluate_policy
 from nsde_policy.eval.latency import MIN_ROUNDS, Contender, LatencyRow, device_name, measure_latency
 from nsde_policy.eval.rollout import EpisodeResult
 from nsde_policy.files import MAX_JSON_BYTES, decode_json, read_file, replace_file
-from nsde_policy.inference.loading import load_model
+from nsde_policy.inference.loading import load_encoder, load_model
 from nsde_policy.methods.registry import get_method
 from nsde_policy.run_config import RunConfig
-from nsde_policy.run_directory import RunDirectory, RunRecord, fingerprint
+from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory, RunRecord, fingerprint
 from nsde_policy.tasks import Task, get_task_of_run
 
 
@@ -129,7 +129,7 @@ class EntryCache:
         seeds = (starts.seed_start, starts.seed_start + starts.episodes - 1)
         machine = {"play": device_name(self.device), "torch": str(torch.__version__)}
         task = starts.find_task(record)
-        played = Comparison(task.name, dict(task.env_kwargs), seeds, machine, (entry,))
+        played = Comparison(task.name, task.describe_starts(), seeds, machine, (entry,))
         replace_file(self.path(job, record), played.to_json().encode())
         return evaluation.scores.episodes
 
@@ -221,14 +221,19 @@ def _make_name(path: Path, record: RunRecord) -> str:
 
 
 def read_training_time(run: RunDirectory) -> float | None:
-    """Return the training time of a run over all its sessions, seconds; None without a log."""
-    total = last = 0.0
-    logged = False
-    for record in run.read_metrics():
-        seconds, logged = float(record.get("seconds", 0.0)), True
-        total += last if seconds < last else 0.0
-        last = seconds
-    return round(total + last, DECIMALS) if logged else None
+    """Return the training time of a run over all its sessions, seconds; None without a log.
+
+    It includes the training of an encoder of images.
+    """
+    total, logged = 0.0, False
+    for stage in (run, RunDirectory(run.path / ENCODER_FOLDER)):
+        last = 0.0
+        for record in stage.read_metrics():
+            seconds, logged = float(record.get("seconds", 0.0)), True
+            total += last if seconds < last else 0.0
+            last = seconds
+        total += last
+    return round(total, DECIMALS) if logged else None
 
 
 def _time_jobs(jobs: Sequence[Job], entries: Sequence[Entry], rounds: int) -> list[LatencyRow]:
@@ -236,9 +241,10 @@ def _time_jobs(jobs: Sequence[Job], entries: Sequence[Entry], rounds: int) -> li
     first = {entry.name: job for entry, job in reversed(list(zip(entries, jobs, strict=True)))}
     contenders = []
     for name, job in first.items():
-        record, model = load_model(RunDirectory(job.run))
+        run = RunDirectory(job.run)
+        record, model = load_model(run)
         sampling = change_sampling(record.config.model.sampling, job.sampling)
-        contenders.append(Contender(name, record, model, sampling))
+        contenders.append(Contender(name, record, model, sampling, encoder=load_encoder(run, record)))
     return measure_latency(contenders, rounds=rounds)
 
 

@@ -1,9 +1,12 @@
 """Suite of a task: train every method of `Task.suite`, and find the preset that a run was trained with."""
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from nsde_policy.assets import USUAL_OBSERVATIONS
+from nsde_policy.errors import ConfigError
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunRecord
 from nsde_policy.tasks import SuiteMember, Task, find_task, get_task_of_run
@@ -55,8 +58,11 @@ def find_preset(record: RunRecord) -> str:
     """Return the preset that a run was trained with, on any number of demonstrations; "" if there is none."""
     task, method = get_task_of_run(record), record.config.method
     settings = ignore_demo_count(record.config)
-    for name in task.presets(method):
-        preset = task.preset(name, method)
+    for name, obs in itertools.product(task.presets(method), (USUAL_OBSERVATIONS, *task.observations)):
+        try:
+            preset = task.with_observations(obs).preset(name, method)
+        except ConfigError:
+            continue  # a preset for other observations
         measured = {"first_action_from": settings.demos.first_action_from}  # in the preset, None or the same
         if preset.demos.first_action_from is None:
             preset = preset.replace_parts(demos=measured)

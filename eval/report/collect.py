@@ -1,10 +1,11 @@
 """Content of a report: outcomes, recorded episodes, videos, training curves and settings of every run."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
 
+import numpy as np
 from tqdm import tqdm
 
 from nsde_policy.assets import get_shipped_name
@@ -13,17 +14,20 @@ from nsde_policy.eval.compare.entries import Entry, Episodes
 from nsde_policy.eval.compare.result import Comparison, merge_comparisons, read_comparison
 from nsde_policy.eval.compare.run import EntryCache, Job, compare_runs, load_records
 from nsde_policy.eval.render.frames import RenderedEpisode
+from nsde_policy.eval.render.pictures import encode_png
 from nsde_policy.eval.render.video import check_render, choose_video_seeds, encode_video
 from nsde_policy.eval.report.replays import MAX_REPLAY_BYTES, Replays
 from nsde_policy.eval.rollout import Player, RolloutConfig, one_thread
 from nsde_policy.files import read_file, replace_file
-from nsde_policy.run_directory import RunDirectory, RunRecord
+from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory, RunRecord
 from nsde_policy.tasks import Task
 
 CURVE_POINTS = 240
 """Most points of a training curve in a page; more are averaged."""
 VIDEO_SIZE = 320
 """Side of the scene in videos, pixels."""
+MOMENTS = 4
+"""Moments of an episode that show what a policy with cameras sees."""
 
 Curve = list[tuple[float, float]]
 """(step, value), in the order of the steps."""
@@ -55,6 +59,8 @@ class ReportRun:
     videos: tuple[Video, ...] = ()
     no_videos: str = ""
     """Why there are no videos although some were asked for."""
+    moments: tuple[bytes, ...] = ()
+    """Moments of one of these episodes as PNG files, keypoints over frames, if the policy has cameras."""
 
 
 def collect_report(
@@ -84,18 +90,14 @@ def collect_report(
     comparison = merge_comparisons([*own, *earlier])
     found = []
     for path, entry in zip(runs, comparison.entries, strict=False):
-        made, no_videos = _make_videos(path, entry, cache.starts.find_task(records[path]), videos)
-        found.append(
-            ReportRun(
-                entry=entry,
-                path=get_shipped_name(path) or str(path),
-                record=records[path],
-                replays=replays[path],
-                curves=read_curves(RunDirectory(path)),
-                videos=made,
-                no_videos=no_videos,
-            )
+        shown = ReportRun(
+            entry=entry,
+            path=get_shipped_name(path) or str(path),
+            record=records[path],
+            replays=replays[path],
+            curves=read_all_curves(path),
         )
+        found.append(_add_videos(shown, path, cache.starts.find_task(records[path]), videos))
     return comparison, found + [ReportRun(entry) for entry in comparison.entries[len(runs) :]]
 
 
@@ -118,6 +120,12 @@ def _load_replays(job: Job, cache: EntryCache, record: RunRecord) -> Replays | N
     return replays
 
 
+def read_all_curves(path: Path) -> dict[str, Curve]:
+    """Read the training curves of a run, and those of its encoder under names that say so."""
+    encoder = read_curves(RunDirectory(path / ENCODER_FOLDER))
+    return read_curves(RunDirectory(path)) | {f"encoder, {name}": curve for name, curve in encoder.items()}
+
+
 def read_curves(run: RunDirectory) -> dict[str, Curve]:
     """Read the training curves of a run by name, with at most `CURVE_POINTS` points each."""
     curves: dict[str, Curve] = {}
@@ -135,28 +143,37 @@ def thin_curve(points: Curve) -> Curve:
     return [(part[-1][0], sum(value for _, value in part) / len(part)) for part in parts]
 
 
-def _make_videos(run: Path, entry: Entry, task: Task, each: int) -> tuple[tuple[Video, ...], str]:
-    """Make videos of a few episodes, with forecasts if the task can draw them.
-
-    Returns:
-        The videos, and why there are none.
-    """
-    seeds = choose_seeds(entry.episodes, each)
+def _add_videos(shown: ReportRun, run: Path, task: Task, each: int) -> ReportRun:
+    """Return a run with videos of a few episodes, with forecasts if the task or a camera shows them."""
+    seeds = choose_seeds(shown.entry.episodes, each)
     if not seeds:
-        return (), ""
+        return shown
     player, videos = Player(run, RolloutConfig(task)), []
+    moments: tuple[bytes, ...] = ()
     if not task.can_draw:
         try:
             check_render(player, seeds[0])
         except EnvError:
-            return (), "no videos, because its environment draws no pictures (render mode rgb_array)"
+            return replace(
+                shown,
+                no_videos="no videos, because its environment draws no pictures (render mode rgb_array)",
+            )
     with one_thread():
         for seed in tqdm(seeds, f"videos of {run.name}", unit="video", leave=False, disable=None):
             episode = RenderedEpisode.play(player, seed)
             success, score = episode.result.success, episode.result.score
             mp4 = encode_video(episode, size=VIDEO_SIZE)
             videos.append(Video(seed, success, score, bool(episode.forecasts), mp4))
-    return tuple(videos), ""
+            moments = moments or draw_moments(episode)
+    return replace(shown, videos=tuple(videos), moments=moments)
+
+
+def draw_moments(episode: RenderedEpisode) -> tuple[bytes, ...]:
+    """Draw evenly spaced moments of an episode with camera frames as PNG files; none without cameras."""
+    if episode.spec is None:
+        return ()
+    steps = np.linspace(0, len(episode) - 1, MOMENTS + 1)[:MOMENTS].astype(int)  # the last has no forecast
+    return tuple(encode_png(episode.frame(int(step), VIDEO_SIZE)) for step in steps)
 
 
 def choose_seeds(episodes: Episodes, each: int) -> list[int]:

@@ -77,6 +77,8 @@ def format_page(
         or "<p>One policy: nothing to compare it with.</p>",
         test_note=escape(TEST_NOTES[comparison.columns[-1]]),
         videos=_format_videos(shown, comparison.score_word),
+        camera=_format_camera(shown),
+        camera_link='<a href="#camera">Camera</a>' if any(run.moments for _, _, run in shown) else "",
         offline=offline,
         offline_link='<a href="#offline">Recorded episodes</a>' if offline else "",
         logs=escape(f"No training log for {_join_names(unlogged)}." if unlogged else ""),
@@ -165,6 +167,26 @@ def _format_videos(shown: Sequence[ShownRun], score_word: str) -> str:
     forecast = any(video.forecast for _, _, run in shown for video in run.videos)
     notes.insert(0, "Real time, with the futures that the policy sampled." if forecast else "Real time.")
     return f'<div class="videos">{"".join(figures)}</div><p class="note">{escape(" ".join(notes))}</p>'
+
+
+def _format_camera(shown: Sequence[ShownRun]) -> str:
+    """Format the section with what policies with cameras see; empty if there are none."""
+    parts = []
+    for number, label, run in shown:
+        if not run.moments or run.record is None:
+            continue
+        camera = run.record.cameras[0]
+        pictures = "".join(
+            f'<img alt="{escape(camera.name)} of {escape(label)}, moment {i + 1}, with keypoints" '
+            f'src="data:image/png;base64,{base64.b64encode(png).decode()}">'
+            for i, png in enumerate(run.moments)
+        )
+        parts.append(
+            f"<h3>{tables.format_mark(number)}{escape(label)}</h3>"
+            f'<p class="facts">{escape(camera.name)}, {camera.height} × {camera.width} px</p>'
+            f'<div class="moments">{pictures}</div>'
+        )
+    return Template(_read_file("camera.html")).substitute(parts="".join(parts)) if parts else ""
 
 
 def _format_settings(shown: Sequence[ShownRun]) -> str:

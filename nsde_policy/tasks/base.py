@@ -169,6 +169,14 @@ class Task(abc.ABC):
         changed.default_preset = choice.preset
         return changed
 
+    def describe_starts(self) -> dict[str, Any]:
+        """Return the keyword arguments of the environment, except those that choose what is observed.
+
+        Policies with different observations are compared on the same starts.
+        """
+        chosen = {name for choice in self.observations.values() for name in choice.env_kwargs}
+        return {name: value for name, value in self.env_kwargs.items() if name not in chosen}
+
     def outcome(self, rewards: Sequence[float], infos: Sequence[Mapping[str, Any]]) -> Outcome:
         """Score an episode.
 
@@ -213,6 +221,14 @@ class Task(abc.ABC):
     def progress(self, info: Mapping[str, Any]) -> float | None:
         """Return the progress in [0, 1] shown under a picture, None if the task defines none."""
         return None
+
+    def read_state(self, obs: np.ndarray, info: Mapping[str, Any]) -> np.ndarray:
+        """Return the state that is drawn, replayed and stored, given what a policy observes.
+
+        By default it is the observation. A task whose policies may observe less, such as camera frames, takes
+        the rest from Gymnasium's info.
+        """
+        return obs
 
     def draw(
         self,

@@ -121,6 +121,15 @@ class PushTTask(Task):
         """Return the covered share of the goal."""
         return float(info["coverage"])
 
+    def read_state(self, obs: "np.ndarray", info: Mapping[str, Any]) -> "np.ndarray":
+        """Return agent x, y, block x, y, angle, whatever the policy observes."""
+        import numpy as np
+
+        if obs.shape == (5,):
+            return obs
+        x, y, angle = info["block_pose"]
+        return np.array([*info["pos_agent"], x, y, angle % (2 * math.pi)])
+
     def draw(
         self,
         obs: "np.ndarray",

@@ -1,5 +1,6 @@
 """Tests of eval/camera.py and of episodes that are played from camera frames."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -121,3 +122,19 @@ def test_keypoints_are_drawn_where_they_are_in_the_frame(height: int, width: int
     assert (draw_keypoints(white, Forecast(np.zeros((3, 2, 1))), spec) == 255).all(), (
         "a method without states"
     )
+
+
+def test_report_shows_what_a_policy_with_cameras_sees(pixel_run: Path, tmp_path: Path):
+    page, play = tmp_path / "report.html", ["--episodes", "2", "--workers", "1", "--latency-rounds", "3"]
+    args = [*play, "--env-kwargs", '{"max_episode_steps": 9}', "--cache", str(tmp_path), "--out", str(page)]
+    assert main(["report", str(pixel_run), "shipped", *args]) == 0
+    html = page.read_text()
+    section = html.partition('<section id="camera">')[2].partition("</section>")[0]
+    assert section.count("data:image/png;base64,") == 4
+    assert "observation.images.img, 96 × 96 px" in section
+    data = json.loads(html.partition('id="data">')[2].partition("</script>")[0])
+    runs = {run["label"]: run for run in data["runs"]}
+    assert len(runs) == 2, "policies from pixels and from the state are compared on the same starts"
+    seeing = next(run for run in data["runs"] if "encoder, redraw" in run["curves"])
+    assert seeing["lengths"] == [10, 10]
+    assert "flow" in seeing["curves"]
