@@ -9,6 +9,7 @@ import numpy as np
 from tqdm import tqdm
 
 from nsde_policy.assets import get_shipped_name
+from nsde_policy.encoders import get_encoder
 from nsde_policy.errors import ComparisonError, EnvError
 from nsde_policy.eval.compare.entries import Entry, Episodes
 from nsde_policy.eval.compare.result import Comparison, merge_comparisons, read_comparison
@@ -169,8 +170,8 @@ def _add_videos(shown: ReportRun, run: Path, task: Task, each: int) -> ReportRun
 
 
 def draw_moments(episode: RenderedEpisode) -> tuple[bytes, ...]:
-    """Draw evenly spaced moments of an episode with camera frames as PNG files; none without cameras."""
-    if episode.spec is None:
+    """Draw evenly spaced moments of an episode as PNG files; none if its policy finds no keypoints."""
+    if episode.spec is None or not get_encoder(episode.spec.encoder).codes_are_positions:
         return ()
     steps = np.linspace(0, len(episode) - 1, MOMENTS + 1)[:MOMENTS].astype(int)  # the last has no forecast
     return tuple(encode_png(episode.frame(int(step), VIDEO_SIZE)) for step in steps)
