@@ -12,7 +12,8 @@ class Export:
     """Export a policy as one graph from states and noise to a chunk of actions.
 
     The graph is compared with the policy on random states and discarded if it differs. If a single action is
-    cheaper than a chunk, a second graph is written for the first action, NAME.first.onnx.
+    cheaper than a chunk, a second graph is written for the first action, NAME.first.onnx. The encoder of
+    camera frames is a graph of its own, NAME.encoder.onnx; all are loaded as NAME.onnx.
     """
 
     run_dir: options.RunFlag = None
@@ -38,7 +39,6 @@ class Export:
         from nsde_policy.inference.policy import Policy
 
         policy = Policy.from_pretrained(self.run_dir)
-        policy.spec.check_no_cameras("nsde-policy export")
         with one_thread():
             written = export_policy(
                 policy,

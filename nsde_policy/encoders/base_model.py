@@ -55,6 +55,35 @@ class EncoderModel(nn.Module, abc.ABC):
         """
         return frames
 
+    @property
+    def measures_shift(self) -> bool:
+        """Whether it measures how far each camera is shifted, and undoes that in whole pixels."""
+        return False
+
+    def encode_and_measure(
+        self, values: Tensor, shift: Tensor | None, *frames: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Encode frames after undoing a shift, and measure their shift then, if the encoder can.
+
+        Args:
+            values: As for `forward`.
+            shift: Whole pixels (x, y) to undo, (n, cameras, 2); None for none.
+            frames: As for `forward`.
+
+        Returns:
+            Codes, (n, code_dim), and the shift, (n, cameras, 2) in pixels.
+        """
+        raise NotImplementedError(f"{type(self).__name__} measures no shift")
+
+    def fold_for_export(self) -> nn.Module:
+        """Return a module of one row for export.
+
+        It maps values (plain_dim,) and frames (size, size, 3) uint8 of each camera to a tuple of codes
+        (code_dim,). If the encoder measures shifts, it has another argument before the frames, the shift to
+        undo, (cameras, 2), and returns the shift that is measured then, as `encode_and_measure`.
+        """
+        return _OneRow(self)
+
 
 class StagedEncoderModel(EncoderModel, TrainableModel[CameraBatch]):
     """An encoder that is trained before the policy, on frames alone."""
@@ -67,6 +96,18 @@ class StagedEncoderModel(EncoderModel, TrainableModel[CameraBatch]):
             high: Largest one.
             backgrounds: Typical picture of each camera, (size, size, 3) uint8.
         """
+
+
+class _OneRow(nn.Module):
+    """An encoder for one row, which does not measure shifts."""
+
+    def __init__(self, encoder: EncoderModel) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, values: Tensor, *frames: Tensor) -> tuple[Tensor, ...]:
+        """Encode the frames of one row, (size, size, 3) each, as (code_dim,)."""
+        return (self.encoder(values[None], *(frame[None] for frame in frames))[0],)
 
 
 def mirror_frames(frames: Tensor, mirror: FrameMirror) -> Tensor:

@@ -69,14 +69,19 @@ class Policy(BasePolicy):
         self._device = device
         return self
 
-    @torch.no_grad()
     def _encode_frames(self, values: np.ndarray, frames: list[np.ndarray]) -> np.ndarray:
-        if self.encoder is None:
+        if (encoder := self.encoder) is None:
             return super()._encode_frames(values, frames)
-        resized = [resize_frames(camera, self.encoder.size) for camera in frames]
+        resized = [resize_frames(camera, encoder.size) for camera in frames]
         given = [torch.from_numpy(camera).to(self._device) for camera in resized]
-        codes: Tensor = self.encoder(torch.from_numpy(values).to(self._device, torch.float32), *given)
-        return codes.double().cpu().numpy()
+        rows = torch.from_numpy(values).to(self._device, torch.float32)
+
+        @torch.no_grad()
+        def encode() -> Tensor:
+            codes: Tensor = encoder(rows, *given)
+            return codes
+
+        return self._run(encode).double().cpu().numpy()
 
     def _reseed(self, seed: int) -> None:
         self._generator = torch.Generator().manual_seed(require_seed(seed))

@@ -86,13 +86,14 @@ def test_failed_export_writes_no_file_and_keeps_an_earlier_one(format, tmp_path)
         assert not any((tmp_path / "new").iterdir())
 
 
-def test_export_selects_the_operator_version_and_removes_the_first_action_graph_of_an_earlier_policy(
+def test_export_selects_the_operator_version_and_removes_other_graphs_of_an_earlier_policy(
     tmp_path,
 ):
     policy = build_policy(RegressionConfig(network=SMALL))
-    (tmp_path / "policy.first.onnx").write_bytes(b"of another policy")
+    for name in ("policy.first.onnx", "policy.encoder.onnx"):
+        (tmp_path / name).write_bytes(b"of another policy")
     assert len(export_policy(policy, tmp_path / "policy.onnx", opset=18, cases=3)) == 1
-    assert not (tmp_path / "policy.first.onnx").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["policy.onnx"]
     model = onnx.load(tmp_path / "policy.onnx")
     onnx.checker.check_model(model, full_check=True)
     assert {entry.version for entry in model.opset_import if entry.domain == ""} == {18}

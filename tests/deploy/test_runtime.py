@@ -9,9 +9,7 @@ import sys
 import threading
 import tracemalloc
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -23,7 +21,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from nsde_policy.deploy.runtime import RuntimePolicy
 from nsde_policy.deploy.runtime.graph import Graph
-from nsde_policy.deploy.runtime.metadata import RECORD_KEY
+from nsde_policy.deploy.runtime.metadata import RECORD_KEY, GraphRecord
 from nsde_policy.deploy.runtime.onnx_file import add_metadata, graph_sha256, validate_graph
 from nsde_policy.errors import ConfigError, GraphError, PlanError, PolicyInputError
 from tests.helpers.exported_policies import (
@@ -31,6 +29,7 @@ from tests.helpers.exported_policies import (
     draw_states,
     export_small_policy,
     make_neural_sde_config,
+    sign_graph,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -156,7 +155,7 @@ def test_plan_that_is_not_finite_is_an_error(exported, tmp_path):
     # below this floor, square roots are negative except near the middle of the range
     value = numpy_helper.to_array(floor) - 0.9999 * variance.min()
     floor.CopyFrom(numpy_helper.from_array(value.astype(np.float32), floor.name))
-    (tmp_path / "policy.onnx").write_bytes(signed(model))
+    (tmp_path / "policy.onnx").write_bytes(sign_graph(model))
     policy = RuntimePolicy.load(tmp_path / "policy.onnx")
 
     def ask_everywhere() -> None:
@@ -205,17 +204,6 @@ def test_calls_do_not_leak_memory(policy):
 # Hostile files
 
 
-def signed(model: onnx.ModelProto, change: Callable[[dict[str, Any]], None] = lambda record: None) -> bytes:
-    """Serialize a model with a record whose checksum fits, as a forger could."""
-    (entry,) = [entry for entry in model.metadata_props if entry.key == RECORD_KEY]
-    record = json.loads(entry.value)
-    del model.metadata_props[:]
-    bare = model.SerializeToString()
-    record["graph_sha256"] = graph_sha256(bare)
-    change(record)
-    return add_metadata(bare, json.dumps(record))
-
-
 @pytest.fixture
 def model(exported) -> onnx.ModelProto:
     return onnx.load(exported)
@@ -227,7 +215,7 @@ def assert_rejected(content: bytes, match: str) -> None:
 
 
 def test_unchanged_model_loads_after_serializing(model):
-    Graph(signed(model))
+    Graph(sign_graph(model))
 
 
 @given(cut=st.floats(0, 1, exclude_max=True))
@@ -275,7 +263,7 @@ def test_forged_graph_is_rejected_or_runs(exported, at, bits):
 
 
 def test_invalid_utf8_is_rejected_without_terminal_output(model, capfd):
-    content = signed(model)
+    content = sign_graph(model)
     graph = content.replace(b"trunk.layers.1.weight", b"trunk.layers.1.we\xff\xffht")
     record = {"graph_sha256": graph_sha256(graph)}
     (entry,) = [
@@ -291,7 +279,7 @@ def test_random_bytes_are_rejected():
     rng = np.random.default_rng(0)
     for size in (0, 1, 2, 10, 1000, 100_000):
         with pytest.raises(GraphError):
-            validate_graph(rng.bytes(size))
+            validate_graph(rng.bytes(size), GraphRecord)
 
 
 def test_oversized_file_is_not_read(exported, tmp_path):
@@ -346,22 +334,22 @@ def test_weights_that_are_not_finite_are_rejected(model):
     for bad in (np.nan, np.inf):
         values[0, 0] = bad
         weight.CopyFrom(numpy_helper.from_array(values, weight.name))
-        assert_rejected(signed(onnx.ModelProto.FromString(model.SerializeToString())), "not finite")
+        assert_rejected(sign_graph(onnx.ModelProto.FromString(model.SerializeToString())), "not finite")
     weight.CopyFrom(helper.make_tensor(weight.name, TensorProto.FLOAT, values.shape, values.ravel()))
     assert weight.float_data  # written one by one, instead of as raw bytes
-    assert_rejected(signed(model), "not finite")
+    assert_rejected(sign_graph(model), "not finite")
 
 
 def test_weights_that_overflow_are_rejected(model):
     weight = next(w for w in model.graph.initializer if "drift.bias" in w.name)
     weight.CopyFrom(numpy_helper.from_array(np.full(5, 3e38, np.float32), weight.name))
-    assert_rejected(signed(model), "trial run")
+    assert_rejected(sign_graph(model), "trial run")
 
 
 def test_weights_of_wrong_shape_are_rejected(model):
     weight = next(w for w in model.graph.initializer if "trunk.layers.1.weight" in w.name)
     weight.CopyFrom(numpy_helper.from_array(np.zeros((16, 15), np.float32), weight.name))
-    assert_rejected(signed(model), "onnxruntime cannot (load|run) the graph")
+    assert_rejected(sign_graph(model), "onnxruntime cannot (load|run) the graph")
 
 
 def test_weights_in_another_file_are_rejected(model, tmp_path):
@@ -373,7 +361,7 @@ def test_weights_in_another_file_are_rejected(model, tmp_path):
         del weight.external_data[:]
         weight.data_location = TensorProto.EXTERNAL
         weight.external_data.add(key="location", value=location)
-        assert_rejected(signed(onnx.ModelProto.FromString(model.SerializeToString())), "in another file")
+        assert_rejected(sign_graph(onnx.ModelProto.FromString(model.SerializeToString())), "in another file")
 
 
 def add_large_tensor(model: onnx.ModelProto, elements: int, stated: int | None = None) -> onnx.NodeProto:
@@ -389,17 +377,17 @@ def add_large_tensor(model: onnx.ModelProto, elements: int, stated: int | None =
 
 def test_graph_that_takes_too_much_memory_is_rejected(model):
     add_large_tensor(model, 2**30, stated=2**30)
-    assert_rejected(signed(model), "its tensors take 4[0-9]{9} bytes, the limit is 1073741824")
+    assert_rejected(sign_graph(model), "its tensors take 4[0-9]{9} bytes, the limit is 1073741824")
 
 
 def test_graph_that_hides_its_memory_is_rejected(model):
     add_large_tensor(model, 2**30)
-    assert_rejected(signed(model), "does not state the shape of 'large'")
+    assert_rejected(sign_graph(model), "does not state the shape of 'large'")
 
 
 def test_graph_that_understates_its_memory_is_rejected(model):
     add_large_tensor(model, 2**30, stated=1)
-    assert_rejected(signed(model), "onnxruntime cannot load the graph")
+    assert_rejected(sign_graph(model), "onnxruntime cannot load the graph")
 
 
 def test_graph_whose_memory_depends_on_its_input_is_rejected(model):
@@ -409,14 +397,14 @@ def test_graph_whose_memory_depends_on_its_input_is_rejected(model):
     model.graph.node.insert(0, onnx.helper.make_node("Neg", ["large_size"], ["computed"]))
     node.input[0] = "computed"
     model.graph.node[1].input[0] = "computed"
-    assert_rejected(signed(model), "the output shape of a ConstantOfShape depends on a computed value")
+    assert_rejected(sign_graph(model), "the output shape of a ConstantOfShape depends on a computed value")
 
 
 def test_huge_inputs_and_outputs_are_rejected(model):
     def enlarge(record):
         record["inputs"] += [{"name": f"n{i}", "kind": "normal", "shape": [2**23]} for i in range(3)]
 
-    assert_rejected(signed(model, enlarge), "inputs or outputs of 251[0-9]+ numbers are too large")
+    assert_rejected(sign_graph(model, enlarge), "inputs or outputs of 251[0-9]+ numbers are too large")
 
 
 def test_nested_graph_is_rejected(model):
@@ -425,19 +413,19 @@ def test_nested_graph_is_rejected(model):
     node = helper.make_node("If", ["flag"], ["nothing"], then_branch=body, else_branch=body)
     model.graph.initializer.append(flag)
     model.graph.node.append(node)
-    assert_rejected(signed(model), "contains a graph")
+    assert_rejected(sign_graph(model), "contains a graph")
 
 
 @pytest.mark.parametrize(("operator", "domain"), [("Loop", ""), ("RandomNormal", ""), ("Gelu", "com.evil")])
 def test_unknown_operators_are_rejected(model, operator, domain):
     model.graph.node.append(helper.make_node(operator, [], ["nothing"], domain=domain))
-    assert_rejected(signed(model), f"operator {domain or 'ai.onnx'}.{operator}")
+    assert_rejected(sign_graph(model), f"operator {domain or 'ai.onnx'}.{operator}")
 
 
 def test_functions_are_rejected(model):
     function = helper.make_function("com.evil", "Gelu", ["x"], ["y"], [], [])
     model.functions.append(function)
-    assert_rejected(signed(model), "functions")
+    assert_rejected(sign_graph(model), "functions")
 
 
 def test_file_without_record_is_rejected(model):
@@ -474,7 +462,7 @@ def test_file_without_record_is_rejected(model):
     ],
 )
 def test_invalid_record_is_rejected(model, change, match):
-    assert_rejected(signed(model, change), match)
+    assert_rejected(sign_graph(model, change), match)
 
 
 def test_deeply_nested_metadata_is_rejected(model):
@@ -487,7 +475,7 @@ def test_first_action_graph_of_another_policy_is_rejected(exported, tmp_path):
         (tmp_path / name).write_bytes((exported.parent / name).read_bytes())
     assert RuntimePolicy.load(tmp_path / "policy.onnx").spec.chunk == 4
     other = onnx.load(tmp_path / "policy.first.onnx")
-    forged = signed(other, lambda record: record.update(fingerprint="another"))
+    forged = sign_graph(other, lambda record: record.update(fingerprint="another"))
     (tmp_path / "policy.first.onnx").write_bytes(forged)
     with pytest.raises(GraphError, match="does not belong to"):
         RuntimePolicy.load(tmp_path / "policy.onnx")

@@ -116,7 +116,7 @@ def test_shift_of_the_camera_is_measured_on_a_square_whose_place_is_known():
     (camera,) = model.cameras
     for shift in ([2, 0], [-1, 2]):
         moved = shift_frames(frames, torch.tensor(shift).expand(len(frames), 2))
-        found = camera.find_shift(moved, model._scale(values)) * (SIZE / 2)
+        found = camera.measure_shift(camera.find_points(moved)[1], model.scale(values)) * (SIZE / 2)
         assert (found - torch.tensor(shift)).abs().mean() < 0.75
 
 
@@ -127,7 +127,7 @@ def test_shift_is_undone_before_keypoints_are_found(monkeypatch):
     values, frames = make_scenes(3, 5)
     (camera,) = model.cameras
     shift = torch.zeros(3, 2)
-    monkeypatch.setattr(camera, "find_shift", lambda *_: shift / (SIZE / 2))
+    monkeypatch.setattr(camera, "measure_shift", lambda *_: shift / (SIZE / 2))
     steady = model(values, frames)
     shift = torch.tensor([[2, -1]]).expand(3, 2)
     assert torch.equal(model(values, shift_frames(frames, shift)), steady)

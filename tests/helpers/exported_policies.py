@@ -1,21 +1,30 @@
 """Small untrained policies and their exports, for tests of the exporter and the runtime."""
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import torch
 
 from nsde_policy.config import ModelConfig, NetworkConfig
-from nsde_policy.core.spec import StateSpec
+from nsde_policy.core.spec import CameraSpec, StateSpec
 from nsde_policy.core.targets import Windows
-from nsde_policy.inference.loading import build_model
+from nsde_policy.deploy.runtime.metadata import RECORD_KEY
+from nsde_policy.deploy.runtime.onnx_file import add_metadata, graph_sha256
+from nsde_policy.encoders.keypoints.config import KeypointConfig
+from nsde_policy.encoders.keypoints.model import KeypointModel
+from nsde_policy.inference.loading import build_encoder, build_model
 from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.diffusion.model import DiffusionConfig, DiffusionSampling, UNetConfig
 from nsde_policy.methods.knn import NearestNeighbours
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
-from nsde_policy.run_config import RunConfig
+from nsde_policy.methods.regression import RegressionConfig
+from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import DemoRecord, RunRecord
+from tests.helpers.camera_robot import SIZES, draw_robot
 
 LAYOUT = StateSpec(
     obs_dim=3,
@@ -37,6 +46,19 @@ DDIM = DiffusionConfig(
 
 def make_neural_sde_config(**changes: Any) -> NeuralSDEConfig:
     return NeuralSDEConfig(**{"network": SMALL, **changes})
+
+
+def sign_graph(
+    model: onnx.ModelProto, change: Callable[[dict[str, Any]], object] = lambda record: None
+) -> bytes:
+    """Serialize a model with a record whose checksum fits, as a forger could."""
+    (entry,) = [entry for entry in model.metadata_props if entry.key == RECORD_KEY]
+    record = json.loads(entry.value)
+    del model.metadata_props[:]
+    bare = model.SerializeToString()
+    record["graph_sha256"] = graph_sha256(bare)
+    change(record)
+    return add_metadata(bare, json.dumps(record))
 
 
 def build_policy(config: ModelConfig, *, chunk: int = 4, seed: int = 0, layout: StateSpec = LAYOUT) -> Policy:
@@ -69,3 +91,51 @@ def export_small_policy(folder: Path, **changes: Any) -> Path:
 
     export_policy(build_policy(make_neural_sde_config(**changes)), folder / "policy.onnx", cases=8)
     return folder / "policy.onnx"
+
+
+CAMERA_SIZE = 32
+"""Height and width of the frames that the encoder of `build_camera_policy` takes."""
+
+
+def build_camera_policy(*cameras: str, anchors: int = 0, level: bool = False) -> Policy:
+    """Build an untrained policy with cameras of the made-up robot; its keypoints follow the picture."""
+    specs = tuple(CameraSpec(f"observation.images.{name}", *SIZES[name]) for name in cameras)
+    config = RunConfig(
+        demos=DemoConfig(images=cameras, encoder="keypoints"),
+        encoder=KeypointConfig(
+            size=CAMERA_SIZE, keypoints=2, width=8, anchors=anchors, level_brightness=level
+        ),
+        model=RegressionConfig(network=SMALL),
+        chunk=4,
+    )
+    encoder = build_encoder(config, specs, plain_dim=2, seed=0)
+    assert isinstance(encoder, KeypointModel)
+    with torch.no_grad():
+        for camera in encoder.autoencoders():
+            camera.encoder.maps.weight[:2].mul_(5.0)
+            camera.encoder.maps.weight[2:].mul_(0.3)
+            picture = torch.from_numpy(draw_robot(*np.full((2, 2), 0.5), CAMERA_SIZE, CAMERA_SIZE))
+            camera.background.copy_(picture)
+            if camera.locate_anchors is not None:  # the measured shift depends on the state, and may be 0
+                camera.locate_anchors.output.bias.copy_(camera.find_points(picture[None])[1].flatten())
+                camera.locate_anchors.output.weight.mul_(0.1)
+    d = 2 + encoder.code_dim + 2
+    layout = StateSpec(
+        obs_dim=d - 2,
+        act_dim=2,
+        circular=(),
+        low=(0.0, 0.0, *[-1.0] * encoder.code_dim, 0.0, 0.0),
+        high=(1.0,) * d,
+        increment_std=(0.1,) * d,
+        codes=encoder.code_dim,
+    )
+    demos = DemoRecord("made up", "", 1, 2)
+    record = RunRecord(config, layout, "none", 0, demos, {}, cameras=specs)
+    return Policy(record, build_model(record).eval(), encoder=encoder.eval())
+
+
+def observe_robot(policy: Policy, seed: int) -> dict[str, np.ndarray]:
+    """Return state and frames of the made-up robot at a random place, by name."""
+    robot, block = np.random.default_rng(seed).uniform(size=(2, 2))
+    frames = {c.name: draw_robot(robot, block, c.height, c.width) for c in policy.spec.cameras}
+    return {"observation.state": robot, **frames}

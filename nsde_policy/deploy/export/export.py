@@ -12,10 +12,19 @@ import torch
 from nsde_policy import __version__
 from nsde_policy.config import Sampling
 from nsde_policy.deploy.export import formats
+from nsde_policy.deploy.export.encoder import build_encoder_graph, measure_code_parity
 from nsde_policy.deploy.export.plan_module import PlanTracer
-from nsde_policy.deploy.runtime.metadata import ACTIONS, GRAPH_FORMAT, PATH, STD, GraphRecord
+from nsde_policy.deploy.runtime.metadata import (
+    ACTIONS,
+    GRAPH_FORMAT,
+    PATH,
+    STD,
+    EncoderRecord,
+    GraphRecord,
+)
 from nsde_policy.deploy.runtime.onnx_file import add_metadata, graph_sha256
-from nsde_policy.deploy.runtime.policy import first_action_file
+from nsde_policy.deploy.runtime.policy import encoder_file, first_action_file
+from nsde_policy.encoders.base_model import EncoderModel
 from nsde_policy.errors import ConfigError, ExportError
 from nsde_policy.files import check_writable, replace_file
 from nsde_policy.inference.policy import Policy
@@ -34,7 +43,7 @@ class ExportedFile:
 
     path: Path
     bytes: int
-    record: GraphRecord
+    record: GraphRecord | EncoderRecord
     difference: float
     """Largest difference from the policy, in ranges of the demonstrations."""
     cases: int
@@ -43,7 +52,7 @@ class ExportedFile:
     def as_text(self) -> str:
         """Format as one line for the command line."""
         return (
-            f"wrote {self.path}: {self.record.steps} actions, {self.bytes / 1e6:.2f} MB; differs from the "
+            f"wrote {self.path}: {self.record.describe()}, {self.bytes / 1e6:.2f} MB; differs from the "
             f"policy by at most {self.difference:.1e} ranges in {self.cases} cases"
         )
 
@@ -63,7 +72,8 @@ def export_policy(
 
     Args:
         policy: A trained policy.
-        out: NAME.onnx or NAME.pt2; the graph of the first action is NAME.first.onnx beside it.
+        out: NAME.onnx or NAME.pt2; the graph of the first action is NAME.first.onnx beside it, and that of
+            the encoder of camera frames NAME.encoder.onnx.
         format: `onnx`, or `pt2` for torch.export's archive.
         steps: Actions per plan; the policy's chunk by default.
         sampling: Replaces the policy's sampling settings.
@@ -74,16 +84,7 @@ def export_policy(
     Raises:
         ExportError: If the policy cannot be traced or the graph differs from it; nothing is written then.
     """
-    if opset not in formats.OPSETS:
-        first, last = formats.OPSETS[0], formats.OPSETS[-1]
-        raise ConfigError(f"opset must be from {first} to {last}, got {opset}")
-    if cases < 1 or seed < 0:
-        raise ConfigError(f"need at least 1 case to compare and a seed >= 0, got {cases} and {seed}")
-    if format == "onnx":
-        formats.check_packages()
-    check_writable(out)
-    if out.suffix != f".{format}":
-        raise ConfigError(f"the output file of format {format} must be NAME.{format}, got {out}")
+    _check_settings(policy, out, format, opset=opset, cases=cases, seed=seed)
     chunk = PlanTracer(policy, policy.chunk if steps is None else steps, sampling)
     tracers = {out: chunk}
     chosen = chunk.reference.sampling
@@ -94,18 +95,36 @@ def export_policy(
         content, record, run_graph = _build(policy, tracer, format, opset)
         difference = measure_parity(tracer, run_graph, cases=cases, seed=seed)
         files[path] = content, ExportedFile(path, len(content), record, difference, cases)
-    first_action_file(out).unlink(missing_ok=True)  # it may belong to an earlier export
+    if policy.encoder is not None:
+        files[encoder_file(out)] = _export_encoder(
+            policy, policy.encoder, encoder_file(out), opset, cases, seed
+        )
+    for path in (first_action_file(out), encoder_file(out)):
+        path.unlink(missing_ok=True)  # it may belong to an earlier export
     for path, (content, _) in files.items():
         replace_file(path, content)
     return [exported for _, exported in files.values()]
+
+
+def _check_settings(policy: Policy, out: Path, format: Format, *, opset: int, cases: int, seed: int) -> None:
+    if opset not in formats.OPSETS:
+        first, last = formats.OPSETS[0], formats.OPSETS[-1]
+        raise ConfigError(f"opset must be from {first} to {last}, got {opset}")
+    if cases < 1 or seed < 0:
+        raise ConfigError(f"need at least 1 case to compare and a seed >= 0, got {cases} and {seed}")
+    if format == "onnx":
+        formats.check_packages()
+    elif policy.spec.cameras:
+        raise ConfigError("format pt2 does not take camera frames; use --format onnx")
+    check_writable(out)
+    if out.suffix != f".{format}":
+        raise ConfigError(f"the output file of format {format} must be NAME.{format}, got {out}")
 
 
 def _build(
     policy: Policy, tracer: PlanTracer, format: Format, opset: int
 ) -> tuple[bytes, GraphRecord, formats.RunGraph]:
     """Return the content of a file, its record, and a function that runs it as loaded from the content."""
-    packages = ["torch", "numpy", *(["onnx"] if format == "onnx" else [])]
-    versions = [f"nsde_policy {__version__}", *(f"{name} {metadata.version(name)}" for name in packages)]
     record = GraphRecord(
         format=GRAPH_FORMAT,
         spec=tracer.spec,
@@ -113,17 +132,50 @@ def _build(
         foresees=tracer.foresees,
         calibration=policy.calibration,
         inputs=tracer.inputs,
-        fingerprint=fingerprint(policy.model.state_dict()),
+        fingerprint=_find_fingerprint(policy),
         graph_sha256="",
-        made_with=tuple(versions),
+        made_with=_find_versions(format, opset),
     )
     if format == "pt2":
         content = formats.build_pt2(tracer, record)
         return content, record, formats.load_pt2(content)
-    bare = formats.build_onnx(tracer, opset=opset)
-    record = replace(record, graph_sha256=graph_sha256(bare), made_with=(*versions, f"opset {opset}"))
+    bare = formats.build_onnx(
+        tracer.module,
+        tracer.build_example(),
+        inputs=list(record.input_shapes),
+        outputs=list(record.outputs),
+        opset=opset,
+    )
+    record = replace(record, graph_sha256=graph_sha256(bare))
     content = add_metadata(bare, record.to_json())
     return content, record, formats.load_onnx(content)
+
+
+def _export_encoder(
+    policy: Policy, encoder: EncoderModel, path: Path, opset: int, cases: int, seed: int
+) -> tuple[bytes, ExportedFile]:
+    content, record = build_encoder_graph(
+        encoder,
+        policy.spec,
+        opset=opset,
+        fingerprint=_find_fingerprint(policy),
+        made_with=_find_versions("onnx", opset),
+    )
+    difference = measure_code_parity(encoder, policy.spec, content, cases=cases, seed=seed)
+    return content, ExportedFile(path, len(content), record, difference, cases)
+
+
+def _find_fingerprint(policy: Policy) -> str:
+    """Return the SHA-256 of all weights, which the files of one export have in common."""
+    encoder = {} if policy.encoder is None else policy.encoder.state_dict()
+    return fingerprint(policy.model.state_dict() | {f"encoder.{name}": encoder[name] for name in encoder})
+
+
+def _find_versions(format: Format, opset: int) -> tuple[str, ...]:
+    """Return the versions of the packages that export."""
+    packages = ["torch", "numpy", *(["onnx"] if format == "onnx" else [])]
+    versions = (f"nsde_policy {__version__}", *(f"{name} {metadata.version(name)}" for name in packages))
+    return (*versions, f"opset {opset}") if format == "onnx" else versions
 
 
 def measure_parity(

@@ -3,16 +3,17 @@
 import io
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from nsde_policy.deploy.export.plan_module import PlanTracer
 from nsde_policy.deploy.runtime.graph import Graph
-from nsde_policy.deploy.runtime.metadata import ACTIONS, PATH, RECORD_KEY, STD, GraphRecord
+from nsde_policy.deploy.runtime.metadata import RECORD_KEY, GraphRecord
 from nsde_policy.errors import ExportError, import_optional, summarize_error
 
 RECORD_FILE = f"{RECORD_KEY}.json"
@@ -33,17 +34,32 @@ def check_packages() -> None:
         import_optional(package, "onnx")
 
 
-def build_onnx(tracer: PlanTracer, *, opset: int) -> bytes:
-    """Trace a plan and return the ONNX file without its record."""
+def build_onnx(
+    module: nn.Module,
+    example: tuple[Tensor, ...],
+    *,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    opset: int,
+) -> bytes:
+    """Trace a module and return the ONNX file without its record.
+
+    Args:
+        module: What is traced.
+        example: Arguments of one call.
+        inputs: Names of the arguments.
+        outputs: Names of the results.
+        opset: Version of the ONNX operators.
+    """
     with _silence_exporter():
         try:
             program = torch.onnx.export(
-                tracer.module,
-                tracer.build_example(),
+                module,
+                example,
                 dynamo=True,
                 opset_version=opset,
-                input_names=[given.name for given in tracer.inputs],
-                output_names=[ACTIONS, PATH, STD] if tracer.foresees else [ACTIONS],
+                input_names=list(inputs),
+                output_names=list(outputs),
                 custom_translation_table=_build_translations(),
                 verbose=False,
             )

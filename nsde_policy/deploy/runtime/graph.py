@@ -1,42 +1,60 @@
-"""An exported graph in onnxruntime, with buffers that are allocated once."""
+"""Exported graphs in onnxruntime, with buffers that are allocated once."""
 
+import abc
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Generic, Self
 
 import numpy as np
 
+from nsde_policy.data.frames import resize_frames
 from nsde_policy.deploy.runtime.graph_memory import STRICT_SHAPES
-from nsde_policy.deploy.runtime.metadata import GraphRecord
-from nsde_policy.deploy.runtime.onnx_file import validate_graph
+from nsde_policy.deploy.runtime.metadata import (
+    CODES,
+    FRAME,
+    MEASURED,
+    SHIFT,
+    VALUES,
+    EncoderRecord,
+    GraphRecord,
+    is_frame,
+)
+from nsde_policy.deploy.runtime.onnx_file import AnyRecord, validate_graph
 from nsde_policy.errors import GraphError, import_optional, summarize_error
 from nsde_policy.files import read_file
 
 MAX_GRAPH_BYTES = 512 << 20
 """Default size limit of a file."""
+_TYPE_NAMES = {np.dtype(np.float32): "tensor(float)", np.dtype(np.uint8): "tensor(uint8)"}
+"""Names of element types in onnxruntime."""
 
 
-class Graph:
-    """A loaded graph: write states and noise to `inputs`, call `run`, read `outputs`.
+class LoadedGraph(abc.ABC, Generic[AnyRecord]):
+    """A loaded graph: write to `inputs`, call `run`, read `outputs`.
 
     It is not thread-safe.
     """
 
+    _record_class: ClassVar[type[Any]]
+
     def __init__(self, content: bytes, *, threads: int = 1) -> None:
-        self.record: GraphRecord = validate_graph(content)
-        shapes = {given.name: given.shape for given in self.record.inputs}
-        self.inputs = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+        self.record: AnyRecord = validate_graph(content, self._record_class)
+        self.inputs = {
+            name: np.zeros(shape, np.uint8 if is_frame(name) else np.float32)
+            for name, shape in self.record.input_shapes.items()
+        }
         self.outputs = {name: np.zeros(shape, np.float32) for name, shape in self.record.outputs.items()}
         self._session = _create_session(content, threads)
         self._check_signature()
         self._binding = self._session.io_binding()
         for name, array in self.inputs.items():
-            self._binding.bind_input(name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
+            self._binding.bind_input(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
         for name, array in self.outputs.items():
-            self._binding.bind_output(name, "cpu", 0, np.float32, array.shape, array.ctypes.data)
+            self._binding.bind_output(name, "cpu", 0, array.dtype, array.shape, array.ctypes.data)
         self._check_trial_run()
 
     @classmethod
-    def load(cls, path: Path, *, threads: int = 1, max_bytes: int = MAX_GRAPH_BYTES) -> "Graph":
+    def load(cls, path: Path, *, threads: int = 1, max_bytes: int = MAX_GRAPH_BYTES) -> Self:
         """Read a file, validate it, and run it once."""
         content = read_file(path, max_bytes, error=GraphError)
         try:
@@ -51,13 +69,9 @@ class Graph:
         except Exception as error:
             raise GraphError(f"onnxruntime cannot run the graph: {summarize_error(error)}") from None
 
-    def draw(self, rng: np.random.Generator) -> None:
-        """Draw all noise inputs from `rng`, in the order of the record."""
-        for given in self.record.inputs[1:]:
-            if given.kind == "normal":
-                rng.standard_normal(dtype=np.float32, out=self.inputs[given.name])
-            else:
-                rng.random(dtype=np.float32, out=self.inputs[given.name])
+    @abc.abstractmethod
+    def _set_trial_inputs(self) -> None:
+        """Set plausible inputs, without noise."""
 
     def _check_signature(self) -> None:
         for what, nodes, buffers in (
@@ -66,17 +80,65 @@ class Graph:
         ):
             expected = {name: array.shape for name, array in buffers.items()}
             found = {node.name: tuple(node.shape) for node in nodes}
-            if found != expected or any(node.type != "tensor(float)" for node in nodes):
+            if found != expected or any(node.type != _TYPE_NAMES[buffers[node.name].dtype] for node in nodes):
                 raise GraphError(f"the {what} of the graph are {found}, its metadata says {expected}")
 
     def _check_trial_run(self) -> None:
-        """Run in the middle of the demonstrated range, without noise, and require finite outputs."""
-        spec = self.record.spec
-        self.inputs["states"][:] = 0.5 * (np.array(spec.low) + np.array(spec.high))
+        """Require finite outputs for plausible inputs."""
+        self._set_trial_inputs()
         self.run()
         for name, array in self.outputs.items():
             if not np.isfinite(array).all():
                 raise GraphError(f"a trial run gives {name} that are not finite")
+
+
+class Graph(LoadedGraph[GraphRecord]):
+    """The graph of a plan: its inputs are states and noise."""
+
+    _record_class = GraphRecord
+
+    def draw(self, rng: np.random.Generator) -> None:
+        """Draw all noise inputs from `rng`, in the order of the record."""
+        for given in self.record.inputs[1:]:
+            if given.kind == "normal":
+                rng.standard_normal(dtype=np.float32, out=self.inputs[given.name])
+            else:
+                rng.random(dtype=np.float32, out=self.inputs[given.name])
+
+    def _set_trial_inputs(self) -> None:
+        spec = self.record.spec
+        self.inputs["states"][:] = 0.5 * (np.array(spec.low) + np.array(spec.high))
+
+
+class EncoderGraph(LoadedGraph[EncoderRecord]):
+    """The graph of an encoder: its inputs are the low-dimensional values and a frame of each camera."""
+
+    _record_class = EncoderRecord
+
+    def encode(self, values: np.ndarray, frames: Sequence[np.ndarray]) -> np.ndarray:
+        """Encode one observation.
+
+        Args:
+            values: Low-dimensional part, (plain_dim,).
+            frames: A frame of each camera, (height, width, 3) uint8.
+
+        Returns:
+            Codes, (codes,) float32.
+        """
+        with np.errstate(over="ignore"):  # values beyond float32 become infinite
+            self.inputs[VALUES][:] = values
+        for i, frame in enumerate(frames):
+            (self.inputs[f"{FRAME}_{i}"][:],) = resize_frames(frame[None], self.record.size)
+        if self.record.measures_shift:
+            self.inputs[SHIFT][:] = 0
+        self.run()
+        if self.record.measures_shift and (shift := np.rint(self.outputs[MEASURED])).any():
+            self.inputs[SHIFT][:] = shift
+            self.run()
+        return self.outputs[CODES].copy()
+
+    def _set_trial_inputs(self) -> None:
+        """Leave all inputs at zero: black frames."""
 
 
 def _create_session(content: bytes, threads: int) -> Any:

@@ -51,8 +51,9 @@ def check_memory(graph: memoryview) -> None:
             if name not in sizes:
                 raise GraphError(f"it does not state the shape of {name!r:.40}; export it again")
             total += sizes[name]
-        if operator == "ConvTranspose":
-            total += 4 * math.prod(math.prod(shapes.get(name, ())) for name in given[:2])
+        if operator == "ConvTranspose":  # a row per weight of an input channel, a column per input pixel
+            image, weights = (shapes.get(name, ()) for name in (*given[:2], "", "")[:2])
+            total += 4 * math.prod(image[2:]) * math.prod(weights[1:])
     if total > (limit := get_max_unpacked()):
         raise GraphError(
             f"its tensors take {total} bytes, the limit is {limit}; set {MAX_UNPACKED_VARIABLE} if the "

@@ -1,4 +1,4 @@
-"""Record of an exported graph: a JSON object in the metadata of the file."""
+"""Records of exported graphs: a JSON object in the metadata of each file."""
 
 import math
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from nsde_policy.config import BaseConfig, require
+from nsde_policy.core.spec import LARGEST_SIDE, LARGEST_SIZE, CameraSpec
 from nsde_policy.inference.calibration import Calibration
 from nsde_policy.inference.spec import PolicySpec
 
@@ -17,8 +18,18 @@ RECORD_KEY = "nsde_policy"
 ACTIONS, PATH, STD = "actions", "path", "std"
 """Names of the outputs: actions (steps, act_dim); from methods that predict states also the path
 (steps + 1, d) and σ of each action (steps, act_dim)."""
+VALUES, FRAME, SHIFT, CODES, MEASURED = "values", "frame", "shift", "codes", "measured_shift"
+"""Names of the encoder's inputs and outputs; frames are `frame_0`, `frame_1` and so on."""
 MAX_INPUT_SIZE = 1 << 24
 """Largest number of elements of all inputs together, and of all outputs."""
+
+Shapes = dict[str, tuple[int, ...]]
+"""Shapes of arrays by name."""
+
+
+def is_frame(name: str) -> bool:
+    """Return whether an input of this name is a camera frame."""
+    return name.startswith(f"{FRAME}_")
 
 
 @dataclass(frozen=True)
@@ -76,10 +87,67 @@ class GraphRecord(BaseConfig):
         require(self, fits, f"the chunk sizes of the spec do not fit a graph of {self.steps} actions")
 
     @property
-    def outputs(self) -> dict[str, tuple[int, ...]]:
+    def input_shapes(self) -> Shapes:
+        """Names and shapes of the inputs, float32."""
+        return {given.name: given.shape for given in self.inputs}
+
+    @property
+    def outputs(self) -> Shapes:
         """Names and shapes of the outputs."""
-        shapes: dict[str, tuple[int, ...]] = {ACTIONS: (self.steps, self.spec.act_dim)}
+        shapes: Shapes = {ACTIONS: (self.steps, self.spec.act_dim)}
         if self.foresees:
             shapes[PATH] = (self.steps + 1, self.spec.obs_dim + self.spec.act_dim)
             shapes[STD] = (self.steps, self.spec.act_dim)
         return shapes
+
+    def describe(self) -> str:
+        """Say how many actions the graph plans."""
+        return f"{self.steps} actions"
+
+
+@dataclass(frozen=True)
+class EncoderRecord(BaseConfig):
+    """Inputs, outputs and origin of the exported encoder of a policy with cameras."""
+
+    format: int
+    cameras: tuple[CameraSpec, ...]
+    """Cameras of the policy, in the order of the frames."""
+    plain_dim: Annotated[int, Meta(ge=1, le=LARGEST_SIZE)]
+    """Number of low-dimensional values of an observation."""
+    codes: Annotated[int, Meta(ge=1, le=LARGEST_SIZE)]
+    """Number of values that encode the frames of all cameras."""
+    size: Annotated[int, Meta(ge=1, le=LARGEST_SIDE)]
+    """Height and width of the frames that the graph takes; others are resized first."""
+    measures_shift: bool
+    """Whether it measures how far each camera is shifted: it then takes `shift`, whole pixels to undo, and
+    returns `measured_shift`. A second call undoes what the first has measured, unless that rounds to 0."""
+    fingerprint: str
+    """The same as in the graph of the plan."""
+    graph_sha256: str
+    made_with: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        problem = f"format {self.format}, this version reads {GRAPH_FORMAT}; export it again"
+        require(self, self.format == GRAPH_FORMAT, problem)
+        super().__post_init__()
+        require(self, bool(self.cameras), "an encoder needs cameras, got none")
+        size = sum(map(math.prod, self.input_shapes.values()))
+        require(self, size <= MAX_INPUT_SIZE, f"inputs of {size} numbers are too large")
+
+    @property
+    def input_shapes(self) -> Shapes:
+        """Names and shapes of the inputs; frames are uint8, all others float32."""
+        shapes: Shapes = {VALUES: (self.plain_dim,)}
+        if self.measures_shift:
+            shapes[SHIFT] = (len(self.cameras), 2)
+        return shapes | {f"{FRAME}_{i}": (self.size, self.size, 3) for i in range(len(self.cameras))}
+
+    @property
+    def outputs(self) -> Shapes:
+        """Names and shapes of the outputs."""
+        shapes: Shapes = {CODES: (self.codes,)}
+        return shapes | ({MEASURED: (len(self.cameras), 2)} if self.measures_shift else {})
+
+    def describe(self) -> str:
+        """Say how many cameras the graph encodes."""
+        return f"codes of {len(self.cameras)} camera{'s' if len(self.cameras) > 1 else ''}"

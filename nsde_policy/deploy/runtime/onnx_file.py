@@ -6,12 +6,12 @@ memory, and graphs whose checksum is wrong.
 """
 
 import hashlib
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from nsde_policy.deploy.runtime.graph_memory import check_memory
-from nsde_policy.deploy.runtime.metadata import RECORD_KEY, GraphRecord
+from nsde_policy.deploy.runtime.metadata import RECORD_KEY, EncoderRecord, GraphRecord
 from nsde_policy.deploy.runtime.protobuf import encode_field, read_fields
 from nsde_policy.errors import ConfigError, GraphError
 
@@ -19,8 +19,8 @@ _OPERATOR_NAMES = """
 Add And ArgMax ArgMin Cast Clip Concat ConstantOfShape Conv ConvTranspose Cos CumSum Div Equal Erf Exp
 Expand Flatten Floor Gather GatherElements GatherND Gelu Gemm Greater GreaterOrEqual Identity
 InstanceNormalization LSTM LayerNormalization Less LessOrEqual Log MatMul Max Min Mish Mod Mul Neg Not Pow
-Reciprocal ReduceMax ReduceMean ReduceMin ReduceSum Relu Reshape Sigmoid Sin Slice Softmax Softplus Split
-Sqrt Squeeze Sub Sum Tanh TopK Transpose Unsqueeze Where
+Reciprocal ReduceMax ReduceMean ReduceMin ReduceSum Relu Reshape Round Sigmoid Sin Slice Softmax Softplus
+Split Sqrt Squeeze Sub Sum Tanh TopK Transpose Unsqueeze Where
 """
 OPERATORS = frozenset(_OPERATOR_NAMES.split())
 """Operators of exported graphs. None of them reads files, draws random numbers, loops or branches."""
@@ -29,8 +29,11 @@ _FLOAT_TYPES: dict[int, np.dtype[Any]] = {1: np.dtype("<f4"), 10: np.dtype("<f2"
 """Numpy types of ONNX's floating-point element types."""
 
 
-def validate_graph(content: bytes) -> GraphRecord:
-    """Validate an ONNX file and return its record."""
+AnyRecord = TypeVar("AnyRecord", GraphRecord, EncoderRecord)
+
+
+def validate_graph(content: bytes, record_class: type[AnyRecord]) -> AnyRecord:
+    """Validate an ONNX file and return its record, which must be of a class."""
     _check_file_type(content)
     metadata: dict[str, str] = {}
     graphs = []
@@ -45,7 +48,7 @@ def validate_graph(content: bytes) -> GraphRecord:
             raise GraphError("it contains functions or training steps; an exported policy is a single graph")
     if len(graphs) != 1:
         raise GraphError(f"it contains {len(graphs)} graphs, an exported policy has one")
-    record = _read_record(metadata)
+    record = _read_record(metadata, record_class)
     if hashlib.sha256(graphs[0]).hexdigest() != record.graph_sha256:
         raise GraphError("its checksum is wrong: damaged or changed; export it again")
     for field, value in read_fields(graphs[0], {1: memoryview, 5: memoryview, 15: object}):
@@ -77,12 +80,12 @@ def _check_file_type(content: bytes) -> None:
         raise GraphError("it is empty; expected ONNX")
 
 
-def _read_record(metadata: dict[str, str]) -> GraphRecord:
+def _read_record(metadata: dict[str, str], record_class: type[AnyRecord]) -> AnyRecord:
     if RECORD_KEY not in metadata:
         found = f"found: {sorted(metadata)!r:.80}"
         raise GraphError(f"it has no {RECORD_KEY!r} metadata ({found}); write it with nsde-policy export")
     try:
-        return GraphRecord.from_json(metadata[RECORD_KEY])
+        return record_class.from_json(metadata[RECORD_KEY])
     except (ConfigError, TypeError, ValueError, RecursionError) as error:
         raise GraphError(f"its metadata is invalid: {error}") from None
 

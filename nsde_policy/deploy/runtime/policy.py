@@ -6,7 +6,7 @@ from typing import Self
 
 import numpy as np
 
-from nsde_policy.deploy.runtime.graph import MAX_GRAPH_BYTES, Graph
+from nsde_policy.deploy.runtime.graph import MAX_GRAPH_BYTES, EncoderGraph, Graph
 from nsde_policy.deploy.runtime.metadata import ACTIONS, PATH, STD, GraphRecord
 from nsde_policy.errors import ConfigError, GraphError
 from nsde_policy.inference.base import NumpyPolicy, require_int, require_seed
@@ -17,6 +17,11 @@ from nsde_policy.inference.spec import Plan, check_finite_plan
 def first_action_file(path: Path) -> Path:
     """Return the path of the graph for the first action, beside that of the chunk."""
     return path.with_name(f"{path.stem}.first{path.suffix}")
+
+
+def encoder_file(path: Path) -> Path:
+    """Return the path of the encoder's graph, beside that of the chunk."""
+    return path.with_name(f"{path.stem}.encoder{path.suffix}")
 
 
 class RuntimePolicy(NumpyPolicy):
@@ -30,10 +35,17 @@ class RuntimePolicy(NumpyPolicy):
     with the same seed. It is thread-safe.
     """
 
-    def __init__(self, chunk: Graph, first: Graph | None = None, *, seed: int = 0) -> None:
+    def __init__(
+        self,
+        chunk: Graph,
+        first: Graph | None = None,
+        encoder: EncoderGraph | None = None,
+        *,
+        seed: int = 0,
+    ) -> None:
         super().__init__(chunk.record.spec, chunk.record.calibration)
         self.record: GraphRecord = chunk.record
-        self._chunk, self._first = chunk, first
+        self._chunk, self._first, self._encoder = chunk, first, encoder
         self._lock = threading.Lock()
         self._reseed(seed)
 
@@ -41,16 +53,30 @@ class RuntimePolicy(NumpyPolicy):
     def load(
         cls, path: Path | str, *, seed: int = 0, threads: int = 1, max_bytes: int = MAX_GRAPH_BYTES
     ) -> Self:
-        """Load and validate a file, and NAME.first.onnx beside it, if any, for plans of one action."""
-        path = Path(path)
-        chunk = Graph.load(path, threads=threads, max_bytes=max_bytes)
-        first_path = first_action_file(path)
-        if not first_path.exists():
-            return cls(chunk, seed=seed)
-        first = Graph.load(first_path, threads=threads, max_bytes=max_bytes)
-        if first.record.steps != 1 or first.record.fingerprint != chunk.record.fingerprint:
-            raise GraphError(f"{first_path} does not belong to {path.name}; export both again")
-        return cls(chunk, first, seed=seed)
+        """Load and validate a file and those that belong to it.
+
+        NAME.first.onnx beside it, if any, makes plans of one action; NAME.encoder.onnx encodes camera frames.
+        """
+        path, options = Path(path), {"threads": threads, "max_bytes": max_bytes}
+        chunk = Graph.load(path, **options)
+        first = encoder = None
+        if (first_path := first_action_file(path)).exists():
+            first = Graph.load(first_path, **options)
+            _check_origin(first_path, first, path, chunk, fits=first.record.steps == 1)
+        if cameras := chunk.record.spec.cameras:
+            encoder_path, spec = encoder_file(path), chunk.record.spec
+            encoder = EncoderGraph.load(encoder_path, **options)
+            found = encoder.record
+            fits = (found.cameras, found.plain_dim, found.codes) == (cameras, spec.plain_dim, spec.codes)
+            _check_origin(encoder_path, encoder, path, chunk, fits=fits)
+        return cls(chunk, first, encoder, seed=seed)
+
+    def _encode_frames(self, values: np.ndarray, frames: list[np.ndarray]) -> np.ndarray:
+        if self._encoder is None:
+            return super()._encode_frames(values, frames)
+        with self._lock:
+            rows = [self._encoder.encode(*row) for row in zip(values, zip(*frames, strict=True), strict=True)]
+        return np.stack(rows).astype(np.float64)
 
     def _plan_with(self, history: History, rng: np.random.Generator) -> np.ndarray:
         return self._plan(history.states(), self.spec.chunk, rng).actions
@@ -82,3 +108,11 @@ class RuntimePolicy(NumpyPolicy):
                 path = graph.outputs[PATH][: steps + 1].astype(np.float64)
                 std = graph.outputs[STD][:steps].astype(np.float64)
         return check_finite_plan(Plan(actions=actions, states=path, std=std))
+
+
+def _check_origin(
+    path: Path, graph: Graph | EncoderGraph, chunk_path: Path, chunk: Graph, *, fits: bool
+) -> None:
+    """Raise `GraphError` if a graph is not of the same export as that of the chunk."""
+    if not fits or graph.record.fingerprint != chunk.record.fingerprint:
+        raise GraphError(f"{path} does not belong to {chunk_path.name}; export both again")

@@ -39,20 +39,23 @@ class CameraAutoencoder(nn.Module):
         self.anchor_weight = nn.Parameter(torch.zeros(config.anchors)) if config.anchors else None
         self.register_buffer("background", torch.zeros(config.size, config.size, 3, dtype=torch.uint8))
 
-    def find_keypoints(self, frames: Tensor) -> Tensor:
-        """Return the keypoints of frames (n, size, size, 3) uint8, (n, keypoints, 2)."""
-        points: Tensor = self.encoder(to_unit_rgb(frames))
-        return points[:, : self._keypoints]
+    def find_points(self, frames: Tensor) -> tuple[Tensor, Tensor]:
+        """Return keypoints and anchors of frames (n, size, size, 3) uint8, (n, keypoints or anchors, 2)."""
+        return self.split_points(self.encoder(to_unit_rgb(frames)))
 
-    def find_shift(self, frames: Tensor, values: Tensor) -> Tensor:
+    def split_points(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """Return keypoints and anchors, which the network finds together, (n, keypoints + anchors, 2)."""
+        return points[:, : self._keypoints], points[:, self._keypoints :]
+
+    def measure_shift(self, anchors: Tensor, values: Tensor) -> Tensor:
         """Measure how far the camera is shifted, (n, 2) in units of half a frame.
 
-        It is a weighted mean over the anchors: where they are in the frames, minus where they are usually
-        seen for these values, (n, plain_dim) in [-1, 1].
+        It is a weighted mean over the anchors, (n, anchors, 2): where they are in the frames, minus where
+        they are usually seen for these values, (n, plain_dim) in [-1, 1]; 0 without anchors.
         """
-        assert self.anchor_weight is not None
-        points: Tensor = self.encoder(to_unit_rgb(frames))
-        moved = points[:, self._keypoints :] - _locate(self.locate_anchors, values)
+        if self.anchor_weight is None:
+            return values.new_zeros(len(values), 2)
+        moved = anchors - _locate(self.locate_anchors, values)
         return (self.anchor_weight.softmax(0)[:, None] * moved).sum(1)
 
     def known_points(self, values: Tensor) -> Tensor:
@@ -108,34 +111,59 @@ class KeypointModel(StagedEncoderModel):
         """Store the range of the measured values, (plain_dim,), and backgrounds (size, size, 3) uint8."""
         self.low.copy_(low)
         self.high.copy_(torch.where(high > low, high, low + 1))
-        for camera, background in zip(self._autoencoders(), backgrounds, strict=True):
+        for camera, background in zip(self.autoencoders(), backgrounds, strict=True):
             camera.background.copy_(background)
 
     def forward(self, values: Tensor, *frames: Tensor) -> Tensor:
-        """Return the keypoints of all cameras, (n, code_dim), camera by camera, x and y by turns."""
-        scaled = self._scale(values)
-        points = [
-            camera.find_keypoints(self._steady(camera, self._level(camera, given), scaled)).flatten(1)
-            for camera, given in zip(self._autoencoders(), frames, strict=True)
-        ]
-        return torch.cat(points, dim=1)
+        """Return the keypoints of all cameras, (n, code_dim), camera by camera, x and y by turns.
 
-    def _steady(self, camera: CameraAutoencoder, frames: Tensor, values: Tensor) -> Tensor:
-        """Return the frames with the camera's shift undone, in whole pixels, if there are anchors.
-
-        Keypoints could be corrected instead, but the network looks at a grid coarser than the pixels: moving
-        the picture by less than a cell of it changes keypoints by more than their precision.
+        With anchors, the shift of each camera is undone in the picture, in whole pixels. Keypoints could be
+        corrected instead, but the network looks at a grid coarser than the pixels: moving the picture by less
+        than a cell of it changes keypoints by more than their precision.
         """
-        if not self.config.anchors:
-            return frames
-        pixels = (camera.find_shift(frames, values) * (self.size / 2)).round().long()
-        return shift_frames(frames, -pixels)
+        codes, measured = self.encode_and_measure(values, None, *frames)
+        if not self.measures_shift:
+            return codes
+        shift = measured.round()
+        if shift.is_cuda:  # finding the shifted rows would wait for the device
+            return self.encode_and_measure(values, shift, *frames)[0]
+        rows = shift.flatten(1).any(1).nonzero()[:, 0]
+        if len(rows):
+            chosen = (frame[rows] for frame in frames)
+            codes = codes.index_copy(0, rows, self.encode_and_measure(values[rows], shift[rows], *chosen)[0])
+        return codes
 
-    def _level(self, camera: CameraAutoencoder, frames: Tensor) -> Tensor:
+    def encode_and_measure(
+        self, values: Tensor, shift: Tensor | None, *frames: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Encode frames after undoing a shift, (n, cameras, 2) in pixels, and measure their shift then."""
+        scaled = self.scale(values)
+        codes, measured = [], []
+        for i, (camera, given) in enumerate(zip(self.autoencoders(), frames, strict=True)):
+            level = self.level(camera, given)
+            steady = level if shift is None else shift_frames(level, -shift[:, i].long())
+            keypoints, anchors = camera.find_points(steady)
+            codes.append(keypoints.flatten(1))
+            measured.append(camera.measure_shift(anchors, scaled) * (self.size / 2))
+        return torch.cat(codes, dim=1), torch.stack(measured, dim=1)
+
+    @property
+    def measures_shift(self) -> bool:
+        """Whether there are anchors."""
+        return self.config.anchors > 0
+
+    def fold_for_export(self) -> nn.Module:
+        """Return the module of one row that is exported."""
+        from nsde_policy.encoders.keypoints.folded import FoldedKeypoints
+
+        return FoldedKeypoints(self)
+
+    def level(self, camera: CameraAutoencoder, frames: Tensor) -> Tensor:
         """Return the frames with the brightness of the background, if the settings say so."""
         return scale_brightness(frames, camera.background) if self.config.level_brightness else frames
 
-    def _scale(self, values: Tensor) -> Tensor:
+    def scale(self, values: Tensor) -> Tensor:
+        """Scale measured values, (n, plain_dim), to [-1, 1]."""
         return 2 * (values - self.low) / (self.high - self.low) - 1
 
     def loss(self, batch: CameraBatch, generator: torch.Generator) -> LossParts:
@@ -151,10 +179,10 @@ class KeypointModel(StagedEncoderModel):
         if self.mirror is not None:
             flip = torch.rand(n, device=device, generator=generator) < 0.5
             values = torch.where(flip[:, None], batch.mirrored_values, values)
-        values = self._scale(values)
+        values = self.scale(values)
         parts: list[dict[str, Tensor]] = []
-        for camera, frames in zip(self._autoencoders(), batch.frames, strict=True):
-            frames = self._level(camera, frames)
+        for camera, frames in zip(self.autoencoders(), batch.frames, strict=True):
+            frames = self.level(camera, frames)
             background = camera.background.expand_as(frames)
             if flip is not None and self.mirror is not None:
                 chosen = flip[:, None, None, None]
@@ -180,16 +208,17 @@ class KeypointModel(StagedEncoderModel):
             colour = torch.randint(0, 256, (n, 1, 1, 3), device=device, generator=generator)
             plain = torch.rand(n, device=device, generator=generator) < 0.5
             shifted = shift_frames(frames, shift, colour.to(torch.uint8), plain)
-            error = camera.find_shift(shifted, values) * (config.size / 2) - shift
+            _, anchors = camera.find_points(shifted)
+            error = camera.measure_shift(anchors, values) * (config.size / 2) - shift
             losses["shift"] = error.square().sum(-1).mean()
-            steady = camera.find_keypoints(frames)
-            keypoints = camera.find_keypoints(shift_frames(shifted, -shift))
+            steady, _ = camera.find_points(frames)
+            keypoints, _ = camera.find_points(shift_frames(shifted, -shift))
             change = (keypoints - steady) * (config.size / 2)
             losses["steadiness"] = change.square().sum((1, 2)).mean() / config.keypoints
             shift = torch.zeros_like(shift)
         else:
             frames, background = shift_frames(frames, shift), shift_frames(background, shift)
-            keypoints = camera.find_keypoints(frames)
+            keypoints, _ = camera.find_points(frames)
         noise = torch.randn(keypoints.shape, device=device, generator=generator)
         known = camera.known_points(values) + shift[:, None] * (2 / config.size)
         points = torch.cat([keypoints + config.blur * noise, known.to(keypoints.dtype)], dim=1)
@@ -197,7 +226,8 @@ class KeypointModel(StagedEncoderModel):
         losses["redraw"] = (drawn - to_unit_rgb(frames)).square().sum((1, 2, 3)).mean() / ERROR_UNIT
         return losses
 
-    def _autoencoders(self) -> list[CameraAutoencoder]:
+    def autoencoders(self) -> list[CameraAutoencoder]:
+        """Return the networks of each camera."""
         return [camera for camera in self.cameras if isinstance(camera, CameraAutoencoder)]
 
 
@@ -208,7 +238,7 @@ def scale_brightness(frames: Tensor, background: Tensor) -> Tensor:
     is at most 4, and at least 1/4.
     """
     gain = _measure_brightness(background[None]).clamp(min=1) / _measure_brightness(frames).clamp(min=1)
-    scaled = frames.to(torch.float32) * gain.clamp(0.25, 4)[:, None, None, None]
+    scaled = frames.to(torch.float32) * gain.clamp(0.25, 4.0)[:, None, None, None]
     return scaled.round().clamp(0, 255).to(torch.uint8)
 
 

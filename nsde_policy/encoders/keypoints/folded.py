@@ -1,0 +1,82 @@
+"""The keypoint encoder for one row, in the form that is fastest as a graph."""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nsde_policy.encoders.keypoints.networks import KeypointNetwork, locate_peaks
+
+if TYPE_CHECKING:
+    from nsde_policy.encoders.keypoints.model import KeypointModel
+
+GREY = 127.5
+"""Brightness that is 0 in [-1, 1], and what the first layer pads frames with."""
+
+
+class FoldedKeypoints(nn.Module):
+    """Keypoints of all cameras with a given shift undone, and the shift that is measured then."""
+
+    def __init__(self, model: "KeypointModel") -> None:
+        super().__init__()
+        self.model = model
+        self.networks = nn.ModuleList(FoldedNetwork(camera.encoder) for camera in model.autoencoders())
+
+    def forward(self, values: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
+        """Encode a row as `EncoderModel.fold_for_export` says."""
+        measures_shift = self.model.measures_shift
+        frames = given[1:] if measures_shift else given
+        scaled = self.model.scale(values[None])
+        codes, measured = [], []
+        for i, (camera, network, frame) in enumerate(
+            zip(self.model.autoencoders(), self.networks, frames, strict=True)
+        ):
+            (level,) = self.model.level(camera, frame[None])
+            steady = _undo_shift(level, given[0][i]) if measures_shift else level.permute(2, 0, 1)
+            keypoints, anchors = camera.split_points(network(steady))
+            codes.append(keypoints.flatten())
+            measured.append(camera.measure_shift(anchors, scaled)[0] * (self.model.size / 2))
+        return (torch.cat(codes), torch.stack(measured)) if measures_shift else (torch.cat(codes),)
+
+
+def _undo_shift(frame: Tensor, shift: Tensor) -> Tensor:
+    """Move a frame (size, size, 3) back by a shift (x, y) in pixels, (2,); pixels at the edge are repeated.
+
+    Returns it as (3, size, size). Rows and columns are both moved along the first axis, where a whole line is
+    copied at once.
+    """
+    size = frame.shape[0]
+    places = (torch.arange(size) + shift[:, None].long()).clamp(0, size - 1)
+    return frame.index_select(0, places[1]).permute(1, 2, 0).index_select(0, places[0]).permute(1, 2, 0)
+
+
+class FoldedNetwork(nn.Module):
+    """A `KeypointNetwork` for one frame with fewer multiplications.
+
+    The scaling of colours is part of the first convolution. A convolution of a map that was enlarged by
+    repeating pixels multiplies equal pixels several times; a transposed convolution of the small map adds
+    their weights first.
+    """
+
+    def __init__(self, network: KeypointNetwork) -> None:
+        super().__init__()
+        self.network = network
+        stem, join = network.stem.conv, network.join.conv
+        self.stem = nn.Parameter(stem.weight.detach() / GREY)
+        wide = network.maps.in_channels  # channels of the middle map, which come first
+        self.middle = nn.Parameter(join.weight.detach()[:, :wide].clone())
+        deep = join.weight.detach()[:, wide:]
+        spread = deep.new_tensor([[0, 0, 1], [0, 1, 1], [1, 1, 0], [1, 0, 0]])
+        self.deep = nn.Parameter(torch.einsum("ay,bx,ocyx->coab", spread, spread, deep).contiguous())
+
+    def forward(self, frame: Tensor) -> Tensor:
+        """Map a frame (3, size, size) uint8 to points (1, points, 2) in [-1, 1]."""
+        network = self.network
+        rgb = frame[None].to(torch.float32) - GREY
+        stem, join = network.stem, network.join
+        x = F.silu(stem.norm(F.conv2d(rgb, self.stem, stem.conv.bias, stem.conv.stride, stem.conv.padding)))
+        middle = network.middle(x)
+        joined = F.conv2d(middle, self.middle, join.conv.bias, padding=1)
+        joined = joined + F.conv_transpose2d(network.deep(middle), self.deep, stride=2, padding=1)
+        return locate_peaks(network.maps(F.silu(join.norm(joined))))

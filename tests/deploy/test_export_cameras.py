@@ -1,0 +1,209 @@
+"""Tests for exports of policies with cameras: encoder and chunk as two graphs, loaded as one policy."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+from nsde_policy.deploy.export import export_policy
+from nsde_policy.deploy.export.encoder import build_encoder_graph, measure_code_parity
+from nsde_policy.deploy.runtime import RuntimePolicy
+from nsde_policy.deploy.runtime.graph import EncoderGraph
+from nsde_policy.errors import ConfigError, ExportError, FrameError, GraphError
+from nsde_policy.inference.policy import Policy
+from tests.helpers.exported_policies import (
+    build_camera_policy,
+    observe_robot,
+    sign_graph,
+)
+from tests.helpers.rng import make_rng
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    return build_camera_policy("top", "wrist", anchors=2, level=True)
+
+
+@pytest.fixture(scope="module")
+def exported(policy: Policy, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("cameras") / "policy.onnx"
+    files = export_policy(policy, out, cases=4)
+    assert [file.path.name for file in files] == ["policy.onnx", "policy.encoder.onnx"]
+    assert "codes of 2 cameras" in files[1].as_text()
+    return out
+
+
+@pytest.fixture(scope="module")
+def runtime(exported: Path) -> RuntimePolicy:
+    return RuntimePolicy.load(exported)
+
+
+def assert_same_codes(policy: Policy, graph: EncoderGraph, n: int) -> None:
+    codes = []
+    for seed in range(n):
+        given = observe_robot(policy, seed)
+        state, *frames = given.values()
+        codes.append(graph.encode(state, frames))
+        np.testing.assert_allclose(codes[-1], policy.encode(given)[2:], rtol=0, atol=5e-5)
+    assert np.ptp(codes, axis=0).max() > 0.01, "codes do not depend on the frames"
+
+
+def test_codes_of_a_camera_without_anchors_are_those_of_the_policy():
+    policy = build_camera_policy("wrist")
+    assert policy.encoder is not None
+    content, _ = build_encoder_graph(policy.encoder, policy.spec, opset=20, fingerprint="", made_with=())
+    assert_same_codes(policy, EncoderGraph(content), 4)
+
+
+def test_shift_of_two_cameras_is_undone_as_in_the_policy(
+    policy: Policy, exported: Path, monkeypatch: pytest.MonkeyPatch
+):
+    graph, count = EncoderGraph.load(exported.with_name("policy.encoder.onnx")), 0
+    run = graph.run
+
+    def count_runs() -> None:
+        nonlocal count
+        count += 1
+        run()
+
+    monkeypatch.setattr(graph, "run", count_runs)
+    assert_same_codes(policy, graph, 20)
+    assert 22 <= count <= 38, "the network looks twice at a shifted picture only"
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("cameras", [("top",), ("wrist", "top")])
+@pytest.mark.parametrize(("anchors", "level"), [(0, False), (0, True), (2, False)])
+def test_folded_encoder_equals_the_plain_one(cameras: tuple[str, ...], anchors: int, level: bool):
+    encoder = build_camera_policy(*cameras, anchors=anchors, level=level).encoder
+    assert encoder is not None
+    folded, generator = encoder.fold_for_export(), make_rng(0)
+    for _ in range(3):
+        frames = torch.randint(0, 256, (len(cameras), 32, 32, 3), generator=generator, dtype=torch.uint8)
+        values = torch.rand(2, generator=generator)
+        shift = torch.randint(-3, 4, (len(cameras), 2), generator=generator).float()
+        found = folded(values, *([shift] if anchors else []), *frames)
+        rows = (frame[None] for frame in frames)
+        expected = encoder.encode_and_measure(values[None], shift[None] if anchors else None, *rows)
+        for one, two in zip(found, expected, strict=anchors > 0):
+            torch.testing.assert_close(one, two[0], rtol=0, atol=1e-4)
+
+
+def test_runtime_plans_from_frames_as_the_policy(policy: Policy, runtime: RuntimePolicy):
+    rows = [observe_robot(policy, seed) for seed in range(3)]
+    batch = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+    np.testing.assert_allclose(runtime.encode(batch), policy.encode(batch), rtol=0, atol=1e-5)
+    for one, two in zip(runtime.predict_action_chunk(batch), policy.predict_action_chunk(batch), strict=True):
+        np.testing.assert_allclose(one, two, rtol=0, atol=1e-5)
+
+
+def test_wrong_frames_are_refused_as_by_the_policy(policy: Policy, runtime: RuntimePolicy):
+    top = "observation.images.top"
+    for change in ({top: None}, {top: np.zeros((3, 32, 32), np.uint8)}, {top: np.zeros((32, 32, 3))}):
+        messages = []
+        for each in (policy, runtime):
+            with pytest.raises(FrameError, match=top) as caught:
+                each.select_action({**observe_robot(policy, 0), **change})
+            messages.append(str(caught.value))
+        assert messages[0] == messages[1]
+
+
+def test_runtime_with_cameras_needs_no_torch(policy: Policy, exported: Path, tmp_path: Path):
+    given = observe_robot(policy, 0)
+    np.savez(tmp_path / "observation.npz", **given)
+    code = (
+        "import sys\n"
+        "for name in ('torch', 'onnx', 'onnxscript', 'safetensors', 'gymnasium', 'zarr', 'tyro'):\n"
+        "    sys.modules[name] = None\n"
+        "import numpy as np\n"
+        "from nsde_policy.deploy.runtime import RuntimePolicy\n"
+        f"policy = RuntimePolicy.load({str(exported)!r})\n"
+        f"obs = dict(np.load({str(tmp_path / 'observation.npz')!r}))\n"
+        "with policy.session(rate_hz=10, policy_hz=10, deadline_s=10) as session:\n"
+        "    print(session.step(obs).tolist(), session.last.source)\n"
+    )
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("plan\n")
+
+
+def test_outputs_of_another_encoder_fail_the_parity_check(policy: Policy, exported: Path):
+    other = build_camera_policy("top", "wrist", anchors=2)
+    assert other.encoder is not None
+    with torch.no_grad():
+        other.encoder.cameras[1].encoder.maps.weight.mul_(1.01)
+    content = exported.with_name("policy.encoder.onnx").read_bytes()
+    with pytest.raises(ExportError, match="the exported encoder differs from the policy's by"):
+        measure_code_parity(other.encoder, other.spec, content, cases=4, seed=0)
+
+
+def test_archive_of_torch_does_not_take_frames(policy: Policy, tmp_path: Path):
+    with pytest.raises(ConfigError, match="pt2 does not take camera frames; use --format onnx"):
+        export_policy(policy, tmp_path / "policy.pt2", format="pt2")
+
+
+# Hostile and incomplete files
+
+
+@pytest.fixture
+def folder(exported: Path, tmp_path: Path) -> Path:
+    for path in exported.parent.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    return tmp_path
+
+
+def forge(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change the record of the encoder, with a checksum that fits."""
+    path = folder / "policy.encoder.onnx"
+    path.write_bytes(sign_graph(onnx.load(path), change))
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda r: r.update(fingerprint="another"), "does not belong to policy.onnx; export both again"),
+        (lambda r: r["cameras"][0].update(height=33), "does not belong to policy.onnx"),
+        (lambda r: r.update(codes=7), "the outputs of the graph are"),
+        (lambda r: r.update(plain_dim=10**9), "need plain_dim <= 100000"),
+        (lambda r: r.update(size=4096), "inputs of 100663[0-9]+ numbers are too large"),
+        (lambda r: r.update(size=16), "the inputs of the graph are"),
+        (lambda r: r.update(measures_shift=False), "the inputs of the graph are"),
+        (lambda r: r.update(cameras=[]), "needs cameras, got none"),
+        (lambda r: r.update(format=1), "format 1, this version reads 2"),
+        (lambda r: r.update(graph_sha256="0" * 64), "damaged or changed"),
+    ],
+)
+def test_forged_encoder_is_rejected(folder: Path, change: Callable[[dict[str, Any]], object], match: str):
+    forge(folder, change)
+    with pytest.raises(GraphError, match=match):
+        RuntimePolicy.load(folder / "policy.onnx")
+
+
+def test_missing_oversized_or_damaged_encoder_is_rejected(folder: Path):
+    path, chunk = folder / "policy.encoder.onnx", folder / "policy.onnx"
+    content = path.read_bytes()
+    with pytest.raises(GraphError, match=r"policy\.encoder\.onnx.*the limit is"):
+        RuntimePolicy.load(chunk, max_bytes=chunk.stat().st_size)
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        damaged = bytearray(content)
+        damaged[int(rng.integers(len(content) - 3000))] ^= int(rng.integers(1, 256))  # before the record
+        path.write_bytes(damaged)
+        with pytest.raises(GraphError, match=r"policy\.encoder\.onnx"):
+            RuntimePolicy.load(chunk)
+    path.write_bytes(chunk.read_bytes())  # a plan instead of an encoder
+    with pytest.raises(GraphError, match="its metadata is invalid"):
+        RuntimePolicy.load(chunk)
+    path.unlink()
+    with pytest.raises(GraphError, match=r"policy\.encoder\.onnx.*No such file"):
+        RuntimePolicy.load(chunk)
