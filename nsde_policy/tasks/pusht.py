@@ -42,7 +42,7 @@ def _make_pixel_presets(tuned: Mapping[str, Preset]) -> dict[str, Preset]:
     steps = replace(tuned["default"].train, steps=25_000)
     return {
         "pixels": replace(tuned["default"], train=steps, encoder=encoder),
-        "pixels-fast": replace(tuned["fast"], encoder=small),
+        "pixels-fast": replace(tuned["default"], train=tuned["fast"].train, encoder=small),
     }
 
 
