@@ -11,6 +11,7 @@ from tqdm import tqdm
 from nsde_policy.assets import get_shipped_name
 from nsde_policy.config import Sampling
 from nsde_policy.errors import ConfigError
+from nsde_policy.eval.camera import CameraCondition
 from nsde_policy.eval.disturbances import Condition
 from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.rollout import RolloutConfig
@@ -18,7 +19,7 @@ from nsde_policy.eval.scores import EvaluationScores, score_episodes
 from nsde_policy.files import decode_json
 from nsde_policy.inference.policy import Policy
 from nsde_policy.run_directory import RunDirectory
-from nsde_policy.tasks import get_task_of_run
+from nsde_policy.tasks import Task, get_task_of_run
 
 MAX_BATCH = 200
 """Most episodes played side by side on a device other than the CPU."""
@@ -46,6 +47,7 @@ def evaluate_policy(
     chunk: int | None = None,
     sampling: Sequence[str] = (),
     condition: Condition | None = None,
+    camera: CameraCondition | None = None,
     workers: int = 0,
     device: str = "cpu",
     traced: bool = False,
@@ -61,6 +63,7 @@ def evaluate_policy(
         chunk: Actions executed before planning again; None for the policy's own.
         sampling: Changes to the sampling settings, such as "alpha=0.5" or "steps=10".
         condition: Disturbances of the episodes.
+        camera: Disturbances of the cameras.
         workers: Processes on a CPU, 0 for one per core; a GPU plays all episodes in one process.
         device: Torch device of the policy.
         traced: Return the traces of the episodes as well.
@@ -70,26 +73,37 @@ def evaluate_policy(
     policy = Policy.from_pretrained(path)
     task = get_task_of_run(policy.record, env)
     changed = change_sampling(policy.model.config.sampling, sampling)
-    config = RolloutConfig(task, env_kwargs or {}, chunk, changed, condition or Condition())
+    config = RolloutConfig(
+        task, env_kwargs or {}, chunk, changed, condition or Condition(), camera or CameraCondition()
+    )
     policy.check_chunk(chunk or policy.chunk)
     seeds = range(seed_start, seed_start + episodes)
     pool = _make_pool(path, config, episodes, workers, device)
     played = pool.evaluate(seeds, traced=traced)
     results = list(tqdm(played, "playing", episodes, unit="episode", leave=False, disable=None))
-    context = {
+    return Evaluation(
+        score_episodes(results, task), config, _describe_evaluation(path, policy, task, config, seeds)
+    )
+
+
+def _describe_evaluation(
+    path: Path | None, policy: Policy, task: Task, config: RolloutConfig, seeds: range
+) -> dict[str, Any]:
+    """Return run, seeds, environment, chunk, sampling and versions, for JSON."""
+    return {
         "run": get_shipped_name(path) or str(path),
         "method": policy.record.config.method,
         "seeds": [seeds.start, seeds.stop - 1],
         "env": task.env_id or task.name,
         "env_kwargs": {**task.env_kwargs, **config.env_kwargs},
-        "chunk": chunk or policy.chunk,
-        "sampling": changed.to_dict(),
+        "chunk": config.chunk or policy.chunk,
+        "sampling": config.sampling.to_dict() if config.sampling else {},
         "condition": config.condition.to_dict(),
+        **({"camera": config.camera.to_dict()} if policy.spec.cameras else {}),
         "train_seed": policy.record.seed,
         "demos": policy.record.demos.to_dict(),
         "trained_with": dict(policy.record.versions),
     }
-    return Evaluation(score_episodes(results, task), config, context)
 
 
 def _make_pool(

@@ -246,6 +246,10 @@ class Player:
         self.rate_hz = find_rate(self.task, self._envs[0].env)
         if config.condition.push and not hasattr(self._envs[0].env.unwrapped, "push"):
             raise ConfigError(f"nothing can be pushed in {self._envs[0].name}: leave out --push")
+        if config.camera != CameraCondition() and not self.policy.spec.cameras:
+            given = [name for name, value in config.camera.to_dict().items() if value]
+            flags = ", ".join(f"--camera-{name}" for name in given)
+            raise ConfigError(f"this policy has no cameras to disturb: leave out {flags}")
 
     def play(self, seed: int, *, frames: bool = False) -> EpisodeResult:
         """Play one episode to its end.

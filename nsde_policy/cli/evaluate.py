@@ -41,6 +41,18 @@ class Evaluate:
     """Observation noise, in standard deviations of the change over one control period."""
     push: float = 0.0
     """Disturb each episode once at a random time: move the object by this distance, in the task's unit."""
+    camera_shift: int = 0
+    """Move the camera's picture by this many pixels, in one of eight directions; edge pixels are repeated."""
+    camera_brightness: float = 0.0
+    """Largest relative change of the brightness of an episode's frames: 0.1 for 10 %."""
+    camera_noise: float = 0.0
+    """Standard deviation of noise on every pixel of every frame; 1 is the range from black to white."""
+    camera_occlusion: float = 0.0
+    """Share of the picture that a grey square hides, at a random place."""
+    camera_texture: float = 0.0
+    """Strength of a pattern of colours on the picture, from 0 to 1."""
+    camera_distractor: float = 0.0
+    """Radius of a red disc at a random place of every frame; 1 is the height of the frame."""
     workers: options.WorkersFlag = 0
     device: options.DeviceFlag = "cpu"
     render: bool = False
@@ -53,6 +65,7 @@ class Evaluate:
 
     def run(self) -> None:
         """Evaluate, print the scores, render episodes."""
+        from nsde_policy.eval.camera import CameraCondition
         from nsde_policy.eval.disturbances import Condition
         from nsde_policy.eval.evaluate import evaluate_policy
 
@@ -87,6 +100,14 @@ class Evaluate:
             chunk=self.chunk,
             sampling=[*changes, *self.sampling],
             condition=Condition(self.latency_steps, self.obs_noise, self.push),
+            camera=CameraCondition(
+                self.camera_shift,
+                self.camera_brightness,
+                self.camera_noise,
+                self.camera_occlusion,
+                self.camera_texture,
+                self.camera_distractor,
+            ),
             workers=self.workers,
             device=self.device,
         )

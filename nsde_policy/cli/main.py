@@ -135,13 +135,18 @@ def _build_union(commands: Mapping[str, Any]) -> Any:
 
 
 def _name_flags(message: str, command: Any) -> str:
-    """Replace field names by flags in the message of a settings class: "need push >= 0" names --push."""
-    rule = re.match(r"[A-Z]\w*: (need .*)", message)
+    """Replace field names by flags in the message of a settings class: "need push >= 0" names --push.
+
+    Flags of `CameraCondition` start with camera.
+    """
+    rule = re.match(r"([A-Z]\w*): (need .*)", message)
     if command is None or rule is None:
         return message
-    needed, comma, found = rule[1].partition(", got ")
+    prefix = "camera_" if rule[1] == "CameraCondition" else ""
+    needed, comma, found = rule[2].partition(", got ")
     for flag in vars(command):
-        needed = re.sub(rf"\b{flag}\b", f"--{flag.replace('_', '-')}", needed)
+        name = flag.removeprefix(prefix)
+        needed = re.sub(rf"(?<!-)\b{name}\b", f"--{flag.replace('_', '-')}", needed)
     return f"{needed}{comma}{found}"
 
 

@@ -101,6 +101,31 @@ def test_environment_without_the_camera_is_refused(pixel_run: Path, capsys: pyte
     assert "\n" not in error
 
 
+def test_camera_is_disturbed_from_the_command_line(pixel_run: Path, tmp_path: Path):
+    args = ["eval", str(pixel_run), "--episodes", "1", "--seed-start", "200000", "--workers", "1"]
+    args += ["--env-kwargs", '{"max_episode_steps": 9}', "--camera-shift", "2", "--camera-occlusion", "0.2"]
+    assert main([*args, "--json", str(tmp_path / "scores.json")]) == 0
+    found = json.loads((tmp_path / "scores.json").read_text())
+    assert found["camera"] == CameraCondition(shift=2, occlusion=0.2).to_dict()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--camera-shift", "2", "--camera-texture", "0.5"], "leave out --camera-shift, --camera-texture"),
+        (["--camera-brightness", "2"], "need --camera-brightness <= 0.9, got 2.0"),
+        (["--camera-noise", "-1"], "need --camera-noise >= 0, got -1.0"),
+    ],
+)
+def test_invalid_disturbances_of_cameras_are_refused(
+    flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["eval", "--episodes", "1", "--workers", "1", *flags]) == 2
+    error = capsys.readouterr().err.strip()
+    assert message in error
+    assert "\n" not in error
+
+
 @pytest.mark.parametrize("task", ["pusht", "none"])
 def test_unknown_observations_are_refused(task: str, capsys: pytest.CaptureFixture[str]):
     assert main(["train", "--task", task, "--obs", "sounds"]) == 2
