@@ -15,7 +15,8 @@ import numpy as np
 from nsde_policy.envs.pusht.dynamics import CONTROL_HZ
 from nsde_policy.eval.render.frames import RenderedEpisode
 from nsde_policy.eval.render.pictures import save_png
-from nsde_policy.eval.rollout import Player, RolloutConfig, one_thread
+from nsde_policy.eval.rollout import Player, RolloutConfig
+from nsde_policy.inference.torch_threads import use_threads
 
 SEEDS = (100_000, 100_001, 100_002)
 MOMENTS = 5
@@ -59,7 +60,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("docs/images"))
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    with one_thread():
+    with use_threads(1):
         player = Player(args.run, RolloutConfig())
         episodes = [RenderedEpisode.play(player, seed) for seed in SEEDS]
     save_png(draw_moments(episodes[0]), args.out / "pusht.png")

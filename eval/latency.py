@@ -23,8 +23,9 @@ from nsde_policy.errors import ConfigError, NsdePolicyError
 from nsde_policy.eval.compare.result import ACTIONS
 from nsde_policy.eval.compare.suite import find_preset
 from nsde_policy.eval.compare.table import EMPTY_CELL, format_markdown
-from nsde_policy.eval.rollout import make_adapter, one_thread
+from nsde_policy.eval.rollout import make_adapter
 from nsde_policy.inference.loading import build_model, build_policy_spec, load_encoder, load_model
+from nsde_policy.inference.torch_threads import use_threads
 from nsde_policy.methods.base import Draws, PolicyModel
 from nsde_policy.methods.registry import get_method
 from nsde_policy.run_directory import RunDirectory, RunRecord
@@ -192,7 +193,7 @@ def measure_latency(
     chunks: list[list[float]] = [[] for _ in contenders]
     firsts: list[list[float]] = [[] for _ in contenders]
     draws = [Draws([torch.Generator().manual_seed(0)], each.states.device) for each in contenders]
-    with one_thread():
+    with use_threads(1):
         turns = []
         for contender, random in zip(contenders, draws, strict=True):
             contender.measure(1, random)

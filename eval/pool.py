@@ -16,7 +16,8 @@ import torch
 from nsde_policy.bounds import Count
 from nsde_policy.config import BaseConfig
 from nsde_policy.errors import EnvError
-from nsde_policy.eval.rollout import EpisodeResult, Player, RolloutConfig, Trace, one_thread
+from nsde_policy.eval.rollout import EpisodeResult, Player, RolloutConfig, Trace
+from nsde_policy.inference.torch_threads import use_threads
 
 AHEAD = 4
 """Shards of seeds queued for each process before their results are needed."""
@@ -50,7 +51,7 @@ class RolloutPool(BaseConfig):
         if workers == 1:
             player = self.make_player()
             for shard in shards:
-                with one_thread():
+                with use_threads(1):
                     played = _play(player, shard, traced)
                 yield from played
             return

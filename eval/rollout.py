@@ -9,8 +9,7 @@ import os
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -125,17 +124,6 @@ def is_display_named() -> bool:
 def make_generator(seed: int) -> torch.Generator:
     """Make the generator of an episode's noise from the episode's seed."""
     return torch.Generator().manual_seed(seed)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Limit torch to one thread for a while: more are slower on a single row."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 class EpisodeRunner:

@@ -1,21 +1,22 @@
-"""A control session whose planner, worker, callbacks, clock and observations are hostile, and its contract.
+"""A control session whose planner, worker, callbacks, clock, observations and frames are hostile.
 
-`HostileSession` owns them all and checks every command; `benchmarks/attacks/sessions.py` drives it at random,
-and `tests/control/test_session_contract.py` with hypothesis.
+`HostileSession` owns them all and checks the contract of every command; `benchmarks/attacks/sessions.py`
+drives it at random, and `tests/control/test_session_contract.py` with hypothesis.
 """
 
 import math
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from nsde_policy.control import Session, SessionConfig
 from nsde_policy.control.faults import FaultKind
-from nsde_policy.errors import PolicyInputError, SessionStoppedError
-from nsde_policy.inference.calibration import Calibration
+from nsde_policy.core.spec import CameraSpec
+from nsde_policy.errors import ConfigError, PolicyInputError, SessionStoppedError
+from nsde_policy.inference.calibration import Calibration, CameraRange
 from nsde_policy.inference.spec import Plan, PolicySpec
 
 SPEC = PolicySpec(
@@ -34,6 +35,20 @@ CALIBRATION = Calibration(
     rate_hz=10.0, step=(10.0, 8.0), acceleration=(6.0, 5.0), mean=(), precision=(), threshold=0.0
 )
 START = (50.0, 40.0)
+CAMERA, STATE = "observation.images.top", "observation.state"
+CAMERA_SPEC = replace(
+    SPEC,
+    obs_dim=5,
+    low=(0.0, 0.0, 0.0, -1.0, -1.0, 0.0, 0.0),
+    high=(100.0, 100.0, 6.3, 1.0, 1.0, 100.0, 100.0),
+    increment_std=(2.0, 2.0, 0.1, 0.1, 0.1, 2.0, 2.0),
+    codes=2,
+    encoder="keypoints",
+    cameras=(CameraSpec(CAMERA, height=8, width=6),),
+)
+"""A policy that also sees one camera, whose frames are encoded as two numbers."""
+CAMERA_RANGE = CameraRange(CAMERA, low=(100.0, 20.0, 5.0), high=(150.0, 60.0, 30.0), still=(0.0, 0.0, 0.0))
+FRAME = np.random.default_rng(0).integers(60, 190, (8, 6, 3)).astype(np.uint8)
 
 
 class Evil:
@@ -75,6 +90,11 @@ VALUES: tuple[Any, ...] = (
     *(Raise(RuntimeError("broken")), Raise(EvilError()), Raise(MemoryError()), Raise(RecursionError())),
 )
 """What an observation, a time stamp or a callback may be."""
+FRAMES: tuple[Any, ...] = (
+    *(*VALUES, FRAME[..., ::-1], FRAME[None], FRAME[:7], FRAME[..., 0], FRAME / 255, np.zeros_like(FRAME)),
+    *(np.full_like(FRAME, 255), np.stack([FRAME] * 2), FRAME.astype(object), FRAME.tolist(), FRAME.tobytes()),
+)
+"""What a frame may be instead of `FRAME`."""
 WALK, REENTER, RESET = object(), object(), object()
 """A good plan; a call of the session from inside; a reset of the session from inside."""
 PLANS: tuple[Any, ...] = (
@@ -105,6 +125,9 @@ class Settings:
     starts_at: tuple[float, float] | None = None
     jerk: float | None = None
     worker: str = "inline"
+    cameras: bool = False
+    deltas: bool = False
+    """Whether the second action is a change per period; needs the rate of the policy, 10 Hz."""
 
 
 class ContractError(AssertionError):
@@ -121,7 +144,15 @@ class HostileSession:
         self.plan: Any = WALK
         self.answer: Any = None
         self.worker = settings.worker
-        self.spec = SPEC
+        self.spec = CAMERA_SPEC if settings.cameras else SPEC
+        self.codes: Any = [0.1, -0.1]
+        self.encode = self._encode if settings.cameras else None
+        calibration = replace(
+            CALIBRATION,
+            frames=(CAMERA_RANGE,) if settings.cameras else (),
+            delta_columns=(1,) if settings.deltas else (),
+        )
+        self._is_position = np.array([True, not settings.deltas])
         self.commands = self.refused = 0
         self._readings: list[float] = []
         self._plan_before: Plan | None = None
@@ -134,7 +165,7 @@ class HostileSession:
             initial_command=starts_at,
             jerk_limit=settings.jerk,
         )
-        self.session = Session(self, config, calibration=CALIBRATION, clock=self.read, worker=self)
+        self.session = Session(self, config, calibration=calibration, clock=self.read, worker=self)
         if starts_at is not None:
             starts_at[:] = math.nan  # the session has its own copy
         self.limits, self._tick = self.session.resolved.limits, 1 / settings.rate_hz
@@ -143,7 +174,7 @@ class HostileSession:
 
     def _rest(self, position: tuple[float, float] | None) -> None:
         self._command = None if position is None else np.clip(position, self.limits.low, self.limits.high)
-        self._velocity, self._acceleration, self._doubt = np.zeros(2), np.zeros(2), np.zeros(2)
+        self._moving, self._doubt = [(np.zeros(2), np.zeros(2))], np.zeros(2)
         self._sent_for: float | None = None
 
     # --- What the session is given ---
@@ -170,10 +201,15 @@ class HostileSession:
             return _give(self.plan)
         rng = np.random.default_rng(seed)
         path = np.repeat(states[:1].astype(np.float64), steps + 1, axis=0)
-        path[1:, 3:] += np.cumsum(rng.normal(0, 8, (steps, 2)), axis=0)
+        path[1:, -2:] += np.cumsum(rng.normal(0, 8, (steps, 2)), axis=0)
         states[:] = math.nan
-        self._plan_before = Plan(path[1:, 3:].copy(), path, np.ones((steps, 2)))
+        self._plan_before = Plan(path[1:, -2:].copy(), path, np.ones((steps, 2)))
         return self._plan_before
+
+    def _encode(self, obs: Any) -> Any:
+        """Encode an observation with frames; the codes may be anything."""
+        codes = _give(self.codes)
+        return np.concatenate([np.asarray(obs[STATE], float), codes]) if isinstance(codes, list) else codes
 
     def submit(self, function: Callable[[], Any]) -> Any:
         """Run a job as a worker: now, at a later call, never, or not at all."""
@@ -202,12 +238,19 @@ class HostileSession:
     def step(self, obs: Any, t: Any = None) -> None:
         """Ask for the command of a control period, and check it."""
         before = self._command
-        if before is None and isinstance(obs, list) and len(obs) == 3:
-            self._command = np.clip(obs[:2], self.limits.low, self.limits.high)  # where the robot is
+        plain = obs.get(STATE) if isinstance(obs, dict) else obs
+        if before is None and isinstance(plain, list) and len(plain) == 3:
+            self._command = np.clip(plain[:2], self.limits.low, self.limits.high)  # where the robot is
         self._check(lambda: self.session.step(obs, t), is_step=True, is_known=before is not None)
 
     def action_at(self, t: Any) -> None:
         """Ask for a command between two control periods, and check it."""
+        if self.settings.deltas:  # changes per period are sent by `step` only
+            try:
+                self.session.action_at(t)
+            except ConfigError:
+                return
+            raise ContractError("a change per period was sent between two periods")
         self._check(lambda: self.session.action_at(t), is_step=False, is_known=self._command is not None)
 
     def reset(self, position: tuple[float, float] | None = None) -> None:
@@ -269,16 +312,13 @@ class HostileSession:
         return elapsed if elapsed > 1e-6 * self._tick else 0.0
 
     def _check_rates(self, velocity: np.ndarray, dt: float, elapsed: float) -> None:
-        rest, moving = (np.zeros(2), np.zeros(2)), (self._velocity, self._acceleration)
-        before = [moving]
+        """Check velocity and acceleration; after 1.5 periods, the command may have come to rest or not."""
+        rest, before = (np.zeros(2), np.zeros(2)), self._moving
         if self.limits.jerk is not None and elapsed > 1.499 * self._tick:
-            before = [rest] if elapsed > 1.501 * self._tick else [rest, moving]
-        self._require(
-            any(self._is_within(velocity, *state, dt, elapsed) for state in before),
-            f"velocity {velocity} in {dt} s after {moving}, {elapsed} s before",
-        )
-        state = next(state for state in before if self._is_within(velocity, *state, dt, elapsed))
-        self._acceleration, self._velocity = (velocity - state[0]) / dt, velocity
+            before = [rest] if elapsed > 1.501 * self._tick else [rest, *before]
+        possible = [state for state in before if self._is_within(velocity, *state, dt, elapsed)]
+        self._require(bool(possible), f"velocity {velocity} in {dt} s after {before}, {elapsed} s before")
+        self._moving = [(velocity, (velocity - was) / dt) for was, _ in possible[:4]]
         self._doubt = 2 * self._measure_rounding(dt) / dt
 
     def _is_within(
@@ -287,10 +327,12 @@ class HostileSession:
         """Return whether acceleration and jerk are within the limits, but for rounding errors."""
         rounding, change = self._measure_rounding(dt), (velocity - before) / dt
         most = self.limits.acceleration * (elapsed / dt) * (1 + 1e-6) + 2 * rounding / dt
+        within = (np.abs(change) <= most) | ~self._is_position
         if self.limits.jerk is None:
-            return bool((np.abs(change) <= most).all())
+            return bool(within.all())
         jerk, doubt = np.abs(change - acceleration) / dt, (self._doubt + 2 * rounding / dt) / dt
-        return bool(((np.abs(change) <= most) & (jerk <= self.limits.jerk * (1 + 1e-6) + doubt)).all())
+        within &= (jerk <= self.limits.jerk * (1 + 1e-6) + doubt) | ~self._is_position
+        return bool(within.all())
 
     def _measure_rounding(self, dt: float) -> np.ndarray:
         """Return the rounding error of a measured velocity: of commands, and of a clock with large times."""

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -47,15 +48,18 @@ def attack_commands(commands: int, seed: int) -> AttackResult:
 
 
 def draw_settings(rng: random.Random) -> hostile.Settings:
-    """Draw the settings of a session."""
+    """Draw the settings of a session: some have a camera, and some send changes instead of positions."""
+    deltas = rng.random() < 0.2
     return hostile.Settings(
-        rate_hz=rng.choice([10.0, 10.0, 20.0, 50.0, 125.0]),
+        rate_hz=10.0 if deltas else rng.choice([10.0, 10.0, 20.0, 50.0, 125.0]),
         blend=rng.choice([0.0, 2.0]),
         plan_ahead=rng.random() < 0.5,
         on_fault=rng.choice([0, 0, 1, 2, 2, 3, 4]),
         starts_at=rng.choice([None, hostile.START, (1e9, -1e9)]),
         jerk=rng.choice([None, None, 3e3, 1e5]),
         worker=rng.choice(hostile.WORKERS[:2]),
+        cameras=rng.random() < 0.4,
+        deltas=deltas,
     )
 
 
@@ -81,8 +85,20 @@ def attack_once(session: hostile.HostileSession, rng: random.Random) -> None:
     if rng.random() < 0.15:
         session.action_at(t)
     else:
-        obs = [rng.uniform(0, 100), rng.uniform(0, 100), rng.uniform(0, 6)]
+        obs: Any = [rng.uniform(0, 100), rng.uniform(0, 100), rng.uniform(0, 6)]
+        if session.settings.cameras:
+            obs, t = draw_frame(session, rng, obs, t)
         session.step(rng.choice(hostile.VALUES) if rng.random() < 0.3 else obs, t)
+
+
+def draw_frame(session: hostile.HostileSession, rng: random.Random, obs: list[float], t: Any) -> Any:
+    """Add a frame to an observation, and sometimes its time stamp; both and its codes may be anything."""
+    session.codes = [0.1, -0.1] if rng.random() < 0.9 else rng.choice(hostile.VALUES)
+    frame = hostile.FRAME if rng.random() < 0.7 else rng.choice(hostile.FRAMES)
+    if rng.random() < 0.3:
+        t = session.true_time if t is None else t
+        t = {hostile.STATE: t, hostile.CAMERA: rng.choice([t, hostile.Evil(), 1e308])}
+    return {hostile.STATE: obs, hostile.CAMERA: frame}, t
 
 
 class HangingPlanner:

@@ -15,7 +15,7 @@ from nsde_policy.eval.bifurcation import methods
 from nsde_policy.eval.bifurcation.data import Bifurcation
 from nsde_policy.eval.bifurcation.methods import Budget, VectorField
 from nsde_policy.eval.bifurcation.scores import PathScores, score_paths
-from nsde_policy.eval.rollout import one_thread
+from nsde_policy.inference.torch_threads import use_threads
 
 SAVED_PATHS = 30
 """Paths per method and density that are saved for figures, of the first seed."""
@@ -78,7 +78,7 @@ def run_job(method: str, density: int, budget: Budget) -> JobResult:
     """Train, sample and score, on one thread: more would be slower here, and could round differently."""
     task = Bifurcation(density)
     fields: dict[tuple[View, int], VectorField] = {}
-    with one_thread():
+    with use_threads(1):
         if method == methods.NEURAL_SDE:
             model = methods.train_neural_sde(task, budget)
             generated = {

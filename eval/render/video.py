@@ -19,9 +19,10 @@ from nsde_policy.eval.render.frames import (
     format_progress,
 )
 from nsde_policy.eval.render.pictures import caption_height, check_png, draw_contact_sheet, save_png
-from nsde_policy.eval.rollout import EpisodeResult, Player, RolloutConfig, is_display_named, one_thread
+from nsde_policy.eval.rollout import EpisodeResult, Player, RolloutConfig, is_display_named
 from nsde_policy.files import replace_file
 from nsde_policy.inference.policy import Policy
+from nsde_policy.inference.torch_threads import use_threads
 from nsde_policy.tasks import Task, get_task_of_run
 
 FRAME_SIDE = 512
@@ -73,7 +74,7 @@ class Renderer:
     def show(self, evaluation: Evaluation) -> list[Path]:
         """Play the episodes again exactly as evaluated, show them, and return the files written."""
         player, episodes = Player(self._path, evaluation.config), evaluation.scores.episodes
-        with one_thread():
+        with use_threads(1):
             if not self._in_window:
                 return self._write(player, episodes)
             play_in_window(player, [episode.seed for episode in episodes])

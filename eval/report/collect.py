@@ -18,8 +18,9 @@ from nsde_policy.eval.render.frames import RenderedEpisode
 from nsde_policy.eval.render.pictures import encode_png
 from nsde_policy.eval.render.video import check_render, choose_video_seeds, encode_video
 from nsde_policy.eval.report.replays import MAX_REPLAY_BYTES, Replays
-from nsde_policy.eval.rollout import Player, RolloutConfig, one_thread
+from nsde_policy.eval.rollout import Player, RolloutConfig
 from nsde_policy.files import read_file, replace_file
+from nsde_policy.inference.torch_threads import use_threads
 from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory, RunRecord
 from nsde_policy.tasks import Task
 
@@ -159,7 +160,7 @@ def _add_videos(shown: ReportRun, run: Path, task: Task, each: int) -> ReportRun
                 shown,
                 no_videos="no videos, because its environment draws no pictures (render mode rgb_array)",
             )
-    with one_thread():
+    with use_threads(1):
         for seed in tqdm(seeds, f"videos of {run.name}", unit="video", leave=False, disable=None):
             episode = RenderedEpisode.play(player, seed)
             success, score = episode.result.success, episode.result.score

@@ -35,11 +35,11 @@ class Export:
         """Export, and print one line per file."""
         from nsde_policy.deploy.export import export_policy
         from nsde_policy.eval.evaluate import change_sampling
-        from nsde_policy.eval.rollout import one_thread
         from nsde_policy.inference.policy import Policy
+        from nsde_policy.inference.torch_threads import use_threads
 
         policy = Policy.from_pretrained(self.run_dir)
-        with one_thread():
+        with use_threads(1):
             written = export_policy(
                 policy,
                 self.out or (self.run_dir or Path()) / f"policy.{self.format}",

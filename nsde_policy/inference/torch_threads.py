@@ -10,7 +10,8 @@ thread already has that number.
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -33,6 +34,17 @@ def run_with_threads(function: Callable[[], Returned], threads: int) -> Returned
             return _get_shared().submit(lambda: run_with_threads(function, threads)).result()
         _set_own_threads(threads)
     return function()
+
+
+@contextmanager
+def use_threads(threads: int) -> Iterator[None]:
+    """Set the number of torch threads for a while: one for single rows, all cores for convolutions."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _set_own_threads(threads: int) -> None:

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
 from nsde_policy.config import TrainConfig
 from nsde_policy.data import Demonstrations, LazyFrames
 from nsde_policy.data.first_action import NO_COLUMN, format_matches, match_changes
@@ -22,6 +20,7 @@ from nsde_policy.errors import CheckpointError
 from nsde_policy.files import PARTIAL, replace_file
 from nsde_policy.inference.calibration import CALIBRATION_FILE, Calibration, CameraRange
 from nsde_policy.inference.loading import build_model, build_policy_spec
+from nsde_policy.inference.torch_threads import use_threads
 from nsde_policy.methods.base import TrainableModel
 from nsde_policy.methods.registry import METHODS
 from nsde_policy.run_config import RunConfig
@@ -208,7 +207,8 @@ def _fit(
     checked = None
     if problem.held_out is not None:
         checked = Validation(problem.held_out, problem.build(), training, seed=record.seed, device=device)
-    with _use_all_cores() if isinstance(model, EndToEndModel) else nullcontext():
+    is_large = isinstance(model, EndToEndModel)  # convolutions gain from threads, small networks do not
+    with use_threads(os.cpu_count() or 1) if is_large else nullcontext():
         _train_loop(run, training, record.config.train, save_every_s, monitor, checked)
     return model
 
@@ -238,7 +238,7 @@ def _run_encoder(
         return stage.add_blank_codes()
     if not (resume and stage.is_finished()):
         training = stage.start(resume=resume)
-        with _use_all_cores():
+        with use_threads(os.cpu_count() or 1):  # for convolutions
             _train_loop(stage.directory, training, stage.config.train, save_every_s, monitor, None)
             stage.finish()
     return stage.encode()
@@ -321,17 +321,6 @@ def _train_loop(
             if is_interrupted():
                 raise KeyboardInterrupt(f"interrupted at step {training.step}; continue with --resume")
     training.finish()
-
-
-@contextmanager
-def _use_all_cores() -> Iterator[None]:
-    """Let torch use all cores: convolutions gain from threads, the small networks of a policy do not."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(os.cpu_count() or 1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextmanager

@@ -44,9 +44,13 @@ class SessionMachine(RuleBasedStateMachine):
         on_fault=st.integers(0, 4),
         start=st.sampled_from([None, hostile.START, (1e9, -1e9)]),
         jerk=st.sampled_from([None, 3e3, 1e5]),
+        cameras=st.booleans(),
+        deltas=st.booleans(),
     )
-    def open(self, rate, blend, ahead, on_fault, start, jerk):
-        self.attack = hostile.HostileSession(hostile.Settings(rate, blend, ahead, on_fault, start, jerk))
+    def open(self, rate, blend, ahead, on_fault, start, jerk, cameras, deltas):
+        rate = 10.0 if deltas else rate
+        chosen = hostile.Settings(rate, blend, ahead, on_fault, start, jerk, cameras=cameras, deltas=deltas)
+        self.attack = hostile.HostileSession(chosen)
 
     @rule(plan=st.one_of(st.none(), index(hostile.PLANS)), worker=st.sampled_from(hostile.WORKERS))
     def choose_plans(self, plan, worker):
@@ -68,6 +72,10 @@ class SessionMachine(RuleBasedStateMachine):
             attack.true_time += hostile.SHIFTS[shift] / attack.settings.rate_hz
             attack.now = attack.true_time if clock is None or number % 3 else hostile.TIMES[clock]
             given = [50.0 + number, 40.0, 1.0] if value is None else hostile.VALUES[value]
+            if attack.settings.cameras and number % 3:  # a frame of any kind, and a good one by turns
+                bad = hostile.FRAMES[(number + shift) % len(hostile.FRAMES)]
+                frame = bad if number % 2 else hostile.FRAME
+                given = {hostile.STATE: [50.0 + number, 40.0, 1.0], hostile.CAMERA: frame}
             if is_step or number % 4:
                 attack.step(given, attack.now if number % 2 else given if value is not None else None)
             else:

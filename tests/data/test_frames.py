@@ -1,13 +1,14 @@
 """Tests for data/frames.py: resizing, and frames that are read back in any order with bounded memory."""
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from nsde_policy.data.frames import FrameFile, check_frames, resize_frames
+from nsde_policy.data.frames import FrameFile, check_frames, describe_frame, resize_frames
 from nsde_policy.data.images import open_images
-from nsde_policy.errors import ArrayError
+from nsde_policy.errors import ArrayError, OutputError
 from tests.helpers.camera_robot import EPISODES, STEPS, make_arrays, write_camera_store
 from tests.helpers.demo_stores import write_store
 
@@ -46,7 +47,23 @@ def test_frame_file_reads_any_frames_of_all_cameras(tmp_path: Path):
     assert (top == arrays["top"][index]).all()
     assert (wrist == resize_frames(arrays["wrist"][index], 32)).all()
     assert not list((tmp_path / "run").iterdir()), "the file has no name, so that no crash leaves it behind"
+    assert file.looks[0] == pytest.approx(
+        np.array([describe_frame(frame) for frame in arrays["top"]]), rel=1e-6
+    )
+    same = [False, *(arrays["wrist"][1:] == arrays["wrist"][:-1]).all((1, 2, 3))]
+    assert file.repeats[1].tolist() == same
+    assert any(same)
+    os.truncate(file._file.fileno(), 70 * 32 * 32 * 3 + 5)
+    with pytest.raises(OutputError, match="frame 70 of the temporary file has 5 bytes, expected 3072"):
+        file.read(index)
     file.close()
+
+
+def test_description_of_a_frame():
+    stripes = np.zeros((300, 10, 3), np.uint8)
+    stripes[:, 1::2] = 100
+    assert describe_frame(stripes) == pytest.approx([50, 50, 100])
+    assert describe_frame(np.full((4, 1, 3), 7, np.uint8)) == pytest.approx([7, 0, 0])
 
 
 def test_arrays_that_are_no_colour_images_are_refused(tmp_path: Path):
