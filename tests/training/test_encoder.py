@@ -159,7 +159,7 @@ def test_vector_instead_of_a_dict_is_refused(policy: Policy):
 
 
 def test_images_need_an_encoder_and_an_encoder_needs_images():
-    with pytest.raises(ConfigError, match="does not fit images"):
+    with pytest.raises(ConfigError, match="no images are named"):
         replace(CONFIG, demos=replace(CONFIG.demos, images=()))
     with pytest.raises(ConfigError, match="needs settings EncoderConfig"):
         replace(CONFIG, demos=replace(CONFIG.demos, encoder="identity"))
