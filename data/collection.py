@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from nsde_policy.data.types import Episode
-from nsde_policy.data.zarr_store.writer import INFO_PREFIX, MADE_WITH, DemoWriter
+from nsde_policy.data.zarr_store.writer import INFO_PREFIX, MADE_WITH, DemoWriter, LazyRows
 from nsde_policy.errors import DamagedStoreError
 
 ENV_KWARGS = "env_kwargs"
@@ -86,11 +86,11 @@ class Collection(DemoWriter):
         """Information about all episodes, in recording order."""
         return tuple(self._episodes)
 
-    def add(self, episode: Episode, info: EpisodeInfo) -> None:
-        """Write an episode to disk."""
+    def add(self, episode: Episode, info: EpisodeInfo, images: Mapping[str, LazyRows] | None = None) -> None:
+        """Write an episode to disk, with camera frames by name if there are `images`."""
         score = _OLD_SCORE if INFO_PREFIX + _OLD_SCORE in self._arrays else "score"
         values = {"seed": info.seed, "success": self._encode_success(info.success), score: float(info.score)}
-        self.append(episode, info=values)
+        self.append(episode, images, info=values)
         self._episodes.append(info)
 
     def undo(self) -> EpisodeInfo:

@@ -2,7 +2,7 @@
 
 import inspect
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -12,7 +12,7 @@ import numpy as np
 
 from nsde_policy.errors import ExpertError, NsdePolicyError, summarize_error
 from nsde_policy.eval.pool import RolloutPool
-from nsde_policy.eval.rollout import EpisodeResult, Trace
+from nsde_policy.eval.rollout import EpisodeResult, RolloutConfig, Trace
 from nsde_policy.tasks import Task
 from nsde_policy.tasks.adapter import EnvAdapter
 from nsde_policy.tasks.gym import import_user_module
@@ -119,9 +119,9 @@ def _list_parameters(function: Callable[..., Any]) -> Sequence[inspect.Parameter
 class ExpertPlayer:
     """A scripted expert and an environment of a task, which play episodes one after the other."""
 
-    def __init__(self, name: str, task: Task, env_kwargs: Mapping[str, Any]) -> None:
-        self.task = task
-        self._env = EnvAdapter(task.make_env(**env_kwargs), task.env_id or task.name)
+    def __init__(self, name: str, task: Task, config: RolloutConfig) -> None:
+        self.task, self._images = task, config.images
+        self._env = EnvAdapter(task.make_env(**config.env_kwargs), task.env_id or task.name)
         self._expert = ScriptedExpert(name, self._env.env)
 
     def play_batch(self, seeds: Sequence[int]) -> list[EpisodeResult]:
@@ -136,12 +136,14 @@ class ExpertPlayer:
         infos = [info]
         self._expert.reset(seed)
         trace.obs.append(obs)
+        trace.add_images(env, self._images)
         while not ended:
             started = time.perf_counter()
             action = self._expert.act(env.last_obs, len(rewards), env)
             acting_s += time.perf_counter() - started
             obs, reward, ended, info = env.step(action)
             trace.obs.append(obs)
+            trace.add_images(env, self._images)
             trace.actions.append(action)
             rewards.append(reward)
             infos.append(info)
@@ -172,4 +174,4 @@ class ExpertPool(RolloutPool):
     def make_player(self) -> ExpertPlayer:
         """Make the expert and its environment."""
         assert self.config.task is not None
-        return ExpertPlayer(self.expert, self.config.task, self.config.env_kwargs)
+        return ExpertPlayer(self.expert, self.config.task, self.config)

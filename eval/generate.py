@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,13 +12,15 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from nsde_policy.assets import get_shipped_name, resolve_run
+from nsde_policy.assets import USUAL_OBSERVATIONS, get_shipped_name, resolve_run
 from nsde_policy.bounds import Count, Natural
 from nsde_policy.config import BaseConfig
 from nsde_policy.data import Episode
 from nsde_policy.data.collection import Collection, EpisodeInfo, Provenance
 from nsde_policy.data.types import MIN_STEPS
+from nsde_policy.encoders.base import IMAGE_KEY
 from nsde_policy.errors import ConfigError
+from nsde_policy.eval.compressed import CompressedFrames
 from nsde_policy.eval.evaluate import change_sampling
 from nsde_policy.eval.expert import ExpertPool, ScriptedExpert, is_expert
 from nsde_policy.eval.pool import RolloutPool
@@ -53,6 +56,8 @@ class GenerateConfig(BaseConfig):
     """Actions executed before planning again; None for the policy's own."""
     sampling: tuple[str, ...] = ()
     """Changes to the sampling settings, name=value."""
+    obs: str = USUAL_OBSERVATIONS
+    """Observations to record beside the usual ones, such as "pixels"."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -70,9 +75,13 @@ class Demonstrator:
     env: EnvAdapter
     provenance: Provenance
 
-    def describe_env(self) -> dict[str, Any]:
-        """Return root attributes of the store: limits of actions, and names and sizes of observations."""
+    def describe_env(self, seed: int) -> dict[str, Any]:
+        """Return root attributes of the store: limits of actions, and names and sizes of observations.
+
+        The latter only if observations are stored as the environment gives them, at the start of `seed`.
+        """
         env, found = self.env, dict[str, Any]()
+        stored = self.task.read_state(*env.reset(seed)) if env.cameras else np.zeros(env.obs_dim)
         low, high = (
             [value if np.isfinite(value) else None for value in limits.tolist()]
             for limits in (env.low, env.high)
@@ -80,7 +89,7 @@ class Demonstrator:
         if any(value is not None for value in low + high):
             found["action_space"] = {"low": low, "high": high}
         names = {name: size for name, size in env.obs_sizes.items() if name is not None}
-        return found | ({"observations": names} if names else {})
+        return found | ({"observations": names} if names and len(stored) == env.obs_dim else {})
 
 
 def generate(policy: str, out: Path, config: GenerateConfig, *, workers: int = 0) -> Sequence[EpisodeInfo]:
@@ -105,7 +114,7 @@ def generate(policy: str, out: Path, config: GenerateConfig, *, workers: int = 0
         found.provenance,
         rate_hz=find_rate(task, found.env.env),
         angles=task.demos.angles,
-        attributes=found.describe_env(),
+        attributes=found.describe_env(config.seed_start),
     ) as collection:
         found.env.close()
         missing = config.episodes - len(collection.episodes)
@@ -129,8 +138,9 @@ def _load_policy(name: str, config: GenerateConfig) -> Demonstrator:
     """Load a trained policy and make its environment, before the store is made."""
     run = resolve_run(Path(name))
     policy = Policy.from_pretrained(run)
-    policy.spec.check_no_cameras("nsde-policy collect")
-    task = get_task_of_run(policy.record, config.env).with_env_kwargs(config.env_kwargs)
+    task = get_task_of_run(policy.record, config.env)
+    task = _choose_observations(task, USUAL_OBSERVATIONS if policy.spec.cameras else config.obs)
+    task = task.with_env_kwargs(config.env_kwargs)
     sampling = change_sampling(policy.model.config.sampling, config.sampling)
     chunk = policy.check_chunk(config.chunk or policy.chunk)
     settings = {
@@ -144,11 +154,11 @@ def _load_policy(name: str, config: GenerateConfig) -> Demonstrator:
         "train_seed": policy.record.seed,
         "trained_on": policy.record.demos.fingerprint,
     }
-    rollout = RolloutConfig(task, chunk=config.chunk, sampling=sampling)
     env = make_adapter(task, policy.record, {})
-    return Demonstrator(
-        RolloutPool(run, rollout), task, env, _make_provenance("policy", task, config, settings, notes)
-    )
+    images = find_recorded_images(env, task, config.obs)
+    rollout = RolloutConfig(task, chunk=config.chunk, sampling=sampling, images=images)
+    provenance = _make_provenance("policy", task, config, {**settings, **_name_images(images)}, notes)
+    return Demonstrator(RolloutPool(run, rollout), task, env, provenance)
 
 
 def _load_expert(name: str, config: GenerateConfig) -> Demonstrator:
@@ -157,11 +167,40 @@ def _load_expert(name: str, config: GenerateConfig) -> Demonstrator:
         raise ConfigError(f"--chunk and --sampling are for trained policies, not for the expert {name}")
     if config.env is None:
         raise ConfigError(f"the expert {name} needs an environment: give one with --env")
-    task = get_task(config.env).with_env_kwargs(config.env_kwargs)
+    task = _choose_observations(get_task(config.env), config.obs).with_env_kwargs(config.env_kwargs)
     env = EnvAdapter(task.make_env(), task.env_id or task.name)
     ScriptedExpert(name, env.env)
-    pool = ExpertPool(None, RolloutConfig(task), expert=name)
-    return Demonstrator(pool, task, env, _make_provenance("expert", task, config, {"policy": name}, {}))
+    images = find_recorded_images(env, task, config.obs)
+    pool = ExpertPool(None, RolloutConfig(task, images=images), expert=name)
+    settings = {"policy": name, **_name_images(images)}
+    return Demonstrator(pool, task, env, _make_provenance("expert", task, config, settings, {}))
+
+
+def _choose_observations(task: Task, obs: str) -> Task:
+    """Return the task whose environment also gives some observations, such as "pixels", to be recorded."""
+    task.with_observations(obs)  # raises if there are none of this name
+    return task if obs == USUAL_OBSERVATIONS else task.with_env_kwargs(task.observations[obs].recorded_with)
+
+
+def find_recorded_images(env: EnvAdapter, task: Task, obs: str) -> dict[str, str]:
+    """Return the colour pictures in an environment's observation by the name of the array to store them in.
+
+    Cameras of a policy keep their names, and those of the task's observations `obs` have the names that
+    `train --obs` expects. Others are named as in the environment.
+    """
+    if env.cameras:
+        return {name.removeprefix(IMAGE_KEY): part for name, part in env.cameras.items()}
+    parts = list(env.images)
+    names = [re.sub(r"\W", "_", part.removeprefix(IMAGE_KEY)) for part in parts]
+    if obs in task.observations:
+        expected = task.observations[obs].demos.get("images", ())
+        names = list(expected) if len(expected) == len(parts) else names
+    return dict(zip(names, parts, strict=True))
+
+
+def _name_images(images: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the setting that names recorded pictures; a store without them has none."""
+    return {"images": list(images)} if images else {}
 
 
 def _make_provenance(
@@ -201,7 +240,8 @@ def _collect(collection: Collection, pool: RolloutPool, config: GenerateConfig) 
                 continue
             failed, trace = 0, result.trace
             episode = Episode(np.array(trace.obs[:-1], np.float32), np.array(trace.actions, np.float32))
-            collection.add(episode, EpisodeInfo(result.seed, result.success, result.score))
+            images = {name: CompressedFrames(pictures[:-1]) for name, pictures in trace.images.items()}
+            collection.add(episode, EpisodeInfo(result.seed, result.success, result.score), images)
             bar.update()
             if len(collection.episodes) >= config.episodes:
                 return

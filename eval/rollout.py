@@ -8,7 +8,6 @@ batch, matrix products round differently with the number of rows.
 import os
 import sys
 import time
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,6 +21,7 @@ from nsde_policy.config import Sampling
 from nsde_policy.encoders.base import STATE_KEY
 from nsde_policy.errors import ConfigError, EnvError
 from nsde_policy.eval.camera import CameraCondition, CameraDisturbances
+from nsde_policy.eval.compressed import CompressedPicture
 from nsde_policy.eval.disturbances import Condition, Disturbances
 from nsde_policy.inference.history import History
 from nsde_policy.inference.policy import Policy
@@ -47,27 +47,12 @@ class RolloutConfig:
     """Disturbances of the episodes."""
     camera: CameraCondition = field(default_factory=CameraCondition)
     """Disturbances of the cameras, if the policy has some."""
+    images: Mapping[str, str] = field(default_factory=dict)
+    """Camera frames to keep in the trace: parts of the environment's observation, by the name they get."""
 
     def __post_init__(self) -> None:
         if self.chunk is not None and self.chunk < 1:
             raise ConfigError(f"chunk must be at least 1, got {self.chunk}")
-
-
-@dataclass(frozen=True)
-class CompressedPicture:
-    """A rendered picture; uncompressed ones of 1000 steps would take 700 MB."""
-
-    shape: tuple[int, ...]
-    data: bytes
-
-    @classmethod
-    def compress(cls, picture: np.ndarray) -> "CompressedPicture":
-        """Compress an array of type uint8 quickly."""
-        return cls(picture.shape, zlib.compress(picture.tobytes(), 1))
-
-    def decompress(self) -> np.ndarray:
-        """Return the picture as given to `compress`."""
-        return np.frombuffer(zlib.decompress(self.data), np.uint8).reshape(self.shape)
 
 
 @dataclass(frozen=True)
@@ -83,6 +68,14 @@ class Trace:
     """Control period of each plan, and the history it was made from."""
     frames: list[CompressedPicture] = field(default_factory=list)
     """The environment's own picture of each observation; empty unless `Player.play` was asked for them."""
+    images: dict[str, list[CompressedPicture]] = field(default_factory=dict)
+    """Recorded parts of each observation by name; empty unless `RolloutConfig.images` names some."""
+
+    def add_images(self, env: EnvAdapter, images: Mapping[str, str]) -> None:
+        """Add camera frames of the environment's last observation, parts of it by name."""
+        for name, part in images.items():
+            frame = CompressedPicture.compress(env.read_image(part))
+            self.images.setdefault(name, []).append(frame)
 
 
 @dataclass(frozen=True)
@@ -148,6 +141,7 @@ class EpisodeRunner:
         std = np.array(policy.record.layout.increment_std[: policy.spec.plain_dim])
         self._disturbances = Disturbances(config.condition, seed, std)
         self._camera = CameraDisturbances(config.camera, seed)
+        self._images = config.images
         self._latency, self._chunk = config.condition.latency_steps, config.chunk or policy.chunk
         self._pending: list[tuple[int, np.ndarray]] = []
         self._actions: list[np.ndarray] = []
@@ -184,6 +178,7 @@ class EpisodeRunner:
         self._infos.append(info)
         self._trace.obs.append(self._task.read_state(obs, info))
         self._trace.progress.append(self._task.progress(info))
+        self._trace.add_images(self._env, self._images)
         if self._frames:
             picture = next(iter(self._env.last_frames.values()), None)
             picture = self._env.render() if picture is None else picture

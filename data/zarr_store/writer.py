@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +32,25 @@ INFO_PREFIX = "meta/episode_"
 MADE_WITH = "made_with"
 """Root attribute with the settings that determine all episodes of a recording."""
 GROUPS = (".zgroup", "data/.zgroup", "meta/.zgroup")
+MAX_WRITE_BYTES = 32 * 2**20
+"""Rows are written in blocks of about this size."""
 _NO_ENDS: Ints = np.zeros(0, np.int64)
+
+
+class LazyRows(Protocol):
+    """Rows of an array that are read in slices: an array, or frames that would not fit into memory."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Number of rows, and the shape of each."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the values; integers if they are not an array, because they are not checked for NaN."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: slice, /) -> npt.NDArray[Any]: ...
 
 
 class DemoWriter:
@@ -108,14 +126,15 @@ class DemoWriter:
     def append(
         self,
         episode: Episode,
-        extras: Mapping[str, npt.NDArray[Any]] | None = None,
+        extras: Mapping[str, LazyRows] | None = None,
         info: Mapping[str, float] | None = None,
     ) -> None:
         """Write and commit one episode.
 
         Args:
             episode: Observations and actions.
-            extras: Further arrays with one row per frame, such as images.
+            extras: Further arrays with one row per frame, such as images; they are read and written block by
+                block.
             info: Numbers about the episode, such as its seed.
         """
         self._require_open()
@@ -124,13 +143,12 @@ class DemoWriter:
         end = np.array([arrays[STATE].length + len(episode)], np.int64)
         try:
             self._write_session()
-            for name, values in rows.items():
-                self._write(arrays[name].encode(values))
+            grown = {name: self._write_rows(arrays[name], values) for name, values in rows.items()}
             self._write(self._ends.encode(end))
         except (OSError, OutputError) as error:
             why = getattr(error, "strerror", None) or str(error)
             raise DemoError(f"{self.path}: episode not recorded, {why}; earlier ones are safe") from error
-        self._arrays = {name: arrays[name].extend(values) for name, values in rows.items()}
+        self._arrays = grown
         self._ends = self._ends.extend(end)
 
     def drop_last(self) -> None:
@@ -249,20 +267,33 @@ class DemoWriter:
                     chunk.unlink()
         return array
 
-    def _create_array(self, name: str, rows: npt.NDArray[Any]) -> GrowingArray:
+    def _write_rows(self, array: GrowingArray, rows: LazyRows) -> GrowingArray:
+        """Write rows block by block, so that few of them are in memory, and return the grown array."""
+        chunk_bytes = array.chunk_rows * rows[:1].nbytes
+        block_rows = array.chunk_rows * max(1, MAX_WRITE_BYTES // max(1, chunk_bytes))
+        start, end = 0, block_rows - len(array.tail)
+        while start < len(rows):
+            block = rows[start:end]
+            self._write(array.encode(block))
+            array = array.extend(block)
+            start, end = end, end + block_rows
+        return array
+
+    def _create_array(self, name: str, rows: LazyRows) -> GrowingArray:
         angles = self._angles.get(name)
         attributes = {"angles": list(check_angles(angles, rows.shape[1], name))} if angles else {}
-        return GrowingArray.empty(name, rows, attributes)
+        return GrowingArray.empty(name, rows[:1], attributes)
 
     def _collect_rows(
-        self, episode: Episode, extras: Mapping[str, npt.NDArray[Any]], info: Mapping[str, float]
-    ) -> dict[str, npt.NDArray[Any]]:
+        self, episode: Episode, extras: Mapping[str, LazyRows], info: Mapping[str, float]
+    ) -> dict[str, LazyRows]:
         """Return the new rows of every array; raise if they do not fit the recording."""
-        rows: dict[str, npt.NDArray[Any]] = {STATE: episode.obs, ACTION: episode.act}
+        rows: dict[str, LazyRows] = {STATE: episode.obs, ACTION: episode.act}
         for key, values in extras.items():
             if not re.fullmatch(r"\w+", key) or f"data/{key}" in rows:
                 raise EpisodeError(f"{key!r} cannot name an extra array; use letters, digits and _")
-            rows[f"data/{key}"] = _check_rows(key, np.asarray(values), len(episode))
+            values = values if hasattr(values, "dtype") else np.asarray(values)
+            rows[f"data/{key}"] = _check_rows(key, values, len(episode))
         for key, value in info.items():
             if not re.fullmatch(r"\w+", key) or INFO_PREFIX + key == ENDS:
                 raise EpisodeError(f"{key!r} cannot name episode information; use letters, digits and _")
@@ -286,13 +317,14 @@ def _make_empty_ends() -> GrowingArray:
     return GrowingArray.empty(ENDS, _NO_ENDS, {})
 
 
-def _check_rows(key: str, values: npt.NDArray[Any], frames: int) -> npt.NDArray[Any]:
-    if values.dtype.kind not in "biuf" or values.ndim < 1 or len(values) != frames or not values.size:
+def _check_rows(key: str, values: LazyRows, frames: int) -> LazyRows:
+    shape = values.shape
+    if values.dtype.kind not in "biuf" or not shape or shape[0] != frames or not np.prod(shape):
         raise EpisodeError(f"{key} is {_describe(values)}, expected {frames} rows of real numbers")
-    if not np.isfinite(values).all():
+    if values.dtype.kind == "f" and not np.isfinite(values[:]).all():
         raise EpisodeError(f"{key} holds NaN or infinity; nothing of this episode was recorded")
     return values
 
 
-def _describe(values: npt.NDArray[Any]) -> str:
+def _describe(values: LazyRows) -> str:
     return f"{values.dtype} {values.shape}"

@@ -13,7 +13,13 @@ from nsde_policy.envs.pusht.dynamics import CONTROL_HZ, STEPS_PER_PERIOD, PushTD
 from nsde_policy.errors import EnvInputError
 
 ObsType = Literal[
-    "state", "keypoints", "pixels", "pixels_agent", "pixels_agent_pos", "environment_state_agent_pos"
+    "state",
+    "keypoints",
+    "pixels",
+    "pixels_agent",
+    "pixels_agent_pos",
+    "pixels_state",
+    "environment_state_agent_pos",
 ]
 ResetRule = Literal["benchmark", "gym_pusht"]
 RenderMode = Literal["human", "rgb_array"]
@@ -49,6 +55,7 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
     - `keypoints`: nine points on the block, in the order of the demonstrations, then the agent, (20,)
     - `pixels`: the benchmark's frame, (96, 96, 3) uint8, or (`observation_height`, `observation_width`, 3)
     - `pixels_agent_pos`, or `pixels_agent`: {"pixels": that frame, "agent_pos": [x, y]}
+    - `pixels_state`: {"pixels": that frame, "state": the five numbers of `state`}, for recordings
     - `environment_state_agent_pos`: {"environment_state": eight corners of the block, (16,), "agent_pos":
       [x, y]}
 
@@ -260,6 +267,8 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
         from nsde_policy.envs.pusht import drawing
 
         pixels = drawing.benchmark_frame(agent, block, self.observation_width, self.observation_height)
+        if self.obs_type == "pixels_state":
+            return {"pixels": pixels, "state": np.array(agent + block)}
         return pixels if self.obs_type == "pixels" else {"pixels": pixels, "agent_pos": np.array(agent)}
 
 
@@ -275,14 +284,17 @@ def _parse_size(name: str, value: Any) -> int:
 
 
 def _make_observation_space(obs_type: ObsType, frame: tuple[int, int, int]) -> spaces.Space[Any]:
+    state = _make_box([_AGENT_RANGE] * 2 + [_BLOCK_RANGE] * 2 + [(0.0, 2 * math.pi)])
     if obs_type == "state":
-        return _make_box([_AGENT_RANGE] * 2 + [_BLOCK_RANGE] * 2 + [(0.0, 2 * math.pi)])
+        return state
     if obs_type == "keypoints":
         return _make_box([_BLOCK_RANGE] * 2 * len(geometry.KEYPOINTS) + [_AGENT_RANGE] * 2)
     agent = _make_box([_AGENT_RANGE] * 2)
     if obs_type == "environment_state_agent_pos":
         return spaces.Dict({"environment_state": _make_box([_BLOCK_RANGE] * 16), "agent_pos": agent})
     pixels = spaces.Box(0, 255, frame, np.uint8)
+    if obs_type == "pixels_state":
+        return spaces.Dict({"pixels": pixels, "state": state})
     return pixels if obs_type == "pixels" else spaces.Dict({"pixels": pixels, "agent_pos": agent})
 
 

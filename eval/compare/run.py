@@ -129,7 +129,8 @@ class EntryCache:
         seeds = (starts.seed_start, starts.seed_start + starts.episodes - 1)
         machine = {"play": device_name(self.device), "torch": str(torch.__version__)}
         task = starts.find_task(record)
-        played = Comparison(task.name, task.describe_starts(), seeds, machine, (entry,))
+        env_kwargs = task.without_observations(task.env_kwargs)
+        played = Comparison(task.name, env_kwargs, seeds, machine, (entry,))
         replace_file(self.path(job, record), played.to_json().encode())
         return evaluation.scores.episodes
 

@@ -32,6 +32,8 @@ class Collect:
     seed_start: options.SeedStartFlag = 300_000
     env: options.EnvFlag = None
     env_kwargs: options.EnvKwargsFlag = None
+    obs: str = "state"
+    """Also record what policies of --obs observe: pixels adds camera frames, for `train --obs pixels`."""
     chunk: options.ChunkFlag = None
     sampling: options.SamplingFlag = ()
     workers: options.WorkersFlag = 0
@@ -58,6 +60,7 @@ class Collect:
             only_success=self.only_success,
             chunk=self.chunk,
             sampling=self.sampling,
+            obs=self.obs,
         )
         kept = generate(self.policy, self.out, config, workers=self.workers)
         known = [each.success for each in kept if each.success is not None]
@@ -83,9 +86,10 @@ class Collect:
         token = options.read_token(self.token_file)
         settings = make_settings(self.host, self.port, token, self.tls_cert, self.tls_key)
         task, rule = get_task(SHIPPED_TASK), self._choose_reset_rule()
-        provenance = make_provenance(rule)
+        images = task.with_observations(self.obs).demos.images
+        provenance = make_provenance(rule, images)
         with Collection(self.out, provenance, rate_hz=task.rate_hz, angles=task.demos.angles) as collection:
-            app = RecordApp(collection, seed_start=self.seed_start, reset_rule=rule)
+            app = RecordApp(collection, seed_start=self.seed_start, reset_rule=rule, images=images)
             run_app(app, settings, what="collecting", browser=self.open, as_json=self.json)
             print(f"{self.out} holds {len(collection.episodes)} episodes")
 

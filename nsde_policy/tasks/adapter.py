@@ -48,7 +48,10 @@ class EnvAdapter:
         self._step = 0
         self.last_obs: Any = None
         """The last observation as the environment gave it."""
-        self._cameras = self._find_cameras(getattr(env, "observation_space", None), cameras)
+        self.images = _find_images(getattr(env, "observation_space", None))
+        """Shape of each part of the observation that is a colour picture, uint8, by its name."""
+        self.cameras = self._find_cameras(cameras)
+        """Which part of the observation is the frame of each camera, by the camera's name."""
         self.last_frames: dict[str, np.ndarray] = {}
         """Frames of the last observation by the name of the camera, (height, width, 3) uint8."""
         self._observed = self._find_parts(getattr(env, "observation_space", None), obs_keys, obs_dim)
@@ -161,13 +164,9 @@ class EnvAdapter:
                 self._fail(f"its observation is {_describe_space(part)}, {why}: wrap the environment")
         return parts
 
-    def _find_cameras(self, space: Any, cameras: Sequence[CameraSpec]) -> dict[str, str]:
+    def _find_cameras(self, cameras: Sequence[CameraSpec]) -> dict[str, str]:
         """Return which part of the observation is the frame of each camera."""
-        if not cameras:
-            return {}
-        spaces = space.spaces if isinstance(space, gym.spaces.Dict) else {}
-        images = {key: part.shape for key, part in spaces.items() if _is_image(part)}
-        found = {}
+        images, found = self.images, {}
         for camera in cameras:
             names = (camera.name, camera.name.removeprefix(IMAGE_KEY))
             key = next((name for name in names if name in images), None)
@@ -181,16 +180,17 @@ class EnvAdapter:
             found[camera.name] = key
         return found
 
-    def _read_frame(self, obs: Any, key: str, camera: str) -> np.ndarray:
-        frame = np.asarray(obs.get(key) if isinstance(obs, Mapping) else None)
-        if frame.dtype != np.uint8 or frame.shape != self.env.observation_space[key].shape:  # type: ignore[index]
-            self._fail(f"the frame {key!r} of {camera} is {_describe_found(frame)}: return what it declares")
+    def read_image(self, part: str) -> np.ndarray:
+        """Return a picture of the last observation, one of `images`, (height, width, 3) uint8."""
+        frame = np.asarray(self.last_obs.get(part) if isinstance(self.last_obs, Mapping) else None)
+        if frame.dtype != np.uint8 or frame.shape != self.images[part]:
+            self._fail(f"the frame {part!r} is {_describe_found(frame)}: return what it declares")
         return frame
 
     def _flatten(self, obs: Any) -> np.ndarray:
         """Return the parts of an observation as one vector of finite numbers, and keep its frames."""
         self.last_obs = obs
-        self.last_frames = {name: self._read_frame(obs, key, name) for name, key in self._cameras.items()}
+        self.last_frames = {name: self.read_image(key) for name, key in self.cameras.items()}
         values = []
         for key, part in self._observed.items():
             what = "observation" if key is None else f"observation {key!r}"
@@ -236,6 +236,12 @@ class EnvAdapter:
 
 def _count_values(parts: Iterable[gym.spaces.Box]) -> int:
     return sum(int(np.prod(part.shape)) for part in parts)
+
+
+def _find_images(space: Any) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the colour pictures of a dictionary observation, by name."""
+    spaces: Mapping[str, Any] = space.spaces if isinstance(space, gym.spaces.Dict) else {}
+    return {key: part.shape for key, part in spaces.items() if _is_image(part) and part.shape[2:] == (3,)}
 
 
 def _is_image(space: Any) -> bool:

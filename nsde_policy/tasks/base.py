@@ -66,6 +66,8 @@ class ObservationChoice:
     """Keyword arguments with which the environment gives these observations."""
     preset: str = "default"
     """Preset that `train` uses, of methods that have it."""
+    recorded_with: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments with which the environment gives them beside the usual observations, to record."""
 
 
 @dataclass(frozen=True)
@@ -169,13 +171,14 @@ class Task(abc.ABC):
         changed.default_preset = choice.preset
         return changed
 
-    def describe_starts(self) -> dict[str, Any]:
-        """Return the keyword arguments of the environment, except those that choose what is observed.
+    def without_observations(self, env_kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return keyword arguments of the environment, except those that choose what is observed.
 
-        Policies with different observations are compared on the same starts.
+        Policies with different observations are compared on the same starts, and trained on one store.
         """
-        chosen = {name for choice in self.observations.values() for name in choice.env_kwargs}
-        return {name: value for name, value in self.env_kwargs.items() if name not in chosen}
+        choices = self.observations.values()
+        chosen = {name for choice in choices for name in (*choice.env_kwargs, *choice.recorded_with)}
+        return {name: value for name, value in env_kwargs.items() if name not in chosen}
 
     def outcome(self, rewards: Sequence[float], infos: Sequence[Mapping[str, Any]]) -> Outcome:
         """Score an episode.

@@ -42,14 +42,13 @@ def find_task(demos: Path | None) -> FoundTask:
     recorded = next((r for r in (*records, _as_mapping(session).get("env")) if isinstance(r, str)), None)
     if recorded is not None:
         try:
-            name = get_task(recorded).name
+            task = get_task(recorded)
         except (ConfigError, PluginError) as error:
             return FoundTask(
                 NO_TASK, f"{demos} records the task {recorded}, which is not available ({error}): no task"
             )
-        return FoundTask(
-            name, f"task {name}: recorded in {demos}", dict(_as_mapping(made_with.get("env_kwargs")))
-        )
+        env_kwargs = task.without_observations(_as_mapping(made_with.get("env_kwargs")))
+        return FoundTask(task.name, f"task {task.name}: recorded in {demos}", env_kwargs)
     for task in _list_tasks():
         if _is_public(task, demos, frames):
             return FoundTask(task.name, f"task {task.name}: {demos} holds its public demonstrations")

@@ -82,6 +82,7 @@ class PushTTask(Task):
             "pixels": ObservationChoice(
                 demos={"obs_columns": (0, 1), "angles": (), "images": ("img",), "encoder": "keypoints"},
                 env_kwargs={"obs_type": "pixels_agent_pos"},
+                recorded_with={"obs_type": "pixels_state"},
                 preset="pixels",
             )
         }

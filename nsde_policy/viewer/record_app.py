@@ -1,5 +1,6 @@
 """App of `nsde-policy collect`: the agent follows the pointer, the user keeps or discards episodes."""
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -8,10 +9,12 @@ from nsde_policy.data import Episode
 from nsde_policy.data.collection import Collection, EpisodeInfo, Provenance
 from nsde_policy.data.types import MIN_STEPS
 from nsde_policy.envs import PUSHT_ID
+from nsde_policy.envs.pusht.drawing import benchmark_frame
 from nsde_policy.envs.pusht.dynamics import CONTROL_HZ
 from nsde_policy.envs.pusht.env import ResetRule
 from nsde_policy.envs.pusht.geometry import SIDE, SUCCESS_COVERAGE
 from nsde_policy.errors import EpisodeError, ProtocolError
+from nsde_policy.eval.compressed import CompressedFrames, CompressedPicture
 from nsde_policy.run_directory import find_versions
 from nsde_policy.viewer import messages
 from nsde_policy.viewer.app import App
@@ -23,11 +26,12 @@ MAX_EPISODE_PERIODS = 120 * CONTROL_HZ
 """Time limit of a recorded episode, two minutes."""
 
 
-def make_provenance(reset_rule: ResetRule) -> Provenance:
-    """Return the provenance of demonstrations recorded by hand."""
+def make_provenance(reset_rule: ResetRule, images: Sequence[str] = ()) -> Provenance:
+    """Return the provenance of demonstrations recorded by hand, with camera frames of these names."""
+    settings = {"env": PUSHT_ID, "env_kwargs": {"reset_rule": reset_rule}}
     return Provenance(
         by="teleoperation",
-        settings={"env": PUSHT_ID, "env_kwargs": {"reset_rule": reset_rule}},
+        settings={**settings, **({"images": list(images)} if images else {})},
         notes={"input": "pointer on the page of nsde-policy collect", "versions": find_versions()},
     )
 
@@ -50,9 +54,14 @@ class RecordApp(App):
     _target: tuple[float, float] | None
 
     def __init__(
-        self, collection: Collection, *, seed_start: int, reset_rule: ResetRule = "benchmark"
+        self,
+        collection: Collection,
+        *,
+        seed_start: int,
+        reset_rule: ResetRule = "benchmark",
+        images: Sequence[str] = (),
     ) -> None:
-        self._collection = collection
+        self._collection, self._images = collection, images
         kept = collection.episodes
         self._simulation = Simulation(messages.next_seed(kept[-1].seed) if kept else seed_start, reset_rule)
         self._start_episode(self._simulation.seed)
@@ -83,7 +92,11 @@ class RecordApp(App):
         """While recording, record one control period and run it."""
         if self._phase != "recording" or self._target is None:
             return False
-        self._observations.append(self._simulation.now.obs)
+        obs = self._simulation.now.obs
+        self._observations.append(obs)
+        if self._images:
+            frame = benchmark_frame(obs[:2].tolist(), obs[2:].tolist())
+            self._frames.append(CompressedPicture.compress(frame))
         self._actions.append(self._target)
         self._simulation.advance(Input(self._target))
         if self._simulation.now.solved or len(self._actions) >= MAX_EPISODE_PERIODS:
@@ -125,7 +138,8 @@ class RecordApp(App):
         simulation = self._simulation
         best = min(max(simulation.coverage) / SUCCESS_COVERAGE, 1.0)
         episode = Episode(np.array(self._observations, np.float32), np.array(self._actions, np.float32))
-        self._collection.add(episode, EpisodeInfo(simulation.seed, simulation.now.solved, best))
+        images = {name: CompressedFrames(self._frames) for name in self._images}
+        self._collection.add(episode, EpisodeInfo(simulation.seed, simulation.now.solved, best), images)
         self._start_episode(messages.next_seed(simulation.seed))
 
     def _start_episode(self, seed: int) -> None:
@@ -134,3 +148,4 @@ class RecordApp(App):
         self._phase, self._target = "ready", None
         self._observations: list[np.ndarray] = []
         self._actions: list[tuple[float, float]] = []
+        self._frames: list[CompressedPicture] = []

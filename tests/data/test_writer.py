@@ -94,6 +94,37 @@ def test_episodes_span_several_chunks(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(list((path / "data/state").glob("[0-9]*"))) == 8
 
 
+class CountedRows:
+    """Rows that are read in slices, and the largest number that was read at once."""
+
+    def __init__(self, rows: np.ndarray) -> None:
+        self._rows, self.shape, self.dtype, self.most = rows, rows.shape, rows.dtype, 0
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, rows: slice) -> np.ndarray:
+        self.most = max(self.most, len(self._rows[rows]))
+        return self._rows[rows]
+
+
+def test_frames_are_read_and_written_block_by_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frames = np.random.default_rng(0).integers(0, 255, (50, 4, 4, 3)).astype(np.uint8)  # 48 bytes each
+    monkeypatch.setattr("nsde_policy.data.zarr_store.growing_array.CHUNK_BYTES", 150)  # three frames
+    stores = []
+    for limit in (2**20, 300):
+        monkeypatch.setattr(writer_module, "MAX_WRITE_BYTES", limit)
+        stores.append(tmp_path / f"{limit}.zarr")
+        with DemoWriter(stores[-1]) as writer:
+            for start, end in ((0, 20), (20, 50)):
+                rows = CountedRows(frames[start:end])
+                writer.append(make_episode(0, end - start), {"img": rows})
+                assert rows.most == (end - start if limit > 300 else 6)
+    assert np.array_equal(open_images(stores[1])[:], frames)
+    for file in (stores[0] / "data/img").iterdir():
+        assert (stores[1] / "data/img" / file.name).read_bytes() == file.read_bytes()
+
+
 def test_last_episode_can_be_dropped(tmp_path: Path) -> None:
     path = tmp_path / "demos.zarr"
     with DemoWriter(path) as writer:
@@ -211,6 +242,8 @@ def test_crash_between_any_two_writes_loses_only_the_current_episode(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, half_written: bool
 ) -> None:
     monkeypatch.setattr("nsde_policy.data.zarr_store.growing_array.CHUNK_BYTES", 100)
+    if half_written:
+        monkeypatch.setattr(writer_module, "MAX_WRITE_BYTES", 100)  # one chunk after the other
     finished = False
     for writes in itertools.count():
         path, committed = tmp_path / f"{writes}.zarr", 0

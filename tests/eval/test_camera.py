@@ -9,13 +9,19 @@ import pytest
 
 from nsde_policy.cli.main import main
 from nsde_policy.core.spec import CameraSpec
+from nsde_policy.data import load_demonstrations
+from nsde_policy.envs.pusht.drawing import benchmark_frame
 from nsde_policy.eval.camera import DISTRACTOR, OCCLUDER, CameraCondition, CameraDisturbances
+from nsde_policy.eval.compressed import CompressedFrames, CompressedPicture
 from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.render.keypoints import draw_keypoints
 from nsde_policy.eval.rollout import RolloutConfig
 from nsde_policy.inference.spec import PolicySpec
 from nsde_policy.run_directory import RunDirectory
+from nsde_policy.tasks import find_task, get_task
 from nsde_policy.tasks.base import Forecast
+from nsde_policy.training.dataset import load_training_demos
+from nsde_policy.training.encoder import open_training_images
 
 FRAME = np.random.default_rng(0).integers(30, 200, (40, 50, 3)).astype(np.uint8)
 
@@ -163,3 +169,23 @@ def test_report_shows_what_a_policy_with_cameras_sees(pixel_run: Path, tmp_path:
     seeing = next(run for run in data["runs"] if "encoder, redraw" in run["curves"])
     assert seeing["lengths"] == [10, 10]
     assert "flow" in seeing["curves"]
+
+
+@pytest.mark.parametrize("driver", ["run", "shipped"])
+def test_collected_frames_can_be_trained_on(driver: str, pixel_run: Path, tmp_path: Path):
+    store = tmp_path / "collected.zarr"
+    policy = str(pixel_run) if driver == "run" else "shipped"
+    args = ["--out", str(store), "--policy", policy, "--obs", "pixels", "--workers", "1"]
+    short = ["--env-kwargs", '{"max_episode_steps": 7}']
+    for episodes in ("1", "2"):  # continued
+        assert main(["collect", *args, *short, "--episodes", episodes]) == 0
+    task = get_task("pusht").with_observations("pixels")
+    assert find_task(store).env_kwargs == {"reset_rule": "benchmark", "max_episode_steps": 7}
+    images, demos = open_training_images(task.demos, store), load_training_demos(task.demos, store)
+    states = load_demonstrations(store).obs
+    assert (len(demos), demos.obs.shape, states.shape) == (2, (14, 2), (14, 5))
+    drawn = np.stack([benchmark_frame(row[:2], row[2:]) for row in states.astype(float)])
+    assert (images["img"][:] == drawn).mean() > 0.999, "states are rounded to float32"
+    assert images["img"].shape == drawn.shape
+    seen = CompressedFrames([CompressedPicture.compress(frame) for frame in drawn[:3]])
+    assert np.array_equal(seen[1:3], drawn[1:3])

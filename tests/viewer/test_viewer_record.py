@@ -14,9 +14,10 @@ from websockets.sync.client import connect
 
 from examples.record_demonstrations import pusher
 from nsde_policy.cli.main import main
-from nsde_policy.data import load_demonstrations
+from nsde_policy.data import load_demonstrations, open_images
 from nsde_policy.data.collection import Collection
 from nsde_policy.data.zarr_store.store import Store
+from nsde_policy.envs.pusht.drawing import benchmark_frame
 from nsde_policy.envs.pusht.env import PushTEnv
 from nsde_policy.errors import DemoError, EpisodeError, ProtocolError
 from nsde_policy.inference.policy import Policy
@@ -69,6 +70,21 @@ def test_an_episode_holds_observations_and_pointer_positions(tmp_path: Path):
         assert np.array_equal(seen, np.asarray(obs, np.float32))
         assert sent.tolist() == list(aimed)
         obs, *_ = env.step(np.array(aimed, float))
+
+
+def test_camera_frames_are_recorded_on_request(tmp_path: Path):
+    images = ("img",)
+    with Collection(tmp_path / "d.zarr", make_provenance("benchmark", images)) as collection:
+        app = RecordApp(collection, seed_start=START, images=images)
+        run(app, MoveAgent(256, 256), StartRecording(), 4, Discard())
+        run(app, MoveAgent(256, 256), StartRecording(), 5, KeepEpisode())
+    obs = load_demonstrations(tmp_path / "d.zarr").obs.astype(float)
+    drawn = np.stack([benchmark_frame(row[:2], row[2:]) for row in obs])
+    frames = open_images(tmp_path / "d.zarr")
+    assert frames.shape == (5, 96, 96, 3)
+    assert (frames[:] == drawn).mean() > 0.999
+    with pytest.raises(EpisodeError, match="images"):
+        open_collection(tmp_path / "d.zarr")
 
 
 def test_keep_goes_to_the_next_seed_discard_repeats_it_undo_goes_back(tmp_path: Path):
