@@ -1,6 +1,5 @@
 """Evaluate a policy: play consecutive seeds and score them."""
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from nsde_policy.eval.rollout import RolloutConfig
 from nsde_policy.eval.scores import EvaluationScores, score_episodes
 from nsde_policy.files import decode_json
 from nsde_policy.inference.policy import Policy
+from nsde_policy.inference.torch_threads import count_cores
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import Task, get_task_of_run
 
@@ -110,7 +110,7 @@ def _make_pool(
     path: Path | None, config: RolloutConfig, episodes: int, workers: int, device: str
 ) -> RolloutPool:
     if device == "cpu":
-        return RolloutPool(path, config, workers=min(workers or os.cpu_count() or 1, episodes))
+        return RolloutPool(path, config, workers=min(workers or count_cores(), episodes))
     return RolloutPool(path, config, device=device, batch=min(episodes, MAX_BATCH))
 
 

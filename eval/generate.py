@@ -1,7 +1,6 @@
 """Demonstrations that a policy or a scripted expert generates in an environment."""
 
 import itertools
-import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
@@ -26,6 +25,7 @@ from nsde_policy.eval.expert import ExpertPool, ScriptedExpert, is_expert
 from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.rollout import RolloutConfig, make_adapter
 from nsde_policy.inference.policy import Policy
+from nsde_policy.inference.torch_threads import count_cores
 from nsde_policy.run_directory import RunDirectory, find_versions, fingerprint
 from nsde_policy.tasks import Task, find_rate, get_task, get_task_of_run
 from nsde_policy.tasks.adapter import EnvAdapter
@@ -119,7 +119,7 @@ def generate(policy: str, out: Path, config: GenerateConfig, *, workers: int = 0
         found.env.close()
         missing = config.episodes - len(collection.episodes)
         if missing > 0:
-            pool = replace(found.pool, workers=min(workers or os.cpu_count() or 1, missing))
+            pool = replace(found.pool, workers=min(workers or count_cores(), missing))
             try:
                 _collect(collection, pool, config)
             except KeyboardInterrupt:

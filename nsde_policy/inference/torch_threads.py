@@ -47,6 +47,13 @@ def use_threads(threads: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def count_cores() -> int:
+    """Return the number of cores that this process may use, which can be fewer than the computer has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def _set_own_threads(threads: int) -> None:
     """Set the number of the calling thread, and restore the one that new threads get."""
     with _setting:

@@ -1,7 +1,6 @@
 """Train a method on demonstrations into a run directory; runs can be interrupted and resumed."""
 
 import logging
-import os
 import signal
 import threading
 import time
@@ -20,7 +19,7 @@ from nsde_policy.errors import CheckpointError
 from nsde_policy.files import PARTIAL, replace_file
 from nsde_policy.inference.calibration import CALIBRATION_FILE, Calibration, CameraRange
 from nsde_policy.inference.loading import build_model, build_policy_spec
-from nsde_policy.inference.torch_threads import use_threads
+from nsde_policy.inference.torch_threads import count_cores, use_threads
 from nsde_policy.methods.base import TrainableModel
 from nsde_policy.methods.registry import METHODS
 from nsde_policy.run_config import RunConfig
@@ -208,7 +207,7 @@ def _fit(
     if problem.held_out is not None:
         checked = Validation(problem.held_out, problem.build(), training, seed=record.seed, device=device)
     is_large = isinstance(model, EndToEndModel)  # convolutions gain from threads, small networks do not
-    with use_threads(os.cpu_count() or 1) if is_large else nullcontext():
+    with use_threads(count_cores()) if is_large else nullcontext():
         _train_loop(run, training, record.config.train, save_every_s, monitor, checked)
     return model
 
@@ -238,7 +237,7 @@ def _run_encoder(
         return stage.add_blank_codes()
     if not (resume and stage.is_finished()):
         training = stage.start(resume=resume)
-        with use_threads(os.cpu_count() or 1):  # for convolutions
+        with use_threads(count_cores()):  # for convolutions
             _train_loop(stage.directory, training, stage.config.train, save_every_s, monitor, None)
             stage.finish()
     return stage.encode()

@@ -10,7 +10,7 @@ from nsde_policy.config import TrainConfig
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.encoders.base_model import CameraBatch, mirror_frames, to_unit_rgb
 from nsde_policy.encoders.keypoints.config import KeypointConfig
-from nsde_policy.encoders.keypoints.model import KeypointModel, scale_brightness, shift_frames
+from nsde_policy.encoders.keypoints.model import KeypointModel, hide_patches, scale_brightness, shift_frames
 from nsde_policy.encoders.keypoints.networks import draw_bumps, locate_peaks, make_axis
 from nsde_policy.errors import ConfigError
 from nsde_policy.training.batches import BatchSource
@@ -52,6 +52,29 @@ def test_brightness_of_the_background_is_restored(gain: float):
 def test_brightness_of_a_black_frame_stays_finite():
     black = torch.zeros(1, SIZE, SIZE, 3, dtype=torch.uint8)
     assert (scale_brightness(black, make_scenes(1, seed=0)[1][0]) == 0).all()
+
+
+def test_patches_hide_half_of_the_frames():
+    white = torch.full((400, SIZE, SIZE, 3), 255, dtype=torch.uint8)
+    hidden = (hide_patches(white, 0.2, make_rng(0)) != 255).any(-1).float().mean((1, 2))
+    assert 0.4 < (hidden > 0).float().mean() < 0.6
+    assert 0.15 < hidden.max() < 0.25
+    assert hidden[hidden > 0].mean() == pytest.approx(0.1, abs=0.03)
+
+
+def test_disturbed_frames_are_redrawn_undisturbed():
+    plain, disturbed = (
+        train_model(replace(SMALL, **changes), is_measured=False)
+        for changes in ({}, {"occlusion": 0.2, "brightness": 0.3})
+    )
+    positions, frames = make_scenes(60, seed=4)
+    hidden = hide_patches(frames, 0.2, make_rng(1))
+    with torch.no_grad():
+        moved = [
+            (model(positions, hidden) - model(positions, frames)).square().mean()
+            for model in (plain, disturbed)
+        ]
+    assert moved[1] < 0.7 * moved[0]
 
 
 def test_levelled_keypoints_do_not_depend_on_the_brightness():
