@@ -48,6 +48,7 @@ VARIANTS: dict[str, RunConfig] = {
     "8 keypoints": _encoder(PIXELS, keypoints=8),
     "50k steps": PIXELS.replace_parts(train={"steps": 50_000}),
     "hard images": PIXELS,
+    "disturbed frames": _encoder(PIXELS, occlusion=0.15, brightness=0.15),
 }
 HARD = CameraCondition(texture=0.4, brightness=0.1, distractor=0.05)
 TRAINED_ON: dict[str, CameraCondition] = {"hard images": HARD}
