@@ -4,6 +4,8 @@
 
 `pusht.png`: five moments of one episode. `pusht.gif`: three episodes side by side, at twice real time. The
 starts are the first test seeds, not selected by their outcome. Needs the extra `video`.
+
+With `--run` of a policy with cameras: `pixels.png` alone, moments of one episode with its keypoints.
 """
 
 import argparse
@@ -26,9 +28,9 @@ SPEED = 2
 """Factor of real time."""
 
 
-def draw_moments(episode: RenderedEpisode, *, side: int = 400) -> np.ndarray:
+def draw_moments(episode: RenderedEpisode, *, side: int = 400, moments: int = MOMENTS) -> np.ndarray:
     """Draw equally spaced moments of an episode, from its start to its end, side by side."""
-    steps = np.linspace(0, len(episode) - 1, MOMENTS).round().astype(int)
+    steps = np.linspace(0, len(episode) - 1, moments).round().astype(int)
     return np.concatenate([episode.frame(int(step), side) for step in steps], axis=1)
 
 
@@ -54,6 +56,14 @@ def write_gif(frames: Sequence[np.ndarray], path: Path) -> None:
     images[0].save(path, save_all=True, append_images=images[1:], duration=durations, loop=0, optimize=False)
 
 
+def save_small_png(picture: np.ndarray, path: Path) -> None:
+    """Write a picture of few colours with a palette."""
+    from PIL import Image
+
+    Image.fromarray(picture).quantize(128, dither=Image.Dither.NONE).save(path, optimize=True)
+    print(f"{path}  {path.stat().st_size / 1e6:.2f} MB")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--run", type=Path, help="run directory; the shipped policy by default")
@@ -62,6 +72,10 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     with use_threads(1):
         player = Player(args.run, RolloutConfig())
+        if player.policy.spec.cameras:
+            picture = draw_moments(RenderedEpisode.play(player, SEEDS[0]), moments=4)
+            save_small_png(picture, args.out / "pixels.png")
+            return
         episodes = [RenderedEpisode.play(player, seed) for seed in SEEDS]
     save_png(draw_moments(episodes[0]), args.out / "pusht.png")
     write_gif(draw_side_by_side(episodes), args.out / "pusht.gif")

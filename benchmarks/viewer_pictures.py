@@ -3,6 +3,7 @@
     python benchmarks/viewer_pictures.py --out docs/images
 
 writes play.png, play_two.png (beside nearest neighbours) and play_phone.png; --only play writes one of them.
+--only play_pixels shows a policy with a camera, the one of the package or --run.
 Uses headless Chromium; how an episode continues after the drag depends on its timing.
 """
 
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from nsde_policy.assets import SHIPPED_POLICY
+from nsde_policy.assets import SHIPPED_POLICY, find_shipped
 from nsde_policy.tasks import get_task
 from nsde_policy.training.progress import train
 from nsde_policy.viewer.http import ViewerSettings
@@ -45,12 +46,14 @@ class Picture:
     two: bool = False
     phone: bool = False
     field: bool = False
+    camera: bool = False
 
 
 PICTURES = {
     "play": Picture("light", (1440, 900), after=17, by=(120, -105), turns=9, field=True),
     "play_two": Picture("dark", (1440, 900), after=26, by=(75, -70), turns=-7, two=True),
     "play_phone": Picture("light", (390, 844), after=20, by=(80, -90), turns=-6, phone=True),
+    "play_pixels": Picture("light", (1440, 900), after=17, by=(120, -105), turns=9, camera=True),
 }
 
 
@@ -98,7 +101,7 @@ def take_screenshot(url: str, picture: Picture) -> bytes:
 
 def drag(page: Any, picture: Picture) -> None:
     """Drag the block by its bar and release it."""
-    box = page.locator(".panel canvas").first.bounding_box()
+    box = page.locator(".frame canvas").first.bounding_box()
     x, y = page.evaluate("viewer.panels[0].pose.slice(2, 4)")
     scale = box["width"] / 512
     at = box["x"] + (x - 15 * 0.7) * scale, box["y"] + (y + 15 * 0.7) * scale
@@ -114,10 +117,10 @@ def drag(page: Any, picture: Picture) -> None:
 
 
 @contextmanager
-def run_viewer(two: bool) -> Iterator[str]:
-    """Serve the shipped policy, and nearest neighbours, which need no training, if there are two."""
+def run_viewer(first: Path, two: bool) -> Iterator[str]:
+    """Serve a policy, and nearest neighbours, which need no training, if there are two."""
     with tempfile.TemporaryDirectory() as folder:
-        runs = [SHIPPED_POLICY]
+        runs = [first]
         if two:
             runs.append(Path(folder) / "neighbours")
             config = get_task("pusht").preset("default", "knn")
@@ -145,13 +148,15 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, required=True, help="folder")
     parser.add_argument("--only", choices=list(PICTURES))
+    parser.add_argument("--run", type=Path, help="run directory with a camera, for play_pixels")
     args = parser.parse_args()
     from PIL import Image
 
     for name, picture in PICTURES.items():
-        if args.only not in (None, name):
+        if args.only not in (None, name) or (picture.camera and args.only is None):
             continue
-        with run_viewer(picture.two) as url:
+        run = (args.run or find_shipped("pixels")) if picture.camera else SHIPPED_POLICY
+        with run_viewer(run, picture.two) as url:
             shot = take_screenshot(url, picture)
         path = args.out / f"{name}.png"
         Image.open(io.BytesIO(shot)).convert("RGB").save(path, optimize=True)

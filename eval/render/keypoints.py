@@ -12,6 +12,8 @@ from nsde_policy.tasks.base import Forecast
 
 PATH_WIDTH, DOT_RADIUS, END_RADIUS = 2, 4, 1
 """Pixels at the size of a video frame: the mean path, where a keypoint is, and where a future ends."""
+END_OPACITY, SMOOTHING = 70, 2
+"""Opacity of these ends, of 255, and how much larger everything is drawn before it is averaged down."""
 SPREAD = 2.0
 """Standard deviations that the ellipse around a keypoint's last expected position reaches."""
 
@@ -59,22 +61,25 @@ def draw_keypoints(picture: np.ndarray, forecast: Forecast, spec: PolicySpec) ->
     found = None if forecast.obs is None else find_keypoint_futures(forecast.obs, spec)
     if found is None:
         return picture
-    camera, size = spec.cameras[0], picture.shape[0]
+    camera, size = spec.cameras[0], SMOOTHING * picture.shape[0]
     frame = np.array([camera.width, camera.height]) * (size / max(camera.width, camera.height))
     margin = (size - frame) / 2  # that `fit_picture` leaves
     mean, ends, spread = margin + found.mean * frame, margin + found.ends * frame, found.spread * frame
-    surface = pygame.surfarray.make_surface(picture.swapaxes(0, 1))
-    for keypoint in range(mean.shape[1]):
-        hue = keypoint / mean.shape[1]
-        colour = tuple(round(255 * part) for part in colorsys.hsv_to_rgb(hue, 0.9, 0.8))
-        path = [tuple(map(float, place)) for place in mean[:, keypoint]]
+    layer = pygame.Surface((size, size), pygame.SRCALPHA)
+    hues = np.arange(mean.shape[1]) / mean.shape[1]
+    colours = [[round(255 * part) for part in colorsys.hsv_to_rgb(hue, 0.9, 0.8)] for hue in hues]
+    for keypoint, colour in enumerate(colours):
         for end in ends[:, keypoint].tolist():
-            pygame.draw.circle(surface, colour, end, END_RADIUS)
+            pygame.draw.circle(layer, (*colour, END_OPACITY), end, SMOOTHING * END_RADIUS)
+    for keypoint, colour in enumerate(colours):
+        path = [tuple(map(float, place)) for place in mean[:, keypoint]]
         if len(path) > 1:
-            pygame.draw.lines(surface, colour, False, path, PATH_WIDTH)
-        width, height = np.maximum(2 * spread[keypoint], 2 * PATH_WIDTH)
+            pygame.draw.lines(layer, colour, False, path, SMOOTHING * PATH_WIDTH)
+        width, height = np.maximum(2 * spread[keypoint], 2 * SMOOTHING * PATH_WIDTH)
         box = pygame.Rect(0, 0, round(width), round(height))
         box.center = round(path[-1][0]), round(path[-1][1])
-        pygame.draw.ellipse(surface, colour, box, 1)
-        pygame.draw.circle(surface, colour, path[0], DOT_RADIUS)
+        pygame.draw.ellipse(layer, colour, box, SMOOTHING)
+        pygame.draw.circle(layer, colour, path[0], SMOOTHING * DOT_RADIUS)
+    surface = pygame.surfarray.make_surface(picture.swapaxes(0, 1))
+    surface.blit(pygame.transform.smoothscale(layer, surface.get_size()), (0, 0))
     return np.ascontiguousarray(pygame.surfarray.pixels3d(surface).swapaxes(0, 1))
