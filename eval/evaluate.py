@@ -15,6 +15,7 @@ from nsde_policy.eval.disturbances import Condition
 from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.rollout import RolloutConfig
 from nsde_policy.eval.scores import EvaluationScores, score_episodes
+from nsde_policy.eval.shared_planner import SharedPlannerPool
 from nsde_policy.files import decode_json
 from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.torch_threads import count_cores
@@ -64,7 +65,7 @@ def evaluate_policy(
         sampling: Changes to the sampling settings, such as "alpha=0.5" or "steps=10".
         condition: Disturbances of the episodes.
         camera: Disturbances of the cameras.
-        workers: Processes on a CPU, 0 for one per core; a GPU plays all episodes in one process.
+        workers: Processes, 0 for one per core; without cameras, a GPU plays all episodes in one process.
         device: Torch device of the policy.
         traced: Return the traces of the episodes as well.
     """
@@ -78,7 +79,8 @@ def evaluate_policy(
     )
     policy.check_chunk(chunk or policy.chunk)
     seeds = range(seed_start, seed_start + episodes)
-    pool = _make_pool(path, config, episodes, workers, device)
+    is_shared = device != "cpu" and path is not None and bool(policy.spec.cameras) and not traced
+    pool = _make_pool(path, config, episodes, workers, device, is_shared=is_shared)
     played = pool.evaluate(seeds, traced=traced)
     results = list(tqdm(played, "playing", episodes, unit="episode", leave=False, disable=None))
     return Evaluation(
@@ -107,10 +109,13 @@ def _describe_evaluation(
 
 
 def _make_pool(
-    path: Path | None, config: RolloutConfig, episodes: int, workers: int, device: str
-) -> RolloutPool:
+    path: Path | None, config: RolloutConfig, episodes: int, workers: int, device: str, *, is_shared: bool
+) -> RolloutPool | SharedPlannerPool:
+    count = min(workers or count_cores(), episodes)
+    if is_shared and path is not None:
+        return SharedPlannerPool(path, config, workers=count, device=device)
     if device == "cpu":
-        return RolloutPool(path, config, workers=min(workers or count_cores(), episodes))
+        return RolloutPool(path, config, workers=count)
     return RolloutPool(path, config, device=device, batch=min(episodes, MAX_BATCH))
 
 

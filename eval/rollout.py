@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -119,6 +119,22 @@ def make_generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+class EpisodeHost(Protocol):
+    """What an episode needs of the object that plays it."""
+
+    @property
+    def policy(self) -> Any:
+        """Encodes observations, and has `spec`, `record` and `chunk`."""
+
+    @property
+    def config(self) -> RolloutConfig:
+        """Settings of the episodes."""
+
+    @property
+    def task(self) -> Task:
+        """Task that scores the episode."""
+
+
 class EpisodeRunner:
     """One episode in progress.
 
@@ -132,7 +148,7 @@ class EpisodeRunner:
         executed    hold x x x x x x x x …
     """
 
-    def __init__(self, player: "Player", env: EnvAdapter, seed: int, *, frames: bool = False) -> None:
+    def __init__(self, player: EpisodeHost, env: EnvAdapter, seed: int, *, frames: bool = False) -> None:
         policy, config = player.policy, player.config
         self.seed, self.generator, self.history = seed, make_generator(seed), policy.spec.new_history()
         self.steps, self.planning_s, self.ended, self._frames = 0, 0.0, False, frames
@@ -227,8 +243,7 @@ class Player:
         self._envs = [make_adapter(self.task, self.policy.record, config.env_kwargs) for _ in range(batch)]
         self._render_env: EnvAdapter | None = None
         self.rate_hz = find_rate(self.task, self._envs[0].env)
-        if config.condition.push and not hasattr(self._envs[0].env.unwrapped, "push"):
-            raise ConfigError(f"nothing can be pushed in {self._envs[0].name}: leave out --push")
+        check_push(self._envs[0], config)
         if config.camera != CameraCondition() and not self.policy.spec.cameras:
             given = [name for name, value in config.camera.to_dict().items() if value]
             flags = ", ".join(f"--camera-{name}" for name in given)
@@ -274,8 +289,7 @@ class Player:
 
     def _play(self, episodes: Sequence[EpisodeRunner]) -> list[EpisodeResult]:
         policy, config = self.policy, self.config
-        wanted = policy.check_chunk(config.chunk or policy.chunk) + config.condition.latency_steps
-        steps = min(wanted, policy.model.config.longest_chunk or wanted)
+        steps = count_planned(policy, config)
         while running := [episode for episode in episodes if not episode.ended]:
             started = time.perf_counter()
             plans = policy.plan_batch(
@@ -290,6 +304,18 @@ class Player:
                 episode.run(plan.actions)
         calls = policy.model.network_calls(steps, config.sampling)
         return [episode.result(planned=steps, calls=calls) for episode in episodes]
+
+
+def count_planned(policy: Policy, config: RolloutConfig) -> int:
+    """Return how many actions a plan has: those executed, and those that pass before it arrives."""
+    wanted = policy.check_chunk(config.chunk or policy.chunk) + config.condition.latency_steps
+    return min(wanted, policy.model.config.longest_chunk or wanted)
+
+
+def check_push(env: EnvAdapter, config: RolloutConfig) -> None:
+    """Raise `ConfigError` if pushes are asked for in an environment without them."""
+    if config.condition.push and not hasattr(env.env.unwrapped, "push"):
+        raise ConfigError(f"nothing can be pushed in {env.name}: leave out --push")
 
 
 def make_adapter(task: Task, record: RunRecord, env_kwargs: Mapping[str, Any]) -> EnvAdapter:

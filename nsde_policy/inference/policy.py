@@ -124,8 +124,19 @@ class Policy(BasePolicy):
         sampling: Sampling | None = None,
     ) -> list[Plan]:
         """Plan for several episodes in one batch; each has its own random generator."""
-        steps = self.check_chunk(chunk or self.chunk)
         states = np.stack([history.states() for history in histories])
+        return self.plan_states(states, generators=generators, chunk=chunk, sampling=sampling)
+
+    def plan_states(
+        self,
+        states: np.ndarray,
+        *,
+        generators: Sequence[torch.Generator],
+        chunk: int | None = None,
+        sampling: Sampling | None = None,
+    ) -> list[Plan]:
+        """Plan from the states of several episodes, (n, history, obs_dim + act_dim), newest first."""
+        steps = self.check_chunk(chunk or self.chunk)
         draws = Draws(generators, self._device)
         return self._run(lambda: self._plan_states(states, draws, steps, sampling))
 

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from nsde_policy.data.download import PublicDemos
 
 _SIDE = 512.0
+PIXEL_ENCODER = KeypointConfig(level_brightness=True)
+"""Encoder of camera frames, for all methods that are trained on its keypoints."""
 _PATHS, _GHOSTS = 24, 4
 """Futures that are drawn, as paths of the agent and as final poses of the block."""
 
@@ -35,13 +37,11 @@ def _tune(preset: Preset) -> Preset:
 
 def _make_pixel_presets(tuned: Mapping[str, Preset]) -> dict[str, Preset]:
     """Return the presets for camera frames; `pixels-fast` trains on a CPU and trusts the camera's place."""
-    encoder = KeypointConfig(level_brightness=True)
-    small = replace(
-        encoder, size=64, width=8, anchors=0, train=replace(encoder.train, steps=2000, batch_size=64)
-    )
+    train = replace(PIXEL_ENCODER.train, steps=2000, batch_size=64)
+    small = replace(PIXEL_ENCODER, size=64, width=8, anchors=0, train=train)
     steps = replace(tuned["default"].train, steps=25_000)
     return {
-        "pixels": replace(tuned["default"], train=steps, encoder=encoder),
+        "pixels": replace(tuned["default"], train=steps, encoder=PIXEL_ENCODER),
         "pixels-fast": replace(tuned["default"], train=tuned["fast"].train, encoder=small),
     }
 
@@ -187,13 +187,13 @@ class PushTTask(Task):
         return [*members, SuiteMember("diffusion", "transformer_pusht")]
 
     def presets(self, method: str) -> Mapping[str, Preset]:
-        """Tune the Neural SDE; add the transformer settings of Diffusion Policy's authors on this task."""
+        """Tune the Neural SDE; add Diffusion Policy's settings for this task, and presets for pixels."""
         presets = super().presets(method)
         if method == "neural_sde":
             tuned = {name: _tune(presets[name]) for name in ("default", "fast")}
             return {**presets, **tuned, **_make_pixel_presets(tuned)}
         if method != "diffusion":
-            return presets
+            return {**presets, "pixels": replace(presets["default"], encoder=PIXEL_ENCODER)}
         given = presets["transformer"]
         model: Any = given.model
         own = replace(

@@ -8,11 +8,16 @@ import pytest
 import torch
 
 from nsde_policy.config import NetworkConfig, TrainConfig
+from nsde_policy.core.spec import CameraSpec, StateSpec
 from nsde_policy.core.state import measure_state
 from nsde_policy.core.targets import Transitions, pair_states
+from nsde_policy.encoders.resnet.config import ResNetConfig
+from nsde_policy.encoders.resnet.model import ImageNorm, ResNetModel
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.methods.neural_sde.model import NeuralSDE
+from nsde_policy.methods.regression import Regression, RegressionConfig
 from nsde_policy.run_config import RunConfig
+from nsde_policy.training.end_to_end import EndToEndModel, FrameWindows
 from nsde_policy.training.loop import Training, fit
 from nsde_policy.training.run import train_run
 from nsde_policy.training.stage import StageRun
@@ -113,3 +118,50 @@ def test_validation_does_not_disturb_the_captured_step(tmp_path: Path):
     losses = [metrics["validation_flow"] for metrics in run.read_metrics()]
     assert len(losses) == 3
     assert losses[-1] < losses[0]
+
+
+def build_end_to_end() -> EndToEndModel:
+    generator = torch.Generator().manual_seed(0)
+    encoder = ResNetConfig(size=64, crop=56, width=16, keypoints=8, features=6)
+    cameras = [CameraSpec("observation.images.top", 64, 64)]
+    spec = StateSpec(8, 2, (), (-1.0,) * 10, (1.0,) * 10, (1.0,) * 10, codes=6)
+    config = RegressionConfig(network=NetworkConfig(width=64, depth=2, dropout=0.0))
+    return EndToEndModel(
+        Regression(config, spec, generator=generator),
+        ResNetModel(encoder, cameras, plain_dim=2, generator=generator),
+    ).to("cuda")
+
+
+def make_frame_windows() -> FrameWindows:
+    generator = torch.Generator().manual_seed(0)
+    frames = torch.randint(0, 256, (50, 64, 64, 3), dtype=torch.uint8, generator=generator)
+    states = torch.rand(200, 2, 10, generator=generator)
+    actions = torch.rand(200, 9, 2, generator=generator)
+    index = torch.randint(0, 50, (200, 2), generator=generator)
+    return FrameWindows(states, actions, index, (frames,))
+
+
+def test_captured_step_trains_an_encoder_as_the_eager_step_does(monkeypatch: pytest.MonkeyPatch):
+    config = dataclasses.replace(CONFIG, steps=20, batch_size=32, learning_rate=1e-3)
+    weights = []
+    for eager in (StageRun.EAGER_STEPS, config.steps):
+        monkeypatch.setattr(StageRun, "EAGER_STEPS", eager)
+        model = build_end_to_end()
+        training = Training(model, make_frame_windows(), config, seed=1)
+        training.advance(config.steps)
+        assert training._run is not None
+        assert (training._run._graph is None) == (eager == config.steps)
+        training.finish()
+        weights.append(torch.nn.utils.parameters_to_vector(model.parameters()).detach())
+    start = torch.nn.utils.parameters_to_vector(build_end_to_end().parameters()).detach()
+    moved = (weights[0] - start).norm()
+    assert moved > 0
+    assert (weights[0] - weights[1]).norm() < 0.3 * moved  # sums of gradients have no fixed order
+
+
+def test_normalisation_on_cuda_is_group_norm():
+    norm = ImageNorm(32).to("cuda")
+    x = torch.randn(3, 32, 5, 7, generator=torch.Generator().manual_seed(0)).to("cuda")
+    x = (3 + x).to(memory_format=torch.channels_last)
+    expected = torch.nn.functional.group_norm(x, 2, norm.weight, norm.bias)
+    torch.testing.assert_close(norm(x), expected, atol=1e-5, rtol=1e-5)
