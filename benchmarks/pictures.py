@@ -5,7 +5,7 @@
 `pusht.png`: five moments of one episode. `pusht.gif`: three episodes side by side, at twice real time. The
 starts are the first test seeds, not selected by their outcome. Needs the extra `video`.
 
-With `--run` of a policy with cameras: `pixels.png` alone, moments of one episode with its keypoints.
+With `--run shipped-pixels`, or another policy with cameras: `pixels.png` alone, moments of one episode with its keypoints.
 """
 
 import argparse
@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from nsde_policy.assets import resolve_run
 from nsde_policy.envs.pusht.dynamics import CONTROL_HZ
 from nsde_policy.eval.render.frames import RenderedEpisode
 from nsde_policy.eval.render.pictures import save_png
@@ -71,7 +72,7 @@ def main() -> None:
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     with use_threads(1):
-        player = Player(args.run, RolloutConfig())
+        player = Player(args.run and resolve_run(args.run), RolloutConfig())
         if player.policy.spec.cameras:
             picture = draw_moments(RenderedEpisode.play(player, SEEDS[0]), moments=4)
             save_small_png(picture, args.out / "pixels.png")
