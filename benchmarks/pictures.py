@@ -5,7 +5,8 @@
 `pusht.png`: five moments of one episode. `pusht.gif`: three episodes side by side, at twice real time. The
 starts are the first test seeds, not selected by their outcome. Needs the extra `video`.
 
-With `--run shipped-pixels`, or another policy with cameras: `pixels.png` alone, moments of one episode with its keypoints.
+With `--run shipped-pixels`, or another policy with cameras: `pixels.png` alone, moments of one episode with
+its keypoints.
 """
 
 import argparse
