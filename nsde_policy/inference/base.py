@@ -22,6 +22,7 @@ from nsde_policy.inference.calibration import Calibration
 from nsde_policy.inference.frames import check_plausible_frames, parse_frames
 from nsde_policy.inference.history import History
 from nsde_policy.inference.observation import (
+    check_finite_observation,
     check_plausible,
     parse_observations,
     parse_single_observation,
@@ -81,6 +82,14 @@ class BasePolicy(abc.ABC):
         plain = get_encoder(self._spec.encoder).encode(observations)
         if not self._spec.cameras:
             return plain
+        rows, frames = self._parse_frames(plain, observations, check=check)
+        encoded: np.ndarray = np.concatenate([rows, self._encode_frames(rows, frames)], axis=1)
+        return encoded if plain.ndim == 2 else encoded[0]
+
+    def _parse_frames(
+        self, plain: np.ndarray, observations: Mapping[str, Any], *, check: bool
+    ) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Return the low-dimensional part, (n, plain_dim), and frames, each (n, height, width, 3)."""
         if plain.shape[-1:] != (self._spec.plain_dim,):
             raise PolicyInputError(
                 f"{STATE_KEY} must have {self._spec.plain_dim} values, got shape {plain.shape}"
@@ -90,9 +99,7 @@ class BasePolicy(abc.ABC):
             raise PolicyInputError(f"{STATE_KEY} has {len(rows)} rows, the frames have {len(frames[0])}")
         if check:
             check_plausible_frames(frames, self._spec.cameras, self.calibration.frames)
-        codes = self._encode_frames(rows, frames)
-        encoded: np.ndarray = np.concatenate([rows, codes], axis=1)
-        return encoded if plain.ndim == 2 else encoded[0]
+        return rows, frames
 
     def _encode_frames(self, values: np.ndarray, frames: list[np.ndarray]) -> np.ndarray:
         """Encode frames of all cameras, each (n, height, width, 3) uint8, as (n, codes).
@@ -138,13 +145,37 @@ class BasePolicy(abc.ABC):
             PolicyInputError: If the observation has the wrong shape, is not finite, or is implausible
                 compared with the demonstrations.
         """
-        one, is_batch = parse_single_observation(obs, self._spec, self._encode_plausible)
-        self._history.add_observation(check_plausible(one, self._spec))
+        if self._spec.cameras and isinstance(obs, Mapping):
+            is_batch = self._observe_frames(obs)
+        else:
+            one, is_batch = parse_single_observation(obs, self._spec, self.encode)
+            self._history.add_observation(check_plausible(one, self._spec))
         if not self._queue:
             self._queue.extend(self._plan_chunk(self._history))
         action = self._queue.popleft()
         self._history.add_action(action)
         return action[None] if is_batch else action
+
+    def _observe_frames(self, observations: Mapping[str, Any]) -> bool:
+        """Add an observation with frames to the history; return whether it is a batch of one.
+
+        Everything is checked now, but frames are encoded only if a plan needs them. They are copied, because
+        the driver of a camera may write the next frame into the same array.
+        """
+        plain = get_encoder(self._spec.encoder).encode(observations)
+        rows, frames = self._parse_frames(plain, observations, check=True)
+        if len(rows) != 1 or plain.ndim > 2:
+            raise PolicyInputError(f"select_action takes one observation, got {STATE_KEY} {plain.shape}")
+        check_plausible(check_finite_observation(rows[0]), self._spec)
+        kept = [frame.copy() for frame in frames]
+
+        def encode() -> np.ndarray:
+            return check_finite_observation(
+                np.concatenate([rows, self._encode_frames(rows, kept)], axis=1)[0]
+            )
+
+        self._history.add_observation(encode)
+        return plain.ndim == 2
 
     def session(
         self,

@@ -41,7 +41,7 @@ def parse_observation(given: Any, spec: PolicySpec, encode: Encode | None = None
     array = _to_vector(given, spec, encode)
     if array.shape != (spec.obs_dim,):
         raise PolicyInputError(f"observation must have shape ({spec.obs_dim},), got {array.shape}")
-    return _check_finite(array)
+    return check_finite_observation(array)
 
 
 def parse_plain_observation(given: Mapping[str, Any], spec: PolicySpec) -> np.ndarray:
@@ -49,7 +49,7 @@ def parse_plain_observation(given: Mapping[str, Any], spec: PolicySpec) -> np.nd
     plain = get_encoder(spec.encoder).encode(given)
     if plain.shape != (spec.plain_dim,):
         raise PolicyInputError(f"{STATE_KEY} must have shape ({spec.plain_dim},), got {plain.shape}")
-    return _check_finite(plain)
+    return check_finite_observation(plain)
 
 
 def parse_single_observation(
@@ -68,7 +68,7 @@ def parse_observations(given: Any, spec: PolicySpec, encode: Encode | None = Non
         raise PolicyInputError(
             f"observations must have shape ({spec.obs_dim},) or (B, {spec.obs_dim}), got {array.shape}"
         )
-    return _check_finite(array)
+    return check_finite_observation(array)
 
 
 def find_implausible(obs: np.ndarray, spec: PolicySpec) -> str | None:
@@ -126,7 +126,8 @@ def _to_vector(given: Any, spec: PolicySpec, encode: Encode | None) -> np.ndarra
     return get_encoder(spec.encoder).encode(given)
 
 
-def _check_finite(array: np.ndarray) -> np.ndarray:
+def check_finite_observation(array: np.ndarray) -> np.ndarray:
+    """Return observations, or raise `NonFiniteObservationError` if they are not finite in float32."""
     if not (np.abs(array) <= LARGEST_FLOAT32).all():
         raise NonFiniteObservationError(f"observation must be finite, got {array.tolist()!s:.200}")
     return array
