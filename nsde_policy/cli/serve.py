@@ -45,7 +45,6 @@ class Serve(ServeOptions):
         settings = ServeSettings(**shared, token=options.read_token(self.token_file))
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         policy = Policy.from_pretrained(self.run_dir).to(pick_device(self.device))
-        policy.spec.check_no_cameras("nsde-policy serve")
         policy.threads = self.threads
         server = PolicyServer(policy, settings, build_json_log(sys.stderr), calibration=policy.calibration)
 

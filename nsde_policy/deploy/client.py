@@ -2,11 +2,15 @@
 
 import contextlib
 import logging
+import math
 import socket
 import ssl
+import struct
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,6 +23,8 @@ from nsde_policy.deploy.protocol import (
     MAX_PLAN_SEED,
     PROTOCOL,
     Array,
+    EncodeReply,
+    EncodeRequest,
     Hello,
     Message,
     PlanReply,
@@ -28,6 +34,7 @@ from nsde_policy.deploy.protocol import (
     check_plan,
     decode,
     encode,
+    pack_frame,
 )
 from nsde_policy.deploy.server.tls import load_client_tls
 from nsde_policy.errors import (
@@ -45,6 +52,7 @@ from nsde_policy.errors import (
 from nsde_policy.inference.base import NumpyPolicy, require_int, require_seed
 from nsde_policy.inference.calibration import Calibration
 from nsde_policy.inference.history import History
+from nsde_policy.inference.observation import check_finite_observation
 from nsde_policy.inference.spec import Plan, PolicySpec
 
 _websockets_logger = logging.getLogger(__name__)
@@ -69,9 +77,10 @@ class RemotePolicy(NumpyPolicy):
             policy.reset(seed=0)
             action = policy.select_action(obs)        # once per control period
 
-    Each call reconnects once if the connection is lost; a plan does not depend on earlier requests. A call
-    ends within `timeout_s`. Threads may share a policy; their calls wait for each other. `spec` is that of
-    the policy, with the server's `max_steps` as `longest_chunk`.
+    Each request reconnects once if the connection is lost; its answer does not depend on earlier ones. A plan
+    arrives within `timeout_s`, and the codes of camera frames within twice `deadline_s`. Threads may share a
+    policy; their calls wait for each other. `spec` is that of the policy, with the server's `max_steps` as
+    `longest_chunk`.
     """
 
     def __init__(
@@ -88,7 +97,7 @@ class RemotePolicy(NumpyPolicy):
             raise ConfigError(f"need 0 < deadline_s <= timeout_s, got {deadline_s} and {timeout_s}")
         self._url, self._token, self._max_message = url, token, max_message
         self._tls = load_client_tls(url, ca_file)
-        self._deadline_s, self._timeout_s = deadline_s, timeout_s
+        self._deadline_s, self._timeout_s, self._limit_s = deadline_s, timeout_s, timeout_s
         self._lock, self._request_id, self._closed = threading.Lock(), 0, False
         self._connection: ClientConnection | None
         self._connection, spec, calibration = self._open(time.monotonic() + timeout_s)
@@ -136,21 +145,48 @@ class RemotePolicy(NumpyPolicy):
         array = Array.pack(self._check_states(states))
         if (steps := require_int(steps, "steps")) < 1:
             raise PolicyInputError(f"need steps >= 1, got {steps}")
-        seed, ends = require_seed(seed), time.monotonic() + self._timeout_s
-        if not self._lock.acquire(timeout=self._timeout_s):
-            raise RemoteTimeoutError(f"another thread has used the connection for {self._timeout_s} s")
+        seed = require_seed(seed)
+        reply = self._request(
+            lambda number: PlanRequest(number, array, steps, seed, float(self._deadline_s)),
+            PlanReply,
+            self._timeout_s,
+        )
+        return check_plan(reply.unpack(), self._spec, steps)
+
+    def _encode_frames(self, values: np.ndarray, frames: list[np.ndarray]) -> np.ndarray:
+        """Let the server encode each row; the time for it is short, because a control loop waits for it."""
+        check_finite_observation(values)
+        codes, limit_s = [], min(2 * self._deadline_s, self._timeout_s)
+        for row, *pictures in zip(values, *frames, strict=True):
+            array, packed = Array.pack(row[None]), tuple(map(pack_frame, pictures))
+            reply = self._request(
+                partial(EncodeRequest, values=array, frames=packed, deadline_s=float(self._deadline_s)),
+                EncodeReply,
+                limit_s,
+            )
+            found = reply.codes.unpack()
+            if found.shape != (1, self._spec.codes):
+                raise ProtocolError(f"codes have shape {found.shape}, expected {(1, self._spec.codes)}")
+            codes.append(found[0])
+        return np.stack(codes).astype(np.float64)
+
+    def _request(self, build: Callable[[int], PlanRequest | EncodeRequest], kind: Any, limit_s: float) -> Any:
+        """Send a request with a new number, and return the reply of a kind within a time limit."""
+        ends = time.monotonic() + limit_s
+        if not self._lock.acquire(timeout=limit_s):
+            raise RemoteTimeoutError(f"another thread has used the connection for {limit_s} s")
         try:
             if self._closed:
                 raise RemoteConnectionError("the connection was closed by this client; connect again")
+            self._limit_s = limit_s
             self._request_id += 1
-            request = PlanRequest(self._request_id, array, steps, seed, float(self._deadline_s))
-            is_new = self._connection is None
+            request, is_new = build(self._request_id), self._connection is None
             try:
-                return self._send(request, ends)
+                return self._send(request, kind, ends)
             except RemoteConnectionError:
                 if is_new:
                     raise
-            return self._send(request, ends)
+            return self._send(request, kind, ends)
         finally:
             self._lock.release()
 
@@ -172,7 +208,7 @@ class RemotePolicy(NumpyPolicy):
         seed = int(rng.integers(MAX_PLAN_SEED))
         return self.plan_from(history.states(), steps=self.spec.chunk, seed=seed).actions
 
-    def _send(self, request: PlanRequest, ends: float) -> Plan:
+    def _send(self, request: PlanRequest | EncodeRequest, kind: type[Message], ends: float) -> Any:
         if self._connection is None:
             self._connection, *found = self._open(ends)
             if found != [self.spec, self.calibration]:
@@ -180,7 +216,7 @@ class RemotePolicy(NumpyPolicy):
                 raise RemoteRefusedError(f"{self._url} now serves a different policy; connect again")
         try:
             self._connection.send(encode(request))
-            reply: PlanReply | Refusal = self._receive(self._connection, PlanReply, ends)
+            reply = self._receive(self._connection, kind, ends)
             if not isinstance(reply, Refusal) and reply.id != request.id:
                 raise ProtocolError(f"request {request.id} got the reply to request {reply.id}")
         except BaseException as error:
@@ -191,7 +227,7 @@ class RemotePolicy(NumpyPolicy):
             raise RemoteConnectionError(problem) from None
         if isinstance(reply, Refusal):
             raise self._build_error(reply)
-        return check_plan(reply.unpack(), self._spec, request.steps)
+        return reply
 
     def _open(self, ends: float) -> tuple[ClientConnection, PolicySpec, Calibration]:
         """Connect and exchange greetings."""
@@ -209,6 +245,7 @@ class RemotePolicy(NumpyPolicy):
         try:
             with contextlib.ExitStack() as closing:
                 connection = closing.enter_context(connect(self._url, **options))
+                _limit_sending(connection.socket, self._timeout_s)
                 connection.send(encode(Hello(PROTOCOL, __version__)))
                 found = self._check_welcome(self._receive(connection, Welcome, ends))
                 closing.pop_all()  # without an error the connection stays open
@@ -245,7 +282,7 @@ class RemotePolicy(NumpyPolicy):
         try:
             data = connection.recv(timeout=_compute_remaining(ends))
         except TimeoutError:
-            raise RemoteTimeoutError(f"{self._url} sent no reply within {self._timeout_s} s") from None
+            raise RemoteTimeoutError(f"{self._url} sent no reply within {self._limit_s} s") from None
         return decode(data, kind | Refusal, limit=self._max_message)
 
     def _abort(self) -> None:
@@ -260,6 +297,12 @@ class RemotePolicy(NumpyPolicy):
         kind = _ERRORS.get(refusal.code)
         message = f"{self._url}: {refusal.message}"
         return RemoteRefusedError(f"{message} ({refusal.code})") if kind is None else kind(message)
+
+
+def _limit_sending(sock: socket.socket, timeout_s: float) -> None:
+    """Let a socket raise `OSError` if the server does not read: frames may not fit into its buffer."""
+    seconds = math.ceil(timeout_s)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", seconds, 0))
 
 
 def _compute_remaining(ends: float) -> float:

@@ -1,18 +1,21 @@
 """Messages between a policy server and its clients: typed msgpack, validated while it is decoded.
 
 A connection begins with `Hello` and `Welcome`; then each `PlanRequest` gets one `PlanReply` or one `Refusal`.
-A request holds everything its plan depends on, so the server stores nothing about its clients. `Hello` and
+If the policy has cameras, an `EncodeRequest` gets the codes of an observation, which later states contain. A
+request holds everything its answer depends on, so the server stores nothing about its clients. `Hello` and
 `Refusal` are the same in every version, so that client and server can report different versions.
 """
 
 import json
 import math
+import zlib
 from typing import Annotated, Any, Literal, Self
 
 import msgspec
 import numpy as np
 from msgspec import Meta
 
+from nsde_policy.core.spec import CameraSpec
 from nsde_policy.deploy.server.config import ENVELOPE_BYTES, MAX_MESSAGE_BYTES
 from nsde_policy.errors import ProtocolError, summarize_error
 from nsde_policy.inference.calibration import Calibration
@@ -135,8 +138,29 @@ class PlanReply(Message, frozen=True, tag="planned"):
         return Plan(self.actions.unpack(), states, std)
 
 
+class EncodeRequest(Message, frozen=True, tag="encode"):
+    """Request of the codes of one observation, if the policy has cameras."""
+
+    id: NonNegativeInt64
+    """Repeated in the reply."""
+    values: Array
+    """Low-dimensional part of the observation, (1, plain_dim)."""
+    frames: tuple[bytes, ...]
+    """Frame of each camera, in the order of the spec, as `pack_frame` returns it."""
+    deadline_s: Seconds
+    """Time after which the client no longer needs the codes, seconds."""
+
+
+class EncodeReply(Message, frozen=True, tag="encoded"):
+    """Codes of one observation."""
+
+    id: NonNegativeInt64
+    codes: Array
+    """(1, codes), the last columns of the observation."""
+
+
 class Refusal(Message, frozen=True, tag="refusal"):
-    """Reason why a request gets no plan."""
+    """Reason why a request gets no answer."""
 
     id: NonNegativeInt64 | None
     """None if the request could not be read."""
@@ -161,6 +185,28 @@ def decode(data: object, kind: Any, *, limit: int = MAX_MESSAGE_BYTES) -> Any:
         return msgspec.msgpack.decode(data, type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ProtocolError(f"message is not valid: {summarize_error(error)}") from None
+
+
+def pack_frame(frame: np.ndarray) -> bytes:
+    """Compress a frame (height, width, 3) uint8 with zlib, as differences to the pixel to the left."""
+    return zlib.compress(np.diff(frame, axis=1, prepend=np.uint8(0)).tobytes(), 1)
+
+
+def unpack_frame(data: bytes, camera: CameraSpec) -> np.ndarray:
+    """Decompress a frame of a camera; never more bytes than such a frame has.
+
+    Raises:
+        ProtocolError: If the data is damaged, or a frame of another size.
+    """
+    size, stream = math.prod(camera.shape), zlib.decompressobj()
+    try:
+        steps = stream.decompress(data, size + 1)
+    except zlib.error:
+        raise ProtocolError(f"{camera.name} is damaged or not compressed with zlib") from None
+    if len(steps) != size or not stream.eof or stream.unused_data:
+        found = f"more than {size}" if len(steps) > size else str(len(steps))
+        raise ProtocolError(f"{camera.name} must have {size} bytes, {camera.shape} uint8, got {found}")
+    return np.cumsum(np.frombuffer(steps, np.uint8).reshape(camera.shape), axis=1, dtype=np.uint8)
 
 
 def check_plan(plan: Plan, spec: PolicySpec, steps: int) -> Plan:

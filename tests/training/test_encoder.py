@@ -201,14 +201,6 @@ def test_session_takes_frames_and_names_bad_ones(policy: Policy):
     assert np.isfinite(commands).all()
 
 
-def test_serve_does_not_take_frames_yet(run: RunDirectory, capsys: pytest.CaptureFixture[str]):
-    assert main(["serve", str(run.path), "--port", "0"]) == 2
-    assert (
-        "does not take camera frames (observation.images.top, observation.images.wrist) yet"
-        in capsys.readouterr().err
-    )
-
-
 def test_own_cameras_are_named_on_the_command_line(store: Path, tmp_path: Path):
     flags = {"encoder.train.steps": 1, "encoder.train.batch-size": 2, "encoder.size": 32, "encoder.width": 8}
     flags |= {

@@ -18,9 +18,9 @@ from nsde_policy.errors import ConfigError, GraphError
 _OPERATOR_NAMES = """
 Add And ArgMax ArgMin Cast Clip Concat ConstantOfShape Conv ConvTranspose Cos CumSum Div Equal Erf Exp
 Expand Flatten Floor Gather GatherElements GatherND Gelu Gemm Greater GreaterOrEqual Identity
-InstanceNormalization LSTM LayerNormalization Less LessOrEqual Log MatMul Max Min Mish Mod Mul Neg Not Pow
-Reciprocal ReduceMax ReduceMean ReduceMin ReduceSum Relu Reshape Round Sigmoid Sin Slice Softmax Softplus
-Split Sqrt Squeeze Sub Sum Tanh TopK Transpose Unsqueeze Where
+InstanceNormalization LSTM LayerNormalization Less LessOrEqual Log MatMul Max MaxPool Min Mish Mod Mul Neg
+Not Pow Reciprocal ReduceMax ReduceMean ReduceMin ReduceSum Relu Reshape Round Sigmoid Sin Slice Softmax
+Softplus Split Sqrt Squeeze Sub Sum Tanh TopK Transpose Unsqueeze Where
 """
 OPERATORS = frozenset(_OPERATOR_NAMES.split())
 """Operators of exported graphs. None of them reads files, draws random numbers, loops or branches."""

@@ -1,5 +1,6 @@
 """Settings of the policy server: address, token and limits; no numpy, so that commands start fast."""
 
+import math
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +22,8 @@ MAX_MESSAGE_BYTES = 65_536
 """Default size limit of a message."""
 ENVELOPE_BYTES = 1024
 """Upper bound of the bytes of a message that are not array data."""
+FRAME_OVERHEAD = 1.01
+"""Upper bound of the size of a compressed frame, as a multiple of the frame."""
 SESSION_SPARE = 2
 """Actions that the first plan of a control session has beyond its chunk."""
 MAX_REFUSALS_PER_S = 10.0
@@ -101,7 +104,7 @@ class ServeSettings(ServeOptions, ServerSettings):
         """Return the largest number of actions of a plan.
 
         Raises:
-            ConfigError: If such a plan, or a request, does not fit into a message.
+            ConfigError: If such a plan, or a request, camera frames included, does not fit into a message.
         """
         d = spec.obs_dim + spec.act_dim
         # A method with a longest chunk always computes all of it, so more actions cost nothing.
@@ -112,4 +115,8 @@ class ServeSettings(ServeOptions, ServerSettings):
         needed = ENVELOPE_BYTES + 8 * max(request, reply, spec_as_text)
         rule = f"plans of {steps} actions of this policy need max_message >= {needed}, got {self.max_message}"
         require(self, self.max_message >= needed, rule)
+        frames = math.ceil(FRAME_OVERHEAD * sum(math.prod(camera.shape) for camera in spec.cameras))
+        needed = ENVELOPE_BYTES + 8 * spec.plain_dim + frames
+        rule = f"camera frames of this policy need max_message >= {needed}, got {self.max_message}"
+        require(self, not spec.cameras or self.max_message >= needed, rule)
         return steps

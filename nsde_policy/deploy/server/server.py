@@ -6,6 +6,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any
 
+import numpy as np
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
@@ -13,6 +14,9 @@ from websockets.http11 import Request, Response
 from nsde_policy import __version__
 from nsde_policy.deploy.protocol import (
     PROTOCOL,
+    Array,
+    EncodeReply,
+    EncodeRequest,
     Hello,
     PlanReply,
     PlanRequest,
@@ -21,15 +25,20 @@ from nsde_policy.deploy.protocol import (
     check_plan,
     decode,
     encode,
+    unpack_frame,
 )
 from nsde_policy.deploy.server.auth import Log, RateLimiter, format_error
 from nsde_policy.deploy.server.config import MAX_REFUSALS_PER_S, ServeSettings
 from nsde_policy.deploy.server.connection import LimitedConnection, LimitedServer
 from nsde_policy.deploy.server.fair_queue import ClientKey, FairQueue
-from nsde_policy.errors import ProtocolError, RemotePlanningError
+from nsde_policy.encoders.base import STATE_KEY
+from nsde_policy.errors import ConfigError, ProtocolError, RemotePlanningError
 from nsde_policy.inference.calibration import Calibration
-from nsde_policy.inference.spec import Plan, Planner
+from nsde_policy.inference.spec import Planner
 from nsde_policy.inference.worker import PlannerThread
+
+AnyRequest = PlanRequest | EncodeRequest
+Answer = PlanReply | EncodeReply | Refusal
 
 STALLED_DEADLINES = 10
 """/healthz reports a stalled planner if a plan takes longer than this many deadlines."""
@@ -37,6 +46,8 @@ STALLED_DEADLINES = 10
 
 class PolicyServer(LimitedServer):
     """Server that answers plan requests and stores nothing about its clients.
+
+    A planner with cameras must also have the method `encode` of a policy.
 
     log = build_json_log(sys.stderr)
     server = PolicyServer(policy, ServeSettings(port=0), log, calibration=policy.calibration)
@@ -48,6 +59,10 @@ class PolicyServer(LimitedServer):
     ) -> None:
         super().__init__(settings, log, buffer=2**20 + 2 * settings.max_message)
         self._settings, self._spec = settings, planner.spec
+        self._encode = getattr(planner, "encode", None)
+        if planner.spec.cameras and self._encode is None:
+            raise ConfigError(f"{type(planner).__name__} has cameras, but no method encode for their frames")
+        self._kinds: Any = PlanRequest | EncodeRequest if planner.spec.cameras else PlanRequest
         self._welcome = Welcome.build(
             planner.spec,
             (calibration or Calibration.from_spec(planner.spec)).check(planner.spec),
@@ -59,7 +74,7 @@ class PolicyServer(LimitedServer):
         )
         self._planner, self._thread, self._queue = planner, PlannerThread(), FairQueue(planner.spec.chunk)
         self._in_flight = self._last_client = 0
-        self._counts = dict.fromkeys(("planned", "refused", "late", "failed", "dropped"), 0)
+        self._counts = dict.fromkeys(("planned", "encoded", "refused", "late", "failed", "dropped"), 0)
         self._stopping = False
         self.hangs = False
         """Whether the planner was still busy when `run` returned."""
@@ -154,21 +169,19 @@ class PolicyServer(LimitedServer):
             return False
         return True
 
-    async def _answer(
-        self, data: object, client: ClientKey, closed: asyncio.Task[None]
-    ) -> PlanReply | Refusal:
-        """Answer a message; drop its plan if the deadline passes or the connection is `closed`."""
+    async def _answer(self, data: object, client: ClientKey, closed: asyncio.Task[None]) -> Answer:
+        """Answer a message; drop its answer if the deadline passes or the connection is `closed`."""
         received = self._loop.time()
-        request: PlanRequest = decode(data, PlanRequest, limit=self._settings.max_message)
+        request: AnyRequest = decode(data, self._kinds, limit=self._settings.max_message)
         if refusal := self._check_request(request):
             self._counts["refused"] += 1
             return refusal
-        deadline_s = min(request.deadline_s, self._settings.deadline_s)
-        plan = asyncio.wrap_future(
+        deadline_s, steps = min(request.deadline_s, self._settings.deadline_s), getattr(request, "steps", 1)
+        result = asyncio.wrap_future(
             self._queue.submit(
                 client,
-                lambda: self._plan(request),
-                cost=max(request.steps, self._spec.chunk),  # a short plan costs almost as much as a chunk
+                lambda: self._compute(request),
+                cost=max(steps, self._spec.chunk),  # a short plan or a frame costs almost as much as a chunk
                 expires=received + deadline_s,
             )
         )
@@ -176,53 +189,84 @@ class PolicyServer(LimitedServer):
         self._in_flight += 1
         try:
             remaining_s = received + deadline_s - self._loop.time()
-            either: list[asyncio.Future[Any]] = [plan, closed]
+            either: list[asyncio.Future[Any]] = [result, closed]
             await asyncio.wait(either, timeout=remaining_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._in_flight -= 1
-            plan.cancel()  # no effect on a plan that is ready
-        if plan.cancelled():
-            return self._report_missing_plan(request, client, deadline_s, gone=closed.done())
-        if error := plan.exception():
-            self._counts["failed"] += 1
-            self._log("failed", client=client.connection, error=str(error))
-            return Refusal(request.id, "failed", "the policy failed; see the server's log")
-        self._counts["planned"] += 1
-        return PlanReply.pack(request.id, plan.result())
+            result.cancel()  # no effect on an answer that is ready
+        if result.cancelled():
+            return self._report_missing_answer(request, client, deadline_s, gone=closed.done())
+        if error := result.exception():
+            return self._report_error(request, client, error)
+        self._counts["planned" if isinstance(request, PlanRequest) else "encoded"] += 1
+        return result.result()
 
-    def _report_missing_plan(
-        self, request: PlanRequest, client: ClientKey, deadline_s: float, *, gone: bool
+    def _report_missing_answer(
+        self, request: AnyRequest, client: ClientKey, deadline_s: float, *, gone: bool
     ) -> Refusal:
-        """Count and log a plan that was dropped because its client has disconnected, or as late."""
+        """Count and log an answer that was dropped because its client has disconnected, or as late."""
         event = "dropped" if gone else "late"
         self._counts[event] += 1
         self._log(event, client=client.connection, deadline_s=deadline_s)
-        return Refusal(request.id, "late", f"no plan within {deadline_s:.3f} s")
+        what = "plan" if isinstance(request, PlanRequest) else "codes"
+        return Refusal(request.id, "late", f"no {what} within {deadline_s:.3f} s")
 
-    def _check_request(self, request: PlanRequest) -> Refusal | None:
+    def _report_error(self, request: AnyRequest, client: ClientKey, error: BaseException) -> Refusal:
+        """Count an error; frames that cannot be decompressed are an invalid request, others are logged."""
+        if isinstance(error, ProtocolError):
+            self._counts["refused"] += 1
+            return Refusal(request.id, "bad_request", str(error))
+        self._counts["failed"] += 1
+        self._log("failed", client=client.connection, error=str(error))
+        return Refusal(request.id, "failed", "the policy failed; see the server's log")
+
+    def _check_request(self, request: AnyRequest) -> Refusal | None:
         if self._stopping:
             return Refusal(request.id, "stopping", "the server is stopping")
-        shape = (self._spec.history, self._spec.obs_dim + self._spec.act_dim)
-        if request.states.shape != shape:
+        problem = None
+        if isinstance(request, EncodeRequest):
+            shape, count = (1, self._spec.plain_dim), len(self._spec.cameras)
+            if request.values.shape != shape or len(request.frames) != count:
+                problem = (
+                    f"an observation of this policy has values of shape {shape} and {count} frames, got "
+                    f"{request.values.shape} and {len(request.frames)}"
+                )
+        elif request.states.shape != (shape := (self._spec.history, self._spec.obs_dim + self._spec.act_dim)):
             problem = f"states of this policy have shape {shape}, got {request.states.shape}"
         elif request.steps > self._welcome.max_steps:
             problem = (
                 f"a plan has from 1 to {self._welcome.max_steps} actions, got {request.steps}; "
                 "nsde-policy serve --max-steps allows more"
             )
-        else:
-            return None
-        return Refusal(request.id, "bad_request", problem)
+        return None if problem is None else Refusal(request.id, "bad_request", problem)
 
-    def _plan(self, request: PlanRequest) -> Plan:
-        """Plan and check the result, in the planner thread; any error becomes a `RemotePlanningError`."""
+    def _compute(self, request: AnyRequest) -> PlanReply | EncodeReply:
+        """Plan or encode, in the planner thread.
+
+        Raises:
+            ProtocolError: If a frame is damaged or has another size.
+            RemotePlanningError: If the policy raises, whatever it is.
+        """
+        frames = self._unpack_frames(request) if isinstance(request, EncodeRequest) else {}
         try:
+            if isinstance(request, EncodeRequest):
+                return self._encode_frames(request, frames)
             plan = self._planner.plan_from(request.states.unpack(), steps=request.steps, seed=request.seed)
-            return check_plan(plan, self._spec, request.steps)
+            return PlanReply.pack(request.id, check_plan(plan, self._spec, request.steps))
         except BaseException as error:  # SystemExit too: a planner must not end the server
             raise RemotePlanningError(format_error(error)) from None
 
-    async def _send(self, connection: ServerConnection, message: Welcome | PlanReply | Refusal) -> None:
+    def _unpack_frames(self, request: EncodeRequest) -> dict[str, np.ndarray]:
+        cameras = self._spec.cameras
+        pairs = zip(cameras, request.frames, strict=True)
+        return {camera.name: unpack_frame(data, camera) for camera, data in pairs}
+
+    def _encode_frames(self, request: EncodeRequest, frames: dict[str, np.ndarray]) -> EncodeReply:
+        assert self._encode is not None
+        observed = self._encode({STATE_KEY: request.values.unpack()[0], **frames})
+        return EncodeReply(request.id, Array.pack(observed[None, self._spec.plain_dim :]))
+
+    async def _send(self, connection: ServerConnection, message: Welcome | Answer) -> None:
         async with asyncio.timeout(self._settings.patience_s):
             await connection.send(encode(message))
 

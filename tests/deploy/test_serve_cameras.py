@@ -1,0 +1,265 @@
+"""Tests of policies with cameras behind a server: frames on the wire, bombs, limits and sessions."""
+
+import threading
+import tracemalloc
+import zlib
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from websockets.exceptions import ConnectionClosed
+
+from nsde_policy.control import Session, SessionConfig
+from nsde_policy.core.spec import CameraSpec
+from nsde_policy.deploy.client import RemotePolicy
+from nsde_policy.deploy.protocol import (
+    Array,
+    EncodeReply,
+    EncodeRequest,
+    PlanReply,
+    Refusal,
+    decode,
+    encode,
+    pack_frame,
+    unpack_frame,
+)
+from nsde_policy.deploy.server.config import ServeSettings
+from nsde_policy.deploy.server.server import PolicyServer
+from nsde_policy.errors import (
+    ConfigError,
+    FrameError,
+    NonFiniteObservationError,
+    ProtocolError,
+    RemotePlanningError,
+    RemoteTimeoutError,
+)
+from nsde_policy.inference.policy import Policy
+from tests.helpers.exported_policies import build_camera_policy, observe_robot
+from tests.helpers.policy_servers import (
+    SPEC,
+    LinearPlanner,
+    RunningServer,
+    encode_request,
+    serve_in_thread,
+)
+
+CAMERA = CameraSpec("observation.images.top", 32, 32)
+RAW = bytes(32 * 32 * 3)
+
+
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    return build_camera_policy("top", "wrist", anchors=2)
+
+
+@pytest.fixture(scope="module")
+def running(policy: Policy) -> Iterator[RunningServer]:
+    with serve_in_thread(policy, max_steps=4, max_rate=1e6) as running:
+        yield running
+
+
+@pytest.fixture
+def remote(running: RunningServer) -> Iterator[RemotePolicy]:
+    with RemotePolicy.connect(running.url, deadline_s=5, timeout_s=10) as connected:
+        yield connected
+
+
+def test_frames_survive_the_wire_exactly():
+    rng = np.random.default_rng(0)
+    for frame in (rng.integers(0, 256, CAMERA.shape, dtype=np.uint8), np.full(CAMERA.shape, 255, np.uint8)):
+        packed = pack_frame(frame)
+        assert np.array_equal(unpack_frame(packed, CAMERA), frame)
+        assert len(packed) < 1.01 * frame.size
+    smooth = np.add.outer(np.arange(32), np.arange(32))[..., None] + np.arange(3)
+    assert len(pack_frame(smooth.astype(np.uint8))) < 0.1 * smooth.size
+
+
+def test_codes_and_plans_are_those_of_the_policy(policy: Policy, remote: RemotePolicy):
+    rows = [observe_robot(policy, seed) for seed in range(3)]
+    batch = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+    assert np.array_equal(remote.encode(rows[0]), policy.encode(rows[0]))
+    assert remote.encode(batch) == pytest.approx(policy.encode(batch), abs=1e-5)
+    for each in (policy, remote):
+        each.reset(seed=0)
+    for seed in range(9):
+        given = observe_robot(policy, seed)
+        assert np.array_equal(remote.select_action(given), policy.select_action(given))
+
+
+def test_wrong_frames_are_refused_before_they_are_sent(policy: Policy, remote: RemotePolicy):
+    given, sent = observe_robot(policy, 0), remote._request_id
+    for change in ({CAMERA.name: None}, {CAMERA.name: np.zeros((32, 32), np.uint8)}):
+        messages = []
+        for each in (policy, remote):
+            with pytest.raises(FrameError) as caught:
+                each.select_action({**given, **change})
+            messages.append(str(caught.value))
+        assert messages[0] == messages[1]
+    with pytest.raises(NonFiniteObservationError):
+        remote.encode({**given, "observation.state": np.array([0.5, np.nan])})
+    assert remote._request_id == sent
+
+
+def test_session_over_a_server_takes_frames(policy: Policy, remote: RemotePolicy):
+    now = [0.0]
+    config = SessionConfig(rate_hz=10, policy_hz=10, deadline_s=10)
+    with Session(remote, config, calibration=remote.calibration, clock=lambda: now[0]) as session:
+        for step in range(6):
+            now[0] = 0.1 * step
+            command = session.step(observe_robot(policy, step))
+            assert session.last is not None
+            assert (session.last.source, session.last.faults) == ("plan", ())
+            assert np.isfinite(command).all()
+
+
+def make_request(number: int = 1, frames: tuple[bytes, ...] | None = None, **changes: Any) -> EncodeRequest:
+    wrist = zlib.compress(bytes(24 * 40 * 3))
+    values: dict[str, Any] = {"values": Array.pack(np.full((1, 2), 0.5)), "deadline_s": 5.0, **changes}
+    return EncodeRequest(number, frames=frames or (zlib.compress(RAW), wrist), **values)
+
+
+BAD_FRAMES = {
+    "bomb": (
+        zlib.compress(bytes(50_000_000)),
+        r"must have 3072 bytes, \(32, 32, 3\) uint8, got more than 3072",
+    ),
+    "nested bomb": (zlib.compress(zlib.compress(bytes(1_000_000))), "must have 3072 bytes"),
+    "too short": (zlib.compress(RAW[:-1]), "must have 3072 bytes.* got 3071"),
+    "empty": (b"", "must have 3072 bytes.* got 0"),
+    "truncated": (zlib.compress(RAW)[:-1], "must have 3072 bytes"),
+    "not compressed": (RAW, "damaged or not compressed with zlib"),
+    "wrong checksum": (zlib.compress(RAW)[:-1] + b"\xff", "damaged or not compressed with zlib"),
+    "more behind it": (zlib.compress(RAW) + b"more", "must have 3072 bytes"),
+    "a picture of the other camera": (zlib.compress(bytes(24 * 40 * 3)), "must have 3072 bytes.* got 2880"),
+    "gzip": (zlib.compress(RAW, wbits=31), "damaged or not compressed with zlib"),
+}
+
+
+def test_bad_frames_are_refused_and_the_connection_stays_open(running: RunningServer):
+    with running.connect_and_greet() as connection:
+        for data, message in BAD_FRAMES.values():
+            connection.send(encode(make_request(frames=(data, make_request().frames[1]))))
+            reply = decode(connection.recv(timeout=10), EncodeReply | Refusal)
+            with pytest.raises(ProtocolError, match=f"^{CAMERA.name} .*{message}"):
+                unpack_frame(data, CAMERA)
+            assert isinstance(reply, Refusal)
+            assert (reply.id, reply.code) == (1, "bad_request")
+            assert reply.message.startswith(CAMERA.name)
+        for request, message in (
+            (make_request(frames=(zlib.compress(RAW),)), r"shape \(1, 2\) and 2 frames, got \(1, 2\) and 1"),
+            (make_request(values=Array.pack(np.zeros((1, 3)))), r"2 frames, got \(1, 3\) and 2"),
+            (make_request(values=Array.pack(np.zeros((2, 2)))), r"2 frames, got \(2, 2\) and 2"),
+        ):
+            connection.send(encode(request))
+            reply = decode(connection.recv(timeout=10), EncodeReply | Refusal)
+            with pytest.raises(ValueError, match=message):
+                raise ValueError(reply.message)
+        connection.send(encode(make_request(7)))
+        reply = decode(connection.recv(timeout=10), EncodeReply | Refusal)
+        assert (reply.id, reply.codes.shape) == (7, (1, 8))
+
+
+def test_bomb_takes_no_memory():
+    data, _ = BAD_FRAMES["bomb"]
+    tracemalloc.start()
+    try:
+        with pytest.raises(ProtocolError):
+            unpack_frame(data, CAMERA)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 300_000
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        encode(make_request()),
+        encode({"kind": "encode", "id": 1, "values": None, "frames": [], "deadline_s": 1.0}),
+    ],
+)
+def test_frames_for_a_policy_without_cameras_are_malformed(data: bytes):
+    with serve_in_thread(LinearPlanner()) as running, running.connect_and_greet() as connection:
+        connection.send(data)
+        assert decode(connection.recv(timeout=10), Refusal).code == "malformed"
+        with pytest.raises(ConnectionClosed):
+            connection.recv(timeout=10)
+
+
+def test_frames_must_fit_into_a_message(policy: Policy):
+    with pytest.raises(
+        ConfigError, match=r"camera frames of this policy need max_message >= 70\d\d, got 4096"
+    ):
+        PolicyServer(policy, ServeSettings(port=0, max_message=4096), lambda *_, **__: None)
+
+
+class SlowCamera(LinearPlanner):
+    """A planner with a camera whose encoder waits, and returns what it is told."""
+
+    def __init__(self, codes: Any) -> None:
+        super().__init__()
+        self.spec = replace(SPEC, codes=1, cameras=(CAMERA,), encoder="keypoints")
+        self.codes, self.go_on = codes, threading.Event()
+
+    def encode(self, observations: dict[str, np.ndarray]) -> np.ndarray:
+        assert self.go_on.wait(10)
+        return np.append(observations["observation.state"], self.codes)
+
+
+OBSERVED = {"observation.state": np.zeros(2), CAMERA.name: np.zeros(CAMERA.shape, np.uint8)}
+
+
+def test_late_codes_are_refused_and_plans_go_on():
+    planner = SlowCamera(0.25)
+    with serve_in_thread(planner) as running, running.connect_and_greet() as connection:
+        request = EncodeRequest(1, Array.pack(np.zeros((1, 2))), (zlib.compress(RAW),), 0.05)
+        connection.send(encode(request))
+        reply = decode(connection.recv(timeout=10), EncodeReply | Refusal)
+        assert (reply.code, reply.message) == ("late", "no codes within 0.050 s")
+        planner.go_on.set()
+        connection.send(encode_request(2))
+        assert isinstance(decode(connection.recv(timeout=10), PlanReply | Refusal), PlanReply)
+
+
+def test_client_waits_for_codes_no_longer_than_twice_its_deadline():
+    planner = SlowCamera(0.25)
+    with (
+        serve_in_thread(planner) as running,
+        RemotePolicy.connect(running.url, deadline_s=5, timeout_s=600) as policy,
+    ):
+        policy._deadline_s = 0.05
+        with pytest.raises(RemoteTimeoutError):
+            policy.encode(OBSERVED)
+        policy._deadline_s = 5
+        planner.go_on.set()
+        assert policy.encode(OBSERVED).tolist() == [0.0, 0.0, 0.25]
+
+
+@pytest.mark.parametrize(
+    ("codes", "error", "message"),
+    [
+        ([1.0, 2.0], ProtocolError, r"codes have shape \(1, 2\), expected \(1, 1\)"),
+        (np.nan, RemotePlanningError, "the policy failed"),
+    ],
+)
+def test_wrong_codes_of_a_server_are_errors(codes: Any, error: type[Exception], message: str):
+    planner = SlowCamera(codes)
+    planner.go_on.set()
+    with (
+        serve_in_thread(planner) as running,
+        RemotePolicy.connect(running.url, deadline_s=5, timeout_s=10) as policy,
+        pytest.raises(error, match=message),
+    ):
+        policy.encode(OBSERVED)
+
+
+def test_frames_and_plans_of_two_clients_are_answered(running: RunningServer):
+    with running.connect_and_greet() as camera, running.connect_and_greet() as robot:
+        for number in range(5):
+            camera.send(encode(make_request(number)))
+        robot.send(encode_request(1, states=np.zeros((2, 12), np.float32)))
+        assert isinstance(decode(robot.recv(timeout=10), PlanReply | Refusal), PlanReply)
+        replies = [decode(camera.recv(timeout=10), EncodeReply | Refusal) for _ in range(5)]
+        assert [reply.id for reply in replies] == [0, 1, 2, 3, 4]
