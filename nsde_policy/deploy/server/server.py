@@ -74,7 +74,8 @@ class PolicyServer(LimitedServer):
         )
         self._planner, self._thread, self._queue = planner, PlannerThread(), FairQueue(planner.spec.chunk)
         self._in_flight = self._last_client = 0
-        self._counts = dict.fromkeys(("planned", "encoded", "refused", "late", "failed", "dropped"), 0)
+        answers = ("planned", "encoded") if planner.spec.cameras else ("planned",)
+        self._counts = dict.fromkeys((*answers, "refused", "late", "failed", "dropped"), 0)
         self._stopping = False
         self.hangs = False
         """Whether the planner was still busy when `run` returned."""
