@@ -64,15 +64,6 @@ class PolicySpec(StateSpec):
             )
         check_first_action(self.first_action_from, self.first_action, self.obs_dim, self.act_dim)
 
-    def check_no_cameras(self, what: str) -> None:
-        """Raise `ConfigError` if the policy has cameras; `what` cannot use them."""
-        if self.cameras:
-            names = ", ".join(camera.name for camera in self.cameras)
-            raise ConfigError(
-                f"{what} does not take camera frames ({names}) yet: play such a policy with eval, or in your "
-                "own control loop (Policy.session)"
-            )
-
     def new_history(self) -> History:
         """Return an empty history for a new episode."""
         return History(
