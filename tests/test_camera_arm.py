@@ -1,6 +1,7 @@
-"""A made-up arm of seven joints with two cameras of different sizes: training, scores, export, sessions."""
+"""A made-up arm of seven joints with two cameras of different sizes: from training to serving."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -8,12 +9,14 @@ import pytest
 
 from nsde_policy.cli.main import main
 from nsde_policy.control import Session, SessionConfig
+from nsde_policy.deploy.client import RemotePolicy
 from nsde_policy.deploy.runtime import RuntimePolicy
 from nsde_policy.inference.base import BasePolicy
 from nsde_policy.inference.policy import Policy
 from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory
 from tests.helpers.camera_robot import EPISODES, JOINTS, SIZES, STEPS, make_arrays, write_camera_store
 from tests.helpers.numpy_planner import Sim
+from tests.helpers.policy_servers import serve_in_thread
 
 STATE, TOP, WRIST = "observation.state", "observation.images.top", "observation.images.wrist"
 ARRAYS = make_arrays(arm=True)
@@ -62,6 +65,16 @@ def graph(run: Path, tmp_path_factory: pytest.TempPathFactory) -> RuntimePolicy:
     return RuntimePolicy.load(out)
 
 
+@pytest.fixture(scope="module")
+def server(policy: Policy) -> Iterator[RemotePolicy]:
+    """A client of a server with the policy."""
+    with (
+        serve_in_thread(policy, calibration=policy.calibration, max_rate=1e6) as running,
+        RemotePolicy.connect(running.url, deadline_s=30, timeout_s=60) as remote,
+    ):
+        yield remote
+
+
 def observe(frame: int) -> dict[str, np.ndarray]:
     return {STATE: ARRAYS["state"][frame], TOP: ARRAYS["top"][frame], WRIST: ARRAYS["wrist"][frame]}
 
@@ -93,15 +106,19 @@ def test_arm_is_scored_on_recorded_episodes(run: Path, tmp_path: Path):
     assert error["sample"]["value"][0] < error["constant"]["value"][0], "it moves on from the joints"
 
 
-def test_graph_encodes_and_plans_as_the_policy(policy: Policy, graph: RuntimePolicy):
+@pytest.mark.parametrize("kind", ["graph", "server"])
+def test_graph_and_server_encode_and_plan_as_the_policy(
+    kind: str, policy: Policy, request: pytest.FixtureRequest
+):
+    other: RuntimePolicy | RemotePolicy = request.getfixturevalue(kind)
     for frame in (0, 17, EPISODES * STEPS - 1):
         obs = observe(frame)
-        assert graph.encode(obs) == pytest.approx(policy.encode(obs), abs=1e-4)
-    assert graph.calibration == policy.calibration
-    assert graph.predict_action_chunk(observe(0), seed=0).shape == (policy.chunk, JOINTS)
+        assert other.encode(obs) == pytest.approx(policy.encode(obs), abs=1e-4)
+    assert other.calibration == policy.calibration
+    assert other.predict_action_chunk(observe(0), seed=0).shape == (policy.chunk, JOINTS)
 
 
-@pytest.mark.parametrize("kind", ["policy", "graph"])
+@pytest.mark.parametrize("kind", ["policy", "graph", "server"])
 def test_arm_is_controlled_in_a_session(kind: str, request: pytest.FixtureRequest):
     planner: BasePolicy = request.getfixturevalue(kind)
     sim, commands = Sim(), []
