@@ -242,6 +242,24 @@ def format_table(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def format_difference(report: dict[str, Any], state_file: Path) -> str:
+    """Compare strict success with the default policy from the state, start by start, over all seeds."""
+    from nsde_policy.eval.statistics import mean
+
+    state = json.loads(state_file.read_text())
+    runs = [
+        row["success"] for row in report["rows"] if (row["variant"], row["condition"]) == ("pixels", "none")
+    ]
+    known = [each["success"] for each in state["outcomes"] if each["variant"] == "default"]
+    if state["starts"] != report["starts"] or state["reset_rule"] != report["reset_rule"] or not runs:
+        return ""
+    pixels, default = np.mean(runs, axis=0), np.mean(known, axis=0)
+    return (
+        f"\nstrict success of pixels {pixels.mean():.3f}, of the state {default.mean():.3f}; "
+        f"paired difference {mean((pixels - default).tolist())}"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -263,7 +281,8 @@ def main() -> None:
     parser.add_argument("--limit-s", type=float, default=1e9, help="seconds of training per call and run")
     args = parser.parse_args()
     if args.table:
-        print(format_table(json.loads(args.table.read_text())))
+        report = json.loads(args.table.read_text())
+        print(format_table(report) + format_difference(report, args.table.with_name("pusht_runs.json")))
         return
     if args.demos is None:
         parser.error("--demos is needed to train")
