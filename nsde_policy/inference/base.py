@@ -7,6 +7,7 @@ import abc
 import operator
 from collections import deque
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -159,22 +160,24 @@ class BasePolicy(abc.ABC):
     def _observe_frames(self, observations: Mapping[str, Any]) -> bool:
         """Add an observation with frames to the history; return whether it is a batch of one.
 
-        Everything is checked now, but frames are encoded only if a plan needs them. They are copied, because
-        the driver of a camera may write the next frame into the same array.
+        Everything is checked now, but frames are encoded only if the next plan needs them, and then at once:
+        a control period costs at most one observation and a plan.
         """
         plain = get_encoder(self._spec.encoder).encode(observations)
         rows, frames = self._parse_frames(plain, observations, check=True)
         if len(rows) != 1 or plain.ndim > 2:
             raise PolicyInputError(f"select_action takes one observation, got {STATE_KEY} {plain.shape}")
         check_plausible(check_finite_observation(rows[0]), self._spec)
-        kept = [frame.copy() for frame in frames]
 
-        def encode() -> np.ndarray:
+        def encode(pictures: list[np.ndarray]) -> np.ndarray:
             return check_finite_observation(
-                np.concatenate([rows, self._encode_frames(rows, kept)], axis=1)[0]
+                np.concatenate([rows, self._encode_frames(rows, pictures)], axis=1)[0]
             )
 
-        self._history.add_observation(encode)
+        if len(self._queue) < self._spec.history:
+            self._history.add_observation(encode(frames))
+        else:  # the driver of a camera may write the next frame into the same array
+            self._history.add_observation(partial(encode, [frame.copy() for frame in frames]))
         return plain.ndim == 2
 
     def session(

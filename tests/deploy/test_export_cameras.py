@@ -126,7 +126,7 @@ def test_only_frames_that_a_plan_needs_are_encoded(policy: Policy, runtime: Runt
             runtime.select_action(camera), policy.select_action(row), rtol=0, atol=1e-5
         )
     assert policy.spec.history == 2
-    assert encoded == [rows[i]["observation.state"][0] for i in (0, 4, 3, 8, 7)], "newest first"
+    assert encoded == [rows[i]["observation.state"][0] for i in (0, 3, 4, 7, 8)]
 
 
 def test_wrong_frames_are_refused_as_by_the_policy(policy: Policy, runtime: RuntimePolicy):
