@@ -5,8 +5,8 @@
 Writes stores of 25,000 and of 250,000 frames of 96 × 96 pixels, about Push-T's and ten times as many, into a
 temporary folder (`--folder`), and trains each in a process of its own with a few steps: every frame is
 decoded once and encoded once, as in a real training. Memory is the largest resident size of the process, and
-that of its own pages (without files that are mapped into memory); the page cache is not part of either. Disk
-is what the training needs at most beside the store: resized frames in a temporary file.
+for each stage that of its own pages (without files that are mapped into memory); the page cache is not part
+of either. The encoder stage also needs disk: `frames_mb` of resized frames in a temporary file.
 """
 
 import argparse
@@ -46,12 +46,13 @@ def write_frames(path: Path, frames: int) -> None:
         images[start : start + BLOCK] = block
 
 
-def watch_memory(peak: dict[str, float], stop: threading.Event) -> None:
-    """Keep the largest size of the process's own pages, MB."""
+def watch_memory(out: Path, peak: dict[str, float], stop: threading.Event) -> None:
+    """Keep the largest size of the process's own pages, MB, in each stage of the training into `out`."""
     while not stop.wait(0.05):
+        stage = "policy" if (out / "encoder" / "codes.safetensors").exists() else "encoder"
         status = Path("/proc/self/status").read_text()
         own = int(status.partition("RssAnon:")[2].split()[0]) * 1024 / MB
-        peak["own"] = max(peak.get("own", 0.0), own)
+        peak[stage] = max(peak.get(stage, 0.0), own)
 
 
 def measure(store: Path, out: Path, frames: int) -> dict[str, float]:
@@ -72,7 +73,7 @@ def measure(store: Path, out: Path, frames: int) -> dict[str, float]:
     )
     peak: dict[str, float] = {}
     stop = threading.Event()
-    watcher = threading.Thread(target=watch_memory, args=(peak, stop))
+    watcher = threading.Thread(target=watch_memory, args=(out, peak, stop))
     before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, time.monotonic()
     watcher.start()
     demos, images = load_training_demos(config.demos, store), open_training_images(config.demos, store)
@@ -84,7 +85,8 @@ def measure(store: Path, out: Path, frames: int) -> dict[str, float]:
         "frames_mb": frames * SIDE * SIDE * 3 / MB,
         "imports_mb": before / MB,
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MB,
-        "peak_own_mb": peak["own"],
+        "encoder_own_mb": peak["encoder"],
+        "policy_own_mb": peak["policy"],
         "seconds": time.monotonic() - started,
     }
 
