@@ -28,12 +28,13 @@ class Registry(Generic[Plugin]):
 
     Args:
         kind: What a plug-in is called in messages, such as "method".
-        package: Package whose modules are the built-in plug-ins; also the group of the entry points.
+        package: Package whose modules are the built-in plug-ins.
+        group: Group of the entry points; by default `nsde_policy.` and the last part of the package's name.
     """
 
-    def __init__(self, kind: str, package: str) -> None:
+    def __init__(self, kind: str, package: str, *, group: str | None = None) -> None:
         self.kind, self._package = kind, package
-        self._group = "nsde_policy." + package.rsplit(".", 1)[-1]
+        self._group = group or "nsde_policy." + package.rsplit(".", 1)[-1]
         self._found: dict[str, Plugin] = {}
         self._built_in: list[str] | None = None
 

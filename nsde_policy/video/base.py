@@ -1,0 +1,212 @@
+"""The interface of a method of video prediction, and what its models share."""
+
+import abc
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+
+from nsde_policy.core.networks import weights_from
+from nsde_policy.methods.base import LossParts, Stage, TrainableModel
+from nsde_policy.video.config import VideoModelConfig
+from nsde_policy.video.uvit import UViT
+
+CHANNELS = 3
+"""Colours of a frame."""
+FEATURES = 32
+"""Feature maps between the U-ViT and the heads."""
+
+
+@dataclass(frozen=True)
+class VideoBatch:
+    """Windows of videos, oldest frame first."""
+
+    frames: Tensor
+    """Frames, (n, length, size, size, 3) uint8."""
+    actions: Tensor
+    """Scaled action that led from each frame to the next, (n, length, act_dim); act_dim may be 0."""
+
+    def __len__(self) -> int:
+        return len(self.frames)
+
+    def __getitem__(self, index: Tensor) -> Self:
+        return type(self)(self.frames[index], self.actions[index])
+
+    def to(self, device: torch.device | str) -> Self:
+        """Copy all windows to a device."""
+        return type(self)(self.frames.to(device), self.actions.to(device))
+
+
+class VideoModel(TrainableModel[VideoBatch]):
+    """Predicts the next frame x_{t+1} of a video from its state X_t = (x_t, x_{t-1}, …), newest first.
+
+    Frames are (n, 3, size, size) with values from -1 to 1; a state is (n, context · 3, size, size).
+
+    Args:
+        config: Settings of the method.
+        size: Height and width of the frames.
+        act_dim: Size of the actions that frames are conditioned on, 0 for none.
+        increment_std: Root mean square change of a pixel over one frame.
+        generator: Source of the initial weights.
+    """
+
+    extra_inputs: ClassVar[int] = 0
+    """Channels of the network's input beside the state."""
+    has_time: ClassVar[bool] = False
+    """Whether the network takes a time between two frames."""
+    heads: ClassVar[tuple[str, ...]] = ()
+    """Outputs of the network, each with the shape of a frame."""
+    losses: ClassVar[tuple[str, ...]] = ()
+    """Losses that are minimised together."""
+
+    increment_std: Tensor
+
+    def __init__(
+        self,
+        config: VideoModelConfig,
+        *,
+        size: int,
+        act_dim: int,
+        increment_std: float,
+        generator: torch.Generator,
+    ) -> None:
+        super().__init__()
+        self.config, self.size, self.act_dim = config, size, act_dim
+        self.unrolled: tuple[int, int] | None = None
+        """Frames and calls per frame of unrolled training; None for the first phase."""
+        with weights_from(generator):
+            self.network = UViT(
+                config.backbone,
+                inputs=CHANNELS * config.context + self.extra_inputs,
+                features=FEATURES,
+                size=size,
+                conditions=act_dim,
+                has_time=self.has_time,
+            )
+            self.outputs = nn.ModuleDict({name: nn.Conv2d(FEATURES, CHANNELS, 3, 1, 1) for name in self.heads})
+        for head in self.outputs.values():
+            nn.init.zeros_(head.weight)  # type: ignore[arg-type]
+            nn.init.zeros_(head.bias)  # type: ignore[arg-type]
+        self.register_buffer("increment_std", torch.tensor(float(increment_std)))
+
+    @property
+    def window(self) -> int:
+        """Frames of a training window."""
+        return self.config.context + (self.unrolled[0] if self.unrolled else 1)
+
+    def stages(self) -> tuple[Stage, ...]:
+        """Train everything at once."""
+        return (Stage(self.losses, tuple(self.parameters())),)
+
+    def loss(self, batch: VideoBatch, generator: torch.Generator) -> LossParts:
+        """Return the losses of predicting the next frame, or several frames in unrolled training."""
+        frames, context = to_unit(batch.frames), self.config.context
+        state = self.add_context_noise(stack_state(frames[:, :context]), generator)
+        steps, calls = self.unrolled or (1, 1)
+        parts = []
+        for k in range(steps):
+            action = batch.actions[:, context - 1 + k]
+            clean, target = frames[:, context - 1 + k], frames[:, context + k]
+            parts.append(self.step_losses(state, clean, target, action, generator, is_first=k == 0))
+            if k + 1 < steps:
+                predicted = self.predict(state, action, calls=calls, generator=generator)
+                state = shift_state(state, predicted)
+        return LossParts({name: torch.stack([part[name] for part in parts]).mean() for name in parts[0]})
+
+    @abc.abstractmethod
+    def step_losses(
+        self,
+        state: Tensor,
+        clean: Tensor,
+        target: Tensor,
+        action: Tensor,
+        generator: torch.Generator,
+        *,
+        is_first: bool,
+    ) -> dict[str, Tensor]:
+        """Return the losses of one predicted frame.
+
+        Args:
+            state: State with noise, or with own predictions.
+            clean: True newest frame.
+            target: True next frame.
+            action: Action between them, (n, act_dim).
+            generator: Source of all randomness.
+            is_first: Whether the state holds recorded frames with noise.
+        """
+
+    @abc.abstractmethod
+    def predict(
+        self, state: Tensor, action: Tensor, *, calls: int | None = None, generator: torch.Generator, **options: Any
+    ) -> Tensor:
+        """Sample the next frame with a number of network calls; None for the settings'."""
+
+    @torch.no_grad()
+    def generate(
+        self,
+        frames: Tensor,
+        actions: Tensor,
+        *,
+        steps: int,
+        calls: int | None = None,
+        generator: torch.Generator,
+        **options: Any,
+    ) -> Tensor:
+        """Predict `steps` frames after the given ones, frame by frame.
+
+        Args:
+            frames: Context, (n, context, size, size, 3) uint8, oldest first.
+            actions: Action from the newest frame on, (n, steps, act_dim).
+            steps: Number of frames.
+            calls: Network calls per frame; None for the settings'.
+            generator: Source of all randomness.
+            options: Further options of the method's `predict`.
+
+        Returns:
+            Frames with values from -1 to 1, (n, steps, 3, size, size).
+        """
+        state = stack_state(to_unit(frames))
+        found = []
+        for k in range(steps):
+            frame = self.predict(state, actions[:, k], calls=calls, generator=generator, **options)
+            found.append(frame.clamp(-1, 1))
+            state = shift_state(state, found[-1])
+        return torch.stack(found, dim=1)
+
+    def run_network(
+        self, inputs: Tensor, action: Tensor, time: Tensor | None = None
+    ) -> tuple[dict[str, Tensor], Tensor]:
+        """Return the outputs by name and the feature maps that they are computed from."""
+        features = self.network(inputs, time, action if self.act_dim else None)
+        return {name: head(features).float() for name, head in self.outputs.items()}, features
+
+    def add_context_noise(self, state: Tensor, generator: torch.Generator) -> Tensor:
+        """Add noise of the settings' strength to every frame of a state."""
+        sigma = self.config.context_noise
+        if not sigma:
+            return state
+        noise = torch.randn(state.shape, generator=generator, device=state.device)
+        if self.config.noise == "fixed":
+            return state + sigma * noise
+        return state + sigma * torch.rand((len(state), 1, 1, 1), generator=generator, device=state.device) * noise
+
+
+def to_unit(frames: Tensor) -> Tensor:
+    """Convert frames (..., size, size, 3) uint8 to (..., 3, size, size) with values from -1 to 1."""
+    return frames.movedim(-1, -3).to(torch.float32) / 127.5 - 1
+
+
+def to_bytes(frames: Tensor) -> Tensor:
+    """Convert frames (..., 3, size, size) with values from -1 to 1 to (..., size, size, 3) uint8."""
+    return ((frames.movedim(-3, -1) + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
+
+
+def stack_state(frames: Tensor) -> Tensor:
+    """Stack frames (n, context, 3, size, size), oldest first, as a state, newest first."""
+    return frames.flip(1).flatten(1, 2)
+
+
+def shift_state(state: Tensor, frame: Tensor) -> Tensor:
+    """Return the state after `frame`: the new frame first, the oldest dropped."""
+    return torch.cat([frame, state[:, :-CHANNELS]], dim=1)

@@ -1,0 +1,202 @@
+"""Videos of colliding shapes, simulated and drawn on the device: a test of video prediction with known physics.
+
+3 to 5 discs, squares and triangles of distinct colours move on a dark table of 64 × 64 pixels, bounce off its
+walls and off each other (elastically, as discs whose mass is their radius squared). A quarter of them start at
+rest. Between two frames the physics takes 20 steps; frames between them can be kept.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from nsde_policy.bounds import Count
+from nsde_policy.config import BaseConfig, require
+
+OBJECTS = 5
+"""Most objects of a video."""
+PALETTE = (
+    (230, 60, 60), (60, 180, 75), (70, 110, 240), (245, 215, 60), (240, 130, 40), (170, 70, 200), (70, 220, 230),
+    (240, 240, 240),
+)  # fmt: skip
+"""Colours of the objects."""
+TABLE = (24, 26, 32)
+"""Colour of the table."""
+PHYSICS_STEPS = 20
+"""Physics steps per frame."""
+DRAW_BATCH = 2048
+"""Frames that are drawn at once."""
+
+
+@dataclass(frozen=True)
+class CollisionsConfig(BaseConfig):
+    """Size and content of the videos."""
+
+    size: Count = 64
+    """Height and width of a frame; sizes and speeds scale with it."""
+    frames: Count = 16
+    """Frames per video."""
+    substeps: Count = 1
+    """Frames that are kept per frame, a divisor of 20: 5 keeps four frames between each two."""
+    min_radius: float = 4.5
+    """Smallest radius, pixels of a frame of 64."""
+    max_radius: float = 7.7
+    """Largest radius."""
+    min_speed: float = 0.8
+    """Smallest speed of an object that moves at the start, pixels per frame."""
+    max_speed: float = 2.9
+    """Largest speed."""
+    resting: float = 0.25
+    """Share of the objects that rest at the start."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, PHYSICS_STEPS % self.substeps == 0, f"substeps must divide {PHYSICS_STEPS}")
+
+
+class Objects(NamedTuple):
+    """What the objects of n videos are; rows of absent objects are to be ignored."""
+
+    present: Tensor
+    """(n, 5) bool."""
+    radius: Tensor
+    """(n, 5), in pixels of a frame of 64."""
+    shape: Tensor
+    """(n, 5): 0 disc, 1 square, 2 triangle."""
+    colour: Tensor
+    """(n, 5), index into PALETTE; all different within a video."""
+    turn: Tensor
+    """Orientation, (n, 5), radians."""
+
+
+class Motion(NamedTuple):
+    """How the objects moved, in pixels of a frame of 64."""
+
+    position: Tensor
+    """(n, frames · substeps, 5, 2)."""
+    velocity: Tensor
+    """Per frame, (n, frames · substeps, 5, 2)."""
+    contact: Tensor
+    """Whether each pair of objects touched since the kept frame before, (n, frames · substeps, 5, 5)."""
+
+
+class CollisionVideos(NamedTuple):
+    """Frames with what they show."""
+
+    frames: Tensor
+    """(n, frames · substeps, size, size, 3) uint8."""
+    objects: Objects
+    motion: Motion
+
+
+def make_collisions(
+    n: int, config: CollisionsConfig, *, seed: int, device: torch.device | str = "cpu"
+) -> CollisionVideos:
+    """Simulate and draw n videos; the same seed and device give the same videos."""
+    generator = torch.Generator(device).manual_seed(seed)
+    objects, position, velocity = _draw_starts(n, config, generator)
+    motion = _simulate(objects, position, velocity, config)
+    return CollisionVideos(draw_frames(objects, motion.position, config.size), objects, motion)
+
+
+def _draw_starts(
+    n: int, config: CollisionsConfig, generator: torch.Generator
+) -> tuple[Objects, Tensor, Tensor]:
+    """Draw objects that do not overlap, and their velocities."""
+
+    def uniform(*shape: int) -> Tensor:
+        return torch.rand(shape, generator=generator, device=generator.device)
+
+    count = 3 + (uniform(n) * 3).long().clamp(max=2)
+    present = torch.arange(OBJECTS, device=generator.device) < count[:, None]
+    radius = config.min_radius + (config.max_radius - config.min_radius) * uniform(n, OBJECTS)
+    objects = Objects(
+        present,
+        radius,
+        (uniform(n, OBJECTS) * 3).long().clamp(max=2),
+        uniform(n, len(PALETTE)).argsort(1)[:, :OBJECTS],
+        uniform(n, OBJECTS) * (2 * torch.pi),
+    )
+    room = radius[..., None] + 0.5
+    position = room + (64 - 2 * room) * uniform(n, OBJECTS, 2)
+    for _ in range(200):  # draw again what overlaps
+        overlaps = (_gaps(objects, position) < 1).any(-1)
+        fresh = room + (64 - 2 * room) * uniform(n, OBJECTS, 2)
+        position = torch.where(overlaps[..., None], fresh, position)
+    speed = config.min_speed + (config.max_speed - config.min_speed) * uniform(n, OBJECTS)
+    speed = torch.where(uniform(n, OBJECTS) < config.resting, torch.zeros_like(speed), speed)
+    direction = uniform(n, OBJECTS) * (2 * torch.pi)
+    velocity = speed[..., None] * torch.stack([direction.cos(), direction.sin()], dim=-1)
+    return objects, position, velocity
+
+
+def _gaps(objects: Objects, position: Tensor) -> Tensor:
+    """Return the distance between the edges of each pair, (n, 5, 5); infinite for no pair."""
+    between = position[:, :, None] - position[:, None]
+    reach = objects.radius[:, :, None] + objects.radius[:, None]
+    is_pair = objects.present[:, :, None] & objects.present[:, None]
+    is_pair &= ~torch.eye(OBJECTS, dtype=torch.bool, device=position.device)
+    return torch.where(is_pair, between.norm(dim=-1) - reach, torch.inf)
+
+
+def _simulate(objects: Objects, position: Tensor, velocity: Tensor, config: CollisionsConfig) -> Motion:
+    """Move the objects; the first kept frame is the start."""
+    mass, low = objects.radius.square(), objects.radius[..., None]
+    every = PHYSICS_STEPS // config.substeps
+    kept: list[tuple[Tensor, Tensor, Tensor]] = []
+    contact = torch.zeros_like(_gaps(objects, position), dtype=torch.bool)
+    for step in range((config.frames * config.substeps - 1) * every + 1):
+        if step % every == 0:
+            kept.append((position, velocity, contact))
+            contact = torch.zeros_like(contact)
+        position = position + velocity / PHYSICS_STEPS
+        outside = (position < low) & (velocity < 0) | (position > 64 - low) & (velocity > 0)
+        velocity = torch.where(outside, -velocity, velocity)
+        touching = _gaps(objects, position) < 0
+        contact = contact | touching
+        velocity = _bounce(position, velocity, mass, touching)
+    return Motion(*(torch.stack(parts, dim=1) for parts in zip(*kept, strict=True)))
+
+
+def _bounce(position: Tensor, velocity: Tensor, mass: Tensor, touching: Tensor) -> Tensor:
+    """Exchange the momentum of an elastic impact between touching objects that approach each other."""
+    between = position[:, :, None] - position[:, None]
+    normal = between / between.norm(dim=-1, keepdim=True).clamp(min=1e-6)
+    approach = ((velocity[:, :, None] - velocity[:, None]) * normal).sum(-1).clamp(max=0)
+    share = 2 * mass[:, None] / (mass[:, :, None] + mass[:, None])
+    push = torch.where(touching, -share * approach, 0.0)
+    return velocity + (push[..., None] * normal).sum(2)
+
+
+def draw_frames(objects: Objects, position: Tensor, size: int) -> Tensor:
+    """Draw the objects at positions (n, frames, 5, 2); returns (n, frames, size, size, 3) uint8."""
+    n, frames = position.shape[:2]
+    out = torch.empty((n * frames, size, size, 3), dtype=torch.uint8, device=position.device)
+    flat = position.flatten(0, 1)
+    repeated = Objects(*(part.repeat_interleave(frames, dim=0) for part in objects))
+    for start in range(0, len(flat), DRAW_BATCH):
+        part = slice(start, start + DRAW_BATCH)
+        out[part] = _draw(Objects(*(each[part] for each in repeated)), flat[part], size)
+    return out.unflatten(0, (n, frames))
+
+
+def _draw(objects: Objects, position: Tensor, size: int) -> Tensor:
+    """Draw one frame per row, with edges as soft as a pixel."""
+    axis = (torch.arange(size, device=position.device) + 0.5) * (64 / size)
+    palette = torch.tensor(PALETTE, dtype=torch.float32, device=position.device)
+    picture = torch.tensor(TABLE, dtype=torch.float32, device=position.device).expand(len(position), size, size, 3)
+    for k in range(OBJECTS):
+        x = axis[None, None] - position[:, k, 0, None, None]
+        y = axis[None, :, None] - position[:, k, 1, None, None]
+        cos, sin = (part[:, None, None] for part in (objects.turn[:, k].cos(), objects.turn[:, k].sin()))
+        x, y = cos * x + sin * y, cos * y - sin * x
+        radius, shape = objects.radius[:, k, None, None], objects.shape[:, k, None, None]
+        disc = (x.square() + y.square()).sqrt() - radius
+        square = torch.maximum(x.abs(), y.abs()) - 0.8 * radius
+        triangle = torch.maximum(y, x.abs() * 0.866 - 0.5 * y) - 0.55 * radius
+        edge = torch.where(shape == 0, disc, torch.where(shape == 1, square, triangle))
+        share = (0.5 - edge * (size / 64)).clamp(0, 1) * objects.present[:, k, None, None]
+        colour = palette[objects.colour[:, k]][:, None, None]
+        picture = torch.lerp(picture, colour, share[..., None])
+    return picture.round().to(torch.uint8)

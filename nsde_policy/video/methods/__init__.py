@@ -1,0 +1,1 @@
+"""Methods of video prediction, one file each."""

@@ -1,0 +1,59 @@
+"""Flow matching (Lipman et al. 2022): the next frame is transported from noise, given the state.
+
+z_s = (1 - s) noise + s x_{t+1}; the network predicts the velocity x_{t+1} - noise.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nsde_policy.bounds import Count
+from nsde_policy.video.base import CHANNELS, VideoModel
+from nsde_policy.video.config import VideoModelConfig
+from nsde_policy.video.registry import register_video_method
+
+
+@dataclass(frozen=True)
+class FlowMatchingVideoConfig(VideoModelConfig):
+    """Settings of flow matching for video."""
+
+    calls: Count = 5
+    """Network calls per frame when sampling: Euler steps."""
+
+
+@register_video_method("flow_matching", title="Flow Matching", config=FlowMatchingVideoConfig)
+class FlowMatchingVideo(VideoModel):
+    """Velocity from noise to the next frame."""
+
+    extra_inputs, has_time, heads, losses = CHANNELS, True, ("velocity",), ("velocity",)
+
+    def step_losses(
+        self,
+        state: Tensor,
+        clean: Tensor,
+        target: Tensor,
+        action: Tensor,
+        generator: torch.Generator,
+        *,
+        is_first: bool,
+    ) -> dict[str, Tensor]:
+        """Return the square error of the velocity at a random time."""
+        time = torch.rand(len(state), generator=generator, device=state.device)
+        noise = torch.randn(target.shape, generator=generator, device=state.device)
+        share = time[:, None, None, None]
+        found, _ = self.run_network(torch.cat([state, (1 - share) * noise + share * target], dim=1), action, time)
+        return {"velocity": (found["velocity"] - (target - noise)).square().mean()}
+
+    def predict(
+        self, state: Tensor, action: Tensor, *, calls: int | None = None, generator: torch.Generator, **options: Any
+    ) -> Tensor:
+        """Take Euler steps from noise to the next frame."""
+        steps = calls or self.config.calls
+        x = torch.randn((len(state), CHANNELS, *state.shape[2:]), generator=generator, device=state.device)
+        for k in range(steps):
+            time = torch.full((len(state),), k / steps, device=state.device)
+            found, _ = self.run_network(torch.cat([state, x], dim=1), action, time)
+            x = x + found["velocity"] / steps
+        return x

@@ -1,0 +1,69 @@
+"""PFI, probabilistic forecasting with interpolants (Chen et al. 2024): an SDE from x_t to x_{t+1}.
+
+I_s = (1 - s) x_t + s x_{t+1} + ε (1 - s) W_s, where W_s is a Wiener process; the network predicts the drift
+b = x_{t+1} - x_t - ε W_s, and dX = b ds + ε (1 - s) dW leads from x_t to a sample of x_{t+1}.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nsde_policy.bounds import Count, NonNegative
+from nsde_policy.video.base import CHANNELS, VideoModel
+from nsde_policy.video.config import VideoModelConfig
+from nsde_policy.video.registry import register_video_method
+
+
+@dataclass(frozen=True)
+class InterpolantsConfig(VideoModelConfig):
+    """Settings of forecasting with interpolants."""
+
+    calls: Count = 10
+    """Network calls per frame when sampling: Euler-Maruyama steps."""
+    epsilon: NonNegative = 0.3
+    """Strength ε of the noise between two frames."""
+    quiet_end: bool = True
+    """Leave out the noise of the last step, which no later step removes."""
+
+
+@register_video_method("interpolants", title="PFI", config=InterpolantsConfig)
+class InterpolantsVideo(VideoModel):
+    """Drift from the newest frame to the next."""
+
+    extra_inputs, has_time, heads, losses = CHANNELS, True, ("drift",), ("drift",)
+    config: InterpolantsConfig
+
+    def step_losses(
+        self,
+        state: Tensor,
+        clean: Tensor,
+        target: Tensor,
+        action: Tensor,
+        generator: torch.Generator,
+        *,
+        is_first: bool,
+    ) -> dict[str, Tensor]:
+        """Return the square error of the drift at a random time, from the newest frame of the state on."""
+        start, epsilon = state[:, :CHANNELS], self.config.epsilon
+        time = torch.rand(len(state), generator=generator, device=state.device)
+        share = time[:, None, None, None]
+        wiener = share.sqrt() * torch.randn(target.shape, generator=generator, device=state.device)
+        between = (1 - share) * start + share * target + epsilon * (1 - share) * wiener
+        found, _ = self.run_network(torch.cat([state, between], dim=1), action, time)
+        return {"drift": (found["drift"] - (target - start - epsilon * wiener)).square().mean()}
+
+    def predict(
+        self, state: Tensor, action: Tensor, *, calls: int | None = None, generator: torch.Generator, **options: Any
+    ) -> Tensor:
+        """Take Euler-Maruyama steps from the newest frame to the next."""
+        steps, x = calls or self.config.calls, state[:, :CHANNELS]
+        for k in range(steps):
+            time = torch.full((len(state),), k / steps, device=state.device)
+            found, _ = self.run_network(torch.cat([state, x], dim=1), action, time)
+            x = x + found["drift"] / steps
+            if k + 1 < steps or not self.config.quiet_end:
+                noise = torch.randn(x.shape, generator=generator, device=x.device)
+                x = x + self.config.epsilon * (1 - k / steps) * steps**-0.5 * noise
+        return x

@@ -1,0 +1,160 @@
+"""Neural SDE for video: dx = (f(X) + α d(X)) dt + g(X) dw for the newest frame x of the state X.
+
+As in the paper's appendix, a state holds the last four frames, the network learns only the first difference
+x_{t+1} - x_t, and the other three follow by subtraction.
+
+Deviation: the defaults are the square loss without interpolation, σ drawn per video, g not used in sampling.
+The paper's settings (`flow_loss="log"`, `interpolation="uniform"`, `noise="fixed"`) are options; in pixels
+they freeze the picture or let the network read the answer from the interpolated state, see docs/video.md.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from nsde_policy.bounds import NonNegative, Positive
+from nsde_policy.config import require
+from nsde_policy.video.base import CHANNELS, VideoModel
+from nsde_policy.video.config import VideoModelConfig
+from nsde_policy.video.registry import register_video_method
+
+SCORE_WEIGHT, DIFFUSION_WEIGHT = 0.5, 0.1
+"""Weights of the losses of denoiser and diffusion beside that of the flow."""
+MAX_LOG_VARIANCE = 8.0
+"""Limit on |log g²|, in units of the mean square change of a pixel."""
+
+
+@dataclass(frozen=True)
+class NeuralSDEVideoConfig(VideoModelConfig):
+    """Settings of the Neural SDE for video."""
+
+    flow_loss: Literal["square", "log"] = "square"
+    """Square loss, or the paper's log((f - Δx)² + δ)."""
+    delta: Positive = 1e-3
+    """δ of the log loss, for pixels from -1 to 1."""
+    interpolation: Literal["none", "uniform"] = "none"
+    """Train on recorded states only, or on states between two frames too, which several calls per frame
+    need."""
+    denoiser: bool = True
+    """Learn the denoiser d."""
+    diffusion: bool = True
+    """Learn the diffusion g."""
+    alpha: NonNegative = 1.0
+    """Strength α of the denoiser in sampling."""
+    diffusion_scale: NonNegative = 0.0
+    """Factor on g in sampling; 0 follows the drift only."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, self.context_noise > 0 or not self.denoiser, "the denoiser needs context_noise > 0")
+
+
+@register_video_method("neural_sde", title="Neural SDE", config=NeuralSDEVideoConfig)
+class NeuralSDEVideo(VideoModel):
+    """Flow f, scaled score d and log g² from one network call."""
+
+    heads = ("flow", "score", "log_variance")
+    config: NeuralSDEVideoConfig
+
+    @property
+    def losses(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Losses of the parts that the settings ask for."""
+        parts = {"flow": True, "score": self.config.denoiser, "diffusion": self.config.diffusion}
+        return tuple(name for name, is_used in parts.items() if is_used)
+
+    @property
+    def noise_std(self) -> float:
+        """Root mean square of the noise on the state, the unit of the score."""
+        sigma = self.config.context_noise
+        return sigma if self.config.noise == "fixed" else sigma / 3**0.5
+
+    def step_losses(
+        self,
+        state: Tensor,
+        clean: Tensor,
+        target: Tensor,
+        action: Tensor,
+        generator: torch.Generator,
+        *,
+        is_first: bool,
+    ) -> dict[str, Tensor]:
+        """Return the losses of flow, score and diffusion; own predictions count as noisy states."""
+        noise = state[:, :CHANNELS] - clean
+        if self.config.interpolation == "uniform":
+            part = torch.rand((len(state), 1, 1, 1), generator=generator, device=state.device)
+            state = state + part * self._difference(state, target - clean)
+        change = target - clean
+        log_variance, flow, score = self._run(state, action)
+        losses = {"flow": self._flow_loss(flow, change)}
+        if self.config.denoiser:
+            losses["score"] = SCORE_WEIGHT * (score + noise / self.noise_std).square().mean()
+        if not is_first:  # own predictions are no recorded frames with noise: only the next frame counts
+            alpha = self.config.alpha if self.config.denoiser else 0.0
+            predicted = state[:, :CHANNELS] + flow + alpha * self.noise_std * score
+            losses = {name: torch.zeros_like(value) for name, value in losses.items()}
+            losses["flow"] = ((predicted - target) / self.increment_std).square().mean()
+        if self.config.diffusion:
+            error = ((change - flow) / self.increment_std).detach().square()
+            likelihood = 0.5 * (error * (-log_variance).exp() + log_variance).mean()
+            losses["diffusion"] = DIFFUSION_WEIGHT * likelihood
+        return losses
+
+    def _flow_loss(self, flow: Tensor, change: Tensor) -> Tensor:
+        error = (flow - change).square()
+        if self.config.flow_loss == "log":
+            return 0.5 * (error + self.config.delta).log().mean()
+        return (error / self.increment_std.square()).mean()
+
+    def _run(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return log g² in units of the mean square change, f in pixels, and d in units of the noise."""
+        features = self.network(state, None, action if self.act_dim else None)
+        flow = self.outputs["flow"](features).float() * self.increment_std
+        log_variance = self.outputs["log_variance"](features.detach()).float()
+        return log_variance.clamp(-MAX_LOG_VARIANCE, MAX_LOG_VARIANCE), flow, self.outputs["score"](features).float()
+
+    def _difference(self, state: Tensor, first: Tensor) -> Tensor:
+        """Return the change of the state over one frame: the first difference, the others by subtraction."""
+        return torch.cat([first, state[:, :-CHANNELS] - state[:, CHANNELS:]], dim=1)
+
+    def predict(
+        self,
+        state: Tensor,
+        action: Tensor,
+        *,
+        calls: int | None = None,
+        generator: torch.Generator,
+        alpha: float | None = None,
+        diffusion_scale: float | None = None,
+        **options: Any,
+    ) -> Tensor:
+        """Take Euler-Maruyama steps of 1 / calls frame; the denoiser acts once per frame."""
+        steps = calls or self.config.calls
+        alpha = self.config.alpha if alpha is None else alpha
+        scale = self.config.diffusion_scale if diffusion_scale is None else diffusion_scale
+        for path in self.substeps(state, action, steps, generator, alpha if self.config.denoiser else 0.0, scale):
+            state = path
+        return state[:, :CHANNELS]
+
+    def substeps(
+        self,
+        state: Tensor,
+        action: Tensor,
+        steps: int,
+        generator: torch.Generator,
+        alpha: float,
+        diffusion_scale: float,
+    ) -> list[Tensor]:
+        """Return the states after each Euler-Maruyama step of 1 / steps frame."""
+        others = self._difference(state, state[:, :CHANNELS])[:, CHANNELS:]
+        found = []
+        for _ in range(steps):
+            log_variance, flow, score = self._run(state, action)
+            first = (flow + alpha * self.noise_std * score) / steps
+            if diffusion_scale:
+                std = self.increment_std * (0.5 * log_variance).exp() * (diffusion_scale / steps**0.5)
+                first = first + std * torch.randn(first.shape, generator=generator, device=first.device)
+            state = state + torch.cat([first, others / steps], dim=1)
+            found.append(state)
+        return found

@@ -1,0 +1,153 @@
+"""U-ViT (Bao et al. 2023): a transformer over image patches whose early blocks are joined to late ones."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nsde_policy.video.config import BackboneConfig
+
+GROUPS = 8
+"""Groups of all group normalisations."""
+EMBEDDING = 128
+"""Size of the sinusoidal embedding of a time."""
+
+
+class Block(nn.Module):
+    """Self-attention and an MLP, each added to its input; `skip` joins the tokens of an earlier block."""
+
+    def __init__(self, width: int, heads: int, *, has_skip: bool = False) -> None:
+        super().__init__()
+        self._heads = heads
+        self.join = nn.Linear(2 * width, width) if has_skip else None
+        self.norm, self.mlp_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: Tensor, skip: Tensor | None = None) -> Tensor:
+        """Map tokens (n, tokens, width) to the same shape."""
+        if self.join is not None and skip is not None:
+            x = self.join(torch.cat([x, skip], dim=-1))
+        n, tokens, width = x.shape
+        q, k, v = self.qkv(self.norm(x)).view(n, tokens, 3, self._heads, -1).permute(2, 0, 3, 1, 4)
+        attended = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(n, tokens, width)
+        x = x + self.out(attended)
+        out: Tensor = x + self.mlp(self.mlp_norm(x))
+        return out
+
+
+class Transformer(nn.Module):
+    """The blocks: half of them in, one in the middle, half of them out with long skips."""
+
+    def __init__(self, config: BackboneConfig) -> None:
+        super().__init__()
+        half, width = config.depth // 2, config.width
+        self.inward = nn.ModuleList(Block(width, config.heads) for _ in range(half))
+        self.middle = Block(width, config.heads)
+        self.outward = nn.ModuleList(Block(width, config.heads, has_skip=True) for _ in range(half))
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map tokens (n, tokens, width) to the same shape."""
+        skips = []
+        for block in self.inward:
+            x = block(x)
+            skips.append(x)
+        x = self.middle(x)
+        for block in self.outward:
+            x = block(x, skips.pop())
+        out: Tensor = self.norm(x)
+        return out
+
+
+class ConvBlock(nn.Module):
+    """A 3 × 3 convolution, group normalisation and SiLU."""
+
+    def __init__(self, inputs: int, outputs: int, *, stride: int = 1) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(inputs, outputs, 3, stride, 1)
+        self.norm = nn.GroupNorm(GROUPS, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (n, inputs, h, w) to (n, outputs, h / stride, w / stride)."""
+        out: Tensor = F.silu(self.norm(self.conv(x)))
+        return out
+
+
+class UViT(nn.Module):
+    """Maps images to feature maps of the same size, given a time and a vector of conditions.
+
+    Args:
+        config: Size of the network.
+        inputs: Channels of the input.
+        features: Channels of the feature maps.
+        size: Height and width of the input.
+        conditions: Size of the vector of conditions, 0 for none.
+        has_time: Whether a time in [0, 1] is given.
+    """
+
+    def __init__(
+        self,
+        config: BackboneConfig,
+        *,
+        inputs: int,
+        features: int,
+        size: int,
+        conditions: int = 0,
+        has_time: bool = False,
+    ) -> None:
+        super().__init__()
+        self.transformer = Transformer(config)
+        tokens = (size // config.stride) ** 2
+        self._plain = config.kind == "plain"
+        if self._plain:
+            self.patches = nn.Conv2d(inputs, config.width, config.patch, config.patch)
+            self.unpatch = nn.ConvTranspose2d(config.width, features, config.patch, config.patch)
+        else:
+            first, second = config.stem
+            self.stem_half = nn.Sequential(nn.PixelUnshuffle(2), ConvBlock(4 * inputs, first), ConvBlock(first, first))
+            self.stem_quarter = nn.Sequential(ConvBlock(first, second, stride=2), ConvBlock(second, second))
+            self.patches = nn.Conv2d(second, config.width, 3, 2, 1)
+            self.to_quarter = nn.Conv2d(config.width, 4 * second, 1)
+            self.join_quarter = nn.Sequential(ConvBlock(2 * second, second), nn.Conv2d(second, 4 * first, 1))
+            self.join_half = nn.Sequential(ConvBlock(2 * first, first), nn.Conv2d(first, 4 * features, 1))
+        self.smooth = nn.Conv2d(features, features, 3, 1, 1)
+        self.place = nn.Parameter(0.02 * torch.randn(1, tokens, config.width))
+        self.time = (
+            nn.Sequential(nn.Linear(EMBEDDING, config.width), nn.SiLU(), nn.Linear(config.width, config.width))
+            if has_time
+            else None
+        )
+        self.condition = nn.Linear(conditions, config.width) if conditions else None
+
+    def forward(self, x: Tensor, time: Tensor | None = None, conditions: Tensor | None = None) -> Tensor:
+        """Map images (n, inputs, size, size), times (n,) and conditions (n, conditions) to feature maps."""
+        skips: list[Tensor] = []
+        if not self._plain:
+            skips.append(self.stem_half(x))
+            skips.append(self.stem_quarter(skips[0]))
+        grid = self.patches(skips[-1] if skips else x)
+        tokens = grid.flatten(2).transpose(1, 2) + self.place
+        extra = []
+        if self.time is not None and time is not None:
+            extra.append(self.time(embed_time(time).to(tokens.dtype)))
+        if self.condition is not None and conditions is not None:
+            extra.append(self.condition(conditions.to(tokens.dtype)))
+        if extra:
+            tokens = torch.cat([torch.stack(extra, dim=1).to(tokens.dtype), tokens], dim=1)
+        tokens = self.transformer(tokens)[:, len(extra) :]
+        grid = tokens.transpose(1, 2).reshape(grid.shape)
+        if self._plain:
+            drawn = self.unpatch(grid)
+        else:
+            quarter = F.pixel_shuffle(self.to_quarter(grid), 2)
+            half = F.pixel_shuffle(self.join_quarter(torch.cat([quarter, skips[1]], dim=1)), 2)
+            drawn = F.pixel_shuffle(self.join_half(torch.cat([half, skips[0]], dim=1)), 2)
+        out: Tensor = F.silu(self.smooth(drawn))
+        return out
+
+
+def embed_time(time: Tensor) -> Tensor:
+    """Embed times in [0, 1], (n,), as sines and cosines of 64 frequencies, (n, 128)."""
+    k = torch.arange(EMBEDDING // 2, device=time.device, dtype=torch.float32)
+    phase = 1000 * time.float()[:, None] * torch.exp(-k * (9.21 / (EMBEDDING // 2)))
+    return torch.cat([phase.sin(), phase.cos()], dim=-1)
