@@ -1,0 +1,145 @@
+"""Run directories of video models: train one, load one.
+
+    config.json           settings, seed, size of the actions and their range, videos, versions
+    model.safetensors     averaged weights after the second phase
+    metrics.jsonl         losses of the second phase
+    first_phase/          model and losses after the first phase
+    */training.safetensors  checkpoints to resume from
+
+A run without a second phase has no folder `first_phase`.
+"""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nsde_policy import __version__
+from nsde_policy.config import BaseConfig
+from nsde_policy.errors import CheckpointError
+from nsde_policy.files import read_json, replace_file
+from nsde_policy.run_directory import RunDirectory
+from nsde_policy.training.loop import Training
+from nsde_policy.training.run import Monitor, check_files, train_loop
+from nsde_policy.video.base import VideoModel
+from nsde_policy.video.config import VideoConfig
+from nsde_policy.video.registry import find_video_method, get_video_method
+from nsde_policy.video.windows import Videos
+
+FIRST_PHASE = "first_phase"
+"""Folder with the model after the first phase."""
+
+
+@dataclass(frozen=True)
+class VideoRecord(BaseConfig):
+    """What a run directory records."""
+
+    method: str
+    """Name of the method."""
+    config: dict[str, Any]
+    """Settings, see `VideoConfig`."""
+    seed: int
+    source: str
+    """Where the videos came from."""
+    fingerprint: str
+    """Identifies the videos."""
+    increment_std: float
+    """Root mean square change of a pixel over one frame."""
+    act_low: tuple[float, ...] = ()
+    """Smallest action, which is scaled to -1."""
+    act_high: tuple[float, ...] = ()
+    """Largest action, which is scaled to 1."""
+    version: str = field(default=__version__)
+
+    def settings(self) -> VideoConfig:
+        """Return the settings as objects."""
+        model = get_video_method(self.method).config.from_dict(self.config["model"])
+        rest = {name: value for name, value in self.config.items() if name != "model"}
+        return replace(VideoConfig.from_dict({"model": model, **rest}))
+
+    def build_model(self) -> VideoModel:
+        """Build the model with its initial weights."""
+        config = self.settings()
+        return find_video_method(config.model).model(
+            config.model,
+            size=config.size,
+            act_dim=len(self.act_low),
+            increment_std=self.increment_std,
+            generator=torch.Generator().manual_seed(self.seed),
+        )
+
+
+def train_video(
+    videos: Videos,
+    config: VideoConfig,
+    path: Path,
+    *,
+    seed: int,
+    device: str = "cpu",
+    resume: bool = False,
+    save_every_s: float = 15.0,
+    monitor: Monitor | None = None,
+) -> RunDirectory:
+    """Train, or resume training, a video model into a run directory, in two phases.
+
+    The first phase predicts one frame from recorded frames with noise; the second predicts several frames, each
+    from the model's own predictions. On CPU a resumed run gives bit-identical weights.
+
+    Raises:
+        CheckpointError: If `path` holds another run or other files, or another process is training into it.
+    """
+    run = RunDirectory(path)
+    with run.lock():
+        check_files(run, resume=resume)
+        record = _make_record(videos, config, seed)
+        if run.config.exists() and _read_record(run) != record:
+            raise CheckpointError(
+                f"{path} was trained with other settings, another seed or other videos; resume with the same "
+                "ones or choose another --out"
+            )
+        replace_file(run.config, record.to_json().encode())
+        model = record.build_model().to(device)
+        phases = [(config.train, None)]
+        if config.unroll.frames:
+            phases.append((config.unroll.train, (config.unroll.frames, config.unroll.calls)))
+        for k, (train, unrolled) in enumerate(phases):
+            is_last = k + 1 == len(phases)
+            directory = run if is_last else RunDirectory(path / FIRST_PHASE)
+            directory.path.mkdir(exist_ok=True)
+            model.unrolled = unrolled
+            source = videos.source(model.window, train.batch_size, device=device, seed=seed + k)
+            training = Training(model, source, train, seed=seed + k)
+            if resume and directory.training.exists():
+                training.restore(directory.read_training_state())
+            directory.truncate_metrics(training.step if resume else -1)
+            train_loop(directory, training, train, save_every_s, monitor)
+    return run
+
+
+def load_video_model(path: Path | str, *, device: str = "cpu", first_phase: bool = False) -> VideoModel:
+    """Load the model of a run directory, or the one after its first phase."""
+    run = RunDirectory(Path(path))
+    model = _read_record(run).build_model()
+    directory = RunDirectory(run.path / FIRST_PHASE) if first_phase else run
+    model.load_state_dict(directory.read_tensors(directory.model))
+    return model.to(device).eval()
+
+
+def _make_record(videos: Videos, config: VideoConfig, seed: int) -> VideoRecord:
+    return VideoRecord(
+        method=find_video_method(config.model).name,
+        config=config.to_dict(),
+        seed=seed,
+        source=videos.name,
+        fingerprint=videos.fingerprint,
+        increment_std=videos.increment_std(),
+        act_low=videos.act_low,
+        act_high=videos.act_high,
+    )
+
+
+def _read_record(run: RunDirectory) -> VideoRecord:
+    if not run.config.exists():
+        raise CheckpointError(f"{run.path} holds no video model: it has no config.json")
+    return VideoRecord.from_dict(read_json(run.config, error=CheckpointError))
