@@ -23,7 +23,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("tasks",),
     ("inference",),
     ("training", "control"),
-    ("deploy",),
+    ("deploy", "video"),
     ("eval",),
     ("viewer", "diagnostics"),
     ("cli",),

@@ -1,0 +1,401 @@
+"""Videos for training: windows of consecutive frames, drawn on the device or read ahead from a file."""
+
+import hashlib
+import logging
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from nsde_policy.config import BaseConfig, require
+from nsde_policy.data.frames import BLOCK_BYTES, FrameFile, check_frames, resize_frames
+from nsde_policy.data.images import LazyFrames
+from nsde_policy.data.types import Floats, Ints, check_rate
+from nsde_policy.data.zarr_store.store import Store, read_columns
+from nsde_policy.errors import ConfigError, DemoError
+from nsde_policy.training.batches import BatchSource, PrefetchSource
+from nsde_policy.video.base import VideoBatch, to_unit
+
+logger = logging.getLogger(__name__)
+
+TABLE_BYTES = 2 * 2**30
+"""Most bytes of frames that are kept in the memory of a CPU; a GPU may keep half of its free memory."""
+SAMPLED_WINDOWS, SAMPLED_FRAMES = 64, 9
+"""Windows that increments and the fingerprint are measured on, and most frames of one."""
+SAME_READ = 32
+"""Rows of a store that are at most this far apart are decoded together."""
+
+
+def find_windows(
+    episode_ends: Ints, length: int, stride: int = 1, videos: Sequence[int] | Ints | None = None
+) -> Ints:
+    """Return the first row of every window of `length` frames, `stride` rows apart, inside one video.
+
+    Args:
+        episode_ends: One past the last row of each video.
+        length: Frames of a window.
+        stride: Rows from one frame of a window to the next.
+        videos: Indices of the videos to use; None for all.
+    """
+    ends = np.asarray(episode_ends, np.int64)
+    starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
+    counts = np.maximum(ends - starts - stride * (length - 1), 0)
+    if videos is not None:
+        starts, counts = starts[videos], counts[videos]
+    before = np.cumsum(counts) - counts
+    return np.repeat(starts - before, counts) + np.arange(counts.sum())
+
+
+@dataclass(frozen=True)
+class ActionRange(BaseConfig):
+    """Range of recorded actions, which is mapped to [-1, 1]."""
+
+    low: tuple[float, ...]
+    """Smallest value of each column."""
+    high: tuple[float, ...]
+    """Largest value of each column."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self, len(self.low) == len(self.high), "low and high need one number per column each")
+
+    @classmethod
+    def measure(cls, actions: Floats) -> Self:
+        """Measure the range of actions (rows, columns)."""
+        return cls(tuple(actions.min(0).tolist()), tuple(actions.max(0).tolist()))
+
+    def scale(self, actions: Floats) -> Floats:
+        """Map actions to [-1, 1]; a column that never changes becomes 0."""
+        if actions.shape[-1] != len(self.low):
+            raise DemoError(f"actions have {actions.shape[-1]} columns, expected {len(self.low)}")
+        low, high = (np.array(limit, np.float32) for limit in (self.low, self.high))
+        half = np.where(high > low, (high - low) / 2, 1)
+        scaled: Floats = ((actions - (low + high) / 2) / half).astype(np.float32)
+        return scaled
+
+
+class WindowTable(BatchSource[VideoBatch]):
+    """Draws windows with replacement from frames that are all on the device.
+
+    Args:
+        frames: All frames, (rows, size, size, 3) uint8.
+        actions: Scaled action of each row, (rows, act_dim).
+        starts: First row of each window to draw from.
+        length: Frames of a window.
+        stride: Rows from one frame of a window to the next.
+        batch_size: Windows per batch.
+    """
+
+    def __init__(
+        self, frames: Tensor, actions: Tensor, starts: Tensor, *, length: int, stride: int, batch_size: int
+    ) -> None:
+        self._data, self._starts, self._batch_size = VideoBatch(frames, actions), starts, batch_size
+        self._offsets = stride * torch.arange(length, device=frames.device)
+
+    def draw(self, generator: torch.Generator) -> VideoBatch:
+        """Draw `batch_size` windows."""
+        chosen = torch.randint(
+            len(self._starts), (self._batch_size,), generator=generator, device=generator.device
+        )
+        return self._data[self._starts[chosen][:, None] + self._offsets]
+
+
+class VideoFrames:
+    """Frames of all videos, resized when they are needed, and kept where they were needed last."""
+
+    def __init__(self, frames: LazyFrames | Tensor, size: int, name: str) -> None:
+        self._frames, self.size, self.name = frames, size, name
+        self._table: Tensor | None = frames if isinstance(frames, Tensor) else None
+        self._file: FrameFile | None = None
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    def read(self, rows: Ints) -> Tensor:
+        """Return frames by their rows, in any order, (n, size, size, 3) uint8."""
+        if self._table is not None:
+            return self._table[torch.from_numpy(rows).to(self._table.device)].cpu()
+        if self._file is not None:
+            return torch.from_numpy(self._file.read(rows)[0])
+        assert isinstance(self._frames, LazyFrames)
+        out = np.empty((len(rows), self.size, self.size, 3), np.uint8)
+        gaps = np.diff(rows)
+        for place in np.split(np.arange(len(rows)), np.flatnonzero((gaps < 1) | (gaps > SAME_READ)) + 1):
+            if len(place):
+                first = int(rows[place[0]])
+                part = self._frames[first : int(rows[place[-1]]) + 1]
+                out[place] = resize_frames(part[rows[place] - first], self.size)
+        return torch.from_numpy(out)
+
+    def load(self, device: torch.device) -> Tensor:
+        """Return all frames on a device; they are decoded and copied block by block."""
+        if self._table is None:
+            assert isinstance(self._frames, LazyFrames)
+            logger.info("decoding %d frames of %s", len(self), self.name)
+            table = torch.empty((len(self), self.size, self.size, 3), dtype=torch.uint8, device=device)
+            block = max(1, BLOCK_BYTES // int(np.prod(self._frames.shape[1:])))
+            for start in range(0, len(self), block):
+                part = resize_frames(self._frames[start : start + block], self.size)
+                table[start : start + len(part)] = torch.from_numpy(part)
+            self._table = table
+        self._table = self._table.to(device)
+        return self._table
+
+    def open_file(self, folder: Path) -> FrameFile:
+        """Return all frames in a temporary file, in which they can be read in any order."""
+        if self._file is None:
+            assert isinstance(self._frames, LazyFrames)
+            logger.info("decoding %d frames of %s into a file in %s", len(self), self.name, folder)
+            self._file = FrameFile([self._frames], len(self), size=self.size, folder=folder)
+        return self._file
+
+    def fits(self, device: torch.device, limit: int | None) -> bool:
+        """Return whether all frames are, or may be, kept on a device."""
+        if self._table is not None:
+            return True
+        if limit is None:
+            is_gpu = device.type == "cuda"
+            limit = torch.cuda.mem_get_info(device)[0] // 2 if is_gpu else TABLE_BYTES
+        return len(self) * self.size * self.size * 3 <= limit
+
+
+@dataclass(frozen=True, eq=False)
+class Videos:
+    """A set of videos; parts of it share its frames."""
+
+    frames: VideoFrames
+    """Frames of the whole set."""
+    actions: Floats
+    """Scaled actions from each row to the frame `stride` rows later, (rows, act_dim); act_dim may be 0."""
+    episode_ends: Ints
+    """One past the last row of each video of the whole set."""
+    chosen: Ints
+    """Indices of the videos of this part."""
+    stride: int = 1
+    """Rows from one frame to the next."""
+    rate_hz: float | None = None
+    """Frames per second after taking every `stride`-th; None if unknown."""
+    action_range: ActionRange | None = None
+    """Range of the recorded actions; None without actions."""
+
+    @classmethod
+    def from_tensor(
+        cls, frames: Tensor, *, stride: int = 1, rate_hz: float | None = None, name: str = "memory"
+    ) -> Self:
+        """Use generated videos, (videos, T, size, size, 3) uint8, where they are."""
+        if frames.ndim != 5 or frames.shape[2] != frames.shape[3] or frames.shape[4] != 3:
+            raise DemoError(f"videos have shape {tuple(frames.shape)}, expected (videos, T, size, size, 3)")
+        n, length = frames.shape[:2]
+        return cls(
+            VideoFrames(frames.flatten(0, 1), frames.shape[2], name),
+            np.zeros((n * length, 0), np.float32),
+            length * np.arange(1, n + 1),
+            np.arange(n),
+            stride,
+            rate_hz and rate_hz / stride,
+        )
+
+    def __len__(self) -> int:
+        """Return the number of videos."""
+        return len(self.chosen)
+
+    @property
+    def size(self) -> int:
+        """Height and width of the frames."""
+        return self.frames.size
+
+    @property
+    def act_dim(self) -> int:
+        """Numbers of an action; 0 without actions."""
+        return int(self.actions.shape[1])
+
+    @property
+    def name(self) -> str:
+        """Where the videos came from."""
+        return self.frames.name
+
+    @property
+    def act_low(self) -> tuple[float, ...]:
+        """Smallest action, which is scaled to -1; empty without actions."""
+        return self.action_range.low if self.action_range else ()
+
+    @property
+    def act_high(self) -> tuple[float, ...]:
+        """Largest action, which is scaled to 1; empty without actions."""
+        return self.action_range.high if self.action_range else ()
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the lengths of the videos, of all actions and of a sample of the frames."""
+        digest = hashlib.sha256(repr((self.stride, self.lengths.tolist())).encode())
+        digest.update(self.actions.data)
+        digest.update(self._sample.numpy().data)
+        return digest.hexdigest()
+
+    @cached_property
+    def _sample(self) -> Tensor:
+        """Read some windows, spread over all videos, (n, length, size, size, 3)."""
+        length = int(np.clip(self.lengths.max(), 2, SAMPLED_FRAMES))
+        found = self.find_windows(length)
+        rng = np.random.default_rng(0)
+        starts = rng.choice(found, min(len(found), SAMPLED_WINDOWS), replace=False)
+        return self.read(np.sort(starts), length).frames
+
+    @cached_property
+    def lengths(self) -> Ints:
+        """Frames of each video, after taking every `stride`-th."""
+        rows = np.diff(self.episode_ends, prepend=0)[self.chosen]
+        return -(-rows // self.stride)
+
+    @property
+    def starts(self) -> Ints:
+        """First row of each video."""
+        return (np.concatenate([np.zeros(1, np.int64), self.episode_ends[:-1]]))[self.chosen]
+
+    def find_windows(self, length: int) -> Ints:
+        """Return the first row of every window of `length` frames; raise `DemoError` if there is none."""
+        found = find_windows(self.episode_ends, length, self.stride, self.chosen)
+        if not len(found):
+            every = f" after taking every {self.stride}. frame" if self.stride > 1 else ""
+            raise DemoError(
+                f"{self.name}: the longest of {len(self)} videos has {self.lengths.max(initial=0)} "
+                f"frames{every}, a window needs {length}; use longer videos, a smaller stride or a shorter "
+                "window"
+            )
+        return found
+
+    def read(self, starts: npt.ArrayLike, length: int) -> VideoBatch:
+        """Read windows from their first rows, on the CPU; see `starts` and `find_windows`."""
+        rows = np.asarray(starts, np.int64)[:, None] + self.stride * np.arange(length)
+        frames = self.frames.read(rows.reshape(-1)).reshape(*rows.shape, self.size, self.size, 3)
+        return VideoBatch(frames, torch.from_numpy(self.actions[rows]))
+
+    def source(
+        self,
+        length: int,
+        batch_size: int,
+        device: torch.device | str,
+        seed: int,
+        *,
+        limit: int | None = None,
+        folder: Path | None = None,
+    ) -> BatchSource[VideoBatch]:
+        """Return a source of random windows: on the device if all frames fit, else from a file.
+
+        Args:
+            length: Frames of a window.
+            batch_size: Windows per batch.
+            device: Where batches are used.
+            seed: Seed of the windows that are read from a file; a `WindowTable` uses the trainer's generator.
+            limit: Most bytes of frames to keep on the device; None for half of a GPU's free memory, or
+                `TABLE_BYTES` of a CPU's.
+            folder: Where the file is made; None for the system's folder of temporary files.
+        """
+        device, found = torch.device(device), self.find_windows(length)
+        if self.frames.fits(device, limit):
+            return WindowTable(
+                self.frames.load(device),
+                torch.from_numpy(self.actions).to(device),
+                torch.from_numpy(found).to(device),
+                length=length,
+                stride=self.stride,
+                batch_size=batch_size,
+            )
+        self.frames.open_file(folder or Path(tempfile.gettempdir()))
+
+        def load(step: int) -> tuple[Tensor, ...]:
+            rng = np.random.default_rng([seed, step])
+            batch = self.read(found[rng.integers(len(found), size=batch_size)], length)
+            return batch.frames, batch.actions
+
+        return PrefetchSource(load, lambda tensors: VideoBatch(*tensors), device)
+
+    def split(self, share: float, *, seed: int = 0) -> tuple["Videos", "Videos | None"]:
+        """Return videos for training and held-out ones, at least one; None for a share of 0."""
+        if not 0 <= share < 1:
+            raise ConfigError(f"need --validation >= 0 and < 1, a share of the videos, got {share:g}")
+        if share == 0:
+            return self, None
+        if len(self) < 2:
+            raise ConfigError(f"--validation needs at least 2 videos, {self.name} holds {len(self)}")
+        count = min(max(round(share * len(self)), 1), len(self) - 1)
+        order = np.random.default_rng(seed).permutation(self.chosen)
+        training, validation = np.sort(order[count:]), np.sort(order[:count])
+        return replace(self, chosen=training), replace(self, chosen=validation)
+
+    def increment_std(self) -> float:
+        """Measure the root mean square change of a pixel over one frame; pixels range from -1 to 1.
+
+        Raises:
+            DemoError: If no pixel changes.
+        """
+        change = float(to_unit(self._sample).diff(dim=1).double().square().mean().sqrt())
+        if change == 0:
+            raise DemoError(f"{self.name}: nothing moves in {len(self._sample)} windows of its videos")
+        return change
+
+
+def open_videos(
+    path: Path | str,
+    *,
+    size: int,
+    stride: int = 1,
+    with_actions: bool = False,
+    action_range: ActionRange | None = None,
+    key: str = "img",
+    accept_omitted_chunks: bool = False,
+) -> Videos:
+    """Open a store whose episodes are videos; nothing is decoded yet.
+
+    Args:
+        path: Zarr directory or a zip of one, with the frames in `data/<key>`.
+        size: Height and width to resize frames to; the aspect ratio is not kept.
+        stride: Use every n-th frame. Windows may start at any frame.
+        with_actions: Also read `data/action`. With a stride, the actions between two frames are put side by
+            side.
+        action_range: Range that actions are scaled with, such as that of a trained model; None to measure it.
+        key: Name of the array with the frames.
+        accept_omitted_chunks: Read missing chunks as the fill value.
+
+    Raises:
+        DemoError: If the store is damaged, or has no colour frames or no actions.
+    """
+    if min(size, stride) < 1:
+        raise ConfigError(f"need size >= 1 and stride >= 1, got {size} and {stride}")
+    store = Store(Path(path), accept_omitted_chunks=accept_omitted_chunks)
+    ends, arrays = store.open_episodes([f"data/{key}", *(["data/action"] if with_actions else [])])
+    count = int(ends[-1])
+    images = LazyFrames(arrays[0], count)
+    check_frames(images, key)
+    arrays[0].check_chunks(count)
+    rate_hz = store.attributes.get("rate_hz")
+    check_rate(rate_hz)
+    actions = np.zeros((count, 0), np.float32)
+    if with_actions:
+        joined = _join_actions(read_columns(arrays[1], ends), ends, stride)
+        action_range = action_range or ActionRange.measure(joined)
+        actions = action_range.scale(joined)
+    return Videos(
+        VideoFrames(images, size, str(path)),
+        actions,
+        ends,
+        np.arange(len(ends)),
+        stride,
+        rate_hz and rate_hz / stride,
+        action_range if with_actions else None,
+    )
+
+
+def _join_actions(actions: Floats, ends: Ints, stride: int) -> Floats:
+    """Put the actions of `stride` rows from each row on side by side; the last of a video is repeated."""
+    rows = np.arange(len(actions))
+    last = ends[np.searchsorted(ends, rows, side="right")] - 1
+    joined = [actions[np.minimum(rows + k, last)] for k in range(stride)]
+    return np.concatenate(joined, axis=1)

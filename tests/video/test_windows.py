@@ -1,0 +1,179 @@
+"""Tests of windows of videos: which rows they hold, where they are drawn, actions, split, increments."""
+
+import numpy as np
+import pytest
+import torch
+
+from nsde_policy.data.frames import resize_frames
+from nsde_policy.errors import ArrayError, ConfigError, DemoError
+from nsde_policy.training.batches import PrefetchSource
+from nsde_policy.video.windows import ActionRange, Videos, WindowTable, find_windows, open_videos
+from tests.helpers.demo_stores import write_store
+
+LENGTHS = (15, 10, 15)
+ENDS = np.cumsum(LENGTHS)
+
+
+def make_numbered(*, device="cpu", videos=4, length=12):
+    """Make videos whose frames all hold their row."""
+    rows = torch.arange(videos * length, dtype=torch.uint8, device=device).reshape(videos, length, 1, 1, 1)
+    return Videos.from_tensor(rows.expand(-1, -1, 8, 8, 3).clone())
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """Write three videos of 8 × 8 whose frames hold their row, with two actions per row, at 10 Hz."""
+    rows = np.arange(ENDS[-1])
+    images = np.broadcast_to(rows[:, None, None, None], (len(rows), 8, 8, 3)).astype(np.uint8)
+    actions = np.stack([rows, np.full(len(rows), 7)], axis=1).astype(np.float32)
+    changes = {"data/img": images, "data/action": actions, "meta/episode_ends": ENDS}
+    return write_store(tmp_path_factory.mktemp("videos") / "rows.zarr", changes, attributes={"rate_hz": 10.0})
+
+
+@pytest.mark.parametrize(("length", "stride"), [(1, 1), (5, 1), (3, 4), (10, 1), (11, 1), (16, 1)])
+def test_windows_are_all_those_inside_one_video(length, stride):
+    reach = stride * (length - 1)
+    episode = np.repeat(np.arange(3), LENGTHS)
+    expected = [s for s in range(40 - reach) if episode[s] == episode[s + reach]]
+    assert find_windows(ENDS, length, stride).tolist() == expected
+    chosen = [s for s in expected if episode[s] in (0, 2)]
+    assert find_windows(ENDS, length, stride, [0, 2]).tolist() == chosen
+
+
+@pytest.mark.parametrize("limit", [None, 0], ids=["table", "file"])
+def test_sources_draw_every_window_and_nothing_else(store, tmp_path, limit):
+    videos = open_videos(store, size=8, stride=3, with_actions=True)
+    source = videos.source(4, 32, "cpu", 0, limit=limit, folder=tmp_path)
+    assert isinstance(source, WindowTable if limit is None else PrefetchSource)
+    generator, seen = torch.Generator().manual_seed(0), set()
+    for step in range(20):
+        source.prepare(step)
+        batch = source.draw(generator)
+        assert batch.frames.shape == (32, 4, 8, 8, 3)
+        assert batch.frames.dtype == torch.uint8
+        rows = batch.frames[:, :, 0, 0, 0].long()
+        assert (rows.diff(dim=1) == 3).all()
+        seen |= {*rows[:, 0].tolist()}
+        inside = torch.tensor(ENDS)[torch.searchsorted(torch.tensor(ENDS), rows, right=True)] - 1
+        for k in range(3):
+            expected = torch.minimum(rows + k, inside)
+            recorded = (batch.actions[..., 2 * k] + 1) / 2 * (39 - min(k, 2)) + k
+            torch.testing.assert_close(recorded, expected.float(), atol=1e-3, rtol=0)
+            assert (batch.actions[..., 2 * k + 1] == 0).all()
+    assert sorted(seen) == find_windows(ENDS, 4, 3).tolist()
+    source.close()
+
+
+def test_a_file_gives_the_batches_of_a_step_again_whatever_came_before(store, tmp_path):
+    videos = open_videos(store, size=8)
+    first, second = (videos.source(3, 5, "cpu", 7, limit=0, folder=tmp_path) for _ in range(2))
+    generator = torch.Generator()
+    for step in range(4):
+        first.prepare(step)
+    second.prepare(3)
+    assert torch.equal(first.draw(generator).frames, second.draw(generator).frames)
+    assert second.draw(generator).actions.shape == (5, 3, 0)
+    first.close()
+    second.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_frames_are_resized_and_read_back_the_same_from_store_table_and_file(tmp_path):
+    path = write_store(tmp_path / "s.zarr")
+    images = np.rint(np.asarray(_read_images(path)))
+    expected = resize_frames(images.astype(np.uint8), 6)
+    starts = np.array([26, 0, 16])
+    for limit in (None, 0):
+        videos = open_videos(path, size=6, stride=2)
+        assert np.array_equal(videos.read(starts, 4).frames[1], expected[0:8:2])
+        videos.source(4, 2, "cpu", 0, limit=limit, folder=tmp_path).close()
+        found = videos.read(starts, 4).frames.numpy()
+        assert np.array_equal(found, np.stack([expected[s : s + 8 : 2] for s in starts]))
+
+
+def _read_images(path):
+    from nsde_policy.data import open_images
+
+    return open_images(path)[:]
+
+
+def test_actions_are_scaled_by_their_range_or_a_given_one(store):
+    videos = open_videos(store, size=8, with_actions=True)
+    assert videos.action_range == ActionRange((0.0, 7.0), (39.0, 7.0))
+    assert (videos.act_low, videos.act_high, videos.act_dim) == ((0.0, 7.0), (39.0, 7.0), 2)
+    assert (videos.actions.min(), videos.actions.max()) == (-1, 1)
+    assert (videos.actions[:, 1] == 0).all()
+    given = open_videos(store, size=8, with_actions=True, action_range=ActionRange((0.0, 0.0), (78.0, 14.0)))
+    np.testing.assert_allclose(given.actions[:, 0], np.arange(40) / 39 - 1, atol=1e-6)
+    with pytest.raises(DemoError, match="2 columns, expected 1"):
+        open_videos(store, size=8, with_actions=True, action_range=ActionRange((0.0,), (1.0,)))
+    assert open_videos(store, size=8).act_low == ()
+
+
+def test_a_split_is_by_whole_videos():
+    videos = make_numbered(videos=5)
+    training, validation = videos.split(0.4, seed=3)
+    assert sorted([*training.chosen, *validation.chosen]) == [0, 1, 2, 3, 4]
+    assert len(validation) == 2
+    for part in (training, validation):
+        rows = part.source(12, 50, "cpu", 0).draw(torch.Generator().manual_seed(0)).frames[:, 0, 0, 0, 0]
+        assert {*rows.tolist()} == {12 * video for video in part.chosen.tolist()}
+    assert videos.split(0) == (videos, None)
+    assert len(videos.split(0.001)[1]) == 1
+    with pytest.raises(ConfigError, match=r"got 1"):
+        videos.split(1)
+    with pytest.raises(ConfigError, match="at least 2 videos"):
+        make_numbered(videos=1).split(0.5)
+
+
+def test_the_increment_is_the_root_mean_square_change_of_a_pixel(store):
+    assert open_videos(store, size=8).increment_std() == pytest.approx(1 / 127.5, rel=1e-4)
+    assert open_videos(store, size=8, stride=4).increment_std() == pytest.approx(4 / 127.5, rel=1e-4)
+    with pytest.raises(DemoError, match="nothing moves"):
+        Videos.from_tensor(torch.zeros((2, 5, 8, 8, 3), dtype=torch.uint8)).increment_std()
+
+
+def test_properties_of_a_set(store):
+    videos = open_videos(store, size=8, stride=4)
+    assert videos.lengths.tolist() == [4, 3, 4]
+    assert videos.starts.tolist() == [0, 15, 25]
+    assert (len(videos), videos.size, videos.act_dim, videos.rate_hz) == (3, 8, 0, 2.5)
+    assert videos.name == str(store)
+    assert videos.fingerprint == open_videos(store, size=8, stride=4).fingerprint
+    others = [open_videos(store, size=8), videos.split(0.5)[0]]
+    assert videos.fingerprint not in {other.fingerprint for other in others}
+
+
+def test_what_gives_no_window_is_refused(store, tmp_path):
+    videos = open_videos(store, size=8, stride=4)
+    with pytest.raises(DemoError, match=r"longest of 3 videos has 4 frames .* needs 5"):
+        videos.source(5, 2, "cpu", 0)
+    with pytest.raises(ArrayError, match="no array 'data/img'"):
+        open_videos(write_store(tmp_path / "a.zarr", {"data/img": None}), size=8)
+    grey = np.zeros((40, 8, 8), np.uint8)
+    with pytest.raises(ArrayError, match=r"expected colour images"):
+        open_videos(write_store(tmp_path / "b.zarr", {"data/img": grey}), size=8)
+    with pytest.raises(ArrayError, match="no array 'data/action'"):
+        open_videos(write_store(tmp_path / "c.zarr", {"data/action": None}), size=8, with_actions=True)
+    with pytest.raises(DemoError, match=r"expected \(videos, T, size, size, 3\)"):
+        Videos.from_tensor(torch.zeros((2, 5, 8, 6, 3), dtype=torch.uint8))
+
+
+@pytest.mark.gpu
+def test_a_captured_graph_draws_other_windows_with_each_replay():
+    videos = make_numbered(device="cuda", videos=20)
+    source = videos.source(5, 16, "cuda", 0)
+    generator = torch.Generator("cuda").manual_seed(0)
+    source.draw(generator)
+    graph = torch.cuda.CUDAGraph()
+    graph.register_generator_state(generator)
+    with torch.cuda.graph(graph):
+        batch = source.draw(generator)
+    seen = set()
+    for _ in range(50):
+        graph.replay()
+        rows = batch.frames[:, :, 0, 0, 0].long()
+        assert (rows.diff(dim=1) == 1).all()
+        seen |= {*rows[:, 0].tolist()}
+    assert batch.actions.shape == (16, 5, 0)
+    assert seen == {*find_windows(videos.episode_ends, 5).tolist()}
