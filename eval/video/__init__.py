@@ -1,0 +1,1 @@
+"""Scores of predicted videos: pixels, motion, positions, contacts and distances between sets of videos."""

@@ -1,0 +1,251 @@
+"""Score predictors of video on the same test videos: means and 95 % intervals per frame, JSON and a table."""
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nsde_policy.errors import ComparisonError
+from nsde_policy.eval.compare.table import format_markdown
+from nsde_policy.eval.offline.sums import EpisodeSums, Intervals, estimate_difference
+from nsde_policy.eval.statistics import Estimate
+from nsde_policy.eval.video.metrics import measure_motion, psnr, ssim
+from nsde_policy.eval.video.positions import find_visible, score_positions
+from nsde_policy.video.base import to_unit
+from nsde_policy.video.collisions import CollisionVideos, Objects
+
+Predictor = Callable[[Tensor, Tensor, int], Tensor]
+"""Takes context frames (n, context, size, size, 3) uint8, oldest first, actions (n, steps, act_dim) and the
+number of steps; returns frames (n, steps, 3, size, size) with values from -1 to 1."""
+VIDEO_FIGURES = {
+    "psnr": "PSNR, dB",
+    "ssim": "SSIM",
+    "motion": "motion, share of the true",
+    "centroid": "centroid error, px",
+    "lost": "objects lost, share",
+}
+"""Figures per frame and their titles; the last two need the truth of `collisions`."""
+
+
+def repeat_last_frame(frames: Tensor, actions: Tensor, steps: int) -> Tensor:
+    """Predict that nothing moves."""
+    return to_unit(frames[:, -1:]).expand(-1, steps, -1, -1, -1)
+
+
+def extrapolate_linearly(frames: Tensor, actions: Tensor, steps: int) -> Tensor:
+    """Predict x_t + k (x_t − x_{t−1}), clipped to the range of pixels."""
+    before, last = to_unit(frames[:, -2, None]), to_unit(frames[:, -1, None])
+    ahead = torch.arange(1, steps + 1, device=frames.device)[:, None, None, None]
+    return (last + ahead * (last - before)).clamp(-1, 1)
+
+
+BASELINES_OF_VIDEO: dict[str, Predictor] = {
+    "repeat the last frame": repeat_last_frame,
+    "linear extrapolation": extrapolate_linearly,
+}
+"""Predictors without a model, which every evaluation includes."""
+
+
+@dataclass(frozen=True)
+class VideosToScore:
+    """Test videos, with the truth about their objects if it is known."""
+
+    frames: Tensor
+    """(n, length, size, size, 3) uint8."""
+    actions: Tensor
+    """Action that led from each frame to the next, (n, length, act_dim); act_dim may be 0."""
+    objects: Objects | None = None
+    """What the objects of `collisions` are."""
+    position: Tensor | None = None
+    """Where they are in each frame, (n, length, 5, 2), pixels of a frame of 64."""
+
+    @classmethod
+    def from_frames(cls, frames: Tensor) -> Self:
+        """Wrap videos without actions."""
+        return cls(frames, frames.new_zeros((*frames.shape[:2], 0), dtype=torch.float32))
+
+    @classmethod
+    def from_collisions(cls, videos: CollisionVideos) -> Self:
+        """Wrap videos of `collisions` with their truth."""
+        plain = cls.from_frames(videos.frames)
+        return cls(plain.frames, plain.actions, videos.objects, videos.motion.position)
+
+    def __len__(self) -> int:
+        return len(self.frames)
+
+    def select(self, part: slice, length: int, device: torch.device | str) -> Self:
+        """Copy the first `length` frames of some videos to a device."""
+        frames, actions = (each[part, :length].to(device) for each in (self.frames, self.actions))
+        if self.objects is None or self.position is None:
+            return type(self)(frames, actions)
+        objects = Objects(*(each[part].to(device) for each in self.objects))
+        return type(self)(frames, actions, objects, self.position[part, :length].to(device))
+
+
+@dataclass(frozen=True)
+class VideoRow:
+    """Figures of one predictor."""
+
+    sums: Mapping[str, EpisodeSums]
+    """Sums over each video by figure, (videos, steps)."""
+    distances: Mapping[str, Estimate] = field(default_factory=dict)
+    """Distances between the sets of predicted and true videos by name, such as FVD."""
+
+    def estimate(self, figure: str) -> Estimate:
+        """Return the mean of a figure over all frames with its interval, or a distance."""
+        if figure in self.distances:
+            return self.distances[figure]
+        sums = self.sums[figure]
+        return sums.pool(1).estimate().at(n=len(sums.total))
+
+    def per_frame(self, figure: str) -> Intervals:
+        """Return the means of a figure by frame, (steps,)."""
+        return self.sums[figure].estimate()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return means over all frames and by frame as plain numbers and lists, None for unknown ones."""
+        frames = {
+            name: {**sums.pool(1).estimate().to_dict(), "per_frame": self.per_frame(name).to_dict()}
+            for name, sums in self.sums.items()
+        }
+        return {**frames, **{name: vars(each) for name, each in self.distances.items()}}
+
+
+@dataclass(frozen=True)
+class VideoScores:
+    """Figures of several predictors on the same videos."""
+
+    context: int
+    """Frames that predictors see."""
+    steps: int
+    """Frames that they predict."""
+    videos: int
+    rows: Mapping[str, VideoRow]
+    """Figures by the label of the predictor."""
+
+    def difference(self, figure: str, a: str, b: str) -> Estimate:
+        """Return the difference a − b of a figure over all frames with its paired 95 % interval."""
+        first, second = (self.rows[label].sums[figure].pool(1) for label in (a, b))
+        return estimate_difference(first, second).at(n=self.videos)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all figures as plain numbers and lists."""
+        rows = {label: row.to_dict() for label, row in self.rows.items()}
+        return {"context": self.context, "steps": self.steps, "videos": self.videos, "rows": rows}
+
+    def to_json(self) -> str:
+        """Return `to_dict` as JSON."""
+        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
+
+    def format_table(self) -> str:
+        """Format the means over all frames as a Markdown table with 95 % intervals over videos."""
+        first = next(iter(self.rows.values()))
+        figures = [*first.sums, *first.distances]
+        head = ["predictor", *(VIDEO_FIGURES.get(name, name) for name in figures)]
+        lines = [[label, *(str(row.estimate(name)) for name in figures)] for label, row in self.rows.items()]
+        return format_markdown(head, lines)
+
+
+def evaluate_video(
+    predictors: Mapping[str, Predictor],
+    videos: VideosToScore,
+    *,
+    steps: int,
+    context: int = 4,
+    batch_size: int = 32,
+    device: torch.device | str = "cpu",
+) -> VideoScores:
+    """Score predictors, and the baselines, on the frames after the first `context` of each video.
+
+    Args:
+        predictors: Predictors by label.
+        videos: Test videos; they may lie on another device.
+        steps: Frames to predict.
+        context: Frames that predictors see.
+        batch_size: Videos that are predicted and scored at once.
+        device: Where predictors run and figures are computed.
+
+    Raises:
+        ComparisonError: If the videos are too short, or a predictor returns other shapes or values that are
+            not finite.
+    """
+    length = videos.frames.shape[1]
+    if not len(videos) or length < context + steps or context < 2 or steps < 1:
+        raise ComparisonError(
+            f"{len(videos)} videos of {length} frames: need videos of at least {context} frames of context "
+            f"(2 or more) and {steps} to predict (1 or more)"
+        )
+    everyone = {**predictors, **BASELINES_OF_VIDEO}
+    found: dict[str, dict[str, list[tuple[Tensor, Tensor]]]] = {
+        label: defaultdict(list) for label in everyone
+    }
+    for start in range(0, len(videos), batch_size):
+        batch = videos.select(slice(start, start + batch_size), context + steps, device)
+        truth = _Truth.of(batch, steps)
+        actions = batch.actions[:, context - 1 : context - 1 + steps]
+        for label, predictor in everyone.items():
+            predicted = predictor(batch.frames[:, :context], actions, steps)
+            check_prediction(predicted, truth.frames, label)
+            for name, sums in truth.score(predicted.float().clamp(-1, 1)).items():
+                found[label][name].append(sums)
+    rows = {
+        label: VideoRow({name: _join_sums(parts) for name, parts in figures.items()})
+        for label, figures in found.items()
+    }
+    return VideoScores(context, steps, len(videos), rows)
+
+
+def check_prediction(predicted: Tensor, true: Tensor, label: str) -> None:
+    """Raise `ComparisonError` unless predicted frames have the shape of the true ones and are finite."""
+    if predicted.shape != true.shape:
+        raise ComparisonError(
+            f"{label} returned frames of shape {tuple(predicted.shape)}, expected {tuple(true.shape)}"
+        )
+    if not bool(predicted.isfinite().all()):
+        raise ComparisonError(f"{label} returned frames with values that are not finite")
+
+
+@dataclass(frozen=True)
+class _Truth:
+    """What a batch of predictions is compared with."""
+
+    last: Tensor
+    """Last frame of the context, (n, 1, 3, size, size)."""
+    frames: Tensor
+    """True frames, (n, steps, 3, size, size)."""
+    motion: Tensor
+    """True amount of motion to each frame, (n, steps)."""
+    objects: tuple[Objects, Tensor, Tensor] | None
+    """Objects, true positions and which of them are visible."""
+
+    @classmethod
+    def of(cls, batch: VideosToScore, steps: int) -> Self:
+        """Take the last frames of a batch as truth."""
+        last, frames = to_unit(batch.frames[:, -steps - 1, None]), to_unit(batch.frames[:, -steps:])
+        objects = None
+        if batch.objects is not None and batch.position is not None:
+            visible = find_visible(frames, batch.objects)
+            objects = batch.objects, batch.position[:, -steps:], visible
+        return cls(last, frames, measure_motion(torch.cat([last, frames], dim=1)), objects)
+
+    def score(self, predicted: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+        """Return total and count of each figure, (n, steps); their ratio is the figure."""
+        values = {"psnr": psnr(predicted, self.frames), "ssim": ssim(predicted, self.frames)}
+        sums = {name: (value, torch.ones_like(value)) for name, value in values.items()}
+        sums["motion"] = measure_motion(torch.cat([self.last, predicted], dim=1)), self.motion
+        if self.objects is not None:
+            errors = score_positions(predicted, *self.objects)
+            sums["centroid"] = errors.distance, errors.found
+            sums["lost"] = errors.lost, errors.lost + errors.found
+        return sums
+
+
+def _join_sums(parts: list[tuple[Tensor, Tensor]]) -> EpisodeSums:
+    """Join the sums of all batches."""
+    total, count = (torch.cat(each).double().cpu().numpy() for each in zip(*parts, strict=True))
+    return EpisodeSums(np.asarray(total), np.asarray(count))

@@ -1,0 +1,79 @@
+"""Scores of predicted frames against true ones, per frame: PSNR, SSIM and the amount of motion.
+
+Frames are (..., 3, height, width) with values from -1 to 1, so the data range is 2; any device, any number of
+leading dimensions.
+"""
+
+import functools
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from nsde_policy.errors import ConfigError
+
+DATA_RANGE = 2.0
+"""Largest minus smallest value of a pixel."""
+MAX_PSNR = 100.0
+"""PSNR of identical frames, dB, instead of infinity."""
+SSIM_WINDOW, SSIM_SIGMA = 11, 1.5
+"""Side and standard deviation of the Gaussian window of SSIM, pixels."""
+MOTION_CELL = 4
+"""Frames are averaged over squares of this side before motion is measured, which removes pixel noise."""
+MOTION_THRESHOLD = 0.05
+"""Change of a square over one frame that does not count as motion."""
+
+
+def psnr(predicted: Tensor, true: Tensor) -> Tensor:
+    """Return the peak signal-to-noise ratio of each frame, 10 log10(range² / mean square error), dB."""
+    error = (predicted - true).square().mean(dim=(-3, -2, -1)) / DATA_RANGE**2
+    return -10 * error.clamp(min=10 ** (-MAX_PSNR / 10)).log10()
+
+
+def ssim(predicted: Tensor, true: Tensor) -> Tensor:
+    """Return the structural similarity of each frame (Wang et al. 2004), averaged over the channels.
+
+    The window is a Gaussian of 11 × 11 pixels with σ = 1.5, K₁ = 0.01, K₂ = 0.03; only windows that lie
+    inside the frame are averaged.
+    """
+    height, width = predicted.shape[-2:]
+    rows = _window_matrix(height, predicted.device)
+    columns = _window_matrix(width, predicted.device).T
+
+    def blur(images: Tensor) -> Tensor:
+        return rows @ images @ columns
+
+    c1, c2 = (0.01 * DATA_RANGE) ** 2, (0.03 * DATA_RANGE) ** 2
+    mean_a, mean_b = blur(predicted), blur(true)
+    product = mean_a * mean_b
+    squares = mean_a.square() + mean_b.square()
+    covariance = blur(predicted * true) - product
+    variances = blur(predicted.square() + true.square()) - squares
+    similarity = (2 * product + c1) * (2 * covariance + c2) / ((squares + c1) * (variances + c2))
+    return similarity.mean(dim=(-3, -2, -1))
+
+
+@functools.lru_cache(maxsize=8)
+def _window_matrix(size: int, device: torch.device) -> Tensor:
+    """Return the matrix that takes `size` pixels to their Gaussian averages, (size - 10, size)."""
+    if size < SSIM_WINDOW:
+        raise ConfigError(f"SSIM needs frames of at least {SSIM_WINDOW} × {SSIM_WINDOW} pixels, got {size}")
+    offset = torch.arange(SSIM_WINDOW, dtype=torch.float64) - SSIM_WINDOW // 2
+    window = (-offset.square() / (2 * SSIM_SIGMA**2)).exp()
+    matrix = torch.zeros(size - SSIM_WINDOW + 1, size, dtype=torch.float64)
+    for row in range(len(matrix)):
+        matrix[row, row : row + SSIM_WINDOW] = window / window.sum()
+    return matrix.to(device, torch.float32)
+
+
+def measure_motion(frames: Tensor) -> Tensor:
+    """Return the amount of motion from each frame to the next, (n, length - 1), for frames (n, length, …).
+
+    It is the sum over squares of 4 × 4 pixels and colours of max(|change of the mean| - 0.05, 0). The ratio
+    of a prediction's motion to the true one is 0 for a frozen video, 1 for the true one, and hardly changed
+    by independent pixel noise up to a standard deviation of 0.05.
+    """
+    cells = functional.avg_pool2d(frames.flatten(0, 1), MOTION_CELL)
+    cells = cells.reshape(*frames.shape[:2], *cells.shape[1:])
+    change = (cells[:, 1:] - cells[:, :-1]).abs()
+    return (change - MOTION_THRESHOLD).clamp(min=0).sum(dim=(-3, -2, -1))

@@ -1,0 +1,174 @@
+"""Tests of the scores of predicted videos, against formulas written out and videos whose truth is known."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from nsde_policy.errors import ComparisonError, ConfigError
+from nsde_policy.eval.video.evaluate import VideosToScore, evaluate_video
+from nsde_policy.eval.video.metrics import measure_motion, psnr, ssim
+from nsde_policy.eval.video.positions import find_colours, find_objects, find_visible, score_positions
+from nsde_policy.video.base import to_unit
+from nsde_policy.video.collisions import PALETTE, CollisionsConfig, make_collisions
+
+PIXELS = torch.Generator().manual_seed(3)
+
+
+def noise(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=PIXELS)
+
+
+@pytest.fixture(scope="module")
+def videos():
+    return make_collisions(6, CollisionsConfig(frames=8), seed=5)
+
+
+@pytest.fixture(scope="module")
+def frames(videos):
+    return to_unit(videos.frames)
+
+
+def direct_ssim(a: np.ndarray, b: np.ndarray) -> float:
+    """Evaluate the formula of Wang et al. (2004), window by window, for one channel of range 2."""
+    offset = np.arange(11) - 5
+    window = np.exp(-(offset[:, None] ** 2 + offset**2) / (2 * 1.5**2))
+    window /= window.sum()
+    found = []
+    for i in range(a.shape[0] - 10):
+        for j in range(a.shape[1] - 10):
+            x, y = a[i : i + 11, j : j + 11], b[i : i + 11, j : j + 11]
+            mx, my = (window * x).sum(), (window * y).sum()
+            vx, vy = (window * (x - mx) ** 2).sum(), (window * (y - my) ** 2).sum()
+            cov = (window * (x - mx) * (y - my)).sum()
+            c1, c2 = 0.02**2, 0.06**2
+            found.append((2 * mx * my + c1) * (2 * cov + c2) / ((mx**2 + my**2 + c1) * (vx + vy + c2)))
+    return float(np.mean(found))
+
+
+def test_ssim_agrees_with_the_formula_evaluated_window_by_window():
+    true = noise(2, 3, 3, 14, 17).clamp(-1, 1)
+    predicted = (0.7 * true + 0.2 * noise(*true.shape)).clamp(-1, 1)
+    found = ssim(predicted, true)
+    assert found.shape == (2, 3)
+    for i, j in np.ndindex(2, 3):
+        pairs = zip(predicted[i, j].double().numpy(), true[i, j].double().numpy(), strict=True)
+        assert float(found[i, j]) == pytest.approx(np.mean([direct_ssim(*pair) for pair in pairs]), abs=1e-5)
+
+
+def test_ssim_of_equal_frames_is_one_and_small_frames_are_rejected():
+    frame = noise(1, 1, 3, 12, 12)
+    assert ssim(frame, frame).item() == pytest.approx(1, abs=1e-5)
+    with pytest.raises(ConfigError, match="at least 11"):
+        ssim(frame[..., :10], frame[..., :10])
+
+
+def test_psnr_of_a_constant_error():
+    frame = torch.zeros(2, 3, 3, 12, 12)
+    assert psnr(frame, frame + 0.02).flatten().tolist() == pytest.approx([40.0] * 6, abs=1e-4)
+    assert psnr(frame, frame).unique().tolist() == [100.0]
+
+
+def test_motion_is_zero_for_a_frozen_video_and_hardly_changed_by_pixel_noise(frames):
+    true = measure_motion(frames).sum()
+    noisy = (frames + 0.05 * noise(*frames.shape)).clamp(-1, 1)
+    assert float(measure_motion(frames[:, :1].expand_as(frames)).sum()) == 0
+    assert float(measure_motion(noisy).sum() / true) == pytest.approx(1, abs=0.03)
+    assert float(measure_motion(noisy[:, :1] + 0.05 * noise(*frames.shape)).sum() / true) < 0.03
+
+
+def test_centroids_are_at_the_true_positions(videos, frames):
+    distance = (find_objects(frames, videos.objects) - videos.motion.position).norm(dim=-1)
+    shown = distance[videos.objects.present[:, None].expand_as(distance)]
+    assert float(shown.mean()) < 0.15
+    assert float(shown.max()) < 0.6
+    used = torch.zeros(len(frames), len(PALETTE), dtype=torch.bool)
+    used.scatter_(1, videos.objects.colour, videos.objects.present)
+    assert find_colours(frames).position.isfinite().all(-1).equal(used[:, None].expand(-1, 8, -1))
+
+
+def test_centroids_do_not_depend_on_the_size_of_the_frame():
+    small = make_collisions(3, CollisionsConfig(frames=2, size=32), seed=5)
+    distance = (find_objects(to_unit(small.frames), small.objects) - small.motion.position).norm(dim=-1)
+    assert float(distance[small.objects.present[:, None].expand_as(distance)].mean()) < 0.3
+
+
+def test_a_moved_frame_and_an_erased_object_are_noticed(videos, frames):
+    visible = find_visible(frames, videos.objects)
+    assert visible.equal(videos.objects.present[:, None].expand_as(visible))
+    moved = score_positions(frames.roll((3, 4), (-2, -1)), videos.objects, videos.motion.position, visible)
+    assert float(moved.distance.sum() / moved.found.sum()) == pytest.approx(5, abs=1.5)
+    erased = frames.clone()
+    at = videos.motion.position[0, 0, 0].round().long()
+    erased[0, 0, :, max(at[1] - 12, 0) : at[1] + 12, max(at[0] - 12, 0) : at[0] + 12] = -0.8
+    errors = score_positions(erased, videos.objects, videos.motion.position, visible)
+    assert errors.lost[0, 0] >= 1
+    assert int(errors.lost.sum()) == int(errors.lost[0, 0])
+    assert (errors.lost + errors.found).equal(visible.sum(-1))
+
+
+def test_every_figure_of_the_truth_is_perfect_and_baselines_are_included(videos, frames):
+    def look_up_truth(context, actions, steps):
+        found = [part for part in frames for each in to_unit(context) if part[:4].equal(each)]
+        return torch.stack(found)[:, 4 : 4 + steps]
+
+    scores = evaluate_video(
+        {"truth": look_up_truth}, VideosToScore.from_collisions(videos), steps=4, batch_size=4
+    )
+    row = scores.rows["truth"]
+    assert [row.estimate(name).value for name in ("psnr", "motion", "lost")] == [100, 1, 0]
+    assert row.estimate("ssim").value == pytest.approx(1, abs=1e-5)
+    assert row.estimate("centroid").value < 0.15
+    frozen, straight = scores.rows["repeat the last frame"], scores.rows["linear extrapolation"]
+    assert frozen.estimate("motion").value == 0
+    assert 10 < straight.estimate("psnr").value < frozen.estimate("psnr").value < 30
+    low, high = (
+        getattr(scores.difference("psnr", "truth", "repeat the last frame"), end) for end in ("low", "high")
+    )
+    assert 70 < low < high < 90
+    assert np.all(np.diff(frozen.per_frame("centroid").value) > 0)
+
+
+def test_scores_do_not_depend_on_the_batch_size_and_are_json(videos):
+    whole, parts = (
+        evaluate_video({}, VideosToScore.from_collisions(videos), steps=3, batch_size=size) for size in (6, 4)
+    )
+    assert json.loads(whole.to_json())["rows"].keys() == whole.rows.keys()
+    for label, row in whole.rows.items():
+        for name, sums in row.sums.items():
+            assert sums.total.shape == (6, 3)
+            assert np.allclose(sums.total, parts.rows[label].sums[name].total, atol=1e-4), (label, name)
+    lines = whole.format_table().splitlines()
+    assert len(lines) == 4
+    assert "PSNR, dB" in lines[0]
+    assert (
+        "centroid" not in evaluate_video({}, VideosToScore.from_frames(videos.frames), steps=3).format_table()
+    )
+
+
+def test_linear_extrapolation_is_exact_for_brightness_that_changes_at_a_constant_rate():
+    ramp = torch.arange(6, dtype=torch.uint8)[None, :, None, None, None] * 10 + 100
+    scores = evaluate_video({}, VideosToScore.from_frames(ramp.expand(2, 6, 16, 16, 3)), steps=2)
+    assert scores.rows["linear extrapolation"].estimate("psnr").value > 90
+    assert scores.rows["repeat the last frame"].per_frame("psnr").value.tolist() == pytest.approx(
+        [20 * math.log10(25.5), 20 * math.log10(12.75)], abs=1e-3
+    )
+
+
+@pytest.mark.parametrize(
+    ("predictor", "message"),
+    [
+        (lambda frames, actions, steps: torch.zeros(len(frames), steps + 1, 3, 64, 64), "expected"),
+        (lambda frames, actions, steps: torch.full((len(frames), steps, 3, 64, 64), math.nan), "not finite"),
+    ],
+)
+def test_unusable_predictions_are_rejected(videos, predictor, message):
+    with pytest.raises(ComparisonError, match=message):
+        evaluate_video({"bad": predictor}, VideosToScore.from_frames(videos.frames), steps=2)
+
+
+def test_videos_that_are_too_short_are_rejected(videos):
+    with pytest.raises(ComparisonError, match="6 videos of 8 frames"):
+        evaluate_video({}, VideosToScore.from_frames(videos.frames), steps=5)
