@@ -14,6 +14,8 @@ from nsde_policy.errors import ComparisonError
 from nsde_policy.eval.compare.table import format_markdown
 from nsde_policy.eval.offline.sums import EpisodeSums, Intervals, estimate_difference
 from nsde_policy.eval.statistics import Estimate
+from nsde_policy.eval.video.distances import Features, estimate_distance
+from nsde_policy.eval.video.features import FeatureNetwork
 from nsde_policy.eval.video.metrics import measure_motion, psnr, ssim
 from nsde_policy.eval.video.positions import find_visible, score_positions
 from nsde_policy.video.base import to_unit
@@ -49,6 +51,7 @@ BASELINES_OF_VIDEO: dict[str, Predictor] = {
     "linear extrapolation": extrapolate_linearly,
 }
 """Predictors without a model, which every evaluation includes."""
+TRUE_VIDEOS = "true videos"
 
 
 @dataclass(frozen=True)
@@ -159,6 +162,7 @@ def evaluate_video(
     context: int = 4,
     batch_size: int = 32,
     device: torch.device | str = "cpu",
+    networks: Mapping[str, FeatureNetwork] | None = None,
 ) -> VideoScores:
     """Score predictors, and the baselines, on the frames after the first `context` of each video.
 
@@ -169,6 +173,8 @@ def evaluate_video(
         context: Frames that predictors see.
         batch_size: Videos that are predicted and scored at once.
         device: Where predictors run and figures are computed.
+        networks: Networks by the title of the distance that is computed from their features. A clip is the
+            context followed by the predicted or true frames; networks use its last frames.
 
     Raises:
         ComparisonError: If the videos are too short, or a predictor returns other shapes or values that are
@@ -181,23 +187,51 @@ def evaluate_video(
             f"(2 or more) and {steps} to predict (1 or more)"
         )
     everyone = {**predictors, **BASELINES_OF_VIDEO}
-    found: dict[str, dict[str, list[tuple[Tensor, Tensor]]]] = {
-        label: defaultdict(list) for label in everyone
-    }
+    found = {label: _Collected() for label in (*everyone, TRUE_VIDEOS)}
     for start in range(0, len(videos), batch_size):
         batch = videos.select(slice(start, start + batch_size), context + steps, device)
         truth = _Truth.of(batch, steps)
-        actions = batch.actions[:, context - 1 : context - 1 + steps]
+        actions, seen = batch.actions[:, context - 1 : -1], to_unit(batch.frames[:, :context])
         for label, predictor in everyone.items():
             predicted = predictor(batch.frames[:, :context], actions, steps)
             check_prediction(predicted, truth.frames, label)
-            for name, sums in truth.score(predicted.float().clamp(-1, 1)).items():
-                found[label][name].append(sums)
-    rows = {
-        label: VideoRow({name: _join_sums(parts) for name, parts in figures.items()})
-        for label, figures in found.items()
-    }
+            predicted = predicted.float().clamp(-1, 1)
+            found[label].add_sums(truth.score(predicted))
+            found[label].add_features(networks or {}, seen, predicted)
+        found[TRUE_VIDEOS].add_features(networks or {}, seen, truth.frames)
+    true = found.pop(TRUE_VIDEOS)
+    rows = {label: each.finish(true, networks or {}) for label, each in found.items()}
     return VideoScores(context, steps, len(videos), rows)
+
+
+class _Collected:
+    """Sums and features of one predictor, batch by batch."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, list[tuple[Tensor, Tensor]]] = defaultdict(list)
+        self._features: dict[str, list[Features]] = defaultdict(list)
+
+    def add_sums(self, sums: Mapping[str, tuple[Tensor, Tensor]]) -> None:
+        """Add the sums of a batch."""
+        for name, pair in sums.items():
+            self._sums[name].append(pair)
+
+    def add_features(self, networks: Mapping[str, FeatureNetwork], seen: Tensor, frames: Tensor) -> None:
+        """Add the features of clips: the context `seen`, then `frames`."""
+        for name, network in networks.items():
+            self._features[name].append(network.compute(torch.cat([seen, frames], dim=1)))
+
+    def finish(self, true: Self, networks: Mapping[str, FeatureNetwork]) -> VideoRow:
+        """Join all batches and compute the distances from the true videos."""
+        sums = {}
+        for name, pairs in self._sums.items():
+            total, count = (torch.cat(parts).double().cpu() for parts in zip(*pairs, strict=True))
+            sums[name] = EpisodeSums(np.asarray(total), np.asarray(count))
+        distances = {}
+        for name, network in networks.items():
+            both = (np.concatenate(each._features[name]) for each in (self, true))
+            distances[name] = estimate_distance(network.config.distance, *both)
+        return VideoRow(sums, distances)
 
 
 def check_prediction(predicted: Tensor, true: Tensor, label: str) -> None:
@@ -243,9 +277,3 @@ class _Truth:
             sums["centroid"] = errors.distance, errors.found
             sums["lost"] = errors.lost, errors.lost + errors.found
         return sums
-
-
-def _join_sums(parts: list[tuple[Tensor, Tensor]]) -> EpisodeSums:
-    """Join the sums of all batches."""
-    total, count = (torch.cat(each).double().cpu().numpy() for each in zip(*parts, strict=True))
-    return EpisodeSums(np.asarray(total), np.asarray(count))

@@ -1,0 +1,160 @@
+"""Contacts between two frames of `collisions`: do predicted in-between frames show the touch and the rebound?
+
+A contact is *skipped* if it happens between two coarse frames that do not show it: in both, the two objects
+are more than `CLEARANCE` farther apart than at their closest in the true in-between frames. A prediction
+
+- *reaches* the contact if the two objects come within `REACH` of the true closest distance in an in-between
+  frame, and
+- *rebounds* if, besides, they part as they should: their relative velocity, from their closest frame to the
+  next coarse frame, differs from the true one by at most `REBOUND` of its length, and their closest distance
+  is not more than `CLEARANCE` below the true one, as that of objects that pass through each other is.
+
+Positions are the centroids of the objects' colours, in the true frames as well, so the truth scores 100 %.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from nsde_policy.errors import ComparisonError
+from nsde_policy.eval.statistics import Estimate, proportion
+from nsde_policy.eval.video.positions import find_objects
+from nsde_policy.video.collisions import CollisionVideos, Objects
+
+CLEARANCE = 1.0
+"""A coarse frame shows a contact if the objects are at most this much farther apart than at their closest,
+pixels of a frame of 64."""
+REACH = 0.5
+"""Largest distance beyond the true closest one at which a contact is reached, pixels of a frame of 64."""
+REBOUND = 0.5
+"""Largest error of the relative velocity after a contact, as a share of its length."""
+
+
+class SkippedContacts(NamedTuple):
+    """Contacts between coarse frames; each tensor has one entry per contact."""
+
+    video: Tensor
+    """Index of the video."""
+    start: Tensor
+    """Index of the last coarse frame before the contact, among the fine frames."""
+    first: Tensor
+    """Index of one object."""
+    second: Tensor
+    """Index of the other object."""
+
+
+@dataclass(frozen=True)
+class ContactScores:
+    """Outcome of each skipped contact in a prediction."""
+
+    contacts: SkippedContacts
+    reached: Tensor
+    """Whether the objects come as close as they should, (contacts,) bool."""
+    rebounded: Tensor
+    """Whether they also part as they should, (contacts,) bool."""
+
+    def estimate(self, outcome: str) -> Estimate:
+        """Return the share of `reached` or `rebounded` contacts with its 95 % interval (Wilson)."""
+        values: Tensor = getattr(self, outcome)
+        if not len(values):
+            raise ComparisonError("no contact falls between two frames: use more videos")
+        return proportion(int(values.sum()), len(values))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return both shares with their intervals."""
+        return {name: vars(self.estimate(name)) for name in ("reached", "rebounded")}
+
+
+def find_skipped_contacts(true: Tensor, videos: CollisionVideos, *, substeps: int) -> SkippedContacts:
+    """Find the contacts that no coarse frame shows.
+
+    A pair counts if its objects touch nothing else between the two coarse frames.
+
+    Args:
+        true: Fine frames, (n, length, 3, size, size); every `substeps`-th is a coarse one, from the first on.
+        videos: Objects and motion of the same fine frames.
+        substeps: Fine frames per coarse frame.
+    """
+    intervals = (true.shape[1] - 1) // substeps
+    touches = videos.motion.contact[:, 1 : intervals * substeps + 1]
+    touches = touches.reshape(len(true), intervals, substeps, *touches.shape[2:]).any(2)
+    alone = touches.sum(-1) == 1
+    pairs = touches & alone[..., None] & alone[..., None, :]
+    video, interval, first, second = torch.triu(pairs).nonzero(as_tuple=True)
+    found = SkippedContacts(video, interval * substeps, first, second)
+    distance = measure_separation(true, videos.objects, found, substeps=substeps).norm(dim=-1)
+    closest = distance[:, 1:-1].amin(dim=1)
+    is_skipped = distance[:, [0, -1]].amin(dim=1) > closest + CLEARANCE
+    is_skipped &= distance.isfinite().all(1)
+    return SkippedContacts(*(part[is_skipped] for part in found))
+
+
+def measure_separation(
+    frames: Tensor, objects: Objects, contacts: SkippedContacts, *, substeps: int
+) -> Tensor:
+    """Return the vector between the objects of each contact, (contacts, substeps + 1, 2).
+
+    It is measured in the fine frames from the coarse frame before the contact to the one after it, and
+    infinite in frames in which one of the objects is lost.
+    """
+    steps = contacts.start[:, None] + torch.arange(substeps + 1, device=frames.device)
+    clips = frames[contacts.video[:, None], steps]
+    chosen = Objects(*(part[contacts.video] for part in objects))
+    position = find_objects(clips, chosen)
+    rows = torch.arange(len(position), device=frames.device)
+    return (position[rows, :, contacts.first] - position[rows, :, contacts.second]).nan_to_num(nan=torch.inf)
+
+
+def score_contacts(
+    predicted: Tensor, true: Tensor, videos: CollisionVideos, *, substeps: int = 5
+) -> ContactScores:
+    """Score the skipped contacts of predicted fine frames.
+
+    Args:
+        predicted: Fine frames, (n, length, 3, size, size) with values from -1 to 1.
+        true: True fine frames at the same times; every `substeps`-th is a coarse one, from the first on.
+        videos: Objects and motion of the true fine frames.
+        substeps: Fine frames per coarse frame.
+    """
+    if predicted.shape != true.shape or true.shape[1] <= substeps or substeps < 2:
+        raise ComparisonError(
+            f"cannot score contacts of frames {tuple(predicted.shape)} against {tuple(true.shape)} with "
+            f"{substeps} fine frames per frame: need equal shapes, and at least two frames with one between"
+        )
+    contacts = find_skipped_contacts(true, videos, substeps=substeps)
+    found, expected = (
+        _describe(measure_separation(frames, videos.objects, contacts, substeps=substeps))
+        for frames in (predicted, true)
+    )
+    reached = found.closest <= expected.closest + REACH
+    error = (found.parting - expected.parting).norm(dim=-1)
+    parted = error <= REBOUND * expected.parting.norm(dim=-1)  # false for NaN
+    return ContactScores(
+        contacts, reached, reached & parted & (found.closest >= expected.closest - CLEARANCE)
+    )
+
+
+class _Encounter(NamedTuple):
+    """How two objects meet and part, one row per contact."""
+
+    closest: Tensor
+    """Smallest distance in the in-between frames, (contacts,)."""
+    parting: Tensor
+    """Relative velocity per fine frame from there to the end, (contacts, 2)."""
+
+
+def _describe(separation: Tensor) -> _Encounter:
+    """Measure encounters from the vectors between the objects, (contacts, substeps + 1, 2)."""
+    closest, at = separation[:, 1:-1].norm(dim=-1).min(dim=1)
+    rows = torch.arange(len(separation), device=separation.device)
+    moved = separation[:, -1] - separation[rows, at + 1]
+    return _Encounter(closest, moved / (separation.shape[1] - 2 - at)[:, None])
+
+
+def cross_fade(frames: Tensor, *, substeps: int = 5) -> Tensor:
+    """Mix neighbouring coarse frames (n, length, …) linearly, (n, (length - 1) · substeps + 1, …)."""
+    share = torch.arange(substeps, device=frames.device).reshape(1, 1, substeps, 1, 1, 1) / substeps
+    mixed = torch.lerp(frames[:, :-1, None], frames[:, 1:, None], share)
+    return torch.cat([mixed.flatten(1, 2), frames[:, -1:]], dim=1)

@@ -1,0 +1,187 @@
+"""Tests of distances between sets of videos, of feature networks and of the physics network."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from nsde_policy.errors import ComparisonError, ConfigError
+from nsde_policy.eval.video.distances import estimate_distance, frechet_distance, jedi_distance
+from nsde_policy.eval.video.evaluate import VideosToScore, evaluate_video
+from nsde_policy.eval.video.features import FeatureConfig, FeatureNetwork, load_features, wrap_physics_network
+from nsde_policy.eval.video.physics import (
+    PhysicsClips,
+    PhysicsConfig,
+    save_physics_network,
+    train_physics_features,
+)
+from nsde_policy.video.base import to_unit
+from nsde_policy.video.collisions import CollisionsConfig, make_collisions
+
+TINY = PhysicsConfig(frames=4, size=32, channels=(8, 8, 16, 16))
+
+
+class Flatten(torch.nn.Module):
+    def forward(self, clips, keep: bool = True):
+        return clips.flatten(1) if keep else clips
+
+
+def white(n: int, d: int, seed: int) -> np.ndarray:
+    """Draw a sample whose mean is exactly 0 and whose covariance is exactly the identity."""
+    rows = np.random.default_rng(seed).normal(size=(n, d))
+    rows -= rows.mean(0)
+    return rows @ np.linalg.inv(np.linalg.cholesky(np.cov(rows, rowvar=False))).T
+
+
+@pytest.fixture(scope="module")
+def videos():
+    return make_collisions(12, CollisionsConfig(frames=8, size=32), seed=1)
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return train_physics_features("cpu", 0, 25, config=TINY, videos=32, batch_size=8)
+
+
+def test_frechet_distance_of_gaussians_with_known_moments():
+    a, b = np.array([4.0, 1.0, 0.25]), np.array([1.0, 1.0, 9.0])
+    shift = np.array([1.0, -2.0, 0.5])
+    found = frechet_distance(white(40, 3, 0) * np.sqrt(a), white(70, 3, 1) * np.sqrt(b) + shift)
+    assert found == pytest.approx(
+        np.square(shift).sum() + np.square(np.sqrt(a) - np.sqrt(b)).sum(), rel=1e-10
+    )
+
+
+def test_frechet_distance_of_covariances_that_do_not_commute():
+    mix = np.array([[1.0, 0.8], [0.0, 0.5]])
+    first, second = white(30, 2, 2) @ mix, white(30, 2, 3) * [2.0, 0.3]
+    covariances = [np.cov(each, rowvar=False) for each in (first, second)]
+    roots = np.sqrt(np.linalg.eigvals(covariances[0] @ covariances[1]).real)
+    expected = np.trace(covariances[0] + covariances[1]) - 2 * roots.sum()
+    assert frechet_distance(first, second) == pytest.approx(expected, rel=1e-9)
+    assert frechet_distance(second, first) == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("shape", [(6, 40), (200, 5)])
+def test_distances_of_equal_sets_are_zero_even_with_fewer_videos_than_features(shape):
+    rows = 1e3 + np.random.default_rng(4).normal(size=shape)
+    assert frechet_distance(rows, rows[::-1]) == pytest.approx(0, abs=1e-9)
+    assert jedi_distance(rows, rows.copy()) == 0
+
+
+def test_the_frechet_distance_of_two_samples_of_one_distribution_falls_as_their_size_grows():
+    rng = np.random.default_rng(5)
+    small, large = (
+        np.mean([frechet_distance(*rng.normal(size=(2, n, 8))) for _ in range(40)]) for n in (50, 200)
+    )
+    assert 3 < small / large < 5.5
+
+
+def test_jedi_is_the_published_kernel_distance():
+    a, b = np.arange(1, 10.0).reshape(3, 3), np.array([[7.0, 6, 5], [4, 3, 2], [1, 1, 8], [0, 2, 5]])
+    kernels = [np.square(x @ y.T / 3).mean() for x, y in ((a, a), (b, b), (a, b))]
+    assert jedi_distance(a, b) == pytest.approx(100 * (kernels[0] + kernels[1] - 2 * kernels[2]), rel=1e-10)
+    assert jedi_distance(a, b) == pytest.approx(27070, rel=1e-3)  # given with its code, for MMD² = 270.7
+
+
+def test_the_interval_of_a_distance_contains_it_and_shrinks_with_more_videos():
+    rng = np.random.default_rng(6)
+    rows = rng.normal(size=(400, 4))
+    few, many = (
+        estimate_distance("frechet", rows[:n] + 0.5, rows[:n] * 1.3, resamples=60) for n in (40, 400)
+    )
+    assert few.low < few.value < few.high
+    assert many.high - many.low < 0.6 * (few.high - few.low)
+    with pytest.raises(ComparisonError, match="one prediction per"):
+        estimate_distance("jedi", rows[:5], rows)
+
+
+@pytest.mark.parametrize("bad", [np.zeros((1, 3)), np.zeros((4, 2)), np.zeros(3), np.full((4, 3), np.nan)])
+def test_features_that_cannot_be_compared_are_rejected(bad):
+    with pytest.raises(ComparisonError, match=r"cannot compare|not finite"):
+        frechet_distance(bad, np.zeros((4, 3)))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_torchscript_file_gets_the_last_frames_resized_and_rescaled(tmp_path, videos):
+    file = tmp_path / "flatten.pt"
+    torch.jit.script(Flatten()).save(file)
+    frames = to_unit(videos.frames)
+    config = FeatureConfig(file, frames=3, size=32, values="unit", flags=("keep",))
+    found = load_features(config).compute(frames, batch_size=5)
+    assert np.allclose(found, (frames[:, -3:].transpose(1, 2).flatten(1) + 1) / 2)
+    small = load_features(FeatureConfig(file, frames=3, size=8))
+    true = small.compute(frames[:, :7])
+    assert true.shape == (12, 3 * 3 * 8 * 8)
+    assert -1 <= true.min() < true.max() <= 1
+    scores = evaluate_video({}, VideosToScore.from_frames(videos.frames), steps=3, networks={"FD": small})
+    row = scores.rows["repeat the last frame"]
+    frozen = small.compute(frames[:, 3:4].expand(-1, 3, -1, -1, -1))
+    assert row.estimate("FD").value == pytest.approx(frechet_distance(frozen, true), rel=1e-9)
+    assert "FD" in scores.format_table()
+    assert scores.to_dict()["rows"]["repeat the last frame"]["FD"]["value"] == row.estimate("FD").value
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_unusable_feature_files_are_rejected(tmp_path, videos):
+    for name, content in (("a.pt", None), ("b.pt", b"not a zip"), ("c.safetensors", b"\x08" * 30)):
+        if content is not None:
+            (tmp_path / name).write_bytes(content)
+        with pytest.raises(ConfigError, match=name):
+            load_features(FeatureConfig(tmp_path / name))
+    with pytest.raises(ConfigError, match="regular"):
+        load_features(FeatureConfig(tmp_path))
+    frames = to_unit(videos.frames)
+
+    def compute(module: torch.nn.Module, **changes):
+        FeatureNetwork(module, FeatureConfig(Path("net.pt"), size=32, **changes)).compute(frames)
+
+    with pytest.raises(ConfigError, match="needs clips of 16 frames, the videos have 8"):
+        compute(Flatten())
+    with pytest.raises(ConfigError, match="failed on 12 clips of 4 frames"):
+        compute(torch.nn.Linear(3, 3), frames=4)
+    with pytest.raises(ConfigError, match="expected one row"):
+        compute(torch.nn.Flatten(0), frames=4)
+
+
+def test_facts_of_clips_are_stored_by_colour(videos):
+    clips, row, k = PhysicsClips.of(videos), 2, 1
+    objects, motion = videos.objects, videos.motion
+    colour = int(objects.colour[row, k])
+    assert clips.present.sum(1).equal(objects.present.sum(1).float())
+    assert clips.present[row, colour] == 1
+    assert clips.shape[row, colour] == objects.shape[row, k]
+    x0, _, _, y1, u, _ = clips.motion[row, colour].tolist()
+    assert (x0 + 1) * 32 == pytest.approx(float(motion.position[row, 0, k, 0]), rel=1e-5)
+    assert (y1 + 1) * 32 == pytest.approx(float(motion.position[row, -1, k, 1]), rel=1e-5)
+    assert u * 3 == pytest.approx(float(motion.velocity[row, -1, k, 0]), rel=1e-5)
+    assert clips.contacts.sum() * 8 == motion.contact.sum()
+
+
+def test_the_physics_network_learns_and_is_saved_exactly(tmp_path, videos, trained):
+    network, record = trained
+    totals = [sum(losses) for losses in zip(*record.losses.values(), strict=True)]
+    assert totals[-1] < 0.8 * totals[0]
+    save_physics_network(network, tmp_path / "physics.safetensors")
+    loaded = load_features(FeatureConfig(tmp_path / "physics.safetensors"))
+    assert (loaded.config.frames, loaded.config.size) == (4, 32)
+    frames = to_unit(videos.frames)
+    features = loaded.compute(frames)
+    assert features.shape == (12, 64)
+    assert np.array_equal(features, wrap_physics_network(network).compute(frames))
+    assert len(np.unique(features, axis=0)) == 12
+
+
+def test_a_file_of_other_tensors_is_not_a_physics_network(tmp_path, trained):
+    network, _ = trained
+    file = tmp_path / "physics.safetensors"
+    save_physics_network(network, file)
+    network.layout[1] = 64
+    damaged = tmp_path / "other.safetensors"
+    save_physics_network(network, damaged)
+    network.layout[1] = 32
+    with pytest.raises(ConfigError, match="is not a file of the physics network"):
+        load_features(FeatureConfig(damaged))
+    with pytest.raises(ConfigError, match="multiple of 4"):
+        PhysicsConfig(frames=6)
