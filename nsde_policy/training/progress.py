@@ -16,9 +16,10 @@ from nsde_policy.errors import ConfigError, import_optional
 from nsde_policy.files import replace_file
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory
+from nsde_policy.training.checkpoints import TrainingProgress, save_weights
 from nsde_policy.training.dataset import load_training_demos
 from nsde_policy.training.encoder import open_training_images
-from nsde_policy.training.run import TrainingProgress, save_weights, train_run
+from nsde_policy.training.run import train_run
 from nsde_policy.training.validation import VALIDATION_PREFIX
 
 logger = logging.getLogger(__name__)

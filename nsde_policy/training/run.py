@@ -1,30 +1,26 @@
 """Train a method on demonstrations into a run directory; runs can be interrupted and resumed."""
 
 import logging
-import signal
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from nsde_policy.config import TrainConfig
 from nsde_policy.data import Demonstrations, LazyFrames
 from nsde_policy.data.first_action import NO_COLUMN, format_matches, match_changes
 from nsde_policy.data.split import split_episodes
 from nsde_policy.encoders import get_encoder
 from nsde_policy.errors import CheckpointError
-from nsde_policy.files import PARTIAL, replace_file
+from nsde_policy.files import replace_file
 from nsde_policy.inference.calibration import CALIBRATION_FILE, Calibration, CameraRange
 from nsde_policy.inference.loading import build_model, build_policy_spec
 from nsde_policy.inference.torch_threads import count_cores, use_threads
 from nsde_policy.methods.base import TrainableModel
 from nsde_policy.methods.registry import METHODS
 from nsde_policy.run_config import RunConfig
-from nsde_policy.run_directory import ENCODER_FOLDER, DemoRecord, RunDirectory, RunRecord
+from nsde_policy.run_directory import DemoRecord, RunDirectory, RunRecord
 from nsde_policy.tasks import TASKS, get_task
+from nsde_policy.training.checkpoints import Monitor, check_files, train_loop
 from nsde_policy.training.dataset import (
     augment,
     build_states,
@@ -41,25 +37,6 @@ from nsde_policy.training.loop import Training
 from nsde_policy.training.validation import MAX_FRAME_ROWS, MAX_VALIDATION_ROWS, Validation, choose_rows
 
 logger = logging.getLogger(__name__)
-
-SAVE_PAUSE = 20
-"""A checkpoint is saved at most every this many times the duration of the last save."""
-
-
-@dataclass(frozen=True)
-class TrainingProgress:
-    """State of a training run at one record of the metrics."""
-
-    step: int
-    steps: int
-    seconds: float
-    """Seconds since this process started training."""
-    losses: Mapping[str, float]
-    training: Training[Any] = field(repr=False)
-
-
-Monitor = Callable[[TrainingProgress], Mapping[str, float] | None]
-"""Callback for every record of the metrics; the numbers it returns are recorded beside the losses."""
 
 
 def calibrate(demos: Demonstrations, record: RunRecord, frames: tuple[CameraRange, ...] = ()) -> Calibration:
@@ -118,7 +95,7 @@ def train_run(
     run = RunDirectory(path)
     demos = add_environment(demos, task, env_kwargs or {}, config.demos.obs_keys)
     with run.lock():
-        _check_files(run, resume=resume)
+        check_files(run, resume=resume)
         known, unseen, held_out = split_episodes(demos, validation, seed=seed)
         joint = None
         if images:
@@ -208,7 +185,7 @@ def _fit(
         checked = Validation(problem.held_out, problem.build(), training, seed=record.seed, device=device)
     is_large = isinstance(model, EndToEndModel)  # convolutions gain from threads, small networks do not
     with use_threads(count_cores()) if is_large else nullcontext():
-        _train_loop(run, training, record.config.train, save_every_s, monitor, checked)
+        train_loop(run, training, record.config.train, save_every_s, monitor, checked)
     return model
 
 
@@ -238,7 +215,7 @@ def _run_encoder(
     if not (resume and stage.is_finished()):
         training = stage.start(resume=resume)
         with use_threads(count_cores()):  # for convolutions
-            _train_loop(stage.directory, training, stage.config.train, save_every_s, monitor, None)
+            train_loop(stage.directory, training, stage.config.train, save_every_s, monitor, None)
             stage.finish()
     return stage.encode()
 
@@ -268,17 +245,6 @@ def find_plugins(config: RunConfig, task: str) -> dict[str, str]:
     return {kind: package for kind, package in found.items() if package}
 
 
-def _check_files(run: RunDirectory, *, resume: bool) -> None:
-    """Raise `CheckpointError` if a directory holds other files, or a run that is not to be resumed."""
-    found = [file for file in run.path.iterdir() if file.suffix != PARTIAL] if run.path.exists() else []
-    if not run.config.exists() and any(file.name != ENCODER_FOLDER for file in found):
-        raise CheckpointError(f"{run.path} holds files that are not a run; choose another --out")
-    if found and not resume:
-        raise CheckpointError(
-            f"{run.path} already holds a run; continue with --resume or choose another --out"
-        )
-
-
 def _check_record(run: RunDirectory, record: RunRecord) -> None:
     """Raise `CheckpointError` if the run in a directory has other settings than the one to resume."""
     if not run.config.exists():
@@ -288,78 +254,3 @@ def _check_record(run: RunDirectory, record: RunRecord) -> None:
             f"{run.path} was trained with other settings, another seed or other demonstrations; "
             "resume with the same ones or choose another --out"
         )
-
-
-def _train_loop(
-    run: RunDirectory,
-    training: Training[Any],
-    config: TrainConfig,
-    save_every_s: float,
-    monitor: Monitor | None,
-    validation: Validation | None,
-) -> None:
-    started = saved = time.monotonic()
-    pause = save_every_s
-    with _defer_interrupt() as is_interrupted, _save_at_exit(run, training):
-        while training.step < config.steps:
-            losses = training.advance(config.log_every)
-            if validation is not None:
-                losses = {**losses, **validation.losses()}
-            progress = TrainingProgress(
-                training.step, config.steps, time.monotonic() - started, losses, training
-            )
-            extra = monitor(progress) if monitor is not None else None
-            run.append_metrics(
-                {"step": training.step, "seconds": round(progress.seconds, 3), **losses, **(extra or {})}
-            )
-            if time.monotonic() - saved >= pause:
-                saving = time.monotonic()
-                _save_checkpoint(run, training)
-                saved = time.monotonic()
-                pause = max(save_every_s, SAVE_PAUSE * (saved - saving))  # gigabytes take seconds
-            if is_interrupted():
-                raise KeyboardInterrupt(f"interrupted at step {training.step}; continue with --resume")
-    training.finish()
-
-
-@contextmanager
-def _save_at_exit(run: RunDirectory, training: Training[Any]) -> Iterator[None]:
-    """Save a checkpoint when training ends, also on errors, unless the weights are not finite."""
-    try:
-        yield
-    finally:
-        if training.is_finite():
-            _save_checkpoint(run, training)
-
-
-@contextmanager
-def _defer_interrupt() -> Iterator[Callable[[], bool]]:
-    """Delay Ctrl-C to the end of a step, so that the checkpoint can be resumed bit for bit."""
-    interrupted = False
-
-    def note(*_: object) -> None:
-        nonlocal interrupted
-        interrupted = True
-
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False  # only the main thread receives signals
-        return
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield lambda: interrupted
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _save_checkpoint(run: RunDirectory, training: Training[Any]) -> None:
-    run.save_training(training.state())
-    save_weights(run, training)
-
-
-def save_weights(run: RunDirectory, training: Training[Any]) -> None:
-    """Write the averaged weights of the policy, and of the encoder if it is trained with the policy."""
-    weights = training.averaged_weights()
-    if isinstance(training.model, EndToEndModel):
-        weights, encoder = training.model.split_weights(weights)
-        RunDirectory(run.path / ENCODER_FOLDER).save_weights(encoder)
-    run.save_weights(weights)

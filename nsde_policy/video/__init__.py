@@ -1,1 +1,1 @@
-"""Video prediction: the next frames of a video from its last four, with the method of the paper and two others."""
+"""Video prediction: the next frames of a video from its last four, by the paper's method and two others."""

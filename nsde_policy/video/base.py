@@ -12,8 +12,8 @@ from nsde_policy.methods.base import LossParts, Stage, TrainableModel
 from nsde_policy.video.config import VideoModelConfig
 from nsde_policy.video.uvit import UViT
 
-CHANNELS = 3
-"""Colours of a frame."""
+RGB_CHANNELS = 3
+"""Colour channels of a frame."""
 FEATURES = 32
 """Feature maps between the U-ViT and the heads."""
 
@@ -78,13 +78,15 @@ class VideoModel(TrainableModel[VideoBatch]):
         with weights_from(generator):
             self.network = UViT(
                 config.backbone,
-                inputs=CHANNELS * config.context + self.extra_inputs,
+                inputs=RGB_CHANNELS * config.context + self.extra_inputs,
                 features=FEATURES,
                 size=size,
                 conditions=act_dim,
                 has_time=self.has_time,
             )
-            self.outputs = nn.ModuleDict({name: nn.Conv2d(FEATURES, CHANNELS, 3, 1, 1) for name in self.heads})
+            self.outputs = nn.ModuleDict(
+                {name: nn.Conv2d(FEATURES, RGB_CHANNELS, 3, 1, 1) for name in self.heads}
+            )
         for head in self.outputs.values():
             nn.init.zeros_(head.weight)  # type: ignore[arg-type]
             nn.init.zeros_(head.bias)  # type: ignore[arg-type]
@@ -138,7 +140,13 @@ class VideoModel(TrainableModel[VideoBatch]):
 
     @abc.abstractmethod
     def predict(
-        self, state: Tensor, action: Tensor, *, calls: int | None = None, generator: torch.Generator, **options: Any
+        self,
+        state: Tensor,
+        action: Tensor,
+        *,
+        calls: int | None = None,
+        generator: torch.Generator,
+        **options: Any,
     ) -> Tensor:
         """Sample the next frame with a number of network calls; None for the settings'."""
 
@@ -189,7 +197,10 @@ class VideoModel(TrainableModel[VideoBatch]):
         noise = torch.randn(state.shape, generator=generator, device=state.device)
         if self.config.noise == "fixed":
             return state + sigma * noise
-        return state + sigma * torch.rand((len(state), 1, 1, 1), generator=generator, device=state.device) * noise
+        return (
+            state
+            + sigma * torch.rand((len(state), 1, 1, 1), generator=generator, device=state.device) * noise
+        )
 
 
 def to_unit(frames: Tensor) -> Tensor:
@@ -209,4 +220,4 @@ def stack_state(frames: Tensor) -> Tensor:
 
 def shift_state(state: Tensor, frame: Tensor) -> Tensor:
     """Return the state after `frame`: the new frame first, the oldest dropped."""
-    return torch.cat([frame, state[:, :-CHANNELS]], dim=1)
+    return torch.cat([frame, state[:, :-RGB_CHANNELS]], dim=1)

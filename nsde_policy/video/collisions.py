@@ -1,8 +1,8 @@
-"""Videos of colliding shapes, simulated and drawn on the device: a test of video prediction with known physics.
+"""Videos of colliding shapes, simulated and drawn on the device: video prediction with known physics.
 
-3 to 5 discs, squares and triangles of distinct colours move on a dark table of 64 × 64 pixels, bounce off its
-walls and off each other (elastically, as discs whose mass is their radius squared). A quarter of them start at
-rest. Between two frames the physics takes 20 steps; frames between them can be kept.
+3 to 5 discs, squares and triangles of distinct colours move on a dark table of 64 × 64 pixels. They bounce
+off its walls and off each other, elastically, as discs whose mass is their radius squared. A quarter of them
+start at rest. Between two frames the physics takes 20 steps; frames between them can be kept.
 """
 
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ from nsde_policy.config import BaseConfig, require
 OBJECTS = 5
 """Most objects of a video."""
 PALETTE = (
-    (230, 60, 60), (60, 180, 75), (70, 110, 240), (245, 215, 60), (240, 130, 40), (170, 70, 200), (70, 220, 230),
-    (240, 240, 240),
+    (230, 60, 60), (60, 180, 75), (70, 110, 240), (245, 215, 60), (240, 130, 40), (170, 70, 200),
+    (70, 220, 230), (240, 240, 240),
 )  # fmt: skip
 """Colours of the objects."""
 TABLE = (24, 26, 32)
@@ -36,17 +36,17 @@ class CollisionsConfig(BaseConfig):
     size: Count = 64
     """Height and width of a frame; sizes and speeds scale with it."""
     frames: Count = 16
-    """Frames per video."""
+    """Frames of each video."""
     substeps: Count = 1
     """Frames that are kept per frame, a divisor of 20: 5 keeps four frames between each two."""
     min_radius: float = 4.5
     """Smallest radius, pixels of a frame of 64."""
     max_radius: float = 7.7
-    """Largest radius."""
+    """Largest radius, likewise."""
     min_speed: float = 0.8
     """Smallest speed of an object that moves at the start, pixels per frame."""
     max_speed: float = 2.9
-    """Largest speed."""
+    """Largest speed, likewise."""
     resting: float = 0.25
     """Share of the objects that rest at the start."""
 
@@ -59,7 +59,7 @@ class Objects(NamedTuple):
     """What the objects of n videos are; rows of absent objects are to be ignored."""
 
     present: Tensor
-    """(n, 5) bool."""
+    """Which objects exist, (n, 5) bool."""
     radius: Tensor
     """(n, 5), in pixels of a frame of 64."""
     shape: Tensor
@@ -96,7 +96,7 @@ def make_collisions(
     """Simulate and draw n videos; the same seed and device give the same videos."""
     generator = torch.Generator(device).manual_seed(seed)
     objects, position, velocity = _draw_starts(n, config, generator)
-    motion = _simulate(objects, position, velocity, config)
+    motion = _simulate_motion(objects, position, velocity, config)
     return CollisionVideos(draw_frames(objects, motion.position, config.size), objects, motion)
 
 
@@ -140,7 +140,9 @@ def _gaps(objects: Objects, position: Tensor) -> Tensor:
     return torch.where(is_pair, between.norm(dim=-1) - reach, torch.inf)
 
 
-def _simulate(objects: Objects, position: Tensor, velocity: Tensor, config: CollisionsConfig) -> Motion:
+def _simulate_motion(
+    objects: Objects, position: Tensor, velocity: Tensor, config: CollisionsConfig
+) -> Motion:
     """Move the objects; the first kept frame is the start."""
     mass, low = objects.radius.square(), objects.radius[..., None]
     every = PHYSICS_STEPS // config.substeps
@@ -177,15 +179,17 @@ def draw_frames(objects: Objects, position: Tensor, size: int) -> Tensor:
     repeated = Objects(*(part.repeat_interleave(frames, dim=0) for part in objects))
     for start in range(0, len(flat), DRAW_BATCH):
         part = slice(start, start + DRAW_BATCH)
-        out[part] = _draw(Objects(*(each[part] for each in repeated)), flat[part], size)
+        out[part] = _draw_batch(Objects(*(each[part] for each in repeated)), flat[part], size)
     return out.unflatten(0, (n, frames))
 
 
-def _draw(objects: Objects, position: Tensor, size: int) -> Tensor:
+def _draw_batch(objects: Objects, position: Tensor, size: int) -> Tensor:
     """Draw one frame per row, with edges as soft as a pixel."""
     axis = (torch.arange(size, device=position.device) + 0.5) * (64 / size)
     palette = torch.tensor(PALETTE, dtype=torch.float32, device=position.device)
-    picture = torch.tensor(TABLE, dtype=torch.float32, device=position.device).expand(len(position), size, size, 3)
+    picture = torch.tensor(TABLE, dtype=torch.float32, device=position.device).expand(
+        len(position), size, size, 3
+    )
     for k in range(OBJECTS):
         x = axis[None, None] - position[:, k, 0, None, None]
         y = axis[None, :, None] - position[:, k, 1, None, None]

@@ -19,7 +19,7 @@ class BackboneConfig(BaseConfig):
     depth: Count = 7
     """Number of transformer blocks, odd: half on the way in, one in the middle, half on the way out."""
     heads: Count = 4
-    """Attention heads."""
+    """Number of attention heads."""
     patch: Count = 4
     """Side of a patch of the plain U-ViT, pixels."""
     stem: tuple[int, int] = (64, 128)
@@ -28,7 +28,9 @@ class BackboneConfig(BaseConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self, self.depth % 2 == 1, f"depth must be odd, got {self.depth}")
-        require(self, self.width % self.heads == 0, f"width {self.width} is no multiple of heads {self.heads}")
+        require(
+            self, self.width % self.heads == 0, f"width {self.width} is no multiple of heads {self.heads}"
+        )
         require(self, all(c % 8 == 0 for c in self.stem), f"stem needs multiples of 8, got {self.stem}")
 
     @property
@@ -47,7 +49,7 @@ class VideoModelConfig(BaseConfig):
     context: Count = 4
     """Frames of the state, X = (x_t, x_{t-1}, …)."""
     backbone: BackboneConfig = field(default_factory=BackboneConfig)
-    """Network."""
+    """Size of the network."""
     context_noise: NonNegative = 0.2
     """Largest standard deviation σ of the noise on the frames of the state in training; pixels range from
     -1 to 1."""
@@ -71,7 +73,7 @@ class UnrollConfig(BaseConfig):
             precision="bf16",
         )
     )  # fmt: skip
-    """Optimisation settings."""
+    """Optimisation settings of this phase."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class VideoConfig(BaseConfig):
     """All settings of a video model and its training."""
 
     model: VideoModelConfig
-    """Method and network."""
+    """Settings of method and network."""
     train: TrainConfig = field(
         default_factory=lambda: TrainConfig(
             steps=5000, batch_size=128, learning_rate=8e-4, warmup=0.02, weight_decay=0.01, betas=(0.9, 0.98),
@@ -88,7 +90,7 @@ class VideoConfig(BaseConfig):
     )  # fmt: skip
     """Optimisation settings of the first phase."""
     unroll: UnrollConfig = field(default_factory=UnrollConfig)
-    """Second phase."""
+    """Settings of the second phase."""
     size: Count = 64
     """Height and width that frames are resized to."""
     stride: Count = 1

@@ -28,7 +28,7 @@ class VideoMethod:
     config: type[VideoModelConfig]
     """Class of its settings."""
     model: type[VideoModel]
-    """Class of its model."""
+    """Class of its models."""
 
 
 VIDEO_METHODS: Registry[VideoMethod] = Registry(

@@ -20,8 +20,8 @@ from nsde_policy.config import BaseConfig
 from nsde_policy.errors import CheckpointError
 from nsde_policy.files import read_json, replace_file
 from nsde_policy.run_directory import RunDirectory
+from nsde_policy.training.checkpoints import Monitor, check_files, train_loop
 from nsde_policy.training.loop import Training
-from nsde_policy.training.run import Monitor, check_files, train_loop
 from nsde_policy.video.base import VideoModel
 from nsde_policy.video.config import VideoConfig
 from nsde_policy.video.registry import find_video_method, get_video_method
@@ -36,7 +36,7 @@ class VideoRecord(BaseConfig):
     """What a run directory records."""
 
     method: str
-    """Name of the method."""
+    """Name of the video method."""
     config: dict[str, Any]
     """Settings, see `VideoConfig`."""
     seed: int
@@ -83,8 +83,8 @@ def train_video(
 ) -> RunDirectory:
     """Train, or resume training, a video model into a run directory, in two phases.
 
-    The first phase predicts one frame from recorded frames with noise; the second predicts several frames, each
-    from the model's own predictions. On CPU a resumed run gives bit-identical weights.
+    The first phase predicts one frame from recorded frames with noise; the second predicts several frames,
+    each from the model's own predictions. On CPU a resumed run gives bit-identical weights.
 
     Raises:
         CheckpointError: If `path` holds another run or other files, or another process is training into it.
@@ -93,7 +93,7 @@ def train_video(
     with run.lock():
         check_files(run, resume=resume)
         record = _make_record(videos, config, seed)
-        if run.config.exists() and _read_record(run) != record:
+        if run.config.exists() and read_video_record(run) != record:
             raise CheckpointError(
                 f"{path} was trained with other settings, another seed or other videos; resume with the same "
                 "ones or choose another --out"
@@ -120,7 +120,7 @@ def train_video(
 def load_video_model(path: Path | str, *, device: str = "cpu", first_phase: bool = False) -> VideoModel:
     """Load the model of a run directory, or the one after its first phase."""
     run = RunDirectory(Path(path))
-    model = _read_record(run).build_model()
+    model = read_video_record(run).build_model()
     directory = RunDirectory(run.path / FIRST_PHASE) if first_phase else run
     model.load_state_dict(directory.read_tensors(directory.model))
     return model.to(device).eval()
@@ -139,7 +139,8 @@ def _make_record(videos: Videos, config: VideoConfig, seed: int) -> VideoRecord:
     )
 
 
-def _read_record(run: RunDirectory) -> VideoRecord:
+def read_video_record(run: RunDirectory) -> VideoRecord:
+    """Read and check the record of a run directory."""
     if not run.config.exists():
         raise CheckpointError(f"{run.path} holds no video model: it has no config.json")
     return VideoRecord.from_dict(read_json(run.config, error=CheckpointError))

@@ -6,13 +6,13 @@ from torch.nn import functional as F
 
 from nsde_policy.video.config import BackboneConfig
 
-GROUPS = 8
+UVIT_GROUPS = 8
 """Groups of all group normalisations."""
 EMBEDDING = 128
 """Size of the sinusoidal embedding of a time."""
 
 
-class Block(nn.Module):
+class AttentionBlock(nn.Module):
     """Self-attention and an MLP, each added to its input; `skip` joins the tokens of an earlier block."""
 
     def __init__(self, width: int, heads: int, *, has_skip: bool = False) -> None:
@@ -41,9 +41,9 @@ class Transformer(nn.Module):
     def __init__(self, config: BackboneConfig) -> None:
         super().__init__()
         half, width = config.depth // 2, config.width
-        self.inward = nn.ModuleList(Block(width, config.heads) for _ in range(half))
-        self.middle = Block(width, config.heads)
-        self.outward = nn.ModuleList(Block(width, config.heads, has_skip=True) for _ in range(half))
+        self.inward = nn.ModuleList(AttentionBlock(width, config.heads) for _ in range(half))
+        self.middle = AttentionBlock(width, config.heads)
+        self.outward = nn.ModuleList(AttentionBlock(width, config.heads, has_skip=True) for _ in range(half))
         self.norm = nn.LayerNorm(width)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -59,13 +59,13 @@ class Transformer(nn.Module):
         return out
 
 
-class ConvBlock(nn.Module):
+class ImageConv(nn.Module):
     """A 3 × 3 convolution, group normalisation and SiLU."""
 
     def __init__(self, inputs: int, outputs: int, *, stride: int = 1) -> None:
         super().__init__()
         self.conv = nn.Conv2d(inputs, outputs, 3, stride, 1)
-        self.norm = nn.GroupNorm(GROUPS, outputs)
+        self.norm = nn.GroupNorm(UVIT_GROUPS, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (n, inputs, h, w) to (n, outputs, h / stride, w / stride)."""
@@ -104,16 +104,20 @@ class UViT(nn.Module):
             self.unpatch = nn.ConvTranspose2d(config.width, features, config.patch, config.patch)
         else:
             first, second = config.stem
-            self.stem_half = nn.Sequential(nn.PixelUnshuffle(2), ConvBlock(4 * inputs, first), ConvBlock(first, first))
-            self.stem_quarter = nn.Sequential(ConvBlock(first, second, stride=2), ConvBlock(second, second))
+            self.stem_half = nn.Sequential(
+                nn.PixelUnshuffle(2), ImageConv(4 * inputs, first), ImageConv(first, first)
+            )
+            self.stem_quarter = nn.Sequential(ImageConv(first, second, stride=2), ImageConv(second, second))
             self.patches = nn.Conv2d(second, config.width, 3, 2, 1)
             self.to_quarter = nn.Conv2d(config.width, 4 * second, 1)
-            self.join_quarter = nn.Sequential(ConvBlock(2 * second, second), nn.Conv2d(second, 4 * first, 1))
-            self.join_half = nn.Sequential(ConvBlock(2 * first, first), nn.Conv2d(first, 4 * features, 1))
+            self.join_quarter = nn.Sequential(ImageConv(2 * second, second), nn.Conv2d(second, 4 * first, 1))
+            self.join_half = nn.Sequential(ImageConv(2 * first, first), nn.Conv2d(first, 4 * features, 1))
         self.smooth = nn.Conv2d(features, features, 3, 1, 1)
         self.place = nn.Parameter(0.02 * torch.randn(1, tokens, config.width))
         self.time = (
-            nn.Sequential(nn.Linear(EMBEDDING, config.width), nn.SiLU(), nn.Linear(config.width, config.width))
+            nn.Sequential(
+                nn.Linear(EMBEDDING, config.width), nn.SiLU(), nn.Linear(config.width, config.width)
+            )
             if has_time
             else None
         )

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from nsde_policy.run_directory import RunDirectory
+from nsde_policy.training.checkpoints import TrainingProgress
 from nsde_policy.training.progress import ProgressMonitor, plot_training
-from nsde_policy.training.run import TrainingProgress
 
 
 def find_evaluated(run: RunDirectory, every: int, steps: int, records: list[int]) -> list[int]:

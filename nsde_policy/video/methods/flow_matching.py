@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nsde_policy.bounds import Count
-from nsde_policy.video.base import CHANNELS, VideoModel
+from nsde_policy.video.base import RGB_CHANNELS, VideoModel
 from nsde_policy.video.config import VideoModelConfig
 from nsde_policy.video.registry import register_video_method
 
@@ -27,7 +27,7 @@ class FlowMatchingVideoConfig(VideoModelConfig):
 class FlowMatchingVideo(VideoModel):
     """Velocity from noise to the next frame."""
 
-    extra_inputs, has_time, heads, losses = CHANNELS, True, ("velocity",), ("velocity",)
+    extra_inputs, has_time, heads, losses = RGB_CHANNELS, True, ("velocity",), ("velocity",)
 
     def step_losses(
         self,
@@ -43,15 +43,25 @@ class FlowMatchingVideo(VideoModel):
         time = torch.rand(len(state), generator=generator, device=state.device)
         noise = torch.randn(target.shape, generator=generator, device=state.device)
         share = time[:, None, None, None]
-        found, _ = self.run_network(torch.cat([state, (1 - share) * noise + share * target], dim=1), action, time)
+        found, _ = self.run_network(
+            torch.cat([state, (1 - share) * noise + share * target], dim=1), action, time
+        )
         return {"velocity": (found["velocity"] - (target - noise)).square().mean()}
 
     def predict(
-        self, state: Tensor, action: Tensor, *, calls: int | None = None, generator: torch.Generator, **options: Any
+        self,
+        state: Tensor,
+        action: Tensor,
+        *,
+        calls: int | None = None,
+        generator: torch.Generator,
+        **options: Any,
     ) -> Tensor:
         """Take Euler steps from noise to the next frame."""
         steps = calls or self.config.calls
-        x = torch.randn((len(state), CHANNELS, *state.shape[2:]), generator=generator, device=state.device)
+        x = torch.randn(
+            (len(state), RGB_CHANNELS, *state.shape[2:]), generator=generator, device=state.device
+        )
         for k in range(steps):
             time = torch.full((len(state),), k / steps, device=state.device)
             found, _ = self.run_network(torch.cat([state, x], dim=1), action, time)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from nsde_policy.bounds import Count, NonNegative
-from nsde_policy.video.base import CHANNELS, VideoModel
+from nsde_policy.video.base import RGB_CHANNELS, VideoModel
 from nsde_policy.video.config import VideoModelConfig
 from nsde_policy.video.registry import register_video_method
 
@@ -32,7 +32,7 @@ class InterpolantsConfig(VideoModelConfig):
 class InterpolantsVideo(VideoModel):
     """Drift from the newest frame to the next."""
 
-    extra_inputs, has_time, heads, losses = CHANNELS, True, ("drift",), ("drift",)
+    extra_inputs, has_time, heads, losses = RGB_CHANNELS, True, ("drift",), ("drift",)
     config: InterpolantsConfig
 
     def step_losses(
@@ -46,7 +46,7 @@ class InterpolantsVideo(VideoModel):
         is_first: bool,
     ) -> dict[str, Tensor]:
         """Return the square error of the drift at a random time, from the newest frame of the state on."""
-        start, epsilon = state[:, :CHANNELS], self.config.epsilon
+        start, epsilon = state[:, :RGB_CHANNELS], self.config.epsilon
         time = torch.rand(len(state), generator=generator, device=state.device)
         share = time[:, None, None, None]
         wiener = share.sqrt() * torch.randn(target.shape, generator=generator, device=state.device)
@@ -55,10 +55,16 @@ class InterpolantsVideo(VideoModel):
         return {"drift": (found["drift"] - (target - start - epsilon * wiener)).square().mean()}
 
     def predict(
-        self, state: Tensor, action: Tensor, *, calls: int | None = None, generator: torch.Generator, **options: Any
+        self,
+        state: Tensor,
+        action: Tensor,
+        *,
+        calls: int | None = None,
+        generator: torch.Generator,
+        **options: Any,
     ) -> Tensor:
         """Take Euler-Maruyama steps from the newest frame to the next."""
-        steps, x = calls or self.config.calls, state[:, :CHANNELS]
+        steps, x = calls or self.config.calls, state[:, :RGB_CHANNELS]
         for k in range(steps):
             time = torch.full((len(state),), k / steps, device=state.device)
             found, _ = self.run_network(torch.cat([state, x], dim=1), action, time)

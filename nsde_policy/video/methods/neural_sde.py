@@ -16,7 +16,7 @@ from torch import Tensor
 
 from nsde_policy.bounds import NonNegative, Positive
 from nsde_policy.config import require
-from nsde_policy.video.base import CHANNELS, VideoModel
+from nsde_policy.video.base import RGB_CHANNELS, VideoModel
 from nsde_policy.video.config import VideoModelConfig
 from nsde_policy.video.registry import register_video_method
 
@@ -81,7 +81,7 @@ class NeuralSDEVideo(VideoModel):
         is_first: bool,
     ) -> dict[str, Tensor]:
         """Return the losses of flow, score and diffusion; own predictions count as noisy states."""
-        noise = state[:, :CHANNELS] - clean
+        noise = state[:, :RGB_CHANNELS] - clean
         if self.config.interpolation == "uniform":
             part = torch.rand((len(state), 1, 1, 1), generator=generator, device=state.device)
             state = state + part * self._difference(state, target - clean)
@@ -92,7 +92,7 @@ class NeuralSDEVideo(VideoModel):
             losses["score"] = SCORE_WEIGHT * (score + noise / self.noise_std).square().mean()
         if not is_first:  # own predictions are no recorded frames with noise: only the next frame counts
             alpha = self.config.alpha if self.config.denoiser else 0.0
-            predicted = state[:, :CHANNELS] + flow + alpha * self.noise_std * score
+            predicted = state[:, :RGB_CHANNELS] + flow + alpha * self.noise_std * score
             losses = {name: torch.zeros_like(value) for name, value in losses.items()}
             losses["flow"] = ((predicted - target) / self.increment_std).square().mean()
         if self.config.diffusion:
@@ -112,11 +112,15 @@ class NeuralSDEVideo(VideoModel):
         features = self.network(state, None, action if self.act_dim else None)
         flow = self.outputs["flow"](features).float() * self.increment_std
         log_variance = self.outputs["log_variance"](features.detach()).float()
-        return log_variance.clamp(-MAX_LOG_VARIANCE, MAX_LOG_VARIANCE), flow, self.outputs["score"](features).float()
+        return (
+            log_variance.clamp(-MAX_LOG_VARIANCE, MAX_LOG_VARIANCE),
+            flow,
+            self.outputs["score"](features).float(),
+        )
 
     def _difference(self, state: Tensor, first: Tensor) -> Tensor:
         """Return the change of the state over one frame: the first difference, the others by subtraction."""
-        return torch.cat([first, state[:, :-CHANNELS] - state[:, CHANNELS:]], dim=1)
+        return torch.cat([first, state[:, :-RGB_CHANNELS] - state[:, RGB_CHANNELS:]], dim=1)
 
     def predict(
         self,
@@ -133,9 +137,11 @@ class NeuralSDEVideo(VideoModel):
         steps = calls or self.config.calls
         alpha = self.config.alpha if alpha is None else alpha
         scale = self.config.diffusion_scale if diffusion_scale is None else diffusion_scale
-        for path in self.substeps(state, action, steps, generator, alpha if self.config.denoiser else 0.0, scale):
+        for path in self.substeps(
+            state, action, steps, generator, alpha if self.config.denoiser else 0.0, scale
+        ):
             state = path
-        return state[:, :CHANNELS]
+        return state[:, :RGB_CHANNELS]
 
     def substeps(
         self,
@@ -147,7 +153,7 @@ class NeuralSDEVideo(VideoModel):
         diffusion_scale: float,
     ) -> list[Tensor]:
         """Return the states after each Euler-Maruyama step of 1 / steps frame."""
-        others = self._difference(state, state[:, :CHANNELS])[:, CHANNELS:]
+        others = self._difference(state, state[:, :RGB_CHANNELS])[:, RGB_CHANNELS:]
         found = []
         for _ in range(steps):
             log_variance, flow, score = self._run(state, action)

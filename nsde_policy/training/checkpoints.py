@@ -1,0 +1,127 @@
+"""The loop around a training: records of losses, checkpoints, and interrupts that lose nothing."""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from nsde_policy.config import TrainConfig
+from nsde_policy.errors import CheckpointError
+from nsde_policy.files import PARTIAL
+from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory
+from nsde_policy.training.end_to_end import EndToEndModel
+from nsde_policy.training.loop import Training
+from nsde_policy.training.validation import Validation
+
+SAVE_PAUSE = 20
+"""A checkpoint is saved at most every this many times the duration of the last save."""
+
+
+@dataclass(frozen=True)
+class TrainingProgress:
+    """State of a training run at one record of the metrics."""
+
+    step: int
+    steps: int
+    seconds: float
+    """Seconds since this process started training."""
+    losses: Mapping[str, float]
+    training: Training[Any] = field(repr=False)
+
+
+Monitor = Callable[[TrainingProgress], Mapping[str, float] | None]
+"""Callback for every record of the metrics; the numbers it returns are recorded beside the losses."""
+
+
+def check_files(run: RunDirectory, *, resume: bool) -> None:
+    """Raise `CheckpointError` if a directory holds other files, or a run that is not to be resumed."""
+    found = [file for file in run.path.iterdir() if file.suffix != PARTIAL] if run.path.exists() else []
+    if not run.config.exists() and any(file.name != ENCODER_FOLDER for file in found):
+        raise CheckpointError(f"{run.path} holds files that are not a run; choose another --out")
+    if found and not resume:
+        raise CheckpointError(
+            f"{run.path} already holds a run; continue with --resume or choose another --out"
+        )
+
+
+def train_loop(
+    run: RunDirectory,
+    training: Training[Any],
+    config: TrainConfig,
+    save_every_s: float,
+    monitor: Monitor | None,
+    validation: Validation | None = None,
+) -> None:
+    """Train to the end, with records and checkpoints in a run directory.
+
+    Raises:
+        KeyboardInterrupt: After Ctrl-C, once a checkpoint is saved.
+    """
+    started = saved = time.monotonic()
+    pause = save_every_s
+    with _defer_interrupt() as is_interrupted, _save_at_exit(run, training):
+        while training.step < config.steps:
+            losses = training.advance(config.log_every)
+            if validation is not None:
+                losses = {**losses, **validation.losses()}
+            progress = TrainingProgress(
+                training.step, config.steps, time.monotonic() - started, losses, training
+            )
+            extra = monitor(progress) if monitor is not None else None
+            run.append_metrics(
+                {"step": training.step, "seconds": round(progress.seconds, 3), **losses, **(extra or {})}
+            )
+            if time.monotonic() - saved >= pause:
+                saving = time.monotonic()
+                _save_checkpoint(run, training)
+                saved = time.monotonic()
+                pause = max(save_every_s, SAVE_PAUSE * (saved - saving))  # gigabytes take seconds
+            if is_interrupted():
+                raise KeyboardInterrupt(f"interrupted at step {training.step}; continue with --resume")
+    training.finish()
+
+
+@contextmanager
+def _save_at_exit(run: RunDirectory, training: Training[Any]) -> Iterator[None]:
+    """Save a checkpoint when training ends, also on errors, unless the weights are not finite."""
+    try:
+        yield
+    finally:
+        if training.is_finite():
+            _save_checkpoint(run, training)
+
+
+@contextmanager
+def _defer_interrupt() -> Iterator[Callable[[], bool]]:
+    """Delay Ctrl-C to the end of a step, so that the checkpoint can be resumed bit for bit."""
+    interrupted = False
+
+    def note(*_: object) -> None:
+        nonlocal interrupted
+        interrupted = True
+
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False  # only the main thread receives signals
+        return
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: interrupted
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _save_checkpoint(run: RunDirectory, training: Training[Any]) -> None:
+    run.save_training(training.state())
+    save_weights(run, training)
+
+
+def save_weights(run: RunDirectory, training: Training[Any]) -> None:
+    """Write the averaged weights of the policy, and of the encoder if it is trained with the policy."""
+    weights = training.averaged_weights()
+    if isinstance(training.model, EndToEndModel):
+        weights, encoder = training.model.split_weights(weights)
+        RunDirectory(run.path / ENCODER_FOLDER).save_weights(encoder)
+    run.save_weights(weights)
