@@ -68,6 +68,10 @@ class EpisodeError(DemoError):
     """Episode boundaries, shapes, values or angle columns are invalid."""
 
 
+class VideoError(DemoError):
+    """A video file is damaged, too short, too large, or not a video."""
+
+
 class DownloadError(NsdePolicyError):
     """A download failed or has unexpected content."""
 

@@ -73,6 +73,8 @@ class StoreSummary:
     """Arrays that can be observations (`train --obs-keys`); empty if none can."""
     actions: tuple[str, ...]
     """Arrays that can hold the actions (`train --act-key`)."""
+    videos: tuple[str, ...]
+    """Arrays of colour frames, with which each episode is a video (`video train`)."""
     positions: tuple[int, ...] | None
     """Observation column that each action column commands, −1 for none; None without observations or actions.
     Observations are `state`, or all arrays of `observations` without it."""
@@ -101,8 +103,11 @@ class StoreSummary:
 
     def _describe_roles(self) -> Iterator[str]:
         """Describe what training would take from the store, one line each."""
-        yield f"can be observations: --obs-keys {' '.join(self.observations) or '(none)'}"
-        yield f"can be actions: --act-key {' or '.join(self.actions) or '(none)'}"
+        if self.observations or self.actions or not self.videos:
+            yield f"can be observations: --obs-keys {' '.join(self.observations) or '(none)'}"
+            yield f"can be actions: --act-key {' or '.join(self.actions) or '(none)'}"
+        if self.videos:
+            yield f"can be videos: {' or '.join(self.videos)}"
         if self.positions is not None:
             matches = format_matches(self.positions)
             yield f"absolute positions: {matches}" if matches else "no action is an observed position"
@@ -119,7 +124,8 @@ def summarize(
         lengths = np.diff(ends, prepend=0)
         rate_hz = store.attributes.get("rate_hz")
         check_rate(rate_hz)
-        observations, actions = find_roles({each.name.removeprefix("data/"): each.shape for each in arrays})
+        shapes = {each.name.removeprefix("data/"): each.shape for each in arrays}
+        observations, actions = find_roles(shapes)
         demos = _load_default(arrays, ends, observations, actions)
         return StoreSummary(
             path=str(path),
@@ -132,6 +138,7 @@ def summarize(
             arrays=tuple(_summarize_array(array, ends) for array in arrays),
             observations=tuple(observations),
             actions=tuple(actions),
+            videos=tuple(name for name, shape in shapes.items() if len(shape) == 4 and shape[-1] == 3),
             positions=None if demos is None else match_columns(demos),
             still=None if demos is None else measure_still_share(demos),
             attributes=store.attributes,

@@ -20,7 +20,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
-from nsde_policy.data.types import Episode, Ints, check_angles, check_rate
+from nsde_policy.data.types import MIN_STEPS, Episode, Ints, check_angles, check_rate
 from nsde_policy.data.zarr_store.growing_array import GrowingArray
 from nsde_policy.data.zarr_store.store import RECORDING, Store
 from nsde_policy.errors import DamagedStoreError, DemoError, EpisodeError, NotAStoreError, OutputError
@@ -110,6 +110,11 @@ class DemoWriter:
         """Return the number of committed episodes."""
         return self._ends.length
 
+    @property
+    def frames(self) -> int:
+        """Number of frames of all committed episodes."""
+        return next((array.length for name, array in self._arrays.items() if name.startswith("data/")), 0)
+
     def close(self) -> None:
         """Release the lock on the store; all appended episodes are already on disk."""
         if self._lock >= 0:
@@ -125,14 +130,14 @@ class DemoWriter:
 
     def append(
         self,
-        episode: Episode,
+        episode: Episode | None,
         extras: Mapping[str, LazyRows] | None = None,
         info: Mapping[str, float] | None = None,
     ) -> None:
         """Write and commit one episode.
 
         Args:
-            episode: Observations and actions.
+            episode: Observations and actions; None for a recording without them, such as videos.
             extras: Further arrays with one row per frame, such as images; they are read and written block by
                 block.
             info: Numbers about the episode, such as its seed.
@@ -140,7 +145,8 @@ class DemoWriter:
         self._require_open()
         rows = self._collect_rows(episode, extras or {}, info or {})
         arrays = self._arrays or {name: self._create_array(name, values) for name, values in rows.items()}
-        end = np.array([arrays[STATE].length + len(episode)], np.int64)
+        frames = next(iter(rows))
+        end = np.array([arrays[frames].length + rows[frames].shape[0]], np.int64)
         try:
             self._write_session()
             grown = {name: self._write_rows(arrays[name], values) for name, values in rows.items()}
@@ -285,15 +291,20 @@ class DemoWriter:
         return GrowingArray.empty(name, rows[:1], attributes)
 
     def _collect_rows(
-        self, episode: Episode, extras: Mapping[str, LazyRows], info: Mapping[str, float]
+        self, episode: Episode | None, extras: Mapping[str, LazyRows], info: Mapping[str, float]
     ) -> dict[str, LazyRows]:
-        """Return the new rows of every array; raise if they do not fit the recording."""
-        rows: dict[str, LazyRows] = {STATE: episode.obs, ACTION: episode.act}
+        """Return the new rows of every array, those of frames first; raise if they do not fit."""
+        rows: dict[str, LazyRows] = {} if episode is None else {STATE: episode.obs, ACTION: episode.act}
+        extras = {
+            key: values if hasattr(values, "dtype") else np.asarray(values) for key, values in extras.items()
+        }
+        frames = next((values.shape[0] for values in (*rows.values(), *extras.values()) if values.shape), 0)
+        if frames < MIN_STEPS:
+            raise EpisodeError(f"an episode needs at least {MIN_STEPS} frames, got {frames}")
         for key, values in extras.items():
             if not re.fullmatch(r"\w+", key) or f"data/{key}" in rows:
                 raise EpisodeError(f"{key!r} cannot name an extra array; use letters, digits and _")
-            values = values if hasattr(values, "dtype") else np.asarray(values)
-            rows[f"data/{key}"] = _check_rows(key, values, len(episode))
+            rows[f"data/{key}"] = _check_rows(key, values, frames)
         for key, value in info.items():
             if not re.fullmatch(r"\w+", key) or INFO_PREFIX + key == ENDS:
                 raise EpisodeError(f"{key!r} cannot name episode information; use letters, digits and _")

@@ -45,7 +45,7 @@ class DataInfo(StoreFlags):
         if self.json:
             print(json.dumps({"task": found.name, **json.loads(summary.to_json())}, indent=2))
         else:
-            print(f"{summary.to_text()}\n\n{found.reason}")
+            print(summary.to_text() + (f"\n\n{found.reason}" if summary.observations else ""))
 
 
 @dataclass(frozen=True)

@@ -28,11 +28,17 @@ from nsde_policy.cli.play import Play
 from nsde_policy.cli.report import ReportCommand
 from nsde_policy.cli.serve import Serve
 from nsde_policy.cli.train import Train, expand_short_flags
+from nsde_policy.cli.video import DataClevrer, DataCollisions, DataFolder, DataKth
 from nsde_policy.errors import NsdePolicyError, is_out_of_memory, summarize_error
 
 DESCRIPTION = """Neural SDE policies: imitation learning with one small network call per action.
 --debug shows the traceback of an error; --version prints the version."""
-DATA_DESCRIPTION = "Inspect, check, replay or download demonstrations, or set their rate."
+COMMAND_GROUPS = {
+    "data": "Inspect, check, replay or download demonstrations, or set their rate.",
+    "video": "Predict the next frames of videos.",
+    "video data": "Turn videos into a store for training. Any store of demonstrations with images is one.",
+}
+"""Descriptions of the groups of commands."""
 COMMANDS: dict[str, Any] = {
     "train": Train,
     "eval": Evaluate,
@@ -52,6 +58,14 @@ COMMANDS: dict[str, Any] = {
     "bifurcation": BifurcationCommand,
     "serve": Serve,
     "doctor": Doctor,
+    "video": {
+        "data": {
+            "kth": DataKth,
+            "clevrer": DataClevrer,
+            "folder": DataFolder,
+            "collisions": DataCollisions,
+        },
+    },
 }
 """Classes of the commands by name; a group of commands is a dict. Fields are flags, docstrings help texts."""
 
@@ -113,9 +127,9 @@ def _parse_flags(args: list[str]) -> Any:
     if {"-h", "--help"} & {*args}:  # tyro leaves flags that are given out of the help text
         args = ["--help"]
     if isinstance(chosen, dict):
-        options["description"] = DESCRIPTION if chosen is COMMANDS else DATA_DESCRIPTION
+        options["description"] = COMMAND_GROUPS.get(prog.partition(" ")[2], DESCRIPTION)
     return tyro.cli(
-        _build_union(chosen) if isinstance(chosen, dict) else chosen,
+        _build_union(chosen, prog.partition(" ")[2]) if isinstance(chosen, dict) else chosen,
         args=args,
         prog=prog,
         config=(tyro.conf.OmitSubcommandPrefixes,),
@@ -123,14 +137,16 @@ def _parse_flags(args: list[str]) -> Any:
     )
 
 
-def _build_union(commands: Mapping[str, Any]) -> Any:
+def _build_union(commands: Mapping[str, Any], group: str) -> Any:
     """Build the union of command classes from which tyro makes the list of subcommands."""
-    members = [
-        Annotated[_build_union(found), tyro.conf.subcommand(name, description=DATA_DESCRIPTION)]
-        if isinstance(found, dict)
-        else Annotated[found, tyro.conf.subcommand(name)]
-        for name, found in commands.items()
-    ]
+    members = []
+    for name, found in commands.items():
+        path = f"{group} {name}".strip()
+        members.append(
+            Annotated[_build_union(found, path), tyro.conf.subcommand(name, description=COMMAND_GROUPS[path])]
+            if isinstance(found, dict)
+            else Annotated[found, tyro.conf.subcommand(name)]
+        )
     return functools.reduce(operator.or_, members)
 
 

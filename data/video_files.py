@@ -1,0 +1,197 @@
+"""Frames of video files, decoded with PyAV one after the other: bounded memory, and no trust in the files.
+
+Damage that the decoder notices is an error, and so is a file that ends before its header says. Changed
+bytes that still decode, as in a video without compression and sometimes in H.264, cannot be detected.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nsde_policy.bounds import Count, Positive
+from nsde_policy.config import BaseConfig
+from nsde_policy.data.frames import Bytes
+from nsde_policy.data.types import MIN_STEPS
+from nsde_policy.errors import NsdePolicyError, VideoError, import_optional, summarize_error
+from nsde_policy.files import MAX_UNPACKED_VARIABLE, get_max_unpacked, open_regular
+
+FORMATS = "avi,mov,matroska,gif,asf,flv,mpeg,mpegts,mpegvideo,m4v,ogg"
+"""Formats that are read; others, such as playlists, can name further files and addresses."""
+STRICT = "crccheck+bitstream+buffer+explode"
+"""Checks of the decoder, each of which ends decoding."""
+MAX_PIXELS = 4096 * 4096
+"""Most pixels of a frame before it is resized."""
+MAX_PAUSE = 100_000
+"""Most times that a frame is repeated until the next one, if a rate is given."""
+UNEVEN = 0.25
+"""Frames are evenly spaced if no interval differs from the median by more than this share."""
+Span = tuple[int, int]
+"""First frame of a part of a video, and one past its last."""
+
+
+@dataclass(frozen=True)
+class FrameConfig(BaseConfig):
+    """How frames are taken from videos."""
+
+    size: Count = 64
+    """Height and width of the stored frames."""
+    stride: Count = 1
+    """Keep every n-th frame."""
+    crop: bool = False
+    """Cut the largest square out of the middle of each frame; otherwise the whole frame is squeezed."""
+    rate: Positive | None = None
+    """Take this many frames per second by their timestamps, before the stride; None for all frames, which
+    must be evenly spaced."""
+
+
+def read_rate(path: Path) -> float:
+    """Return the frames per second that a video states."""
+    with _open_video(path) as (_, stream):
+        rate = stream.average_rate or stream.guessed_rate
+        if not rate:
+            raise VideoError(f"{path} does not state its frames per second; give --rate")
+        return float(rate)
+
+
+def read_video(path: Path, config: FrameConfig, spans: Sequence[Span] = ()) -> list[Bytes]:
+    """Decode the frames of a video, or of parts of it.
+
+    Args:
+        path: A video file.
+        config: Size, stride and rate.
+        spans: Parts of the video; they may overlap, and are cut off at its end. None of them for the whole.
+
+    Returns:
+        Frames of each part, (frames, size, size, 3) uint8.
+
+    Raises:
+        VideoError: If the file is damaged, not a video, or too large, or if a part has fewer than two frames.
+    """
+    limit = get_max_unpacked() // (config.size * config.size * 3)
+    parts: list[list[Bytes]] = [[] for _ in spans or (0,)]
+    with _open_video(path) as (container, stream):
+        frames = _decode(path, container, stream)
+        for index, frame in enumerate(_sample(path, frames, config.rate)):
+            small = None
+            for part, (start, stop) in zip(parts, spans or ((0, index + 1),), strict=True):
+                if start <= index < stop and (index - start) % config.stride == 0:
+                    small = _shrink(frame, config) if small is None else small
+                    part.append(small)
+            if sum(map(len, parts)) > limit:
+                raise VideoError(
+                    f"{path} has more than {limit} frames, the limit; cut it into shorter videos, use a "
+                    f"larger --stride, or set {MAX_UNPACKED_VARIABLE}"
+                )
+    for k, part in enumerate(parts):
+        if len(part) < MIN_STEPS:
+            where = f" of its frames {spans[k][0] + 1} to {spans[k][1]}" if spans else ""
+            raise VideoError(f"{path} is too short: {len(part)} frames{where}, expected at least {MIN_STEPS}")
+    return [np.stack(part) for part in parts]
+
+
+@contextmanager
+def _open_video(path: Path) -> Iterator[tuple[Any, Any]]:
+    """Open a video and its first stream of frames; raise `VideoError` for whatever its decoder raises."""
+    av = import_optional("av", "video")
+    with open_regular(path, error=VideoError) as file:
+        if not file.read(1):
+            raise VideoError(f"{path} is empty (0 bytes)")
+        file.seek(0)
+        try:
+            with av.open(file, options={"format_whitelist": FORMATS}) as container:
+                if not container.streams.video:
+                    raise VideoError(f"{path} holds no video")
+                stream = container.streams.video[0]
+                _check_pixels(path, stream.width, stream.height)
+                stream.codec_context.options = {"err_detect": STRICT, "max_pixels": str(MAX_PIXELS)}
+                stream.thread_type = "AUTO"
+                yield container, stream
+        except NsdePolicyError:
+            raise
+        except (av.error.FFmpegError, OSError, ValueError, RuntimeError) as error:
+            why = getattr(error, "strerror", None) or summarize_error(error)
+            raise VideoError(f"{path} is damaged or not a video: {why}") from error
+
+
+def _check_pixels(path: Path, width: int, height: int) -> None:
+    if not 0 < width * height <= MAX_PIXELS:
+        raise VideoError(
+            f"{path} has frames of {width} × {height} pixels, expected 1 to {MAX_PIXELS} pixels; it is "
+            "damaged or must be made smaller first"
+        )
+
+
+def _decode(path: Path, container: Any, stream: Any) -> Iterator[tuple[Any, float]]:
+    """Decode all frames with their times in seconds; raise `VideoError` if some are missing or damaged."""
+    spacing = 1 / float(stream.average_rate or stream.guessed_rate or 25)
+    count, start, end = 0, None, 0.0
+    for frame in container.decode(stream):
+        if frame.is_corrupt:
+            raise VideoError(f"{path} is damaged at its frame {count + 1}")
+        _check_pixels(path, frame.width, frame.height)
+        time = count * spacing if frame.time is None else float(frame.time)
+        start = time if start is None else start
+        yield frame, time - start
+        end = time + max(spacing, float((frame.duration or 0) * (frame.time_base or 0)))
+        count += 1
+    stated = stream.frames if container.format.name == "avi" else 0
+    duration = float(stream.duration * stream.time_base) if stream.duration else 0.0
+    if not duration and container.duration and len(container.streams) == 1:
+        duration = container.duration / 1e6
+    if count < stated or max(end, end - (start or 0.0)) + 1.5 * spacing < duration:
+        stated = stated or round(duration / spacing)
+        raise VideoError(f"{path} is truncated: it ends after {count} of {stated} frames")
+    if container.format.name == "gif" and not _ends_with_trailer(path):
+        raise VideoError(f"{path} is truncated: it ends after {count} frames without its last byte")
+
+
+def _ends_with_trailer(path: Path) -> bool:
+    """Return whether a GIF file ends with its trailer, a semicolon; zeros may follow it."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 64))
+        return file.read().rstrip(b"\0").endswith(b";")
+
+
+def _sample(path: Path, frames: Iterator[tuple[Any, float]], rate: float | None) -> Iterator[Any]:
+    """Take frames at a rate by their times, repeating or dropping some; without a rate, check the times."""
+    if rate is None:
+        times = []
+        for frame, time in frames:
+            yield frame
+            times.append(time)
+        gaps = np.diff(times)
+        if len(gaps) and (np.abs(gaps - np.median(gaps)) > UNEVEN * np.median(gaps) + 2e-3).any():
+            raise VideoError(
+                f"{path} has a variable frame rate: frames are {gaps.min():.3g} to {gaps.max():.3g} s apart; "
+                "give --rate to take them by their timestamps"
+            )
+        return
+    shown, slot = None, 0
+    for frame, time in frames:
+        place = round(time * rate)
+        if place - slot > MAX_PAUSE:
+            raise VideoError(f"{path} has a pause of {place - slot} frames, the limit is {MAX_PAUSE}")
+        for _ in range(slot, place):
+            yield shown
+        slot, shown = max(slot, place), frame
+    if shown is not None:
+        yield shown
+
+
+def _shrink(frame: Any, config: FrameConfig) -> Bytes:
+    """Convert a frame to colours, turn it upright, crop it if configured, and resize it."""
+    picture = np.rot90(frame.to_ndarray(format="rgb24"), round(frame.rotation / 90))
+    height, width = picture.shape[:2]
+    if config.crop:
+        side = min(height, width)
+        top, left = (height - side) // 2, (width - side) // 2
+        picture = picture[top : top + side, left : left + side]
+    given = type(frame).from_ndarray(np.ascontiguousarray(picture), format="rgb24")
+    # like `resize_frames`, but more than ten times faster for large frames
+    small = given.reformat(width=config.size, height=config.size, format="rgb24", interpolation="BILINEAR")
+    pixels: Bytes = small.to_ndarray()
+    return pixels

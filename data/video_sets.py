@@ -1,0 +1,285 @@
+"""Sets of videos on disk (KTH, CLEVRER, any folder), written frame by frame into a store of this package.
+
+A store of videos has the layout of a recording without observations and actions: `data/img` holds the frames,
+`meta/episode_ends` the end of each video, `meta/episode_source` a number made from the name of its file.
+"""
+
+import hashlib
+import logging
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from nsde_policy.data.frames import Bytes
+from nsde_policy.data.video_files import FrameConfig, Span, read_rate, read_video
+from nsde_policy.data.zarr_store.writer import DemoWriter
+from nsde_policy.errors import VideoError
+from nsde_policy.files import read_file
+
+logger = logging.getLogger(__name__)
+
+Split = Literal["train", "validation", "test"]
+SUFFIXES = (".avi", ".gif", ".flv", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".ogv", ".webm", ".wmv")
+"""Ends of the names of files that are videos."""
+MAX_FILES = 1_000_000
+"""Most files of a folder with all folders below it."""
+SAME_RATE = 0.01
+"""Videos of a set have the same rate if it differs by less than this share."""
+
+KTH_ACTIONS = ("boxing", "handclapping", "handwaving", "jogging", "running", "walking")
+KTH_PERSONS: Mapping[Split, tuple[int, ...]] = {
+    "train": (11, 12, 13, 14, 15, 16, 17, 18),
+    "validation": (1, 4, 19, 20, 21, 23, 24, 25),
+    "test": (2, 3, 5, 6, 7, 8, 9, 10, 22),
+}
+"""Persons of each part, as in Schuldt, Laptev and Caputo (2004)."""
+KTH_SEQUENCES = "00sequences.txt"
+_KTH_NAME = re.compile(r"person(\d+)_([a-z]+)_d([1-4])_uncomp\.avi", re.I)
+_KTH_LINE = re.compile(r"(person\d\d_[a-z]+_d\d)\s+frames?\s+([\d\s,-]+)", re.I)
+CLEVRER_NUMBERS: Mapping[Split, tuple[int, int]] = {
+    "train": (0, 10_000),
+    "validation": (10_000, 15_000),
+    "test": (15_000, 20_000),
+}
+"""First number of the videos of each part, and one past the last."""
+_CLEVRER_NAME = re.compile(r"video_(\d{5})\.mp4")
+
+
+@dataclass(frozen=True)
+class VideoItem:
+    """A video of a set, in a file."""
+
+    path: Path
+    """Where the video file is."""
+    name: str
+    """Path in the set, which identifies the video when writing is continued."""
+    info: Mapping[str, int] = field(default_factory=dict)
+    """Numbers about the video, stored for each of its episodes."""
+    spans: tuple[Span, ...] = ()
+    """Parts that become episodes; empty for the whole video."""
+
+    @property
+    def source(self) -> int:
+        """Number made from the name."""
+        return int.from_bytes(hashlib.sha256(self.name.encode()).digest()[:7], "big")
+
+
+@dataclass(frozen=True)
+class VideoSet:
+    """Videos to be written, and what made the selection."""
+
+    items: tuple[VideoItem, ...]
+    settings: Mapping[str, Any]
+    """Settings that determine which videos these are, and how they are divided."""
+
+
+@dataclass(frozen=True)
+class WriteReport:
+    """What a store of videos holds after writing."""
+
+    path: str
+    videos: int
+    """Videos in the store; each part of a divided video counts."""
+    frames: int
+    size: int
+    rate_hz: float
+    added: int
+    """Videos that were written this time."""
+    skipped: tuple[str, ...]
+    """Why each file that was left out cannot be read."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to plain values."""
+        return asdict(self)
+
+
+def find_videos(root: Path) -> VideoSet:
+    """Find all videos in a folder and below, by the ends of their names; a file is a set of one video."""
+    if root.is_file():
+        return VideoSet((VideoItem(root, root.name),), {"set": "folder"})
+    files = [path for path in _list_files(root) if path.suffix.lower() in SUFFIXES]
+    if not files:
+        raise VideoError(f"{root} holds no videos; expected files that end with {', '.join(SUFFIXES)}")
+    return VideoSet(
+        tuple(VideoItem(path, path.relative_to(root).as_posix()) for path in files), {"set": "folder"}
+    )
+
+
+def find_kth(root: Path, split: Split) -> VideoSet:
+    """Find the videos of one part of KTH, in one folder per action or all in one folder.
+
+    If `00sequences.txt` lies beside them, each of its sequences becomes an episode, else each video.
+    """
+    items, seen = [], Counter[str]()
+    spans = _read_sequences(root)
+    for path in _list_files(root):
+        if path.suffix.lower() != ".avi":
+            continue
+        name = path.name.lower()
+        if not (match := _KTH_NAME.fullmatch(name)) or match[2] not in KTH_ACTIONS:
+            raise VideoError(
+                f"{path} is no video of KTH: expected names like person01_boxing_d1_uncomp.avi, with the "
+                f"actions {', '.join(KTH_ACTIONS)}"
+            )
+        person = int(match[1])
+        if not any(person in persons for persons in KTH_PERSONS.values()):
+            raise VideoError(f"{path} is of an unknown person {person}: KTH has persons 1 to 25")
+        seen[name] += 1
+        if seen[name] > 1:
+            raise VideoError(f"{root} holds {name} twice; keep one of them")
+        if person in KTH_PERSONS[split]:
+            info = {"person": person, "action": KTH_ACTIONS.index(match[2]), "scenario": int(match[3])}
+            items.append(VideoItem(path, name, info, spans.get(name.removesuffix("_uncomp.avi"), ())))
+    if not items:
+        raise VideoError(
+            f"{root} holds {sum(seen.values())} videos of KTH, none of them of the {split} persons "
+            f"{', '.join(map(str, KTH_PERSONS[split]))}"
+        )
+    if absent := {*KTH_PERSONS[split]} - {item.info["person"] for item in items}:
+        logger.warning("%s: no videos of the %s persons %s", root, split, ", ".join(map(str, sorted(absent))))
+    return VideoSet(
+        tuple(sorted(items, key=lambda item: item.name)),
+        {"set": "kth", "split": split, "sequences": bool(spans)},
+    )
+
+
+def _read_sequences(root: Path) -> dict[str, tuple[Span, ...]]:
+    """Read the frame ranges of `00sequences.txt`, counted from 1, last one included; empty without it."""
+    path = root / KTH_SEQUENCES
+    if not path.exists():
+        return {}
+    text = read_file(path, 2**20, error=VideoError).decode("utf-8", "replace")
+    found: dict[str, tuple[Span, ...]] = {}
+    for name, ranges in _KTH_LINE.findall(text):
+        spans = tuple((int(a) - 1, int(b)) for a, b in re.findall(r"(\d{1,6})\s*-\s*(\d{1,6})", ranges))
+        if any(not 0 <= start < stop for start, stop in spans):
+            raise VideoError(f"{path} has an invalid range of frames for {name}: {ranges.strip()}")
+        found[name.lower()] = spans
+    if not found:
+        raise VideoError(
+            f"{path} holds no lines like 'person01_boxing_d1 frames 1-95, 96-185'; correct or remove it"
+        )
+    return found
+
+
+def find_clevrer(root: Path, split: Split) -> VideoSet:
+    """Find the videos of one part of CLEVRER, `video_<split>/*/video_00000.mp4`."""
+    folder, (first, end) = root / f"video_{split}", CLEVRER_NUMBERS[split]
+    if not folder.is_dir():
+        raise VideoError(
+            f"{root} has no folder video_{split}; expected CLEVRER as distributed, with "
+            f"video_{split}/video_{first:05}-{first + 1000:05}/video_{first:05}.mp4"
+        )
+    items: dict[int, VideoItem] = {}
+    for path in _list_files(folder):
+        if path.suffix.lower() != ".mp4":
+            continue
+        match = _CLEVRER_NAME.fullmatch(path.name)
+        if not match or not first <= (number := int(match[1])) < end:
+            raise VideoError(
+                f"{path} is not one of the {split} videos of CLEVRER, video_{first:05}.mp4 to "
+                f"video_{end - 1:05}.mp4"
+            )
+        if number in items:
+            raise VideoError(f"{folder} holds {path.name} twice; keep one of them")
+        items[number] = VideoItem(path, path.name, {"video": number})
+    if not items:
+        raise VideoError(f"{folder} holds no videos; expected video_{first:05}.mp4 to video_{end - 1:05}.mp4")
+    return VideoSet(tuple(items[number] for number in sorted(items)), {"set": "clevrer", "split": split})
+
+
+def _list_files(root: Path) -> list[Path]:
+    """Return all files in a folder and below, sorted, without hidden ones and without links to folders."""
+    if not root.is_dir():
+        raise VideoError(f"the folder {root} does not exist")
+    found: list[Path] = []
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        found += [Path(folder, name) for name in names if not name.startswith(".")]
+        if len(found) > MAX_FILES:
+            raise VideoError(f"{root} holds more than {MAX_FILES} files; name the folder of the videos")
+    return sorted(found)
+
+
+def write_videos(
+    videos: VideoSet,
+    out: Path,
+    config: FrameConfig,
+    *,
+    skip_damaged: bool = False,
+    progress: Callable[[Sequence[VideoItem]], Iterable[VideoItem]] = iter,
+) -> WriteReport:
+    """Write videos into a store, or continue a store that was started with the same settings.
+
+    Each episode is on disk as soon as it is decoded; one video at a time is in memory.
+
+    Args:
+        videos: The videos.
+        out: Zarr directory to create or to continue.
+        config: How frames are taken from the videos.
+        skip_damaged: Leave out files that cannot be used instead of stopping at the first.
+        progress: Wraps the sequence of videos, for a progress bar.
+
+    Raises:
+        VideoError: If a video cannot be used, or none can.
+        DemoError: If `out` holds something else.
+    """
+    rate, skipped = config.rate or _find_rate(videos.items, skip_damaged=skip_damaged), []
+    made_with = {"by": "video", **videos.settings, **config.to_dict()}
+    with DemoWriter(out, rate_hz=rate / config.stride, made_with=made_with) as writer:
+        before = len(writer)
+        done = Counter(writer.read_info().get("source", np.zeros(0)).tolist())
+        for item in progress(videos.items):
+            if done[item.source] >= max(1, len(item.spans)):
+                continue
+            try:
+                parts = _read_item(item, config, rate)
+            except VideoError as error:
+                _check_skip(error, skip_damaged=skip_damaged)
+                skipped.append(str(error))
+                continue
+            for part in parts[done[item.source] :]:
+                writer.append(None, {"img": part}, {"source": item.source, **item.info})
+        if not len(writer):
+            raise VideoError(f"none of {len(videos.items)} videos can be used; the first: {skipped[0]}")
+        return WriteReport(
+            path=str(out),
+            videos=len(writer),
+            frames=writer.frames,
+            size=config.size,
+            rate_hz=rate / config.stride,
+            added=len(writer) - before,
+            skipped=tuple(skipped),
+        )
+
+
+def _find_rate(items: Sequence[VideoItem], *, skip_damaged: bool) -> float:
+    """Return the frames per second of the first video, or of the first that can be opened."""
+    for item in items:
+        try:
+            return read_rate(item.path)
+        except VideoError as error:
+            _check_skip(error, skip_damaged=skip_damaged)
+    raise VideoError(f"none of {len(items)} videos can be opened; the first is {items[0].path}")
+
+
+def _check_skip(error: VideoError, *, skip_damaged: bool) -> None:
+    """Raise an error, with what to do about it, unless damaged videos are to be left out."""
+    if not skip_damaged:
+        raise VideoError(f"{error}; --skip-damaged leaves such videos out") from error
+
+
+def _read_item(item: VideoItem, config: FrameConfig, rate: float) -> list[Bytes]:
+    """Decode the episodes of a video; raise `VideoError` if it has another rate than the store."""
+    if config.rate is None and abs((found := read_rate(item.path)) / rate - 1) > SAME_RATE:
+        raise VideoError(
+            f"{item.path} has {found:.4g} frames per second, the first video has {rate:.4g}; give --rate to "
+            "take frames by their timestamps"
+        )
+    return read_video(item.path, config, item.spans)
