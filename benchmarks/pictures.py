@@ -18,8 +18,10 @@ import numpy as np
 from nsde_policy.assets import resolve_run
 from nsde_policy.envs.pusht.dynamics import CONTROL_HZ
 from nsde_policy.eval.render.frames import RenderedEpisode
+from nsde_policy.eval.render.gif import encode_gif
 from nsde_policy.eval.render.pictures import save_png
 from nsde_policy.eval.rollout import Player, RolloutConfig
+from nsde_policy.files import replace_file
 from nsde_policy.inference.torch_threads import use_threads
 
 SEEDS = (100_000, 100_001, 100_002)
@@ -46,18 +48,6 @@ def draw_side_by_side(episodes: Sequence[RenderedEpisode], *, side: int = 256) -
     ]
 
 
-def write_gif(frames: Sequence[np.ndarray], path: Path) -> None:
-    """Write frames with one common palette, so that unchanged areas take no space."""
-    from PIL import Image
-
-    every = Image.fromarray(np.concatenate(frames[:: max(len(frames) // 12, 1)]))
-    palette = every.quantize(64, dither=Image.Dither.NONE)
-    images = [Image.fromarray(f).quantize(palette=palette, dither=Image.Dither.NONE) for f in frames]
-    period = round(1000 / (CONTROL_HZ * SPEED))
-    durations = [period] * (len(images) - 1) + [round(1000 * HOLD_S)]
-    images[0].save(path, save_all=True, append_images=images[1:], duration=durations, loop=0, optimize=False)
-
-
 def save_small_png(picture: np.ndarray, path: Path) -> None:
     """Write a picture of few colours with a palette."""
     from PIL import Image
@@ -80,7 +70,8 @@ def main() -> None:
             return
         episodes = [RenderedEpisode.play(player, seed) for seed in SEEDS]
     save_png(draw_moments(episodes[0]), args.out / "pusht.png")
-    write_gif(draw_side_by_side(episodes), args.out / "pusht.gif")
+    animation = encode_gif(draw_side_by_side(episodes), period_s=1 / (CONTROL_HZ * SPEED), hold_s=HOLD_S)
+    replace_file(args.out / "pusht.gif", animation)
     for name in ("pusht.png", "pusht.gif"):
         print(f"{args.out / name}  {(args.out / name).stat().st_size / 1e6:.2f} MB")
 

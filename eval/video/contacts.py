@@ -36,7 +36,7 @@ class SkippedContacts(NamedTuple):
     """Contacts between coarse frames; each tensor has one entry per contact."""
 
     video: Tensor
-    """Index of the video."""
+    """Index of the video it is in."""
     start: Tensor
     """Index of the last coarse frame before the contact, among the fine frames."""
     first: Tensor
@@ -125,7 +125,7 @@ def score_contacts(
         )
     contacts = find_skipped_contacts(true, videos, substeps=substeps)
     found, expected = (
-        _describe(measure_separation(frames, videos.objects, contacts, substeps=substeps))
+        _measure_encounter(measure_separation(frames, videos.objects, contacts, substeps=substeps))
         for frames in (predicted, true)
     )
     reached = found.closest <= expected.closest + REACH
@@ -145,7 +145,7 @@ class _Encounter(NamedTuple):
     """Relative velocity per fine frame from there to the end, (contacts, 2)."""
 
 
-def _describe(separation: Tensor) -> _Encounter:
+def _measure_encounter(separation: Tensor) -> _Encounter:
     """Measure encounters from the vectors between the objects, (contacts, substeps + 1, 2)."""
     closest, at = separation[:, 1:-1].norm(dim=-1).min(dim=1)
     rows = torch.arange(len(separation), device=separation.device)

@@ -17,7 +17,7 @@ from nsde_policy.eval.statistics import Estimate
 Features = npt.NDArray[np.float64]
 """One row per video, (n, d)."""
 DistanceName = Literal["frechet", "jedi"]
-DISTANCE_RESAMPLES = 200
+DISTANCE_RESAMPLES = 100
 """Number of bootstrap resamples of the videos."""
 
 
@@ -50,7 +50,7 @@ DISTANCES: dict[DistanceName, Callable[[Features, Features], float]] = {
     "frechet": frechet_distance,
     "jedi": jedi_distance,
 }
-"""Distances by name."""
+"""Functions by the name of the distance."""
 
 
 def estimate_distance(

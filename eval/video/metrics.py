@@ -14,8 +14,9 @@ from nsde_policy.errors import ConfigError
 
 DATA_RANGE = 2.0
 """Largest minus smallest value of a pixel."""
-MAX_PSNR = 100.0
-"""PSNR of identical frames, dB, instead of infinity."""
+MAX_PSNR = 60.0
+"""Largest PSNR, dB: about that of a frame and the same frame rounded to bytes. Without this limit, the few
+videos in which nothing moves would decide the mean."""
 SSIM_WINDOW, SSIM_SIGMA = 11, 1.5
 """Side and standard deviation of the Gaussian window of SSIM, pixels."""
 MOTION_CELL = 4

@@ -1,0 +1,67 @@
+"""Tests of the pictures of predicted videos."""
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from nsde_policy.eval.video.evaluate import BASELINES_OF_VIDEO, VideosToScore, evaluate_video
+from nsde_policy.eval.video.figures import (
+    draw_call_curves,
+    draw_film_strip,
+    draw_frame_curves,
+    write_animation,
+)
+from nsde_policy.video.base import to_unit
+from nsde_policy.video.collisions import CollisionsConfig, make_collisions
+
+
+@pytest.fixture(scope="module")
+def videos():
+    return make_collisions(3, CollisionsConfig(frames=7, size=32), seed=1)
+
+
+def test_a_film_strip_shows_context_and_titles(tmp_path, videos):
+    future = to_unit(videos.frames[0, 4:])
+    files = draw_film_strip(videos.frames[0, :4], {"truth": future, "my method": future}, tmp_path, columns=2)
+    assert [file.name for file in files] == ["film_strip.png", "film_strip.svg"]
+    text = files[1].read_text()
+    assert all(f">{title}<" in text for title in ("truth", "my method", "−3, given", "+1", "+3"))
+    assert ">+2<" not in text
+
+
+def test_curves_by_calls_and_by_frame_name_methods_and_figures(tmp_path, videos):
+    scores = evaluate_video(
+        {"mine": BASELINES_OF_VIDEO["linear extrapolation"]}, VideosToScore.from_collisions(videos), steps=3
+    )
+    row = scores.rows["mine"]
+    files = draw_call_curves(
+        {"mine": {1: row, 5: row}, "theirs": {2: row}},
+        tmp_path,
+        baselines={"frozen": scores.rows["repeat the last frame"]},
+        figures=("psnr", "lost"),
+    )
+    text = files[1].read_text()
+    assert all(
+        f">{title}<" in text for title in ("mine", "theirs", "frozen", "PSNR, dB (higher is better)", "5")
+    )
+    text = draw_frame_curves(scores, tmp_path, figures=("motion", "FD"))[1].read_text()
+    assert all(f">{title}<" in text for title in ("mine", "linear extrapolation", "predicted frame"))
+    assert "FD" not in text
+
+
+def test_an_animation_shows_the_context_and_then_the_videos(tmp_path, videos):
+    future = to_unit(videos.frames[0, 4:])
+    still = future[:1].expand_as(future)
+    write_animation(videos.frames[0, :4], {"truth": future, "still": still}, tmp_path / "a.gif")
+    gif = Image.open(io.BytesIO((tmp_path / "a.gif").read_bytes()))
+    assert gif.n_frames == 4 + 3
+    frames = []
+    for k in range(gif.n_frames):
+        gif.seek(k)
+        frames.append(np.asarray(gif.convert("RGB"), dtype=float))
+    changes = np.abs(frames[4] - frames[6])[len(frames[0]) // 4 : -len(frames[0]) // 6]  # without writing
+    truth, other = np.array_split(changes, 2, axis=1)
+    assert truth.max() > 60
+    assert other.max() == 0
