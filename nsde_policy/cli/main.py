@@ -11,6 +11,7 @@ import re
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import tyro
@@ -29,7 +30,7 @@ from nsde_policy.cli.report import ReportCommand
 from nsde_policy.cli.serve import Serve
 from nsde_policy.cli.train import Train, expand_short_flags
 from nsde_policy.cli.video import DataClevrer, DataCollisions, DataFolder, DataKth
-from nsde_policy.errors import NsdePolicyError, is_out_of_memory, summarize_error
+from nsde_policy.errors import ConfigError, NsdePolicyError, is_out_of_memory, summarize_error
 
 DESCRIPTION = """Neural SDE policies: imitation learning with one small network call per action.
 --debug shows the traceback of an error; --version prints the version."""
@@ -137,16 +138,24 @@ def _parse_flags(args: list[str]) -> Any:
     )
 
 
+@dataclass(frozen=True)
+class CommandGroup:
+    """A group in the list of commands; `_parse_flags` opens it before tyro sees its name."""
+
+    def run(self) -> None:
+        """Raise `ConfigError`: tyro asks for a command itself, except in a group of one."""
+        raise ConfigError("name a command of the group; --help lists them")
+
+
 def _build_union(commands: Mapping[str, Any], group: str) -> Any:
     """Build the union of command classes from which tyro makes the list of subcommands."""
     members = []
     for name, found in commands.items():
-        path = f"{group} {name}".strip()
-        members.append(
-            Annotated[_build_union(found, path), tyro.conf.subcommand(name, description=COMMAND_GROUPS[path])]
-            if isinstance(found, dict)
-            else Annotated[found, tyro.conf.subcommand(name)]
-        )
+        if isinstance(found, dict):
+            shown = tyro.conf.subcommand(name, description=COMMAND_GROUPS[f"{group} {name}".strip()])
+            members.append(Annotated[CommandGroup, shown])
+        else:
+            members.append(Annotated[found, tyro.conf.subcommand(name)])
     return functools.reduce(operator.or_, members)
 
 
