@@ -30,6 +30,7 @@ from nsde_policy.cli.report import ReportCommand
 from nsde_policy.cli.serve import Serve
 from nsde_policy.cli.train import Train, expand_short_flags
 from nsde_policy.cli.video import DataClevrer, DataCollisions, DataFolder, DataKth
+from nsde_policy.cli.video_models import VideoEval, VideoTrain
 from nsde_policy.errors import ConfigError, NsdePolicyError, is_out_of_memory, summarize_error
 
 DESCRIPTION = """Neural SDE policies: imitation learning with one small network call per action.
@@ -60,6 +61,8 @@ COMMANDS: dict[str, Any] = {
     "serve": Serve,
     "doctor": Doctor,
     "video": {
+        "train": VideoTrain,
+        "eval": VideoEval,
         "data": {
             "kth": DataKth,
             "clevrer": DataClevrer,
@@ -124,7 +127,8 @@ def _parse_flags(args: list[str]) -> Any:
     options: dict[str, Any] = {}
     if chosen is Train:
         args = expand_short_flags(args)
-        options["default"] = Train.from_preset(args)
+    if hasattr(chosen, "from_preset"):
+        options["default"] = chosen.from_preset(args)
     if {"-h", "--help"} & {*args}:  # tyro leaves flags that are given out of the help text
         args = ["--help"]
     if isinstance(chosen, dict):

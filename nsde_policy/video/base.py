@@ -14,8 +14,6 @@ from nsde_policy.video.uvit import UViT
 
 RGB_CHANNELS = 3
 """Colour channels of a frame."""
-FEATURES = 32
-"""Feature maps between the U-ViT and the heads."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ class VideoModel(TrainableModel[VideoBatch]):
     """Whether the network takes a time between two frames."""
     heads: ClassVar[tuple[str, ...]] = ()
     """Outputs of the network, each with the shape of a frame."""
-    losses: ClassVar[tuple[str, ...]] = ()
+    loss_names: tuple[str, ...] = ()
     """Losses that are minimised together."""
 
     increment_std: Tensor
@@ -79,13 +77,13 @@ class VideoModel(TrainableModel[VideoBatch]):
             self.network = UViT(
                 config.backbone,
                 inputs=RGB_CHANNELS * config.context + self.extra_inputs,
-                features=FEATURES,
+                features=config.backbone.features,
                 size=size,
                 conditions=act_dim,
                 has_time=self.has_time,
             )
             self.outputs = nn.ModuleDict(
-                {name: nn.Conv2d(FEATURES, RGB_CHANNELS, 3, 1, 1) for name in self.heads}
+                {name: nn.Conv2d(config.backbone.features, RGB_CHANNELS, 3, 1, 1) for name in self.heads}
             )
         for head in self.outputs.values():
             nn.init.zeros_(head.weight)  # type: ignore[arg-type]
@@ -99,7 +97,7 @@ class VideoModel(TrainableModel[VideoBatch]):
 
     def stages(self) -> tuple[Stage, ...]:
         """Train everything at once."""
-        return (Stage(self.losses, tuple(self.parameters())),)
+        return (Stage(self.loss_names, tuple(self.parameters())),)
 
     def loss(self, batch: VideoBatch, generator: torch.Generator) -> LossParts:
         """Return the losses of predicting the next frame, or several frames in unrolled training."""

@@ -168,7 +168,8 @@ def _bounce(position: Tensor, velocity: Tensor, mass: Tensor, touching: Tensor) 
     approach = ((velocity[:, :, None] - velocity[:, None]) * normal).sum(-1).clamp(max=0)
     share = 2 * mass[:, None] / (mass[:, :, None] + mass[:, None])
     push = torch.where(touching, -share * approach, 0.0)
-    return velocity + (push[..., None] * normal).sum(2)
+    bounced: Tensor = velocity + (push[..., None] * normal).sum(2)
+    return bounced
 
 
 def draw_frames(objects: Objects, position: Tensor, size: int) -> Tensor:
@@ -180,7 +181,7 @@ def draw_frames(objects: Objects, position: Tensor, size: int) -> Tensor:
     for start in range(0, len(flat), DRAW_BATCH):
         part = slice(start, start + DRAW_BATCH)
         out[part] = _draw_batch(Objects(*(each[part] for each in repeated)), flat[part], size)
-    return out.unflatten(0, (n, frames))
+    return out.view(n, frames, size, size, 3)
 
 
 def _draw_batch(objects: Objects, position: Tensor, size: int) -> Tensor:

@@ -25,6 +25,9 @@ class BackboneConfig(BaseConfig):
     stem: tuple[int, int] = (64, 128)
     """Channels of the stem at a half and at a quarter of the frame's size, multiples of 8."""
 
+    features: Count = 32
+    """Feature maps at the size of the frame, from which outputs are drawn."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self, self.depth % 2 == 1, f"depth must be odd, got {self.depth}")

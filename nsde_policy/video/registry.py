@@ -6,16 +6,19 @@
 Entry points of other packages belong to the group `nsde_policy.video_methods`.
 """
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from nsde_policy.errors import ConfigError
 from nsde_policy.registry import Registry
-from nsde_policy.video.base import VideoModel
 from nsde_policy.video.config import VideoModelConfig
 
-Model = TypeVar("Model", bound=type[VideoModel])
+if TYPE_CHECKING:
+    from nsde_policy.video.base import VideoModel
+
+Model = TypeVar("Model", bound="type[VideoModel]")
 
 
 @dataclass(frozen=True)
@@ -27,8 +30,16 @@ class VideoMethod:
     """Name in tables and plots."""
     config: type[VideoModelConfig]
     """Class of its settings."""
-    model: type[VideoModel]
-    """Class of its models."""
+    model: "type[VideoModel] | str"
+    """Class of its models, or `module:class` to import it on first use."""
+
+    def model_class(self) -> "type[VideoModel]":
+        """Return the class of its models, importing its module if necessary."""
+        if isinstance(self.model, str):
+            module, _, name = self.model.partition(":")
+            found: type[VideoModel] = getattr(importlib.import_module(module), name)
+            return found
+        return self.model
 
 
 VIDEO_METHODS: Registry[VideoMethod] = Registry(
@@ -42,11 +53,16 @@ def register_video_method(
     """Register a method under a name; decorates the class of its model."""
 
     def register(model: Model) -> Model:
-        config.method = name
-        VIDEO_METHODS.add(name, VideoMethod(name, title, config, model))
+        add_video_method(VideoMethod(name, title, config, model))
         return model
 
     return register
+
+
+def add_video_method(method: VideoMethod) -> None:
+    """Register a method whose model is imported on first use."""
+    method.config.method = method.name
+    VIDEO_METHODS.add(method.name, method)
 
 
 def get_video_method(name: str) -> VideoMethod:

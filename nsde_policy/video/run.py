@@ -9,14 +9,14 @@
 A run without a second phase has no folder `first_phase`.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from nsde_policy import __version__
-from nsde_policy.config import BaseConfig
+from nsde_policy.config import BaseConfig, TrainConfig
 from nsde_policy.errors import CheckpointError
 from nsde_policy.files import read_json, replace_file
 from nsde_policy.run_directory import RunDirectory
@@ -56,12 +56,12 @@ class VideoRecord(BaseConfig):
         """Return the settings as objects."""
         model = get_video_method(self.method).config.from_dict(self.config["model"])
         rest = {name: value for name, value in self.config.items() if name != "model"}
-        return replace(VideoConfig.from_dict({"model": model, **rest}))
+        return VideoConfig.from_dict({"model": model, **rest})
 
     def build_model(self) -> VideoModel:
         """Build the model with its initial weights."""
         config = self.settings()
-        return find_video_method(config.model).model(
+        return find_video_method(config.model).model_class()(
             config.model,
             size=config.size,
             act_dim=len(self.act_low),
@@ -93,14 +93,14 @@ def train_video(
     with run.lock():
         check_files(run, resume=resume)
         record = _make_record(videos, config, seed)
-        if run.config.exists() and read_video_record(run) != record:
+        if run.config.exists() and read_video_record(path).to_json() != record.to_json():
             raise CheckpointError(
                 f"{path} was trained with other settings, another seed or other videos; resume with the same "
                 "ones or choose another --out"
             )
         replace_file(run.config, record.to_json().encode())
         model = record.build_model().to(device)
-        phases = [(config.train, None)]
+        phases: list[tuple[TrainConfig, tuple[int, int] | None]] = [(config.train, None)]
         if config.unroll.frames:
             phases.append((config.unroll.train, (config.unroll.frames, config.unroll.calls)))
         for k, (train, unrolled) in enumerate(phases):
@@ -108,21 +108,26 @@ def train_video(
             directory = run if is_last else RunDirectory(path / FIRST_PHASE)
             directory.path.mkdir(exist_ok=True)
             model.unrolled = unrolled
-            source = videos.source(model.window, train.batch_size, device=device, seed=seed + k)
+            source = videos.source(model.window, train.batch_size, device=device, seed=seed + k, folder=path)
             training = Training(model, source, train, seed=seed + k)
             if resume and directory.training.exists():
                 training.restore(directory.read_training_state())
             directory.truncate_metrics(training.step if resume else -1)
-            train_loop(directory, training, train, save_every_s, monitor)
+            try:
+                train_loop(directory, training, train, save_every_s, monitor)
+            finally:
+                source.close()
     return run
 
 
 def load_video_model(path: Path | str, *, device: str = "cpu", first_phase: bool = False) -> VideoModel:
     """Load the model of a run directory, or the one after its first phase."""
     run = RunDirectory(Path(path))
-    model = read_video_record(run).build_model()
+    model = read_video_record(run.path).build_model()
     directory = RunDirectory(run.path / FIRST_PHASE) if first_phase else run
-    model.load_state_dict(directory.read_tensors(directory.model))
+    if first_phase and not directory.model.exists():
+        raise CheckpointError(f"{path} has no second phase: leave out --first-phase")
+    model.load_state_dict(directory.read_weights())
     return model.to(device).eval()
 
 
@@ -139,8 +144,12 @@ def _make_record(videos: Videos, config: VideoConfig, seed: int) -> VideoRecord:
     )
 
 
-def read_video_record(run: RunDirectory) -> VideoRecord:
+def read_video_record(path: Path) -> VideoRecord:
     """Read and check the record of a run directory."""
-    if not run.config.exists():
-        raise CheckpointError(f"{run.path} holds no video model: it has no config.json")
-    return VideoRecord.from_dict(read_json(run.config, error=CheckpointError))
+    file = RunDirectory(path).config
+    if not file.exists():
+        raise CheckpointError(f"{path} holds no video model: it has no config.json")
+    values = read_json(file, error=CheckpointError)
+    if not isinstance(values, dict) or "increment_std" not in values:
+        raise CheckpointError(f"{path} is no run of `nsde-policy video train`")
+    return VideoRecord.from_dict(values)

@@ -27,7 +27,7 @@ class FlowMatchingVideoConfig(VideoModelConfig):
 class FlowMatchingVideo(VideoModel):
     """Velocity from noise to the next frame."""
 
-    extra_inputs, has_time, heads, losses = RGB_CHANNELS, True, ("velocity",), ("velocity",)
+    extra_inputs, has_time, heads, loss_names = RGB_CHANNELS, True, ("velocity",), ("velocity",)
 
     def step_losses(
         self,

@@ -32,7 +32,7 @@ class InterpolantsConfig(VideoModelConfig):
 class InterpolantsVideo(VideoModel):
     """Drift from the newest frame to the next."""
 
-    extra_inputs, has_time, heads, losses = RGB_CHANNELS, True, ("drift",), ("drift",)
+    extra_inputs, has_time, heads, loss_names = RGB_CHANNELS, True, ("drift",), ("drift",)
     config: InterpolantsConfig
 
     def step_losses(

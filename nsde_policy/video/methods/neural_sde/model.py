@@ -8,17 +8,13 @@ The paper's settings (`flow_loss="log"`, `interpolation="uniform"`, `noise="fixe
 they freeze the picture or let the network read the answer from the interpolated state, see docs/video.md.
 """
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from nsde_policy.bounds import NonNegative, Positive
-from nsde_policy.config import require
 from nsde_policy.video.base import RGB_CHANNELS, VideoModel
-from nsde_policy.video.config import VideoModelConfig
-from nsde_policy.video.registry import register_video_method
+from nsde_policy.video.methods.neural_sde.config import NeuralSDEVideoConfig
 
 SCORE_WEIGHT, DIFFUSION_WEIGHT = 0.5, 0.1
 """Weights of the losses of denoiser and diffusion beside that of the flow."""
@@ -26,32 +22,6 @@ MAX_LOG_VARIANCE = 8.0
 """Limit on |log g²|, in units of the mean square change of a pixel."""
 
 
-@dataclass(frozen=True)
-class NeuralSDEVideoConfig(VideoModelConfig):
-    """Settings of the Neural SDE for video."""
-
-    flow_loss: Literal["square", "log"] = "square"
-    """Square loss, or the paper's log((f - Δx)² + δ)."""
-    delta: Positive = 1e-3
-    """δ of the log loss, for pixels from -1 to 1."""
-    interpolation: Literal["none", "uniform"] = "none"
-    """Train on recorded states only, or on states between two frames too, which several calls per frame
-    need."""
-    denoiser: bool = True
-    """Learn the denoiser d."""
-    diffusion: bool = True
-    """Learn the diffusion g."""
-    alpha: NonNegative = 1.0
-    """Strength α of the denoiser in sampling."""
-    diffusion_scale: NonNegative = 0.0
-    """Factor on g in sampling; 0 follows the drift only."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self, self.context_noise > 0 or not self.denoiser, "the denoiser needs context_noise > 0")
-
-
-@register_video_method("neural_sde", title="Neural SDE", config=NeuralSDEVideoConfig)
 class NeuralSDEVideo(VideoModel):
     """Flow f, scaled score d and log g² from one network call."""
 
@@ -59,7 +29,7 @@ class NeuralSDEVideo(VideoModel):
     config: NeuralSDEVideoConfig
 
     @property
-    def losses(self) -> tuple[str, ...]:  # type: ignore[override]
+    def loss_names(self) -> tuple[str, ...]:  # type: ignore[override]
         """Losses of the parts that the settings ask for."""
         parts = {"flow": True, "score": self.config.denoiser, "diffusion": self.config.diffusion}
         return tuple(name for name, is_used in parts.items() if is_used)

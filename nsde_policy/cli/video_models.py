@@ -1,0 +1,211 @@
+"""`nsde-policy video train` and `nsde-policy video eval`."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from tyro.conf import Positional, arg
+
+from nsde_policy.cli.options import DeviceFlag
+from nsde_policy.errors import ConfigError
+from nsde_policy.video.config import VideoConfig
+from nsde_policy.video.presets import VIDEO_PRESETS, make_video_preset
+from nsde_policy.video.registry import VIDEO_METHODS
+
+if TYPE_CHECKING:
+    from nsde_policy.eval.video.evaluate import VideosToScore
+    from nsde_policy.video.windows import Videos
+
+COLLISIONS = "collisions"
+"""Name of the simulated videos instead of a store."""
+COLLISION_SEEDS = {"train": 0, "test": 1_000_000, "tuning": 2_000_000}
+"""Seeds of simulated videos: settings are chosen on `tuning`, scores are reported on `test`."""
+
+VideoData = Annotated[
+    str,
+    Positional,
+    arg(help="Store of videos, or `collisions` to simulate shapes that bounce off each other."),
+]
+
+
+@dataclass(frozen=True)
+class VideoTrain:
+    """Train a model that predicts the next frames of videos; writes a run directory."""
+
+    data: VideoData
+    method: str = "neural_sde"
+    """Method: neural_sde, flow_matching or interpolants (PFI)."""
+    preset: str = "default"
+    """Settings to start from: default (a GPU), fast (a CPU, frames of 32 × 32), paper (as published)."""
+    out: Path | None = None
+    """Run directory; default runs/video-METHOD-PRESET-SEED."""
+    seed: int = 0
+    """Seed of weights, windows and noise."""
+    videos: int = 16_384
+    """Number of simulated videos, with `collisions`."""
+    device: DeviceFlag = "auto"
+    resume: bool = False
+    """Continue the run in --out from its last checkpoint."""
+    config: Annotated[VideoConfig, arg(name="")] = field(default_factory=lambda: make_video_preset("default"))
+
+    @classmethod
+    def from_preset(cls, args: Sequence[str]) -> "VideoTrain":
+        """Return the defaults for a command line: those of the method and preset that it names."""
+        parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        parser.add_argument("--method", nargs="?", default=cls.method)
+        parser.add_argument("--preset", nargs="?", default=cls.preset)
+        given, _ = parser.parse_known_args(args)
+        known = given.method in VIDEO_METHODS.names() and given.preset in VIDEO_PRESETS
+        if known and (given.preset != "paper" or given.method == "neural_sde"):
+            return cls("", config=make_video_preset(given.preset, given.method))
+        return cls("")  # `run` reports it
+
+    def run(self) -> None:
+        """Train with a progress bar and print the run directory."""
+        from nsde_policy.inference.torch_threads import count_cores, use_threads
+        from nsde_policy.training.progress import pick_device
+        from nsde_policy.video.run import train_video
+
+        make_video_preset(self.preset, self.method)
+        out = self.out or Path("runs") / f"video-{self.method}-{self.preset}-{self.seed}"
+        device = pick_device(self.device)
+        videos = open_training_videos(self.data, self.config, count=self.videos, device=device)
+        with VideoProgress(self.config) as monitor, use_threads(count_cores()):
+            run = train_video(
+                videos, self.config, out, seed=self.seed, device=device, resume=self.resume, monitor=monitor
+            )
+        print(f"trained {run.path}")
+
+
+@dataclass(frozen=True)
+class VideoEval:
+    """Score video models against the true frames, beside repeating the last frame and extrapolation."""
+
+    runs: Annotated[tuple[Path, ...], Positional, arg(help="Run directories of `video train`.")]
+    data: str = COLLISIONS
+    """Store of videos, or `collisions` for simulated ones that no model was trained on."""
+    tuning: bool = False
+    """Use other simulated videos, on which settings may be chosen."""
+    videos: int = 512
+    """Most videos to score."""
+    steps: int = 12
+    """Frames to predict after the context."""
+    calls: int | None = None
+    """Network calls per frame; default: as in training."""
+    first_phase: bool = False
+    """Score the model before the second phase of training."""
+    seed: int = 0
+    """Seed of the sampled predictions."""
+    device: DeviceFlag = "auto"
+    film: Path | None = None
+    """Folder for a picture of true and predicted frames of one video."""
+    json: bool = False
+    """Print JSON instead of a table."""
+
+    def run(self) -> None:
+        """Print a table with intervals over videos."""
+        import torch
+
+        from nsde_policy.eval.video.evaluate import Predictor, evaluate_video
+        from nsde_policy.training.progress import pick_device
+        from nsde_policy.video.run import load_video_model, read_video_record
+
+        if not self.runs:
+            raise ConfigError("name at least one run directory of `nsde-policy video train`")
+        device = pick_device(self.device)
+        models = [load_video_model(run, device=device, first_phase=self.first_phase) for run in self.runs]
+        context = max(model.config.context for model in models)
+
+        def make_predictor(model: Any) -> Predictor:
+            generator = torch.Generator(device).manual_seed(self.seed)
+            return lambda frames, actions, steps: model.generate(
+                frames[:, -model.config.context :],
+                actions,
+                steps=steps,
+                calls=self.calls,
+                generator=generator,
+            )
+
+        predictors = {run.name: make_predictor(model) for run, model in zip(self.runs, models, strict=True)}
+        videos = self._load_videos(read_video_record(self.runs[0]).settings(), context + self.steps)
+        scores = evaluate_video(predictors, videos, steps=self.steps, context=context, device=device)
+        if self.film:
+            self._draw_film(predictors, videos, context, device)
+        print(scores.to_json() if self.json else scores.format_table())
+
+    def _draw_film(self, predictors: Any, videos: "VideosToScore", context: int, device: str) -> None:
+        from nsde_policy.eval.video.figures import draw_film_strip
+        from nsde_policy.video.base import to_unit
+
+        assert self.film is not None
+        one = videos.select(slice(0, 1), context + self.steps, device)
+        rows = {
+            name: predict(one.frames[:, :context], one.actions[:, context - 1 : -1], self.steps)[0]
+            for name, predict in predictors.items()
+        }
+        truth = to_unit(one.frames[0, context:])
+        self.film.mkdir(parents=True, exist_ok=True)
+        draw_film_strip(one.frames[0, :context], {"truth": truth, **rows}, self.film)
+
+    def _load_videos(self, config: VideoConfig, length: int) -> "VideosToScore":
+        from nsde_policy.eval.video.evaluate import VideosToScore
+        from nsde_policy.video.collisions import CollisionsConfig, make_collisions
+        from nsde_policy.video.windows import open_videos
+
+        if self.data == COLLISIONS:
+            seed = COLLISION_SEEDS["tuning" if self.tuning else "test"]
+            made = make_collisions(self.videos, CollisionsConfig(size=config.size, frames=length), seed=seed)
+            return VideosToScore.from_collisions(made)
+        opened = open_videos(
+            Path(self.data), size=config.size, stride=config.stride, with_actions=config.actions
+        )
+        found = opened.starts[opened.lengths >= length][: self.videos]
+        if not len(found):
+            raise ConfigError(
+                f"{self.data} holds no video of {length} frames, the context and --steps {self.steps}: "
+                "ask for fewer steps"
+            )
+        batch = opened.read(found, length)
+        return VideosToScore(batch.frames, batch.actions)
+
+
+class VideoProgress:
+    """Progress bar of both phases of training."""
+
+    def __init__(self, config: VideoConfig) -> None:
+        from tqdm import tqdm
+
+        second = config.unroll.train.steps if config.unroll.frames else 0
+        self._first = config.train.steps
+        self._bar = tqdm(total=self._first + second, desc="training", unit="step", leave=False, disable=None)
+        self._last = (0, 0)
+
+    def __enter__(self) -> "VideoProgress":
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._bar.close()
+
+    def __call__(self, progress: Any) -> None:
+        """Show the step and the losses of a record."""
+        phase, step = self._last
+        if progress.step < step:
+            phase = 1
+        self._last = phase, progress.step
+        self._bar.n = phase * self._first + progress.step
+        self._bar.set_postfix({name: f"{loss:.3g}" for name, loss in progress.losses.items()})
+
+
+def open_training_videos(data: str, config: VideoConfig, *, count: int, device: str) -> "Videos":
+    """Open a store of videos, or simulate collisions on the device."""
+    from nsde_policy.video.collisions import CollisionsConfig, make_collisions
+    from nsde_policy.video.windows import Videos, open_videos
+
+    if data != COLLISIONS:
+        return open_videos(Path(data), size=config.size, stride=config.stride, with_actions=config.actions)
+    made = make_collisions(
+        count, CollisionsConfig(size=config.size), seed=COLLISION_SEEDS["train"], device=device
+    )
+    return Videos.from_tensor(made.frames, stride=config.stride, name=COLLISIONS)

@@ -1,0 +1,111 @@
+"""Tests of nsde_policy/video/run.py and of the commands `video train` and `video eval`."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from nsde_policy.cli.main import main
+from nsde_policy.config import TrainConfig
+from nsde_policy.errors import CheckpointError
+from nsde_policy.run_directory import RunDirectory
+from nsde_policy.video.collisions import CollisionsConfig, make_collisions
+from nsde_policy.video.config import BackboneConfig, UnrollConfig, VideoConfig
+from nsde_policy.video.methods.neural_sde.config import NeuralSDEVideoConfig
+from nsde_policy.video.run import FIRST_PHASE, load_video_model, train_video
+from nsde_policy.video.windows import Videos
+from tests.helpers.video_files import write_clevrer, write_kth
+
+TRAIN = TrainConfig(steps=6, batch_size=2, log_every=2)
+CONFIG = VideoConfig(
+    NeuralSDEVideoConfig(backbone=BackboneConfig(width=16, depth=3, heads=2, stem=(8, 8), features=8)),
+    train=TRAIN,
+    unroll=UnrollConfig(frames=2, train=replace(TRAIN, steps=4)),
+    size=16,
+)
+FLAGS = [
+    "--size", "16", "--train.steps", "3", "--train.batch-size", "2", "--unroll.frames", "2",
+    "--unroll.train.steps", "2", "--unroll.train.batch-size", "2", "--model.backbone.width", "16",
+    "--model.backbone.depth", "3", "--model.backbone.stem", "8", "8", "--model.backbone.features", "8",
+    "--device", "cpu",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def videos() -> Videos:
+    return Videos.from_tensor(make_collisions(4, CollisionsConfig(size=16, frames=8), seed=0).frames)
+
+
+def test_interrupted_training_continues_bit_for_bit(videos: Videos, tmp_path: Path):
+    whole = train_video(videos, CONFIG, tmp_path / "whole", seed=0)
+    for stop in ((0, 4), (1, 2)):  # in the first phase, then in the second
+        phase = 0
+        last = 0
+
+        def interrupt(progress, stop=stop):
+            nonlocal phase, last
+            phase += progress.step < last
+            last = progress.step
+            if (phase, progress.step) == stop:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            train_video(videos, CONFIG, tmp_path / "parts", seed=0, monitor=interrupt, resume=stop != (0, 4))
+    parts = train_video(videos, CONFIG, tmp_path / "parts", seed=0, resume=True)
+    assert whole.model.read_bytes() == parts.model.read_bytes()
+    first = [RunDirectory(run.path / FIRST_PHASE).model.read_bytes() for run in (whole, parts)]
+    assert first[0] == first[1] != whole.model.read_bytes()
+    one, two = (load_video_model(tmp_path / "whole", first_phase=phase) for phase in (True, False))
+    assert not torch.equal(one.outputs["flow"].weight, two.outputs["flow"].weight)
+    with pytest.raises(CheckpointError, match="already holds a run"):
+        train_video(videos, CONFIG, tmp_path / "parts", seed=0)
+    with pytest.raises(CheckpointError, match="other settings"):
+        train_video(videos, CONFIG, tmp_path / "parts", seed=1, resume=True)
+
+
+@pytest.mark.parametrize("kind", ["kth", "clevrer"])
+def test_distributed_videos_train_end_to_end(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    root, store, run = tmp_path / "videos", tmp_path / "videos.zarr", tmp_path / "run"
+    write_kth(root, [11, 12]) if kind == "kth" else write_clevrer(root, [0, 1])
+    stride = ["--stride", "2"] if kind == "clevrer" else []
+    assert main(["video", "data", kind, str(root), "--size", "16", "--out", str(store), *stride]) == 0
+    assert main(["video", "train", str(store), "--out", str(run), *FLAGS]) == 0
+    capsys.readouterr()
+    flags = ["--data", str(store), "--steps", "2", "--json", "--device", "cpu"]
+    assert main(["video", "eval", str(run), *flags, "--film", str(tmp_path / "film")]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert {"run", "repeat the last frame", "linear extrapolation"} == set(rows)
+    assert (tmp_path / "film" / "film_strip.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["train", "nowhere.zarr"], "nowhere.zarr"),
+        (["train", "collisions", "--method", "magic"], "unknown video method 'magic'"),
+        (["train", "collisions", "--preset", "magic"], "has no preset 'magic'"),
+        (
+            ["train", "collisions", "--method", "flow_matching", "--preset", "paper"],
+            "paper only for neural_sde",
+        ),
+        (["train", "collisions", "--size", "60"], "size must be a multiple of 8"),
+        (["eval", "nowhere"], "holds no video model"),
+        (["eval"], "name at least one run"),
+    ],
+)
+def test_bad_video_flags_are_refused(
+    args: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    out = ["--out", str(tmp_path / "run")] if args[0] == "train" else []
+    assert main(["video", *args, *out, "--device", "cpu"]) == 2
+    error = capsys.readouterr().err.strip()
+    assert message in error
+    assert not (tmp_path / "run").exists()
+
+
+def test_run_of_a_policy_is_no_video_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "config.json").write_text('{"format": 1}')
+    assert main(["video", "eval", str(tmp_path), "--device", "cpu"]) == 2
+    assert "is no run of `nsde-policy video train`" in capsys.readouterr().err
