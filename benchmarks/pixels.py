@@ -37,7 +37,7 @@ from nsde_policy.methods.diffusion.model import DiffusionSampling
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory
 from nsde_policy.tasks import get_task
-from nsde_policy.training.run import TrainingProgress
+from nsde_policy.training.checkpoints import TrainingProgress
 
 TASK = get_task("pusht").with_observations("pixels")
 PIXELS = TASK.preset("pixels")

@@ -9,6 +9,7 @@ import logging
 import operator
 import re
 import sys
+import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -75,7 +76,17 @@ COMMANDS: dict[str, Any] = {
 
 
 class ProgressBarHandler(logging.Handler):
-    """Log handler that prints to stderr without breaking progress bars."""
+    """Log handler that prints to stderr without breaking progress bars.
+
+    It gives progress bars a lock of this process alone. Their own one is shared with forked processes, and
+    one of those that is killed while it prints would keep it for ever.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        from tqdm import tqdm
+
+        tqdm.set_lock(threading.RLock())
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print one record above the progress bar."""

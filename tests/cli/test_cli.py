@@ -2,12 +2,14 @@
 
 import json
 import logging
+import multiprocessing
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tqdm import tqdm
 
 from nsde_policy import __version__
 from nsde_policy.cli.main import main
@@ -157,3 +159,18 @@ def test_library_log_messages_go_to_stderr_once(capsys):
 
 def test_version():
     assert run("--version").stdout == f"nsde-policy {__version__}\n"
+
+
+def test_lock_of_progress_bars_is_not_shared_with_other_processes():
+    main(["data", "info", "nowhere.zarr"])
+    context = multiprocessing.get_context("fork")
+    child = context.Process(target=hold_lock_of_progress_bars)
+    child.start()
+    child.join()
+    assert tqdm.get_lock().acquire(blocking=False)
+    tqdm.get_lock().release()
+
+
+def hold_lock_of_progress_bars() -> None:
+    tqdm.get_lock().acquire()
+    os._exit(0)

@@ -18,9 +18,10 @@ from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory, fingerprint
+from nsde_policy.training.checkpoints import TrainingProgress
 from nsde_policy.training.dataset import load_training_demos
 from nsde_policy.training.encoder import open_training_images
-from nsde_policy.training.run import TrainingProgress, train_run
+from nsde_policy.training.run import train_run
 from tests.helpers.camera_robot import SIZES, make_arrays, write_camera_store
 
 STATE, TOP, WRIST = "observation.state", "observation.images.top", "observation.images.wrist"

@@ -23,10 +23,11 @@ from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory, fingerprint
 from nsde_policy.tasks import get_task
 from nsde_policy.training import end_to_end
+from nsde_policy.training.checkpoints import TrainingProgress
 from nsde_policy.training.dataset import build_training_data, load_training_demos
 from nsde_policy.training.encoder import open_training_images
 from nsde_policy.training.end_to_end import EndToEndModel, EndToEndStage
-from nsde_policy.training.run import TrainingProgress, train_run
+from nsde_policy.training.run import train_run
 from tests.helpers.camera_robot import make_arrays, write_camera_store
 
 STATE, TOP = "observation.state", "observation.images.top"
