@@ -195,7 +195,7 @@ class TrainConfig(BaseConfig):
     steps: Count = 30_000
     """Optimiser steps, divided evenly between the training stages."""
     batch_size: Count = 1024
-    """Transitions per step, drawn with replacement."""
+    """Samples per step (transitions, windows or frames), drawn with replacement."""
     learning_rate: Positive = 1e-3
     """Largest learning rate; cosine decay to 0."""
     warmup: Annotated[float, Meta(ge=0, le=1)] = 0.03

@@ -38,8 +38,8 @@ class KeypointConfig(TrainedEncoderConfig):
     """Largest random shift of a training frame, pixels."""
     anchors: Annotated[int, Meta(ge=0)] = 4
     """Further keypoints on what never moves, or on the robot, whose place follows from the low-dimensional
-    observation. They measure how far the camera is shifted, and that shift is subtracted from the keypoints;
-    0 trusts the camera."""
+    observation. They measure how far the camera is shifted, and that shift is undone in the picture before
+    keypoints are found; 0 trusts the camera."""
     occlusion: Fraction = 0.0
     """Largest share of a training frame that a square of random colour hides, in half of the frames; the
     decoder has to draw what it hides."""
