@@ -21,6 +21,11 @@ PROBLEMS = {
     "detail": ("blurred", "noise"),
 }
 """What a frame is called if a value is too low or too high."""
+FLOAT_ADVICE = (
+    "; convert values from 0 to 1 by (255 * frame).round().astype(numpy.uint8), those from 0 to 255 by "
+    "frame.astype(numpy.uint8)"
+)
+"""How to convert a frame of floats."""
 
 
 def parse_frames(observations: Mapping[str, Any], cameras: tuple[CameraSpec, ...]) -> list[np.ndarray]:
@@ -53,11 +58,8 @@ def parse_frame(observations: Mapping[str, Any], camera: CameraSpec) -> np.ndarr
         wanted = f"must be an array {camera.shape} uint8"
         raise FrameError(camera.name, f"{wanted}, got {describe_value(given)}") from None
     if frame.dtype != np.uint8:
-        raise FrameError(
-            camera.name,
-            f"must hold uint8 from 0 to 255, got {frame.dtype!s:.40}; floats in [0, 1] are converted by "
-            "(255 * frame).round().astype(numpy.uint8)",
-        )
+        problem = f"must hold uint8 from 0 to 255, got {frame.dtype!s:.40}"
+        raise FrameError(camera.name, problem + (FLOAT_ADVICE if frame.dtype.kind == "f" else ""))
     if frame.shape[-3:] != camera.shape or frame.ndim not in (3, 4) or not len(frame):
         hint = "; move the colours to the last axis" if frame.shape[-3:-2] == (3,) else ""
         raise FrameError(camera.name, f"must have shape {camera.shape}, got {frame.shape}{hint}")

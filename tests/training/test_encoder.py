@@ -136,7 +136,8 @@ def test_held_out_episodes_do_not_train_the_encoder(store: Path, run: RunDirecto
     ("change", "message"),
     [
         ({TOP: None}, "observation.images.top is missing"),
-        ({TOP: np.zeros((32, 32, 3))}, "must hold uint8 from 0 to 255, got float64"),
+        ({TOP: np.zeros((32, 32, 3))}, "got float64; convert values from 0 to 1 by .* 0 to 255 by"),
+        ({TOP: np.zeros((32, 32, 3), np.int64)}, "must hold uint8 from 0 to 255, got int64$"),
         ({TOP: np.zeros((3, 32, 32), np.uint8)}, r"must have shape \(32, 32, 3\), got \(3, 32, 32\); move"),
         ({TOP: np.zeros((16, 16, 3), np.uint8)}, r"must have shape \(32, 32, 3\), got \(16, 16, 3\)"),
         ({TOP: np.zeros((32, 32), np.uint8)}, r"must have shape \(32, 32, 3\), got \(32, 32\)"),
