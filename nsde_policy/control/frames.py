@@ -54,7 +54,7 @@ class FrameMonitor:
 
     def check(self, obs: Mapping[str, Any], times: Mapping[str, float], now: float) -> list[Fault]:
         """Return the faults of all frames of an observation; some may have time stamps of their own."""
-        faults = []
+        faults = self._find_unknown_times(times, now)
         for camera in self._cameras:
             try:
                 self._frames[camera.name] = self._parse(obs, camera)
@@ -79,6 +79,13 @@ class FrameMonitor:
             raise ImplausibleFrameError(camera.name, problem)
         frame: np.ndarray = rows[0]
         return frame
+
+    def _find_unknown_times(self, times: Mapping[str, float], now: float) -> list[Fault]:
+        known = [camera.name for camera in self._cameras]
+        if not (unknown := [name for name in times if name not in known]):
+            return []
+        detail = f"no camera of time stamp {unknown[0]!r:.60}; the names are {', '.join([STATE_KEY, *known])}"
+        return [Fault(FaultKind.WRONG_OBSERVATION, now, detail)]
 
     def _check_time(self, name: str, time: float, now: float) -> list[Fault]:
         if not time <= now + self._max_ahead:
@@ -117,7 +124,7 @@ class FrameMonitor:
 
 
 def parse_times(given: Any, cameras: tuple[CameraSpec, ...], now: float) -> tuple[float, dict[str, float]]:
-    """Return the time of an observation, and those of frames that have their own.
+    """Return the time of an observation, and all others by name.
 
     Args:
         given: One time; or with cameras, times by name, in which `observation.state` and cameras may be
@@ -131,6 +138,6 @@ def parse_times(given: Any, cameras: tuple[CameraSpec, ...], now: float) -> tupl
         return parse_time(given), {}
     try:
         times = {name: parse_time(time) for name, time in given.items()}
+        return times.pop(STATE_KEY, now), times
     except Exception:  # a mapping may raise anything
         return math.nan, {}
-    return times.get(STATE_KEY, now), {c.name: times[c.name] for c in cameras if c.name in times}

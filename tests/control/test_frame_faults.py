@@ -239,6 +239,9 @@ def test_frame_with_its_own_time_stamp_is_stale(policy: Policy):
         kinds = [kind for kind, _ in robot.step(t={STATE: robot.now - 0.3})]
         assert kinds == ["reordered_observation", "stale_observation"]
         assert not robot.step(t={})
+        assert robot.step(t={"top": robot.now}) == [("wrong_observation", None)]
+        assert robot.session.last is not None
+        assert f"'top'; the names are {STATE}, {TOP}, {WRIST}" in robot.session.last.faults[0].detail
 
 
 def test_frames_within_a_policy_period_are_checked_but_not_encoded(
