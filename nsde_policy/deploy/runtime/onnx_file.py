@@ -87,6 +87,8 @@ def _read_record(metadata: dict[str, str], record_class: type[AnyRecord]) -> Any
     try:
         return record_class.from_json(metadata[RECORD_KEY])
     except (ConfigError, TypeError, ValueError, RecursionError) as error:
+        if record_class is GraphRecord and '"measures_shift"' in metadata[RECORD_KEY]:
+            raise GraphError("it is the encoder of a policy; load the policy, NAME.onnx") from None
         raise GraphError(f"its metadata is invalid: {error}") from None
 
 

@@ -65,6 +65,8 @@ class RuntimePolicy(NumpyPolicy):
             _check_origin(first_path, first, path, chunk, fits=first.record.steps == 1)
         if cameras := chunk.record.spec.cameras:
             encoder_path, spec = encoder_file(path), chunk.record.spec
+            if not encoder_path.exists():
+                raise GraphError(f"no {encoder_path}: copy {encoder_path.name} beside {path.name}")
             encoder = EncoderGraph.load(encoder_path, **options)
             found = encoder.record
             fits = (found.cameras, found.plain_dim, found.codes) == (cameras, spec.plain_dim, spec.codes)
