@@ -170,7 +170,9 @@ def copy_encoder(source: Path, path: Path, config: RunConfig) -> None:
     if path.exists() or path == source or not trained.exists():
         return
     if RunDirectory(source).read_record().config.encoder == config.encoder:
-        shutil.copytree(source / ENCODER_FOLDER, path / ENCODER_FOLDER)
+        shutil.copytree(
+            source / ENCODER_FOLDER, path / ENCODER_FOLDER, ignore=shutil.ignore_patterns("request.json")
+        )
 
 
 def read_seconds(path: Path) -> tuple[float, float]:

@@ -6,6 +6,7 @@ from typing import Literal
 
 import tyro
 
+from nsde_policy.assets import resolve_run
 from nsde_policy.cli import options
 from nsde_policy.errors import ConfigError
 from nsde_policy.methods.registry import METHODS, get_method
@@ -48,7 +49,7 @@ class Benchmark:
         device = pick_device(self.device)
         contenders = [
             *latency.build_fresh_contenders(methods, device=device),
-            *latency.load_contenders(self.runs, device=device),
+            *latency.load_contenders([resolve_run(run) for run in self.runs], device=device),
         ]
         rows = latency.measure_latency(
             contenders, rounds=self.rounds, actions=self.chunk, budget_s=self.budget

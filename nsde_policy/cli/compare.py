@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import tyro
 
+from nsde_policy.assets import resolve_run
 from nsde_policy.cli import offline, options
 from nsde_policy.errors import ConfigError
 
@@ -65,13 +66,14 @@ class Compare:
         if not (self.runs or self.suite or self.from_json):
             raise ConfigError("nothing to compare: give run directories, --suite TASK, or --from-json FILE")
         env_kwargs = options.parse_env_kwargs(self.env_kwargs)
+        runs = [resolve_run(path) for path in self.runs]
         pyplot()  # fail before the work starts, not after it
         check_writable(self.out / "comparison.json")
         options.check_json_file(self.json)
-        recorded = None if self.suite else offline.compare_recorded(self, self.runs)
+        recorded = None if self.suite else offline.compare_recorded(self, runs)
         if recorded is not None:
             offline.write_comparison(recorded, self.out)
-            if not offline.have_environment(self.runs, self.env):
+            if not offline.have_environment(runs, self.env):
                 options.print_results(self.json, recorded.to_json(), recorded.as_text())
                 return
         parts = [read_comparison(path) for path in self.from_json]
@@ -100,7 +102,7 @@ class Compare:
         from nsde_policy.eval.compare.suite import train_suite
         from nsde_policy.tasks import get_task
 
-        jobs = [Job(path) for path in self.runs]
+        jobs = [Job(resolve_run(path)) for path in self.runs]
         load_records(jobs, env=self.env)
         if self.suite is None:
             return jobs

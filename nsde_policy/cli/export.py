@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from nsde_policy.assets import resolve_run
 from nsde_policy.cli import options
 
 
@@ -38,11 +39,12 @@ class Export:
         from nsde_policy.inference.policy import Policy
         from nsde_policy.inference.torch_threads import use_threads
 
-        policy = Policy.from_pretrained(self.run_dir)
+        run = self.run_dir and resolve_run(self.run_dir)
+        policy = Policy.from_pretrained(run)
         with use_threads(1):
             written = export_policy(
                 policy,
-                self.out or (self.run_dir or Path()) / f"policy.{self.format}",
+                self.out or (Path() if run != self.run_dir or run is None else run) / f"policy.{self.format}",
                 format=self.format,
                 steps=self.steps,
                 sampling=change_sampling(policy.model.config.sampling, self.sampling),

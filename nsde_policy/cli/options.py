@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from nsde_policy.assets import USUAL_OBSERVATIONS, find_shipped
+from nsde_policy.assets import USUAL_OBSERVATIONS, find_shipped, resolve_run
 from nsde_policy.errors import ConfigError
 from nsde_policy.files import check_writable, decode_json, read_file, replace_file
 from nsde_policy.methods.registry import METHODS
@@ -80,7 +80,7 @@ def choose_run(run: Path | None, obs: str) -> Path | None:
         ConfigError: If `--obs` is given beside a run, or the package has no policy for these observations.
     """
     if obs == USUAL_OBSERVATIONS:
-        return run
+        return run and resolve_run(run)
     if run is not None:
         raise ConfigError(f"--obs {obs} chooses a policy of this package: leave it out, or {run}")
     return find_shipped(obs)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, fields
 
+from nsde_policy.assets import resolve_run
 from nsde_policy.cli import options
 from nsde_policy.deploy.server.config import ServeOptions, ServeSettings
 from nsde_policy.errors import ConfigError
@@ -44,7 +45,9 @@ class Serve(ServeOptions):
         shared = {each.name: getattr(self, each.name) for each in fields(ServeOptions)}
         settings = ServeSettings(**shared, token=options.read_token(self.token_file))
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        policy = Policy.from_pretrained(self.run_dir).to(pick_device(self.device))
+        policy = Policy.from_pretrained(self.run_dir and resolve_run(self.run_dir)).to(
+            pick_device(self.device)
+        )
         policy.threads = self.threads
         server = PolicyServer(policy, settings, build_json_log(sys.stderr), calibration=policy.calibration)
 

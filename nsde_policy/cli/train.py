@@ -58,7 +58,8 @@ class Train:
     policy: MethodName = "neural_sde"
     """Method; the flags below are those of this method, with the values of --preset."""
     preset: str | None = None
-    """Settings to start from: default (best results), paper (as published), fast (five minutes on a CPU).
+    """Settings to start from: default (best results), paper (as published), fast (five minutes on a CPU);
+    with --obs pixels: pixels (a GPU), pixels-fast (a CPU).
     Baselines have default, fast and, if they come in several sizes, more. auto derives settings from the
     demonstrations. Default: auto for your own robot, default for Push-T."""
     task: DetectedTaskName = "auto"
@@ -128,6 +129,11 @@ class Train:
         from nsde_policy.eval.evaluate import evaluate_quickly
         from nsde_policy.training.progress import plot_training, train
 
+        if self.demos is None and self.obs != USUAL_OBSERVATIONS:
+            raise ConfigError(
+                "the demonstrations of this package have no camera frames: give others with --demos, or "
+                "record some with nsde-policy collect --policy shipped --obs pixels --out demos.zarr"
+            )
         task, env_kwargs = self._choose_task()
         chosen = get_task(task).with_observations(self.obs)
         if self.obs != USUAL_OBSERVATIONS:

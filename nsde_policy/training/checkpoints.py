@@ -80,7 +80,9 @@ def train_loop(
                 saved = time.monotonic()
                 pause = max(save_every_s, SAVE_PAUSE * (saved - saving))  # gigabytes take seconds
             if is_interrupted():
-                raise KeyboardInterrupt(f"interrupted at step {training.step}; continue with --resume")
+                raise KeyboardInterrupt(
+                    f"interrupted at step {training.step}; continue with the same command and --resume"
+                )
     training.finish()
 
 

@@ -1,5 +1,6 @@
 """Train a method on demonstrations into a run directory; runs can be interrupted and resumed."""
 
+import json
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -11,14 +12,14 @@ from nsde_policy.data.first_action import NO_COLUMN, format_matches, match_chang
 from nsde_policy.data.split import split_episodes
 from nsde_policy.encoders import get_encoder
 from nsde_policy.errors import CheckpointError
-from nsde_policy.files import replace_file
+from nsde_policy.files import read_json, replace_file
 from nsde_policy.inference.calibration import CALIBRATION_FILE, Calibration, CameraRange
 from nsde_policy.inference.loading import build_model, build_policy_spec
 from nsde_policy.inference.torch_threads import count_cores, use_threads
 from nsde_policy.methods.base import TrainableModel
 from nsde_policy.methods.registry import METHODS
 from nsde_policy.run_config import RunConfig
-from nsde_policy.run_directory import DemoRecord, RunDirectory, RunRecord
+from nsde_policy.run_directory import ENCODER_FOLDER, DemoRecord, RunDirectory, RunRecord
 from nsde_policy.tasks import TASKS, get_task
 from nsde_policy.training.checkpoints import Monitor, check_files, train_loop
 from nsde_policy.training.dataset import (
@@ -95,7 +96,7 @@ def train_run(
     run = RunDirectory(path)
     demos = add_environment(demos, task, env_kwargs or {}, config.demos.obs_keys)
     with run.lock():
-        check_files(run, resume=resume)
+        _check_directory(run, config, task, seed, has_images=bool(images), resume=resume)
         known, unseen, held_out = split_episodes(demos, validation, seed=seed)
         joint = None
         if images:
@@ -243,6 +244,30 @@ def find_plugins(config: RunConfig, task: str) -> dict[str, str]:
     """Name the distributions that provide a run's method and task, if they are not built in."""
     found = {"method": METHODS.package_of(config.method), "task": TASKS.package_of(task)}
     return {kind: package for kind, package in found.items() if package}
+
+
+def _check_directory(
+    run: RunDirectory, config: RunConfig, task: str, seed: int, *, has_images: bool, resume: bool
+) -> None:
+    """Check what a directory holds; before an encoder is trained, record what it is trained for.
+
+    Raises:
+        CheckpointError: If it holds other files, a run that is not to be resumed, or an encoder that was begun
+            for another training.
+    """
+    check_files(run, resume=resume)
+    folder = run.path / ENCODER_FOLDER
+    if run.config.exists() or not (has_images or folder.exists()):
+        return  # the record of the run is compared later
+    file = folder / "request.json"
+    request = json.loads(json.dumps({"config": config.to_dict(), "task": task, "seed": seed}))
+    if not has_images or (file.exists() and read_json(file, error=CheckpointError) != request):
+        raise CheckpointError(
+            f"{run.path} holds an encoder that was begun with other settings: resume with the same command "
+            "and --resume, or choose another --out"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_file(file, json.dumps(request, indent=2).encode())
 
 
 def _check_record(run: RunDirectory, record: RunRecord) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from nsde_policy.cli.main import main
-from nsde_policy.config import NetworkConfig, TrainConfig
+from nsde_policy.config import EncoderConfig, NetworkConfig, TrainConfig
 from nsde_policy.control import Session, SessionConfig
 from nsde_policy.control.faults import FaultKind
 from nsde_policy.encoders.keypoints.config import KeypointConfig
@@ -123,6 +123,12 @@ def test_resume_with_another_encoder_is_refused(store: Path, tmp_path: Path):
         train(store, tmp_path / "run", other, resume=True)
     with pytest.raises(CheckpointError, match="already holds a run; continue with --resume"):
         train(store, tmp_path / "run")
+    for changed in (CONFIG.replace_parts(train={"steps": 9}), CONFIG.replace_parts(model={"noise": 0.2})):
+        with pytest.raises(CheckpointError, match="encoder that was begun with other settings"):
+            train(store, tmp_path / "run", changed, resume=True)
+    plain = replace(CONFIG, demos=DemoConfig(first_action_from=(0, 1)), encoder=EncoderConfig())
+    with pytest.raises(CheckpointError, match="encoder that was begun with other settings"):
+        train(store, tmp_path / "run", plain, resume=True)
 
 
 def test_held_out_episodes_do_not_train_the_encoder(store: Path, run: RunDirectory, tmp_path: Path):

@@ -127,7 +127,9 @@ def test_run_interrupted_within_a_step_resumes_with_identical_weights(
 
     before = signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
     try:
-        with pytest.raises(KeyboardInterrupt, match=r"interrupted at step \d+; continue with --resume"):
+        with pytest.raises(
+            KeyboardInterrupt, match=r"interrupted at step \d+; continue with the same command"
+        ):
             train(tmp_path / "run", save_every_s=1e9, monitor=interrupt_soon)
     finally:
         signal.signal(signal.SIGALRM, before)
