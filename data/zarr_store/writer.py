@@ -216,9 +216,10 @@ class DemoWriter:
             if old != new:
                 made = f"with {name} {json.dumps(old)}, not {json.dumps(new)}"
                 made = f"by {old}, not by {new}" if name == "by" else made
-                raise EpisodeError(
-                    f"{self.path} was made {made}; continue with the same settings or choose a new path"
-                )
+                advice = "continue with the same settings or choose a new path"
+                if name == "images" and old and not new:
+                    advice = "record camera frames too (collect: add --obs pixels) or choose a new path"
+                raise EpisodeError(f"{self.path} was made {made}; {advice}")
 
     def _write_session(self) -> None:
         """Store the provenance before the first episode; sessions without remaining episodes are removed."""

@@ -210,6 +210,10 @@ def test_recording_with_other_made_with_is_not_continued(tmp_path: Path) -> None
     assert before == {p: p.stat().st_mtime_ns for p in path.rglob("*")}
     with DemoWriter(path, made_with={"by": "ada", "rule": (1, 2)}) as writer:
         assert len(writer) == 1
+    with DemoWriter(tmp_path / "frames.zarr", made_with={"by": "ada", "images": ["img"]}) as writer:
+        writer.append(make_episode(0))
+    with pytest.raises(EpisodeError, match=r'images \["img"\], not null; .*add --obs pixels'):
+        DemoWriter(tmp_path / "frames.zarr", made_with={"by": "ada"})
 
 
 def read_lengths(path: Path) -> set[int]:
