@@ -74,7 +74,7 @@ class StoreSummary:
     actions: tuple[str, ...]
     """Arrays that can hold the actions (`train --act-key`)."""
     videos: tuple[str, ...]
-    """Arrays of colour frames, with which each episode is a video (`video train`)."""
+    """Arrays of colour frames: cameras (`train --images`), or each episode is a video (`video train`)."""
     positions: tuple[int, ...] | None
     """Observation column that each action column commands, −1 for none; None without observations or actions.
     Observations are `state`, or all arrays of `observations` without it."""
@@ -103,9 +103,12 @@ class StoreSummary:
 
     def _describe_roles(self) -> Iterator[str]:
         """Describe what training would take from the store, one line each."""
-        if self.observations or self.actions or not self.videos:
+        is_low_dimensional = self.observations or self.actions
+        if is_low_dimensional or not self.videos:
             yield f"can be observations: --obs-keys {' '.join(self.observations) or '(none)'}"
             yield f"can be actions: --act-key {' or '.join(self.actions) or '(none)'}"
+        if self.videos and is_low_dimensional:
+            yield f"can be cameras: --images {' '.join(self.videos)}"
         if self.videos:
             yield f"can be videos: {' or '.join(self.videos)}"
         if self.positions is not None:

@@ -44,6 +44,7 @@ def test_images_are_not_read_for_info(tmp_path: Path) -> None:
     path = write_store(tmp_path / "demos.zarr", {"data/img": np.ones((40, 64, 64, 3), np.uint8)})
     image = next(array for array in summarize(path).arrays if array.name == "data/img")
     assert (image.minimum, image.dtype, image.shape) == (None, "uint8", (40, 64, 64, 3))
+    assert "\ncan be cameras: --images img\ncan be videos: img\n" in summarize(path).to_text()
 
 
 def test_info_rejects_damaged_stores(tmp_path: Path) -> None:

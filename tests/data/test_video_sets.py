@@ -227,6 +227,7 @@ def test_commands_print_what_the_store_holds(kth, tmp_path, capsys):
     text = capsys.readouterr().out
     assert "can be videos: img" in text
     assert "--obs-keys" not in text
+    assert "--images" not in text
     assert main(["data", "check", out]) == 0
     for wrong in (["--size", "0"], ["--split", "test"], ["--stride", "-1"]):
         capsys.readouterr()
