@@ -32,9 +32,11 @@ SPEED = 2
 """Factor of real time."""
 
 
-def draw_moments(episode: RenderedEpisode, *, side: int = 400, moments: int = MOMENTS) -> np.ndarray:
-    """Draw equally spaced moments of an episode, from its start to its end, side by side."""
-    steps = np.linspace(0, len(episode) - 1, moments).round().astype(int)
+def draw_moments(
+    episode: RenderedEpisode, *, side: int = 400, moments: int = MOMENTS, before_end: int = 0
+) -> np.ndarray:
+    """Draw equally spaced moments of an episode side by side, from its start to its end or shortly before."""
+    steps = np.linspace(0, len(episode) - 1 - before_end, moments).round().astype(int)
     return np.concatenate([episode.frame(int(step), side) for step in steps], axis=1)
 
 
@@ -65,7 +67,7 @@ def main() -> None:
     with use_threads(1):
         player = Player(args.run and resolve_run(args.run), RolloutConfig())
         if player.policy.spec.cameras:
-            picture = draw_moments(RenderedEpisode.play(player, SEEDS[0]), moments=4)
+            picture = draw_moments(RenderedEpisode.play(player, SEEDS[0]), moments=4, before_end=4)
             save_small_png(picture, args.out / "pixels.png")
             return
         episodes = [RenderedEpisode.play(player, seed) for seed in SEEDS]

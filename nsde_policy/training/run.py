@@ -252,8 +252,8 @@ def _check_directory(
     """Check what a directory holds; before an encoder is trained, record what it is trained for.
 
     Raises:
-        CheckpointError: If it holds other files, a run that is not to be resumed, or an encoder that was begun
-            for another training.
+        CheckpointError: If it holds other files, a run that is not to be resumed, or an encoder that was
+            begun for another training.
     """
     check_files(run, resume=resume)
     folder = run.path / ENCODER_FOLDER
