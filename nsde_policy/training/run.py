@@ -256,17 +256,17 @@ def _check_directory(
             begun for another training.
     """
     check_files(run, resume=resume)
-    folder = run.path / ENCODER_FOLDER
-    if run.config.exists() or not (has_images or folder.exists()):
+    has_stage = has_images and get_encoder(config.demos.encoder).has_own_stage
+    file = run.path / ENCODER_FOLDER / "request.json"
+    if run.config.exists() or not (has_stage or file.exists()):
         return  # the record of the run is compared later
-    file = folder / "request.json"
     request = json.loads(json.dumps({"config": config.to_dict(), "task": task, "seed": seed}))
-    if not has_images or (file.exists() and read_json(file, error=CheckpointError) != request):
+    if file.exists() and (not has_stage or read_json(file, error=CheckpointError) != request):
         raise CheckpointError(
             f"{run.path} holds an encoder that was begun with other settings: resume with the same command "
             "and --resume, or choose another --out"
         )
-    folder.mkdir(parents=True, exist_ok=True)
+    file.parent.mkdir(parents=True, exist_ok=True)
     replace_file(file, json.dumps(request, indent=2).encode())
 
 
