@@ -124,8 +124,8 @@ def find_kth(root: Path, split: Split) -> VideoSet:
         name = path.name.lower()
         if not (match := _KTH_NAME.fullmatch(name)) or match[2] not in KTH_ACTIONS:
             raise VideoError(
-                f"{path} is no video of KTH: expected names like person01_boxing_d1_uncomp.avi, with the "
-                f"actions {', '.join(KTH_ACTIONS)}"
+                f"{path} is not named like a video of KTH: expected person01_boxing_d1_uncomp.avi and so on, "
+                f"with the actions {', '.join(KTH_ACTIONS)}"
             )
         person = int(match[1])
         if not any(person in persons for persons in KTH_PERSONS.values()):

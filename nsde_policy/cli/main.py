@@ -30,7 +30,7 @@ from nsde_policy.cli.play import Play
 from nsde_policy.cli.report import ReportCommand
 from nsde_policy.cli.serve import Serve
 from nsde_policy.cli.train import Train, expand_short_flags
-from nsde_policy.cli.video import DataClevrer, DataCollisions, DataFolder, DataKth
+from nsde_policy.cli.video_data import DataClevrer, DataCollisions, DataFolder, DataKth
 from nsde_policy.cli.video_models import VideoEval, VideoTrain
 from nsde_policy.errors import ConfigError, NsdePolicyError, is_out_of_memory, summarize_error
 

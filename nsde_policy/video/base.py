@@ -2,7 +2,7 @@
 
 import abc
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +34,21 @@ class VideoBatch:
     def to(self, device: torch.device | str) -> Self:
         """Copy all windows to a device."""
         return type(self)(self.frames.to(device), self.actions.to(device))
+
+
+class PredictedStep(NamedTuple):
+    """One frame to be predicted in training."""
+
+    state: Tensor
+    """State with noise, or with own predictions."""
+    clean: Tensor
+    """Newest recorded frame."""
+    target: Tensor
+    """Next recorded frame."""
+    action: Tensor
+    """Action between these frames, (n, act_dim)."""
+    is_first: bool
+    """Whether the state holds recorded frames with noise."""
 
 
 class VideoModel(TrainableModel[VideoBatch]):
@@ -106,35 +121,18 @@ class VideoModel(TrainableModel[VideoBatch]):
         steps, calls = self.unrolled or (1, 1)
         parts = []
         for k in range(steps):
-            action = batch.actions[:, context - 1 + k]
-            clean, target = frames[:, context - 1 + k], frames[:, context + k]
-            parts.append(self.step_losses(state, clean, target, action, generator, is_first=k == 0))
+            now = context - 1 + k
+            action = batch.actions[:, now]
+            step = PredictedStep(state, frames[:, now], frames[:, now + 1], action, is_first=k == 0)
+            parts.append(self.step_losses(step, generator))
             if k + 1 < steps:
                 predicted = self.predict(state, action, calls=calls, generator=generator)
                 state = shift_state(state, predicted)
         return LossParts({name: torch.stack([part[name] for part in parts]).mean() for name in parts[0]})
 
     @abc.abstractmethod
-    def step_losses(
-        self,
-        state: Tensor,
-        clean: Tensor,
-        target: Tensor,
-        action: Tensor,
-        generator: torch.Generator,
-        *,
-        is_first: bool,
-    ) -> dict[str, Tensor]:
-        """Return the losses of one predicted frame.
-
-        Args:
-            state: State with noise, or with own predictions.
-            clean: True newest frame.
-            target: True next frame.
-            action: Action between them, (n, act_dim).
-            generator: Source of all randomness.
-            is_first: Whether the state holds recorded frames with noise.
-        """
+    def step_losses(self, step: PredictedStep, generator: torch.Generator) -> dict[str, Tensor]:
+        """Return the losses of one predicted frame; all randomness comes from `generator`."""
 
     @abc.abstractmethod
     def predict(
@@ -180,12 +178,10 @@ class VideoModel(TrainableModel[VideoBatch]):
             state = shift_state(state, found[-1])
         return torch.stack(found, dim=1)
 
-    def run_network(
-        self, inputs: Tensor, action: Tensor, time: Tensor | None = None
-    ) -> tuple[dict[str, Tensor], Tensor]:
-        """Return the outputs by name and the feature maps that they are computed from."""
+    def run_network(self, inputs: Tensor, action: Tensor, time: Tensor | None = None) -> dict[str, Tensor]:
+        """Return the outputs of the network by name."""
         features = self.network(inputs, time, action if self.act_dim else None)
-        return {name: head(features).float() for name, head in self.outputs.items()}, features
+        return {name: head(features).float() for name, head in self.outputs.items()}
 
     def add_context_noise(self, state: Tensor, generator: torch.Generator) -> Tensor:
         """Add noise of the settings' strength to every frame of a state."""

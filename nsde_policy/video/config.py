@@ -32,7 +32,7 @@ class BackboneConfig(BaseConfig):
         super().__post_init__()
         require(self, self.depth % 2 == 1, f"depth must be odd, got {self.depth}")
         require(
-            self, self.width % self.heads == 0, f"width {self.width} is no multiple of heads {self.heads}"
+            self, self.width % self.heads == 0, f"width {self.width} must be a multiple of heads {self.heads}"
         )
         require(self, all(c % 8 == 0 for c in self.stem), f"stem needs multiples of 8, got {self.stem}")
 

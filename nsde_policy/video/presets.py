@@ -22,7 +22,7 @@ def make_video_preset(name: str, method: str = "neural_sde") -> VideoConfig:
     U-ViT of the default size.
 
     Raises:
-        ConfigError: If there is no such preset for the method.
+        ConfigError: If the method does not have this preset.
     """
     found = get_video_method(method)
     if name == "default":

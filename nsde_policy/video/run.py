@@ -151,5 +151,5 @@ def read_video_record(path: Path) -> VideoRecord:
         raise CheckpointError(f"{path} holds no video model: it has no config.json")
     values = read_json(file, error=CheckpointError)
     if not isinstance(values, dict) or "increment_std" not in values:
-        raise CheckpointError(f"{path} is no run of `nsde-policy video train`")
+        raise CheckpointError(f"{path} was not written by `nsde-policy video train`")
     return VideoRecord.from_dict(values)

@@ -132,7 +132,7 @@ def make_gif(side, frames=2):
     ("content", "message"),
     [
         (b"", r"is empty \(0 bytes\)"),
-        (b"this is no video" * 50, "damaged or not a video"),
+        (b"this is not a video" * 50, "damaged or not a video"),
         (b"#EXTM3U\n#EXTINF:1,\nhttp://127.0.0.1:9/a.ts\n", "damaged or not a video"),
         (make_gif(8, frames=1), "too short: 1 frames, expected at least 2"),
         (make_gif(16_000), "16000 × 16000 pixels, expected 1 to 16777216"),

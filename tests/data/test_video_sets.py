@@ -173,8 +173,8 @@ def test_videos_of_other_rates_need_a_common_one(tmp_path):
     [
         ("person26_walking_d1_uncomp.avi", "unknown person 26: KTH has persons 1 to 25"),
         ("person00_walking_d1_uncomp.avi", "unknown person 0"),
-        ("person11_flying_d1_uncomp.avi", "no video of KTH: expected names like"),
-        ("holiday.avi", "no video of KTH"),
+        ("person11_flying_d1_uncomp.avi", "not named like a video of KTH: expected person01"),
+        ("holiday.avi", "not named like a video of KTH"),
         ("boxing/person11_walking_d1_uncomp.avi", "holds person11_walking_d1_uncomp.avi twice"),
         ("00sequences.txt", "no lines like"),
     ],

@@ -108,4 +108,4 @@ def test_bad_video_flags_are_refused(
 def test_run_of_a_policy_is_no_video_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "config.json").write_text('{"format": 1}')
     assert main(["video", "eval", str(tmp_path), "--device", "cpu"]) == 2
-    assert "is no run of `nsde-policy video train`" in capsys.readouterr().err
+    assert "was not written by `nsde-policy video train`" in capsys.readouterr().err

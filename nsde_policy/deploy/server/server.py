@@ -246,7 +246,7 @@ class PolicyServer(LimitedServer):
 
         Raises:
             ProtocolError: If a frame is damaged or has another size.
-            RemotePlanningError: If the policy raises, whatever it is.
+            RemotePlanningError: If the policy raises any exception.
         """
         frames = self._unpack_frames(request) if isinstance(request, EncodeRequest) else {}
         try:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nsde_policy.bounds import Count
-from nsde_policy.video.base import RGB_CHANNELS, VideoModel
+from nsde_policy.video.base import RGB_CHANNELS, PredictedStep, VideoModel
 from nsde_policy.video.config import VideoModelConfig
 from nsde_policy.video.registry import register_video_method
 
@@ -29,21 +29,13 @@ class FlowMatchingVideo(VideoModel):
 
     extra_inputs, has_time, heads, loss_names = RGB_CHANNELS, True, ("velocity",), ("velocity",)
 
-    def step_losses(
-        self,
-        state: Tensor,
-        clean: Tensor,
-        target: Tensor,
-        action: Tensor,
-        generator: torch.Generator,
-        *,
-        is_first: bool,
-    ) -> dict[str, Tensor]:
+    def step_losses(self, step: PredictedStep, generator: torch.Generator) -> dict[str, Tensor]:
         """Return the square error of the velocity at a random time."""
+        state, _, target, action, _ = step
         time = torch.rand(len(state), generator=generator, device=state.device)
         noise = torch.randn(target.shape, generator=generator, device=state.device)
         share = time[:, None, None, None]
-        found, _ = self.run_network(
+        found = self.run_network(
             torch.cat([state, (1 - share) * noise + share * target], dim=1), action, time
         )
         return {"velocity": (found["velocity"] - (target - noise)).square().mean()}
@@ -64,6 +56,6 @@ class FlowMatchingVideo(VideoModel):
         )
         for k in range(steps):
             time = torch.full((len(state),), k / steps, device=state.device)
-            found, _ = self.run_network(torch.cat([state, x], dim=1), action, time)
+            found = self.run_network(torch.cat([state, x], dim=1), action, time)
             x = x + found["velocity"] / steps
         return x

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from nsde_policy.bounds import Count, NonNegative
-from nsde_policy.video.base import RGB_CHANNELS, VideoModel
+from nsde_policy.video.base import RGB_CHANNELS, PredictedStep, VideoModel
 from nsde_policy.video.config import VideoModelConfig
 from nsde_policy.video.registry import register_video_method
 
@@ -35,23 +35,15 @@ class InterpolantsVideo(VideoModel):
     extra_inputs, has_time, heads, loss_names = RGB_CHANNELS, True, ("drift",), ("drift",)
     config: InterpolantsConfig
 
-    def step_losses(
-        self,
-        state: Tensor,
-        clean: Tensor,
-        target: Tensor,
-        action: Tensor,
-        generator: torch.Generator,
-        *,
-        is_first: bool,
-    ) -> dict[str, Tensor]:
+    def step_losses(self, step: PredictedStep, generator: torch.Generator) -> dict[str, Tensor]:
         """Return the square error of the drift at a random time, from the newest frame of the state on."""
+        state, _, target, action, _ = step
         start, epsilon = state[:, :RGB_CHANNELS], self.config.epsilon
         time = torch.rand(len(state), generator=generator, device=state.device)
         share = time[:, None, None, None]
         wiener = share.sqrt() * torch.randn(target.shape, generator=generator, device=state.device)
         between = (1 - share) * start + share * target + epsilon * (1 - share) * wiener
-        found, _ = self.run_network(torch.cat([state, between], dim=1), action, time)
+        found = self.run_network(torch.cat([state, between], dim=1), action, time)
         return {"drift": (found["drift"] - (target - start - epsilon * wiener)).square().mean()}
 
     def predict(
@@ -67,7 +59,7 @@ class InterpolantsVideo(VideoModel):
         steps, x = calls or self.config.calls, state[:, :RGB_CHANNELS]
         for k in range(steps):
             time = torch.full((len(state),), k / steps, device=state.device)
-            found, _ = self.run_network(torch.cat([state, x], dim=1), action, time)
+            found = self.run_network(torch.cat([state, x], dim=1), action, time)
             x = x + found["drift"] / steps
             if k + 1 < steps or not self.config.quiet_end:
                 noise = torch.randn(x.shape, generator=generator, device=x.device)

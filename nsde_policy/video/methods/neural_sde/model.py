@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nsde_policy.video.base import RGB_CHANNELS, VideoModel
+from nsde_policy.video.base import RGB_CHANNELS, PredictedStep, VideoModel
 from nsde_policy.video.methods.neural_sde.config import NeuralSDEVideoConfig
 
 SCORE_WEIGHT, DIFFUSION_WEIGHT = 0.5, 0.1
@@ -40,17 +40,9 @@ class NeuralSDEVideo(VideoModel):
         sigma = self.config.context_noise
         return sigma if self.config.noise == "fixed" else sigma / 3**0.5
 
-    def step_losses(
-        self,
-        state: Tensor,
-        clean: Tensor,
-        target: Tensor,
-        action: Tensor,
-        generator: torch.Generator,
-        *,
-        is_first: bool,
-    ) -> dict[str, Tensor]:
+    def step_losses(self, step: PredictedStep, generator: torch.Generator) -> dict[str, Tensor]:
         """Return the losses of flow, score and diffusion; own predictions count as noisy states."""
+        state, clean, target, action, is_first = step
         noise = state[:, :RGB_CHANNELS] - clean
         if self.config.interpolation == "uniform":
             part = torch.rand((len(state), 1, 1, 1), generator=generator, device=state.device)
@@ -60,7 +52,7 @@ class NeuralSDEVideo(VideoModel):
         losses = {"flow": self._flow_loss(flow, change)}
         if self.config.denoiser:
             losses["score"] = SCORE_WEIGHT * (score + noise / self.noise_std).square().mean()
-        if not is_first:  # own predictions are no recorded frames with noise: only the next frame counts
+        if not is_first:  # a state of own predictions: only the error of the next frame counts
             alpha = self.config.alpha if self.config.denoiser else 0.0
             predicted = state[:, :RGB_CHANNELS] + flow + alpha * self.noise_std * score
             losses = {name: torch.zeros_like(value) for name, value in losses.items()}

@@ -1,4 +1,4 @@
-"""`nsde-policy video`: turn videos into stores."""
+"""`nsde-policy video data`: turn videos into stores."""
 
 import json
 from dataclasses import dataclass
