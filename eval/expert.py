@@ -11,6 +11,7 @@ import gymnasium as gym
 import numpy as np
 
 from nsde_policy.errors import ExpertError, NsdePolicyError, summarize_error
+from nsde_policy.eval.paths import shorten_path
 from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.rollout import EpisodeResult, RolloutConfig, Trace
 from nsde_policy.tasks import Task
@@ -160,6 +161,8 @@ class ExpertPlayer:
             planned=steps,
             network_calls=0,
             planning_s=acting_s,
+            mode=task.read_mode(infos[-1]),
+            path=shorten_path(trace.obs, task),
             trace=trace,
         )
 

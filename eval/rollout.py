@@ -23,6 +23,7 @@ from nsde_policy.errors import ConfigError, EnvError
 from nsde_policy.eval.camera import CameraCondition, CameraDisturbances
 from nsde_policy.eval.compressed import CompressedPicture
 from nsde_policy.eval.disturbances import Condition, Disturbances
+from nsde_policy.eval.paths import shorten_path
 from nsde_policy.inference.history import History
 from nsde_policy.inference.policy import Policy
 from nsde_policy.run_directory import RunRecord
@@ -98,6 +99,10 @@ class EpisodeResult:
     network_calls: int
     planning_s: float
     """Time spent planning, seconds."""
+    mode: int | None = None
+    """Which way it took, see `Task.modes`: -1 if unknown, None if the task has no modes."""
+    path: np.ndarray | None = field(default=None, compare=False, repr=False)
+    """Where it went, at few moments, see `shorten_path`."""
     trace: Trace = field(default_factory=Trace, compare=False, repr=False)
     """What happened, step by step; `RolloutPool` returns it on demand only."""
 
@@ -105,6 +110,7 @@ class EpisodeResult:
         """Return plain values for JSON, with the score under its name in the task."""
         costs = ("steps", "plans", "planned", "network_calls", "planning_s")
         outcome = {"seed": self.seed, score_name: self.score, "success": self.success, **self.metrics}
+        outcome |= {} if self.mode is None else {"mode": self.mode}
         return outcome | {name: getattr(self, name) for name in costs}
 
 
@@ -220,6 +226,8 @@ class EpisodeRunner:
             planned=plans * planned,
             network_calls=plans * calls,
             planning_s=self.planning_s,
+            mode=self._task.read_mode(self._infos[-1]),
+            path=shorten_path(self._trace.obs, self._task),
             trace=self._trace,
         )
 

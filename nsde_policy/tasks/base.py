@@ -126,6 +126,11 @@ class Task(abc.ABC):
     """Title of the share of successful episodes in tables."""
     score_note: ClassVar[str] = ""
     """What score and success mean, for the notes below a table."""
+    modes: ClassVar[int] = 0
+    """Number of different ways to succeed, which the environment numbers from 0 in `info["mode"]`; 0 if the
+    task tells none apart."""
+    path_of: ClassVar[tuple[int, int] | None] = None
+    """Columns of the state (see `read_state`) that are drawn as the path of an episode, horizontal first."""
     demos: DemoConfig = DemoConfig()
     """How its demonstrations are read."""
     observations: Mapping[str, ObservationChoice] = MappingProxyType({})
@@ -210,6 +215,24 @@ class Task(abc.ABC):
                 f"{' '.join(repr(value).split()):.60}, expected True or False"
             )
         return bool(number)
+
+    def read_mode(self, info: Mapping[str, Any]) -> int | None:
+        """Return the mode of an episode, given its last info: -1 if unknown, None if the task has no modes.
+
+        Raises:
+            EnvError: If `info["mode"]` is not a whole number from -1 to `modes` - 1.
+        """
+        if not self.modes:
+            return None
+        value = info.get("mode", -1)
+        number = value.item() if getattr(value, "size", None) == 1 else value
+        if isinstance(number, bool) or not isinstance(number, int) or not -1 <= number < self.modes:
+            found = f"{' '.join(repr(value).split()):.60}"
+            raise EnvError(
+                f"environment {self.env_id or self.name}: info['mode'] is {found}, "
+                f"expected a whole number from 0 to {self.modes - 1}, or -1 if the mode is unknown"
+            )
+        return number
 
     @property
     def mirror(self) -> Mirror | None:
