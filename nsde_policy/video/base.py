@@ -51,6 +51,14 @@ class PredictedStep(NamedTuple):
     """Whether the state holds recorded frames with noise."""
 
 
+class StepResult(NamedTuple):
+    """What a method computes for one predicted frame in training."""
+
+    losses: dict[str, Tensor]
+    predicted: Tensor | None = None
+    """The next frame, if the method samples it with the same single network call."""
+
+
 class VideoModel(TrainableModel[VideoBatch]):
     """Predicts the next frame x_{t+1} of a video from its state X_t = (x_t, x_{t-1}, …), newest first.
 
@@ -124,14 +132,16 @@ class VideoModel(TrainableModel[VideoBatch]):
             now = context - 1 + k
             action = batch.actions[:, now]
             step = PredictedStep(state, frames[:, now], frames[:, now + 1], action, is_first=k == 0)
-            parts.append(self.step_losses(step, generator))
+            losses, predicted = self.step_losses(step, generator)
+            parts.append(losses)
             if k + 1 < steps:
-                predicted = self.predict(state, action, calls=calls, generator=generator)
+                if predicted is None or calls > 1:
+                    predicted = self.predict(state, action, calls=calls, generator=generator)
                 state = shift_state(state, predicted)
         return LossParts({name: torch.stack([part[name] for part in parts]).mean() for name in parts[0]})
 
     @abc.abstractmethod
-    def step_losses(self, step: PredictedStep, generator: torch.Generator) -> dict[str, Tensor]:
+    def step_losses(self, step: PredictedStep, generator: torch.Generator) -> StepResult:
         """Return the losses of one predicted frame; all randomness comes from `generator`."""
 
     @abc.abstractmethod

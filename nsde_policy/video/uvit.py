@@ -3,11 +3,14 @@
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from nsde_policy.video.config import BackboneConfig
 
 UVIT_GROUPS = 8
 """Groups of all group normalisations."""
+ATTENTION_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+"""All but cuDNN's, whose gradients in bf16 were NaN after some thousand steps on an H200 (torch 2.11)."""
 EMBEDDING = 128
 """Size of the sinusoidal embedding of a time."""
 
@@ -29,8 +32,9 @@ class AttentionBlock(nn.Module):
             x = self.join(torch.cat([x, skip], dim=-1))
         n, tokens, width = x.shape
         q, k, v = self.qkv(self.norm(x)).view(n, tokens, 3, self._heads, -1).permute(2, 0, 3, 1, 4)
-        attended = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(n, tokens, width)
-        x = x + self.out(attended)
+        with sdpa_kernel(ATTENTION_KERNELS):
+            attended = F.scaled_dot_product_attention(q, k, v)
+        x = x + self.out(attended.transpose(1, 2).reshape(n, tokens, width))
         out: Tensor = x + self.mlp(self.mlp_norm(x))
         return out
 

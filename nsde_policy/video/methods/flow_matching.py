@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nsde_policy.bounds import Count
-from nsde_policy.video.base import RGB_CHANNELS, PredictedStep, VideoModel
+from nsde_policy.video.base import RGB_CHANNELS, PredictedStep, StepResult, VideoModel
 from nsde_policy.video.config import VideoModelConfig
 from nsde_policy.video.registry import register_video_method
 
@@ -29,7 +29,7 @@ class FlowMatchingVideo(VideoModel):
 
     extra_inputs, has_time, heads, loss_names = RGB_CHANNELS, True, ("velocity",), ("velocity",)
 
-    def step_losses(self, step: PredictedStep, generator: torch.Generator) -> dict[str, Tensor]:
+    def step_losses(self, step: PredictedStep, generator: torch.Generator) -> StepResult:
         """Return the square error of the velocity at a random time."""
         state, _, target, action, _ = step
         time = torch.rand(len(state), generator=generator, device=state.device)
@@ -38,7 +38,7 @@ class FlowMatchingVideo(VideoModel):
         found = self.run_network(
             torch.cat([state, (1 - share) * noise + share * target], dim=1), action, time
         )
-        return {"velocity": (found["velocity"] - (target - noise)).square().mean()}
+        return StepResult({"velocity": (found["velocity"] - (target - noise)).square().mean()})
 
     def predict(
         self,

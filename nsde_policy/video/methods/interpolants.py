@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from nsde_policy.bounds import Count, NonNegative
-from nsde_policy.video.base import RGB_CHANNELS, PredictedStep, VideoModel
+from nsde_policy.video.base import RGB_CHANNELS, PredictedStep, StepResult, VideoModel
 from nsde_policy.video.config import VideoModelConfig
 from nsde_policy.video.registry import register_video_method
 
@@ -35,7 +35,7 @@ class InterpolantsVideo(VideoModel):
     extra_inputs, has_time, heads, loss_names = RGB_CHANNELS, True, ("drift",), ("drift",)
     config: InterpolantsConfig
 
-    def step_losses(self, step: PredictedStep, generator: torch.Generator) -> dict[str, Tensor]:
+    def step_losses(self, step: PredictedStep, generator: torch.Generator) -> StepResult:
         """Return the square error of the drift at a random time, from the newest frame of the state on."""
         state, _, target, action, _ = step
         start, epsilon = state[:, :RGB_CHANNELS], self.config.epsilon
@@ -44,7 +44,7 @@ class InterpolantsVideo(VideoModel):
         wiener = share.sqrt() * torch.randn(target.shape, generator=generator, device=state.device)
         between = (1 - share) * start + share * target + epsilon * (1 - share) * wiener
         found = self.run_network(torch.cat([state, between], dim=1), action, time)
-        return {"drift": (found["drift"] - (target - start - epsilon * wiener)).square().mean()}
+        return StepResult({"drift": (found["drift"] - (target - start - epsilon * wiener)).square().mean()})
 
     def predict(
         self,

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nsde_policy.video.base import RGB_CHANNELS, PredictedStep, VideoModel
+from nsde_policy.video.base import RGB_CHANNELS, PredictedStep, StepResult, VideoModel
 from nsde_policy.video.methods.neural_sde.config import NeuralSDEVideoConfig
 
 SCORE_WEIGHT, DIFFUSION_WEIGHT = 0.5, 0.1
@@ -40,7 +40,7 @@ class NeuralSDEVideo(VideoModel):
         sigma = self.config.context_noise
         return sigma if self.config.noise == "fixed" else sigma / 3**0.5
 
-    def step_losses(self, step: PredictedStep, generator: torch.Generator) -> dict[str, Tensor]:
+    def step_losses(self, step: PredictedStep, generator: torch.Generator) -> StepResult:
         """Return the losses of flow, score and diffusion; own predictions count as noisy states."""
         state, clean, target, action, is_first = step
         noise = state[:, :RGB_CHANNELS] - clean
@@ -52,16 +52,17 @@ class NeuralSDEVideo(VideoModel):
         losses = {"flow": self._flow_loss(flow, change)}
         if self.config.denoiser:
             losses["score"] = SCORE_WEIGHT * (score + noise / self.noise_std).square().mean()
+        alpha = self.config.alpha if self.config.denoiser else 0.0
+        predicted = state[:, :RGB_CHANNELS] + flow + alpha * self.noise_std * score
         if not is_first:  # a state of own predictions: only the error of the next frame counts
-            alpha = self.config.alpha if self.config.denoiser else 0.0
-            predicted = state[:, :RGB_CHANNELS] + flow + alpha * self.noise_std * score
             losses = {name: torch.zeros_like(value) for name, value in losses.items()}
             losses["flow"] = ((predicted - target) / self.increment_std).square().mean()
         if self.config.diffusion:
             error = ((change - flow) / self.increment_std).detach().square()
             likelihood = 0.5 * (error * (-log_variance).exp() + log_variance).mean()
             losses["diffusion"] = DIFFUSION_WEIGHT * likelihood
-        return losses
+        is_sample = self.config.interpolation == "none" and not self.config.diffusion_scale
+        return StepResult(losses, predicted if is_sample else None)
 
     def _flow_loss(self, flow: Tensor, change: Tensor) -> Tensor:
         error = (flow - change).square()
