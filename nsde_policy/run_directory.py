@@ -16,7 +16,7 @@ import json
 import os
 import platform
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -156,7 +156,8 @@ class RunDirectory:
     def lock(self) -> Iterator[None]:
         """Lock the directory for training, and delete files that a killed training left half written.
 
-        A crash releases the lock. On Windows nothing is locked.
+        A crash releases the lock. On Windows nothing is locked. A directory that is still empty at the end,
+        because the training was refused, is removed if it did not exist before.
 
         Raises:
             RunLockedError: If another process is training into it.
@@ -164,6 +165,7 @@ class RunDirectory:
         if os.name != "posix":
             yield
             return
+        existed = self.path.exists()
         directory = lock_directory(self.path, error=OutputError, locked=RunLockedError)
         try:
             for file in (
@@ -176,6 +178,9 @@ class RunDirectory:
                 remove_partial_files(file)
             yield
         finally:
+            if not existed:
+                with suppress(OSError):  # it holds files, as after every training
+                    self.path.rmdir()
             os.close(directory)
 
     def read_record(self) -> RunRecord:

@@ -14,11 +14,20 @@ from nsde_policy.deploy.runtime import RuntimePolicy
 from nsde_policy.inference.base import BasePolicy
 from nsde_policy.inference.policy import Policy
 from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory
-from tests.helpers.camera_robot import EPISODES, JOINTS, SIZES, STEPS, make_arrays, write_camera_store
+from tests.helpers.camera_robot import (
+    EPISODES,
+    JOINTS,
+    SIZES,
+    STATE,
+    STEPS,
+    TOP,
+    WRIST,
+    make_arrays,
+    write_camera_store,
+)
 from tests.helpers.numpy_planner import Sim
 from tests.helpers.policy_servers import serve_in_thread
 
-STATE, TOP, WRIST = "observation.state", "observation.images.top", "observation.images.wrist"
 ARRAYS = make_arrays(arm=True)
 FLAGS = {
     "images": tuple(SIZES),

@@ -70,14 +70,11 @@ class FrameMonitor:
         return faults
 
     def _parse(self, obs: Mapping[str, Any], camera: CameraSpec) -> np.ndarray:
-        rows = parse_frame(obs, camera)
-        if len(rows) > 1:
-            raise FrameError(camera.name, f"must be one frame {camera.shape}, got {len(rows)}")
+        frame: np.ndarray = parse_frame(obs, camera)[0]
         seen = self._ranges.get(camera.name)
-        problem = None if seen is None else find_implausible_frame(rows[0], seen)
+        problem = None if seen is None else find_implausible_frame(frame, seen)
         if problem is not None:
             raise ImplausibleFrameError(camera.name, problem)
-        frame: np.ndarray = rows[0]
         return frame
 
     def _find_unknown_times(self, times: Mapping[str, float], now: float) -> list[Fault]:

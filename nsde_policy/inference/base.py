@@ -95,7 +95,8 @@ class BasePolicy(abc.ABC):
             raise PolicyInputError(
                 f"{STATE_KEY} must have {self._spec.plain_dim} values, got shape {plain.shape}"
             )
-        frames, rows = parse_frames(observations, self._spec.cameras), np.atleast_2d(plain)
+        frames = parse_frames(observations, self._spec.cameras, is_batch=plain.ndim == 2)
+        rows = np.atleast_2d(plain)
         if len(rows) != len(frames[0]):
             raise PolicyInputError(f"{STATE_KEY} has {len(rows)} rows, the frames have {len(frames[0])}")
         if check:

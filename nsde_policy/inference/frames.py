@@ -7,6 +7,7 @@ import numpy as np
 
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.data.frames import describe_frame
+from nsde_policy.encoders.base import STATE_KEY
 from nsde_policy.encoders.identity import describe_value
 from nsde_policy.errors import FrameError, ImplausibleFrameError, MissingFrameError
 from nsde_policy.inference.calibration import LOOKS, CameraRange
@@ -28,21 +29,28 @@ FLOAT_ADVICE = (
 """How to convert a frame of floats."""
 
 
-def parse_frames(observations: Mapping[str, Any], cameras: tuple[CameraSpec, ...]) -> list[np.ndarray]:
+def parse_frames(
+    observations: Mapping[str, Any], cameras: tuple[CameraSpec, ...], *, is_batch: bool = False
+) -> list[np.ndarray]:
     """Return the frames of all cameras, each (n, height, width, 3) uint8; n is 1 for a single observation.
 
     Raises:
         FrameError: If a frame is missing, or has another shape or type than the demonstrations.
     """
-    frames = [parse_frame(observations, camera) for camera in cameras]
+    frames = [parse_frame(observations, camera, is_batch=is_batch) for camera in cameras]
     for camera, frame in zip(cameras, frames, strict=True):
         if len(frame) != len(frames[0]):
             raise FrameError(camera.name, f"has {len(frame)} rows, {cameras[0].name} has {len(frames[0])}")
     return frames
 
 
-def parse_frame(observations: Mapping[str, Any], camera: CameraSpec) -> np.ndarray:
+def parse_frame(observations: Mapping[str, Any], camera: CameraSpec, *, is_batch: bool = False) -> np.ndarray:
     """Return the frame of one camera, (n, height, width, 3) uint8, contiguous and writable.
+
+    Args:
+        observations: Observations by name.
+        camera: Camera whose frame is wanted.
+        is_batch: Whether frames have another axis in front, (n, height, width, 3).
 
     Raises:
         FrameError: If it is missing, or has another shape or type than the demonstrations.
@@ -60,10 +68,13 @@ def parse_frame(observations: Mapping[str, Any], camera: CameraSpec) -> np.ndarr
     if frame.dtype != np.uint8:
         problem = f"must hold uint8 from 0 to 255, got {frame.dtype!s:.40}"
         raise FrameError(camera.name, problem + (FLOAT_ADVICE if frame.dtype.kind == "f" else ""))
-    if frame.shape[-3:] != camera.shape or frame.ndim not in (3, 4) or not len(frame):
+    if frame.shape[-3:] != camera.shape or frame.ndim != (4 if is_batch else 3) or not len(frame):
+        shape = "(n, {}, {}, {})".format(*camera.shape) if is_batch else camera.shape
         hint = "; move the colours to the last axis" if frame.shape[-3:-2] == (3,) else ""
-        raise FrameError(camera.name, f"must have shape {camera.shape}, got {frame.shape}{hint}")
-    return np.require(frame if frame.ndim == 4 else frame[None], requirements=["C", "W"])
+        if frame.shape[-3:] == camera.shape:
+            hint = f"; give {STATE_KEY} and frames both with an axis of rows in front, or both without"
+        raise FrameError(camera.name, f"must have shape {shape}, got {frame.shape}{hint}")
+    return np.require(frame if is_batch else frame[None], requirements=["C", "W"])
 
 
 def find_implausible_frame(frame: np.ndarray, seen: CameraRange) -> str | None:

@@ -12,8 +12,9 @@ All of it is in the run directory. A run that is resumed after this stage needs 
 
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -68,55 +69,137 @@ def describe_cameras(images: Mapping[str, LazyFrames]) -> tuple[CameraSpec, ...]
     )
 
 
+@dataclass(frozen=True)
+class ImageTraining:
+    """What a run with camera frames is trained on, and how."""
+
+    demos: Demonstrations
+    """Demonstrations with their low-dimensional observations."""
+    images: Mapping[str, LazyFrames]
+    """Frames of each camera, one per frame of the demonstrations."""
+    config: RunConfig
+    """Settings of the run."""
+    held_out: Sequence[int]
+    """Episodes that are not trained on."""
+    task: str
+    """Name of the task, whose mirror symmetry applies to frames as well."""
+    run: RunDirectory
+    seed: int
+    """Seed of weights, batches and augmentation."""
+    device: str
+    """Where models are trained."""
+
+    def __post_init__(self) -> None:
+        for name, frames in self.images.items():
+            if len(frames) < len(self.demos.obs):
+                raise ConfigError(
+                    f"data/{name} has {len(frames)} frames, but there are {len(self.demos.obs)}"
+                )
+
+    @property
+    def folder(self) -> RunDirectory:
+        """Part of the run directory that belongs to the encoder."""
+        return RunDirectory(self.run.path / ENCODER_FOLDER)
+
+    @property
+    def episodes(self) -> list[int]:
+        """Episodes that are trained on."""
+        return [i for i in range(len(self.demos)) if i not in set(self.held_out)]
+
+    @cached_property
+    def mirror(self) -> Mirror | None:
+        """Mirror symmetry of observations and frames; None if the settings do not ask for it.
+
+        Raises:
+            ConfigError: If the task has none, or not for frames.
+        """
+        settings = self.config.demos
+        mirror = get_mirror(settings, self.task) if settings.mirror else None
+        if mirror is not None and mirror.frame is None:
+            raise ConfigError(
+                f"it is not known how camera frames of the mirrored task {self.task!r} look: set "
+                "demos.mirror to False, or define Mirror.frame of the task"
+            )
+        return mirror
+
+    @cached_property
+    def mirror_image(self) -> Demonstrations | None:
+        """Demonstrations of the mirrored scene; None without a mirror symmetry."""
+        return None if self.mirror is None else self.mirror.flip(self.demos)
+
+    @property
+    def mirrored_values(self) -> npt.NDArray[np.float32]:
+        """Low-dimensional observations of the mirrored scene, or the recorded ones without a symmetry."""
+        return (self.mirror_image or self.demos).obs
+
+    def build_encoder(self) -> EncoderModel:
+        """Return the encoder with its initial weights."""
+        cameras, plain_dim = describe_cameras(self.images), self.demos.obs.shape[1]
+        encoder = build_encoder(self.config, cameras, plain_dim=plain_dim, seed=self.seed)
+        encoder.mirror = self.mirror.frame if self.mirror is not None else None
+        return encoder
+
+    def decode(self, size: int) -> FrameFile:
+        """Decode all frames into a temporary file in the folder of the encoder."""
+        total = len(self.demos.obs)
+        logger.info("decoding %d frames of %s", total, ", ".join(self.images))
+        return FrameFile(list(self.images.values()), total, size=size, folder=self.folder.path)
+
+    @torch.no_grad()
+    def encode(self, model: EncoderModel, frames: FrameFile) -> dict[str, Tensor]:
+        """Return the `codes` of all frames and, if the model has a mirror symmetry, those `mirrored`."""
+        model.eval()
+
+        def encode(values: np.ndarray, cameras: Sequence[Tensor]) -> Tensor:
+            codes: Tensor = model(torch.from_numpy(values).to(self.device), *cameras)
+            return codes.cpu()
+
+        parts: dict[str, list[Tensor]] = {"codes": [], "mirrored": []}
+        for start in range(0, len(frames), ENCODE_BATCH):
+            index = np.arange(start, min(start + ENCODE_BATCH, len(frames)))
+            cameras = [torch.from_numpy(camera).to(self.device) for camera in frames.read(index)]
+            parts["codes"].append(encode(self.demos.obs[index], cameras))
+            if model.mirror is not None:
+                mirrored = [mirror_frames(camera, model.mirror).contiguous() for camera in cameras]
+                parts["mirrored"].append(encode(self.mirrored_values[index], mirrored))
+        return {name: torch.cat(rows) for name, rows in parts.items() if rows}
+
+    def join_codes(self, codes: Mapping[str, Tensor]) -> Demonstrations:
+        """Return the demonstrations with `codes`, and their mirror image, if any, with those `mirrored`."""
+        with_codes = _append_codes(self.demos, codes["codes"])
+        if self.mirror_image is None:
+            return with_codes
+        return replace(with_codes, mirror_image=_append_codes(self.mirror_image, codes["mirrored"]))
+
+    def measure_cameras(self, looks: np.ndarray, repeats: np.ndarray) -> tuple[CameraRange, ...]:
+        """Return the range of the training frames of each camera; see `FrameFile` for both arrays."""
+        demos = self.demos
+        spans = [(int(demos.starts[i]), int(demos.episode_ends[i])) for i in self.episodes]
+        return tuple(
+            CameraRange.measure(IMAGE_KEY + name, of_camera, repeated, demos.obs, spans, demos.angles)
+            for name, of_camera, repeated in zip(self.images, looks, repeats, strict=True)
+        )
+
+
 class EncoderStage:
-    """Training of the encoder of a run, and the codes that it gives.
+    """Training of the encoder of a run, and the codes that it gives."""
 
-    Args:
-        demos: Demonstrations with their low-dimensional observations.
-        images: Frames of each camera, one per frame of the demonstrations.
-        config: Settings of the run.
-        held_out: Episodes that the encoder is not trained on.
-        task: Name of the task, whose mirror symmetry applies to frames as well.
-        run: Run directory.
-        seed: Seed of weights, batches and augmentation.
-        device: Where the encoder is trained.
-    """
-
-    def __init__(
-        self,
-        demos: Demonstrations,
-        images: Mapping[str, LazyFrames],
-        config: RunConfig,
-        held_out: Sequence[int],
-        *,
-        task: str,
-        run: RunDirectory,
-        seed: int,
-        device: str,
-    ) -> None:
-        if not isinstance(config.encoder, TrainedEncoderConfig):
+    def __init__(self, given: ImageTraining) -> None:
+        if not isinstance(given.config.encoder, TrainedEncoderConfig):
             raise ConfigError("the settings name no encoder of images")
-        check_frame_count(images, demos)
-        self.config, self.directory = config.encoder, RunDirectory(run.path / ENCODER_FOLDER)
-        self._demos, self._images, self._seed, self._device = demos, images, seed, device
+        self._given, self.config, self.directory = given, given.config.encoder, given.folder
         self._codes_file = self.directory.path / "codes.safetensors"
-        model = build_encoder(config, describe_cameras(images), plain_dim=demos.obs.shape[1], seed=seed)
+        model = given.build_encoder()
         assert isinstance(model, StagedEncoderModel)
-        self.model = model.to(device)
-        mirror = get_frame_mirror(config.demos, task)
-        self.model.mirror = mirror.frame if mirror is not None else None
-        self._mirror_image = mirror.flip(demos) if mirror is not None else None
-        self._episodes = [i for i in range(len(demos)) if i not in set(held_out)]
-        self._rows = list_rows(demos, self._episodes)
-        image = demos if self._mirror_image is None else self._mirror_image
-        self._values, self._mirrored_values = demos.obs, image.obs
+        self.model = model.to(given.device)
+        self._rows = list_rows(given.demos, given.episodes)
         self._settings = {
             "config": self.config.to_dict(),
-            "cameras": [camera.to_dict() for camera in describe_cameras(images)],
+            "cameras": [camera.to_dict() for camera in describe_cameras(given.images)],
             "mirror": self.model.mirror,
-            "seed": seed,
-            "fingerprint": demos.fingerprint,
-            "held_out": list(held_out),
+            "seed": given.seed,
+            "fingerprint": given.demos.fingerprint,
+            "held_out": list(given.held_out),
         }
         self._frames: FrameFile | None = None
         self._source: PrefetchSource[CameraBatch] | None = None
@@ -140,18 +223,12 @@ class EncoderStage:
     def start(self, *, resume: bool) -> Training[CameraBatch]:
         """Decode the frames and return the training of the encoder, at its last checkpoint if resumed."""
         self._check_settings(resume)
-        logger.info("decoding %d frames of %s", len(self._demos.obs), ", ".join(self._images))
-        self._frames = FrameFile(
-            list(self._images.values()),
-            len(self._demos.obs),
-            size=self.model.size,
-            folder=self.directory.path,
-        )
-        both = np.concatenate([self._values, self._mirrored_values])
+        self._frames = self._given.decode(self.model.size)
+        both = np.concatenate([self._given.demos.obs, self._given.mirrored_values])
         low, high = (torch.from_numpy(limit) for limit in (both.min(0), both.max(0)))
         self.model.prepare(low, high, self._find_backgrounds())
-        self._source = PrefetchSource(self._load_batch, _build_batch, torch.device(self._device))
-        training = Training(self.model, self._source, self.config.train, seed=self._seed)
+        self._source = PrefetchSource(self._load_batch, _build_batch, torch.device(self._given.device))
+        training = Training(self.model, self._source, self.config.train, seed=self._given.seed)
         if resume and self.directory.training.exists():
             training.restore(self.directory.read_training_state())
         self.directory.truncate_metrics(training.step if resume else -1)
@@ -164,7 +241,7 @@ class EncoderStage:
         frames = self._frames
         if frames is None:
             raise CheckpointError("the encoder was not trained: call start first")
-        codes = encode_frames(self.model, frames, self._values, self._mirrored_values, self._device)
+        codes = self._given.encode(self.model, frames)
         frames.close()
         codes |= {"looks": torch.from_numpy(frames.looks), "repeats": torch.from_numpy(frames.repeats)}
         self.directory.save_tensors(self._codes_file, codes)
@@ -172,28 +249,28 @@ class EncoderStage:
     def encode(self) -> Demonstrations:
         """Return the demonstrations with codes after their low-dimensional observations."""
         found = self.directory.read_tensors(self._codes_file)
-        n, dim = len(self._demos.obs), self.model.code_dim
-        names = {"codes"} | ({"mirrored"} if self._mirror_image is not None else set())
+        n, dim = len(self._given.demos.obs), self.model.code_dim
+        names = {"codes"} | ({"mirrored"} if self._given.mirror_image is not None else set())
         if any(name not in found or found[name].shape != (n, dim) for name in names):
             raise CheckpointError(
                 f"{self._codes_file} does not hold the codes of {n} frames: delete the folder "
                 f"{self.directory.path} to encode them again"
             )
-        return join_codes(self._demos, self._mirror_image, found)
+        return self._given.join_codes(found)
 
     def measure_frames(self) -> tuple[CameraRange, ...]:
         """Return the range of the training frames of each camera, for the calibration."""
         found = self.directory.read_tensors(self._codes_file)
-        shape = (len(self._images), len(self._demos.obs))
+        shape = (len(self._given.images), len(self._given.demos.obs))
         if not {"looks", "repeats"} <= {*found} or found["repeats"].shape != shape:
             return ()  # written by an earlier version
         looks, repeats = found["looks"].numpy(), found["repeats"].numpy()
-        return measure_cameras(self._images, looks, repeats, self._demos, self._episodes)
+        return self._given.measure_cameras(looks, repeats)
 
     def _find_backgrounds(self) -> list[Tensor]:
         """Return the median of the first frames of the training episodes, for each camera."""
         assert self._frames is not None
-        starts = self._demos.starts[self._episodes][:BACKGROUND_FRAMES]
+        starts = self._given.demos.starts[self._given.episodes][:BACKGROUND_FRAMES]
         return [
             torch.from_numpy(np.median(frames, axis=0).astype(np.uint8))
             for frames in self._frames.read(starts)
@@ -202,92 +279,24 @@ class EncoderStage:
     def _load_batch(self, step: int) -> tuple[Tensor, ...]:
         """Load the frames of a step, chosen by the seed and the step alone."""
         assert self._frames is not None
-        rng = np.random.default_rng([self._seed, step])
+        rng = np.random.default_rng([self._given.seed, step])
         index = self._rows[rng.integers(len(self._rows), size=self.config.train.batch_size)]
         return (
-            torch.from_numpy(self._values[index]),
-            torch.from_numpy(self._mirrored_values[index]),
+            torch.from_numpy(self._given.demos.obs[index]),
+            torch.from_numpy(self._given.mirrored_values[index]),
             *map(torch.from_numpy, self._frames.read(index)),
         )
 
 
-def check_frame_count(images: Mapping[str, LazyFrames], demos: Demonstrations) -> None:
-    """Raise `ConfigError` if a camera has fewer frames than the demonstrations."""
-    for name, frames in images.items():
-        if len(frames) < len(demos.obs):
-            raise ConfigError(f"data/{name} has {len(frames)} frames, but there are {len(demos.obs)}")
-
-
-def get_frame_mirror(settings: DemoConfig, task: str) -> Mirror | None:
-    """Return the mirror symmetry of observations and frames; None if the settings do not ask for it.
-
-    Raises:
-        ConfigError: If the task has none, or not for frames.
-    """
-    mirror = get_mirror(settings, task) if settings.mirror else None
-    if mirror is not None and mirror.frame is None:
-        raise ConfigError(
-            f"it is not known how camera frames of the mirrored task {task!r} look: set demos.mirror to "
-            "False, or define Mirror.frame of the task"
-        )
-    return mirror
-
-
-@torch.no_grad()
-def encode_frames(
-    model: EncoderModel, frames: FrameFile, values: np.ndarray, mirrored_values: np.ndarray, device: str
-) -> dict[str, Tensor]:
-    """Return the `codes` of all frames and, if the model has a mirror symmetry, those `mirrored`."""
-    model.eval()
-
-    def encode(given: np.ndarray, cameras: Sequence[Tensor]) -> Tensor:
-        codes: Tensor = model(torch.from_numpy(given).to(device), *cameras)
-        return codes.cpu()
-
-    parts: dict[str, list[Tensor]] = {"codes": [], "mirrored": []}
-    for start in range(0, len(frames), ENCODE_BATCH):
-        index = np.arange(start, min(start + ENCODE_BATCH, len(frames)))
-        cameras = [torch.from_numpy(camera).to(device) for camera in frames.read(index)]
-        parts["codes"].append(encode(values[index], cameras))
-        if model.mirror is not None:
-            mirrored = [mirror_frames(camera, model.mirror).contiguous() for camera in cameras]
-            parts["mirrored"].append(encode(mirrored_values[index], mirrored))
-    return {name: torch.cat(rows) for name, rows in parts.items() if rows}
-
-
-def measure_cameras(
-    names: Iterable[str],
-    looks: np.ndarray,
-    repeats: np.ndarray,
-    demos: Demonstrations,
-    episodes: Sequence[int],
-) -> tuple[CameraRange, ...]:
-    """Return the range of the frames of each camera in some episodes; see `FrameFile` for both arrays."""
-    spans = [(int(demos.starts[i]), int(demos.episode_ends[i])) for i in episodes]
-    return tuple(
-        CameraRange.measure(IMAGE_KEY + name, of_camera, repeated, demos.obs, spans, demos.angles)
-        for name, of_camera, repeated in zip(names, looks, repeats, strict=True)
-    )
-
-
 def list_rows(demos: Demonstrations, episodes: npt.ArrayLike) -> npt.NDArray[np.int64]:
     """Return the indices of all frames of some episodes."""
-    return np.concatenate([np.arange(demos.starts[i], demos.episode_ends[i]) for i in np.asarray(episodes)])
+    spans = [np.arange(demos.starts[i], demos.episode_ends[i]) for i in np.asarray(episodes)]
+    return np.concatenate(spans) if spans else np.arange(0)
 
 
 def _build_batch(tensors: tuple[Tensor, ...]) -> CameraBatch:
     values, mirrored, *frames = tensors
     return CameraBatch(values, mirrored, tuple(frames))
-
-
-def join_codes(
-    demos: Demonstrations, mirror_image: Demonstrations | None, codes: Mapping[str, Tensor]
-) -> Demonstrations:
-    """Return the demonstrations with `codes`, and their mirror image, if any, with those `mirrored`."""
-    with_codes = _append_codes(demos, codes["codes"])
-    if mirror_image is None:
-        return with_codes
-    return replace(with_codes, mirror_image=_append_codes(mirror_image, codes["mirrored"]))
 
 
 def _append_codes(demos: Demonstrations, codes: Tensor) -> Demonstrations:

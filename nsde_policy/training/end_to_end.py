@@ -5,7 +5,7 @@ kept on the training device; a larger one is read ahead from a file.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -15,27 +15,16 @@ from torch import Tensor
 
 from nsde_policy.config import WindowConfig
 from nsde_policy.core.targets import Windows
-from nsde_policy.data import Demonstrations, LazyFrames
+from nsde_policy.data import Demonstrations
 from nsde_policy.data.frames import FrameFile
 from nsde_policy.encoders.base_model import EncoderModel, mirror_frames
 from nsde_policy.errors import ConfigError
 from nsde_policy.inference.calibration import CameraRange
-from nsde_policy.inference.loading import build_encoder
 from nsde_policy.methods.base import LossParts, PolicyModel, Stage, TrainableModel
 from nsde_policy.methods.registry import get_method
-from nsde_policy.run_config import RunConfig
-from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory
 from nsde_policy.training.batches import BatchSource, PrefetchSource
 from nsde_policy.training.dataset import augment, build_training_data, find_window_frames
-from nsde_policy.training.encoder import (
-    check_frame_count,
-    describe_cameras,
-    encode_frames,
-    get_frame_mirror,
-    join_codes,
-    list_rows,
-    measure_cameras,
-)
+from nsde_policy.training.encoder import ImageTraining, list_rows
 
 logger = logging.getLogger(__name__)
 
@@ -121,55 +110,22 @@ class EndToEndModel(TrainableModel[FrameWindows]):
 
 
 class EndToEndStage:
-    """Frames and windows of a run whose encoder is trained together with the policy.
+    """Frames and windows of a run whose encoder is trained together with the policy."""
 
-    Args:
-        demos: Demonstrations with their low-dimensional observations.
-        images: Frames of each camera, one per frame of the demonstrations.
-        config: Settings of the run.
-        held_out: Episodes that are not trained on.
-        task: Name of the task, whose mirror symmetry applies to frames as well.
-        run: Run directory.
-        seed: Seed of weights and batches.
-        device: Where the model is trained.
-    """
-
-    def __init__(
-        self,
-        demos: Demonstrations,
-        images: Mapping[str, LazyFrames],
-        config: RunConfig,
-        held_out: Sequence[int],
-        *,
-        task: str,
-        run: RunDirectory,
-        seed: int,
-        device: str,
-    ) -> None:
-        if get_method(config.method).model_class().training_view != "windows":
+    def __init__(self, given: ImageTraining) -> None:
+        method, encoder = given.config.method, given.config.demos.encoder
+        if get_method(method).model_class().training_view != "windows":
             raise ConfigError(
-                f"the method {config.method!r} predicts future observations, so that it cannot train the "
-                f"encoder {config.demos.encoder!r}, whose codes would change; use --encoder keypoints"
+                f"the method {method!r} predicts future observations, so that it cannot train the encoder "
+                f"{encoder!r}, whose codes would change; use --encoder keypoints"
             )
-        check_frame_count(images, demos)
-        self._demos, self._images, self._config, self._task = demos, images, config, task
-        self._seed, self._device, self._folder = seed, device, run.path / ENCODER_FOLDER
-        self._episodes = [i for i in range(len(demos)) if i not in held_out]
-        self._known = list_rows(demos, self._episodes)
-        self._unseen = list_rows(demos, held_out) if held_out else self._known[:0]
-        mirror = get_frame_mirror(config.demos, task)
-        self._mirror = mirror.frame if mirror is not None else None
-        self._mirror_image = mirror.flip(demos) if mirror is not None else None
-        self._code_dim = self._build_encoder().code_dim
+        self._given = given
+        self._known, self._unseen = (
+            list_rows(given.demos, episodes) for episodes in (given.episodes, given.held_out)
+        )
+        self._code_dim = given.build_encoder().code_dim
         self._file: FrameFile | None = None
         self._source: PrefetchSource[FrameWindows] | None = None
-
-    def _build_encoder(self) -> EncoderModel:
-        cameras = describe_cameras(self._images)
-        plain_dim = self._demos.obs.shape[1]
-        encoder = build_encoder(self._config, cameras, plain_dim=plain_dim, seed=self._seed)
-        encoder.mirror = self._mirror
-        return encoder
 
     def build_model(self, policy: PolicyModel[Any]) -> EndToEndModel:
         """Return a policy with an encoder of initial weights.
@@ -178,37 +134,38 @@ class EndToEndStage:
             ConfigError: If the method has no parameters to train.
         """
         if not policy.stages():
+            config = self._given.config
             raise ConfigError(
-                f"the method {self._config.method!r} is not trained, so that it cannot train the encoder "
-                f"{self._config.demos.encoder!r}; use --encoder keypoints"
+                f"the method {config.method!r} is not trained, so that it cannot train the encoder "
+                f"{config.demos.encoder!r}; use --encoder keypoints"
             )
-        return EndToEndModel(policy, self._build_encoder())
+        return EndToEndModel(policy, self._given.build_encoder())
 
     def add_blank_codes(self) -> Demonstrations:
         """Return the demonstrations with 0 for all codes."""
-        blank = torch.zeros(len(self._demos.obs), self._code_dim)
-        return join_codes(self._demos, self._mirror_image, {"codes": blank, "mirrored": blank})
+        blank = torch.zeros(len(self._given.demos.obs), self._code_dim)
+        return self._given.join_codes({"codes": blank, "mirrored": blank})
 
     def build_data(self, demos: Demonstrations, *, held_out: bool = False) -> FrameWindows:
         """Build the windows of the demonstrations for training, or of those held out, without frames."""
-        config, model = self._config, self._config.model
-        windows = build_training_data(demos, config, task=self._task)
+        config, model = self._given.config, self._given.config.model
+        windows = build_training_data(demos, config, task=self._given.task)
         assert isinstance(model, WindowConfig)
         assert isinstance(windows, Windows)
         seen = find_window_frames(
-            augment(demos, config, task=self._task),
+            augment(demos, config, task=self._given.task),
             horizon=model.horizon,
             history=model.history,
             n_action_steps=config.chunk,
         )[:, model.history - 1 :: -1]
         rows = self._unseen if held_out else self._known
-        index = rows[seen % len(rows)] + len(self._demos.obs) * (seen >= len(rows))
+        index = rows[seen % len(rows)] + len(self._given.demos.obs) * (seen >= len(rows))
         return FrameWindows(windows.states, windows.actions, torch.from_numpy(index))
 
     def make_source(self, data: FrameWindows) -> FrameWindows | BatchSource[FrameWindows]:
         """Return all windows and frames on the device if they fit, else a source that reads ahead."""
         frames = self._open_frames()
-        device = torch.device(self._device)
+        device = torch.device(self._given.device)
         needed = frames.total_bytes
         free = torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else MEMORY_BYTES
         if needed <= free:
@@ -217,8 +174,8 @@ class EndToEndStage:
 
         def load(step: int) -> tuple[Tensor, ...]:
             """Load the windows of a step, chosen by the seed and the step alone."""
-            rng = np.random.default_rng([self._seed, step])
-            rows = rng.integers(len(data), size=self._config.train.batch_size)
+            rng = np.random.default_rng([self._given.seed, step])
+            rows = rng.integers(len(data), size=self._given.config.train.batch_size)
             batch = self.load_frames(data[torch.from_numpy(rows)])
             return batch.states, batch.actions, batch.index, *batch.frames
 
@@ -227,7 +184,7 @@ class EndToEndStage:
 
     def load_frames(self, windows: FrameWindows) -> FrameWindows:
         """Return windows with a table of their own frames alone."""
-        index, total = windows.index.flatten().numpy(), len(self._demos.obs)
+        index, total = windows.index.flatten().numpy(), len(self._given.demos.obs)
         frames = self._open_frames().read(index % total)
         place = torch.arange(len(index)) + len(index) * torch.from_numpy(index >= total)
         return replace(
@@ -241,7 +198,8 @@ class EndToEndStage:
         frames = self._open_frames()
         side, total = frames.size, len(frames)
         tables = tuple(
-            torch.empty(total, side, side, 3, dtype=torch.uint8, device=self._device) for _ in self._images
+            torch.empty(total, side, side, 3, dtype=torch.uint8, device=self._given.device)
+            for _ in self._given.images
         )
         for start in range(0, total, READ_BLOCK):
             index = np.arange(start, min(start + READ_BLOCK, total))
@@ -252,24 +210,22 @@ class EndToEndStage:
     def _open_frames(self) -> FrameFile:
         """Decode all frames into a temporary file, once."""
         if self._file is None:
-            total, size = len(self._demos.obs), self._build_encoder().size
-            logger.info("decoding %d frames of %s", total, ", ".join(self._images))
-            self._file = FrameFile(list(self._images.values()), total, size=size, folder=self._folder)
+            self._file = self._given.decode(self._given.build_encoder().size)
         return self._file
 
     def measure_frames(self) -> tuple[CameraRange, ...]:
         """Return the range of the training frames of each camera, for the calibration."""
         frames = self._open_frames()
-        return measure_cameras(self._images, frames.looks, frames.repeats, self._demos, self._episodes)
+        return self._given.measure_cameras(frames.looks, frames.repeats)
 
     def encode(self, encoder: EncoderModel) -> Demonstrations:
         """Return the demonstrations with the codes of a trained encoder, and delete the temporary file."""
-        frames, image = self._open_frames(), self._mirror_image or self._demos
-        codes = encode_frames(encoder, frames, self._demos.obs, image.obs, self._device)
+        frames = self._open_frames()
+        codes = self._given.encode(encoder, frames)
         if self._source is not None:
             self._source.close()
         frames.close()
-        return join_codes(self._demos, self._mirror_image, codes)
+        return self._given.join_codes(codes)
 
 
 def _build_frame_windows(tensors: tuple[Tensor, ...]) -> FrameWindows:

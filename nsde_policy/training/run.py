@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +31,7 @@ from nsde_policy.training.dataset import (
     measure_demonstrations,
     resolve_first_action,
 )
-from nsde_policy.training.encoder import EncoderStage, describe_cameras
+from nsde_policy.training.encoder import EncoderStage, ImageTraining, describe_cameras
 from nsde_policy.training.end_to_end import EndToEndModel, EndToEndStage
 from nsde_policy.training.environment import add_environment
 from nsde_policy.training.loop import Training
@@ -101,7 +101,7 @@ def train_run(
         joint = None
         if images:
             kind = EncoderStage if get_encoder(config.demos.encoder).has_own_stage else EndToEndStage
-            stage = kind(demos, images, config, held_out, task=task, run=run, seed=seed, device=device)
+            stage = kind(ImageTraining(demos, images, config, held_out, task, run, seed, device))
             encoded = _run_encoder(stage, save_every_s, encoder_monitor, resume=resume)
             known, unseen, _ = split_episodes(encoded, validation, seed=seed)
             joint = stage if isinstance(stage, EndToEndStage) else None
@@ -116,20 +116,18 @@ def train_run(
             env_kwargs=env_kwargs or {},
             cameras=describe_cameras(images or {}),
         )
-        frames = stage.measure_frames() if images else ()
         model = _fit(run, record, known, unseen, joint, save_every_s, monitor, device=device, resume=resume)
+        frames = stage.measure_frames() if images else ()
         if joint is not None:
             known, _, _ = split_episodes(joint.encode(model.encoder), validation, seed=seed)
         replace_file(run.path / CALIBRATION_FILE, calibrate(known, record, frames).to_json().encode())
     return run
 
 
-class _Problem(NamedTuple):
-    """What a run trains, and on what data."""
+class _TrainingData(NamedTuple):
+    """Data that a run is trained on."""
 
-    build: Callable[[], Any]
-    """Returns the model with its initial weights."""
-    data: Any
+    table: Any
     """All training data, which prepare the model."""
     source: Any
     """The data, or a source of their batches."""
@@ -137,9 +135,9 @@ class _Problem(NamedTuple):
     """Rows for validation."""
 
 
-def _pose_problem(
+def _prepare_data(
     record: RunRecord, known: Demonstrations, unseen: Demonstrations | None, joint: EndToEndStage | None
-) -> _Problem:
+) -> _TrainingData:
     """Build the training data of a run, and rows of unseen demonstrations for its validation."""
     config, task, seed = record.config, record.task, record.seed
     if unseen is not None:
@@ -150,13 +148,12 @@ def _pose_problem(
         if unseen is not None:
             others = build_training_data(unseen, config, task=task)
             rows = choose_rows(others, MAX_VALIDATION_ROWS, seed=seed)
-        return _Problem(lambda: build_model(record), data, data, rows)
+        return _TrainingData(data, data, rows)
     windows = joint.build_data(known)
     if unseen is not None:
         chosen = choose_rows(joint.build_data(unseen, held_out=True), MAX_FRAME_ROWS, seed=seed)
         rows = joint.load_frames(chosen)
-    source = joint.make_source(windows)
-    return _Problem(lambda: joint.build_model(build_model(record)), windows, source, rows)
+    return _TrainingData(windows, joint.make_source(windows), rows)
 
 
 def _fit(
@@ -175,15 +172,21 @@ def _fit(
 
     Raises:
         CheckpointError: If the run in the directory has other settings than the one to resume.
+        ConfigError: If the method cannot train the encoder.
     """
+
+    def build() -> Any:
+        policy = build_model(record)
+        return policy if joint is None else joint.build_model(policy)
+
     _check_record(run, record)
-    problem = _pose_problem(record, known, unseen, joint)
-    model = problem.build()
-    model.prepare(problem.data)
-    training = _start_training(run, record, model.to(device), problem.source, resume=resume)
+    model = build()  # before frames are decoded: some methods cannot train an encoder
+    data = _prepare_data(record, known, unseen, joint)
+    model.prepare(data.table)
+    training = _start_training(run, record, model.to(device), data.source, resume=resume)
     checked = None
-    if problem.held_out is not None:
-        checked = Validation(problem.held_out, problem.build(), training, seed=record.seed, device=device)
+    if data.held_out is not None:
+        checked = Validation(data.held_out, build(), training, seed=record.seed, device=device)
     is_large = isinstance(model, EndToEndModel)  # convolutions gain from threads, small networks do not
     with use_threads(count_cores()) if is_large else nullcontext():
         train_loop(run, training, record.config.train, save_every_s, monitor, checked)

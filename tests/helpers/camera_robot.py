@@ -4,14 +4,21 @@ One moves in the plane, the other is an arm of seven joints whose gripper the ca
 """
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from nsde_policy.run_config import RunConfig
+from nsde_policy.run_directory import RunDirectory
+from nsde_policy.training.dataset import load_training_demos
+from nsde_policy.training.encoder import open_training_images
+from nsde_policy.training.run import train_run
 from tests.helpers.demo_stores import write_store
 
 EPISODES, STEPS, JOINTS = 6, 12, 7
 SIZES = {"top": (32, 32), "wrist": (24, 40)}
 """Height and width of the frames of each camera."""
+STATE, TOP, WRIST = "observation.state", "observation.images.top", "observation.images.wrist"
 
 
 def draw_robot(robot: np.ndarray, block: np.ndarray, height: int, width: int) -> np.ndarray:
@@ -58,3 +65,20 @@ def write_camera_store(path: Path, seed: int = 0, *, arm: bool = False) -> Path:
     ends = np.arange(1, EPISODES + 1) * STEPS
     unused = {"data/keypoint": None, "data/img": None}
     return write_store(path, {**unused, **data, "meta/episode_ends": ends}, attributes={"rate_hz": 10.0})
+
+
+def observe(frame: int = 0, *, arm: bool = False) -> dict[str, np.ndarray]:
+    """Return the observations of a policy at one frame of the demonstrations."""
+    arrays = make_arrays(arm=arm)
+    return {STATE: arrays["state"][frame], TOP: arrays["top"][frame], WRIST: arrays["wrist"][frame]}
+
+
+def train_camera_run(store: Path, path: Path, config: RunConfig, **options: Any) -> RunDirectory:
+    """Train on a store of the robot."""
+    return train_run(
+        load_training_demos(config.demos, store),
+        config,
+        path,
+        images=open_training_images(config.demos, store),
+        **{"task": "none", "seed": 0, **options},
+    )

@@ -19,12 +19,17 @@ from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory, fingerprint
 from nsde_policy.training.checkpoints import TrainingProgress
-from nsde_policy.training.dataset import load_training_demos
-from nsde_policy.training.encoder import open_training_images
-from nsde_policy.training.run import train_run
-from tests.helpers.camera_robot import SIZES, make_arrays, write_camera_store
+from tests.helpers.camera_robot import (
+    SIZES,
+    STATE,
+    TOP,
+    WRIST,
+    make_arrays,
+    observe,
+    train_camera_run,
+    write_camera_store,
+)
 
-STATE, TOP, WRIST = "observation.state", "observation.images.top", "observation.images.wrist"
 CONFIG = RunConfig(
     demos=DemoConfig(images=tuple(SIZES), encoder="keypoints", first_action_from=(0, 1)),
     encoder=KeypointConfig(
@@ -41,13 +46,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def train(store: Path, path: Path, config: RunConfig = CONFIG, **options: Any) -> RunDirectory:
-    return train_run(
-        load_training_demos(config.demos, store),
-        config,
-        path,
-        images=open_training_images(config.demos, store),
-        **{"task": "none", "seed": 0, "save_every_s": 0.0, **options},
-    )
+    return train_camera_run(store, path, config, **{"save_every_s": 0.0, **options})
 
 
 @pytest.fixture(scope="module")
@@ -58,11 +57,6 @@ def run(store: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
 @pytest.fixture(scope="module")
 def policy(run: RunDirectory) -> Policy:
     return Policy.from_pretrained(run.path)
-
-
-def observe(frame: int = 0) -> dict[str, np.ndarray]:
-    arrays = make_arrays()
-    return {STATE: arrays["state"][frame], TOP: arrays["top"][frame], WRIST: arrays["wrist"][frame]}
 
 
 def test_run_holds_both_stages_and_plays(run: RunDirectory, policy: Policy):
@@ -149,7 +143,16 @@ def test_held_out_episodes_do_not_train_the_encoder(store: Path, run: RunDirecto
         ({TOP: np.zeros((32, 32), np.uint8)}, r"must have shape \(32, 32, 3\), got \(32, 32\)"),
         ({WRIST: "picture"}, "must hold uint8"),
         (
-            {WRIST: np.zeros((2, 24, 40, 3), np.uint8)},
+            {TOP: np.zeros((1, 32, 32, 3), np.uint8)},
+            r"must have shape \(32, 32, 3\), got \(1, 32, 32, 3\); give observation.state and frames both",
+        ),
+        ({STATE: np.zeros((1, 2))}, r"must have shape \(n, 32, 32, 3\), got \(32, 32, 3\); give"),
+        (
+            {
+                STATE: np.zeros((1, 2)),
+                TOP: np.zeros((1, 32, 32, 3), np.uint8),
+                WRIST: np.zeros((2, 24, 40, 3), np.uint8),
+            },
             "observation.images.wrist has 2 rows, observation.images.top has 1",
         ),
     ],

@@ -25,12 +25,10 @@ from nsde_policy.tasks import get_task
 from nsde_policy.training import end_to_end
 from nsde_policy.training.checkpoints import TrainingProgress
 from nsde_policy.training.dataset import build_training_data, load_training_demos
-from nsde_policy.training.encoder import open_training_images
+from nsde_policy.training.encoder import ImageTraining, open_training_images
 from nsde_policy.training.end_to_end import EndToEndModel, EndToEndStage
-from nsde_policy.training.run import train_run
-from tests.helpers.camera_robot import make_arrays, write_camera_store
+from tests.helpers.camera_robot import observe, train_camera_run, write_camera_store
 
-STATE, TOP = "observation.state", "observation.images.top"
 CONFIG = RunConfig(
     demos=DemoConfig(images=("top",), encoder="resnet", first_action_from=(0, 1)),
     encoder=ResNetConfig(size=40, crop=36, width=16, keypoints=4, features=6),
@@ -45,13 +43,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def train(store: Path, path: Path, config: RunConfig = CONFIG, **options: Any) -> RunDirectory:
-    return train_run(
-        load_training_demos(config.demos, store),
-        config,
-        path,
-        images=open_training_images(config.demos, store),
-        **{"task": "none", "seed": 0, "save_every_s": 1e9, **options},
-    )
+    return train_camera_run(store, path, config, **{"save_every_s": 1e9, **options})
 
 
 @pytest.fixture(scope="module")
@@ -62,11 +54,6 @@ def run(store: Path, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
 @pytest.fixture(scope="module")
 def policy(run: RunDirectory) -> Policy:
     return Policy.from_pretrained(run.path)
-
-
-def observe(frame: int) -> dict[str, np.ndarray]:
-    arrays = make_arrays()
-    return {STATE: arrays["state"][frame], TOP: arrays["top"][frame]}
 
 
 def test_training_lowers_the_loss_and_changes_the_encoder(store: Path, run: RunDirectory, policy: Policy):
@@ -87,9 +74,8 @@ def build_stage(store: Path, run: RunDirectory) -> EndToEndStage:
     record = run.read_record()
     demos = load_training_demos(CONFIG.demos, store)
     images = open_training_images(CONFIG.demos, store)
-    return EndToEndStage(
-        demos, images, CONFIG, record.demos.held_out, task="none", run=run, seed=0, device="cpu"
-    )
+    held_out = record.demos.held_out
+    return EndToEndStage(ImageTraining(demos, images, CONFIG, held_out, "none", run, seed=0, device="cpu"))
 
 
 def test_codes_are_not_scaled_and_calibrated_after_training(run: RunDirectory, policy: Policy):
@@ -173,6 +159,7 @@ def test_methods_that_cannot_train_an_encoder_are_refused(
 ):
     with pytest.raises(ConfigError, match=message):
         train(store, tmp_path / "run", replace(CONFIG, model=model, chunk=4))
+    assert not (tmp_path / "run").exists()
 
 
 def test_diffusion_trains_a_resnet_from_the_command_line(store: Path, tmp_path: Path):
