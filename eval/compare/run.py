@@ -72,8 +72,9 @@ class EntryCache:
     def path(self, job: Job, record: RunRecord) -> Path:
         """Return the file of a job's entry; its name depends on weights, settings and starts."""
         task = self.starts.find_task(record)
+        folders = [job.run, *([job.run / ENCODER_FOLDER] if record.cameras else [])]
         settings = {
-            "weights": fingerprint(RunDirectory(job.run).read_weights()),
+            "weights": "".join(fingerprint(RunDirectory(folder).read_weights()) for folder in folders),
             "config": record.config.to_dict(),
             "sampling": job.sampling,
             "episodes": self.starts.episodes,

@@ -62,7 +62,7 @@ class ReportRun:
     no_videos: str = ""
     """Why there are no videos although some were asked for."""
     moments: tuple[bytes, ...] = ()
-    """Moments of one of these episodes as PNG files, keypoints over frames, if the policy has cameras."""
+    """Moments of one episode as PNG files, keypoints over frames, if the policy has cameras."""
 
 
 def collect_report(
@@ -146,8 +146,13 @@ def thin_curve(points: Curve) -> Curve:
 
 
 def _add_videos(shown: ReportRun, run: Path, task: Task, each: int) -> ReportRun:
-    """Return a run with videos of a few episodes, with forecasts if the task or a camera shows them."""
+    """Return a run with videos of a few episodes, with forecasts if the task or a camera shows them.
+
+    Moments of what a policy with cameras sees are drawn even without videos.
+    """
     seeds = choose_seeds(shown.entry.episodes, each)
+    if not seeds and shown.record is not None and shown.record.cameras:
+        seeds = choose_seeds(shown.entry.episodes, 1)[:1]
     if not seeds:
         return shown
     player, videos = Player(run, RolloutConfig(task)), []
@@ -156,16 +161,15 @@ def _add_videos(shown: ReportRun, run: Path, task: Task, each: int) -> ReportRun
         try:
             check_render(player, seeds[0])
         except EnvError:
-            return replace(
-                shown,
-                no_videos="no videos, because its environment draws no pictures (render mode rgb_array)",
-            )
+            reason = "no videos, because its environment draws no pictures (render mode rgb_array)"
+            return replace(shown, no_videos=reason if each else "")
     with use_threads(1):
         for seed in tqdm(seeds, f"videos of {run.name}", unit="video", leave=False, disable=None):
             episode = RenderedEpisode.play(player, seed)
             success, score = episode.result.success, episode.result.score
-            mp4 = encode_video(episode, size=VIDEO_SIZE)
-            videos.append(Video(seed, success, score, bool(episode.forecasts), mp4))
+            if each:
+                mp4 = encode_video(episode, size=VIDEO_SIZE)
+                videos.append(Video(seed, success, score, bool(episode.forecasts), mp4))
             moments = moments or draw_moments(episode)
     return replace(shown, videos=tuple(videos), moments=moments)
 

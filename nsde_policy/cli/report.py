@@ -37,7 +37,7 @@ class ReportCommand:
     reference: options.ReferenceFlag = None
     videos: int = 1
     """Number of failures and number of successes per run to write as videos; without known successes, of
-    the highest and of the lowest scores. 0 also leaves out what policies with cameras see."""
+    the highest and of the lowest scores."""
     workers: options.WorkersFlag = 0
     device: options.DeviceFlag = "cpu"
     latency_rounds: options.LatencyRoundsFlag = 30

@@ -59,7 +59,7 @@ class Train:
     """Method; the flags below are those of this method, with the values of --preset."""
     preset: str | None = None
     """Settings to start from: default (best results), paper (as published), fast (five minutes on a CPU);
-    with --obs pixels: pixels (a GPU), pixels-fast (a CPU).
+    with --obs pixels: pixels (a GPU), pixels-fast (a CPU), fast (a CPU, with a smaller policy).
     Baselines have default, fast and, if they come in several sizes, more. auto derives settings from the
     demonstrations. Default: auto for your own robot, default for Push-T."""
     task: DetectedTaskName = "auto"

@@ -6,12 +6,12 @@ import abc
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from nsde_policy.assets import USUAL_OBSERVATIONS
-from nsde_policy.config import Preset
+from nsde_policy.config import EncoderConfig, Preset
 from nsde_policy.errors import ConfigError, EnvError
 from nsde_policy.methods.registry import METHODS, get_method
 from nsde_policy.run_config import DemoConfig, RunConfig
@@ -68,6 +68,8 @@ class ObservationChoice:
     """Preset that `train` uses, of methods that have it."""
     recorded_with: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments with which the environment gives them beside the usual observations, to record."""
+    encoders: Mapping[str, EncoderConfig] = field(default_factory=dict)
+    """Settings of the encoder by the name of the preset, for presets without any."""
 
 
 @dataclass(frozen=True)
@@ -135,6 +137,8 @@ class Task(abc.ABC):
     """How its demonstrations are read."""
     observations: Mapping[str, ObservationChoice] = MappingProxyType({})
     """Other observations by the name that `train --obs` gives them, such as "pixels"."""
+    encoders: Mapping[str, EncoderConfig] = MappingProxyType({})
+    """Settings of the encoder by the name of the preset, see `ObservationChoice`."""
 
     def make_env(self, **kwargs: Any) -> gym.Env[Any, Any]:
         """Make the environment; `kwargs` are passed to its constructor and override `env_kwargs`."""
@@ -173,7 +177,7 @@ class Task(abc.ABC):
         changed = copy.copy(self)
         changed.demos = DemoConfig(**{**vars(self.demos), **choice.demos})
         changed.env_kwargs = {**self.env_kwargs, **choice.env_kwargs}
-        changed.default_preset = choice.preset
+        changed.default_preset, changed.encoders = choice.preset, choice.encoders
         return changed
 
     def without_observations(self, env_kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -307,4 +311,7 @@ class Task(abc.ABC):
                 f"no preset {name!r} for task {self.name}, method {method}; available: {', '.join(presets)}, "
                 f"and {AUTO_PRESET} for given demonstrations"
             )
-        return RunConfig.from_preset(presets[name], self.demos)
+        preset = presets[name]
+        return RunConfig.from_preset(
+            replace(preset, encoder=preset.encoder or self.encoders.get(name)), self.demos
+        )

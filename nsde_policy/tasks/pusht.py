@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 _SIDE = 512.0
 PIXEL_ENCODER = KeypointConfig(level_brightness=True)
 """Encoder of camera frames, for all methods that are trained on its keypoints."""
+SMALL_PIXEL_ENCODER = replace(
+    PIXEL_ENCODER, size=64, width=8, anchors=0, train=replace(PIXEL_ENCODER.train, steps=2000, batch_size=64)
+)
+"""Encoder that a CPU can train; it trusts the camera's place."""
 _PATHS, _GHOSTS = 24, 4
 """Futures that are drawn, as paths of the agent and as final poses of the block."""
 
@@ -36,13 +40,11 @@ def _tune(preset: Preset) -> Preset:
 
 
 def _make_pixel_presets(tuned: Mapping[str, Preset]) -> dict[str, Preset]:
-    """Return the presets for camera frames; `pixels-fast` trains on a CPU and trusts the camera's place."""
-    train = replace(PIXEL_ENCODER.train, steps=2000, batch_size=64)
-    small = replace(PIXEL_ENCODER, size=64, width=8, anchors=0, train=train)
+    """Return the presets for camera frames; `pixels-fast` trains on a CPU."""
     steps = replace(tuned["default"].train, steps=25_000)
     return {
         "pixels": replace(tuned["default"], train=steps, encoder=PIXEL_ENCODER),
-        "pixels-fast": replace(tuned["default"], train=tuned["fast"].train, encoder=small),
+        "pixels-fast": replace(tuned["default"], train=tuned["fast"].train, encoder=SMALL_PIXEL_ENCODER),
     }
 
 
@@ -84,6 +86,7 @@ class PushTTask(Task):
                 env_kwargs={"obs_type": "pixels_agent_pos"},
                 recorded_with={"obs_type": "pixels_state"},
                 preset="pixels",
+                encoders={"fast": SMALL_PIXEL_ENCODER},
             )
         }
     )

@@ -1,6 +1,7 @@
 """Tests of eval/camera.py and of episodes that are played from camera frames."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,16 +9,18 @@ import numpy as np
 import pytest
 
 from nsde_policy.cli.main import main
+from nsde_policy.config import EncoderConfig
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.data import load_demonstrations
 from nsde_policy.envs.pusht.drawing import benchmark_frame
 from nsde_policy.eval.camera import DISTRACTOR, OCCLUDER, CameraCondition, CameraDisturbances
+from nsde_policy.eval.compare.run import EntryCache, Job, Starts
 from nsde_policy.eval.compressed import CompressedFrames, CompressedPicture
 from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.render.keypoints import draw_keypoints
 from nsde_policy.eval.rollout import RolloutConfig
 from nsde_policy.inference.spec import PolicySpec
-from nsde_policy.run_directory import RunDirectory
+from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory
 from nsde_policy.tasks import find_task, get_task
 from nsde_policy.tasks.base import Forecast
 from nsde_policy.training.dataset import load_training_demos
@@ -70,6 +73,14 @@ def test_texture_is_fixed_and_the_distractor_jumps():
 def test_disturbances_follow_from_the_seed():
     assert (change(3, shift=2, noise=0.1) == change(3, shift=2, noise=0.1)).all()
     assert (change(3, noise=0.1) != change(4, noise=0.1)).any()
+
+
+@pytest.mark.parametrize("method", ["neural_sde", "regression", "diffusion"])
+def test_fast_preset_for_pixels_has_an_encoder_for_a_cpu(method: str):
+    task = get_task("pusht")
+    fast = task.with_observations("pixels").preset("fast", method).encoder
+    assert fast == task.with_observations("pixels").preset("pixels-fast").encoder
+    assert task.preset("fast", method).encoder == EncoderConfig()
 
 
 def test_trained_run_records_its_observations(pixel_run: Path):
@@ -169,6 +180,21 @@ def test_report_shows_what_a_policy_with_cameras_sees(pixel_run: Path, tmp_path:
     seeing = next(run for run in data["runs"] if "encoder, redraw" in run["curves"])
     assert seeing["lengths"] == [10, 10]
     assert "flow" in seeing["curves"]
+    assert main(["report", str(pixel_run), *args, "--videos", "0"]) == 0
+    html = page.read_text()
+    assert html.partition('<section id="camera">')[2].count("data:image/png;base64,") == 4
+    assert "<video" not in html
+
+
+def test_cached_episodes_depend_on_the_weights_of_the_encoder(pixel_run: Path, tmp_path: Path):
+    run = Path(shutil.copytree(pixel_run, tmp_path / "run"))
+    record, cache = RunDirectory(run).read_record(), EntryCache(tmp_path, Starts(1))
+    before = cache.path(Job(run), record)
+    assert cache.path(Job(run), record) == before
+    encoder = RunDirectory(run / ENCODER_FOLDER)
+    weights = encoder.read_weights()
+    encoder.save_weights({name: tensor + 1 for name, tensor in weights.items()})
+    assert cache.path(Job(run), record) != before
 
 
 @pytest.mark.parametrize("driver", ["run", "shipped"])
