@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from nsde_policy.core.networks import weights_from
 from nsde_policy.methods.base import LossParts, Stage, TrainableModel
 from nsde_policy.video.config import VideoModelConfig
+from nsde_policy.video.spaces import FrameSpace, PixelSpace
+from nsde_policy.video.spaces import to_bytes as to_bytes
+from nsde_policy.video.spaces import to_unit as to_unit
 from nsde_policy.video.uvit import UViT
-
-RGB_CHANNELS = 3
-"""Colour channels of a frame."""
 
 
 @dataclass(frozen=True)
@@ -62,18 +62,20 @@ class StepResult(NamedTuple):
 class VideoModel(TrainableModel[VideoBatch]):
     """Predicts the next frame x_{t+1} of a video from its state X_t = (x_t, x_{t-1}, …), newest first.
 
-    Frames are (n, 3, size, size) with values from -1 to 1; a state is (n, context · 3, size, size).
+    Frames are arrays of `space`, (n, channels, size, size), which are pixels with values from -1 to 1 by
+    default; a state is (n, context · channels, size, size).
 
     Args:
         config: Settings of the method.
-        size: Height and width of the frames.
+        size: Height and width of the recorded frames.
         act_dim: Size of the actions that frames are conditioned on, 0 for none.
-        increment_std: Root mean square change of a pixel over one frame.
+        increment_std: Root mean square change of a value of the space over one frame.
         generator: Source of the initial weights.
+        space: Space that frames are predicted in; None for pixels.
     """
 
-    extra_inputs: ClassVar[int] = 0
-    """Channels of the network's input beside the state."""
+    extra_frames: ClassVar[int] = 0
+    """Frames of the network's input beside the state."""
     has_time: ClassVar[bool] = False
     """Whether the network takes a time between two frames."""
     heads: ClassVar[tuple[str, ...]] = ()
@@ -91,22 +93,25 @@ class VideoModel(TrainableModel[VideoBatch]):
         act_dim: int,
         increment_std: float,
         generator: torch.Generator,
+        space: FrameSpace | None = None,
     ) -> None:
         super().__init__()
-        self.config, self.size, self.act_dim = config, size, act_dim
+        self.config, self.act_dim = config, act_dim
+        self.space = space or PixelSpace(size)
+        self.channels = channels = self.space.channels
         self.unrolled: tuple[int, int] | None = None
         """Frames and calls per frame of unrolled training; None for the first phase."""
         with weights_from(generator):
             self.network = UViT(
                 config.backbone,
-                inputs=RGB_CHANNELS * config.context + self.extra_inputs,
+                inputs=channels * (config.context + self.extra_frames),
                 features=config.backbone.features,
-                size=size,
+                size=self.space.size,
                 conditions=act_dim,
                 has_time=self.has_time,
             )
             self.outputs = nn.ModuleDict(
-                {name: nn.Conv2d(config.backbone.features, RGB_CHANNELS, 3, 1, 1) for name in self.heads}
+                {name: nn.Conv2d(config.backbone.features, channels, 3, 1, 1) for name in self.heads}
             )
         for head in self.outputs.values():
             nn.init.zeros_(head.weight)  # type: ignore[arg-type]
@@ -124,7 +129,7 @@ class VideoModel(TrainableModel[VideoBatch]):
 
     def loss(self, batch: VideoBatch, generator: torch.Generator) -> LossParts:
         """Return the losses of predicting the next frame, or several frames in unrolled training."""
-        frames, context = to_unit(batch.frames), self.config.context
+        frames, context = self.space.encode(batch.frames), self.config.context
         state = self.add_context_noise(stack_state(frames[:, :context]), generator)
         steps, calls = self.unrolled or (1, 1)
         parts = []
@@ -180,12 +185,13 @@ class VideoModel(TrainableModel[VideoBatch]):
         Returns:
             Frames with values from -1 to 1, (n, steps, 3, size, size).
         """
-        state = stack_state(to_unit(frames))
+        state = stack_state(self.space.encode(frames))
         found = []
         for k in range(steps):
             frame = self.predict(state, actions[:, k], calls=calls, generator=generator, **options)
-            found.append(frame.clamp(-1, 1))
-            state = shift_state(state, found[-1])
+            frame = self.space.limit(frame)
+            found.append(self.space.decode(frame))
+            state = shift_state(state, frame)
         return torch.stack(found, dim=1)
 
     def run_network(self, inputs: Tensor, action: Tensor, time: Tensor | None = None) -> dict[str, Tensor]:
@@ -207,21 +213,11 @@ class VideoModel(TrainableModel[VideoBatch]):
         )
 
 
-def to_unit(frames: Tensor) -> Tensor:
-    """Convert frames (..., size, size, 3) uint8 to (..., 3, size, size) with values from -1 to 1."""
-    return frames.movedim(-1, -3).to(torch.float32) / 127.5 - 1
-
-
-def to_bytes(frames: Tensor) -> Tensor:
-    """Convert frames (..., 3, size, size) with values from -1 to 1 to (..., size, size, 3) uint8."""
-    return ((frames.movedim(-3, -1) + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
-
-
 def stack_state(frames: Tensor) -> Tensor:
-    """Stack frames (n, context, 3, size, size), oldest first, as a state, newest first."""
+    """Stack frames (n, context, channels, size, size), oldest first, as a state, newest first."""
     return frames.flip(1).flatten(1, 2)
 
 
 def shift_state(state: Tensor, frame: Tensor) -> Tensor:
     """Return the state after `frame`: the new frame first, the oldest dropped."""
-    return torch.cat([frame, state[:, :-RGB_CHANNELS]], dim=1)
+    return torch.cat([frame, state[:, : -frame.shape[1]]], dim=1)

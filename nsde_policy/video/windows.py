@@ -21,7 +21,8 @@ from nsde_policy.data.types import Floats, Ints, check_rate
 from nsde_policy.data.zarr_store.store import Store, read_columns
 from nsde_policy.errors import ConfigError, DemoError
 from nsde_policy.training.batches import BatchSource, PrefetchSource
-from nsde_policy.video.base import VideoBatch, to_unit
+from nsde_policy.video.base import VideoBatch
+from nsde_policy.video.spaces import FrameSpace, PixelSpace
 
 logger = logging.getLogger(__name__)
 
@@ -330,13 +331,14 @@ class Videos:
         training, validation = np.sort(order[count:]), np.sort(order[:count])
         return replace(self, chosen=training), replace(self, chosen=validation)
 
-    def increment_std(self) -> float:
-        """Measure the root mean square change of a pixel over one frame; pixels range from -1 to 1.
+    def increment_std(self, space: FrameSpace | None = None) -> float:
+        """Measure the root mean square change over one frame of a value of a space, by default of a pixel.
 
         Raises:
             DemoError: If no pixel changes.
         """
-        change = float(to_unit(self._sample).diff(dim=1).double().square().mean().sqrt())
+        frames = (space or PixelSpace(self.size)).encode(self._sample)
+        change = float(frames.diff(dim=1).double().square().mean().sqrt())
         if change == 0:
             raise DemoError(f"{self.name}: nothing moves in {len(self._sample)} windows of its videos")
         return change

@@ -12,7 +12,6 @@ from nsde_policy.config import TrainConfig
 from nsde_policy.errors import ConfigError
 from nsde_policy.training.loop import fit
 from nsde_policy.video.base import (
-    RGB_CHANNELS,
     VideoBatch,
     VideoModel,
     shift_state,
@@ -24,6 +23,7 @@ from nsde_policy.video.config import BackboneConfig
 from nsde_policy.video.methods.neural_sde.config import NeuralSDEVideoConfig
 from nsde_policy.video.methods.neural_sde.model import NeuralSDEVideo
 from nsde_policy.video.registry import VIDEO_METHODS, get_video_method
+from nsde_policy.video.spaces import RGB_CHANNELS
 from tests.helpers.rng import make_rng
 
 SIZE = 16

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nsde_policy.bounds import Count
-from nsde_policy.video.base import RGB_CHANNELS, PredictedStep, StepResult, VideoModel
+from nsde_policy.video.base import PredictedStep, StepResult, VideoModel
 from nsde_policy.video.config import VideoModelConfig
 from nsde_policy.video.registry import register_video_method
 
@@ -27,7 +27,7 @@ class FlowMatchingVideoConfig(VideoModelConfig):
 class FlowMatchingVideo(VideoModel):
     """Velocity from noise to the next frame."""
 
-    extra_inputs, has_time, heads, loss_names = RGB_CHANNELS, True, ("velocity",), ("velocity",)
+    extra_frames, has_time, heads, loss_names = 1, True, ("velocity",), ("velocity",)
 
     def step_losses(self, step: PredictedStep, generator: torch.Generator) -> StepResult:
         """Return the square error of the velocity at a random time."""
@@ -52,7 +52,7 @@ class FlowMatchingVideo(VideoModel):
         """Take Euler steps from noise to the next frame."""
         steps = calls or self.config.calls
         x = torch.randn(
-            (len(state), RGB_CHANNELS, *state.shape[2:]), generator=generator, device=state.device
+            (len(state), self.channels, *state.shape[2:]), generator=generator, device=state.device
         )
         for k in range(steps):
             time = torch.full((len(state),), k / steps, device=state.device)

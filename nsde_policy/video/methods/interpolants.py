@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from nsde_policy.bounds import Count, NonNegative
-from nsde_policy.video.base import RGB_CHANNELS, PredictedStep, StepResult, VideoModel
+from nsde_policy.video.base import PredictedStep, StepResult, VideoModel
 from nsde_policy.video.config import VideoModelConfig
 from nsde_policy.video.registry import register_video_method
 
@@ -32,13 +32,13 @@ class InterpolantsConfig(VideoModelConfig):
 class InterpolantsVideo(VideoModel):
     """Drift from the newest frame to the next."""
 
-    extra_inputs, has_time, heads, loss_names = RGB_CHANNELS, True, ("drift",), ("drift",)
+    extra_frames, has_time, heads, loss_names = 1, True, ("drift",), ("drift",)
     config: InterpolantsConfig
 
     def step_losses(self, step: PredictedStep, generator: torch.Generator) -> StepResult:
         """Return the square error of the drift at a random time, from the newest frame of the state on."""
         state, _, target, action, _ = step
-        start, epsilon = state[:, :RGB_CHANNELS], self.config.epsilon
+        start, epsilon = state[:, : self.channels], self.config.epsilon
         time = torch.rand(len(state), generator=generator, device=state.device)
         share = time[:, None, None, None]
         wiener = share.sqrt() * torch.randn(target.shape, generator=generator, device=state.device)
@@ -56,7 +56,7 @@ class InterpolantsVideo(VideoModel):
         **options: Any,
     ) -> Tensor:
         """Take Euler-Maruyama steps from the newest frame to the next."""
-        steps, x = calls or self.config.calls, state[:, :RGB_CHANNELS]
+        steps, x = calls or self.config.calls, state[:, : self.channels]
         for k in range(steps):
             time = torch.full((len(state),), k / steps, device=state.device)
             found = self.run_network(torch.cat([state, x], dim=1), action, time)

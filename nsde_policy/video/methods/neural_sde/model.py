@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nsde_policy.video.base import RGB_CHANNELS, PredictedStep, StepResult, VideoModel
+from nsde_policy.video.base import PredictedStep, StepResult, VideoModel
 from nsde_policy.video.methods.neural_sde.config import NeuralSDEVideoConfig
 
 SCORE_WEIGHT, DIFFUSION_WEIGHT = 0.5, 0.1
@@ -43,7 +43,7 @@ class NeuralSDEVideo(VideoModel):
     def step_losses(self, step: PredictedStep, generator: torch.Generator) -> StepResult:
         """Return the losses of flow, score and diffusion; own predictions count as noisy states."""
         state, clean, target, action, is_first = step
-        noise = state[:, :RGB_CHANNELS] - clean
+        noise = state[:, : self.channels] - clean
         if self.config.interpolation == "uniform":
             part = torch.rand((len(state), 1, 1, 1), generator=generator, device=state.device)
             state = state + part * self._difference(state, target - clean)
@@ -53,7 +53,7 @@ class NeuralSDEVideo(VideoModel):
         if self.config.denoiser:
             losses["score"] = SCORE_WEIGHT * (score + noise / self.noise_std).square().mean()
         alpha = self.config.alpha if self.config.denoiser else 0.0
-        predicted = state[:, :RGB_CHANNELS] + flow + alpha * self.noise_std * score
+        predicted = state[:, : self.channels] + flow + alpha * self.noise_std * score
         if not is_first:  # a state of own predictions: only the error of the next frame counts
             losses = {name: torch.zeros_like(value) for name, value in losses.items()}
             losses["flow"] = ((predicted - target) / self.increment_std).square().mean()
@@ -83,7 +83,7 @@ class NeuralSDEVideo(VideoModel):
 
     def _difference(self, state: Tensor, first: Tensor) -> Tensor:
         """Return the change of the state over one frame: the first difference, the others by subtraction."""
-        return torch.cat([first, state[:, :-RGB_CHANNELS] - state[:, RGB_CHANNELS:]], dim=1)
+        return torch.cat([first, state[:, : -self.channels] - state[:, self.channels :]], dim=1)
 
     def predict(
         self,
@@ -104,7 +104,7 @@ class NeuralSDEVideo(VideoModel):
             state, action, steps, generator, alpha if self.config.denoiser else 0.0, scale
         ):
             state = path
-        return state[:, :RGB_CHANNELS]
+        return state[:, : self.channels]
 
     def substeps(
         self,
@@ -116,7 +116,7 @@ class NeuralSDEVideo(VideoModel):
         diffusion_scale: float,
     ) -> list[Tensor]:
         """Return the states after each Euler-Maruyama step of 1 / steps frame."""
-        others = self._difference(state, state[:, :RGB_CHANNELS])[:, RGB_CHANNELS:]
+        others = self._difference(state, state[:, : self.channels])[:, self.channels :]
         found = []
         for _ in range(steps):
             log_variance, flow, score = self._run(state, action)

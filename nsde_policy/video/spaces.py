@@ -1,0 +1,65 @@
+"""Spaces that video models predict in: the pixels of frames, or the latents of an autoencoder."""
+
+import abc
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+RGB_CHANNELS = 3
+"""Colour channels of a frame."""
+
+
+class FrameSpace(abc.ABC):
+    """Converts frames to the arrays that a model predicts, and back.
+
+    It is not part of a model's weights, and stays on the device where it was made.
+    """
+
+    channels: int
+    """Channels of a frame in this space."""
+    size: int
+    """Height and width of a frame in this space."""
+
+    @abc.abstractmethod
+    def encode(self, frames: Tensor) -> Tensor:
+        """Convert frames (..., height, width, 3) uint8 to (..., channels, size, size), without gradients."""
+
+    @abc.abstractmethod
+    def decode(self, frames: Tensor) -> Tensor:
+        """Convert frames of this space to (..., 3, height, width) with values from -1 to 1."""
+
+    def limit(self, frames: Tensor) -> Tensor:
+        """Return predicted frames of this space, cut to the values that frames can have."""
+        return frames
+
+
+class PixelSpace(FrameSpace):
+    """Pixels with values from -1 to 1."""
+
+    channels: ClassVar[int] = RGB_CHANNELS  # type: ignore[misc]
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def encode(self, frames: Tensor) -> Tensor:
+        """Scale the values to -1 to 1."""
+        return to_unit(frames)
+
+    def decode(self, frames: Tensor) -> Tensor:
+        """Return the frames as they are."""
+        return self.limit(frames)
+
+    def limit(self, frames: Tensor) -> Tensor:
+        """Cut values to the range of pixels."""
+        return frames.clamp(-1, 1)
+
+
+def to_unit(frames: Tensor) -> Tensor:
+    """Convert frames (..., size, size, 3) uint8 to (..., 3, size, size) with values from -1 to 1."""
+    return frames.movedim(-1, -3).to(torch.float32) / 127.5 - 1
+
+
+def to_bytes(frames: Tensor) -> Tensor:
+    """Convert frames (..., 3, size, size) with values from -1 to 1 to (..., size, size, 3) uint8."""
+    return ((frames.movedim(-3, -1) + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
