@@ -1,0 +1,514 @@
+"""Train video models on simulated collisions and score them: the numbers in docs/video.md.
+
+    python benchmarks/video.py methods ablation scaling --out out/video
+    python benchmarks/video.py --table benchmarks/results/video.json
+
+`methods` compares the Neural SDE, Flow Matching and PFI after both phases of training, at 1 to 20 network
+calls per frame and over 12 and 36 frames. `ablation` changes one setting of the Neural SDE at a time, first
+phase only. `scaling` trains networks of six sizes and fits a power law. Each experiment trains its runs in
+processes of their own, `--parallel` at a time; training times count only for runs that were alone. Settings
+are chosen on `--tuning` videos, scores are reported on the test videos. Final averaged weights, nothing is
+selected. A run whose scores are in `--out` is not trained again. Writes `video.json` after every run.
+"""
+
+import argparse
+import json
+import multiprocessing
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nsde_policy.cli.video_models import COLLISION_SEEDS
+from nsde_policy.eval.compare.table import format_markdown
+from nsde_policy.eval.offline.sums import EpisodeSums, estimate_difference
+from nsde_policy.eval.statistics import Estimate
+from nsde_policy.eval.video.evaluate import BASELINES_OF_VIDEO
+from nsde_policy.files import replace_file
+from nsde_policy.video.config import BackboneConfig, UnrollConfig, VideoConfig
+from nsde_policy.video.presets import make_video_preset
+
+FIGURES = ("psnr", "ssim", "motion", "centroid", "lost")
+CALLS = (1, 2, 5, 10, 20)
+SHORT, LONG = 12, 36
+"""Frames to predict."""
+NO_MODEL = "no model"
+REDUCED_DELTA = 1e-3
+"""δ of the paper's reduced loss."""
+T_QUANTILES = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
+"""97.5 % quantiles of Student's t for 1 to 15 degrees of freedom; above, 2."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One way to predict with a trained model."""
+
+    calls: int
+    steps: int = SHORT
+    first_phase: bool = False
+    options: dict[str, float] = field(default_factory=dict)
+    """Further options of sampling."""
+
+    @property
+    def label(self) -> str:
+        options = "".join(f", {name} {value:g}" for name, value in self.options.items())
+        return (
+            f"{'first phase, ' if self.first_phase else ''}{self.calls} calls, {self.steps} frames{options}"
+        )
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Settings to train and how to predict with the result."""
+
+    name: str
+    config: VideoConfig
+    trials: tuple[Trial, ...] = ()
+    seeds: int = 3
+
+
+def list_methods() -> list[Variant]:
+    """Return the three methods after both phases."""
+    trials = tuple(Trial(calls) for calls in CALLS) + tuple(Trial(c, LONG) for c in (1, 5, 10))
+    sde = make_video_preset("default", "neural_sde")
+    first = (Trial(1, first_phase=True), Trial(1, LONG, first_phase=True))
+    alphas = tuple(Trial(1, options={"alpha": alpha}) for alpha in (0.0, 0.5))
+    return [
+        Variant("Neural SDE", sde, (*trials, *first, *alphas)),
+        Variant(
+            "Flow Matching", make_video_preset("default", "flow_matching"), (*trials, *_first_phase(1, 2, 5))
+        ),
+        Variant("PFI", make_video_preset("default", "interpolants"), (*trials, *_first_phase(1, 2, 10))),
+    ]
+
+
+def _first_phase(*calls: int) -> tuple[Trial, ...]:
+    return tuple(Trial(each, first_phase=True) for each in calls)
+
+
+def list_ablations() -> list[Variant]:
+    """Return changes of one setting each of the Neural SDE without the second phase."""
+    base = replace(make_video_preset("default"), unroll=UnrollConfig(frames=0))
+    once, often = (Trial(1), Trial(1, LONG)), (Trial(1), Trial(2), Trial(5), Trial(10), Trial(1, LONG))
+
+    def change(**settings: Any) -> VideoConfig:
+        return replace(base, model=replace(base.model, **settings))
+
+    twice = (*often, Trial(1, options={"diffusion_scale": 1.0}), Trial(1, options={"alpha": 0.0}))
+    return [
+        Variant("default, first phase", base, (*twice, Trial(1, options={"alpha": 0.5})), 1),
+        Variant("no denoiser", change(denoiser=False), once, 1),
+        Variant("no noise injection", change(denoiser=False, context_noise=0.0), once, 1),
+        Variant("interpolation", change(interpolation="uniform"), often, 1),
+        Variant("log loss", change(flow_loss="log"), once, 1),
+        Variant("fixed noise of 0.1", change(noise="fixed", context_noise=0.1), once, 1),
+        Variant(
+            "8000 steps instead of the second phase",
+            replace(base, train=replace(base.train, steps=8000)),
+            once,
+            1,
+        ),
+        Variant("settings of the paper", make_video_preset("paper"), often, 1),
+    ]
+
+
+SIZES = (
+    BackboneConfig(width=32, depth=3, stem=(24, 32), features=16),
+    BackboneConfig(width=64, depth=5, stem=(16, 32), features=16),
+    BackboneConfig(width=128, depth=5, stem=(32, 64)),
+    BackboneConfig(),
+    BackboneConfig(width=512, depth=9, heads=8, stem=(96, 192), features=48),
+    BackboneConfig(width=800, depth=13, heads=8, stem=(128, 256), features=64),
+)
+"""Networks of the scaling experiment, 0.12 to 113 million weights."""
+
+
+def list_sizes() -> list[Variant]:
+    """Return the default in six sizes, first phase only; large networks get a smaller learning rate."""
+    base = make_video_preset("default")
+    found = []
+    for size in SIZES:
+        rate = base.train.learning_rate * min(1.0, BackboneConfig().width / size.width)
+        config = replace(
+            base,
+            model=replace(base.model, backbone=size),
+            train=replace(base.train, steps=2000, learning_rate=rate),
+            unroll=UnrollConfig(frames=0),
+        )
+        found.append(
+            Variant(f"width {size.width}, depth {size.depth}", config, (), 3 if size.width <= 256 else 1)
+        )
+    return found
+
+
+EXPERIMENTS = {"methods": list_methods, "ablation": list_ablations, "scaling": list_sizes}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training and its scores."""
+
+    experiment: str
+    variant: Variant
+    seed: int
+    folder: Path
+    device: str
+    videos: int
+    scored: int
+    """Videos to score."""
+    tuning: bool
+
+    @property
+    def path(self) -> Path:
+        name = self.variant.name.replace(" ", "_").replace(",", "")
+        return self.folder / self.experiment / f"{name}-{self.seed}"
+
+    @property
+    def scores(self) -> Path:
+        """File with everything about the run that is kept."""
+        return self.path.with_suffix(".npz")
+
+
+def run_job(job: Job) -> str:
+    """Train one model and score it; returns a line to print."""
+    import torch
+
+    from nsde_policy.cli.video_models import open_training_videos
+    from nsde_policy.eval.latency import device_name
+    from nsde_policy.video.run import load_video_model, train_video
+
+    torch.set_float32_matmul_precision("high")
+    started = time.perf_counter()
+    config = job.variant.config
+    videos = open_training_videos("collisions", config, count=job.videos, device=job.device)
+    train_video(
+        videos, config, job.path, seed=job.seed, device=job.device, resume=job.path.exists(), save_every_s=1e9
+    )
+    seconds = time.perf_counter() - started
+    model = load_video_model(job.path, device=job.device)
+    parts: dict[str, Any] = {}
+    rows = _score_trials(job, parts)
+    note = {
+        "experiment": job.experiment,
+        "variant": job.variant.name,
+        "seed": job.seed,
+        "seconds": seconds,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "device": device_name(job.device),
+        "reduced_loss": _measure_reduced_loss(model, job) if job.experiment == "scaling" else None,
+        "latency_ms": _time_calls(model, job.device) if job.experiment == "methods" else None,
+        "trials": rows,
+    }
+    np.savez_compressed(job.scores, note=np.array(json.dumps(note)), **parts)
+    return (
+        f"{job.experiment}, {job.variant.name}, seed {job.seed}: trained in {seconds:.0f} s, scored in "
+        + (f"{time.perf_counter() - started - seconds:.0f} s")
+    )
+
+
+def _score_trials(job: Job, parts: dict[str, Any]) -> list[dict[str, Any]]:
+    """Score all trials; sums per video go into `parts`, means per frame are returned."""
+    import torch
+
+    from nsde_policy.eval.video.evaluate import VideosToScore, evaluate_video
+    from nsde_policy.video.collisions import CollisionsConfig, make_collisions
+    from nsde_policy.video.run import load_video_model
+
+    context, rows = job.variant.config.model.context, []
+    seed = COLLISION_SEEDS["tuning" if job.tuning else "test"]
+    for steps in sorted({trial.steps for trial in job.variant.trials}):
+        frames = CollisionsConfig(frames=context + steps)
+        videos = VideosToScore.from_collisions(
+            make_collisions(job.scored, frames, seed=seed, device=job.device)
+        )
+        predictors = {}
+        for trial in (each for each in job.variant.trials if each.steps == steps):
+            model = load_video_model(job.path, device=job.device, first_phase=trial.first_phase)
+            generator = torch.Generator(job.device).manual_seed(job.seed)
+            predictors[trial.label] = _make_predictor(model, trial, generator)
+        scores = evaluate_video(predictors, videos, steps=steps, batch_size=256, device=job.device)
+        for label, row in scores.rows.items():
+            if label not in predictors:
+                label = f"{label}, {steps} frames"
+            frames_of = {name: row.sums[name].compute().round(4).tolist() for name in FIGURES}
+            rows.append({"label": label, "per_frame": frames_of})
+            for name in FIGURES:
+                pooled = row.sums[name].pool(1)
+                parts[f"{label}/{name}"] = np.stack([pooled.total, pooled.count]).astype(np.float32)
+    return rows
+
+
+def _make_predictor(model: Any, trial: Trial, generator: Any) -> Any:
+    def predict(frames: Any, actions: Any, steps: int) -> Any:
+        return model.generate(
+            frames, actions, steps=steps, calls=trial.calls, generator=generator, **trial.options
+        )
+
+    return predict
+
+
+def _measure_reduced_loss(model: Any, job: Job) -> float:
+    """Return the paper's reduced loss on states of the held-out videos without noise."""
+    import torch
+
+    from nsde_policy.video.base import stack_state, to_unit
+    from nsde_policy.video.collisions import CollisionsConfig, make_collisions
+
+    seed = COLLISION_SEEDS["tuning" if job.tuning else "test"]
+    context = job.variant.config.model.context
+    made = make_collisions(2048, CollisionsConfig(frames=context + 1), seed=seed, device=job.device)
+    total = 0.0
+    for frames in torch.split(made.frames, 256):
+        unit = to_unit(frames)
+        state, empty = stack_state(unit[:, :context]), unit.new_zeros(len(unit), 0)
+        with torch.no_grad():
+            predicted = model.predict(
+                state, empty, calls=1, generator=torch.Generator(job.device), alpha=0.0, diffusion_scale=0.0
+            )
+        error = (predicted - unit[:, context]).double().square()
+        total += float((error / REDUCED_DELTA + 1).log().mean()) * len(frames)
+    return total / len(made.frames)
+
+
+def _time_calls(model: Any, device: str) -> dict[str, float]:
+    """Return milliseconds per network call at batch 1, on the device and on one CPU thread (medians)."""
+    import torch
+
+    from nsde_policy.inference.torch_threads import use_threads
+
+    found = {}
+    for name in dict.fromkeys((device, "cpu")):
+        model = model.to(name)
+        frames = torch.zeros(
+            1, model.config.context, model.size, model.size, 3, dtype=torch.uint8, device=name
+        )
+        empty, generator = torch.zeros(1, 1, 0, device=name), torch.Generator(name)
+        times = []
+        with use_threads(1):
+            for _ in range(25):
+                if name.startswith("cuda"):
+                    torch.cuda.synchronize()
+                started = time.perf_counter()
+                model.generate(frames, empty, steps=1, calls=2, generator=generator)
+                if name.startswith("cuda"):
+                    torch.cuda.synchronize()
+                times.append((time.perf_counter() - started) / 2)
+        found[name] = 1e3 * float(np.median(times[5:]))
+    return found
+
+
+class Runs:
+    """Scores of all runs of an output folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.notes: list[dict[str, Any]] = []
+        self._sums: dict[tuple[str, str, str], list[EpisodeSums]] = defaultdict(list)
+        for file in sorted(folder.glob("*/*.npz")):
+            with np.load(file) as arrays:
+                note = json.loads(str(arrays["note"]))
+                self.notes.append(note)
+                for key in arrays.files:
+                    if key == "note":
+                        continue
+                    label, name = key.rsplit("/", 1)
+                    is_model = not label.startswith(tuple(BASELINES_OF_VIDEO))
+                    found = self._sums[note["variant"] if is_model else NO_MODEL, label, name]
+                    if is_model or not found:
+                        found.append(EpisodeSums(*arrays[key].astype(np.float64)))
+
+    def pool(self, variant: str, label: str, figure: str) -> EpisodeSums:
+        """Return the sums over all seeds of a variant, video by video."""
+        seeds = self._sums[variant, label, figure]
+        return EpisodeSums(sum(s.total for s in seeds), sum(s.count for s in seeds))  # type: ignore[arg-type]
+
+    def rows(self) -> Iterable[dict[str, Any]]:
+        """Return the figures of each variant and trial with intervals over videos, and of each seed."""
+        for variant, label in dict.fromkeys((v, t) for v, t, _ in self._sums):
+            figures = {}
+            for name in FIGURES:
+                seeds = self._sums[variant, label, name]
+                pooled = self.pool(variant, label, name).estimate().at(n=len(seeds[0].total))
+                figures[name] = {**vars(pooled), "seeds": [float(each.compute()) for each in seeds]}
+            frames = [
+                row["per_frame"]
+                for note in self.notes
+                if variant in (note["variant"], NO_MODEL)
+                for row in note["trials"]
+                if row["label"] == label
+            ]
+            means = {name: np.mean([f[name] for f in frames], axis=0).round(4).tolist() for name in FIGURES}
+            yield {"variant": variant, "trial": label, **figures, "per_frame": means}
+
+    def compare(self) -> list[dict[str, Any]]:
+        """Return paired differences in PSNR of the Neural SDE with one call to the others' trials."""
+        ours = self.pool("Neural SDE", Trial(1).label, "psnr")
+        seeds = len(self._sums["Neural SDE", Trial(1).label, "psnr"])
+        ours = EpisodeSums(ours.total / max(seeds, 1), ours.count / max(seeds, 1))
+        found = []
+        for variant, label, name in self._sums:
+            if name != "psnr" or variant not in ("Flow Matching", "PFI") or f"{SHORT} frames" not in label:
+                continue
+            theirs, n = self.pool(variant, label, name), len(self._sums[variant, label, name])
+            theirs = EpisodeSums(theirs.total / n, theirs.count / n)
+            difference = estimate_difference(ours, theirs).at(n=len(ours.total))
+            found.append({"against": variant, "trial": label, "psnr": vars(difference)})
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as plain numbers."""
+        keep = (
+            "experiment",
+            "variant",
+            "seed",
+            "seconds",
+            "parameters",
+            "device",
+            "reduced_loss",
+            "latency_ms",
+        )
+        runs = [{name: note[name] for name in keep} for note in self.notes]
+        found: dict[str, Any] = {"runs": runs, "rows": list(self.rows())}
+        if ("Neural SDE", Trial(1).label, "psnr") in self._sums:
+            found["differences"] = self.compare()
+        sized = [(run["parameters"], run["reduced_loss"]) for run in runs if run["reduced_loss"]]
+        if len({size for size, _ in sized}) > 2:
+            found["scaling"] = fit_power_law(sized)
+        return found
+
+
+def fit_power_law(points: Sequence[tuple[int, float]]) -> dict[str, Any]:
+    """Fit log loss = a + slope · log weights by least squares, with 95 % intervals of slope and Pearson's r.
+
+    The interval of the slope is Student's t, that of r Fisher's z; both count one point per network size, the
+    mean over its seeds.
+    """
+    by_size: dict[int, list[float]] = defaultdict(list)
+    for size, loss in points:
+        by_size[size].append(loss)
+    x = np.log([*by_size])
+    y = np.log([np.mean(losses) for losses in by_size.values()])
+    n, spread = len(x), x - x.mean()
+    slope = float(spread @ y / (spread @ spread))
+    error = y - y.mean() - slope * spread
+    std = float(np.sqrt(error @ error / (n - 2) / (spread @ spread)))
+    reach = (T_QUANTILES[n - 3] if n - 3 < len(T_QUANTILES) else 2.0) * std
+    r = float(np.corrcoef(x, y)[0, 1])
+    z = 1.96 / np.sqrt(n - 3) if n > 3 else np.inf
+    ends = np.tanh(np.arctanh(r) + np.array([-z, z]))
+    return {
+        "sizes": {str(size): losses for size, losses in sorted(by_size.items())},
+        "slope": vars(Estimate(slope, slope - reach, slope + reach, n)),
+        "pearson": vars(Estimate(r, float(ends[0]), float(ends[1]), n)),
+    }
+
+
+def format_results(results: Mapping[str, Any]) -> str:
+    """Format the results as Markdown tables."""
+
+    def cell(row: Mapping[str, Any], name: str) -> str:
+        return str(Estimate(**{key: row[name][key] for key in ("value", "low", "high", "n")}))
+
+    head = ["model", "prediction", "seeds", "PSNR, dB", "first frame", "SSIM", "motion", "centroid, px"]
+    lines = [
+        [
+            row["variant"], row["trial"], str(len(row["psnr"]["seeds"])), cell(row, "psnr"),
+            f"{row['per_frame']['psnr'][0]:.1f}", cell(row, "ssim"), cell(row, "motion"),
+            cell(row, "centroid"),
+        ]
+        for row in results["rows"]
+    ]  # fmt: skip
+    tables = [format_markdown(head, lines)]
+    runs = [
+        [run["variant"], str(run["seed"]), f"{run['seconds']:.0f}", f"{run['parameters'] / 1e6:.2f}",
+         f"{run['reduced_loss']:.4f}" if run["reduced_loss"] else "",
+         ", ".join(f"{name} {ms:.2f}" for name, ms in (run["latency_ms"] or {}).items()), run["device"]]
+        for run in results["runs"]
+    ]  # fmt: skip
+    head = ["run", "seed", "seconds", "million weights", "reduced loss", "ms per call, batch 1", "device"]
+    tables.append(format_markdown(head, runs))
+    if "differences" in results:
+        lines = [
+            [f"{each['against']}, {each['trial']}", cell(each, "psnr")] for each in results["differences"]
+        ]
+        tables.append(format_markdown(["Neural SDE, 1 call, minus", "PSNR, dB"], lines))
+    if "scaling" in results:
+        law = results["scaling"]
+        tables.append(f"slope {cell(law, 'slope')}, Pearson's r {cell(law, 'pearson')}")
+    return "\n\n".join(tables)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("experiments", nargs="*", choices=[*EXPERIMENTS])
+    parser.add_argument("--out", type=Path, default=Path("out/video"))
+    parser.add_argument("--table", type=Path, help="only print the tables of this video.json")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--variants", nargs="*", help="only these variants")
+    parser.add_argument("--seeds", nargs="*", type=int, help="only these seeds")
+    parser.add_argument("--parallel", type=int, default=1, help="runs trained at once")
+    parser.add_argument("--videos", type=int, default=16_384, help="training videos")
+    parser.add_argument("--scored", type=int, default=512, help="videos to score")
+    parser.add_argument("--steps", type=int, default=0, help="training steps, for a try")
+    parser.add_argument("--tuning", action="store_true", help="score on videos for choosing settings")
+    parser.add_argument("--limit-s", type=float, default=1e9, help="start no run after this many seconds")
+    args = parser.parse_args()
+    if args.table:
+        print(format_results(json.loads(args.table.read_text())))
+        return
+    jobs = [
+        Job(
+            experiment,
+            _shorten(variant, args.steps),
+            seed,
+            args.out,
+            args.device,
+            args.videos,
+            args.scored,
+            args.tuning,
+        )
+        for experiment in args.experiments
+        for variant in EXPERIMENTS[experiment]()
+        if not args.variants or variant.name in args.variants
+        for seed in (args.seeds if args.seeds is not None else range(variant.seeds))
+    ]
+    jobs.sort(key=lambda job: job.seed)
+    run_jobs([job for job in jobs if not job.scores.exists()], args.parallel, args.limit_s)
+    results = Runs(args.out).to_dict()
+    replace_file(args.out / "video.json", json.dumps(results, indent=1).encode())
+    print(format_results(results))
+
+
+def _shorten(variant: Variant, steps: int) -> Variant:
+    """Return a variant with fewer steps of both phases, for a try."""
+    if not steps:
+        return variant
+    config, unroll = variant.config, variant.config.unroll
+    short = replace(unroll, train=replace(unroll.train, steps=steps))
+    return replace(variant, config=replace(config, train=replace(config.train, steps=steps), unroll=short))
+
+
+def run_jobs(jobs: Sequence[Job], parallel: int, limit_s: float) -> None:
+    """Run jobs in processes; those that have not begun at the limit are left out."""
+    started, waiting = time.perf_counter(), list(jobs)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(parallel, mp_context=context, max_tasks_per_child=1) as processes:
+        running = {processes.submit(run_job, waiting.pop(0)) for _ in range(min(parallel, len(waiting)))}
+        while running:
+            done = next(as_completed(running))
+            running.remove(done)
+            print(done.result(), flush=True)
+            if waiting and time.perf_counter() - started < limit_s:
+                running.add(processes.submit(run_job, waiting.pop(0)))
+    for job in waiting:
+        print(f"left out: {job.variant.name}, seed {job.seed}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
