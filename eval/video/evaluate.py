@@ -20,6 +20,7 @@ from nsde_policy.eval.video.metrics import measure_motion, psnr, ssim
 from nsde_policy.eval.video.positions import find_visible, score_positions
 from nsde_policy.video.base import to_unit
 from nsde_policy.video.collisions import CollisionVideos, Objects
+from nsde_policy.video.windows import Videos
 
 Predictor = Callable[[Tensor, Tensor, int], Tensor]
 """Takes context frames (n, context, size, size, 3) uint8, oldest first, actions (n, steps, act_dim) and the
@@ -66,11 +67,25 @@ class VideosToScore:
     """What the objects of `collisions` are."""
     position: Tensor | None = None
     """Where they are in each frame, (n, length, 5, 2), pixels of a frame of 64."""
+    origin: Tensor | None = None
+    """Video that each window was cut from, (n,); None if each is a video of its own. Intervals are over
+    videos."""
 
     @classmethod
     def from_frames(cls, frames: Tensor) -> Self:
         """Wrap videos without actions."""
         return cls(frames, frames.new_zeros((*frames.shape[:2], 0), dtype=torch.float32))
+
+    @classmethod
+    def from_videos(cls, videos: Videos, length: int, most: int) -> Self:
+        """Cut videos into windows of `length` frames side by side; of more than `most`, take spread ones."""
+        counts = videos.lengths // length
+        origin = np.repeat(np.arange(len(videos)), counts)
+        first = np.concatenate([np.arange(count) for count in counts]) * length * videos.stride
+        starts = videos.starts[origin] + first
+        shown = np.linspace(0, len(starts) - 1, min(most, len(starts))).round().astype(int)
+        batch = videos.read(starts[shown], length)
+        return cls(batch.frames, batch.actions, origin=torch.from_numpy(origin[shown]))
 
     @classmethod
     def from_collisions(cls, videos: CollisionVideos) -> Self:
@@ -128,6 +143,8 @@ class VideoScores:
     steps: int
     """Frames that they predict."""
     videos: int
+    windows: int
+    """Predictions, one per video or several."""
     rows: Mapping[str, VideoRow]
     """Figures by the label of the predictor."""
 
@@ -139,7 +156,8 @@ class VideoScores:
     def to_dict(self) -> dict[str, Any]:
         """Return all figures as plain numbers and lists."""
         rows = {label: row.to_dict() for label, row in self.rows.items()}
-        return {"context": self.context, "steps": self.steps, "videos": self.videos, "rows": rows}
+        facts = {name: getattr(self, name) for name in ("context", "steps", "videos", "windows")}
+        return {**facts, "rows": rows}
 
     def to_json(self) -> str:
         """Return `to_dict` as JSON."""
@@ -200,8 +218,10 @@ def evaluate_video(
             found[label].add_features(networks or {}, seen, predicted)
         found[TRUE_VIDEOS].add_features(networks or {}, seen, truth.frames)
     true = found.pop(TRUE_VIDEOS)
-    rows = {label: each.finish(true, networks or {}) for label, each in found.items()}
-    return VideoScores(context, steps, len(videos), rows)
+    origin = torch.arange(len(videos)) if videos.origin is None else videos.origin
+    distinct, origin = origin.unique(return_inverse=True)
+    rows = {label: each.finish(true, networks or {}, origin) for label, each in found.items()}
+    return VideoScores(context, steps, len(distinct), len(videos), rows)
 
 
 class _Collected:
@@ -221,11 +241,15 @@ class _Collected:
         for name, network in networks.items():
             self._features[name].append(network.compute(torch.cat([seen, frames], dim=1)))
 
-    def finish(self, true: Self, networks: Mapping[str, FeatureNetwork]) -> VideoRow:
-        """Join all batches and compute the distances from the true videos."""
+    def finish(self, true: Self, networks: Mapping[str, FeatureNetwork], origin: Tensor) -> VideoRow:
+        """Join all batches, add up the windows of each video, and compute distances from the true videos."""
         sums = {}
         for name, pairs in self._sums.items():
-            total, count = (torch.cat(parts).double().cpu() for parts in zip(*pairs, strict=True))
+            parts = (torch.cat(part).double().cpu() for part in zip(*pairs, strict=True))
+            total, count = (
+                part.new_zeros(int(origin.max()) + 1, part.shape[1]).index_add(0, origin, part)
+                for part in parts
+            )
             sums[name] = EpisodeSums(np.asarray(total), np.asarray(count))
         distances = {}
         for name, network in networks.items():

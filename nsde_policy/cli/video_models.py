@@ -16,6 +16,7 @@ from nsde_policy.video.registry import VIDEO_METHODS
 
 if TYPE_CHECKING:
     from nsde_policy.eval.video.evaluate import VideosToScore
+    from nsde_policy.video.run import VideoRecord
     from nsde_policy.video.windows import Videos
 
 COLLISIONS = "collisions"
@@ -46,6 +47,9 @@ class VideoTrain:
     videos: int = 16_384
     """Number of simulated videos, with `collisions`."""
     device: DeviceFlag = "auto"
+    validation: float = 0.0
+    """Share of a store's videos held out of training, chosen independently of --seed; `video eval` and `video
+    predict` use no others of that store."""
     resume: bool = False
     """Continue the run in --out from its last checkpoint."""
     config: Annotated[VideoConfig, arg(name="")] = field(default_factory=lambda: make_video_preset("default"))
@@ -69,9 +73,12 @@ class VideoTrain:
         from nsde_policy.video.run import train_video
 
         make_video_preset(self.preset, self.method)
+        if self.validation and self.data == COLLISIONS:
+            raise ConfigError("collisions are scored on other simulated videos: leave out --validation")
         out = self.out or Path("runs") / f"video-{self.method}-{self.preset}-{self.seed}"
         device = pick_device(self.device)
         videos = open_training_videos(self.data, self.config, count=self.videos, device=device)
+        videos, _ = videos.split(self.validation)
         with VideoProgress(self.config) as monitor, use_threads(count_cores()):
             run = train_video(
                 videos, self.config, out, seed=self.seed, device=device, resume=self.resume, monitor=monitor
@@ -84,12 +91,13 @@ class VideoEval:
     """Score video models against the true frames, beside repeating the last frame and extrapolation."""
 
     runs: Annotated[tuple[Path, ...], Positional, arg(help="Run directories of `video train`.")]
-    data: str = COLLISIONS
-    """Store of videos, or `collisions` for simulated ones that no model was trained on."""
+    data: str | None = None
+    """Store of videos, or `collisions` for simulated ones; default: what the first run was trained on. Videos
+    that a run was trained on are never used."""
     tuning: bool = False
-    """Use other simulated videos, on which settings may be chosen."""
+    """Use other simulated videos, or the other half of the held-out ones, on which settings may be chosen."""
     videos: int = 512
-    """Most videos to score."""
+    """Most videos to score; longer ones of a store are cut into windows, and this many of those are used."""
     steps: int = 12
     """Frames to predict after the context."""
     calls: int | None = None
@@ -129,7 +137,7 @@ class VideoEval:
             )
 
         predictors = {run.name: make_predictor(model) for run, model in zip(self.runs, models, strict=True)}
-        videos = self._load_videos(read_video_record(self.runs[0]).settings(), context + self.steps)
+        videos = self._load_videos([read_video_record(run) for run in self.runs], context + self.steps)
         scores = evaluate_video(predictors, videos, steps=self.steps, context=context, device=device)
         if self.film:
             self._draw_film(predictors, videos, context, device)
@@ -149,26 +157,39 @@ class VideoEval:
         self.film.mkdir(parents=True, exist_ok=True)
         draw_film_strip(one.frames[0, :context], {"truth": truth, **rows}, self.film)
 
-    def _load_videos(self, config: VideoConfig, length: int) -> "VideosToScore":
+    def _load_videos(self, records: Sequence["VideoRecord"], length: int) -> "VideosToScore":
         from nsde_policy.eval.video.evaluate import VideosToScore
         from nsde_policy.video.collisions import CollisionsConfig, make_collisions
-        from nsde_policy.video.windows import open_videos
 
-        if self.data == COLLISIONS:
+        settings = [record.settings() for record in records]
+        if len({(config.size, config.stride) for config in settings}) > 1:
+            found = ", ".join(f"size {config.size}, stride {config.stride}" for config in settings)
+            raise ConfigError(f"the runs have frames of different size or stride ({found}): score them apart")
+        data = self.data or records[0].source
+        if data == COLLISIONS:
             seed = COLLISION_SEEDS["tuning" if self.tuning else "test"]
-            made = make_collisions(self.videos, CollisionsConfig(size=config.size, frames=length), seed=seed)
-            return VideosToScore.from_collisions(made)
-        opened = open_videos(
-            Path(self.data), size=config.size, stride=config.stride, with_actions=config.actions
-        )
-        found = opened.starts[opened.lengths >= length][: self.videos]
-        if not len(found):
-            raise ConfigError(
-                f"{self.data} holds no video of {length} frames, the context and --steps {self.steps}: "
-                "ask for fewer steps"
+            made = make_collisions(
+                self.videos, CollisionsConfig(size=settings[0].size, frames=length), seed=seed
             )
-        batch = opened.read(found, length)
-        return VideosToScore(batch.frames, batch.actions)
+            return VideosToScore.from_collisions(made)
+        opened = self._open_store(records, Path(data))
+        if not len(opened) or opened.lengths.max() < length:
+            raise ConfigError(
+                f"{data} holds no video of {length} frames, the context and --steps {self.steps}, that "
+                "may be scored: ask for fewer steps, or train with a larger --validation"
+            )
+        return VideosToScore.from_videos(opened, length, self.videos)
+
+    def _open_store(self, records: Sequence["VideoRecord"], path: Path) -> "Videos":
+        """Open the videos that no run was trained on; of held-out ones, every second is for tuning."""
+        from nsde_policy.video.run import open_unseen
+
+        parts = [open_unseen(record, path) for record in records]
+        widest = max(parts, key=lambda part: part.act_dim)
+        chosen = sorted(set.intersection(*(set(part.chosen.tolist()) for part in parts)))
+        return widest.select(
+            chosen[int(self.tuning) :: 2] if len(chosen) < len(widest.episode_ends) else chosen
+        )
 
 
 class VideoProgress:

@@ -17,7 +17,7 @@ import torch
 
 from nsde_policy import __version__
 from nsde_policy.config import BaseConfig, TrainConfig
-from nsde_policy.errors import CheckpointError
+from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.files import read_json, replace_file
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.training.checkpoints import Monitor, check_files, train_loop
@@ -25,7 +25,7 @@ from nsde_policy.training.loop import Training
 from nsde_policy.video.base import VideoModel
 from nsde_policy.video.config import VideoConfig
 from nsde_policy.video.registry import find_video_method, get_video_method
-from nsde_policy.video.windows import Videos
+from nsde_policy.video.windows import ActionRange, Videos, open_videos
 
 FIRST_PHASE = "first_phase"
 """Folder with the model after the first phase."""
@@ -50,6 +50,10 @@ class VideoRecord(BaseConfig):
     """Smallest action, which is scaled to -1."""
     act_high: tuple[float, ...] = ()
     """Largest action, which is scaled to 1."""
+    held_out: tuple[int, ...] = ()
+    """Videos of the source that were not used for training, by `video train --validation`."""
+    rate_hz: float | None = None
+    """Frames per second; None if the source does not say."""
     version: str = field(default=__version__)
 
     def settings(self) -> VideoConfig:
@@ -141,7 +145,34 @@ def _make_record(videos: Videos, config: VideoConfig, seed: int) -> VideoRecord:
         increment_std=videos.increment_std(),
         act_low=videos.act_low,
         act_high=videos.act_high,
+        held_out=videos.left_out,
+        rate_hz=videos.rate_hz,
     )
+
+
+def open_unseen(record: VideoRecord, path: Path) -> Videos:
+    """Open the videos of a store that a run was not trained on, with its size, stride and action range.
+
+    Of the store that it was trained on, these are the held-out ones; of another store, all.
+
+    Raises:
+        ConfigError: If the run was trained on all videos of the store.
+    """
+    config = record.settings()
+    used = ActionRange(record.act_low, record.act_high) if config.actions else None
+    videos = open_videos(
+        path, size=config.size, stride=config.stride, with_actions=config.actions, action_range=used
+    )
+    everything = range(len(videos))
+    trained = videos.select([k for k in everything if k not in record.held_out])
+    if not len(trained) or trained.fingerprint != record.fingerprint:
+        return videos
+    if not record.held_out:
+        raise ConfigError(
+            f"the model was trained on all {len(videos)} videos of {path}: hold some out with `video train "
+            "--validation 0.1`, or score it on another store with --data"
+        )
+    return videos.select(record.held_out)
 
 
 def read_video_record(path: Path) -> VideoRecord:

@@ -256,6 +256,15 @@ class Videos:
         return -(-rows // self.stride)
 
     @property
+    def left_out(self) -> tuple[int, ...]:
+        """Indices of the videos of the whole set that are not in this part."""
+        return tuple(np.setdiff1d(np.arange(len(self.episode_ends)), self.chosen).tolist())
+
+    def select(self, chosen: Sequence[int] | Ints) -> "Videos":
+        """Return some videos of the whole set by their indices."""
+        return replace(self, chosen=np.asarray(chosen, np.int64))
+
+    @property
     def starts(self) -> Ints:
         """First row of each video."""
         return (np.concatenate([np.zeros(1, np.int64), self.episode_ends[:-1]]))[self.chosen]
@@ -329,7 +338,7 @@ class Videos:
         count = min(max(round(share * len(self)), 1), len(self) - 1)
         order = np.random.default_rng(seed).permutation(self.chosen)
         training, validation = np.sort(order[count:]), np.sort(order[:count])
-        return replace(self, chosen=training), replace(self, chosen=validation)
+        return self.select(training), self.select(validation)
 
     def increment_std(self, space: FrameSpace | None = None) -> float:
         """Measure the root mean square change over one frame of a value of a space, by default of a pixel.

@@ -1,21 +1,25 @@
 """Tests of nsde_policy/video/run.py and of the commands `video train` and `video eval`."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from nsde_policy.cli.main import main
 from nsde_policy.config import TrainConfig
-from nsde_policy.errors import CheckpointError
+from nsde_policy.data import DemoWriter, Episode
+from nsde_policy.errors import CheckpointError, ConfigError
+from nsde_policy.eval.video.evaluate import VideosToScore, evaluate_video
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.video.collisions import CollisionsConfig, make_collisions
 from nsde_policy.video.config import BackboneConfig, UnrollConfig, VideoConfig
 from nsde_policy.video.methods.neural_sde.config import NeuralSDEVideoConfig
-from nsde_policy.video.run import FIRST_PHASE, load_video_model, train_video
-from nsde_policy.video.windows import Videos
+from nsde_policy.video.run import FIRST_PHASE, load_video_model, open_unseen, read_video_record, train_video
+from nsde_policy.video.windows import Videos, open_videos
 from tests.helpers.video_files import write_clevrer, write_kth
 
 TRAIN = TrainConfig(steps=6, batch_size=2, log_every=2)
@@ -71,18 +75,74 @@ def test_distributed_videos_train_end_to_end(kind: str, tmp_path: Path, capsys: 
     write_kth(root, [11, 12]) if kind == "kth" else write_clevrer(root, [0, 1])
     stride = ["--stride", "2"] if kind == "clevrer" else []
     assert main(["video", "data", kind, str(root), "--size", "16", "--out", str(store), *stride]) == 0
-    assert main(["video", "train", str(store), "--out", str(run), *FLAGS]) == 0
+    assert main(["video", "train", str(store), "--out", str(run), "--validation", "0.3", *FLAGS]) == 0
     capsys.readouterr()
-    flags = ["--data", str(store), "--steps", "2", "--json", "--device", "cpu"]
+    flags = ["--steps", "2", "--json", "--device", "cpu"]
     assert main(["video", "eval", str(run), *flags, "--film", str(tmp_path / "film")]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert {"run", "repeat the last frame", "linear extrapolation"} == set(rows)
     assert (tmp_path / "film" / "film_strip.png").stat().st_size > 1000
 
 
+def write_store(path: Path, *, episodes: int = 5, length: int = 11) -> np.ndarray:
+    """Write videos with actions, and return the frames."""
+    rng = np.random.default_rng(0)
+    frames = rng.integers(0, 256, (episodes, length, 16, 16, 3), dtype=np.uint8)
+    with DemoWriter(path, rate_hz=10) as writer:
+        for video in frames:
+            act = rng.normal(size=(length, 2))
+            writer.append(Episode(np.zeros((length, 1)), act), {"img": video})
+    return frames
+
+
+def test_only_held_out_videos_are_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    store, run = tmp_path / "robot.zarr", tmp_path / "run"
+    frames = write_store(store)
+    flags = ["--out", str(run), "--validation", "0.6", "--actions", "--stride", "2", *FLAGS]
+    assert main(["video", "train", str(store), *flags]) == 0
+    record = read_video_record(run)
+    unseen = open_unseen(record, store)
+    assert record.rate_hz == 5
+    assert len(record.held_out) == 3
+    assert unseen.chosen.tolist() == list(record.held_out)
+    assert torch.equal(
+        unseen.read(unseen.starts[:1], 4).frames[0, 1], torch.tensor(frames[unseen.chosen[0], 2])
+    )
+    assert len(record.act_low) == unseen.act_dim == 4  # two actions lead from a frame to the next
+    shutil.copytree(store, tmp_path / "copy.zarr")
+    assert len(open_unseen(record, tmp_path / "copy.zarr")) == 3
+    write_store(tmp_path / "other.zarr", length=13)
+    assert len(open_unseen(record, tmp_path / "other.zarr")) == 5
+    scored = []
+    for flags in ([], ["--tuning"]):
+        capsys.readouterr()
+        assert main(["video", "eval", str(run), "--steps", "1", "--json", "--device", "cpu", *flags]) == 0
+        scored.append(json.loads(capsys.readouterr().out)["videos"])
+    assert scored == [2, 1]
+    with pytest.raises(ConfigError, match="--validation"):
+        open_unseen(replace(record, held_out=(), fingerprint=unseen.select(range(5)).fingerprint), store)
+
+
+def test_windows_of_one_video_count_as_one_for_intervals(tmp_path: Path):
+    write_store(tmp_path / "robot.zarr", episodes=3, length=9)
+    videos = open_videos(tmp_path / "robot.zarr", size=16)
+    windows = VideosToScore.from_videos(videos, 4, 100)
+    assert windows.origin is not None
+    assert windows.origin.tolist() == [0, 0, 1, 1, 2, 2]
+    assert torch.equal(windows.frames[1], videos.read([4], 4).frames[0])
+    scores = evaluate_video({}, windows, steps=2, context=2)
+    assert (scores.videos, scores.windows) == (3, 6)
+    apart = evaluate_video({}, replace(windows, origin=None), steps=2, context=2)
+    one, two = (each.rows["repeat the last frame"].estimate("psnr") for each in (scores, apart))
+    assert one.value == pytest.approx(two.value)
+    assert (one.n, two.n) == (3, 6)
+    assert len(VideosToScore.from_videos(videos, 4, 5)) == 5
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
+        (["train", "collisions", "--validation", "0.1"], "leave out --validation"),
         (["train", "nowhere.zarr"], "nowhere.zarr"),
         (["train", "collisions", "--method", "magic"], "unknown video method 'magic'"),
         (["train", "collisions", "--preset", "magic"], "has no preset 'magic'"),
