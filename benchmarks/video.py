@@ -201,7 +201,7 @@ def run_job(job: Job) -> str:
         "parameters": sum(p.numel() for p in model.parameters()),
         "device": device_name(job.device),
         "reduced_loss": _measure_reduced_loss(model, job) if job.experiment == "scaling" else None,
-        "latency_ms": _time_calls(model, job.device) if job.experiment == "methods" else None,
+        "latency_ms": _time_calls(model, config.size, job.device) if job.experiment == "methods" else None,
         "trials": rows,
     }
     np.savez_compressed(job.scores, note=np.array(json.dumps(note)), **parts)
@@ -275,7 +275,7 @@ def _measure_reduced_loss(model: Any, job: Job) -> float:
     return total / len(made.frames)
 
 
-def _time_calls(model: Any, device: str) -> dict[str, float]:
+def _time_calls(model: Any, size: int, device: str) -> dict[str, float]:
     """Return milliseconds per network call at batch 1, on the device and on one CPU thread (medians)."""
     import torch
 
@@ -284,9 +284,7 @@ def _time_calls(model: Any, device: str) -> dict[str, float]:
     found = {}
     for name in dict.fromkeys((device, "cpu")):
         model = model.to(name)
-        frames = torch.zeros(
-            1, model.config.context, model.size, model.size, 3, dtype=torch.uint8, device=name
-        )
+        frames = torch.zeros(1, model.config.context, size, size, 3, dtype=torch.uint8, device=name)
         empty, generator = torch.zeros(1, 1, 0, device=name), torch.Generator(name)
         times = []
         with use_threads(1):
