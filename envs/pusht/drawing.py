@@ -5,27 +5,19 @@ Uses only pygame's software surfaces, so it needs no display.
 
 import math
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
 
+from nsde_policy.envs.drawing import Canvas, Colour, Palette, widen
+from nsde_policy.envs.drawing import spread_regions as spread_regions
 from nsde_policy.envs.pusht import geometry
-from nsde_policy.errors import EnvInputError
 
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 import pygame
 
-Colour = tuple[int, int, int]
-Paint = Colour | tuple[int, int, int, int]
-"""A colour, with an opacity on layers."""
 Pixel = tuple[int, int]
-
-
-def _pixels(surface: pygame.Surface) -> np.ndarray:
-    """Copy a surface into an image array, (height, width, 3) uint8."""
-    return np.ascontiguousarray(pygame.surfarray.pixels3d(surface).swapaxes(0, 1))
 
 
 # --- The benchmark's frame -----------------------------------------------------------------------
@@ -80,14 +72,9 @@ def _draw_outline(surface: pygame.Surface, colour: Colour, corners: Sequence[Pix
         pygame.draw.line(surface, colour, a, b, 2 * _STROKE)
         run, rise = abs(b[0] - a[0]), abs(b[1] - a[1])
         scale = _STROKE / math.hypot(run, rise)
-        pygame.draw.polygon(surface, colour, _widen(a, b, round(rise * scale), round(run * scale)))
+        pygame.draw.polygon(surface, colour, widen(a, b, round(rise * scale), round(run * scale)))
         for end in (a, b):
             pygame.draw.circle(surface, colour, end, _STROKE)
-
-
-def _widen(a: Sequence[float], b: Sequence[float], dx: float, dy: float) -> list[tuple[float, float]]:
-    """Return the corners of a line from `a` to `b` that reaches (dx, dy) to both sides."""
-    return [(a[0] - dx, a[1] - dy), (a[0] + dx, a[1] + dy), (b[0] + dx, b[1] + dy), (b[0] - dx, b[1] - dy)]
 
 
 def resize(image: np.ndarray, width: int, height: int) -> np.ndarray:
@@ -122,26 +109,6 @@ def _sample_axis(n: int, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 # --- The frame for people ------------------------------------------------------------------------
 
 
-class Palette:
-    """Colours of the frame for people, distinct in grey and for colour-blind readers."""
-
-    table: Colour = (250, 250, 248)
-    wall: Colour = (206, 208, 212)
-    goal: Colour = (178, 223, 178)
-    goal_edge: Colour = (96, 160, 104)
-    block: Colour = (118, 132, 150)
-    block_edge: Colour = (66, 78, 96)
-    agent: Colour = (0, 114, 178)
-    agent_edge: Colour = (0, 72, 116)
-    target: Colour = (213, 94, 0)
-    region: Colour = (230, 159, 0)
-
-
-_SUPERSAMPLING = 3
-MAX_SIZE = 8192
-"""Side of the largest picture for people."""
-
-
 def frame(
     agent: Sequence[float],
     block: Sequence[float],
@@ -163,10 +130,7 @@ def frame(
         regions: Areas the agent may reach, convex polygons (n_corners, 2), together one translucent area.
         ghosts: Poses the block may take or has had, drawn as faint outlines.
     """
-    if not 1 <= size <= MAX_SIZE:
-        raise EnvInputError(f"a picture must be 1 to {MAX_SIZE} pixels wide, got {size}")
-    canvas = _Canvas(size * _SUPERSAMPLING)
-    canvas.surface.fill(Palette.table)
+    canvas = Canvas(size)
     for part in geometry.PARTS:
         canvas.polygon(Palette.goal, geometry.to_world(geometry.corners(part), geometry.GOAL_POSE))
     canvas.loop(Palette.goal_edge, geometry.to_world(geometry.OUTLINE, geometry.GOAL_POSE), width=1.5)
@@ -179,102 +143,10 @@ def frame(
     for part in geometry.PARTS:
         canvas.polygon(Palette.block, geometry.to_world(geometry.corners(part), block))
     canvas.loop(Palette.block_edge, geometry.to_world(geometry.OUTLINE, block), width=2.5)
-    with canvas.layer():
-        for region in regions:
-            canvas.polygon((*Palette.region, 230), _grow(region, 1.0))
-        for region in regions:
-            canvas.polygon((*Palette.region, 90), region)
-    with canvas.layer():
-        for path in () if paths is None else paths:
-            if np.ndim(path) != 2 or np.shape(path)[1] != 2:
-                raise EnvInputError(f"a path must have shape (n_points, 2), got {np.shape(path)}")
-            canvas.fading_line(Palette.target, path, width=1.2)
+    canvas.regions(regions)
+    canvas.paths(() if paths is None else paths)
     canvas.disc(Palette.agent_edge, agent, geometry.AGENT_RADIUS)
     canvas.disc(Palette.agent, agent, geometry.AGENT_RADIUS - 2.5)
     if target is not None:
-        x, y = target
-        canvas.line(Palette.target, (x - 8, y), (x + 8, y), width=3)
-        canvas.line(Palette.target, (x, y - 8), (x, y + 8), width=3)
-    return _pixels(pygame.transform.smoothscale(canvas.surface, (size, size)))
-
-
-def _grow(polygon: np.ndarray, by: float) -> np.ndarray:
-    """Move the corners of a convex polygon away from its centre."""
-    off = polygon - polygon.mean(axis=0)
-    grown: np.ndarray = polygon + by * off / np.maximum(np.linalg.norm(off, axis=1, keepdims=True), 1e-9)
-    return grown
-
-
-_ELLIPSES = 4
-"""Ellipses per control period: enough to look like a tube."""
-
-
-def spread_regions(points: np.ndarray, *, sigmas: float = 2.0) -> list[np.ndarray]:
-    """Return ellipses of `sigmas` standard deviations around sampled paths (steps, n, 2), as polygons.
-
-    Mean and covariance are interpolated between steps, so that the ellipses together look like a tube.
-    """
-    mean = points.mean(axis=1)
-    off = points - mean[:, None]
-    covariance = _subdivide(np.einsum("tni,tnj->tij", off, off) / (points.shape[1] - 1))
-    variances, axes = np.linalg.eigh(covariance)
-    reach = sigmas * np.sqrt(np.maximum(variances, 0.0))
-    angle = np.linspace(0.0, 2 * np.pi, 36, endpoint=False)
-    circle = np.stack([np.cos(angle), np.sin(angle)], axis=-1)
-    return list(_subdivide(mean)[:, None] + np.einsum("pj,tj,tij->tpi", circle, reach, axes))
-
-
-def _subdivide(values: np.ndarray) -> np.ndarray:
-    """Add linear steps between neighbours along the first axis."""
-    weights = np.arange(_ELLIPSES).reshape(-1, *[1] * values.ndim) / _ELLIPSES
-    between = values[:-1] * (1 - weights) + values[1:] * weights  # (_ELLIPSES, steps - 1, …)
-    return np.concatenate([between.swapaxes(0, 1).reshape(-1, *values.shape[1:]), values[-1:]])
-
-
-class _Canvas:
-    """A surface of any size that is drawn on in pixels of the 512 table."""
-
-    def __init__(self, side: int) -> None:
-        self.surface = pygame.Surface((side, side))
-        self._scale = side / geometry.SIDE
-        self._used = pygame.Rect(0, 0, 0, 0)
-
-    @contextmanager
-    def layer(self) -> Iterator[None]:
-        """Draw on a transparent layer and blend it as a whole, so that overlapping shapes do not add up."""
-        below, self.surface = self.surface, pygame.Surface(self.surface.get_size(), pygame.SRCALPHA)
-        self._used = pygame.Rect(0, 0, 0, 0)
-        yield
-        below.blit(self.surface, self._used, self._used)
-        self.surface = below
-
-    def _at(self, point: Sequence[float]) -> tuple[float, float]:
-        return point[0] * self._scale, point[1] * self._scale
-
-    def polygon(self, colour: Paint, corners: Sequence[Sequence[float]] | np.ndarray) -> None:
-        self._use(pygame.draw.polygon(self.surface, colour, [self._at(p) for p in corners]))
-
-    def disc(self, colour: Paint, centre: Sequence[float], radius: float) -> None:
-        self._use(pygame.draw.circle(self.surface, colour, self._at(centre), radius * self._scale))
-
-    def _use(self, drawn: pygame.Rect) -> None:
-        self._used = self._used.union(drawn) if self._used else drawn
-
-    def line(self, colour: Paint, a: Sequence[float], b: Sequence[float], *, width: float) -> None:
-        """Draw a line of true width with round ends; pygame's own oblique lines are too thin."""
-        length = math.hypot(b[0] - a[0], b[1] - a[1])
-        if length > 0:
-            dx, dy = (a[1] - b[1]) * width / (2 * length), (b[0] - a[0]) * width / (2 * length)
-            self.polygon(colour, _widen(a, b, dx, dy))
-        self.disc(colour, a, width / 2)
-        self.disc(colour, b, width / 2)
-
-    def loop(self, colour: Paint, corners: Sequence[Sequence[float]], *, width: float) -> None:
-        for a, b in zip(corners, [*corners[1:], corners[0]], strict=True):
-            self.line(colour, a, b, width=width)
-
-    def fading_line(self, colour: Colour, points: np.ndarray, *, width: float) -> None:
-        """Draw a line that gets more translucent towards its end; for layers."""
-        last = max(len(points) - 1, 1)
-        for i in range(len(points) - 1):
-            self.line((*colour, round(230 - 130 * i / last)), points[i], points[i + 1], width=width)
+        canvas.cross(Palette.target, target)
+    return canvas.picture()

@@ -8,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from nsde_policy.envs.inputs import parse_floats, parse_seed, parse_size, require_one_of
 from nsde_policy.envs.pusht import geometry
 from nsde_policy.envs.pusht.dynamics import CONTROL_HZ, STEPS_PER_PERIOD, PushTDynamics
 from nsde_policy.errors import EnvInputError
@@ -105,17 +106,17 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
         visualization_width: int | None = None,
         visualization_height: int | None = None,
     ) -> None:
-        _require_one_of("obs_type", obs_type, get_args(ObsType))
-        _require_one_of("reset_rule", reset_rule, get_args(ResetRule))
-        _require_one_of("render_mode", render_mode, (None, *get_args(RenderMode)))
+        require_one_of("obs_type", obs_type, get_args(ObsType))
+        require_one_of("reset_rule", reset_rule, get_args(ResetRule))
+        require_one_of("render_mode", render_mode, (None, *get_args(RenderMode)))
         self.obs_type = obs_type
         self.reset_rule = reset_rule
         self.render_mode = render_mode
-        self.render_size = _parse_size("render_size", render_size)
-        self.observation_width = _parse_size("observation_width", observation_width)
-        self.observation_height = _parse_size("observation_height", observation_height)
+        self.render_size = parse_size("render_size", render_size)
+        self.observation_width = parse_size("observation_width", observation_width)
+        self.observation_height = parse_size("observation_height", observation_height)
         self.visualization_width, self.visualization_height = (
-            render_size if value is None else _parse_size(name, value)
+            render_size if value is None else parse_size(name, value)
             for name, value in (
                 ("visualization_width", visualization_width),
                 ("visualization_height", visualization_height),
@@ -138,7 +139,7 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
         """Start an episode; see the class for `seed` and `options`."""
-        seed = _parse_seed(seed)
+        seed = parse_seed(seed)
         super().reset(seed=seed)
         given = _parse_options(options)
         start, position_first = (self._draw_start(seed), True) if given is None else given
@@ -184,7 +185,7 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
 
     def advance(self, action: np.ndarray, physics_steps: int) -> tuple[Observation, dict[str, Any]]:
         """Run some physics steps of 0.01 s towards the target, for control loops at other rates."""
-        x, y = (min(max(value, 0.0), geometry.SIDE) for value in _parse_floats(action, 2, "an action"))
+        x, y = (min(max(value, 0.0), geometry.SIDE) for value in parse_floats(action, 2, "an action"))
         self._target = x, y
         self._world.advance(x, y, physics_steps)
         return self._observe_table()
@@ -205,7 +206,7 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
 
         The agent's motion is unchanged; the next observation shows the change.
         """
-        x, y, angle = _parse_floats(pose, 3, "a pose of the block")
+        x, y, angle = parse_floats(pose, 3, "a pose of the block")
         low, high = _HOLD_RANGE
         wanted = geometry.move_inside((x, y, math.remainder(angle, 2 * math.pi)), low, high)
         for _ in range(_HOLD_TRIES):  # in a corner, walls and agent may conflict
@@ -272,17 +273,6 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
         return pixels if self.obs_type == "pixels" else {"pixels": pixels, "agent_pos": np.array(agent)}
 
 
-def _require_one_of(name: str, value: object, allowed: tuple[object, ...]) -> None:
-    if value not in allowed:
-        raise EnvInputError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {value!r}")
-
-
-def _parse_size(name: str, value: Any) -> int:
-    if not isinstance(value, int) or not 16 <= value <= 8192:
-        raise EnvInputError(f"{name} must be an integer from 16 to 8192, got {value!r}")
-    return value
-
-
 def _make_observation_space(obs_type: ObsType, frame: tuple[int, int, int]) -> spaces.Space[Any]:
     state = _make_box([_AGENT_RANGE] * 2 + [_BLOCK_RANGE] * 2 + [(0.0, 2 * math.pi)])
     if obs_type == "state":
@@ -303,33 +293,6 @@ def _make_box(limits: Sequence[tuple[float, float]]) -> spaces.Box:
     return spaces.Box(low, high, dtype=np.float64)
 
 
-def _parse_floats(values: Any, n: int, what: str) -> list[float]:
-    """Return `values` as n finite floats, or raise `EnvInputError`."""
-    try:
-        array = np.asarray(values)
-        if array.dtype.kind not in "fiu":
-            raise TypeError
-        array = array.astype(np.float64, copy=False)
-    except (TypeError, ValueError, RuntimeError):  # the last from a tensor that requires its gradient
-        raise EnvInputError(
-            f"{what} must be {n} numbers, got {type(values).__name__} {values!r:.60}"
-        ) from None
-    if array.shape != (n,):
-        raise EnvInputError(f"{what} must have shape ({n},), got {array.shape}")
-    numbers: list[float] = array.tolist()
-    if not all(map(math.isfinite, numbers)):
-        raise EnvInputError(f"{what} must be finite, got {numbers}")
-    return numbers
-
-
-def _parse_seed(seed: Any) -> int | None:
-    if seed is None:
-        return None
-    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise EnvInputError(f"a seed must be a non-negative integer, got {seed!r:.60}")
-    return int(seed)
-
-
 def _parse_options(options: dict[str, Any] | None) -> tuple[list[float], bool] | None:
     """Return the state to start from and whether the position is set before the angle; None to draw one."""
     if not options:
@@ -345,7 +308,7 @@ def _parse_options(options: dict[str, Any] | None) -> tuple[list[float], bool] |
     if not given:
         return None
     (key,) = given
-    state = _parse_floats(options[key], 5, f"options[{key!r}]")
+    state = parse_floats(options[key], 5, f"options[{key!r}]")
     low, high = _BLOCK_RANGE
     if turns_after := key == "reset_to_state":  # which moves the block's origin
         low, high = low + _LONGEST_TURN, high - _LONGEST_TURN

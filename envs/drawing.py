@@ -1,0 +1,169 @@
+"""Drawing shared by the environments: colours and a canvas for people, with paths and regions of a forecast.
+
+Uses only pygame's software surfaces, so it needs no display.
+"""
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+from nsde_policy.errors import EnvInputError
+
+os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+import pygame
+
+Colour = tuple[int, int, int]
+Paint = Colour | tuple[int, int, int, int]
+"""A colour, with an opacity on layers."""
+TABLE_SIDE = 512.0
+"""Side of a table in its own pixels, the unit of `Canvas`."""
+_SUPERSAMPLING = 3
+MAX_SIZE = 8192
+"""Side of the largest picture for people."""
+
+
+class Palette:
+    """Colours of the frame for people, distinct in grey and for colour-blind readers."""
+
+    table: Colour = (250, 250, 248)
+    wall: Colour = (206, 208, 212)
+    goal: Colour = (178, 223, 178)
+    goal_edge: Colour = (96, 160, 104)
+    block: Colour = (118, 132, 150)
+    block_edge: Colour = (66, 78, 96)
+    agent: Colour = (0, 114, 178)
+    agent_edge: Colour = (0, 72, 116)
+    target: Colour = (213, 94, 0)
+    region: Colour = (230, 159, 0)
+
+
+class Canvas:
+    """A picture of any size, drawn in pixels of a table that is 512 wide and high.
+
+    Args:
+        size: Side of the picture in its own pixels.
+    """
+
+    def __init__(self, size: int) -> None:
+        if not 1 <= size <= MAX_SIZE:
+            raise EnvInputError(f"a picture must be 1 to {MAX_SIZE} pixels wide, got {size}")
+        side = size * _SUPERSAMPLING
+        self.surface = pygame.Surface((side, side))
+        self.surface.fill(Palette.table)
+        self._size, self._scale = size, side / TABLE_SIDE
+        self._used = pygame.Rect(0, 0, 0, 0)
+
+    @contextmanager
+    def layer(self) -> Iterator[None]:
+        """Draw on a transparent layer and blend it as a whole, so that overlapping shapes do not add up."""
+        below, self.surface = self.surface, pygame.Surface(self.surface.get_size(), pygame.SRCALPHA)
+        self._used = pygame.Rect(0, 0, 0, 0)
+        yield
+        below.blit(self.surface, self._used, self._used)
+        self.surface = below
+
+    def _at(self, point: Sequence[float]) -> tuple[float, float]:
+        return point[0] * self._scale, point[1] * self._scale
+
+    def picture(self) -> np.ndarray:
+        """Return what is drawn, (size, size, 3) uint8."""
+        return _pixels(pygame.transform.smoothscale(self.surface, (self._size, self._size)))
+
+    def polygon(self, colour: Paint, corners: Sequence[Sequence[float]] | np.ndarray) -> None:
+        """Fill a polygon."""
+        self._use(pygame.draw.polygon(self.surface, colour, [self._at(p) for p in corners]))
+
+    def disc(self, colour: Paint, centre: Sequence[float], radius: float) -> None:
+        """Fill a circle."""
+        self._use(pygame.draw.circle(self.surface, colour, self._at(centre), radius * self._scale))
+
+    def _use(self, drawn: pygame.Rect) -> None:
+        self._used = self._used.union(drawn) if self._used else drawn
+
+    def line(self, colour: Paint, a: Sequence[float], b: Sequence[float], *, width: float) -> None:
+        """Draw a line of true width with round ends; pygame's own oblique lines are too thin."""
+        length = math.hypot(b[0] - a[0], b[1] - a[1])
+        if length > 0:
+            dx, dy = (a[1] - b[1]) * width / (2 * length), (b[0] - a[0]) * width / (2 * length)
+            self.polygon(colour, widen(a, b, dx, dy))
+        self.disc(colour, a, width / 2)
+        self.disc(colour, b, width / 2)
+
+    def loop(self, colour: Paint, corners: Sequence[Sequence[float]], *, width: float) -> None:
+        """Draw the outline of a polygon."""
+        for a, b in zip(corners, [*corners[1:], corners[0]], strict=True):
+            self.line(colour, a, b, width=width)
+
+    def fading_line(self, colour: Colour, points: np.ndarray, *, width: float) -> None:
+        """Draw a line that gets more translucent towards its end; for layers."""
+        last = max(len(points) - 1, 1)
+        for i in range(len(points) - 1):
+            self.line((*colour, round(230 - 130 * i / last)), points[i], points[i + 1], width=width)
+
+    def cross(self, colour: Paint, centre: Sequence[float]) -> None:
+        """Mark a commanded position."""
+        x, y = centre
+        self.line(colour, (x - 8, y), (x + 8, y), width=3)
+        self.line(colour, (x, y - 8), (x, y + 8), width=3)
+
+    def regions(self, regions: Sequence[np.ndarray]) -> None:
+        """Draw convex polygons (n_corners, 2) as one translucent area with an outline."""
+        with self.layer():
+            for region in regions:
+                self.polygon((*Palette.region, 230), _grow(region, 1.0))
+            for region in regions:
+                self.polygon((*Palette.region, 90), region)
+
+    def paths(self, paths: Sequence[np.ndarray] | np.ndarray) -> None:
+        """Draw paths (n_points, 2) that fade towards their ends."""
+        with self.layer():
+            for path in paths:
+                if np.ndim(path) != 2 or np.shape(path)[1] != 2:
+                    raise EnvInputError(f"a path must have shape (n_points, 2), got {np.shape(path)}")
+                self.fading_line(Palette.target, path, width=1.2)
+
+
+def widen(a: Sequence[float], b: Sequence[float], dx: float, dy: float) -> list[tuple[float, float]]:
+    """Return the corners of a line from `a` to `b` that reaches (dx, dy) to both sides."""
+    return [(a[0] - dx, a[1] - dy), (a[0] + dx, a[1] + dy), (b[0] + dx, b[1] + dy), (b[0] - dx, b[1] - dy)]
+
+
+def _grow(polygon: np.ndarray, by: float) -> np.ndarray:
+    """Move the corners of a convex polygon away from its centre."""
+    off = polygon - polygon.mean(axis=0)
+    grown: np.ndarray = polygon + by * off / np.maximum(np.linalg.norm(off, axis=1, keepdims=True), 1e-9)
+    return grown
+
+
+def _pixels(surface: pygame.Surface) -> np.ndarray:
+    """Copy a surface into an image array, (height, width, 3) uint8."""
+    return np.ascontiguousarray(pygame.surfarray.pixels3d(surface).swapaxes(0, 1))
+
+
+_ELLIPSES = 4
+"""Ellipses per control period: enough to look like a tube."""
+
+
+def spread_regions(points: np.ndarray, *, sigmas: float = 2.0) -> list[np.ndarray]:
+    """Return ellipses of `sigmas` standard deviations around sampled paths (steps, n, 2), as polygons.
+
+    Mean and covariance are interpolated between steps, so that the ellipses together look like a tube.
+    """
+    mean = points.mean(axis=1)
+    off = points - mean[:, None]
+    covariance = _subdivide(np.einsum("tni,tnj->tij", off, off) / (points.shape[1] - 1))
+    variances, axes = np.linalg.eigh(covariance)
+    reach = sigmas * np.sqrt(np.maximum(variances, 0.0))
+    angle = np.linspace(0.0, 2 * np.pi, 36, endpoint=False)
+    circle = np.stack([np.cos(angle), np.sin(angle)], axis=-1)
+    return list(_subdivide(mean)[:, None] + np.einsum("pj,tj,tij->tpi", circle, reach, axes))
+
+
+def _subdivide(values: np.ndarray) -> np.ndarray:
+    """Add linear steps between neighbours along the first axis."""
+    weights = np.arange(_ELLIPSES).reshape(-1, *[1] * values.ndim) / _ELLIPSES
+    between = values[:-1] * (1 - weights) + values[1:] * weights  # (_ELLIPSES, steps - 1, …)
+    return np.concatenate([between.swapaxes(0, 1).reshape(-1, *values.shape[1:]), values[-1:]])
