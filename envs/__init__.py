@@ -6,19 +6,27 @@ Importing this module registers them (Gymnasium 1 reads no entry points); so doe
 
 PUSHT_ID = "nsde_policy/PushT-v0"
 """Push a T-shaped block onto its outline: see `nsde_policy.envs.pusht.env.PushTEnv`."""
+AVOIDING_ID = "nsde_policy/Avoiding-v0"
+"""Move a rod between obstacles, 24 ways: see `nsde_policy.envs.avoiding.env.AvoidingEnv`."""
+_ENVS = {
+    PUSHT_ID: ("nsde_policy.envs.pusht.env:PushTEnv", 300),
+    AVOIDING_ID: ("nsde_policy.envs.avoiding.env:AvoidingEnv", 250),
+}
+"""Class and longest episode of each environment."""
 
 
 def register_envs() -> None:
     """Tell Gymnasium about every environment of the package; calling it again does nothing."""
     from gymnasium.envs.registration import register, registry
 
-    if PUSHT_ID not in registry:
-        register(
-            id=PUSHT_ID,
-            entry_point="nsde_policy.envs.pusht.env:PushTEnv",
-            max_episode_steps=300,
-            disable_env_checker=True,  # it checks its own inputs, faster and with clearer words
-        )
+    for env_id, (entry_point, steps) in _ENVS.items():
+        if env_id not in registry:
+            register(
+                id=env_id,
+                entry_point=entry_point,
+                max_episode_steps=steps,
+                disable_env_checker=True,  # they check their own inputs, faster and with clearer words
+            )
 
 
 register_envs()

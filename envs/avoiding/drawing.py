@@ -1,0 +1,52 @@
+"""Pictures of obstacle avoidance for people."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from nsde_policy.envs.avoiding import geometry
+from nsde_policy.envs.drawing import TABLE_SIDE, Canvas, Palette
+
+_SCALE = TABLE_SIDE / geometry.TABLE_SIZE
+"""Pixels of the table per metre."""
+
+
+def to_pixels(points: np.ndarray) -> np.ndarray:
+    """Return points (..., 2) in metres, y up, as pixels of the table, y down."""
+    x, y = points[..., 0] - geometry.TABLE_LOW[0], geometry.TABLE_HIGH[1] - points[..., 1]
+    return np.stack([x, y], axis=-1) * _SCALE
+
+
+def draw_rod(
+    state: Sequence[float],
+    *,
+    size: int = 512,
+    paths: np.ndarray | None = None,
+    regions: Sequence[np.ndarray] = (),
+) -> np.ndarray:
+    """Draw obstacles, finish line and rod, (size, size, 3) uint8.
+
+    Args:
+        state: Commanded x, y and actual x, y in metres.
+        size: Side of the picture in its own pixels.
+        paths: Paths of the rod in metres, (n_paths, n_points, 2), fading towards their ends.
+        regions: Areas that the rod may reach, convex polygons (n_corners, 2) in metres.
+    """
+    canvas = Canvas(size)
+    left, right = geometry.TABLE_LOW[0], geometry.TABLE_HIGH[0]
+    corners = [(left, geometry.FINISH_Y), (right, geometry.FINISH_Y), geometry.TABLE_HIGH]
+    finish = to_pixels(np.array([*corners, (left, geometry.TABLE_HIGH[1])]))
+    canvas.polygon(Palette.goal, finish)
+    canvas.line(Palette.goal_edge, finish[0].tolist(), finish[1].tolist(), width=2)
+    canvas.loop(Palette.wall, [(0, 0), (TABLE_SIDE, 0), (TABLE_SIDE, TABLE_SIDE), (0, TABLE_SIDE)], width=6)
+    for x, y, radius in geometry.OBSTACLES:
+        centre = to_pixels(np.array((x, y))).tolist()
+        canvas.disc(Palette.block_edge, centre, radius * _SCALE)
+        canvas.disc(Palette.block, centre, radius * _SCALE - 2.5)
+    canvas.regions([to_pixels(region) for region in regions])
+    canvas.paths([] if paths is None else [to_pixels(path) for path in paths])
+    command, rod = to_pixels(np.reshape(state, (2, 2))).tolist()
+    canvas.disc(Palette.agent_edge, rod, geometry.ROD_RADIUS * _SCALE)
+    canvas.disc(Palette.agent, rod, geometry.ROD_RADIUS * _SCALE - 2)
+    canvas.cross(Palette.target, command)
+    return canvas.picture()

@@ -1,0 +1,157 @@
+"""Obstacle avoidance as a Gymnasium environment."""
+
+from typing import Any, Literal, get_args
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from nsde_policy.envs.avoiding import geometry
+from nsde_policy.envs.avoiding.dynamics import CONTROL_RATE_HZ, follow
+from nsde_policy.envs.inputs import parse_floats, parse_seed, parse_size, require_one_of
+from nsde_policy.errors import EnvInputError
+
+StartRule = Literal["fixed", "varied"]
+AvoidingRenderMode = Literal["human", "rgb_array"]
+
+MAX_CHANGE = 0.0125
+"""Largest change of the command per axis and control period, metres."""
+
+
+class AvoidingEnv(gym.Env[np.ndarray, np.ndarray]):
+    """Move a rod between six round obstacles to the other side of the table, on one of 24 ways.
+
+    The geometry is that of the obstacle avoidance task of D3IL (Jia et al., ICLR 2024).
+
+    ## Action
+    Change of the commanded position, [dx, dy] in metres, clipped to ±12.5 mm; the command is clipped to the
+    table. NaN, infinity or another shape raises `EnvInputError`.
+
+    ## Observation
+    [commanded x, commanded y, actual x, actual y] in metres. The rod lags its command: see `dynamics`.
+
+    ## Reward
+    1 in the period in which the rod crosses the line y = 0.35, else 0.
+
+    ## Termination
+    The rod touches an obstacle (failure) or crosses the line (success). Made through `gymnasium.make`,
+    truncated after 250 control periods of 35 ms.
+
+    ## Info
+    `success`; `touched`; `mode` from 0 to 23, -1 as long as it is unknown (see `geometry.ModeReader`);
+    `progress` from the start (0) to the line (1), the furthest so far.
+
+    ## Reset, by `start`
+    - `fixed`: at (0.525, -0.28), whatever the seed
+    - `varied`: x from 0.4 to 0.6 and y from -0.3 to -0.24, drawn from the seed
+    With `options={"state": [x, y]}` the episode starts there, at rest.
+    """
+
+    metadata = {"render_modes": list(get_args(AvoidingRenderMode)), "render_fps": CONTROL_RATE_HZ}  # noqa: RUF012
+
+    def __init__(
+        self,
+        start: StartRule = "fixed",
+        render_mode: AvoidingRenderMode | None = None,
+        render_size: int = 512,
+    ) -> None:
+        require_one_of("start", start, get_args(StartRule))
+        require_one_of("render_mode", render_mode, (None, *get_args(AvoidingRenderMode)))
+        self.start = start
+        self.render_mode = render_mode
+        self.render_size = parse_size("render_size", render_size)
+        self.action_space = spaces.Box(-MAX_CHANGE, MAX_CHANGE, (2,), np.float64)
+        self.observation_space = spaces.Box(
+            np.array(geometry.TABLE_LOW * 2), np.array(geometry.TABLE_HIGH * 2), dtype=np.float64
+        )
+        self._reader: geometry.ModeReader | None = None
+        self._window: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_window": None}  # a copy opens its own
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """Start an episode; see the class for `seed` and `options`."""
+        super().reset(seed=parse_seed(seed))
+        x, y = self._choose_start(options)
+        self._x = self._command_x = self._start_x = x
+        self._y = self._command_y = self._start_y = y
+        self._speed_x = self._speed_y = 0.0
+        self._touched, self._furthest = False, y
+        self._reader = geometry.ModeReader()
+        self._reader.add(x, y)
+        return self._observe()
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """Change the command by `action` and run one control period."""
+        if self._reader is None:
+            raise EnvInputError("the environment has no state yet: call reset() first")
+        dx, dy = (min(max(d, -MAX_CHANGE), MAX_CHANGE) for d in parse_floats(action, 2, "an action"))
+        (low_x, low_y), (high_x, high_y) = geometry.TABLE_LOW, geometry.TABLE_HIGH
+        self._command_x = min(max(self._command_x + dx, low_x), high_x)
+        self._command_y = min(max(self._command_y + dy, low_y), high_y)
+        before = self._x, self._y
+        self._x, self._speed_x = follow(self._x, self._speed_x, self._command_x)
+        self._y, self._speed_y = follow(self._y, self._speed_y, self._command_y)
+        self._furthest = max(self._furthest, self._y)
+        self._reader.add(self._x, self._y)
+        self._touched = geometry.measure_clearance(before, (self._x, self._y)) <= 0
+        obs, info = self._observe()
+        if self.render_mode == "human":
+            self.render()
+        return obs, float(info["success"]), info["success"] or self._touched, False, info
+
+    def render(self) -> np.ndarray | None:
+        """Return a frame for people (`rgb_array`), or show it in a window (`human`)."""
+        if self.render_mode is None:
+            raise EnvInputError(
+                "nothing to render: make the environment with render_mode='rgb_array' or 'human'"
+            )
+        from nsde_policy.envs.avoiding import drawing
+
+        picture = drawing.draw_rod((self._command_x, self._command_y, self._x, self._y), size=self.render_size)
+        if self.render_mode == "rgb_array":
+            return picture
+        if self._window is None:
+            from nsde_policy.envs.window import Window
+
+            self._window = Window((self.render_size, self.render_size), CONTROL_RATE_HZ, "Avoiding")
+        self._window.show(picture)
+        return None
+
+    def close(self) -> None:
+        """Close the window of render mode `human`."""
+        if self._window is not None:
+            self._window.close()
+            self._window = None
+
+    def _choose_start(self, options: dict[str, Any] | None) -> tuple[float, float]:
+        """Return the start of an episode: given by the options, fixed, or drawn."""
+        if options:
+            if not isinstance(options, dict) or [*options] != ["state"]:
+                raise EnvInputError(f"options must be {{'state': [x, y]}}, got {options!r:.60}")
+            x, y = parse_floats(options["state"], 2, "options['state']")
+            if not self.observation_space.contains(np.array([x, y, x, y])):
+                raise EnvInputError(
+                    f"options['state'] must lie on the table, from {geometry.TABLE_LOW} to "
+                    f"{geometry.TABLE_HIGH}, got ({x:g}, {y:g})"
+                )
+            return x, y
+        if self.start == "fixed":
+            return geometry.FIXED_START
+        (low_x, high_x), (low_y, high_y) = geometry.VARIED_STARTS
+        return float(self.np_random.uniform(low_x, high_x)), float(self.np_random.uniform(low_y, high_y))
+
+    def _observe(self) -> tuple[np.ndarray, dict[str, Any]]:
+        assert self._reader is not None
+        success = self._y > geometry.FINISH_Y and not self._touched
+        way = geometry.FINISH_Y - self._start_y
+        info = {
+            "success": success,
+            "touched": self._touched,
+            "mode": self._reader.mode,
+            "progress": min((self._furthest - self._start_y) / way, 1.0) if way > 0 else 1.0,
+        }
+        return np.array((self._command_x, self._command_y, self._x, self._y)), info

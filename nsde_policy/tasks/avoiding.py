@@ -1,0 +1,105 @@
+"""Obstacle avoidance on 24 ways: its outcome, mirror symmetry, drawing and presets (tuned on seeds 200000+)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from nsde_policy.config import Preset
+from nsde_policy.run_config import DemoConfig
+from nsde_policy.tasks.base import Forecast, Outcome, Scene, Task
+from nsde_policy.tasks.registry import register_task
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from nsde_policy.data import Mirror
+
+_DRAWN_FUTURES = 24
+
+
+def _keep_modes(preset: Preset) -> Preset:
+    """Return a preset of the Neural SDE with all of its noise, and without dropout, which blurs the forks."""
+    model: Any = preset.model
+    return replace(
+        preset,
+        model=replace(
+            model,
+            network=replace(model.network, dropout=0.0),
+            sampling=replace(model.sampling, alpha=0.5, diffusion=1.0),
+        ),
+    )
+
+
+class AvoidingBase(Task):
+    """Move a rod between six obstacles to the other side of the table."""
+
+    env_id = "nsde_policy/Avoiding-v0"
+    rate_hz = 1 / 0.035
+    default_preset = "default"
+    score_name = "furthest"
+    success_progress = 1.0
+    modes = 24
+    score_note = (
+        "Success: the rod crosses the line within 250 steps and touches no obstacle. Furthest: the largest "
+        "share of the way to the line."
+    )
+    demos = DemoConfig(first_action_from=())
+
+    def outcome(self, rewards: Sequence[float], infos: Sequence[Mapping[str, Any]]) -> Outcome:
+        """Score by the share of the way to the line; success is crossing it without touching."""
+        return Outcome(bool(infos[-1]["success"]), float(infos[-1]["progress"]))
+
+    @property
+    def mirror(self) -> "Mirror":
+        """x ↦ 1 − x: obstacles and line are symmetric, the fixed start is not."""
+        from nsde_policy.data import Mirror
+
+        position = ((0, -1.0, 1.0), (1, 1.0, 0.0), (2, -1.0, 1.0), (3, 1.0, 0.0))
+        return Mirror(obs=position, act=((0, -1.0, 0.0), (1, 1.0, 0.0)))
+
+    def progress(self, info: Mapping[str, Any]) -> float:
+        """Return the furthest share of the way to the line."""
+        return float(info["progress"])
+
+    def draw(
+        self,
+        obs: "np.ndarray",
+        *,
+        size: int,
+        forecast: Forecast | None = None,
+        past: "np.ndarray | None" = None,
+    ) -> "np.ndarray":
+        """Draw rod, command and obstacles; a forecast as paths and a 2σ region, the past as a trail."""
+        import numpy as np
+
+        from nsde_policy.envs.avoiding import drawing
+        from nsde_policy.envs.drawing import spread_regions
+
+        shapes: dict[str, Any] = {}
+        if past is not None:
+            shapes = {"paths": past[None, ::-1, 2:]}
+        elif forecast is not None:
+            if forecast.obs is not None:
+                ahead = forecast.obs[..., 2:]
+            else:  # an action changes the commanded position
+                command = np.broadcast_to(obs[:2], (1, *forecast.actions.shape[1:]))
+                ahead = np.concatenate([command, command + np.cumsum(forecast.actions, axis=0)])
+            shapes = {"paths": ahead[:, :_DRAWN_FUTURES].swapaxes(0, 1), "regions": spread_regions(ahead[1:])}
+        return drawing.draw_rod(obs.tolist(), size=size, **shapes)
+
+    def presets(self, method: str) -> Mapping[str, Preset]:
+        """Sample the Neural SDE with full diffusion and train it without dropout."""
+        presets = super().presets(method)
+        if method != "neural_sde":
+            return presets
+        return {**presets, **{name: _keep_modes(presets[name]) for name in ("default", "fast")}}
+
+
+@register_task
+class AvoidingTask(AvoidingBase):
+    """Obstacle avoidance from the start of the D3IL benchmark."""
+
+    name = "avoiding"
+    title = "Avoiding"
+    env_kwargs = MappingProxyType({"start": "fixed"})
