@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nsde_policy.assets import EMBEDDED_DEMOS
+from nsde_policy.assets import find_demos
 from nsde_policy.methods.registry import get_method
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.tasks import Task
@@ -37,7 +37,7 @@ def resolve_preset(
         task: Task of the demonstrations.
         preset: Name, None for the task's own.
         method: Name of the method.
-        demos: Demonstrations that `auto` measures; None for the embedded ones.
+        demos: Demonstrations that `auto` measures; None for those of the task in the package.
         selection: Fields of `DemoConfig` that differ from those of the task.
         validation: Fraction of the episodes that are held out, which `auto` does not measure.
         seed: Seed that chooses them.
@@ -50,7 +50,7 @@ def resolve_preset(
     from nsde_policy.training.environment import find_env_rate
 
     given = replace(task.demos, **selection)
-    found = _load_demos(demos or EMBEDDED_DEMOS, given)
+    found = _load_demos(demos or find_demos(task.name), given)
     if not found.rate_hz:
         found = replace(found, rate_hz=find_env_rate(task))
     statistics = measure_statistics(split_episodes(found, validation, seed=seed).training)

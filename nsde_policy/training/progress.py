@@ -10,12 +10,13 @@ from typing import Any, Self
 import torch
 from tqdm import tqdm
 
-from nsde_policy.assets import EMBEDDED_DEMOS
+from nsde_policy.assets import find_demos
 from nsde_policy.config import EncoderConfig, TrainedEncoderConfig
 from nsde_policy.errors import ConfigError, import_optional
 from nsde_policy.files import replace_file
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory
+from nsde_policy.tasks import get_task
 from nsde_policy.training.checkpoints import TrainingProgress, save_weights
 from nsde_policy.training.dataset import load_training_demos
 from nsde_policy.training.encoder import open_training_images
@@ -48,7 +49,7 @@ def train(
     """Train into a run directory with a progress bar.
 
     Args:
-        demos: Demonstrations; None for those embedded in the package.
+        demos: Demonstrations; None for those of the task that are embedded in the package.
         config: Settings of the run.
         path: Run directory.
         task: Name of the task, or its environment, see `get_task`.
@@ -62,8 +63,9 @@ def train(
         tensorboard: Write the losses for TensorBoard too.
         validation: Fraction of the episodes that is held out; the losses on them are recorded.
     """
-    episodes = load_training_demos(config.demos, demos or EMBEDDED_DEMOS, task=task)
-    images = open_training_images(config.demos, demos or EMBEDDED_DEMOS)
+    demos = demos or find_demos(get_task(task).name)
+    episodes = load_training_demos(config.demos, demos, task=task)
+    images = open_training_images(config.demos, demos)
     where = pick_device(device)
     if where == "cpu" and not config.model.gains_from_threads:
         torch.set_num_threads(1)

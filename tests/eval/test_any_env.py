@@ -308,7 +308,7 @@ def test_train_records_the_environment_and_evaluates_in_it(tmp_path, monkeypatch
         (["--env", "Nowhere-v0", "--demos", "DEMOS"], "'Nowhere-v0' is not registered"),
         (["--env", "pendulum"], "unknown task 'pendulum'"),
         (["--env", "Pendulum-v1", "--task", "pusht"], "are two tasks; leave one out"),
-        (["--env", "Pendulum-v1"], "needs demonstrations of it; give them with --demos"),
+        (["--env", "Pendulum-v1"], "has no demonstrations of Pendulum-v1: give a store with --demos"),
         (["--env", "Pendulum-v1", "--env-kwargs", "{"], "--env-kwargs is not valid JSON"),
     ],
 )
