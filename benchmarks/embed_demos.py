@@ -16,7 +16,11 @@ from nsde_policy.assets import ASSETS, EMBEDDED_FIRST_SEED, SHIPPED
 from nsde_policy.eval.generate import GenerateConfig, generate
 
 AVOIDING_EXPERT = "nsde_policy.envs.avoiding.demonstrator:AvoidingExpert"
-DEMOS = {"pusht": (SHIPPED, 220), "avoiding": (AVOIDING_EXPERT, 240), "avoiding_varied": (AVOIDING_EXPERT, 240)}
+DEMOS = {
+    "pusht": (SHIPPED, 220),
+    "avoiding": (AVOIDING_EXPERT, 240),
+    "avoiding_varied": (AVOIDING_EXPERT, 240),
+}
 """Demonstrator and number of episodes by task."""
 
 

@@ -73,11 +73,11 @@ class Canvas:
         return _pixels(pygame.transform.smoothscale(self.surface, (self._size, self._size)))
 
     def polygon(self, colour: Paint, corners: Sequence[Sequence[float]] | np.ndarray) -> None:
-        """Fill a polygon."""
+        """Fill a polygon with a colour."""
         self._use(pygame.draw.polygon(self.surface, colour, [self._at(p) for p in corners]))
 
     def disc(self, colour: Paint, centre: Sequence[float], radius: float) -> None:
-        """Fill a circle."""
+        """Fill a circle with a colour."""
         self._use(pygame.draw.circle(self.surface, colour, self._at(centre), radius * self._scale))
 
     def _use(self, drawn: pygame.Rect) -> None:

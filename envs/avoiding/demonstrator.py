@@ -1,9 +1,11 @@
 """Scripted demonstrator of obstacle avoidance with the variation of human teleoperation.
 
-`nsde-policy collect --env nsde_policy/Avoiding-v0 --policy nsde_policy.envs.avoiding.demonstrator:AvoidingExpert`
+    nsde-policy collect --env avoiding --policy nsde_policy.envs.avoiding.demonstrator:AvoidingExpert ...
+
 records it. The mode of an episode is its seed modulo 24, so that consecutive seeds cover all modes evenly.
 """
 
+import itertools
 from typing import Any
 
 import gymnasium as gym
@@ -55,7 +57,9 @@ class AvoidingExpert:
 
 
 def plan_demonstration(start: np.ndarray, mode: int, rng: np.random.Generator) -> np.ndarray:
-    """Return the actions (n, 2) of one demonstration: candidates are drawn until one is clear and long enough.
+    """Return the actions (n, 2) of one demonstration.
+
+    Candidates are drawn until one keeps clear of the obstacles and takes a usual time.
 
     Args:
         start: Position at which the rod rests, (2,).
@@ -70,7 +74,7 @@ def plan_demonstration(start: np.ndarray, mode: int, rng: np.random.Generator) -
         if not len(crossed) or not PERIODS[0] <= crossed[0] <= PERIODS[1]:
             continue
         path = path[: crossed[0] + 1]
-        clearance = min(geometry.measure_clearance(a, b) for a, b in zip(path[:-1], path[1:], strict=True))
+        clearance = min(geometry.measure_clearance(a, b) for a, b in itertools.pairwise(path))
         if clearance >= LEAST_CLEARANCE and geometry.read_mode(path) == mode:
             return actions[: crossed[0]]
     raise EnvInputError(f"no demonstration of mode {mode} from {start.tolist()} within {TRIES} tries")
@@ -80,7 +84,7 @@ def _draw_curve(start: np.ndarray, mode: int, rng: np.random.Generator) -> np.nd
     """Draw a smooth curve from the start through the gaps of a mode to beyond the line, (points, 2)."""
     gaps = mode // 12, mode // 4 % 3, mode % 4
     points = [start]
-    for (level, _), gap, ranges in zip(geometry.LEVELS, gaps, PASSAGES, strict=True):
+    for (level, _), gap, ranges in zip(geometry.OBSTACLE_LEVELS, gaps, PASSAGES, strict=True):
         points.append(np.array([rng.uniform(*ranges[gap]), level + rng.normal(0.0, 0.012)]))
     points.append(points[-1] + [rng.normal(0.0, 0.025), 0.125])
     knots = np.array(points)

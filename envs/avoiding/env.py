@@ -111,7 +111,9 @@ class AvoidingEnv(gym.Env[np.ndarray, np.ndarray]):
             )
         from nsde_policy.envs.avoiding import drawing
 
-        picture = drawing.draw_rod((self._command_x, self._command_y, self._x, self._y), size=self.render_size)
+        picture = drawing.draw_rod(
+            (self._command_x, self._command_y, self._x, self._y), size=self.render_size
+        )
         if self.render_mode == "rgb_array":
             return picture
         if self._window is None:

@@ -1,4 +1,4 @@
-"""Geometry of obstacle avoidance after the D3IL benchmark (Jia et al., ICLR 2024): lengths are metres, y is up.
+"""Geometry of obstacle avoidance after the D3IL benchmark (Jia et al., ICLR 2024), in metres, y up.
 
 Six round obstacles stand on three levels. A path passes level 1 on one of two sides, level 2 through one of
 three gaps and level 3 through one of four: 24 modes.
@@ -19,7 +19,7 @@ OBSTACLES = (
     (0.65, 0.26, 0.025),
 )
 """x, y and radius of each obstacle."""
-LEVELS = ((-0.1, (0.5,)), (0.08, (0.425, 0.575)), (0.26, (0.35, 0.5, 0.65)))
+OBSTACLE_LEVELS = ((-0.1, (0.5,)), (0.08, (0.425, 0.575)), (0.26, (0.35, 0.5, 0.65)))
 """y of each level, and the x that separate its gaps."""
 LEVEL_REACH = 0.03
 """Distance from levels 1 and 2 within which the side is read; an obstacle is wider, so it is unambiguous."""
@@ -27,7 +27,7 @@ N_MODES = 24
 UNKNOWN_MODE = -1
 """Mode of a path that has not passed all levels."""
 FINISH_Y = 0.35
-"""The line to cross."""
+"""y of the line that ends an episode with success."""
 TABLE_LOW, TABLE_SIZE = (0.15, -0.32), 0.7
 """Lower left corner and side of the square table, to which commands are clipped."""
 TABLE_HIGH = (TABLE_LOW[0] + TABLE_SIZE, TABLE_LOW[1] + TABLE_SIZE)
@@ -38,7 +38,7 @@ VARIED_STARTS = ((0.4, 0.6), (-0.3, -0.24))
 
 def find_gap(x: float, level: int) -> int:
     """Return the gap of a level (0 to 2) in which x lies, counted from the left."""
-    return sum(x > border for border in LEVELS[level][1])
+    return sum(x > border for border in OBSTACLE_LEVELS[level][1])
 
 
 class ModeReader:
@@ -57,12 +57,12 @@ class ModeReader:
 
     def add(self, x: float, y: float) -> None:
         """Read a position: levels 1 and 2 near them, at the last visit; level 3 at the first y above it."""
-        if y >= LEVELS[2][0]:
+        if y >= OBSTACLE_LEVELS[2][0]:
             if self._gaps[2] is None:
                 self._gaps[2] = find_gap(x, 2)
-        elif abs(y - LEVELS[1][0]) <= LEVEL_REACH:
+        elif abs(y - OBSTACLE_LEVELS[1][0]) <= LEVEL_REACH:
             self._gaps[1] = find_gap(x, 1)
-        elif abs(y - LEVELS[0][0]) <= LEVEL_REACH:
+        elif abs(y - OBSTACLE_LEVELS[0][0]) <= LEVEL_REACH:
             self._gaps[0] = find_gap(x, 0)
 
 

@@ -1,4 +1,4 @@
-"""Obstacle avoidance on 24 ways: its outcome, mirror symmetry, drawing and presets (tuned on seeds 200000+)."""
+"""Obstacle avoidance: its outcome, mirror symmetry, drawing and presets (tuned on seeds 200000 and up)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from nsde_policy.config import Preset
 from nsde_policy.run_config import DemoConfig
-from nsde_policy.tasks.base import Forecast, Outcome, Scene, Task
+from nsde_policy.tasks.base import Forecast, Outcome, Task
 from nsde_policy.tasks.registry import register_task
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class AvoidingBase(Task):
     score_name = "furthest"
     success_progress = 1.0
     modes = 24
+    path_of = (2, 3)
     score_note = (
         "Success: the rod crosses the line within 250 steps and touches no obstacle. Furthest: the largest "
         "share of the way to the line."
@@ -52,7 +53,7 @@ class AvoidingBase(Task):
 
     @property
     def mirror(self) -> "Mirror":
-        """x ↦ 1 − x: obstacles and line are symmetric, the fixed start is not."""
+        """Map x to 1 − x: obstacles and line are symmetric, the fixed start is not."""
         from nsde_policy.data import Mirror
 
         position = ((0, -1.0, 1.0), (1, 1.0, 0.0), (2, -1.0, 1.0), (3, 1.0, 0.0))

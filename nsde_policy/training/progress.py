@@ -65,7 +65,6 @@ def train(
     """
     demos = demos or find_demos(get_task(task).name)
     episodes = load_training_demos(config.demos, demos, task=task)
-    images = open_training_images(config.demos, demos)
     where = pick_device(device)
     if where == "cpu" and not config.model.gains_from_threads:
         torch.set_num_threads(1)
@@ -84,7 +83,7 @@ def train(
             resume=resume,
             monitor=monitor,
             validation=validation,
-            images=images,
+            images=open_training_images(config.demos, demos),
             encoder_monitor=encoding,
         )
 

@@ -176,7 +176,10 @@ def test_suite_trains_on_an_environment(
     monkeypatch.setattr(GymTask, "suite", lambda task: [SuiteMember("knn", task.default_preset)])
     suite = ["--suite", "Pendulum-v1", "--env-kwargs", '{"max_episode_steps": 20}', "--episodes", "2"]
     assert run("compare", [], *suite, "--out", out) == 2
-    assert "this package has no demonstrations of Pendulum-v1: give a store with --demos" in capsys.readouterr().err
+    assert (
+        "this package has no demonstrations of Pendulum-v1: give a store with --demos"
+        in capsys.readouterr().err
+    )
     assert run("compare", [], *suite, "--demos", store, "--out", out) == 0
     found = read_comparison(out / "comparison.json")
     assert (found.task, found.entries[0].episodes.steps) == ("Pendulum-v1", (20, 20))

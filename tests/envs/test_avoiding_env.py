@@ -1,0 +1,183 @@
+"""Tests for envs/avoiding/: geometry, lag, Gymnasium interface, drawing."""
+
+import copy
+import itertools
+import math
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from nsde_policy.envs import AVOIDING_ID
+from nsde_policy.envs.avoiding import drawing, geometry
+from nsde_policy.envs.avoiding.dynamics import NATURAL_FREQUENCY, PERIOD_S, follow
+from nsde_policy.envs.avoiding.env import MAX_CHANGE, AvoidingEnv
+from nsde_policy.envs.drawing import Palette
+from nsde_policy.errors import EnvInputError
+
+
+def drive(env: AvoidingEnv, points, *, speed: float = 0.006):
+    """Command the rod through points, then wait; return the result of every step."""
+    command, results = np.array([env._command_x, env._command_y]), []
+    for point in [*points, points[-1]]:
+        while (way := np.linalg.norm(np.subtract(point, command))) > 1e-9 or point is points[-1]:
+            change = np.subtract(point, command) * min(1.0, speed / max(way, 1e-9))
+            command = command + change
+            results.append(env.step(change))
+            if results[-1][2] or len(results) > 600:
+                return results
+            if way < 1e-9 and len(results) > 250:
+                return results
+    return results
+
+
+@pytest.mark.parametrize("start", ["fixed", "varied"])
+def test_environment_passes_the_checks_of_gymnasium(start):
+    check_env(gym.make(AVOIDING_ID, start=start, render_mode="rgb_array").unwrapped)
+
+
+def test_starts_are_fixed_or_drawn_by_the_seed():
+    fixed, varied = AvoidingEnv(), AvoidingEnv(start="varied")
+    assert {tuple(fixed.reset(seed=seed)[0]) for seed in range(5)} == {geometry.FIXED_START * 2}
+    starts = np.array([varied.reset(seed=seed)[0][:2] for seed in range(200)])
+    for column, (low, high) in zip(starts.T, geometry.VARIED_STARTS, strict=True):
+        assert low <= column.min() < low + 0.1 * (high - low)
+        assert high - 0.1 * (high - low) < column.max() <= high
+    assert np.array_equal(varied.reset(seed=7)[0][:2], starts[7])
+
+
+def test_lag_solves_its_differential_equation():
+    x, speed, command = 0.1, -0.3, 0.25
+    n = 200_000
+    dt, fine, slope = PERIOD_S / n, x, speed
+    for _ in range(n):
+        slope += dt * (NATURAL_FREQUENCY**2 * (command - fine) - 2 * NATURAL_FREQUENCY * slope)
+        fine += dt * slope
+    assert follow(x, speed, command) == pytest.approx((fine, slope), rel=1e-4)
+
+
+def test_a_brisk_turn_cuts_the_corner_by_a_few_millimetres():
+    env = AvoidingEnv()
+    env.reset(options={"state": [0.2, -0.2]})
+    path = [env.step(np.array([0.00875, 0.0]))[0] for _ in range(15)]
+    corner = path[-1][:2]
+    path += [env.step(np.array([0.0, 0.00875]))[0] for _ in range(15)]
+    actual = np.array(path)[:, 2:]
+    between = np.concatenate([actual[:-1] + s * np.diff(actual, axis=0) for s in np.linspace(0, 1, 20)])
+    assert 0.003 < np.linalg.norm(between - corner, axis=1).min() < 0.006
+    assert np.linalg.norm(path[14][:2] - path[14][2:]) == pytest.approx(0.008, abs=5e-4)
+
+
+@pytest.mark.parametrize("mode", range(geometry.N_MODES))
+def test_every_mode_is_read_from_a_path_through_its_gaps(mode):
+    side, middle, upper = mode // 12, mode // 4 % 3, mode % 4
+    passages = ((0.43, -0.1), (0.57, -0.1)), ((0.36, 0.08), (0.5, 0.08), (0.64, 0.08))
+    last = (0.28, 0.26), (0.425, 0.26), (0.575, 0.26), (0.72, 0.26)
+    env = AvoidingEnv()
+    env.reset(seed=0)
+    x1, x2, x3 = passages[0][side], passages[1][middle], last[upper]
+    points = [
+        *((x1[0], y) for y in (-0.17, -0.02)),
+        *((x2[0], y) for y in (0.0, 0.15)),
+        *((x3[0], y) for y in (0.17, 0.37)),
+    ]
+    results = drive(env, points)
+    obs, reward, terminated, _, info = results[-1]
+    assert (reward, terminated, info["success"], info["touched"]) == (1.0, True, True, False)
+    assert info["mode"] == mode
+    assert info["progress"] == 1.0
+    known = [result[4]["mode"] for result in results]
+    assert set(known) == {geometry.UNKNOWN_MODE, mode}
+    assert results[known.index(mode)][0][3] >= 0.26
+    assert obs[3] > geometry.FINISH_Y
+
+
+def test_touching_an_obstacle_ends_the_episode_as_a_failure():
+    env = AvoidingEnv()
+    env.reset(seed=0)
+    *_, (obs, reward, terminated, _, info) = drive(env, [(0.5, -0.2), (0.5, 0.0)])
+    assert (reward, terminated, info["success"], info["touched"]) == (0.0, True, False, True)
+    x, y, radius = geometry.OBSTACLES[0]
+    assert math.hypot(obs[2] - x, obs[3] - y) < radius + geometry.ROD_RADIUS + 1e-9
+    assert info["mode"] == geometry.UNKNOWN_MODE
+
+
+def test_clearance_is_that_of_the_whole_way_between_two_positions():
+    x, y, radius = geometry.OBSTACLES[0]
+    edge = radius + geometry.ROD_RADIUS
+    assert geometry.measure_clearance((x - 0.1, y), (x - edge - 0.002, y)) == pytest.approx(0.002)
+    beside = geometry.measure_clearance((x - 0.05, y - edge - 0.001), (x + 0.05, y - edge - 0.001))
+    assert beside == pytest.approx(0.001)
+    assert geometry.measure_clearance((x, y - edge), (x, y - edge)) == pytest.approx(0.0)
+    rng = np.random.default_rng(0)
+    for a, b in rng.uniform((0.3, -0.2), (0.7, 0.3), (200, 2, 2)):
+        points = a + np.linspace(0, 1, 2001)[:, None] * (b - a)
+        gaps = [np.linalg.norm(points - o[:2], axis=1).min() - o[2] for o in geometry.OBSTACLES]
+        assert geometry.measure_clearance(a, b) == pytest.approx(min(gaps) - geometry.ROD_RADIUS, abs=2e-4)
+
+
+def test_actions_and_commands_are_clipped():
+    env = AvoidingEnv()
+    obs, _ = env.reset(seed=0)
+    moved, *_ = env.step(np.array([1.0, -1.0]))
+    assert moved[:2] - obs[:2] == pytest.approx([MAX_CHANGE, -MAX_CHANGE])
+    for _ in range(60):
+        moved, *_ = env.step(np.array([1.0, -1.0]))
+    assert moved[:2].tolist() == [geometry.TABLE_HIGH[0], geometry.TABLE_LOW[1]]
+    assert env.observation_space.contains(moved)
+
+
+def test_an_episode_is_truncated_after_250_periods():
+    env = gym.make(AVOIDING_ID)
+    env.reset(seed=0)
+    ends = (env.step(np.zeros(2))[3] for _ in itertools.count())
+    assert next(i for i, truncated in enumerate(ends, 1) if truncated) == 250
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: AvoidingEnv(start="random"), "start must be one of 'fixed', 'varied'; got 'random'"),
+        (lambda: AvoidingEnv().step(np.zeros(2)), "call reset"),
+        (lambda: AvoidingEnv().reset(options={"pose": 1}), r"options must be \{'state': \[x, y\]\}"),
+        (lambda: AvoidingEnv().reset(options={"state": [0.0, 0.0]}), "must lie on the table"),
+        (lambda: AvoidingEnv().reset(seed=-1), "a seed must be a non-negative integer"),
+        (lambda: AvoidingEnv().render(), "nothing to render"),
+    ],
+)
+def test_invalid_inputs_are_named(call, said):
+    with pytest.raises(EnvInputError, match=said):
+        call()
+
+
+@pytest.mark.parametrize("action", [np.full(2, np.nan), np.zeros(3), ["left", "up"]])
+def test_invalid_actions_change_nothing(action):
+    env = AvoidingEnv()
+    env.reset(seed=0)
+    env.step(np.array([0.005, 0.005]))
+    twin = copy.deepcopy(env)
+    with pytest.raises(EnvInputError, match="an action must"):
+        env.step(action)
+    change = np.array([0.0, 0.01])
+    assert np.array_equal(env.step(change)[0], twin.step(change)[0])
+
+
+def test_the_picture_shows_obstacles_line_and_rod():
+    env = AvoidingEnv(render_mode="rgb_array", render_size=700)
+    env.reset(seed=0)
+    for _ in range(8):
+        env.step(np.array([0.0125, 0.0]))
+    picture = env.render()
+    assert picture.shape == (700, 700, 3)
+
+    def colour_at(x, y):
+        column, row = 700 / 512 * drawing.to_pixels(np.array([x, y]))
+        return picture[round(row), round(column)].astype(int)
+
+    for x, y, _ in geometry.OBSTACLES:
+        assert np.abs(colour_at(x, y) - Palette.block).max() <= 4
+    assert np.abs(colour_at(0.3, 0.365) - Palette.goal).max() <= 4
+    assert np.abs(colour_at(env._x - 0.005, env._y + 0.003) - Palette.agent).max() <= 4
+    assert np.abs(colour_at(env._command_x, env._command_y) - Palette.target).max() <= 4
+    assert np.abs(colour_at(0.3, 0.0) - Palette.table).max() <= 4

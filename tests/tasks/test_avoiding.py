@@ -1,0 +1,104 @@
+"""Tests for nsde_policy/tasks/avoiding.py and the demonstrations of obstacle avoidance in the package."""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nsde_policy.assets import EMBEDDED_FIRST_SEED, find_demos
+from nsde_policy.cli.main import main
+from nsde_policy.data import load_demonstrations
+from nsde_policy.envs.avoiding import geometry
+from nsde_policy.envs.avoiding.demonstrator import LEAST_CLEARANCE, PERIODS
+from nsde_policy.errors import ConfigError
+from nsde_policy.run_directory import RunDirectory
+from nsde_policy.tasks import get_task
+from nsde_policy.tasks.base import Forecast
+
+TASKS = ("avoiding", "avoiding_varied")
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_every_embedded_demonstration_replays_to_success_in_its_own_mode(name):
+    task, demos = get_task(name), load_demonstrations(find_demos(name))
+    env = task.make_env()
+    modes = []
+    for index, episode in enumerate(demos):
+        seed = EMBEDDED_FIRST_SEED + index
+        obs, _ = env.reset(seed=seed)
+        path = [obs[2:]]
+        for recorded, action in zip(episode.obs, episode.act, strict=True):
+            assert np.allclose(obs, recorded, atol=1e-5)
+            obs, _, terminated, _, info = env.step(action)
+            path.append(obs[2:])
+        assert terminated
+        assert info["success"]
+        assert info["mode"] == seed % geometry.N_MODES
+        clear = min(geometry.measure_clearance(a, b) for a, b in itertools.pairwise(path))
+        assert clear > LEAST_CLEARANCE - 1e-5
+        modes.append(info["mode"])
+    share = np.bincount(modes, minlength=geometry.N_MODES) / len(modes)
+    assert -np.sum(share * np.log(share)) / np.log(geometry.N_MODES) >= 0.99
+
+
+def test_embedded_demonstrations_vary_like_human_ones_and_are_small():
+    assert sum(find_demos(name).stat().st_size for name in TASKS) <= 1e6
+    for name in TASKS:
+        demos = load_demonstrations(find_demos(name))
+        assert len(demos) >= 96
+        assert demos.rate_hz == pytest.approx(1 / 0.035)
+        lengths = np.diff(demos.episode_ends, prepend=0)
+        assert PERIODS[0] <= lengths.min() < 70
+        assert 100 < lengths.max() <= PERIODS[1]
+        assert 0.08 < np.mean(np.abs(demos.act).max(axis=1) == 0) < 0.12
+        speed = [np.linalg.norm(episode.act, axis=1).sum() / len(episode.act) for episode in demos]
+        assert np.std(speed) > 0.05 * np.mean(speed)
+
+
+def test_starts_of_the_varied_demonstrations_cover_the_range():
+    starts = np.array([episode.obs[0, :2] for episode in load_demonstrations(find_demos("avoiding_varied"))])
+    for column, (low, high) in zip(starts.T, geometry.VARIED_STARTS, strict=True):
+        assert column.std() == pytest.approx((high - low) / np.sqrt(12), rel=0.15)
+    assert get_task("avoiding_varied").make_env().unwrapped.start == "varied"
+
+
+def test_a_task_without_embedded_demonstrations_asks_for_a_store():
+    with pytest.raises(ConfigError, match="no demonstrations of none: give a store with --demos"):
+        find_demos("none")
+
+
+def test_train_uses_the_demonstrations_of_the_task(tmp_path: Path):
+    quick = ["--train.steps", "20", "--model.network.width", "16", "--device", "cpu"]
+    for name in TASKS:
+        assert main(["train", "--task", name, "--preset", "fast", "--out", str(tmp_path / name), *quick]) == 0
+        record = RunDirectory(tmp_path / name).read_record()
+        assert record.task == name
+        assert record.demos.fingerprint == load_demonstrations(find_demos(name)).fingerprint
+
+
+def test_mirror_images_of_demonstrations_succeed():
+    task, episode = get_task("avoiding"), load_demonstrations(find_demos("avoiding"))[5]
+    (shift, *_), (turn, *_) = task.mirror.obs, task.mirror.act
+    env = task.make_env()
+    env.reset(options={"state": [shift[2] + shift[1] * episode.obs[0, 0], episode.obs[0, 1]]})
+    for action in episode.act:
+        *_, info = env.step(np.array([turn[1] * action[0], action[1]]))
+    assert info["success"]
+    assert info["mode"] == 12 * 1 + 4 * 1 + 2  # the mirror image of mode 5: side 0, gap 1, gap 1
+
+
+def test_pictures_show_forecasts_and_the_past():
+    task = get_task("avoiding")
+    obs = load_demonstrations(find_demos("avoiding"))[0].obs.astype(float)
+    plain = task.draw(obs[30], size=256)
+    still = Forecast(np.zeros((8, 5, 2)))
+    ahead = Forecast(np.broadcast_to([0.0, 0.01], (8, 5, 2)) * np.linspace(0.5, 1, 5)[:, None])
+    pictures = [
+        plain,
+        task.draw(obs[30], size=256, forecast=ahead),
+        task.draw(obs[30], size=256, past=obs[:30]),
+    ]
+    assert all(picture.shape == (256, 256, 3) for picture in pictures)
+    assert len({picture.tobytes() for picture in pictures}) == 3
+    assert task.draw(obs[30], size=256, forecast=still).shape == (256, 256, 3)
