@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from nsde_policy.errors import ConfigError
+from nsde_policy.errors import ConfigError, DemoError
 
 ASSETS = Path(__file__).parent
 SHIPPED_POLICY = ASSETS / "pusht"
@@ -25,11 +25,11 @@ def find_demos(task: str, *, folder: Path = ASSETS) -> Path:
     They are `<task>_demos.zarr.zip`: a file that is added is found.
 
     Raises:
-        ConfigError: If there are none.
+        DemoError: If there are none.
     """
     path = folder / f"{task}_demos.zarr.zip"
     if not path.is_file():
-        raise ConfigError(f"this package has no demonstrations of {task}: give a store with --demos")
+        raise DemoError(f"this package has no demonstrations of {task}: give a store with --demos")
     return path
 
 

@@ -11,7 +11,7 @@ from nsde_policy.cli.main import main
 from nsde_policy.data import load_demonstrations
 from nsde_policy.envs.avoiding import geometry
 from nsde_policy.envs.avoiding.demonstrator import LEAST_CLEARANCE, PERIODS
-from nsde_policy.errors import ConfigError
+from nsde_policy.errors import DemoError
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import get_task
 from nsde_policy.tasks.base import Forecast
@@ -64,7 +64,7 @@ def test_starts_of_the_varied_demonstrations_cover_the_range():
 
 
 def test_a_task_without_embedded_demonstrations_asks_for_a_store():
-    with pytest.raises(ConfigError, match="no demonstrations of none: give a store with --demos"):
+    with pytest.raises(DemoError, match="no demonstrations of none: give a store with --demos"):
         find_demos("none")
 
 
