@@ -4,10 +4,16 @@ A deterministic policy repeats one path if it starts in one place. Such episodes
 intervals count distinct paths.
 """
 
+import base64
+import binascii
+import math
+import zlib
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 
+from nsde_policy.errors import ComparisonError
 from nsde_policy.tasks import Task
 
 PATH_POINTS = 32
@@ -15,6 +21,9 @@ PATH_POINTS = 32
 SAME_PATH = 1e-3
 """Two paths are the same if they differ by no more than this share of the extent of all paths, in every
 component at every moment kept: more than rounding errors, less than the noise of a stochastic policy."""
+
+PATH_STEPS = 4095
+"""Steps from the smallest to the largest value in a file."""
 
 
 def shorten_path(states: Sequence[np.ndarray], task: Task) -> np.ndarray:
@@ -32,13 +41,13 @@ def shorten_path(states: Sequence[np.ndarray], task: Task) -> np.ndarray:
     return path
 
 
-def number_paths(paths: Sequence[np.ndarray]) -> tuple[int, ...]:
+def number_paths(paths: Sequence[np.ndarray] | np.ndarray) -> tuple[int, ...]:
     """Return for each path the number of the first one that is the same, counted over distinct paths.
 
     Args:
-        paths: What `shorten_path` returned for each episode of one policy.
+        paths: What `shorten_path` returned for each episode.
     """
-    found = np.stack(paths)
+    found = np.asarray(paths)
     extent = found.max(axis=(0, 1)) - found.min(axis=(0, 1))
     moving = extent > 1e-9 * (1.0 + np.abs(found).max(axis=(0, 1)))
     scaled = found[..., moving] / extent[moving]
@@ -50,3 +59,44 @@ def number_paths(paths: Sequence[np.ndarray]) -> tuple[int, ...]:
         if not same.any():
             firsts.append(i)
     return tuple(numbers)
+
+
+class PackedPaths(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Paths of episodes in few bytes, about 100 each, for pictures."""
+
+    low: tuple[float, float]
+    """Smallest horizontal and vertical value."""
+    high: tuple[float, float]
+    """Largest horizontal and vertical value."""
+    data: str
+    """Steps of 1 / 4095 from low to high: differences between moments as 16-bit integers, little endian,
+    episode by episode and component by component; deflated, in base64."""
+
+    @classmethod
+    def pack(cls, paths: Sequence[np.ndarray]) -> "PackedPaths":
+        """Round the paths of episodes, (PATH_POINTS, 2) each."""
+        found = np.stack(paths)
+        low, high = (end(found, axis=(0, 1)) for end in (np.min, np.max))
+        steps = np.rint(PATH_STEPS * (found - low) / np.maximum(high - low, 1e-12)).swapaxes(1, 2)
+        changes = np.diff(np.clip(steps, 0, PATH_STEPS), prepend=0).astype("<i2")
+        data = base64.b64encode(zlib.compress(changes.tobytes(), 9)).decode()
+        return cls((float(low[0]), float(low[1])), (float(high[0]), float(high[1])), data)
+
+    def unpack(self, episodes: int) -> np.ndarray:
+        """Return the paths, (episodes, PATH_POINTS, 2).
+
+        Raises:
+            ComparisonError: If these are not the paths of so many episodes.
+        """
+        shape = (episodes, 2, PATH_POINTS)
+        size = 2 * math.prod(shape)
+        try:
+            content = zlib.decompressobj().decompress(base64.b64decode(self.data, validate=True), size + 1)
+        except (binascii.Error, zlib.error, ValueError) as error:
+            raise ComparisonError(f"cannot read paths of episodes: {error}") from None
+        if len(content) != size:
+            raise ComparisonError(f"expected the paths of {episodes} episodes, {size} bytes, found others")
+        steps = np.frombuffer(content, "<i2").reshape(shape).cumsum(axis=2).swapaxes(1, 2)
+        low, high = np.array(self.low), np.array(self.high)
+        paths: np.ndarray = low + steps / PATH_STEPS * (high - low)
+        return paths

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from nsde_policy.eval.modes import ModeOutcomes, ModeScores
+from nsde_policy.eval.paths import number_paths
 from nsde_policy.eval.rollout import EpisodeResult
 from nsde_policy.eval.statistics import Estimate, mean, proportion
 from nsde_policy.tasks import Task
@@ -30,6 +32,10 @@ class EvaluationScores:
     """Planning time per planned action on this machine, milliseconds, median over episodes."""
     network_calls_per_chunk: float
     episodes: list[EpisodeResult]
+    distinct_paths: int
+    """Number of different paths, see `number_paths`; the samples that intervals count."""
+    modes: ModeScores | None = None
+    """None if the task has no modes."""
 
     def to_json(self, **context: Any) -> str:
         """Return the scores and the context they were made in as one JSON object."""
@@ -41,6 +47,8 @@ class EvaluationScores:
             "mean_steps_to_success": self.mean_steps_to_success,
             "ms_per_action": self.ms_per_action,
             "network_calls_per_chunk": self.network_calls_per_chunk,
+            "distinct_paths": self.distinct_paths,
+            **({} if self.modes is None else self.modes.to_dict()),
             "episodes": [episode.to_dict(self.score_name) for episode in self.episodes],
         }
         return json.dumps({**context, **values}, indent=2)
@@ -50,9 +58,11 @@ class EvaluationScores:
         steps = f"{self.mean_steps_to_success:.0f}" if self.mean_steps_to_success is not None else "–"
         known = self.success_rate is not None
         rows = {
-            "episodes": self.mean_score.n,
+            "episodes": len(self.episodes),
+            **self._describe_paths(),
             f"mean {self.score_name}": self.mean_score,
             **({"success rate": self.success_rate} if known else {}),
+            **self._describe_modes(),
             **self.metrics,
             "length": self.length,
             **({"steps to success": steps} if known else {}),
@@ -62,6 +72,27 @@ class EvaluationScores:
         width = max(map(len, rows))
         return "\n".join(f"{name.replace('_', ' '):<{width}} {value}" for name, value in rows.items())
 
+    def _describe_paths(self) -> dict[str, str]:
+        """Return a line about distinct paths, if episodes repeat some or the task has modes."""
+        count = self.distinct_paths
+        if count == len(self.episodes):
+            return {} if self.modes is None else {"distinct paths": str(count)}
+        samples = "1 distinct path" if count == 1 else f"{count} distinct paths"
+        return {"distinct paths": f"{count}: episodes repeat paths, so intervals have n = {samples}"}
+
+    def _describe_modes(self) -> dict[str, str]:
+        """Return lines about modes, if the task has some."""
+        if self.modes is None:
+            return {}
+        modes, n = self.modes, sum(self.modes.counts)
+        distinct = sum(map(bool, modes.counts))
+        unknown = f", {modes.unknown} unknown" if modes.unknown else ""
+        return {
+            "distinct modes": f"{distinct} of {len(modes.counts)} in {n} successes{unknown}",
+            "entropy": f"{modes.diversity.entropy}, without correction {modes.plain_entropy:.3f}",
+            "success × entropy": str(modes.diversity.product),
+        }
+
 
 def score_episodes(results: Sequence[EpisodeResult], task: Task) -> EvaluationScores:
     """Average the outcomes of episodes of a task.
@@ -70,14 +101,34 @@ def score_episodes(results: Sequence[EpisodeResult], task: Task) -> EvaluationSc
     """
     won = [r for r in results if r.success]
     known = any(r.success is not None for r in results)
+    paths = number_results(results)
+    distinct = len({*paths})
     return EvaluationScores(
         score_name=task.score_name,
-        mean_score=mean([r.score for r in results]),
-        success_rate=proportion(len(won), len(results)) if known else None,
-        length=mean([r.steps for r in results]),
-        metrics={name: mean([r.metrics[name] for r in results]) for name in results[0].metrics},
+        mean_score=mean([r.score for r in results], groups=paths),
+        success_rate=proportion(len(won), len(results), independent=distinct) if known else None,
+        length=mean([r.steps for r in results], groups=paths),
+        metrics={name: mean([r.metrics[name] for r in results], groups=paths) for name in results[0].metrics},
         mean_steps_to_success=float(np.mean([r.steps for r in won])) if won else None,
         ms_per_action=float(np.median([1e3 * r.planning_s / r.planned for r in results])),
         network_calls_per_chunk=float(np.mean([r.network_calls / r.plans for r in results])),
         episodes=list(results),
+        distinct_paths=distinct,
+        modes=_score_modes(results, task.modes, paths, known=known),
     )
+
+
+def number_results(results: Sequence[EpisodeResult]) -> tuple[int, ...]:
+    """Return the number of each episode's path, see `number_paths`; all differ if a path is unknown."""
+    known = [r.path for r in results if r.path is not None]
+    return number_paths(known) if len(known) == len(results) else tuple(range(len(results)))
+
+
+def _score_modes(
+    results: Sequence[EpisodeResult], modes: int, paths: Sequence[int], *, known: bool
+) -> ModeScores | None:
+    if not modes:
+        return None
+    mode = [-1 if r.mode is None else r.mode for r in results]
+    success = [bool(r.success) for r in results] if known else None
+    return ModeScores.from_outcomes(ModeOutcomes.from_columns(modes, mode, success, paths))

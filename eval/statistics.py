@@ -35,27 +35,47 @@ class Estimate:
         return self.format()
 
     def format(self, *, signs: bool = False) -> str:
-        """Format value and interval with about four digits, with all signs if asked for."""
+        """Format value and interval with about four digits, with all signs if asked for.
+
+        One sample has no interval; "[n = 1]" says so.
+        """
         largest = max(abs(self.low), abs(self.value), abs(self.high))
         decimals = 3 if largest < 10 else 2 if largest < 100 else 1
         value, low, high = (
             f"{x:{'+' if signs else ''}.{decimals}f}" for x in (self.value, self.low, self.high)
         )
-        return f"{value} [{low}, {high}]".replace("-", "−")
+        interval = "n = 1" if self.n == 1 else f"{low}, {high}"
+        return f"{value} [{interval}]".replace("-", "−")
 
 
-def proportion(successes: int, n: int) -> Estimate:
-    """Estimate a proportion with Wilson's interval, which is valid near 0 and 1."""
+def proportion(successes: int, n: int, *, independent: int | None = None) -> Estimate:
+    """Estimate a proportion with Wilson's interval, which is valid near 0 and 1.
+
+    The interval is that of `independent` samples, if some of the n repeat others.
+    """
     p = successes / n
+    n = independent or n
     centre = (p + Z95**2 / (2 * n)) / (1 + Z95**2 / n)
     half = Z95 / (1 + Z95**2 / n) * math.sqrt(p * (1 - p) / n + Z95**2 / (4 * n * n))
     return Estimate(p, max(centre - half, 0.0), min(centre + half, 1.0), n)
 
 
-def mean(values: ArrayLike, *, resamples: int = 10_000, seed: int = 0) -> Estimate:
-    """Estimate a mean with its percentile bootstrap interval."""
+def mean(
+    values: ArrayLike, *, groups: ArrayLike | None = None, resamples: int = 10_000, seed: int = 0
+) -> Estimate:
+    """Estimate a mean with its percentile bootstrap interval.
+
+    Samples that repeat others are drawn together: `groups` has one number per value, the same for repeats.
+    """
     array = np.asarray(values, dtype=float)
     rng = np.random.default_rng(seed)
+    _, group = np.unique(np.arange(len(array)) if groups is None else groups, return_inverse=True)
+    count = int(group.max()) + 1
+    if count < len(array):
+        sums, sizes = np.bincount(group, array), np.bincount(group)
+        drawn = rng.integers(count, size=(resamples, count))
+        low, high = np.quantile(sums[drawn].sum(axis=1) / sizes[drawn].sum(axis=1), [0.025, 0.975])
+        return Estimate(float(array.mean()), float(low), float(high), count)
     means = array[rng.integers(len(array), size=(resamples, len(array)))].mean(axis=1)
     low, high = np.quantile(means, [0.025, 0.975])
     return Estimate(float(array.mean()), float(low), float(high), len(array))

@@ -5,11 +5,16 @@ from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
+import numpy as np
 
 from nsde_policy.bounds import Count, Natural
 from nsde_policy.errors import ComparisonError
 from nsde_policy.eval.disturbances import Condition
+from nsde_policy.eval.modes import ModeOutcomes
+from nsde_policy.eval.paths import PackedPaths
 from nsde_policy.eval.rollout import EpisodeResult
+from nsde_policy.eval.scores import number_results
+from nsde_policy.tasks import Task
 
 DECIMALS = 5
 """Decimal places of numbers in result files."""
@@ -18,7 +23,7 @@ Score = Annotated[float, msgspec.Meta(ge=-1e12, le=1e12)]
 Cost = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 
 
-class Episodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Episodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Outcomes of one run in columns, one value per start, in the order of the seeds."""
 
     seed: tuple[Natural, ...]
@@ -29,31 +34,60 @@ class Episodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     metrics: Mapping[str, tuple[Score, ...]]
     """Further figures of the task, by name."""
     steps: tuple[Natural, ...]
+    modes: Natural = 0
+    """Number of modes of the task; 0 if it has none."""
+    mode: tuple[Annotated[int, msgspec.Meta(ge=-1)], ...] | None = None
+    """Mode of each episode from 0, -1 if unknown; None if the task has none."""
+    path: tuple[Natural, ...] | None = None
+    """Number of the distinct path of each episode, see `number_paths`; None if all are different."""
+    paths: PackedPaths | None = None
+    """Where the episodes went, if the task says what to draw."""
 
     def __post_init__(self) -> None:
-        columns = {name: getattr(self, name) for name in ("seed", "score", "success", "steps")}
+        names = ("seed", "score", "success", "steps", "mode", "path")
+        columns = {name: getattr(self, name) for name in names}
         columns |= self.metrics
         sizes = {name: len(column) for name, column in columns.items() if column is not None}
         if len(set(sizes.values())) > 1 or not self.seed:
             raise ComparisonError(f"columns must have the same length, at least 1, got {sizes}")
         if any(a >= b for a, b in zip(self.seed, self.seed[1:], strict=False)):
             raise ComparisonError("seeds of episodes must be in ascending order, each once")
+        if (self.mode is None) != (self.modes == 0) or max(self.mode or (-1,)) >= max(self.modes, 1):
+            raise ComparisonError(f"need the mode of each episode, below the number of modes {self.modes}")
 
     def __len__(self) -> int:
         return len(self.seed)
 
+    def unpack_paths(self) -> np.ndarray | None:
+        """Return where the episodes went, (episodes, moments, 2); None if unknown."""
+        return None if self.paths is None else self.paths.unpack(len(self))
+
+    @property
+    def outcomes(self) -> ModeOutcomes | None:
+        """Successes by mode; None if the task has no modes."""
+        if self.mode is None:
+            return None
+        return ModeOutcomes.from_columns(self.modes, self.mode, self.success, self.path)
+
     @classmethod
-    def from_results(cls, results: Iterable[EpisodeResult]) -> "Episodes":
-        """Make columns from played episodes, in any order."""
+    def from_results(cls, results: Iterable[EpisodeResult], task: Task | None = None) -> "Episodes":
+        """Make columns from played episodes, in any order; a task adds its modes and paths."""
         played = sorted(results, key=lambda result: result.seed)
         common = [name for name in played[0].metrics if all(name in r.metrics for r in played)]
         known = any(r.success is not None for r in played)
+        numbers = number_results(played)
+        modes = 0 if task is None else task.modes
+        drawn = [] if task is None or task.path_of is None else [r.path for r in played if r.path is not None]
         return cls(
             seed=tuple(r.seed for r in played),
             score=tuple(round(float(r.score), DECIMALS) for r in played),
             success=tuple(bool(r.success) for r in played) if known else None,
             metrics={name: tuple(round(float(r.metrics[name]), DECIMALS) for r in played) for name in common},
             steps=tuple(int(r.steps) for r in played),
+            modes=modes,
+            mode=tuple(-1 if r.mode is None else r.mode for r in played) if modes else None,
+            path=numbers if len({*numbers}) < len(played) else None,
+            paths=PackedPaths.pack(drawn) if len(drawn) == len(played) else None,
         )
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from nsde_policy.eval.compare.path_plots import draw_paths
 from nsde_policy.eval.compare.result import ACTIONS, CONDITIONS, Comparison, Row
 from nsde_policy.eval.render.plotting import make_figure, plot_style, save_figures
 from nsde_policy.eval.statistics import Estimate
@@ -81,6 +82,7 @@ def draw_comparison(comparison: Comparison, out: Path, *, reference: str | None 
             "chunk": draw_sweeps(comparison, styles, ["chunk"], deciding),
             "demos": draw_sweeps(comparison, styles, ["demos"], comparison.columns),
             "robustness": draw_sweeps(comparison, styles, CONDITIONS, deciding),
+            "paths": draw_paths(comparison),
         }
         return save_figures(figures, out)
 
@@ -105,11 +107,16 @@ def choose_styles(comparison: Comparison, reference: str | None) -> Styles:
 
 
 def draw_scores(comparison: Comparison, styles: Styles) -> "Figure | None":
-    """Draw one line per row, the best on top: score and success with their 95 % intervals."""
+    """Draw one line per row, the best on top: scores with their 95 % intervals.
+
+    They are score and success, or success, entropy and success × entropy of a task with modes.
+    """
     rows = comparison.main_rows()[::-1]
     if not rows:
         return None
-    scores = comparison.columns
+    scores = [*comparison.columns]
+    if all(row.diversity for row in rows):
+        scores = [column for column in (*scores, "entropy", "product") if column != "score"]
     size = (1.4 + 2.6 * len(scores), 0.62 + 0.24 * len(rows))
     figure, axes = make_figure(1, len(scores), size, sharey=True)
     for axis, score in zip(axes[0], scores, strict=True):

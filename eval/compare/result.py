@@ -6,7 +6,7 @@ A row is one method under one setting; its trainings with several seeds are pool
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,10 @@ import numpy as np
 from nsde_policy.errors import ComparisonError, ConfigError
 from nsde_policy.eval.compare.entries import Entry, Latency, Setting, format_json_lines
 from nsde_policy.eval.disturbances import Condition
+from nsde_policy.eval.modes import Diversity, ModeOutcomes, compare_diversity, estimate_diversity
+from nsde_policy.eval.paths import number_paths
 from nsde_policy.eval.statistics import (
+    MIN_PAIRS,
     Estimate,
     McNemar,
     mcnemar,
@@ -32,6 +35,7 @@ from nsde_policy.tasks import TASKS, Task, get_task
 FORMAT = 2
 """Version of the file format that is written; version 1 is still read."""
 
+PRODUCT_TITLE = "success × entropy"
 ACTIONS = 8
 """Actions that network calls and latency are counted for, whatever number a method plans at once."""
 CONDITIONS = ("latency_steps", "obs_noise", "push")
@@ -67,14 +71,62 @@ class Row:
         return sum(len(entry.episodes) for entry in self.entries)
 
     @cached_property
+    def path_numbers(self) -> tuple[int, ...]:
+        """Number of the distinct path of every episode, training by training.
+
+        Trainings may share a path if the paths are known, else they share none.
+        """
+        drawn = [entry.episodes.unpack_paths() for entry in self.entries]
+        known = [paths for paths in drawn if paths is not None]
+        if len(self.entries) > 1 and len(known) == len(drawn):
+            return number_paths(np.concatenate(known))
+        numbers: list[int] = []
+        for entry in self.entries:
+            first = max(numbers, default=-1) + 1
+            numbers += [first + number for number in entry.episodes.path or range(len(entry.episodes))]
+        return tuple(numbers)
+
+    @property
+    def distinct_paths(self) -> int:
+        """Number of different paths of all trainings, the independent samples."""
+        return len({*self.path_numbers})
+
+    def _mean(self, column: str) -> Estimate:
+        """Return the mean of a column over all episodes; those that repeat a path are one sample."""
+        values = [value for entry in self.entries for value in getattr(entry.episodes, column)]
+        return mean(values, groups=self.path_numbers)
+
+    @cached_property
     def score(self) -> Estimate:
         """Mean score over all episodes, with its bootstrap interval."""
-        return mean([value for entry in self.entries for value in entry.episodes.score])
+        return self._mean("score")
 
     @cached_property
     def steps(self) -> Estimate:
         """Mean length of all episodes in control periods, with its bootstrap interval."""
-        return mean([value for entry in self.entries for value in entry.episodes.steps])
+        return self._mean("steps")
+
+    @property
+    def outcomes(self) -> list[ModeOutcomes]:
+        """Successes by mode of every training; empty if the task has no modes."""
+        found = [entry.episodes.outcomes for entry in self.entries]
+        known = [each for each in found if each is not None]
+        return known if len(known) == len(found) else []
+
+    @cached_property
+    def diversity(self) -> Diversity | None:
+        """Entropy and success × entropy, means over trainings; None if the task has no modes."""
+        return estimate_diversity(self.outcomes, n=self.distinct_paths) if self.outcomes else None
+
+    @property
+    def entropy(self) -> Estimate | None:
+        """Entropy of the modes of successful episodes, the mean over trainings."""
+        return None if self.diversity is None else self.diversity.entropy
+
+    @property
+    def product(self) -> Estimate | None:
+        """Success × entropy, the mean over trainings."""
+        return None if self.diversity is None else self.diversity.product
 
     @cached_property
     def success(self) -> Estimate | None:
@@ -82,7 +134,7 @@ class Row:
         columns = [entry.episodes.success for entry in self.entries if entry.episodes.success is not None]
         if len(columns) < len(self.entries):
             return None
-        return proportion(sum(map(sum, columns)), sum(map(len, columns)))
+        return proportion(sum(map(sum, columns)), sum(map(len, columns)), independent=self.distinct_paths)
 
     def means_by_seed(self, column: str) -> dict[int, float]:
         """Return the mean of a column of the episodes, by training seed."""
@@ -106,10 +158,27 @@ class Row:
             np.mean([getattr(entry.episodes, column) for entry in row.entries], axis=0)
             for row in (self, other)
         )
-        return paired_difference(*means)
+        return replace(paired_difference(*means), n=self._count_samples(other))
+
+    def compare_modes(self, other: "Row") -> Diversity | None:
+        """Return the differences of entropy and success × entropy, with their paired intervals."""
+        self._check_same_starts(other)
+        if not (self.outcomes and other.outcomes):
+            return None
+        # a policy that repeats one path has entropy 0, which needs no further samples
+        samples = [row.distinct_paths for row in (self, other) if any(o.distinct > 1 for o in row.outcomes)]
+        n = min([len(self.first.episodes), *samples]) if samples else 1
+        return compare_diversity(self.outcomes, other.outcomes, n=n)
+
+    def _count_samples(self, other: "Row") -> int:
+        """Return the number of starts, or of distinct paths if one of two rows has fewer."""
+        return min(len(self.first.episodes), self.distinct_paths, other.distinct_paths)
 
     def mcnemar(self, other: "Row") -> McNemar | None:
-        """Test this row's successes against the other's, over common training seeds; None without any.
+        """Test this row's successes against the other's, over common training seeds.
+
+        Returns:
+            None without common seeds, or if one row has too few distinct paths to show a difference.
 
         Pairs are a start and a training seed each. Trainings share their starts, so with several of them
         the p-value is somewhat too small; the paired interval is not affected.
@@ -120,7 +189,7 @@ class Row:
             for row in (self, other)
         )
         common = sorted(set(own) & set(others))
-        if not common:
+        if not common or self._count_samples(other) < min(MIN_PAIRS, len(self.first.episodes)):
             return None
         return mcnemar(
             np.concatenate([own[seed] for seed in common]), np.concatenate([others[seed] for seed in common])
@@ -204,7 +273,8 @@ class Comparison(
 
     def column_title(self, column: str) -> str:
         """Return the title of a column's mean, such as "strict success"."""
-        return {"success": self.task_info.success_name, "steps": "mean steps"}.get(column, self.score_title)
+        titles = {"success": self.task_info.success_name, "steps": "mean steps"}
+        return {**titles, "entropy": "entropy", "product": PRODUCT_TITLE}.get(column, self.score_title)
 
     @property
     def starts_title(self) -> str:
@@ -248,6 +318,12 @@ class Comparison(
             bases = [base for base in bases if base.demos == self._max_demos]
         rows = [self.rows[base] for base in bases if base in self.rows]
         return sorted(rows, key=lambda row: (-row.success.value if row.success else 0.0, -row.score.value))
+
+    def mode_rows(self) -> list[Row]:
+        """Return the main rows that have modes, the largest success × entropy first."""
+        rows = [(row, row.product) for row in self.main_rows()]
+        known = [(row, product.value) for row, product in rows if product is not None]
+        return [row for row, _ in sorted(known, key=lambda each: -each[1])]
 
     def sweep(self, axis: str) -> dict[str, dict[float, Row]]:
         """Return rows that differ from the base setting along one axis only, by name and value.

@@ -95,7 +95,7 @@ class EntryCache:
 
     def play(self, job: Job, record: RunRecord, *, traced: bool = False) -> list[EpisodeResult]:
         """Play a job, cache its entry and return the episodes, with their traces if `traced`."""
-        starts = self.starts
+        starts, task = self.starts, self.starts.find_task(record)
         evaluation = evaluate_policy(
             job.run,
             episodes=starts.episodes,
@@ -125,11 +125,10 @@ class EntryCache:
             train_s=read_training_time(RunDirectory(job.run)),
             calls_per_chunk=model.network_calls(config.chunk, sampling) * ACTIONS / config.chunk,
             latency_ms=None,
-            episodes=Episodes.from_results(evaluation.scores.episodes),
+            episodes=Episodes.from_results(evaluation.scores.episodes, task),
         )
         seeds = (starts.seed_start, starts.seed_start + starts.episodes - 1)
         machine = {"play": device_name(self.device), "torch": str(torch.__version__)}
-        task = starts.find_task(record)
         env_kwargs = task.without_observations(task.env_kwargs)
         played = Comparison(task.name, env_kwargs, seeds, machine, (entry,))
         replace_file(self.path(job, record), played.to_json().encode())

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from nsde_policy.eval.compare.result import ACTIONS, Comparison, Row
-from nsde_policy.eval.statistics import MIN_PAIRS, Estimate
+from nsde_policy.eval.compare.result import ACTIONS, PRODUCT_TITLE, Comparison, Row
+from nsde_policy.eval.paths import SAME_PATH
+from nsde_policy.eval.statistics import MIN_PAIRS, Estimate, verdict
 
 EMPTY_CELL = "–"
 AXIS_TITLES = {
@@ -22,6 +23,7 @@ def format_comparison(comparison: Comparison, *, reference: str | None = None) -
     parts = [f"{head}; {machine}" if machine else head]
     if reference is not None or comparison.main_rows():
         parts.append(_format_main_table(comparison, comparison.reference(reference)))
+        parts.append(format_mode_markdown(comparison, comparison.reference(reference)))
     parts += [_format_sweep_table(comparison, axis) for axis in AXIS_TITLES]
     parts.append(_format_other_table(comparison))
     return "\n\n".join(part for part in parts if part)
@@ -84,6 +86,63 @@ def _explain(rows: Sequence[Row], reference: Row, deciding: str) -> str:
         "bootstrap over starts, so they tell of other starts, not of other trainings. "
         + (pooled if any(len(row.entries) > 1 for row in rows) else "")
         + test
+    )
+
+
+def format_mode_markdown(comparison: Comparison, reference: Row) -> str:
+    """Format distinct modes, entropy, success × entropy and distinct paths; "" if the task has no modes."""
+    rows = comparison.mode_rows()
+    if not rows:
+        return ""
+    head = ["method", comparison.column_title("success"), "distinct modes", "entropy", PRODUCT_TITLE]
+    head += [
+        "distinct paths in episodes",
+        f"{PRODUCT_TITLE} − {reference.label}",
+        f"{PRODUCT_TITLE}: verdict",
+    ]
+    lines = []
+    for row in rows:
+        cells = [f"**{row.label}**" if row is reference else row.label, str(row.success or EMPTY_CELL)]
+        cells += [
+            format_mode_counts(row),
+            str(row.entropy),
+            str(row.product),
+            f"{row.distinct_paths} in {row.episodes}",
+        ]
+        lines.append([*cells, *compare_products(row, reference)])
+    return f"Modes\n\n{format_markdown(head, lines)}\n\n{explain_modes(rows)}"
+
+
+def compare_products(row: Row, reference: Row) -> list[str]:
+    """Format the difference of success × entropy to the reference, and the verdict."""
+    if row is reference:
+        return [EMPTY_CELL, "reference"]
+    found = row.compare_modes(reference)
+    if found is None:
+        return [EMPTY_CELL, EMPTY_CELL]
+    return [format_difference(found.product), verdict(found.product, a=row.label, b=reference.label)]
+
+
+def format_mode_counts(row: Row) -> str:
+    """Format the modes in which each training succeeded, such as "23, 24 of 24"."""
+    return f"{', '.join(str(each.observed) for each in row.outcomes)} of {row.first.episodes.modes}"
+
+
+def format_path_count(row: Row) -> str:
+    """Format the number of distinct paths of all trainings, such as "1 in 960"."""
+    return f"{row.distinct_paths} in {row.episodes}"
+
+
+def explain_modes(rows: Sequence[Row]) -> str:
+    """Explain the columns of a table of modes."""
+    return (
+        "Distinct modes: ways that successful episodes took, by training seed. Entropy: of these modes, base "
+        f"{rows[0].first.episodes.modes}, Miller and Madow's estimate, the mean over trainings; intervals: "
+        "95 %, basic bootstrap. Distinct paths: episodes that differ by no more than "
+        f"{100 * SAME_PATH:g} % of the extent of all paths repeat one path and are one sample. A "
+        "deterministic policy from one start has n = 1, however often it is played, and entropy 0. Ahead: "
+        f"the interval of the paired difference excludes 0, with at least {MIN_PAIRS} distinct paths of each "
+        "policy that has more than one."
     )
 
 

@@ -11,8 +11,9 @@ from string import Template
 from typing import Any, NamedTuple
 
 from nsde_policy import __version__
+from nsde_policy.eval.compare.path_plots import render_paths
 from nsde_policy.eval.compare.result import Comparison, Row
-from nsde_policy.eval.compare.table import format_mean
+from nsde_policy.eval.compare.table import explain_modes, format_mean
 from nsde_policy.eval.report import tables
 from nsde_policy.eval.report.collect import ReportRun
 from nsde_policy.eval.statistics import MIN_PAIRS, NO_DIFFERENCE, Estimate
@@ -59,7 +60,6 @@ def format_page(
     scene_scripts = [_read_canvas_helpers(), scene.script, *map(_read_file, SCENE_SCRIPTS)] if scene else []
     script = "\n".join([*map(_read_file, SCRIPTS), *scene_scripts])
     policies = f"{len(rows)} polic{'y' if len(rows) == 1 else 'ies'}"
-    hidden = len(runs) - len(shown)
     unlogged = [label for _, label, run in shown if not run.curves]
     return Template(_read_file("page.html")).substitute(
         policy=_format_security_policy(style, script),
@@ -70,6 +70,8 @@ def format_page(
         summary=_format_summary(comparison, base),
         scores=tables.format_score_table(comparison, base),
         score_note=escape(task.score_note),
+        modes=_format_modes(comparison, base),
+        modes_link='<a href="#modes">Modes</a>' if comparison.mode_rows() else "",
         first_section="explorer" if scene else "videos",
         episode_links=EPISODE_LINKS if scene else "",
         episodes=_format_episodes(task) if scene else "",
@@ -83,10 +85,7 @@ def format_page(
         offline_link='<a href="#offline">Recorded episodes</a>' if offline else "",
         logs=escape(f"No training log for {_join_names(unlogged)}." if unlogged else ""),
         settings=_format_settings(shown),
-        left_out=f'<p class="note">{hidden} more were played under other settings or disturbances, which '
-        "<code>nsde-policy compare</code> shows.</p>"
-        if hidden
-        else "",
+        left_out=_format_hidden(len(runs) - len(shown)),
         machine=escape(_format_machine(comparison)),
         made=escape(f"nsde-policy {__version__}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"),
         data=_encode_json(_build_data(comparison, shown)),
@@ -95,6 +94,34 @@ def format_page(
             for i, each in enumerate(shown)
             if each.run.replays is not None
         ),
+    )
+
+
+def _format_hidden(count: int) -> str:
+    """Say how many runs the page does not show."""
+    return (
+        f'<p class="note">{count} more were played under other settings or disturbances, which '
+        "<code>nsde-policy compare</code> shows.</p>"
+        if count
+        else ""
+    )
+
+
+def _format_modes(comparison: Comparison, reference: Row) -> str:
+    """Format the section about modes, with a picture of all paths; empty if the task has no modes."""
+    rows = comparison.mode_rows()
+    if not rows:
+        return ""
+    picture = render_paths(comparison)
+    drawn = picture and (
+        f'<div class="wide"><img class="plot" alt="Paths of all episodes by mode, one panel per policy" '
+        f'src="data:image/png;base64,{base64.b64encode(picture).decode()}"></div>'
+        '<p class="note">Every distinct path, coloured by its mode; failures are grey and end in a cross. '
+        "Bars: successes in each mode.</p>"
+    )
+    return (
+        f'<section id="modes"><h2>Modes</h2>{tables.format_mode_table(comparison, reference)}'
+        f'<p class="note">{escape(explain_modes(rows))}</p>{drawn or ""}</section>\n'
     )
 
 

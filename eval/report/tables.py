@@ -6,7 +6,7 @@ from html import escape
 from typing import Any
 
 from nsde_policy.eval.compare import table
-from nsde_policy.eval.compare.result import ACTIONS, Comparison, Row
+from nsde_policy.eval.compare.result import ACTIONS, PRODUCT_TITLE, Comparison, Row
 from nsde_policy.eval.statistics import NO_DIFFERENCE, Estimate
 from nsde_policy.run_directory import RunRecord
 
@@ -83,6 +83,35 @@ def format_difference_table(comparison: Comparison, reference: Row) -> str:
             ]
         )
     return format_html_table("differences", head, lines)
+
+
+def format_mode_table(comparison: Comparison, reference: Row) -> str:
+    """Format distinct modes, entropy, success × entropy and distinct paths; "" if the task has no modes."""
+    rows = comparison.mode_rows()
+    if not rows:
+        return ""
+    numbers = {id(row): number for number, row in enumerate(comparison.main_rows())}
+    head = ["policy", "entropy", PRODUCT_TITLE, "distinct modes", "distinct paths in episodes"]
+    head += [f"{PRODUCT_TITLE} less {reference.label}", "verdict"]
+    lines = []
+    for row in rows:
+        number = numbers[id(row)]
+        assert row.diversity is not None
+        difference, verdict = table.compare_products(row, reference)
+        value, _, interval = difference.partition(" ")
+        kind = "ahead" if verdict.endswith("ahead") else "same"
+        lines.append(
+            [
+                f"{format_mark(number)}<b>{escape(row.label)}</b>",
+                _format_score(row.diversity.entropy, 0.0, 1.0, number),
+                _format_score(row.diversity.product, 0.0, 1.0, number),
+                escape(table.format_mode_counts(row)),
+                escape(table.format_path_count(row)),
+                f"<b>{value}</b> <span class=interval>{interval}</span>",
+                f'<span class="verdict {kind}">{escape(verdict)}</span>',
+            ]
+        )
+    return format_html_table("modes", head, lines)
 
 
 def _format_test(row: Row, reference: Row) -> list[str]:

@@ -133,6 +133,8 @@ class Task(abc.ABC):
     task tells none apart."""
     path_of: ClassVar[tuple[int, int] | None] = None
     """Columns of the state (see `read_state`) that are drawn as the path of an episode, horizontal first."""
+    obstacles: ClassVar[tuple[tuple[float, float, float], ...]] = ()
+    """Discs (horizontal, vertical, radius) below a picture of paths, in the units of the state."""
     demos: DemoConfig = DemoConfig()
     """How its demonstrations are read."""
     observations: Mapping[str, ObservationChoice] = MappingProxyType({})

@@ -1,14 +1,32 @@
 """Tests of modes and paths of episodes: what is recorded, counted and estimated."""
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from nsde_policy.errors import EnvError
+from nsde_policy.cli.main import main
+from nsde_policy.errors import ComparisonError, EnvError
+from nsde_policy.eval.compare.path_plots import draw_paths
+from nsde_policy.eval.compare.plots import draw_comparison
+from nsde_policy.eval.compare.result import read_comparison
+from nsde_policy.eval.compare.table import format_comparison, format_mode_counts
+from nsde_policy.eval.evaluate import evaluate_policy
+from nsde_policy.eval.modes import (
+    ModeOutcomes,
+    ModeScores,
+    compare_diversity,
+    compute_entropy,
+    estimate_diversity,
+)
 from nsde_policy.eval.paths import PATH_POINTS, SAME_PATH, number_paths, shorten_path
 from nsde_policy.eval.pool import RolloutPool
+from nsde_policy.eval.render.plotting import plot_style, pyplot
+from nsde_policy.eval.report.collect import ReportRun
+from nsde_policy.eval.report.page import format_page
 from nsde_policy.eval.rollout import RolloutConfig
 from nsde_policy.tasks import GymTask, get_task
 from nsde_policy.training.run import train_run
@@ -17,13 +35,13 @@ from tests.helpers.gates_task import GatesTask, demonstrate_gates
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A deterministic and a barely trained stochastic policy of the task `gates`."""
+    """Two trainings of a deterministic policy and a barely trained stochastic one, of the task `gates`."""
     folder, found = tmp_path_factory.mktemp("runs"), {}
-    for method in ("knn", "neural_sde"):
+    for name, method, seed in (("knn", "knn", 0), ("knn again", "knn", 1), ("neural_sde", "neural_sde", 0)):
         config = get_task("gates").preset("fast", method)
-        config = config.replace_parts(train={"steps": 60, "batch_size": 64})
-        found[method] = folder / f"{method}-0"
-        train_run(demonstrate_gates(), config, found[method], task="gates", seed=0)
+        config = config.replace_parts(train={"steps": 10, "batch_size": 32})
+        found[name] = folder / f"{method}-fast-{seed}"
+        train_run(demonstrate_gates(), config, found[name], task="gates", seed=seed)
     return found
 
 
@@ -65,3 +83,170 @@ def test_paths_within_a_thousandth_of_the_extent_are_the_same():
     assert number_paths([line, line + 0.4 * up, line + 0.4 * right]) == (0, 0, 0)
     assert number_paths([line, line + 2 * up, line + 2 * right, line]) == (0, 1, 2, 0)
     assert number_paths([np.zeros((PATH_POINTS, 2)), np.full((PATH_POINTS, 2), 1e-12)]) == (0, 0)
+
+
+def make_outcomes(mode: Sequence[int], success: Sequence[bool] | None = None, **columns: Any) -> ModeOutcomes:
+    return ModeOutcomes.from_columns(24, mode, success, columns.get("path"))
+
+
+def test_entropy_of_known_counts():
+    assert compute_entropy(np.full(24, 7), corrected=False) == pytest.approx(1.0)
+    assert compute_entropy(np.eye(24)[3] * 90) == 0.0
+    assert compute_entropy(np.zeros(24)) == 0.0
+    halves = np.array([10, 10, 0, 0])
+    assert compute_entropy(halves, corrected=False) == pytest.approx(0.5)
+    assert compute_entropy(halves) == pytest.approx(0.5 + 1 / (2 * 20 * np.log(4)))
+
+
+def test_only_successes_of_known_mode_count_for_entropy():
+    found = ModeScores.from_outcomes(
+        make_outcomes([0, 0, 1, 1, 2, -1], [True, True, True, True, False, True])
+    )
+    assert found.counts == (2, 2, *[0] * 22)
+    assert found.unknown == 1
+    assert found.plain_entropy == pytest.approx(np.log(2) / np.log(24))
+    corrected = (np.log(2) + 1 / 8) / np.log(24)
+    assert found.diversity.entropy.value == pytest.approx(corrected)
+    assert found.diversity.product.value == pytest.approx(5 / 6 * corrected)
+
+
+def test_intervals_cover_the_true_entropy():
+    rng, p = np.random.default_rng(0), np.array([0.4, 0.3, 0.2, 0.1, *[0.0] * 20])
+    truth = float(compute_entropy(p * 1e9, corrected=False))
+    drawn = [rng.choice(24, 120, p=p) for _ in range(40)]
+    won = [rng.random(120) < 0.8 for _ in drawn]
+    found = [estimate_diversity([make_outcomes(m, s)], n=120) for m, s in zip(drawn, won, strict=True)]
+    covered = sum(each.entropy.low <= truth <= each.entropy.high for each in found)
+    assert covered >= 33  # of 40; about 37 are expected
+    assert sum(each.product.low <= 0.8 * truth <= each.product.high for each in found) >= 33
+    assert np.mean([each.entropy.value for each in found]) == pytest.approx(truth, abs=0.01)
+
+
+def test_policies_of_one_mode_each_are_not_diverse():
+    trainings = [make_outcomes([mode] * 50) for mode in range(6)]
+    assert estimate_diversity(trainings, n=6).entropy.value == 0.0
+
+
+def test_repeated_paths_are_drawn_together():
+    mode = [0, 1, 2, 3] * 30
+    alone = estimate_diversity([make_outcomes(mode)], n=120).entropy
+    repeated = estimate_diversity([make_outcomes(mode, path=mode)], n=4).entropy
+    assert repeated.value == alone.value
+    assert repeated.high - repeated.low > 3 * (alone.high - alone.low)
+
+
+def test_paired_difference_of_equal_policies_is_zero_and_of_others_is_not():
+    rng = np.random.default_rng(0)
+    many, few = make_outcomes(rng.integers(0, 24, 200)), make_outcomes(rng.integers(0, 4, 200))
+    same = compare_diversity([many], [many], n=200)
+    assert (same.entropy.low, same.entropy.value, same.entropy.high) == (0.0, 0.0, 0.0)
+    other = compare_diversity([many, many], [few], n=200)
+    assert 0.4 < other.product.low < other.product.value < other.product.high < 0.7
+
+
+def test_eval_says_that_a_deterministic_policy_has_one_path(
+    runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    out = tmp_path / "scores.json"
+    assert main(["eval", str(runs["knn"]), "--episodes", "7", "--workers", "1", "--json", str(out)]) == 0
+    text, found = capsys.readouterr().out, json.loads(out.read_text())
+    assert "distinct paths    1: episodes repeat paths, so intervals have n = 1 distinct path\n" in text
+    assert "success rate      1.000 [n = 1]\n" in text
+    assert "distinct modes    1 of 3 in 7 successes\n" in text
+    assert "entropy           0.000 [n = 1]" in text
+    assert found["success_rate"]["n"] == found["distinct_paths"] == found["entropy"]["n"] == 1
+    assert found["successes_by_mode"][found["episodes"][0]["mode"]] == 7
+
+
+def test_eval_of_a_stochastic_policy_counts_every_episode(runs: dict[str, Path]):
+    scores = evaluate_policy(runs["neural_sde"], episodes=7, seed_start=0, workers=1).scores
+    assert scores.distinct_paths == 7
+    assert scores.mean_score.n == 7
+
+
+@pytest.fixture(scope="module")
+def compared(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a comparison of three runs of `gates`, two of them of the same method."""
+    out = tmp_path_factory.mktemp("compared")
+    flags = ["--episodes", "8", "--workers", "1", "--device", "cpu", "--latency-rounds", "0"]
+    assert main(["compare", *map(str, runs.values()), *flags, "--out", str(out)]) == 0
+    return out
+
+
+def test_compare_counts_modes_and_paths_of_all_trainings(compared: Path):
+    found = read_comparison(compared / "comparison.json")
+    text = (compared / "comparison.md").read_text()
+    assert "| Nearest neighbours, fast |" in text
+    knn, sde = (row for row in sorted(found.main_rows(), key=lambda row: row.first.method))
+    assert (knn.distinct_paths, knn.episodes, sde.distinct_paths) == (1, 16, 8)  # both trainings are the same
+    assert knn.success is not None
+    assert knn.success.n == knn.score.n == 1
+    assert format_mode_counts(knn) == "1, 1 of 3"
+    assert knn.mcnemar(sde) is None
+    assert sde.difference(knn, "success").n == 1
+    assert {"paths.png", "paths.svg"} <= {path.name for path in compared.iterdir()}
+
+
+def test_paths_survive_a_file(compared: Path, runs: dict[str, Path]):
+    episodes = read_comparison(compared / "comparison.json").entries[-1].episodes
+    pool = RolloutPool(runs["neural_sde"], RolloutConfig())
+    played = [result.path for result in pool.evaluate(episodes.seed)]
+    unpacked = episodes.unpack_paths()
+    assert unpacked is not None
+    assert np.abs(unpacked - np.stack(played)).max() < 0.001 * np.ptp(played)
+    content = read_comparison(compared / "comparison.json").to_json()
+    (compared / "again.json").write_text(content)
+    assert read_comparison(compared / "again.json").to_json() == content
+
+
+def test_entries_without_modes_and_paths_are_still_read(compared: Path, tmp_path: Path):
+    values = json.loads((compared / "comparison.json").read_text())
+    for entry in values["entries"]:
+        for name in ("modes", "mode", "path", "paths"):
+            entry["episodes"].pop(name, None)
+    old = tmp_path / "old.json"
+    old.write_text(json.dumps(values))
+    found = read_comparison(old)
+    assert found.mode_rows() == []
+    assert "Modes" not in format_comparison(found)
+    assert {path.stem for path in draw_comparison(found, tmp_path / "plots")} >= {"scores"}
+    assert not (tmp_path / "plots/paths.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"modes": 0}, "below the number of modes 0"),
+        ({"mode": [5] * 8}, "below the number of modes 3"),
+        ({"mode": [0]}, "columns must have the same length"),
+        ({"paths": {"low": [0, 0], "high": [1, 1], "data": "?"}}, "cannot read paths"),
+        ({"paths": {"low": [0, 0], "high": [1, 1], "data": "eJwDAAAAAAE="}}, "paths of 8 episodes"),
+    ],
+)
+def test_damaged_modes_and_paths_are_rejected(
+    compared: Path, tmp_path: Path, changes: dict[str, Any], message: str
+):
+    values = json.loads((compared / "comparison.json").read_text())
+    values["entries"][0]["episodes"] |= changes
+    (tmp_path / "damaged.json").write_text(json.dumps(values))
+    with pytest.raises(ComparisonError, match=message):
+        format_comparison(read_comparison(tmp_path / "damaged.json"))
+
+
+def test_report_shows_modes_and_a_picture_of_paths(compared: Path):
+    found = read_comparison(compared / "comparison.json")
+    page = format_page(found, [ReportRun(entry) for entry in found.entries])
+    assert '<a href="#modes">Modes</a>' in page
+    assert 'alt="Paths of all episodes by mode' in page
+    assert "1 in 16" in page
+
+
+def test_picture_shows_each_distinct_path_once(compared: Path):
+    found = read_comparison(compared / "comparison.json")
+    with plot_style():
+        figure = draw_paths(found)
+        assert figure is not None
+        drawn = {axis.get_title().split("\n")[0]: axis for axis in figure.axes if axis.get_title()}
+        pyplot().close(figure)
+    lines = {label: len(axis.collections[0].get_segments()) for label, axis in drawn.items()}
+    assert lines == {"Nearest neighbours, fast": 1, "Neural SDE, fast": 8}

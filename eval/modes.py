@@ -1,0 +1,176 @@
+"""Modes of successful episodes: entropy, and success × entropy, with 95 % intervals.
+
+Entropy has the number of the task's modes as base: 1 if all are taken equally often, 0 if only one is taken.
+The observed frequencies p̂ of n successes underestimate it by about (K − 1) / (2 n ln M), for K of M modes.
+The estimate is Miller and Madow's, which adds this amount for the K modes that were observed:
+
+    H = (−Σ p̂ ln p̂ + (K − 1) / 2n) / ln M, at most 1.
+
+Intervals are basic bootstrap intervals: the errors of H on resampled episodes, against the entropy of the
+frequencies they were drawn from, are subtracted from H. Episodes that repeat a path are drawn together.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from nsde_policy.eval.statistics import Estimate
+
+MODE_RESAMPLES = 2000
+
+
+@dataclass(frozen=True, eq=False)
+class ModeOutcomes:
+    """Successes of one policy by mode, episode by episode."""
+
+    success: np.ndarray
+    """Whether each episode succeeded, (n,) bool."""
+    taken: np.ndarray
+    """Whether each episode succeeded in each mode, (n, modes) of 0 and 1; all 0 if its mode is unknown."""
+    path: np.ndarray
+    """Number of the distinct path of each episode, (n,)."""
+
+    @classmethod
+    def from_columns(
+        cls, modes: int, mode: Sequence[int], success: Sequence[bool] | None, path: Sequence[int] | None
+    ) -> "ModeOutcomes":
+        """Make outcomes from columns of episodes; by default all succeed, on different paths."""
+        won = np.ones(len(mode), bool) if success is None else np.array(success, bool)
+        taken = np.array(mode)[:, None] == np.arange(modes)
+        return cls(won, taken * won[:, None] * 1.0, np.array(range(len(mode)) if path is None else path))
+
+    @property
+    def counts(self) -> np.ndarray:
+        """Successes in each mode, (modes,)."""
+        counts: np.ndarray = self.taken.sum(axis=0).astype(int)
+        return counts
+
+    @property
+    def observed(self) -> int:
+        """Number of modes with at least one success."""
+        return int((self.counts > 0).sum())
+
+    @property
+    def distinct(self) -> int:
+        """Number of distinct paths."""
+        return len(np.unique(self.path))
+
+    def measure(self, weights: np.ndarray, *, corrected: bool = True) -> np.ndarray:
+        """Return entropy and success × entropy, (..., 2), if episodes count `weights` times, (..., n)."""
+        entropy = compute_entropy(weights @ self.taken, corrected=corrected)
+        rate = (weights @ self.success) / weights.sum(axis=-1)
+        return np.stack([entropy, rate * entropy], axis=-1)
+
+
+@dataclass(frozen=True)
+class Diversity:
+    """Entropy of the modes of successes, and its product with success."""
+
+    entropy: Estimate
+    product: Estimate
+
+    @classmethod
+    def from_errors(cls, values: np.ndarray, errors: np.ndarray, n: int, *, lowest: float) -> "Diversity":
+        """Make estimates with basic bootstrap intervals, given two values and their errors on resamples."""
+        ends = values - np.quantile(errors, [0.975, 0.025], axis=0)
+        (low, low2), (high, high2) = np.clip(ends, lowest, 1.0).tolist()
+        return cls(Estimate(float(values[0]), low, high, n), Estimate(float(values[1]), low2, high2, n))
+
+
+@dataclass(frozen=True)
+class ModeScores:
+    """Figures of an evaluation of a task with modes."""
+
+    counts: tuple[int, ...]
+    """Successes in each mode."""
+    unknown: int
+    """Successes whose mode is unknown; they do not count for entropy."""
+    diversity: Diversity
+    plain_entropy: float
+    """Entropy of the observed frequencies, without a correction of its bias."""
+
+    @classmethod
+    def from_outcomes(cls, outcomes: ModeOutcomes) -> "ModeScores":
+        """Count modes and estimate their entropy."""
+        return cls(
+            counts=tuple(outcomes.counts.tolist()),
+            unknown=int(outcomes.success.sum() - outcomes.counts.sum()),
+            diversity=estimate_diversity([outcomes], n=outcomes.distinct),
+            plain_entropy=float(compute_entropy(outcomes.counts, corrected=False)),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "modes": len(self.counts),
+            "distinct_modes": sum(count > 0 for count in self.counts),
+            "successes_by_mode": list(self.counts),
+            "successes_of_unknown_mode": self.unknown,
+            "entropy": asdict(self.diversity.entropy),
+            "entropy_of_frequencies": self.plain_entropy,
+            "success_times_entropy": asdict(self.diversity.product),
+        }
+
+
+def compute_entropy(counts: np.ndarray, *, corrected: bool = True) -> np.ndarray:
+    """Return the entropy of counts, (..., modes), in units of ln modes; 0 without any.
+
+    With `corrected`, it is Miller and Madow's estimate, else the entropy of the observed frequencies.
+    """
+    counts = np.asarray(counts, float)
+    n = np.maximum(counts.sum(axis=-1), 1.0)
+    p = counts / n[..., None]
+    nats = (p * np.log(1 / np.where(p > 0, p, 1.0))).sum(axis=-1)
+    if corrected:
+        nats = nats + np.maximum((counts > 0).sum(axis=-1) - 1, 0) / (2 * n)
+    entropy: np.ndarray = np.minimum(nats / math.log(max(counts.shape[-1], 2)), 1.0)
+    return entropy
+
+
+def estimate_diversity(trainings: Sequence[ModeOutcomes], *, n: int) -> Diversity:
+    """Estimate the mean over trainings of entropy and of success × entropy, from n distinct paths.
+
+    Each training has an entropy of its own: several policies that take one mode each are not diverse.
+    """
+    rng = np.random.default_rng(0)
+    values, errors = _measure_trainings(trainings, [_draw_weights(each.path, rng) for each in trainings])
+    return Diversity.from_errors(values, errors, n, lowest=0.0)
+
+
+def compare_diversity(first: Sequence[ModeOutcomes], second: Sequence[ModeOutcomes], *, n: int) -> Diversity:
+    """Estimate the differences of two methods, first − second, with bootstrap intervals paired by start.
+
+    Args:
+        first: Outcomes of the trainings of one method, on the same starts.
+        second: Those of another method on these starts.
+        n: Number of independent samples, distinct paths.
+    """
+    weights = _draw_weights(np.arange(len(first[0].path)), np.random.default_rng(0))
+    sides = [_measure_trainings(side, [weights] * len(side)) for side in (first, second)]
+    values, errors = (one - two for one, two in zip(*sides, strict=True))
+    return Diversity.from_errors(values, errors, n, lowest=-1.0)
+
+
+def _draw_weights(path: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Draw how often each episode counts, (MODE_RESAMPLES, n); those with the same path count together."""
+    _, group = np.unique(path, return_inverse=True)
+    count = int(group.max()) + 1
+    weights: np.ndarray = rng.multinomial(count, np.full(count, 1 / count), MODE_RESAMPLES)[:, group].astype(
+        float
+    )
+    return weights
+
+
+def _measure_trainings(
+    trainings: Sequence[ModeOutcomes], weights: Sequence[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return entropy and success × entropy, (2,), and their errors on resamples, (MODE_RESAMPLES, 2)."""
+    values, errors = [], []
+    for each, drawn in zip(trainings, weights, strict=True):
+        once = np.ones(len(each.path))
+        values.append(each.measure(once))
+        errors.append(each.measure(drawn) - each.measure(once, corrected=False))
+    return np.mean(values, axis=0), np.mean(errors, axis=0)
