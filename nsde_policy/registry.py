@@ -6,12 +6,17 @@ A plug-in is found in one of three places:
 2. an entry point of an installed package (group `nsde_policy.methods`, name `my_method`, value a module);
 3. a call of the registry's decorator in the running program.
 
+A module can also hold a group of plug-ins whose names start with its own: `nsde_policy/tasks/adroit.py`
+registers `adroit-door` and others, `nsde_policy/tasks/metaworld.py` `metaworld:reach-v3` and others.
+
 Nothing is imported before its name is asked for, so that help texts stay fast.
 """
 
+import contextlib
 import difflib
 import importlib
 import pkgutil
+import re
 from importlib import metadata
 from typing import Generic, TypeVar
 
@@ -21,6 +26,8 @@ Plugin = TypeVar("Plugin")
 
 _INFRASTRUCTURE = frozenset({"base", "base_model", "registry", "gym", "adapter", "detection"})
 """Modules of a plug-in package that are not plug-ins."""
+MAX_LISTED = 20
+"""Names that the error about an unknown one lists at most."""
 
 
 class Registry(Generic[Plugin]):
@@ -49,14 +56,29 @@ class Registry(Generic[Plugin]):
             raise ConfigError(f"the {self.kind} {name!r} is registered already, by {known!r}: rename one")
         self._found[name] = plugin
 
+    def __contains__(self, name: str) -> bool:
+        """Return whether a plug-in or a group has this name; imports the group that the name starts with."""
+        return name in self.names() or name in self.list_group(_find_group(name))
+
     def names(self) -> list[str]:
-        """List the names of all plug-ins, built-in ones first, without importing any."""
-        if self._built_in is None:
-            path = importlib.import_module(self._package).__path__
-            modules = [module.name for module in pkgutil.iter_modules(path)]
-            self._built_in = [name for name in modules if name not in _INFRASTRUCTURE and name[0] != "_"]
-        names = [*self._built_in, *(point.name for point in self._entry_points()), *self._found]
-        return list(dict.fromkeys(names))
+        """List the names of all plug-ins and groups, built-in ones first, without importing any."""
+        modules = self._list_modules()
+        groups = {*modules} - {*self._found}
+        return list(dict.fromkeys([*modules, *(n for n in self._found if _find_group(n) not in groups)]))
+
+    def list_group(self, name: str) -> list[str]:
+        """Import a group and return the names in it; empty if it is not a group, or cannot be imported."""
+        if name in self._list_modules() and name not in self._found:
+            with contextlib.suppress(PluginError):
+                self._import(name)
+        return [each for each in self._found if _find_group(each) == name and name not in self._found]
+
+    def load_all(self) -> list[Plugin]:
+        """Import and return all plug-ins, except those of packages that cannot be imported."""
+        for name in self._list_modules():
+            with contextlib.suppress(PluginError):
+                self._import(name)
+        return list(self._found.values())
 
     def get(self, name: str, *, package: str | None = None) -> Plugin:
         """Return a plug-in by name, importing its module on first use.
@@ -75,24 +97,52 @@ class Registry(Generic[Plugin]):
     def package_of(self, name: str) -> str | None:
         """Return the distribution that provides a plug-in, None if it is built in."""
         for point in self._entry_points():
-            if point.name == name and point.dist is not None:
+            if point.name in (name, _find_group(name)) and point.dist is not None:
                 return f"{point.dist.name}=={point.dist.version}"
         return None
 
     def _load(self, name: str, package: str | None) -> None:
-        names = self.names()
-        if name not in names:
-            raise PluginError(self._unknown(name, names, package))
-        points = {point.name: point.value for point in self._entry_points()}
-        module = f"{self._package}.{name}" if name in (self._built_in or ()) else points[name]
+        """Import the module of a plug-in."""
+        if name not in self._list_modules():
+            group = self.list_group(_find_group(name))
+            if name not in group:
+                raise PluginError(self._unknown(name, group or self.names(), package))
+            return
+        self._import(name)
+        if name not in self._found:
+            members = ", ".join(self.list_group(name))
+            found = f"choose one of its {self.kind}s: {members}" if members else "expected one of this name"
+            raise PluginError(
+                f"{self._find_module(name)} does not register a {self.kind} called {name!r}; {found}"
+            )
+
+    def _list_modules(self) -> list[str]:
+        """List the names of built-in modules and entry points."""
+        if self._built_in is None:
+            path = importlib.import_module(self._package).__path__
+            modules = [module.name for module in pkgutil.iter_modules(path)]
+            self._built_in = [name for name in modules if name not in _INFRASTRUCTURE and name[0] != "_"]
+        return [*self._built_in, *(point.name for point in self._entry_points())]
+
+    def _find_module(self, name: str) -> str:
+        """Return the dotted name of the module of a plug-in or group."""
+        if name in (self._built_in or ()):
+            return f"{self._package}.{name}"
+        return {point.name: point.value for point in self._entry_points()}[name].partition(":")[0]
+
+    def _import(self, name: str) -> None:
+        """Import the module of a plug-in or group.
+
+        Raises:
+            PluginError: If it cannot be imported.
+        """
+        module = self._find_module(name)
         try:
-            importlib.import_module(module.partition(":")[0])
+            importlib.import_module(module)
         except ImportError as error:
             raise PluginError(
                 f"the {self.kind} {name!r} cannot be imported from {module}: {error}"
             ) from error
-        if name not in self._found:
-            raise PluginError(f"{module} does not register a {self.kind} called {name!r}")
 
     def _unknown(self, name: str, names: list[str], package: str | None) -> str:
         if package:
@@ -102,10 +152,16 @@ class Registry(Generic[Plugin]):
             )
         close = difflib.get_close_matches(name, names, n=1)
         hint = f"; perhaps you meant {close[0]!r}" if close else ""
+        listed = ", ".join(names if len(names) <= MAX_LISTED else [*names[:MAX_LISTED], "…"])
         return (
-            f"unknown {self.kind} {name!r}; available: {', '.join(names)}{hint}. "
+            f"unknown {self.kind} {name!r}; available: {listed}{hint}. "
             f"If it comes with another package, install that package (entry points '{self._group}')"
         )
 
     def _entry_points(self) -> metadata.EntryPoints:
         return metadata.entry_points(group=self._group)
+
+
+def _find_group(name: str) -> str:
+    """Return the start of a name that can be that of a group: `adroit` of `adroit-door`."""
+    return re.split("[-:]", name)[0]

@@ -11,15 +11,11 @@ from nsde_policy.assets import USUAL_OBSERVATIONS, find_shipped, resolve_run
 from nsde_policy.errors import ConfigError
 from nsde_policy.files import check_writable, decode_json, read_file, replace_file
 from nsde_policy.methods.registry import METHODS
-from nsde_policy.tasks import TASKS
 
 if TYPE_CHECKING:
     MethodName = str
-    TaskName = str
-    DetectedTaskName = str
 else:
-    MethodName, TaskName = Literal[*METHODS.names()], Literal[*TASKS.names()]
-    DetectedTaskName = Literal["auto", *TASKS.names()]
+    MethodName = Literal[*METHODS.names()]
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,6 @@ import tyro
 
 from nsde_policy.assets import SHIPPED_TASK, USUAL_OBSERVATIONS, find_demos
 from nsde_policy.cli.options import (
-    DetectedTaskName,
     DeviceFlag,
     EnvKwargsFlag,
     MethodName,
@@ -62,8 +61,9 @@ class Train:
     with --obs pixels: pixels (a GPU), pixels-fast (a CPU), fast (a CPU, with a smaller policy).
     Baselines have default, fast and, if they come in several sizes, more. auto derives settings from the
     demonstrations. Default: auto for your own robot, default for Push-T."""
-    task: DetectedTaskName = "auto"
-    """Task of the demonstrations; auto: what their store records, else none; `none` for your own robot."""
+    task: str = "auto"
+    """Task of the demonstrations, such as pusht, adroit-door or metaworld:reach-v3; auto: what their store
+    records, else none; `none` for your own robot."""
     obs: str = USUAL_OBSERVATIONS
     """Observations: state, or pixels for camera frames if the task has them. Cameras of your own robot:
     --images."""
@@ -95,14 +95,14 @@ class Train:
         for flag in ("policy", "preset", "task", "env", "demos", "obs"):
             parser.add_argument(f"--{flag}", nargs="?", default=getattr(cls, flag))
         given, _ = parser.parse_known_args(args)
-        if given.policy not in METHODS.names() or given.task not in ("auto", *TASKS.names()):
+        if given.policy not in METHODS.names():
             return cls()  # tyro reports the invalid flag
         demos = Path(given.demos) if given.demos and not {"-h", "--help"} & {*args} else None
         try:
             if given.env is not None:
                 task = get_task(given.env).name
             else:
-                task = find_task(demos).name if given.task == "auto" else given.task
+                task = find_task(demos).name if given.task == "auto" else TASKS.get(given.task).name
         except NsdePolicyError:  # reported by `run`, after the other flags have been checked
             task = SHIPPED_TASK
         try:
@@ -175,7 +175,7 @@ class Train:
                 find_demos(name)
             return name, env_kwargs
         if self.task != "auto":
-            return self.task, env_kwargs
+            return TASKS.get(self.task).name, env_kwargs
         found = find_task(self.demos)
         logger.info("%s", found.reason)
         return found.name, {**found.env_kwargs, **env_kwargs}

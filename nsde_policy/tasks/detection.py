@@ -49,7 +49,7 @@ def find_task(demos: Path | None) -> FoundTask:
             )
         env_kwargs = task.without_observations(_as_mapping(made_with.get("env_kwargs")))
         return FoundTask(task.name, f"task {task.name}: recorded in {demos}", env_kwargs)
-    for task in _list_tasks():
+    for task in TASKS.load_all():
         if _is_public(task, demos, frames):
             return FoundTask(task.name, f"task {task.name}: {demos} holds its public demonstrations")
     return FoundTask(
@@ -71,17 +71,6 @@ def _read_store_record(path: Path) -> tuple[dict[str, Any], int]:
 
 def _as_mapping(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
-
-
-def _list_tasks() -> list[Task]:
-    """List all tasks whose packages can be imported."""
-    found = []
-    for name in TASKS.names():
-        try:
-            found.append(get_task(name))
-        except PluginError:
-            continue
-    return found
 
 
 def _is_public(task: Task, path: Path, frames: int) -> bool:

@@ -5,6 +5,8 @@
         name = "my_task"
         env_id = "my_package/MyEnv-v0"
 
+A file with several tasks gives them names that start with its own, `adroit-door` in adroit.py.
+
 Entry points of other packages belong to the group `nsde_policy.tasks`.
 """
 
@@ -54,27 +56,16 @@ def get_task(name: str, *, package: str | None = None) -> Task:
     Raises:
         PluginError: If it is neither a task nor the name of an environment.
     """
-    if package is None and name not in TASKS.names():
-        if (task := _find_task_of_env(name)) is not None:
+    if package is None and name not in TASKS:
+        if (task := next((each for each in TASKS.load_all() if each.env_id == name), None)) is not None:
             return task
-        if is_env_id(name):
+        if is_env_id(name) and not TASKS.list_group(name.partition(":")[0]):
             return GymTask(name)
     try:
         return TASKS.get(name, package=package)
     except PluginError as error:
-        if package or name in TASKS.names():
+        if package or name in TASKS or TASKS.list_group(name.partition(":")[0]):
             raise
         near = suggest_env_id(name)
         hint = f"perhaps {near}" if near else "a Gymnasium id such as Pendulum-v1, or module:Class"
         raise PluginError(f"{error}; an environment needs its full name: {hint}") from None
-
-
-def _find_task_of_env(env_id: str) -> Task | None:
-    for name in TASKS.names():
-        try:
-            task = TASKS.get(name)
-        except PluginError:  # a package that cannot be imported does not matter here
-            continue
-        if task.env_id == env_id:
-            return task
-    return None
