@@ -6,7 +6,7 @@ as recorded was recorded with the same physics.
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -15,12 +15,15 @@ import gymnasium as gym
 import numpy as np
 
 from nsde_policy.data import Demonstrations, Episode
+from nsde_policy.data.zarr_store.store import Store
 from nsde_policy.errors import DemoError, EnvError
 from nsde_policy.tasks import Task
 
 Start = Literal["state", "seed"]
 """Start of a replay: the recorded first state, passed as `options["state"]` to the environment's reset, or
-seed k for episode k. Stores hold float32; a seed gives the first state in full precision."""
+the seed of the episode. Stores hold float32; a seed gives the first state in full precision."""
+SEED_ARRAYS = ("meta/episode_seed", "meta/seed")
+"""Where a store records the seed of each episode; without both, episode k has seed k."""
 EXACT_ERROR = 0.01
 """Largest error of a replay that counts as exact, in units of the observation."""
 
@@ -38,6 +41,8 @@ class Replay:
     """Largest difference of an angle, radians."""
     max_progress: float | None
     """Largest progress in the task, after the last recorded action included; None if it defines none."""
+    success: bool | None
+    """Whether the replay succeeds; None if the environment does not say."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,10 @@ class ReplayReport:
         """Return the errors of every episode."""
         errors = ("episode", "position_error", "angle_error")
         best = f"max_{self.task.progress_name}"
-        rows = [{key: getattr(r, key) for key in errors} | {best: r.max_progress} for r in self.replays]
+        rows = [
+            {key: getattr(r, key) for key in errors} | {best: r.max_progress, "success": r.success}
+            for r in self.replays
+        ]
         return json.dumps({"episodes": rows}, indent=2)
 
     def as_text(self) -> str:
@@ -62,6 +70,8 @@ class ReplayReport:
         known = [r.max_progress for r in self.replays if r.max_progress is not None]
         count = sum(best > goal for best in known)
         reached = f", {count} reach the goal ({self.task.progress_name} above {goal:g})" if known else ""
+        if not known and any(r.success is not None for r in self.replays):
+            reached = f", {sum(bool(r.success) for r in self.replays)} succeed"
         return (
             f"{len(errors)} episodes replayed open loop{reached}\n"
             f"largest error  median {np.median(errors):.2g}, worst {errors.max():.2g} and "
@@ -93,8 +103,21 @@ class ReplayReport:
         save_png(draw_contact_sheet(tiles, columns=columns, title=title), path)
 
 
-def replay_demonstrations(demos: Demonstrations, task: Task, *, start: Start = "state") -> Iterator[Replay]:
-    """Replay every episode of a store in the environment of a task."""
+def read_seeds(path: Path) -> list[int] | None:
+    """Return the seed of each episode that a zarr store records, None if it records none."""
+    with Store(path) as store:
+        name = next((each for each in SEED_ARRAYS if each in store.find_arrays("meta")), None)
+        array = None if name is None else store.open_array(name)
+        return None if array is None else [int(seed) for seed in array.read(0, array.shape[0])]
+
+
+def replay_demonstrations(
+    demos: Demonstrations, task: Task, *, start: Start = "state", seeds: Sequence[int] | None = None
+) -> Iterator[Replay]:
+    """Replay every episode of a store in the environment of a task; `seeds` by default 0, 1, …."""
+    seeds = range(len(demos)) if seeds is None else seeds
+    if len(seeds) < len(demos):
+        raise DemoError(f"{demos.source} has {len(demos)} episodes, but records {len(seeds)} seeds")
     env = task.make_env(max_episode_steps=-1)
     held = demos.obs.shape[1:], demos.act.shape[1:]
     needed = env.observation_space.shape, env.action_space.shape
@@ -104,25 +127,26 @@ def replay_demonstrations(demos: Demonstrations, task: Task, *, start: Start = "
             f"environment of {task.name!r} has {needed[0]} and {needed[1]}"
         )
     for k, episode in enumerate(demos):
-        yield _replay(env, task, k, episode, start, list(demos.angles))
+        begin = {"seed": seeds[k]} if start == "seed" else {"options": {"state": episode.obs[0]}}
+        yield _replay(env, task, k, episode, begin, list(demos.angles))
 
 
 def _replay(
-    env: gym.Env[Any, Any], task: Task, k: int, episode: Episode, start: Start, angles: Sequence[int]
+    env: gym.Env[Any, Any], task: Task, k: int, episode: Episode, begin: Mapping[str, Any], angles: list[int]
 ) -> Replay:
-    reset: dict[str, Any] = {"seed": k} if start == "seed" else {"options": {"state": episode.obs[0]}}
-    seen = [env.reset(**reset)]
+    seen, rewards = [env.reset(**begin)], []
     for action in episode.act:
-        state, _, _, _, info = env.step(action)
+        state, reward, _, _, info = env.step(action)
         seen.append((state, info))
+        rewards.append(float(reward))
     out = np.array([state for state, _ in seen[: len(episode)]])
     off = np.abs(out - episode.obs)
     turn = np.minimum(off[:, angles], 2 * math.pi - off[:, angles])
     first = max(np.delete(off[0], angles).max(initial=0.0), turn[0].max(initial=0.0))
-    if start == "state" and first > EXACT_ERROR:
+    if "options" in begin and first > EXACT_ERROR:
         raise EnvError(
             f"environment {task.env_id} does not start in the recorded state (off by {first:.3g}): its reset "
-            'must use options["state"], or give --start seed if episode k was recorded with seed k'
+            'must use options["state"], or give --start seed if episodes were recorded from seeds'
         )
     progress = [task.progress(info) for _, info in seen]
     return Replay(
@@ -131,4 +155,5 @@ def _replay(
         position_error=float(np.delete(off, angles, axis=1).max()),
         angle_error=float(turn.max(initial=0.0)),
         max_progress=max((value for value in progress if value is not None), default=None),
+        success=task.outcome(rewards, [info for _, info in seen]).success,
     )

@@ -76,12 +76,13 @@ class DataReplay:
     """Replay demonstrations open loop in the environment of their task and report the deviation."""
 
     path: StorePathFlag
-    task: options.DetectedTaskName = "auto"
+    task: str = "auto"
     """Task whose environment replays them, which must accept a start in options["state"]; auto: the one that
     the store records."""
     start: Literal["state", "seed"] = "state"
-    """Start of episode k: its recorded first state, or benchmark seed k (as the human demonstrations were
-    recorded; their stored first states are rounded to float32)."""
+    """Start of an episode: its recorded first state, or its seed. Seeds are read from meta/episode_seed or
+    meta/seed; without them, episode k has seed k, as the human demonstrations of Push-T. Stored first states
+    are rounded to float32."""
     accept_omitted_chunks: options.AcceptOmittedChunksFlag = False
     out: Path | None = None
     """Write a picture of the first episodes to this PNG file."""
@@ -93,7 +94,7 @@ class DataReplay:
         from tqdm import tqdm
 
         from nsde_policy.data import load_demonstrations
-        from nsde_policy.eval.replay import ReplayReport, replay_demonstrations
+        from nsde_policy.eval.replay import ReplayReport, read_seeds, replay_demonstrations
 
         if self.out is not None:
             from nsde_policy.eval.render.pictures import check_png
@@ -103,7 +104,8 @@ class DataReplay:
         demos = load_demonstrations(
             self.path, angles=task.demos.angles, accept_omitted_chunks=self.accept_omitted_chunks
         )
-        replays = replay_demonstrations(demos, task, start=self.start)
+        seeds = read_seeds(self.path) if self.start == "seed" else None
+        replays = replay_demonstrations(demos, task, start=self.start, seeds=seeds)
         bar = tqdm(replays, "replaying", len(demos), unit="episode", leave=False, disable=None)
         report = ReplayReport(task, list(bar))
         print(report.as_json() if self.json else report.as_text())
