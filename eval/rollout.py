@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -29,6 +29,10 @@ from nsde_policy.inference.policy import Policy
 from nsde_policy.run_directory import RunRecord
 from nsde_policy.tasks import Task, find_rate, get_task_of_run
 from nsde_policy.tasks.adapter import EnvAdapter
+from nsde_policy.tasks.gym import choose_mujoco_renderer
+
+Frames = Literal["none", "last", "all"]
+"""Observations of an episode that pictures are kept of; MuJoCo without a GPU takes 0.1 s for one."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +158,7 @@ class EpisodeRunner:
         executed    hold x x x x x x x x …
     """
 
-    def __init__(self, player: EpisodeHost, env: EnvAdapter, seed: int, *, frames: bool = False) -> None:
+    def __init__(self, player: EpisodeHost, env: EnvAdapter, seed: int, *, frames: Frames = "none") -> None:
         policy, config = player.policy, player.config
         self.seed, self.generator, self.history = seed, make_generator(seed), policy.spec.new_history()
         self.steps, self.planning_s, self.ended, self._frames = 0, 0.0, False, frames
@@ -201,7 +205,7 @@ class EpisodeRunner:
         self._trace.obs.append(self._task.read_state(obs, info))
         self._trace.progress.append(self._task.progress(info))
         self._trace.add_images(self._env, self._images)
-        if self._frames:
+        if self._frames == "all" or (self._frames == "last" and self.ended):
             picture = next(iter(self._env.last_frames.values()), None)
             picture = self._env.render() if picture is None else picture
             self._trace.frames.append(CompressedPicture.compress(picture))
@@ -257,17 +261,17 @@ class Player:
             flags = ", ".join(f"--camera-{name}" for name in given)
             raise ConfigError(f"this policy has no cameras to disturb: leave out {flags}")
 
-    def play(self, seed: int, *, frames: bool = False) -> EpisodeResult:
+    def play(self, seed: int, *, frames: Frames = "none") -> EpisodeResult:
         """Play one episode to its end.
 
         Args:
             seed: Seed of the episode.
-            frames: Keep the environment's own pictures in the trace, if the task cannot draw.
+            frames: The environment's own pictures that are kept in the trace, if the task cannot draw.
         """
         env = self._envs[0]
         has_cameras = bool(self.policy.spec.cameras)  # whose frames are kept as they are
-        frames = frames and (has_cameras or not self.task.can_draw)
-        if frames and not has_cameras:
+        frames = frames if has_cameras or not self.task.can_draw else "none"
+        if frames != "none" and not has_cameras:
             env = self._render_env = self._render_env or self.make_render_env()
         (result,) = self._play([EpisodeRunner(self, env, seed, frames=frames)])
         return result
@@ -278,8 +282,6 @@ class Player:
         Raises:
             EnvError: If it does not draw pictures.
         """
-        if not is_display_named():
-            os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # SDL would print that it finds no display
         name, modes = self._envs[0].name, self._envs[0].env.metadata.get("render_modes") or ()
         if "rgb_array" not in modes:
             found = ", ".join(map(str, modes)) or "none"
@@ -287,6 +289,9 @@ class Player:
                 f"environment {name} cannot be rendered: it needs the render mode rgb_array in its metadata, "
                 f"found {found}; leave out --render, or add that mode"
             )
+        if not is_display_named():
+            os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # SDL would print that it finds no display
+            choose_mujoco_renderer(name)
         kwargs = {**self.config.env_kwargs, "render_mode": "rgb_array"}
         return make_adapter(self.task, self.policy.record, kwargs)
 

@@ -33,7 +33,7 @@ class RenderedEpisode:
     @classmethod
     def play(cls, player: Player, seed: int) -> "RenderedEpisode":
         """Play an episode exactly as evaluation does; forecasts are sampled afterwards, with other noise."""
-        result = player.play(seed, frames=True)
+        result = player.play(seed, frames="all")
         spec = player.policy.spec if player.policy.spec.cameras else None
         forecasts = sample_episode_forecasts(player, result) if spec or player.task.can_draw else []
         return cls(player.task, result, forecasts, player.rate_hz or FALLBACK_RATE_HZ, spec)

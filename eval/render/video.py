@@ -92,7 +92,7 @@ class Renderer:
                 replace_file(files[-1], encode_video(rendered))
                 result = rendered.result
             else:
-                result = player.play(episode.seed, frames=True)
+                result = player.play(episode.seed, frames="last")
             tiles.append(draw_summary(player.task, result, TILE_SIDE))
         title = format_title(player.task, episodes)
         save_png(draw_contact_sheet(tiles, columns=count_columns(len(tiles)), title=title), files[0])

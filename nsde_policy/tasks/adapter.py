@@ -9,10 +9,11 @@ import numpy as np
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.encoders.base import IMAGE_KEY
 from nsde_policy.errors import EnvError, NsdePolicyError, summarize_error
+from nsde_policy.tasks.gym import INSTALL_EGL
 
 MAX_STEPS = 20_000
 """An episode that takes longer is an error: most likely the environment never ends it."""
-RENDER_HINT = "; leave out --render, or without a display try MUJOCO_GL=egl (or osmesa)"
+RENDER_HINT = f"; leave out --render, or for MuJoCo without a display run: {INSTALL_EGL}"
 
 
 class EnvAdapter:

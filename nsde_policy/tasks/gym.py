@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping
+from ctypes.util import find_library
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ from nsde_policy.tasks.base import Task
 if TYPE_CHECKING:
     import gymnasium as gym
 
+INSTALL_EGL = "apt-get install libegl1 libgl1-mesa-dri libopengl0"
+"""Command that installs what MuJoCo needs to draw pictures without a display, and without a GPU."""
 _ENV_ID = re.compile(r"[\w./-]+-v\d+|[\w.]+:[\w./-]+")
 
 
@@ -138,6 +141,26 @@ def import_user_module(name: str) -> ModuleType:
     if not {"", os.getcwd()} & {*sys.path}:
         sys.path.insert(0, os.getcwd())  # a console script does not look there
     return importlib.import_module(name)
+
+
+def choose_mujoco_renderer(name: str) -> None:
+    """Let MuJoCo draw pictures without a display, with EGL or else OSMesa, unless MUJOCO_GL chooses one.
+
+    Args:
+        name: What the error calls the environment.
+
+    Raises:
+        EnvError: If neither library is installed.
+    """
+    if "mujoco" not in sys.modules or "MUJOCO_GL" in os.environ:
+        return
+    found = next((each for each in ("EGL", "OSMesa") if find_library(each)), None)
+    if found is None:
+        raise EnvError(
+            f"environment {name} cannot be rendered: found no display, and neither libEGL nor libOSMesa, "
+            f"with which MuJoCo draws without one; leave out --render, or run: {INSTALL_EGL}"
+        )
+    os.environ["MUJOCO_GL"] = found.lower()
 
 
 def find_rate(task: Task, env: gym.Env[Any, Any]) -> float | None:
