@@ -72,7 +72,7 @@ endif
 	touch $(VENV)/installed $@
 
 lock: $(VENV)/tested
-	$(LOCK) --extra plot --extra video --extra dev -c constraints.txt --no-emit-package torch \
+	$(LOCK) --extra plot --extra video --extra adroit --extra metaworld --extra dev -c constraints.txt --no-emit-package torch \
 		-o .ci/lock.txt pyproject.toml
 	echo 'pymunk==6.11.1' | $(LOCK) --no-deps -o .ci/lock-pymunk-6.txt -
 	echo 'uv' | $(LOCK) -o .ci/lock-uv.txt -

@@ -39,6 +39,14 @@ def human_demos() -> Path:
 
 
 @pytest.fixture(scope="session")
+def shared_demos() -> Path:
+    """Return the folder with demonstrations of other tasks, which are not part of the repository."""
+    if not DEFAULT_DEMOS.parent.exists():
+        pytest.skip(f"no demonstrations in {DEFAULT_DEMOS.parent}")
+    return DEFAULT_DEMOS.parent
+
+
+@pytest.fixture(scope="session")
 def pixel_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the run directory of a barely trained Push-T policy from camera frames."""
     from tests.helpers.pixel_runs import train_pixel_run

@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LOCKS = sorted((ROOT / ".ci").glob("lock*.txt"))
-EXTRAS = ("plot", "video", "dev")
+EXTRAS = ("plot", "video", "adroit", "metaworld", "dev")
 PYTHONS = ("3.11", "3.12", "3.13")
 
 

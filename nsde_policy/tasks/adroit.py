@@ -1,0 +1,78 @@
+"""Adroit hand: door, hammer, pen and relocate of gymnasium-robotics, simulated by MuJoCo (extra `adroit`)."""
+
+import contextlib
+import io
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from nsde_policy.errors import import_optional
+from nsde_policy.tasks.base import Task
+from nsde_policy.tasks.registry import register_task
+
+if TYPE_CHECKING:
+    import gymnasium as gym
+
+
+class AdroitTask(Task):
+    """A task of the hand; success is what the environment reports, after any step of an episode."""
+
+    rate_hz = 100.0
+    goal: ClassVar[str]
+    """The environment's own criterion of success."""
+
+    @property
+    def score_note(self) -> str:  # type: ignore[override]
+        """Say what score and success mean."""
+        return f"Success: {self.goal}, after any step. Return: the sum of an episode's rewards."
+
+    def make_env(self, **kwargs: Any) -> "gym.Env[Any, Any]":
+        """Make the environment, after its package has registered it.
+
+        Raises:
+            MissingDependencyError: If gymnasium-robotics or MuJoCo is not installed.
+        """
+        import_optional("mujoco", "adroit")
+        with contextlib.redirect_stderr(io.StringIO()):  # a notice on older versions, in every process
+            import_optional("gymnasium_robotics", "adroit")
+        return super().make_env(**kwargs)
+
+
+@register_task
+class AdroitDoor(AdroitTask):
+    """Turn the handle of a door and open it."""
+
+    name = "adroit-door"
+    title = "Adroit door"
+    env_id = "AdroitHandDoor-v1"
+    goal = "the door is open by 1.35 rad"
+
+
+@register_task
+class AdroitHammer(AdroitTask):
+    """Take a hammer and drive a nail into a board."""
+
+    name = "adroit-hammer"
+    title = "Adroit hammer"
+    env_id = "AdroitHandHammer-v1"
+    goal = "the nail is less than 1 cm from its goal"
+
+
+@register_task
+class AdroitPen(AdroitTask):
+    """Turn a pen in the hand to a given direction, within 100 steps as in D4RL and the expert's episodes."""
+
+    name = "adroit-pen"
+    title = "Adroit pen"
+    env_id = "AdroitHandPen-v1"
+    env_kwargs = MappingProxyType({"max_episode_steps": 100})
+    goal = "the pen is less than 7.5 cm from its goal, and the cosine of the angle between them above 0.95"
+
+
+@register_task
+class AdroitRelocate(AdroitTask):
+    """Carry a ball to a given place in the air."""
+
+    name = "adroit-relocate"
+    title = "Adroit relocate"
+    env_id = "AdroitHandRelocate-v1"
+    goal = "the ball is less than 10 cm from its goal"

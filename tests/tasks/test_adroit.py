@@ -1,0 +1,113 @@
+"""Tests of the Adroit tasks: collect, train, evaluate and render in MuJoCo, replay expert episodes."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nsde_policy.cli.main import main
+from nsde_policy.data import load_demonstrations
+from nsde_policy.errors import EnvError, MissingDependencyError
+from nsde_policy.eval.replay import read_seeds, replay_demonstrations
+from nsde_policy.eval.rollout import Player, RolloutConfig
+from nsde_policy.tasks import TASKS, find_task, get_task
+from nsde_policy.tasks import gym as gym_tasks
+
+NAMES = ("adroit-door", "adroit-hammer", "adroit-pen", "adroit-relocate")
+HERE = "tests.tasks.test_adroit"
+
+
+class Wave:
+    """Move all joints slowly and alike, so that there is something to imitate."""
+
+    def reset(self) -> None:
+        self.step = 0
+
+    def select_action(self, obs: np.ndarray) -> np.ndarray:
+        self.step += 1
+        return np.full(24, 0.3 * np.sin(0.1 * self.step))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A policy of the pen that was trained for three steps."""
+    pytest.importorskip("gymnasium_robotics", reason="needs the extra adroit")
+    folder = tmp_path_factory.mktemp("adroit")
+    store, out = str(folder / "pen.zarr"), str(folder / "run")
+    collect = ["--env", "adroit-pen", "--policy", f"{HERE}:Wave", "--episodes", "2", "--workers", "1"]
+    assert main(["collect", "--out", store, *collect]) == 0
+    small = ["--preset", "fast", "--train.steps", "3", "--train.batch-size", "16", "--device", "cpu"]
+    assert main(["train", "--demos", store, "--task", "adroit-pen", "--out", out, *small]) == 0
+    return folder / "run"
+
+
+def test_a_group_of_tasks_is_one_file():
+    assert "adroit" in TASKS.names()
+    assert not {*NAMES} & {*TASKS.names()}
+    assert TASKS.list_group("adroit") == list(NAMES)
+    assert all(name in TASKS for name in NAMES)
+    assert get_task("AdroitHandDoor-v1").name == "adroit-door"
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ("adroit", "choose one of its tasks: adroit-door, adroit-hammer, adroit-pen, adroit-relocate"),
+        ("adroit-dor", "perhaps you meant 'adroit-door'"),
+        ("AdroitHandDoor-v1", "unknown task 'AdroitHandDoor-v1'"),
+    ],
+)
+def test_unknown_members_of_a_group_are_said(
+    task: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["train", "--task", task, "--out", str(tmp_path / "run")]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_missing_simulator_names_the_extra(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(__import__("sys").modules, "gymnasium_robotics", None)
+    with pytest.raises(MissingDependencyError, match=r"nsde-policy\[adroit\]"):
+        get_task("adroit-door").make_env()
+
+
+def test_eval_scores_and_renders_without_a_display(run: Path, tmp_path: Path):
+    from imageio.v3 import imread
+
+    scores = tmp_path / "scores.json"
+    command = ["eval", str(run), "--episodes", "2", "--workers", "1", "--json", str(scores)]
+    assert main([*command, "--render", "--videos", "0", "--out", str(tmp_path)]) == 0
+    found = json.loads(scores.read_text())
+    assert found["env"] == "AdroitHandPen-v1"
+    assert [(each["seed"], each["steps"]) for each in found["episodes"]] == [(100_000, 100), (100_001, 100)]
+    assert {each["success"] for each in found["episodes"]} <= {True, False}
+    sheet = np.asarray(imread(tmp_path / "contact-sheet.png"))
+    assert sheet[100:300, 50:250].std() > 10, "the first picture is blank"
+
+
+def test_only_the_last_frame_is_drawn_for_a_contact_sheet(run: Path):
+    result = Player(run, RolloutConfig(env_kwargs={"max_episode_steps": 3})).play(0, frames="last")
+    (frame,) = result.trace.frames
+    assert frame.decompress().shape == (480, 480, 3)
+    assert len(result.trace.obs) == 4
+
+
+def test_missing_renderer_names_the_packages(run: Path, monkeypatch: pytest.MonkeyPatch):
+    for name in ("MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(gym_tasks, "find_library", lambda name: None)
+    with pytest.raises(EnvError, match=r"AdroitHandPen-v1 cannot be rendered.*apt-get install libegl1"):
+        Player(run, RolloutConfig()).make_render_env()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_expert_episode_succeeds_when_replayed_from_its_seed(name: str, shared_demos: Path):
+    pytest.importorskip("gymnasium_robotics", reason="needs the extra adroit")
+    store = shared_demos / f"{name.replace('-', '_')}_expert.zarr"
+    assert find_task(store).name == name
+    demos, seeds = load_demonstrations(store), read_seeds(store)
+    assert seeds is not None
+    assert len(seeds) == len(demos)
+    replay = next(replay_demonstrations(demos, get_task(name), start="seed", seeds=seeds))
+    assert replay.success
+    assert replay.position_error < 1e-3

@@ -1,0 +1,73 @@
+"""Tests of the Meta-World tasks: episodes of a scripted expert, training on them, evaluation, pictures."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nsde_policy.cli.main import main
+from nsde_policy.errors import MissingDependencyError
+from nsde_policy.tasks import TASKS, find_task, get_task
+
+REACH = "metaworld:reach-v3"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two episodes of the scripted expert of reach."""
+    pytest.importorskip("metaworld", reason="needs the extra metaworld")
+    path = tmp_path_factory.mktemp("metaworld") / "reach.zarr"
+    expert = ["--env", REACH, "--policy", "metaworld.policies:SawyerReachV3Policy", "--episodes", "2"]
+    assert main(["collect", "--out", str(path), *expert, "--only-success", "--workers", "1"]) == 0
+    return path
+
+
+def test_every_environment_of_the_package_is_a_task():
+    metaworld = pytest.importorskip("metaworld", reason="needs the extra metaworld")
+    names = [f"metaworld:{name}" for name in sorted(metaworld.ALL_V3_ENVIRONMENTS)]
+    assert sorted(TASKS.list_group("metaworld")) == names
+
+
+def test_missing_simulator_names_the_extra(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(__import__("sys").modules, "metaworld", None)
+    with pytest.raises(MissingDependencyError, match=r"nsde-policy\[metaworld\]"):
+        get_task(REACH).make_env()
+
+
+def test_unknown_environment_is_suggested(capsys: pytest.CaptureFixture[str]):
+    assert main(["train", "--task", "metaworld:raech-v3"]) == 2
+    assert "perhaps you meant 'metaworld:reach-v3'" in capsys.readouterr().err
+
+
+def test_collected_episodes_succeed_when_replayed(store: Path, capsys: pytest.CaptureFixture[str]):
+    assert find_task(store).name == REACH
+    assert main(["data", "replay", str(store), "--start", "seed", "--json"]) == 0
+    episodes = json.loads(capsys.readouterr().out)["episodes"]
+    assert [each["success"] for each in episodes] == [True, True]
+    assert max(each["position_error"] for each in episodes) < 1e-3
+
+
+def test_policy_is_trained_evaluated_and_drawn(store: Path, tmp_path: Path):
+    run, scores = tmp_path / "run", tmp_path / "scores.json"
+    small = ["--preset", "fast", "--train.steps", "3", "--train.batch-size", "16", "--device", "cpu"]
+    assert main(["train", "--demos", str(store), "--out", str(run), *small]) == 0
+    limit = ["--env-kwargs", '{"max_episode_steps": 20}']
+    command = ["eval", str(run), "--episodes", "2", "--workers", "1", "--json", str(scores), *limit]
+    assert main([*command, "--render", "--videos", "0"]) == 0
+    found = json.loads(scores.read_text())
+    assert found["env"] == REACH
+    assert all(each["success"] or each["steps"] == 20 for each in found["episodes"])
+    assert (run / "eval/contact-sheet.png").stat().st_size > 10_000
+
+
+def test_start_depends_on_the_seed_alone():
+    pytest.importorskip("metaworld", reason="needs the extra metaworld")
+    env = get_task("metaworld:drawer-open-v3").make_env()
+    first, again, other = (env.reset(seed=seed)[0] for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first, again)
+    assert np.abs(first - other).max() > 0.01
+    assert abs(first[4] - first[-3]) < 1e-6, "handle and goal of a drawer have the same x"
+    for _ in range(3):
+        env.step(np.ones(4, np.float32))
+    np.testing.assert_array_equal(env.reset(seed=1)[0], first)
