@@ -60,10 +60,11 @@ class VideoTrain:
         parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
         parser.add_argument("--method", nargs="?", default=cls.method)
         parser.add_argument("--preset", nargs="?", default=cls.preset)
+        parser.add_argument("--latents", nargs="?", default=None)
         given, _ = parser.parse_known_args(args)
         known = given.method in VIDEO_METHODS.names() and given.preset in VIDEO_PRESETS
         if known and (given.preset != "paper" or given.method == "neural_sde"):
-            return cls("", config=make_video_preset(given.preset, given.method))
+            return cls("", config=make_video_preset(given.preset, given.method, latents=given.latents))
         return cls("")  # `run` reports it
 
     def run(self) -> None:
@@ -79,7 +80,7 @@ class VideoTrain:
         device = pick_device(self.device)
         videos = open_training_videos(self.data, self.config, count=self.videos, device=device)
         videos, _ = videos.split(self.validation)
-        with VideoProgress(self.config) as monitor, use_threads(count_cores()):
+        with VideoProgress() as monitor, use_threads(count_cores()):
             run = train_video(
                 videos, self.config, out, seed=self.seed, device=device, resume=self.resume, monitor=monitor
             )
@@ -193,15 +194,13 @@ class VideoEval:
 
 
 class VideoProgress:
-    """Progress bar of both phases of training."""
+    """Progress bar of each phase of training, one after the other."""
 
-    def __init__(self, config: VideoConfig) -> None:
+    def __init__(self) -> None:
         from tqdm import tqdm
 
-        second = config.unroll.train.steps if config.unroll.frames else 0
-        self._first = config.train.steps
-        self._bar = tqdm(total=self._first + second, desc="training", unit="step", leave=False, disable=None)
-        self._last = (0, 0)
+        self._bar = tqdm(desc="training", unit="step", leave=False, disable=None)
+        self._training: Any = None
 
     def __enter__(self) -> "VideoProgress":
         return self
@@ -211,11 +210,10 @@ class VideoProgress:
 
     def __call__(self, progress: Any) -> None:
         """Show the step and the losses of a record."""
-        phase, step = self._last
-        if progress.step < step:
-            phase = 1
-        self._last = phase, progress.step
-        self._bar.n = phase * self._first + progress.step
+        if progress.training is not self._training:
+            self._training = progress.training
+            self._bar.reset(total=progress.steps)
+        self._bar.n = progress.step
         self._bar.set_postfix({name: f"{loss:.3g}" for name, loss in progress.losses.items()})
 
 

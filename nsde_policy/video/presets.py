@@ -4,7 +4,13 @@ from dataclasses import replace
 
 from nsde_policy.config import TrainConfig
 from nsde_policy.errors import ConfigError
-from nsde_policy.video.config import BackboneConfig, UnrollConfig, VideoConfig
+from nsde_policy.video.config import (
+    OWN_LATENTS,
+    AutoencoderConfig,
+    BackboneConfig,
+    UnrollConfig,
+    VideoConfig,
+)
 from nsde_policy.video.registry import get_video_method
 
 VIDEO_PRESETS = ("default", "fast", "paper")
@@ -15,8 +21,14 @@ PAPER_SETTINGS = {
 }  # fmt: skip
 
 
-def make_video_preset(name: str, method: str = "neural_sde") -> VideoConfig:
-    """Return the settings of a preset for a method.
+TOKENS_PER_SIDE = 8
+"""Tokens of the U-ViT per side of the latents of an own autoencoder, as for pixels."""
+
+
+def make_video_preset(name: str, method: str = "neural_sde", *, latents: str | None = None) -> VideoConfig:
+    """Return the settings of a preset for a method, in pixels or in latents (see `VideoConfig.latents`).
+
+    Latents are small: they are cut into patches as they are, without a stem.
 
     Deviation: the paper states neither σ nor the size of its network; `paper` takes σ = 0.1 and the plain
     U-ViT of the default size.
@@ -24,6 +36,16 @@ def make_video_preset(name: str, method: str = "neural_sde") -> VideoConfig:
     Raises:
         ConfigError: If the method does not have this preset.
     """
+    config = _make_pixel_preset(name, method)
+    if latents is None:
+        return config
+    side = config.size // config.autoencoder.stride
+    patch = max(1, side // TOKENS_PER_SIDE) if latents == OWN_LATENTS else 1
+    backbone = replace(config.model.backbone, kind="plain", patch=patch)
+    return replace(config, model=replace(config.model, backbone=backbone), latents=latents)
+
+
+def _make_pixel_preset(name: str, method: str) -> VideoConfig:
     found = get_video_method(method)
     if name == "default":
         unroll = UnrollConfig() if method == "neural_sde" else UnrollConfig(calls=2)
@@ -35,7 +57,11 @@ def make_video_preset(name: str, method: str = "neural_sde") -> VideoConfig:
             ema=0.99, log_every=10,
         )  # fmt: skip
         return VideoConfig(
-            model=found.config(backbone=backbone), train=settings, unroll=UnrollConfig(frames=0), size=32
+            model=found.config(backbone=backbone),
+            train=settings,
+            unroll=UnrollConfig(frames=0),
+            size=32,
+            autoencoder=AutoencoderConfig(width=16, train=replace(settings, weight_decay=0.0)),
         )
     if name == "paper" and method == "neural_sde":
         model = replace(found.config(backbone=BackboneConfig(kind="plain")), **PAPER_SETTINGS)  # type: ignore[arg-type]

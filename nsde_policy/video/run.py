@@ -4,6 +4,7 @@
     model.safetensors     averaged weights after the second phase
     metrics.jsonl         losses of the second phase
     first_phase/          model and losses after the first phase
+    autoencoder/          autoencoder of a run that predicts latents, see `latent_stage.py`
     */training.safetensors  checkpoints to resume from
 
 A run without a second phase has no folder `first_phase`.
@@ -20,11 +21,13 @@ from nsde_policy.config import BaseConfig, TrainConfig
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.files import read_json, replace_file
 from nsde_policy.run_directory import RunDirectory
-from nsde_policy.training.checkpoints import Monitor, check_files, train_loop
-from nsde_policy.training.loop import Training
+from nsde_policy.training.checkpoints import Monitor, check_files
 from nsde_policy.video.base import VideoModel
 from nsde_policy.video.config import VideoConfig
+from nsde_policy.video.latent_stage import build_autoencoder, load_space, make_space
+from nsde_policy.video.phases import PhaseTrainer
 from nsde_policy.video.registry import find_video_method, get_video_method
+from nsde_policy.video.spaces import FrameSpace
 from nsde_policy.video.windows import ActionRange, Videos, open_videos
 
 FIRST_PHASE = "first_phase"
@@ -62,15 +65,21 @@ class VideoRecord(BaseConfig):
         rest = {name: value for name, value in self.config.items() if name != "model"}
         return VideoConfig.from_dict({"model": model, **rest})
 
-    def build_model(self) -> VideoModel:
-        """Build the model with its initial weights."""
+    def build_model(self, space: FrameSpace, increment_std: float | None = None) -> VideoModel:
+        """Build the model with its initial weights.
+
+        Args:
+            space: Space that frames are predicted in.
+            increment_std: Root mean square change over one frame in this space; None for that of pixels.
+        """
         config = self.settings()
         return find_video_method(config.model).model_class()(
             config.model,
             size=config.size,
             act_dim=len(self.act_low),
-            increment_std=self.increment_std,
+            increment_std=self.increment_std if increment_std is None else increment_std,
             generator=torch.Generator().manual_seed(self.seed),
+            space=space,
         )
 
 
@@ -88,14 +97,17 @@ def train_video(
     """Train, or resume training, a video model into a run directory, in two phases.
 
     The first phase predicts one frame from recorded frames with noise; the second predicts several frames,
-    each from the model's own predictions. On CPU a resumed run gives bit-identical weights.
+    each from the model's own predictions. With `config.latents`, an autoencoder is trained or loaded before.
+    On CPU a resumed run gives bit-identical weights.
 
     Raises:
         CheckpointError: If `path` holds another run or other files, or another process is training into it.
+        ConfigError: If `config.latents` names a folder without a suitable autoencoder.
     """
     run = RunDirectory(path)
     with run.lock():
         check_files(run, resume=resume)
+        autoencoder = build_autoencoder(config, run, seed=seed)
         record = _make_record(videos, config, seed)
         if run.config.exists() and read_video_record(path).to_json() != record.to_json():
             raise CheckpointError(
@@ -103,31 +115,25 @@ def train_video(
                 "ones or choose another --out"
             )
         replace_file(run.config, record.to_json().encode())
-        model = record.build_model().to(device)
+        trainer = PhaseTrainer(videos, path, device, resume, save_every_s, monitor)
+        space = make_space(autoencoder, config, run, trainer, seed=seed)
+        model = record.build_model(space, videos.increment_std(space)).to(device)
         phases: list[tuple[TrainConfig, tuple[int, int] | None]] = [(config.train, None)]
         if config.unroll.frames:
             phases.append((config.unroll.train, (config.unroll.frames, config.unroll.calls)))
         for k, (train, unrolled) in enumerate(phases):
             is_last = k + 1 == len(phases)
             directory = run if is_last else RunDirectory(path / FIRST_PHASE)
-            directory.path.mkdir(exist_ok=True)
             model.unrolled = unrolled
-            source = videos.source(model.window, train.batch_size, device=device, seed=seed + k, folder=path)
-            training = Training(model, source, train, seed=seed + k)
-            if resume and directory.training.exists():
-                training.restore(directory.read_training_state())
-            directory.truncate_metrics(training.step if resume else -1)
-            try:
-                train_loop(directory, training, train, save_every_s, monitor)
-            finally:
-                source.close()
+            trainer.train(directory, model, train, window=model.window, seed=seed + k)
     return run
 
 
 def load_video_model(path: Path | str, *, device: str = "cpu", first_phase: bool = False) -> VideoModel:
     """Load the model of a run directory, or the one after its first phase."""
     run = RunDirectory(Path(path))
-    model = read_video_record(run.path).build_model()
+    record = read_video_record(run.path)
+    model = record.build_model(load_space(record.settings(), run, device=device))
     directory = RunDirectory(run.path / FIRST_PHASE) if first_phase else run
     if first_phase and not directory.model.exists():
         raise CheckpointError(f"{path} has no second phase: leave out --first-phase")

@@ -1,4 +1,4 @@
-"""Spaces that video models predict in: the pixels of frames, or the latents of an autoencoder."""
+"""Spaces that video models predict in: pixels here, the latents of an autoencoder in `latents.py`."""
 
 import abc
 from typing import ClassVar

@@ -249,6 +249,10 @@ class Videos:
         starts = rng.choice(found, min(len(found), SAMPLED_WINDOWS), replace=False)
         return self.read(np.sort(starts), length).frames
 
+    def sample_frames(self) -> Tensor:
+        """Return some frames, spread over all videos, on the CPU, (n, size, size, 3) uint8."""
+        return self._sample.flatten(0, 1)
+
     @cached_property
     def lengths(self) -> Ints:
         """Frames of each video, after taking every `stride`-th."""
