@@ -175,12 +175,17 @@ class EpisodeRunner:
         self._infos: list[Mapping[str, Any]] = []
         self._observe(*env.reset(seed))
 
-    def run(self, planned: np.ndarray) -> None:
-        """Take the requested plan and step until the next plan is due or the episode ends."""
+    @property
+    def trace(self) -> Trace:
+        """What happened in the episode so far."""
+        return self._trace
+
+    def run(self, planned: np.ndarray, *, periods: int | None = None) -> None:
+        """Take the requested plan and step until the next plan is due, or for some periods, or to the end."""
         self._trace.histories.append((self.steps, self.history.copy()))
         passed = min(self._latency, len(planned) - min(self._chunk, len(planned)))
         self._pending.append((self.steps + self._latency, planned[passed:]))
-        for _ in range(self._chunk):
+        for _ in range(periods or self._chunk):
             self._step()
             if self.ended:
                 break

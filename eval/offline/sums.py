@@ -98,7 +98,7 @@ def find_intervals(value: FloatArray, resampled: FloatArray, episodes: int) -> I
     if known.all():  # much faster than with NaN
         return Intervals(value, *np.quantile(resampled, [0.025, 0.975], axis=0))
     found = known.any(axis=0)
-    bounds = np.nanquantile(np.where(found, resampled, 0.0), [0.025, 0.975], axis=0)
+    bounds = np.nanquantile(np.where(known, resampled, np.where(found, np.nan, 0.0)), [0.025, 0.975], axis=0)
     return Intervals(value, *np.where(found, bounds, np.nan))
 
 

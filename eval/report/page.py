@@ -16,6 +16,7 @@ from nsde_policy.eval.compare.result import Comparison, Row
 from nsde_policy.eval.compare.table import explain_modes, format_mean
 from nsde_policy.eval.report import tables
 from nsde_policy.eval.report.collect import ReportRun
+from nsde_policy.eval.report.prediction import format_predictions
 from nsde_policy.eval.statistics import MIN_PAIRS, NO_DIFFERENCE, Estimate
 from nsde_policy.run_directory import find_versions
 from nsde_policy.tasks import Task
@@ -79,8 +80,8 @@ def format_page(
         or "<p>One policy: nothing to compare it with.</p>",
         test_note=escape(TEST_NOTES[comparison.columns[-1]]),
         videos=_format_videos(shown, comparison.score_word),
-        camera=_format_camera(shown),
-        camera_link='<a href="#camera">Camera</a>' if any(run.moments for _, _, run in shown) else "",
+        camera=_format_camera(shown) + _format_predictions(shown),
+        camera_links=_format_camera_links(shown),
         offline=offline,
         offline_link='<a href="#offline">Recorded episodes</a>' if offline else "",
         logs=escape(f"No training log for {_join_names(unlogged)}." if unlogged else ""),
@@ -214,6 +215,18 @@ def _format_camera(shown: Sequence[ShownRun]) -> str:
             f'<div class="moments">{pictures}</div>'
         )
     return Template(_read_file("camera.html")).substitute(parts="".join(parts)) if parts else ""
+
+
+def _format_camera_links(shown: Sequence[ShownRun]) -> str:
+    """Format the links to the sections about cameras that the page has."""
+    camera = '<a href="#camera">Camera</a>' if any(each.run.moments for each in shown) else ""
+    predicted = any(each.run.prediction for each in shown)
+    return camera + ('<a href="#prediction">Predicted frames</a>' if predicted else "")
+
+
+def _format_predictions(shown: Sequence[ShownRun]) -> str:
+    found = [(number, label, run.prediction) for number, label, run in shown if run.prediction is not None]
+    return format_predictions(found)
 
 
 def _format_settings(shown: Sequence[ShownRun]) -> str:

@@ -219,8 +219,10 @@ def evaluate_video(
         found[TRUE_VIDEOS].add_features(networks or {}, seen, truth.frames)
     true = found.pop(TRUE_VIDEOS)
     origin = torch.arange(len(videos)) if videos.origin is None else videos.origin
-    distinct, origin = origin.unique(return_inverse=True)
-    rows = {label: each.finish(true, networks or {}, origin) for label, each in found.items()}
+    distinct, place = np.unique(origin.numpy(), return_inverse=True)
+    rows = {
+        label: each.finish(true, networks or {}, torch.from_numpy(place)) for label, each in found.items()
+    }
     return VideoScores(context, steps, len(distinct), len(videos), rows)
 
 

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
@@ -12,10 +12,13 @@ from nsde_policy.eval.compare.plots import MARKERS, REFERENCE_COLOUR, ROW_COLOUR
 from nsde_policy.eval.offline.figures import draw_error
 from nsde_policy.eval.render.gif import encode_gif
 from nsde_policy.eval.render.pictures import Tile, draw_contact_sheet
-from nsde_policy.eval.render.plotting import make_figure, plot_style, save_figures
+from nsde_policy.eval.render.plotting import encode_figure, make_figure, plot_style, pyplot, save_figures
 from nsde_policy.eval.video.evaluate import BASELINES_OF_VIDEO, VIDEO_FIGURES, VideoRow, VideoScores
 from nsde_policy.files import replace_file
 from nsde_policy.video.base import to_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FRAME_INCHES = 0.56
 """Side of a frame of a film strip."""
@@ -42,6 +45,12 @@ def draw_film_strip(
         name: Stem of the file names.
         columns: Most frames to show; of more, equally spaced ones with the first and the last.
     """
+    with plot_style():
+        return save_figures({name: plot_film_strip(context, videos, columns)}, out)
+
+
+def plot_film_strip(context: Tensor, videos: Mapping[str, Tensor], columns: int = 12) -> "Figure":
+    """Plot the strip of `draw_film_strip` in the current style."""
     steps, seen = len(next(iter(videos.values()))), context.cpu().numpy()
     shown = np.unique(np.linspace(0, steps - 1, min(columns, steps)).round().astype(int))
     first = len(seen) + 1  # column of the first predicted frame, after a gap
@@ -52,24 +61,32 @@ def draw_film_strip(
     width, height = margin + FRAME_INCHES * sum(ratios), FRAME_INCHES * len(videos) + 0.3
     grid = {"width_ratios": ratios, "wspace": 0.06, "hspace": 0.06}
     margins = {"left": margin / width, "right": 0.995, "bottom": 0.05 / height, "top": 1 - 0.25 / height}
-    with plot_style():
-        figure, axes = make_figure(
-            len(videos), len(ratios), (width, height), layout=None, gridspec_kw={**grid, **margins}
-        )
-        for axis in axes.flat:
-            axis.axis("off")
-        for axis, frame in zip(axes[0], seen, strict=False):
+    figure, axes = make_figure(
+        len(videos), len(ratios), (width, height), layout=None, gridspec_kw={**grid, **margins}
+    )
+    for axis in axes.flat:
+        axis.axis("off")
+    for axis, frame in zip(axes[0], seen, strict=False):
+        axis.imshow(frame)
+    for i, (title, video) in enumerate(videos.items()):
+        for axis, frame in zip(axes[i, first:], to_bytes(video[shown]).cpu().numpy(), strict=True):
             axis.imshow(frame)
-        for i, (title, video) in enumerate(videos.items()):
-            for axis, frame in zip(axes[i, first:], to_bytes(video[shown]).cpu().numpy(), strict=True):
-                axis.imshow(frame)
-            beside = axes[i, first if i else 0]  # predictions are labelled where the truth has its context
-            beside.text(-0.12, 0.5, title, transform=beside.transAxes, ha="right", va="center")
-        for k, axis in enumerate(axes[0, : len(seen)], 1 - len(seen)):
-            axis.set_title(f"{k}, given".replace("-", "−"), fontsize=7, color="#777777", pad=2)
-        for k, axis in zip(shown, axes[0, first:], strict=True):
-            axis.set_title(f"+{k + 1}", fontsize=7, pad=2)
-        return save_figures({name: figure}, out)
+        beside = axes[i, first if i else 0]  # predictions are labelled where the truth has its context
+        beside.text(-0.12, 0.5, title, transform=beside.transAxes, ha="right", va="center")
+    for k, axis in enumerate(axes[0, : len(seen)], 1 - len(seen)):
+        axis.set_title(f"{k}, given".replace("-", "−"), fontsize=7, color="#777777", pad=2)
+    for k, axis in zip(shown, axes[0, first:], strict=True):
+        axis.set_title(f"+{k + 1}", fontsize=7, pad=2)
+    return figure
+
+
+def encode_film_strip(context: Tensor, videos: Mapping[str, Tensor], columns: int = 12) -> bytes:
+    """Return the strip of `draw_film_strip` as the content of a PNG file."""
+    with plot_style():
+        figure = plot_film_strip(context, videos, columns)
+        content = encode_figure(figure, "png")
+    pyplot().close(figure)
+    return content
 
 
 def draw_call_curves(
@@ -165,6 +182,11 @@ def write_animation(
         path: File to write.
         period_s: Time between two frames.
     """
+    replace_file(path, encode_animation(context, videos, period_s=period_s))
+
+
+def encode_animation(context: Tensor, videos: Mapping[str, Tensor], *, period_s: float) -> bytes:
+    """Return the animation of `write_animation` as the content of a GIF file."""
     seen = [[frame] * len(videos) for frame in context.cpu().numpy()]
     predicted = zip(*(to_bytes(video).cpu().numpy() for video in videos.values()), strict=True)
     pictures = []
@@ -176,4 +198,4 @@ def write_animation(
         ]
         title = f"frame +{k}" if k > 0 else f"frame {k}, given"
         pictures.append(draw_contact_sheet(tiles, columns=len(tiles), title=title))
-    replace_file(path, encode_gif(pictures, period_s=period_s, hold_s=1.0, colours=96))
+    return encode_gif(pictures, period_s=period_s, hold_s=1.0, colours=256)

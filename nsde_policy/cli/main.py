@@ -32,6 +32,7 @@ from nsde_policy.cli.serve import Serve
 from nsde_policy.cli.train import Train, expand_short_flags
 from nsde_policy.cli.video_data import DataClevrer, DataCollisions, DataFolder, DataKth
 from nsde_policy.cli.video_models import VideoEval, VideoTrain
+from nsde_policy.cli.video_predict import VideoPredict
 from nsde_policy.errors import ConfigError, NsdePolicyError, is_out_of_memory, summarize_error
 
 DESCRIPTION = """Neural SDE policies: imitation learning with one small network call per action.
@@ -64,6 +65,7 @@ COMMANDS: dict[str, Any] = {
     "video": {
         "train": VideoTrain,
         "eval": VideoEval,
+        "predict": VideoPredict,
         "data": {
             "kth": DataKth,
             "clevrer": DataClevrer,

@@ -329,7 +329,7 @@ def open_videos(
     check_rate(rate_hz)
     actions = np.zeros((count, 0), np.float32)
     if with_actions:
-        joined = _join_actions(read_columns(arrays[1], ends), ends, stride)
+        joined = join_actions(read_columns(arrays[1], ends), ends, stride)
         action_range = action_range or ActionRange.measure(joined)
         actions = action_range.scale(joined)
     return Videos(
@@ -343,8 +343,14 @@ def open_videos(
     )
 
 
-def _join_actions(actions: Floats, ends: Ints, stride: int) -> Floats:
-    """Put the actions of `stride` rows from each row on side by side; the last of a video is repeated."""
+def join_actions(actions: Floats, ends: Ints, stride: int) -> Floats:
+    """Put the actions of `stride` rows from each row on side by side; the last of a video is repeated.
+
+    Args:
+        actions: (rows, columns).
+        ends: One past the last row of each video.
+        stride: Rows from one frame to the next.
+    """
     rows = np.arange(len(actions))
     last = ends[np.searchsorted(ends, rows, side="right")] - 1
     joined = [actions[np.minimum(rows + k, last)] for k in range(stride)]
