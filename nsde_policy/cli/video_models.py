@@ -10,7 +10,7 @@ from tyro.conf import Positional, arg
 
 from nsde_policy.cli.options import DeviceFlag
 from nsde_policy.errors import ConfigError
-from nsde_policy.video.config import VideoConfig
+from nsde_policy.video.config import OWN_LATENTS, VideoConfig
 from nsde_policy.video.presets import VIDEO_PRESETS, make_video_preset
 from nsde_policy.video.registry import VIDEO_METHODS
 
@@ -41,7 +41,7 @@ class VideoTrain:
     preset: str = "default"
     """Settings to start from: default (a GPU), fast (a CPU, frames of 32 × 32), paper (as published)."""
     out: Path | None = None
-    """Run directory; default runs/video-METHOD-PRESET-SEED."""
+    """Run directory; default runs/video-METHOD-PRESET-SEED, with --latents video-METHOD-PRESET-latents-SEED."""
     seed: int = 0
     """Seed of weights, windows and noise."""
     videos: int = 16_384
@@ -64,20 +64,25 @@ class VideoTrain:
         given, _ = parser.parse_known_args(args)
         known = given.method in VIDEO_METHODS.names() and given.preset in VIDEO_PRESETS
         if known and (given.preset != "paper" or given.method == "neural_sde"):
-            return cls("", config=make_video_preset(given.preset, given.method, latents=given.latents))
+            latents = None if given.latents == "None" else given.latents
+            return cls("", config=make_video_preset(given.preset, given.method, latents=latents))
         return cls("")  # `run` reports it
 
     def run(self) -> None:
         """Train with a progress bar and print the run directory."""
         from nsde_policy.inference.torch_threads import count_cores, use_threads
         from nsde_policy.training.progress import pick_device
+        from nsde_policy.video.pretrained import find_autoencoder_class
         from nsde_policy.video.run import train_video
 
         make_video_preset(self.preset, self.method)
         if self.validation and self.data == COLLISIONS:
             raise ConfigError("collisions are scored on other simulated videos: leave out --validation")
-        out = self.out or Path("runs") / f"video-{self.method}-{self.preset}-{self.seed}"
+        latents = "-latents" if self.config.latents else ""
+        out = self.out or Path("runs") / f"video-{self.method}-{self.preset}{latents}-{self.seed}"
         device = pick_device(self.device)
+        if self.config.latents not in (None, OWN_LATENTS) and not self.resume:
+            find_autoencoder_class(Path(self.config.latents).expanduser())  # before videos are simulated
         videos = open_training_videos(self.data, self.config, count=self.videos, device=device)
         videos, _ = videos.split(self.validation)
         with VideoProgress() as monitor, use_threads(count_cores()):

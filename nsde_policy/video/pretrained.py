@@ -42,7 +42,7 @@ def load_pretrained_autoencoder(folder: Path) -> PretrainedAutoencoder:
     Raises:
         ConfigError: If the folder does not hold one, or its weights are missing or damaged.
     """
-    kind = _find_class(folder)
+    kind = find_autoencoder_class(folder)
     import diffusers
     from diffusers.utils import logging
 
@@ -72,8 +72,12 @@ def load_pretrained_autoencoder(folder: Path) -> PretrainedAutoencoder:
     return PretrainedAutoencoder(model, kind)
 
 
-def _find_class(folder: Path) -> str:
-    """Return the class that the config.json of a folder names."""
+def find_autoencoder_class(folder: Path) -> str:
+    """Return the class that the config.json of a folder names.
+
+    Raises:
+        ConfigError: If it is not one of `AUTOENCODER_CLASSES`, or there is no such folder.
+    """
     wanted = f"a folder of diffusers with an {' or '.join(AUTOENCODER_CLASSES)}"
     if not folder.is_dir():
         found = "is a file" if folder.exists() else "does not exist"
