@@ -41,7 +41,7 @@ class VideoTrain:
     preset: str = "default"
     """Settings to start from: default (a GPU), fast (a CPU, frames of 32 × 32), paper (as published)."""
     out: Path | None = None
-    """Run directory; default runs/video-METHOD-PRESET-SEED, with --latents video-METHOD-PRESET-latents-SEED."""
+    """Run directory; default runs/video-METHOD-PRESET-SEED, with -latents before the seed for latents."""
     seed: int = 0
     """Seed of weights, windows and noise."""
     videos: int = 16_384
