@@ -18,20 +18,24 @@ class EpisodeSplit(NamedTuple):
     """Indices of the held-out demonstrations."""
 
 
-def split_episodes(demos: Demonstrations, fraction: float, *, seed: int) -> EpisodeSplit:
+def split_episodes(
+    demos: Demonstrations, fraction: float, *, seed: int, flag: str = "--validation"
+) -> EpisodeSplit:
     """Hold out a random fraction of the demonstrations, at least one, the same ones for the same seed.
+
+    `flag` is what errors call the fraction.
 
     Raises:
         ConfigError: If the fraction is not in [0, 1), or there are too few demonstrations to split.
     """
     if not 0 <= fraction < 1:
-        raise ConfigError(f"need --validation >= 0 and < 1, a fraction of the episodes, got {fraction:g}")
+        raise ConfigError(f"need {flag} >= 0 and < 1, a fraction of the episodes, got {fraction:g}")
     if fraction == 0:
         return EpisodeSplit(demos, None, ())
     n = len(demos)
     if n < 2:
         raise ConfigError(
-            f"--validation needs at least 2 episodes, {demos.source} holds {n}; record more or leave it out"
+            f"{flag} needs at least 2 episodes, {demos.source} holds {n}; record more or leave it out"
         )
     count = min(max(round(fraction * n), 1), n - 1)
     order = np.random.default_rng(seed).permutation(n)

@@ -82,6 +82,9 @@ class Train:
     validation: float = 0.0
     """Fraction of the episodes to hold out of training, such as 0.1; curves show the losses on them, and
     `eval --demos` with the same store scores them."""
+    calibration: float = 0.0
+    """Fraction of the other episodes to hold out of training as well, such as 0.1; σ is calibrated on them
+    afterwards, one factor per dimension."""
     tensorboard: bool = False
     """Write the losses for TensorBoard into the run directory."""
     config: Annotated[RunConfig, tyro.conf.arg(name="")] = field(
@@ -160,6 +163,7 @@ class Train:
             evaluate=evaluate_quickly,
             tensorboard=self.tensorboard,
             validation=self.validation,
+            calibration=self.calibration,
         )
         picture = plot_training(run)
         print(f"trained {run.path}" + (f", curves in {picture}" if picture else ""))

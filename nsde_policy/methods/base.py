@@ -151,6 +151,10 @@ class PolicyModel(TrainableModel[Batch]):
         """Predict the next state from states (rows, history, d), newest first, as a normal distribution."""
         raise self._lacks("report a standard deviation", "reports_std")
 
+    def scale_std(self, factor: Tensor) -> None:
+        """Multiply the standard deviation of each dimension of a state, and its noise, by a factor (d,)."""
+        raise self._lacks("report a standard deviation", "reports_std")
+
     def log_prob_step(
         self, states: Tensor, x_next: Tensor, *, sampling: Sampling | None = None
     ) -> StepLogProb:

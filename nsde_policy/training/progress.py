@@ -45,6 +45,7 @@ def train(
     evaluate: QuickEvaluation | None = None,
     tensorboard: bool = False,
     validation: float = 0.0,
+    calibration: float = 0.0,
 ) -> RunDirectory:
     """Train into a run directory with a progress bar.
 
@@ -62,6 +63,7 @@ def train(
         evaluate: Scores a run directory.
         tensorboard: Write the losses for TensorBoard too.
         validation: Fraction of the episodes that is held out; the losses on them are recorded.
+        calibration: Fraction of the other episodes that is held out to calibrate σ on it after training.
     """
     demos = demos or find_demos(get_task(task).name)
     episodes = load_training_demos(config.demos, demos, task=task)
@@ -83,6 +85,7 @@ def train(
             resume=resume,
             monitor=monitor,
             validation=validation,
+            calibration=calibration,
             images=open_training_images(config.demos, demos),
             encoder_monitor=encoding,
         )

@@ -35,6 +35,7 @@ from nsde_policy.training.encoder import EncoderStage, ImageTraining, describe_c
 from nsde_policy.training.end_to_end import EndToEndModel, EndToEndStage
 from nsde_policy.training.environment import add_environment
 from nsde_policy.training.loop import Training
+from nsde_policy.training.std_calibration import calibrate_std, check_std_calibration
 from nsde_policy.training.validation import MAX_FRAME_ROWS, MAX_VALIDATION_ROWS, Validation, choose_rows
 
 logger = logging.getLogger(__name__)
@@ -80,6 +81,7 @@ def train_run(
     save_every_s: float = 15.0,
     monitor: Monitor | None = None,
     validation: float = 0.0,
+    calibration: float = 0.0,
     images: Mapping[str, LazyFrames] | None = None,
     encoder_monitor: Monitor | None = None,
 ) -> RunDirectory:
@@ -87,13 +89,15 @@ def train_run(
 
     On CPU a resumed run gives bit-identical weights. An interrupt (Ctrl-C) saves a checkpoint first; a crash
     loses the steps since the last one. The fraction `validation` of the episodes is held out of training,
-    statistics and calibration. With `images`, frames by camera, an encoder is trained first, or jointly.
+    statistics and calibration; σ is calibrated on the fraction `calibration` of the others, which are held
+    out of training as well. With `images`, frames by camera, an encoder is trained first, or jointly.
 
     Raises:
         CheckpointError: If `path` holds another run or other files, or another process is training into it.
         ConfigError: If the demonstrations do not fit the task's environment.
     """
     run = RunDirectory(path)
+    check_std_calibration(config, calibration)
     demos = add_environment(demos, task, env_kwargs or {}, config.demos.obs_keys)
     with run.lock():
         _check_directory(run, config, task, seed, has_images=bool(images), resume=resume)
@@ -105,6 +109,7 @@ def train_run(
             encoded = _run_encoder(stage, save_every_s, encoder_monitor, resume=resume)
             known, unseen, _ = split_episodes(encoded, validation, seed=seed)
             joint = stage if isinstance(stage, EndToEndStage) else None
+        known, calibrated_on, _ = split_episodes(known, calibration, seed=seed, flag="--calibration")
         config = _resolve_settings(known, config, task)
         record = RunRecord(
             config=config,
@@ -117,6 +122,8 @@ def train_run(
             cameras=describe_cameras(images or {}),
         )
         model = _fit(run, record, known, unseen, joint, save_every_s, monitor, device=device, resume=resume)
+        if calibrated_on is not None:
+            calibrate_std(run, calibrated_on, device=device)
         frames = stage.measure_frames() if images else ()
         if joint is not None:
             known, _, _ = split_episodes(joint.encode(model.encoder), validation, seed=seed)

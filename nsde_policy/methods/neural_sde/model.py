@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from nsde_policy.config import Sampling
 from nsde_policy.core import losses
-from nsde_policy.core.networks import Outputs, SharedTrunk
+from nsde_policy.core.networks import MLP, Outputs, SharedTrunk
 from nsde_policy.core.sde import (
     AbstractSDE,
     Coefficients,
@@ -255,6 +255,16 @@ class NeuralSDE(PolicyModel[Transitions]):
         at = self._newest_coefficients(states.flatten(-2), sampling)
         dt = self.config.dt
         return StepPrediction(states[:, 0] + at.drift * dt, at.diffusion * math.sqrt(dt))
+
+    @torch.no_grad()
+    def scale_std(self, factor: Tensor) -> None:
+        """Multiply g(x) by a factor per dimension, (d,): it is added to the bias of log g².
+
+        The floor of the variance stays where it is, so a σ that is close to it changes less.
+        """
+        head = self.learned.networks.log_variance
+        layer: nn.Linear = head.output if isinstance(head, MLP) else head  # type: ignore[assignment]
+        layer.bias += 2 * factor.log().to(layer.bias)
 
     @torch.no_grad()
     def log_prob_step(

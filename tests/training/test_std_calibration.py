@@ -1,0 +1,96 @@
+"""Tests for training/std_calibration.py: σ is scaled to held-out episodes, once, and in every command."""
+
+from pathlib import Path
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+import torch
+
+from nsde_policy.cli.main import main
+from nsde_policy.config import NetworkConfig, TrainConfig
+from nsde_policy.data import Demonstrations
+from nsde_policy.data.split import split_episodes
+from nsde_policy.inference.loading import load_model
+from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
+from nsde_policy.run_config import RunConfig
+from nsde_policy.run_directory import RunDirectory
+from nsde_policy.training.dataset import build_transitions, get_first_action
+from nsde_policy.training.run import train_run
+from nsde_policy.training.std_calibration import fit_factors, measure_errors
+from tests.helpers.toy_problems import make_robot_demos
+
+CONFIG = RunConfig(
+    model=NeuralSDEConfig(network=NetworkConfig(width=16, depth=2, dropout=0.0)),
+    train=TrainConfig(steps=20, batch_size=16, log_every=10),
+)
+
+
+def train(path: Path, **options: float | bool) -> RunDirectory:
+    return train_run(make_robot_demos(), CONFIG, path, task="none", seed=3, **options)
+
+
+def fit(run: RunDirectory, demos: Demonstrations) -> np.ndarray:
+    """Return the factors that a run still needs."""
+    record, model = load_model(run)
+    pairs = build_transitions(
+        demos, **get_first_action(record.config.demos), history=2, final_action_weight=1.0
+    )
+    return fit_factors(measure_errors(model, pairs, 2, record.layout.circular), (pairs.weight > 0).numpy())
+
+
+def test_factors_are_those_of_normal_errors():
+    rng = np.random.default_rng(0)
+    ratios = rng.normal(size=(40_000, 3)) * [0.5, 1.0, 3.0]
+    known = np.ones_like(ratios, bool)
+    known[:, 1] = False
+    np.testing.assert_allclose(fit_factors(ratios, known), [0.5, 1.0, 3.0], rtol=0.02)
+
+
+def test_rare_large_errors_do_not_widen_the_usual_interval():
+    rng = np.random.default_rng(0)
+    ratios = rng.normal(size=(40_000, 1))
+    ratios[::100] *= 30  # the root mean square is 3.2
+    (factor,) = fit_factors(ratios, np.ones_like(ratios, bool))
+    for level in (0.68, 0.95):
+        bound = factor * NormalDist().inv_cdf(0.5 + level / 2)
+        assert np.mean(np.abs(ratios) <= bound) == pytest.approx(level, abs=0.02)
+
+
+@pytest.mark.parametrize("kind", ["shared", "separate"])
+def test_scaling_multiplies_the_standard_deviation_alone(kind: str):
+    from dataclasses import replace
+
+    from nsde_policy.methods.neural_sde.model import NeuralSDE
+    from nsde_policy.training.dataset import measure_demonstrations
+
+    config = replace(CONFIG.model, network=NetworkConfig(kind=kind, width=16, depth=2, dropout=0.0))
+    layout = measure_demonstrations(make_robot_demos(), replace(CONFIG, model=config), task="none")
+    model = NeuralSDE(config, layout, generator=torch.Generator().manual_seed(0)).eval()
+    states = torch.randn(5, 2, layout.dim, generator=torch.Generator().manual_seed(1))
+    before = model.predict_step(states)
+    factor = torch.linspace(0.5, 2.0, layout.dim)
+    model.scale_std(factor)
+    after = model.predict_step(states)
+    assert torch.equal(after.mean, before.mean)
+    torch.testing.assert_close(after.std, before.std * factor, rtol=1e-4, atol=0)
+
+
+def test_calibrated_run_fits_the_held_out_episodes_and_resumes(tmp_path: Path):
+    run = train(tmp_path / "run", validation=0.2, calibration=0.3)
+    known, _, held_out = split_episodes(make_robot_demos(), 0.2, seed=3)
+    _, calibrated_on, _ = split_episodes(known, 0.3, seed=3)
+    assert run.read_record().demos.held_out == held_out
+    assert calibrated_on is not None
+    np.testing.assert_allclose(fit(run, calibrated_on), 1.0, rtol=0.02)
+    weights = run.read_weights()
+    train(tmp_path / "run", validation=0.2, calibration=0.3, resume=True)
+    again = run.read_weights()
+    assert all(torch.equal(weights[name], again[name]) for name in weights)
+
+
+def test_method_without_std_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    out = str(tmp_path / "run")
+    args = ["--policy", "knn", "--preset", "fast", "--calibration", "0.1", "--out", out]
+    assert main(["train", *args]) == 2
+    assert "the method knn reports no σ to calibrate: leave out --calibration" in capsys.readouterr().err
