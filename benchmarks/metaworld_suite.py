@@ -1,0 +1,112 @@
+"""Collect demonstrations of Meta-World's scripted experts, train a policy on each task, and play it.
+
+    python benchmarks/metaworld_suite.py --out out/metaworld
+    python benchmarks/metaworld_suite.py --table out/metaworld/results.json
+
+50 successful episodes of each expert from seed 300000 on; the Neural SDE with the preset `auto`, final
+weights, nothing selected; 100 episodes from seed 100000 on (`--first-seed 200000` to tune). `--only` divides
+the work: `collect` and `play` need the extra `metaworld`, `train` does not. Run it again to resume: stores,
+runs and scores that are finished are kept.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from nsde_policy.eval.evaluate import evaluate_policy
+from nsde_policy.eval.generate import GenerateConfig, generate
+from nsde_policy.eval.statistics import mean, proportion
+from nsde_policy.files import replace_file
+from nsde_policy.run_directory import RunDirectory
+from nsde_policy.tasks import get_task
+from nsde_policy.training.presets import resolve_preset
+from nsde_policy.training.progress import train
+
+EXPERTS = {
+    "reach-v3": "SawyerReachV3Policy",
+    "push-v3": "SawyerPushV3Policy",
+    "drawer-open-v3": "SawyerDrawerOpenV3Policy",
+    "window-open-v3": "SawyerWindowOpenV3Policy",
+    "button-press-topdown-v3": "SawyerButtonPressTopdownV3Policy",
+    "door-open-v3": "SawyerDoorOpenV3Policy",
+    "pick-place-v3": "SawyerPickPlaceV3Policy",
+}
+"""Tasks and the classes of their experts in `metaworld.policies`."""
+STAGES = ("collect", "train", "play")
+
+
+def collect(name, args):
+    """Collect the demonstrations of a task, and return how many episodes were tried for them."""
+    config = GenerateConfig(args.demos, env=f"metaworld:{name}", only_success=True)
+    expert = f"metaworld.policies:{EXPERTS[name]}"
+    kept = generate(expert, args.out / f"{name}.zarr", config, workers=args.workers)
+    print(f"{name}: {len(kept)} of {kept[-1].seed + 1 - config.seed_start} episodes succeed", flush=True)
+
+
+def train_task(name, seed, args):
+    """Train a policy, unless that was done before."""
+    run, store = args.out / "runs" / f"{name}-{seed}", args.out / f"{name}.zarr"
+    if RunDirectory(run).model.exists() and RunDirectory(run).describe_unfinished() is None:
+        return
+    task = f"metaworld:{name}"
+    _, config = resolve_preset(get_task(task), "auto", "neural_sde", demos=store, selection={})
+    if args.steps:
+        config = config.replace_parts(train={"steps": args.steps})
+    train(store, config, run, task=task, seed=seed, device=args.device, resume=run.exists())
+
+
+def play(name, seed, args):
+    """Play a policy and return its row of the results."""
+    file = args.out / "scores" / f"{name}-{seed}-{args.first_seed}-{args.episodes}.json"
+    if not file.exists():
+        found = evaluate_policy(
+            args.out / "runs" / f"{name}-{seed}",
+            episodes=args.episodes,
+            seed_start=args.first_seed,
+            workers=args.workers,
+        )
+        replace_file(file, found.scores.to_json(**found.context).encode())
+    return {"task": name, "train_seed": seed, **json.loads(file.read_text())}
+
+
+def print_table(rows):
+    """Print the success of each task, and the mean over tasks."""
+    shares = []
+    for name in dict.fromkeys(row["task"] for row in rows):
+        own = [row for row in rows if row["task"] == name]
+        won = [each["success"] for row in own for each in row["episodes"]]
+        shares.append(sum(won) / len(won))
+        print(f"| {name} | {len(own)} × {len(own[0]['episodes'])} | {proportion(sum(won), len(won))} |")
+    print(f"| mean of {len(shares)} tasks | | {mean(shares)} |")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("out/metaworld"))
+    parser.add_argument("--table", type=Path)
+    parser.add_argument("--only", choices=STAGES)
+    parser.add_argument("--tasks", nargs="*", default=list(EXPERTS)[:5], choices=EXPERTS)
+    parser.add_argument("--demos", type=int, default=50)
+    parser.add_argument("--seeds", type=int, default=1, help="trainings of each task")
+    parser.add_argument("--steps", type=int, default=0, help="training steps; 0 for those of auto")
+    parser.add_argument("--episodes", type=int, default=100)
+    parser.add_argument("--first-seed", type=int, default=100_000)
+    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--device", default="auto")
+    args = parser.parse_args()
+    if args.table:
+        print_table(json.loads(args.table.read_text()))
+        return
+    stages, runs = [args.only] if args.only else STAGES, range(args.seeds)
+    for name in args.tasks if "collect" in stages else ():
+        collect(name, args)
+    for name, seed in [(name, seed) for name in args.tasks for seed in runs if "train" in stages]:
+        train_task(name, seed, args)
+    if "play" in stages:
+        rows = [play(name, seed, args) for name in args.tasks for seed in runs]
+        replace_file(args.out / "results.json", json.dumps(rows, indent=1).encode())
+        print_table(rows)
+
+
+if __name__ == "__main__":
+    main()
