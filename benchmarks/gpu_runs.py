@@ -6,6 +6,7 @@ train small runs together, and large ones alone.
 
 import ctypes
 import json
+import math
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,12 @@ from nsde_policy.files import replace_file
 from nsde_policy.inference.loading import build_model
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import DemoRecord, RunDirectory, RunRecord, find_versions
-from nsde_policy.training.dataset import build_training_data, load_training_demos, measure_demonstrations
+from nsde_policy.training.dataset import (
+    build_training_data,
+    load_training_demos,
+    measure_demonstrations,
+    resolve_first_action,
+)
 from nsde_policy.training.loop import Training
 
 EPISODES = "episodes"
@@ -44,18 +50,32 @@ class TrainingNote:
 
 
 class Run:
-    """One training run; resumes from its last save if it was stopped."""
+    """One training run; resumes from its last save if it was stopped, also at `stop_at` (monotonic clock)."""
 
-    def __init__(self, path: Path, config: RunConfig, *, seed: int, demos: Path, device: str) -> None:
+    def __init__(
+        self,
+        path: Path,
+        config: RunConfig,
+        *,
+        seed: int,
+        demos: Path,
+        device: str,
+        task: str = "pusht",
+        stop_at: float = math.inf,
+    ) -> None:
         self.files, self.config, self.seed = RunDirectory(path), config, seed
-        self._demos, self._device = demos, device
+        self._demos, self._device, self._task, self._stop_at = demos, device, task, stop_at
         self._note = path / "training.json"
         self._training: Training[Any] | None = None
         self._timed_s, self._step_s, self._parameters = 0.0, 0.0, 0
 
     @property
     def is_done(self) -> bool:
-        return self._note.exists() and self.files.read_record().config == self.config
+        if not self._note.exists():
+            return False
+        found = self.files.read_record().config
+        inferred = {name: getattr(found.demos, name) for name in ("first_action", "first_action_from")}
+        return found == self.config.replace_parts(demos=inferred)
 
     @property
     def note(self) -> TrainingNote:
@@ -64,11 +84,12 @@ class Run:
     def prepare(self) -> None:
         """Load the data, build the model and take the first steps, which capture the step on CUDA."""
         demos = load_training_demos(self.config.demos, self._demos)
-        data = build_training_data(demos, self.config, task="pusht")
+        self.config = resolve_first_action(demos, self.config)
+        data = build_training_data(demos, self.config, task=self._task)
         record = RunRecord(
             self.config,
-            measure_demonstrations(demos, self.config, task="pusht"),
-            "pusht",
+            measure_demonstrations(demos, self.config, task=self._task),
+            self._task,
             self.seed,
             DemoRecord(self._demos.name, demos.fingerprint, len(demos), len(demos.obs)),
             find_versions(),
@@ -95,13 +116,18 @@ class Run:
         self._step_s = self._timed_s / max(training.step - before, 1)
 
     def finish(self, *, alone: bool) -> None:
-        """Train to the end; if it is alone on the device, save it every minute."""
+        """Train to the end, or save it at `stop_at`; if it is alone on the device, save it every minute."""
         training, started = self._training, time.perf_counter()
         assert training is not None
         stream, saved = torch.cuda.Stream() if self._device.startswith("cuda") else None, started
         with torch.cuda.stream(stream):
             while training.step < self.config.train.steps:
                 training.advance(200)
+                if training.step < self.config.train.steps and time.monotonic() > self._stop_at:
+                    self.files.save_training(training.state())
+                    self._training = None
+                    print(f"{self.files.path.name}: stopped after {training.step} steps", flush=True)
+                    return
                 if alone and time.perf_counter() - saved > SAVE_EVERY_S:
                     self.files.save_training(training.state())
                     saved = time.perf_counter()
@@ -134,13 +160,14 @@ def prepare_runs(runs: Sequence[Run]) -> list[Run]:
 
 
 def finish_runs(runs: Sequence[Run], parallel: int) -> Iterator[Run]:
-    """Train prepared runs to their end, `parallel` at a time; yield each when it is done."""
+    """Train prepared runs to their end, `parallel` at a time; yield each that is done."""
     with ThreadPoolExecutor(parallel) as threads:
         alone = min(parallel, len(runs)) == 1
         finishing = {threads.submit(run.finish, alone=alone): run for run in runs}
         for future in as_completed(finishing):
             future.result()
-            yield finishing[future]
+            if finishing[future].is_done:
+                yield finishing[future]
 
 
 def train_runs(runs: Sequence[Run], parallel: int) -> Iterator[Run]:

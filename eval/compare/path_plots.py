@@ -124,5 +124,6 @@ def _draw_bars(axis: "Axes", row: Row) -> None:
     axis.bar(range(len(counts)), counts, width=0.9, color=choose_mode_colours(len(counts)))
     axis.set_xlim(-0.7, len(counts) - 0.3)
     axis.set_xticks([0, len(counts) - 1])
+    axis.set_ylim(0, 1.05 * max(counts.max(), 1))
     axis.set_yticks([int(counts.max())])
     axis.set_xlabel("mode", fontsize=7, labelpad=-6)

@@ -52,6 +52,13 @@ class AvoidingBase(Task):
         return Outcome(bool(infos[-1]["success"]), float(infos[-1]["progress"]))
 
     @property
+    def obstacles(self) -> Sequence[tuple[float, float, float]]:
+        """Return the obstacles, which the rod must not touch."""
+        from nsde_policy.envs.avoiding.geometry import OBSTACLES
+
+        return OBSTACLES
+
+    @property
     def mirror(self) -> "Mirror":
         """Map x to 1 − x: obstacles and line are symmetric, the fixed start is not."""
         from nsde_policy.data import Mirror

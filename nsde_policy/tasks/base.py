@@ -133,8 +133,6 @@ class Task(abc.ABC):
     task tells none apart."""
     path_of: ClassVar[tuple[int, int] | None] = None
     """Columns of the state (see `read_state`) that are drawn as the path of an episode, horizontal first."""
-    obstacles: ClassVar[tuple[tuple[float, float, float], ...]] = ()
-    """Discs (horizontal, vertical, radius) below a picture of paths, in the units of the state."""
     demos: DemoConfig = DemoConfig()
     """How its demonstrations are read."""
     observations: Mapping[str, ObservationChoice] = MappingProxyType({})
@@ -239,6 +237,11 @@ class Task(abc.ABC):
                 f"expected a whole number from 0 to {self.modes - 1}, or -1 if the mode is unknown"
             )
         return number
+
+    @property
+    def obstacles(self) -> Sequence[tuple[float, float, float]]:
+        """Discs (horizontal, vertical, radius) below a picture of paths, in the units of the state."""
+        return ()
 
     @property
     def mirror(self) -> Mirror | None:

@@ -1,0 +1,383 @@
+"""Train every method on several tasks with the same budget and play the same starts.
+
+    python benchmarks/tasks_suite.py --demos ../shared/demos --out out/tasks
+
+Budget: every training sees the same number of examples, `--examples`, in batches of the method's own size.
+Settings are those of the task's default preset; final averaged weights are played, nothing is selected. Small
+methods are trained three times, `--parallel` at a time, large ones once, one by one. Avoiding has
+demonstrations in the package; those of the Adroit hand are `adroit_NAME_expert.zarr` in the folder `--demos`.
+
+Run it again to resume: at `--limit-s` trainings are saved and evaluations wait for the next call. `--only`
+divides the work: `train` needs no simulator, `play` needs that of the task, `latency` times one training of
+each method on one CPU thread. To play elsewhere what was trained here, `--pack FOLDER` writes finished runs
+as zip files of at most 15 MiB, matrices in half precision (not of knn), and `--unpack FILE …` adds them to
+`--out`.
+
+Writes `results.json` after every evaluation, one comparison per task; `--table FILE …` prints their tables,
+with `--plots FOLDER` also the figures.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+import time
+import zipfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from functools import cache
+from pathlib import Path
+
+import msgspec
+import torch
+from gpu_runs import Run, finish_runs, prepare_runs, sleep_while_waiting
+from safetensors.torch import load, save
+
+from nsde_policy.assets import find_demos
+from nsde_policy.errors import MissingDependencyError
+from nsde_policy.eval.compare.entries import Entry, Episodes
+from nsde_policy.eval.compare.plots import draw_comparison
+from nsde_policy.eval.compare.result import ACTIONS, Comparison
+from nsde_policy.eval.compare.run import add_latency, read_latency
+from nsde_policy.eval.compare.table import format_comparison
+from nsde_policy.eval.disturbances import Condition
+from nsde_policy.eval.evaluate import change_sampling
+from nsde_policy.eval.latency import Contender, device_name, encode_latencies, measure_latency
+from nsde_policy.eval.pool import RolloutPool
+from nsde_policy.eval.rollout import RolloutConfig
+from nsde_policy.files import replace_file
+from nsde_policy.inference.loading import load_model
+from nsde_policy.inference.policy import Policy
+from nsde_policy.methods.registry import METHODS
+from nsde_policy.run_config import RunConfig
+from nsde_policy.run_directory import RunDirectory
+from nsde_policy.tasks import get_task
+from nsde_policy.training.presets import resolve_preset
+
+ADROIT = ("adroit-door", "adroit-hammer", "adroit-pen", "adroit-relocate")
+EPISODES = {"avoiding": 480, **dict.fromkeys(ADROIT, 100)}
+"""Tasks, and how many starts are played."""
+SMALL = ("neural_sde", "regression", "mip", "flow")
+"""Methods that are trained several times, and together."""
+DDIM = ("scheduler=ddim", "steps=10")
+ROWS: dict[str, tuple[str, str | None, tuple[str, ...]]] = {
+    **{method: (method, None, ()) for method in SMALL},
+    "knn": ("knn", None, ()),
+    "bet": ("bet", None, ()),
+    "lstm_gmm": ("lstm_gmm", None, ()),
+    "lstm_gmm, full noise": ("lstm_gmm", None, ("noise=full",)),
+    "ibc": ("ibc", None, ()),
+    "diffusion, small, DDPM-100": ("diffusion", "small", ()),
+    "diffusion, small, DDIM-10": ("diffusion", "small", DDIM),
+    "diffusion, DDPM-100": ("diffusion", None, ()),
+    "diffusion, DDIM-10": ("diffusion", None, DDIM),
+}
+"""Rows of the tables: method, preset (None for the task's default) and changes to its sampling."""
+PLAYED_ON = "machine.json"
+PACK_BYTES = 15 * 2**20
+RUN_FILES = ("config.json", "training.json", "model.safetensors")
+
+
+@dataclass(frozen=True)
+class Play:
+    """An evaluation: a trained run, and how it is sampled."""
+
+    task: str
+    name: str
+    seed: int
+
+    @property
+    def folder(self) -> str:
+        """Folder of the run, which rows with other sampling share."""
+        method, preset, _ = ROWS[self.name]
+        return f"{self.task}/{'-'.join(filter(None, (method, preset, str(self.seed))))}"
+
+
+class Suite:
+    """The plays of a call, their runs, and the files of their results."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args, self.stop_at = args, time.monotonic() + args.limit_s
+        self.plays = [
+            Play(task, name, seed)
+            for task in args.tasks
+            for name in ROWS
+            if any(fnmatch(name, pattern) for pattern in args.rows)
+            for seed in range(args.seeds if ROWS[name][0] in SMALL else args.large_seeds)
+        ]
+
+    def starts(self, task: str) -> range:
+        first = self.args.seed_start
+        return range(first, first + (self.args.episodes or EPISODES[task]))
+
+    def entry_folder(self, task: str) -> Path:
+        """Return the folder of the entries of a task on the starts of this call."""
+        starts = self.starts(task)
+        return self.args.out / "entries" / task / f"{starts[0]}-{starts[-1]}"
+
+    def entry_file(self, play: Play) -> Path:
+        return self.entry_folder(play.task) / f"{play.name}, {play.seed}.json"
+
+    def demos(self, task: str) -> Path:
+        if task not in ADROIT:
+            return find_demos(task)
+        if self.args.demos is None:
+            raise SystemExit(f"{task} needs the folder of its store: give --demos")
+        return self.args.demos / f"{task.replace('-', '_')}_expert.zarr"
+
+    @cache  # noqa: B019, one object lives as long as the program
+    def config(self, task: str, name: str) -> RunConfig:
+        """Return the settings of a row's runs, with as many steps as the budget allows."""
+        method, preset, _ = ROWS[name]
+        _, config = resolve_preset(get_task(task), preset, method, demos=self.demos(task), selection={})
+        examples = self.args.examples
+        if config.train.steps == 1 or not examples:
+            return config
+        return config.replace_parts(train={"steps": max(round(examples / config.train.batch_size), 1)})
+
+    def make_runs(self) -> dict[str, Run]:
+        """Return the runs of all plays by folder."""
+        args = self.args
+        return {
+            play.folder: Run(
+                args.out / "runs" / play.folder,
+                self.config(play.task, play.name),
+                seed=play.seed,
+                demos=self.demos(play.task),
+                device=args.device,
+                task=play.task,
+                stop_at=self.stop_at,
+            )
+            for play in reversed(self.plays)
+        }
+
+    def train(self) -> Iterator[str]:
+        """Yield the folders of trained runs: finished ones, then small ones, then large ones."""
+        if "train" not in self.args.only:
+            for folder in dict.fromkeys(play.folder for play in self.plays):
+                if all((self.args.out / "runs" / folder / file).exists() for file in RUN_FILES):
+                    yield folder
+            return
+        runs = self.make_runs()
+        folders = {id(run): folder for folder, run in runs.items()}
+        small = {play.folder for play in self.plays if ROWS[play.name][0] in (*SMALL, "knn")}
+        todo = prepare_runs(list(runs.values()))
+        yield from (folder for folder, run in runs.items() if run not in todo)
+        for is_small, parallel in ((True, self.args.parallel), (False, 1)):
+            chosen = [run for run in todo if (folders[id(run)] in small) == is_small]
+            yield from (folders[id(run)] for run in finish_runs(chosen, parallel))
+
+    def write(self) -> None:
+        """Write results.json from the entries that exist."""
+        parts = []
+        for task in EPISODES:
+            folder = self.entry_folder(task)
+            files = [file for file in sorted(folder.glob("*.json")) if file.name != PLAYED_ON]
+            if files:
+                parts.append(f"{json.dumps(task)}: {self._compare(task, files).to_json()}")
+        if parts:
+            replace_file(self.args.out / "results.json", f"{{{','.join(parts)}}}".encode())
+
+    def _compare(self, task: str, files: Sequence[Path]) -> Comparison:
+        entries = [msgspec.json.decode(file.read_bytes(), type=Entry) for file in files]
+        entries.sort(key=lambda entry: [*ROWS].index(entry.name))
+        starts = self.starts(task)
+        found = Comparison(
+            task=task,
+            env_kwargs=dict(get_task(task).env_kwargs),
+            seeds=(starts[0], starts[-1]),
+            machine=self._list_machines(task),
+            entries=tuple(entries),
+        )
+        latency = self.args.out / f"latency-{task}.json"
+        return add_latency(found, read_latency(latency)) if latency.exists() else found
+
+    def _list_machines(self, task: str) -> dict[str, str]:
+        """Return where the runs of a task were trained and played."""
+        notes = (self.args.out / "runs" / task).glob("*/training.json")
+        trained = sorted({json.loads(note.read_text())["device"] for note in notes})
+        played = self.entry_folder(task) / PLAYED_ON
+        return {"train": " and ".join(trained), **(json.loads(played.read_text()) if played.exists() else {})}
+
+
+def play_and_save(play: Play, path: Path, seeds: range, file: Path, device: str, workers: int) -> None:
+    """Play episodes of a run and save their entry in a file."""
+    torch.set_num_threads(1)
+    run = RunDirectory(path)
+    policy = Policy.from_pretrained(run.path)
+    config = policy.record.config
+    method, preset, changes = ROWS[play.name]
+    sampling = change_sampling(config.model.sampling, changes)
+    pool = RolloutPool(run.path, RolloutConfig(sampling=sampling), workers=workers)
+    if device != "cpu":
+        pool = RolloutPool(run.path, RolloutConfig(sampling=sampling), device=device, batch=len(seeds))
+    try:
+        results = list(pool.evaluate(seeds))
+    except MissingDependencyError as error:
+        print(f"{play.task} cannot be played here: {error}", flush=True)
+        return
+    note = json.loads((run.path / "training.json").read_text())
+    task = get_task(play.task)
+    entry = Entry(
+        name=play.name,
+        title=METHODS.get(method).title,
+        method=method,
+        preset=preset or task.default_preset,
+        train_seed=play.seed,
+        demos=policy.record.demos.episodes,
+        chunk=policy.chunk,
+        sampling=sampling.to_dict(),
+        condition=Condition(),
+        parameters=note["parameters"],
+        train_steps=config.train.steps,
+        train_s=round(note["step_s"] * config.train.steps, 5),
+        calls_per_chunk=policy.model.network_calls(policy.chunk, sampling) * ACTIONS / policy.chunk,
+        latency_ms=None,
+        episodes=Episodes.from_results(results, task),
+    )
+    where = {"play": device_name(device), "torch": str(torch.__version__)}
+    replace_file(file.with_name(PLAYED_ON), json.dumps(where).encode())
+    replace_file(file, entry.to_json().encode())
+    won = sum(bool(result.success) for result in results) / len(results)
+    print(f"{play.task}, {play.name}, {play.seed}: success {won:.3f}", flush=True)
+
+
+def train_and_play(suite: Suite) -> None:
+    """Train what is missing and play what is trained, until all is done or the time is up."""
+    args, jobs = suite.args, list[Future[None]]()
+    on_gpu = args.device != "cpu"
+    players = ProcessPoolExecutor(args.players if on_gpu else 1, multiprocessing.get_context("spawn"))
+    try:
+        for folder in suite.train():
+            for play in suite.plays if "play" in args.only else ():
+                file = suite.entry_file(play)
+                if play.folder == folder and not file.exists():
+                    path, starts = args.out / "runs" / folder, suite.starts(play.task)
+                    job = players.submit(play_and_save, play, path, starts, file, args.device, args.workers)
+                    job.add_done_callback(lambda _: suite.write())
+                    jobs.append(job)
+        _, unfinished = wait(jobs, timeout=max(suite.stop_at - time.monotonic(), 0))
+        if unfinished:
+            print(f"{len(unfinished)} evaluations are left for the next call", flush=True)
+    finally:
+        players.shutdown(wait=False, cancel_futures=True)
+        suite.write()
+    for job in jobs:
+        if job.done() and not job.cancelled():
+            job.result()
+    if unfinished:
+        os._exit(0)  # do not wait for unfinished episodes
+
+
+def time_plans(suite: Suite) -> None:
+    """Time one training of every row on one CPU thread, in turns."""
+    for task in suite.args.tasks:
+        contenders = []
+        for play in suite.plays:
+            run = RunDirectory(suite.args.out / "runs" / play.folder)
+            if play.task == task and play.seed == 0 and run.model.exists():
+                record, model = load_model(run)
+                sampling = change_sampling(record.config.model.sampling, ROWS[play.name][2])
+                contenders.append(Contender(play.name, record, model, sampling))
+        if contenders:
+            rows = measure_latency(contenders, rounds=suite.args.latency_rounds)
+            replace_file(suite.args.out / f"latency-{task}.json", encode_latencies(rows).encode())
+    suite.write()
+
+
+def pack_runs(suite: Suite, folder: Path) -> None:
+    """Write finished runs as zip files, matrices in half precision."""
+    part, size = 0, PACK_BYTES + 1
+    for name, method in {play.folder: ROWS[play.name][0] for play in suite.plays}.items():
+        run = suite.args.out / "runs" / name
+        if not all((run / file).exists() for file in RUN_FILES):
+            continue
+        weights = load((run / "model.safetensors").read_bytes())
+        if method != "knn":  # which stores demonstrations
+            weights = {
+                k: v.half() if v.dim() > 1 and v.is_floating_point() else v for k, v in weights.items()
+            }
+        packed = save(weights)
+        if size + len(packed) > PACK_BYTES:
+            part, size = part + 1, 0
+        size += len(packed)
+        folder.mkdir(parents=True, exist_ok=True)
+        with zipfile.ZipFile(folder / f"runs-{part}.zip", "a" if size > len(packed) else "w") as archive:
+            for file in RUN_FILES:
+                content = packed if file == "model.safetensors" else (run / file).read_bytes()
+                archive.writestr(f"{name}/{file}", content, zipfile.ZIP_DEFLATED)
+
+
+def unpack_runs(files: Sequence[Path], out: Path) -> None:
+    """Add packed runs to the folder of runs, in single precision again."""
+    for file in files:
+        with zipfile.ZipFile(file) as archive:
+            for name in archive.namelist():
+                task, run, part = name.split("/")
+                if task not in EPISODES or part not in RUN_FILES or run in (".", ".."):
+                    raise SystemExit(f"{file} is not a file that --pack wrote: it holds {name}")
+                content = archive.read(name)
+                if part == "model.safetensors":
+                    half = load(content).items()
+                    content = save({key: v.float() if v.dtype == torch.half else v for key, v in half})
+                replace_file(out / "runs" / task / run / part, content)
+
+
+def print_tables(files: Sequence[Path], plots: Path | None) -> None:
+    """Print the tables of results, and draw their figures into a folder per task."""
+    for file in files:
+        for task, values in json.loads(file.read_text()).items():
+            comparison = msgspec.convert(values, Comparison)
+            print(f"{format_comparison(comparison)}\n")
+            if plots is not None:
+                draw_comparison(comparison, plots / task)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--demos", type=Path, help="folder of the stores of Adroit")
+    parser.add_argument("--out", type=Path, default=Path("out/tasks"))
+    parser.add_argument("--tasks", nargs="*", default=[*EPISODES], choices=[*EPISODES])
+    parser.add_argument("--rows", nargs="*", default=["*"], help="rows, like 'diffusion, small*'")
+    parser.add_argument("--only", nargs="*", default=["train", "play"], choices=["train", "play", "latency"])
+    parser.add_argument("--examples", type=float, default=12.8e6, help="budget; 0 for the presets' steps")
+    parser.add_argument("--seeds", type=int, default=3, help="trainings of each small method")
+    parser.add_argument("--large-seeds", type=int, default=1, help="trainings of the others")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--parallel", type=int, default=16, help="small runs trained at once")
+    parser.add_argument("--players", type=int, default=4, help="evaluations at once on a GPU")
+    parser.add_argument("--workers", type=int, default=max((os.cpu_count() or 1) - 1, 1))
+    parser.add_argument("--episodes", type=int, default=0, help="starts; default: those of each task")
+    parser.add_argument("--seed-start", type=int, default=100_000)
+    parser.add_argument("--latency-rounds", type=int, default=30)
+    parser.add_argument("--limit-s", type=float, default=1e9, help="seconds of this call")
+    parser.add_argument("--pack", type=Path, help="only write finished runs into this folder")
+    parser.add_argument(
+        "--unpack", nargs="*", type=Path, default=[], help="first add the runs of these files"
+    )
+    parser.add_argument("--table", nargs="*", type=Path, help="only print the tables of these results")
+    parser.add_argument("--plots", type=Path, help="with --table: draw figures into this folder")
+    args = parser.parse_args()
+    if args.table is not None:
+        print_tables(args.table or [args.out / "results.json"], args.plots)
+        return
+    suite = Suite(args)
+    if args.pack:
+        pack_runs(suite, args.pack)
+        return
+    unpack_runs(args.unpack, args.out)
+    torch.backends.cudnn.benchmark = True
+    if args.device.startswith("cuda"):
+        sleep_while_waiting()
+    if "latency" in args.only:
+        time_plans(suite)
+    if {"train", "play"} & {*args.only}:
+        train_and_play(suite)
+
+
+if __name__ == "__main__":
+    main()
