@@ -111,7 +111,7 @@ class VideoModel(TrainableModel[VideoBatch]):
                 has_time=self.has_time,
             )
             self.outputs = nn.ModuleDict(
-                {name: nn.Conv2d(config.backbone.features, channels, 3, 1, 1) for name in self.heads}
+                {name: nn.Conv2d(self.network.channels, channels, 3, 1, 1) for name in self.heads}
             )
         for head in self.outputs.values():
             nn.init.zeros_(head.weight)  # type: ignore[arg-type]

@@ -77,8 +77,24 @@ class ImageConv(nn.Module):
         return out
 
 
+class ResidualConv(nn.Module):
+    """Two convolutions added to their input."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(ImageConv(channels, channels), nn.Conv2d(channels, channels, 3, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (n, channels, h, w) to the same shape."""
+        out: Tensor = x + self.body(x)
+        return out
+
+
 class UViT(nn.Module):
     """Maps images to feature maps of the same size, given a time and a vector of conditions.
+
+    With a stem, the images themselves, and the time as one more channel, are joined to the feature maps: what
+    a pixel was, and the noise in it, need not pass through the smaller grids.
 
     Args:
         config: Size of the network.
@@ -103,20 +119,29 @@ class UViT(nn.Module):
         self.transformer = Transformer(config)
         tokens = (size // config.stride) ** 2
         self._plain = config.kind == "plain"
+        self.channels = features
+        """Number of feature maps."""
         if self._plain:
             self.patches = nn.Conv2d(inputs, config.width, config.patch, config.patch)
             self.unpatch = nn.ConvTranspose2d(config.width, features, config.patch, config.patch)
         else:
             first, second = config.stem
+            inputs += has_time
+            self.channels += inputs
             self.stem_half = nn.Sequential(
-                nn.PixelUnshuffle(2), ImageConv(4 * inputs, first), ImageConv(first, first)
+                nn.PixelUnshuffle(2),
+                ImageConv(4 * inputs, first),
+                ImageConv(first, first),
+                ResidualConv(first),
             )
-            self.stem_quarter = nn.Sequential(ImageConv(first, second, stride=2), ImageConv(second, second))
+            self.stem_quarter = nn.Sequential(
+                ImageConv(first, second, stride=2), ImageConv(second, second), ResidualConv(second)
+            )
             self.patches = nn.Conv2d(second, config.width, 3, 2, 1)
             self.to_quarter = nn.Conv2d(config.width, 4 * second, 1)
-            self.join_quarter = nn.Sequential(ImageConv(2 * second, second), nn.Conv2d(second, 4 * first, 1))
-            self.join_half = nn.Sequential(ImageConv(2 * first, first), nn.Conv2d(first, 4 * features, 1))
-        self.smooth = nn.Conv2d(features, features, 3, 1, 1)
+            self.join_quarter = _make_join(second, first)
+            self.join_half = _make_join(first, features)
+        self.smooth = nn.Conv2d(self.channels, features, 3, 1, 1)
         self.place = nn.Parameter(0.02 * torch.randn(1, tokens, config.width))
         self.time = (
             nn.Sequential(
@@ -131,6 +156,8 @@ class UViT(nn.Module):
         """Map images (n, inputs, size, size), times (n,) and conditions (n, conditions) to feature maps."""
         skips: list[Tensor] = []
         if not self._plain:
+            if time is not None:
+                x = torch.cat([x, time[:, None, None, None].to(x.dtype).expand(-1, 1, *x.shape[2:])], dim=1)
             skips.append(self.stem_half(x))
             skips.append(self.stem_quarter(skips[0]))
         grid = self.patches(skips[-1] if skips else x)
@@ -145,13 +172,19 @@ class UViT(nn.Module):
         tokens = self.transformer(tokens)[:, len(extra) :]
         grid = tokens.transpose(1, 2).reshape(grid.shape)
         if self._plain:
-            drawn = self.unpatch(grid)
-        else:
-            quarter = F.pixel_shuffle(self.to_quarter(grid), 2)
-            half = F.pixel_shuffle(self.join_quarter(torch.cat([quarter, skips[1]], dim=1)), 2)
-            drawn = F.pixel_shuffle(self.join_half(torch.cat([half, skips[0]], dim=1)), 2)
-        out: Tensor = F.silu(self.smooth(drawn))
-        return out
+            return F.silu(self.smooth(self.unpatch(grid)))
+        quarter = F.pixel_shuffle(self.to_quarter(grid), 2)
+        half = F.pixel_shuffle(self.join_quarter(torch.cat([quarter, skips[1]], dim=1)), 2)
+        drawn = F.pixel_shuffle(self.join_half(torch.cat([half, skips[0]], dim=1)), 2)
+        x = x.to(drawn.dtype)
+        return torch.cat([F.silu(self.smooth(torch.cat([drawn, x], dim=1))), x], dim=1)
+
+
+def _make_join(channels: int, outputs: int) -> nn.Sequential:
+    """Join a grid with the one of the same size on the way in; draws `outputs` channels at twice the size."""
+    return nn.Sequential(
+        ImageConv(2 * channels, channels), ResidualConv(channels), nn.Conv2d(channels, 4 * outputs, 1)
+    )
 
 
 def embed_time(time: Tensor) -> Tensor:
