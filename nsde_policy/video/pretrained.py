@@ -47,7 +47,7 @@ def load_pretrained_autoencoder(folder: Path) -> PretrainedAutoencoder:
     from diffusers.utils import logging
 
     before = logging.get_verbosity()
-    logging.set_verbosity_error()  # what it warns of is an error below
+    logging.set_verbosity(logging.CRITICAL)  # what it logs is an error below
     try:
         model, report = getattr(diffusers, kind).from_pretrained(
             folder, local_files_only=True, use_safetensors=True, low_cpu_mem_usage=False,
