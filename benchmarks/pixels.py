@@ -60,6 +60,7 @@ VARIANTS: dict[str, RunConfig] = {
     "8 keypoints": _encoder(PIXELS, keypoints=8),
     "50k steps": PIXELS.replace_parts(train={"steps": 50_000}),
     "hard images": PIXELS,
+    "pixels-fast": TASK.preset("pixels-fast"),
     "disturbed frames": _encoder(PIXELS, occlusion=0.15, brightness=0.15),
     "image diffusion": TASK.preset("pixels", "diffusion"),
     "regression": TASK.preset("pixels", "regression"),
