@@ -28,3 +28,32 @@ function paintPath(context, { fill, fillAlpha = 1, stroke, strokeAlpha = 1, line
   }
   context.globalAlpha = 1;
 }
+
+/** Shapes that the scenes of all tasks share; `paint` arguments are those of `paintPath`. */
+class BaseScene {
+  constructor({ side, radius }) {
+    Object.assign(this, { side, radius });
+  }
+
+  /** Interpolate between two frames; `share` goes from 0 to 1. */
+  mixFrames(a, b, share) {
+    return a.map((value, k) => value + share * (b[k] - value));
+  }
+
+  drawCircle(context, x, y, radius, paint) {
+    context.beginPath();
+    context.arc(x, y, radius, 0, 2 * Math.PI);
+    paintPath(context, paint);
+  }
+
+  drawAgent(context, [x, y], paint) {
+    this.drawCircle(context, x, y, paint.radius ?? this.radius, paint);
+  }
+
+  /** Draw a line through points [x, y, ...]. */
+  drawLine(context, points, paint) {
+    context.beginPath();
+    for (const [x, y] of points) context.lineTo(x, y);
+    paintPath(context, paint);
+  }
+}

@@ -153,8 +153,11 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
     def step(self, action: np.ndarray) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Run one control period towards the target `action`."""
         obs, info = self.advance(action, STEPS_PER_PERIOD)
-        reward = min(info["coverage"] / geometry.SUCCESS_COVERAGE, 1.0)
-        return obs, reward, info["success"], False, info
+        return obs, self.compute_reward(info), info["success"], False, info
+
+    def compute_reward(self, info: dict[str, Any]) -> float:
+        """Return the reward of a period that ends with this info."""
+        return float(min(info["coverage"] / geometry.SUCCESS_COVERAGE, 1.0))
 
     def render(self) -> np.ndarray | None:
         """Return a frame for people (`rgb_array`), or show it in a window (`human`)."""

@@ -9,10 +9,11 @@ const BLOCK_ANGLE = 4; // index in a frame
 /** Return the signed angle from `a` to `b`, the short way round. */
 const angleBetween = (a, b) => Math.atan2(Math.sin(b - a), Math.cos(b - a));
 
-/** The shapes of the table, in the units of the context; `paint` arguments are those of `paintPath`. */
-class Scene {
+/** The shapes of the table, in the units of the context. */
+class Scene extends BaseScene {
   constructor({ side, radius, outline, goal }) {
-    Object.assign(this, { side, radius, outline, goal });
+    super({ side, radius });
+    Object.assign(this, { outline, goal });
     this.colours = ["table", "goal", "goal-edge", "block", "block-edge"];
   }
 
@@ -55,20 +56,8 @@ class Scene {
     this.drawBlock(context, this.goal, paint);
   }
 
-  drawCircle(context, x, y, radius, paint) {
-    context.beginPath();
-    context.arc(x, y, radius, 0, 2 * Math.PI);
-    paintPath(context, paint);
-  }
-
-  drawAgent(context, [x, y], paint) {
-    this.drawCircle(context, x, y, paint.radius ?? this.radius, paint);
-  }
-
-  /** Draw a line through points [x, y, ...]. */
-  drawLine(context, points, paint) {
-    context.beginPath();
-    for (const [x, y] of points) context.lineTo(x, y);
-    paintPath(context, paint);
+  /** Draw what does not move on the live page: the goal. */
+  drawStill(context, colours) {
+    this.drawGoal(context, { fill: colours.goal, fillAlpha: 0.16, stroke: colours.goal, strokeAlpha: 0.9, lineWidth: 1.6, dash: [5, 4] });
   }
 }

@@ -8,16 +8,17 @@ from nsde_policy.cli import options
 from nsde_policy.errors import ConfigError
 
 if TYPE_CHECKING:
-    from nsde_policy.envs.pusht.env import ResetRule
+    from nsde_policy.tasks import Task
 
 
 @dataclass(frozen=True)
 class Collect:
     """Collect demonstrations into a store for `train --demos`.
 
-    By default you demonstrate Push-T on a web page, with the agent following your pointer; --policy generates
-    episodes in any environment with a policy or a scripted expert. Every finished episode is saved; run the
-    same command again to resume. A store with other settings is not overwritten.
+    By default you demonstrate Push-T on a web page, with the agent following your pointer, or with --env
+    another task that has a page; --policy generates episodes in any environment with a policy or a scripted
+    expert. Every finished episode is saved; run the same command again to resume. A store with
+    other settings is not overwritten.
     """
 
     out: Path
@@ -70,10 +71,8 @@ class Collect:
         print(f"{self.out} holds {len(kept)} episodes of {tried} tried, {outcome}")
 
     def _record(self) -> None:
-        from nsde_policy.assets import SHIPPED_TASK
         from nsde_policy.cli.page import run_app
         from nsde_policy.data.collection import Collection
-        from nsde_policy.tasks import get_task
         from nsde_policy.viewer.launch import make_settings
         from nsde_policy.viewer.messages import MAX_START_SEED
         from nsde_policy.viewer.record_app import RecordApp, make_provenance
@@ -85,30 +84,25 @@ class Collect:
             raise ConfigError(f"need --seed-start from 0 to {MAX_START_SEED}, got {self.seed_start}")
         token = options.read_token(self.token_file)
         settings = make_settings(self.host, self.port, token, self.tls_cert, self.tls_key)
-        task, rule = get_task(SHIPPED_TASK), self._choose_reset_rule()
+        task = self._choose_task()
         images = task.with_observations(self.obs).demos.images
-        provenance = make_provenance(rule, images)
+        provenance = make_provenance(task, images)
         with Collection(self.out, provenance, rate_hz=task.rate_hz, angles=task.demos.angles) as collection:
-            app = RecordApp(collection, seed_start=self.seed_start, reset_rule=rule, images=images)
+            app = RecordApp(task, collection, seed_start=self.seed_start, images=images)
             run_app(app, settings, what="collecting", browser=self.open, as_json=self.json)
             print(f"{self.out} holds {len(collection.episodes)} episodes")
 
-    def _choose_reset_rule(self) -> "ResetRule":
-        """Return the reset rule for recordings by hand; raise `ConfigError` for what has no page."""
+    def _choose_task(self) -> "Task":
+        """Return the task to demonstrate by hand; raise `ConfigError` if it has no page."""
         from nsde_policy.assets import SHIPPED_TASK
         from nsde_policy.tasks import get_task
 
-        task = get_task(self.env or SHIPPED_TASK)
-        if task.name != SHIPPED_TASK:
+        task, env_kwargs = get_task(self.env or SHIPPED_TASK), options.parse_env_kwargs(self.env_kwargs)
+        task.live_table()
+        chosen = task.with_env_kwargs(env_kwargs)
+        chosen.make_env().close()  # its errors should not wait for the page
+        if unknown := [name for name in env_kwargs if name not in task.env_kwargs]:
             raise ConfigError(
-                f"{task.name} has no page to demonstrate on: generate episodes with --policy RUN or --policy "
-                "module:Class"
+                f"recording by hand does not take {', '.join(unknown)}: leave it out of --env-kwargs"
             )
-        kwargs = {**task.env_kwargs, **options.parse_env_kwargs(self.env_kwargs)}
-        task.make_env(**kwargs).close()
-        rule: ResetRule = kwargs.pop("reset_rule")
-        if kwargs:
-            raise ConfigError(
-                f"recording by hand does not take {', '.join(kwargs)}: leave it out of --env-kwargs"
-            )
-        return rule
+        return chosen

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from nsde_policy.config import Preset
 from nsde_policy.run_config import DemoConfig
-from nsde_policy.tasks.base import Forecast, Outcome, Task
+from nsde_policy.tasks.base import Forecast, LiveTable, Outcome, Scene, Task
 from nsde_policy.tasks.registry import register_task
 
 if TYPE_CHECKING:
@@ -95,6 +95,33 @@ class AvoidingBase(Task):
                 ahead = np.concatenate([command, command + np.cumsum(forecast.actions, axis=0)])
             shapes = {"paths": ahead[:, :_DRAWN_FUTURES].swapaxes(0, 1), "regions": spread_regions(ahead[1:])}
         return drawing.draw_rod(obs.tolist(), size=size, **shapes)
+
+    def scene(self) -> Scene:
+        """Return obstacles and finish; positions are stored in steps of 50 µm."""
+        from importlib import resources
+
+        from nsde_policy.envs.avoiding import geometry
+        from nsde_policy.envs.avoiding.live import PIXELS_PER_METRE
+        from nsde_policy.envs.page import PAGE_SIDE
+
+        return Scene(
+            (resources.files("nsde_policy.envs.avoiding") / "scene.js").read_text(encoding="utf-8"),
+            {
+                "side": PAGE_SIDE,
+                "radius": geometry.ROD_RADIUS * PIXELS_PER_METRE,
+                "scale": PIXELS_PER_METRE,
+                "origin": (geometry.TABLE_LOW[0], geometry.TABLE_HIGH[1]),
+                "obstacles": geometry.OBSTACLES,
+                "finish": geometry.FINISH_Y,
+            },
+            scales=(20_000, 20_000, 20_000, 20_000, 20_000),
+        )
+
+    def live_table(self) -> LiveTable:
+        """Return the table on which a policy or a user plays live."""
+        from nsde_policy.envs.avoiding.live import AvoidingTable
+
+        return AvoidingTable(self.env_kwargs["start"])
 
     def presets(self, method: str) -> Mapping[str, Preset]:
         """Sample the Neural SDE with full diffusion and train it without dropout."""

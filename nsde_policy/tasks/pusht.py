@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from nsde_policy.config import Preset
 from nsde_policy.encoders.keypoints.config import KeypointConfig
 from nsde_policy.run_config import DemoConfig
-from nsde_policy.tasks.base import Forecast, ObservationChoice, Outcome, Scene, SuiteMember, Task
+from nsde_policy.tasks.base import Forecast, LiveTable, ObservationChoice, Outcome, Scene, SuiteMember, Task
 from nsde_policy.tasks.registry import register_task
 
 if TYPE_CHECKING:
@@ -177,9 +177,16 @@ class PushTTask(Task):
                 "outline": geometry.OUTLINE,
                 "goal": geometry.GOAL_POSE,
                 "radius": geometry.AGENT_RADIUS,
+                "centre": geometry.CENTRE_OF_GRAVITY,
             },
             scales=(32, 32, 32, 32, 4096, 20_000),
         )
+
+    def live_table(self) -> LiveTable:
+        """Return the table on which a policy or a user plays live; the block can be dragged."""
+        from nsde_policy.envs.pusht.live import PushTTable
+
+        return PushTTable(self.env_kwargs["reset_rule"])
 
     def suite(self) -> list[SuiteMember]:
         """Sample Diffusion Policy with DDIM too, and add its transformer."""

@@ -4,10 +4,10 @@ import abc
 from typing import Any, ClassVar, Literal
 
 from nsde_policy import __version__
-from nsde_policy.envs.pusht import geometry
-from nsde_policy.envs.pusht.dynamics import CONTROL_HZ
+from nsde_policy.errors import ConfigError
+from nsde_policy.tasks.base import Scene, Task
 from nsde_policy.viewer import messages
-from nsde_policy.viewer.simulation import Simulation
+from nsde_policy.viewer.simulation import Simulation, get_rate
 
 
 class App(abc.ABC):
@@ -24,25 +24,31 @@ class App(abc.ABC):
     _viewed: int | None = None
     """Control period on display, if not the current one."""
 
+    def __init__(self, task: Task) -> None:
+        scene = task.scene()
+        if scene is None or task.rate_hz is None:
+            raise ConfigError(f"{task.name} has no live page: its task defines no scene or no rate_hz")
+        self._task, self._table = task, task.live_table()
+        self.scene: Scene = scene
+        """How the page draws the task."""
+
     @property
     def period_s(self) -> float:
         """Wall-clock seconds of one control period."""
-        return 1.0 / CONTROL_HZ
+        return 1.0 / get_rate(self._task)
 
     @property
     def hello(self) -> dict[str, Any]:
-        """First message to a client, everything that never changes: shapes, goal and success threshold."""
+        """First message to a client, everything that never changes: shapes, texts and success threshold."""
         return {
             "type": "hello",
             "mode": self.mode,
             "version": __version__,
-            "side": geometry.SIDE,
-            "radius": geometry.AGENT_RADIUS,
-            "outline": geometry.OUTLINE,
-            "centre": geometry.CENTRE_OF_GRAVITY,
-            "goal": geometry.GOAL_POSE,
-            "success": geometry.SUCCESS_COVERAGE,
-            "hz": CONTROL_HZ,
+            **self.scene.geometry,
+            "success": self._task.success_progress,
+            "hz": get_rate(self._task),
+            "unit": self._table.unit,
+            "texts": self._table.texts,
         }
 
     def handle(self, message: messages.ClientMessage) -> None:
@@ -61,11 +67,11 @@ class App(abc.ABC):
             "paused": self._paused,
             "epoch": self._epoch,
             "first": tables[0].first,
-            "coverage": [[round(c, 3) for c in table.coverage] for table in tables],
+            "progress": [[round(share, 3) for share in table.progress] for table in tables],
         }
 
     def frame(self) -> dict[str, Any]:
-        """Return what is drawn: poses, forecasts, coverage."""
+        """Return what is drawn: poses, forecasts, progress."""
         table = self._tables[0]
         return {
             "type": "frame",

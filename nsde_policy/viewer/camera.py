@@ -2,54 +2,56 @@
 
 import base64
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.encoders.base import STATE_KEY
-from nsde_policy.envs.pusht.drawing import benchmark_frame
 from nsde_policy.errors import ConfigError
 from nsde_policy.eval.render.keypoints import find_keypoint_futures
 from nsde_policy.eval.render.pictures import encode_png
 from nsde_policy.inference.spec import PolicySpec
-
-_TABLE_SIZES = ((5, 0, 2), (2, 1, 2))
-"""Measured values, cameras and actions of policies for Push-T: from its state, and from pixels."""
+from nsde_policy.tasks.base import CameraTable, LiveTable
 
 
-def check_table_policy(spec: PolicySpec, name: str) -> None:
-    """Raise `ConfigError` if a policy does not observe the table of Push-T, or a picture of it."""
+def check_table_policy(spec: PolicySpec, name: str, table: LiveTable) -> None:
+    """Raise `ConfigError` if a policy does not have the sizes of those that can play on a table."""
     found = spec.plain_dim, len(spec.cameras), spec.act_dim
-    if found not in _TABLE_SIZES:
+    if found not in table.sizes:
+        expected = " or ".join("{}, {} and {}".format(*sizes) for sizes in table.sizes)
         raise ConfigError(
-            f"{name} has {found[0]} observations, {found[1]} cameras and {found[2]} actions; expected 5, 0 "
-            "and 2, a policy for Push-T from its state, or 2, 1 and 2, one from pixels"
+            f"{name} has {found[0]} observations, {found[1]} cameras and {found[2]} actions; policies that "
+            f"can play on this table have {expected}"
         )
 
 
-def draw_camera_frame(table: np.ndarray, camera: CameraSpec) -> np.ndarray:
-    """Draw what a camera sees of the table (5,), as the environment does, (height, width, 3) uint8."""
-    return _draw_cached(tuple(table.tolist()), camera)
+def draw_camera_frame(table: LiveTable, state: np.ndarray, camera: CameraSpec) -> np.ndarray:
+    """Draw what a camera sees of a state, as the environment does, (height, width, 3) uint8."""
+    return _draw_cached(cast(CameraTable, table), tuple(state.tolist()), camera)
 
 
 @lru_cache(maxsize=2)
-def _draw_cached(table: tuple[float, ...], camera: CameraSpec) -> np.ndarray:
+def _draw_cached(table: CameraTable, state: tuple[float, ...], camera: CameraSpec) -> np.ndarray:
     """Draw a frame; the newest are cached, because they are encoded first and shown later."""
-    return benchmark_frame(table[:2], table[2:], camera.width, camera.height)
+    return table.draw_camera(np.array(state), camera.width, camera.height)
 
 
-def observe_table(table: np.ndarray, camera: CameraSpec) -> dict[str, np.ndarray]:
-    """Return what a policy with a camera observes of the table (5,): the agent and a frame, by name."""
-    return {STATE_KEY: table[:2], camera.name: draw_camera_frame(table, camera)}
+def observe_table(table: LiveTable, state: np.ndarray, camera: CameraSpec) -> dict[str, np.ndarray]:
+    """Return what a policy with a camera observes of a state: measured values and a frame, by name."""
+    measured = cast(CameraTable, table).measure(state)
+    return {STATE_KEY: measured, camera.name: draw_camera_frame(table, state, camera)}
 
 
-def describe_camera(spec: PolicySpec, table: np.ndarray, obs: np.ndarray) -> dict[str, Any] | None:
+def describe_camera(
+    spec: PolicySpec, table: LiveTable, state: np.ndarray, obs: np.ndarray
+) -> dict[str, Any] | None:
     """Return the camera's picture and its keypoints for JSON; None for a policy without a camera.
 
     Args:
         spec: Sizes of the policy.
-        table: Agent and block, (5,).
+        table: What the policy plays on.
+        state: State of the table.
         obs: Observations of sampled futures, the present first, (steps + 1, futures, obs_dim).
 
     Returns:
@@ -61,7 +63,7 @@ def describe_camera(spec: PolicySpec, table: np.ndarray, obs: np.ndarray) -> dic
         return None
     camera = spec.cameras[0]
     found = find_keypoint_futures(obs, spec)
-    png = base64.b64encode(encode_png(draw_camera_frame(table, camera))).decode()
+    png = base64.b64encode(encode_png(draw_camera_frame(table, state, camera))).decode()
     picture = {"name": camera.name, "width": camera.width, "height": camera.height, "png": png}
     if found is None or not all(np.isfinite(values).all() for values in vars(found).values()):
         return {**picture, "paths": [], "ends": [], "spread": []}

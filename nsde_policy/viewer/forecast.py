@@ -10,7 +10,7 @@ from nsde_policy.eval.render.forecast import sample_forecast
 from nsde_policy.inference.history import History
 from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.spec import PolicySpec
-from nsde_policy.tasks.base import Forecast
+from nsde_policy.tasks.base import Forecast, LiveTable
 
 FAN_STEPS = 16
 """Control periods that the sampled paths look ahead."""
@@ -36,42 +36,49 @@ def sample_paths(policy: Policy, history: History, sampling: Sampling, n: int) -
     return forecast if is_finite else None
 
 
-def describe_fan(forecast: Forecast | None, spec: PolicySpec) -> dict[str, Any] | None:
-    """Return sampled futures as shapes to draw on the table.
+def describe_fan(forecast: Forecast | None, spec: PolicySpec, table: LiveTable) -> dict[str, Any] | None:
+    """Return sampled futures as shapes to draw on the page.
 
     Returns:
         For JSON: "paths" of the agent (x and y in turn, from the present), "sigma", the standard deviation of
         its next position along each path in pixels, and "block", predicted poses at the end, which policies
-        with cameras do not know. None without a forecast.
+        with cameras and tasks without a block do not know. None without a forecast.
     """
     if forecast is None or forecast.obs is None or forecast.std is None:
         return None
-    paths, std = forecast.obs.swapaxes(0, 1), forecast.std.swapaxes(0, 1)[:, :, :2]
+    futures, page = forecast.obs.swapaxes(0, 1), table.page
+    paths = page.to_page(futures[:, :, table.agent])
+    std = page.to_page_vectors(forecast.std.swapaxes(0, 1)[:, :, table.agent])
+    ends = [] if spec.cameras else [table.describe(state)[2:] for state in futures[:FAN_BLOCKS, -1]]
     return {
-        "paths": _round_rows(paths[:, :, :2].reshape(len(paths), -1), 1),
-        "sigma": _round_rows(np.sqrt(np.square(std).mean(-1)), 1),
-        "block": [] if spec.cameras else _round_rows(paths[:FAN_BLOCKS, -1, 2:5], 2),
+        "paths": _round_rows(paths.reshape(len(paths), -1), 1),
+        "sigma": _round_rows(np.sqrt(np.square(std).mean(-1)), 2),
+        "block": [pose for pose in ends if pose],
     }
 
 
-def compute_drift_field(policy: Policy, history: History, sampling: Sampling) -> list[list[float]] | None:
+def compute_drift_field(
+    policy: Policy, history: History, sampling: Sampling, table: LiveTable
+) -> list[list[float]] | None:
     """Compute where the flow f + αd would move an agent at other positions, in one control period.
 
-    The agent is moved together with its command and its history; the block stays.
+    The agent is moved together with its command and its history; the rest stays.
 
     Returns:
-        Rows of x, y, dx, dy in pixels; None if the method has no drift.
+        Rows of x, y, dx, dy in pixels of the page; None if the method has no drift.
     """
     axis = np.linspace(-FIELD_REACH, FIELD_REACH, FIELD_POINTS)
-    offsets = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
+    offsets = table.page.from_page_vectors(np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2))
     states = np.repeat(history.states()[None], len(offsets), axis=0)
-    for columns in (slice(0, 2), slice(policy.obs_dim, policy.obs_dim + 2)):
-        states[:, :, columns] += offsets[:, None]
+    columns = [*range(table.moved.start, table.moved.stop)]
+    columns += [policy.obs_dim, policy.obs_dim + 1] if table.moves_action else []
+    states[:, :, columns] += np.tile(offsets, len(columns) // 2)[:, None]
     with torch.inference_mode():
         step = policy.model.drift_step(torch.from_numpy(states), sampling=sampling)
     if step is None:
         return None
-    agent, drift = states[:, 0, :2], step[:, :2].numpy()
+    agent = table.page.to_page(states[:, 0, table.agent])
+    drift = table.page.to_page_vectors(step[:, table.agent].numpy())
     inside = ((agent > 5) & (agent < 507)).all(axis=1) & np.isfinite(drift).all(axis=1)
     return _round_rows(np.hstack([agent, drift])[inside], 1)
 

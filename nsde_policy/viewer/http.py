@@ -77,14 +77,18 @@ class ViewerSettings(ServerSettings):
         return self.token is None or compare_tokens(self.token, _read_token(request.path))
 
 
-def load_files() -> dict[str, tuple[str, bytes]]:
-    """Load the files of the page once, so that no request reads the disk: suffix and content by path."""
+def load_files(scene: str) -> dict[str, tuple[str, bytes]]:
+    """Load the files of the page once, so that no request reads the disk: suffix and content by path.
+
+    Args:
+        scene: Script that draws the task.
+    """
     folder = resources.files("nsde_policy.viewer") / "static"
     files = {f"/static/{file.name}": file for file in folder.iterdir()}
     files["/static/canvas.js"] = resources.files("nsde_policy.envs") / "canvas.js"
-    files["/static/scene.js"] = resources.files("nsde_policy.envs.pusht") / "scene.js"
     files["/"] = files.pop("/static/index.html")
-    return {path: (file.name.rpartition(".")[2], file.read_bytes()) for path, file in files.items()}
+    loaded = {path: (file.name.rpartition(".")[2], file.read_bytes()) for path, file in files.items()}
+    return {**loaded, "/static/scene.js": ("js", scene.encode())}
 
 
 def respond_with_file(suffix: str, body: bytes, socket_origins: str) -> Response:

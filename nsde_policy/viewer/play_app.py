@@ -4,8 +4,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from nsde_policy.envs.pusht.dynamics import CONTROL_HZ
-from nsde_policy.errors import EnvInputError, ProtocolError
+from nsde_policy.errors import ConfigError, EnvInputError, ProtocolError
+from nsde_policy.tasks import Task, get_task_of_run
 from nsde_policy.viewer import messages
 from nsde_policy.viewer.app import App
 from nsde_policy.viewer.camera import check_table_policy
@@ -13,8 +13,8 @@ from nsde_policy.viewer.controls import RANGES, Controls
 from nsde_policy.viewer.policy_runner import PolicyPanel, PolicyRunner
 from nsde_policy.viewer.simulation import Simulation
 
-REST_PERIODS = 2 * CONTROL_HZ
-"""Control periods that a success is shown before the next seed starts, if `next_when_solved` is on."""
+REST_S = 2.0
+"""Time for which the end of an episode is shown before the next seed starts, if `next_when_solved` is on."""
 _PLAN_CONTROLS = ("alpha", "diffusion", "chunk")
 """Controls that a plan depends on."""
 
@@ -29,11 +29,12 @@ class PlayApp(App):
     mode = "play"
 
     def __init__(self, runners: Sequence[PolicyRunner], *, seed: int, plan_timeout_s: float = 0.1) -> None:
+        super().__init__(find_common_task(runners))
         for runner in runners:
-            check_table_policy(runner.policy.spec, runner.name)
+            check_table_policy(runner.policy.spec, runner.name, self._table)
         self._runners = {runner.name: runner for runner in runners}
         self._controls = Controls.from_policy(runners[0].policy)
-        self._panels = [PolicyPanel(runners[0], seed)]
+        self._panels = [PolicyPanel(runners[0], self._task, seed)]
         self._rested, self._plan_timeout_s = 0, plan_timeout_s
         self._one_step = False
         self._drag: messages.Drag | None = None
@@ -63,11 +64,11 @@ class PlayApp(App):
 
     @property
     def period_s(self) -> float:
-        """Wall-clock seconds of one control period, 0.1 at speed 1."""
-        return 1.0 / (CONTROL_HZ * self._controls.speed)
+        """Wall-clock seconds of one control period."""
+        return super().period_s / self._controls.speed
 
     def state(self) -> dict[str, Any]:
-        """Return controls, panels, and the coverage of every control period in the history."""
+        """Return controls, panels, and the progress in every control period in the history."""
         return {
             **super().state(),
             "controls": self._controls.to_dict(),
@@ -81,12 +82,12 @@ class PlayApp(App):
         return {**super().frame(), "panels": panels}
 
     def tick(self) -> bool:
-        """Step every panel; wait if paused or if all are solved."""
+        """Step every panel; wait if paused or if all have ended."""
         if self._paused and self._drag is None and not self._one_step:
             return False
-        if self._drag is None and all(panel.solved for panel in self._panels):
+        if self._drag is None and all(panel.is_over for panel in self._panels):
             self._rested += 1
-            if not self._controls.next_when_solved or self._rested < REST_PERIODS:
+            if not self._controls.next_when_solved or self._rested * super().period_s < REST_S:
                 return False
             self._reset(messages.next_seed(self._tables[0].seed))
             return True
@@ -192,5 +193,21 @@ class PlayApp(App):
         for panel in self._panels:
             panel.cancel_plan()
         seed = self._tables[0].seed
-        self._panels = [PolicyPanel(self._runners[name], seed) for name in names]
+        self._panels = [PolicyPanel(self._runners[name], self._task, seed) for name in names]
         self._reset(seed)
+
+
+def find_common_task(runners: Sequence[PolicyRunner]) -> Task:
+    """Return the task of policies that play side by side, from the starts of the first one.
+
+    Raises:
+        ConfigError: If they were trained for different tasks.
+    """
+    tasks = [get_task_of_run(runner.policy.record) for runner in runners]
+    for runner, task in zip(runners, tasks, strict=True):
+        if task.name != tasks[0].name:
+            raise ConfigError(
+                f"{runner.name} was trained for the task {task.name} and {runners[0].name} for "
+                f"{tasks[0].name}: play them one after the other"
+            )
+    return tasks[0]

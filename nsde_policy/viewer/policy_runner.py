@@ -11,13 +11,13 @@ import numpy as np
 import torch
 
 from nsde_policy.config import Sampling
-from nsde_policy.envs.pusht.geometry import SIDE
 from nsde_policy.errors import PlanError
 from nsde_policy.eval.rollout import make_generator
 from nsde_policy.inference.history import History
 from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.spec import Plan
 from nsde_policy.inference.worker import PlannerThread
+from nsde_policy.tasks.base import LiveTable, Task
 from nsde_policy.viewer.camera import describe_camera, observe_table
 from nsde_policy.viewer.controls import Controls
 from nsde_policy.viewer.forecast import compute_drift_field, describe_fan, sample_paths
@@ -46,11 +46,11 @@ class PolicyRunner:
     """Durations of encoding the last camera frames, seconds."""
     thread: PlannerThread = field(default_factory=PlannerThread)
 
-    def observe(self, table: np.ndarray) -> np.ndarray:
-        """Return what the policy observes of the table (5,), (obs_dim,)."""
+    def observe(self, table: LiveTable, state: np.ndarray) -> np.ndarray:
+        """Return what the policy observes of a state, (obs_dim,)."""
         if not self.policy.spec.cameras:
-            return table
-        named = observe_table(table, self.policy.spec.cameras[0])
+            return state
+        named = observe_table(table, state, self.policy.spec.cameras[0])
         started = time.perf_counter()
         obs = self.policy.encode(named)
         self.encode_s.append(time.perf_counter() - started)
@@ -103,10 +103,10 @@ class PolicyPanel:
     It plays as `nsde-policy eval` does: the same seed gives the same episode until a user interferes.
     """
 
-    def __init__(self, runner: PolicyRunner, seed: int) -> None:
+    def __init__(self, runner: PolicyRunner, task: Task, seed: int) -> None:
         self.runner, self.policy = runner, runner.policy
         self._pending: Future[PanelPlan] | None = None
-        self.simulation = Simulation(seed)
+        self.simulation = Simulation(task, seed)
         self.reset(seed)
 
     def reset(self, seed: int) -> None:
@@ -117,9 +117,9 @@ class PolicyPanel:
         self.forget_history()
 
     @property
-    def solved(self) -> bool:
-        """Whether the block is in its goal; the policy then rests."""
-        return self.simulation.now.solved
+    def is_over(self) -> bool:
+        """Whether the episode has ended; the policy then rests."""
+        return self.simulation.now.over
 
     def forget_plan(self) -> None:
         """Drop the plan, so that the next period makes a new one, as after a change of the controls."""
@@ -131,7 +131,7 @@ class PolicyPanel:
     def forget_history(self) -> None:
         """Drop plan and observations, because a drag makes them invalid."""
         self._history = self.policy.spec.new_history()
-        self._history.add_observation(self.runner.observe(self.simulation.now.obs))
+        self._observe()
         self.forget_plan()
 
     def cancel_plan(self) -> None:
@@ -142,7 +142,7 @@ class PolicyPanel:
 
     def is_planning(self, controls: Controls, timeout_s: float) -> bool:
         """Return whether the next action is not planned within the timeout; start a plan if one is due."""
-        if self.solved or (self._plan is not None and self._used < len(self._plan.actions)):
+        if self.is_over or (self._plan is not None and self._used < len(self._plan.actions)):
             return False
         if self._pending is None:
             chunk, sampling = controls.chunk_for(self.policy), controls.sampling_for(self.policy)
@@ -165,14 +165,14 @@ class PolicyPanel:
 
     def step(self, drag: Drag | None, *, acts: bool = True) -> None:
         """Run one control period; if the policy does not act, the agent stays or follows a drag."""
-        if drag is None and (self.solved or not acts):
+        if drag is None and (self.is_over or not acts):
             self.simulation.advance(Input(None))
         else:
-            target = self._target(drag, acts and not self.solved)
+            action = self._choose_action(drag, acts and not self.is_over)
             dragged = (drag.x, drag.y, drag.angle) if drag and drag.what == "block" else None
-            self.simulation.advance(Input(target, dragged))
-            self._history.add_action(target)
-            self._history.add_observation(self.runner.observe(self.simulation.now.obs))
+            self.simulation.advance(Input(action, dragged))
+            self._history.add_action(action)
+            self._observe()
         self._snapshots[self.simulation.last] = self._snapshot()
         for dropped in range(min(self._snapshots), self.simulation.first):
             del self._snapshots[dropped]
@@ -193,30 +193,41 @@ class PolicyPanel:
         drawn = self.simulation.describe(period)
         sampling = controls.sampling_for(self.policy)
         history, spec = snapshot.history, self.policy.spec
-        forecast = None if drawn["solved"] else sample_paths(self.policy, history, sampling, controls.paths)
+        table, now = self.simulation.table, self.simulation.at(period)
+        forecast = None if now.over else sample_paths(self.policy, history, sampling, controls.paths)
         present = history.states()[:1, None, : spec.obs_dim]
         futures = present if forecast is None or forecast.obs is None else forecast.obs
-        field = controls.drift_field and compute_drift_field(self.policy, history, sampling)
+        field = controls.drift_field and compute_drift_field(self.policy, history, sampling, table)
+        ahead = snapshot.plan.actions[snapshot.used :] if snapshot.plan else np.zeros((0, spec.act_dim))
         return {
             **drawn,
-            "target": [round(float(v), 1) for v in history.last_action],
-            "plan": np.round(snapshot.plan.actions[snapshot.used :], 1).tolist() if snapshot.plan else [],
-            "fan": describe_fan(forecast, spec),
-            "camera": describe_camera(spec, self.simulation.at(period).obs, futures),
+            "target": self._to_page(table.find_target(now.state, history.last_action)),
+            "plan": self._to_page(table.find_targets(now.state, ahead)),
+            "fan": describe_fan(forecast, spec, table),
+            "camera": describe_camera(spec, table, now.state, futures),
             "field": field or None,
             "thinking": self._pending is not None,
             "latency": self.runner.latency(controls),
         }
 
-    def _target(self, drag: Drag | None, acts: bool) -> tuple[float, float]:
-        """Return the commanded position: of a drag, of the plan, or where the agent is."""
-        x, y = self.simulation.now.obs[:2]
+    def _choose_action(self, drag: Drag | None, acts: bool) -> tuple[float, ...]:
+        """Return the action of a drag, of the plan, or one that keeps the agent where it is."""
+        table, state = self.simulation.table, self.simulation.now.state
         if drag is not None and drag.what == "agent":
-            x, y = drag.x, drag.y
-        elif acts and self._plan is not None:
-            x, y = self._plan.actions[self._used]
+            return table.command_point(state, table.page.from_page(np.array([drag.x, drag.y])).tolist())
+        if acts and self._plan is not None:
             self._used += 1
-        return min(max(float(x), 0.0), SIDE), min(max(float(y), 0.0), SIDE)
+            return table.clip(self._plan.actions[self._used - 1].tolist())
+        return table.command_point(state, state[table.agent].tolist())
+
+    def _observe(self) -> None:
+        """Add the current state to the policy's history."""
+        simulation = self.simulation
+        self._history.add_observation(self.runner.observe(simulation.table, simulation.now.state))
+
+    def _to_page(self, points: np.ndarray) -> Any:
+        """Return positions as pixels of the page, for JSON."""
+        return np.round(self.simulation.table.page.to_page(points), 1).tolist()
 
     def _snapshot(self) -> PanelSnapshot:
         return PanelSnapshot(self._history.copy(), self._plan, self._used, self._noise)

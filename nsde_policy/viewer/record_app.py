@@ -1,34 +1,31 @@
 """App of `nsde-policy collect`: the agent follows the pointer, the user keeps or discards episodes."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
 from nsde_policy.data import Episode
 from nsde_policy.data.collection import Collection, EpisodeInfo, Provenance
 from nsde_policy.data.types import MIN_STEPS
-from nsde_policy.envs import PUSHT_ID
-from nsde_policy.envs.pusht.drawing import benchmark_frame
-from nsde_policy.envs.pusht.dynamics import CONTROL_HZ
-from nsde_policy.envs.pusht.env import ResetRule
-from nsde_policy.envs.pusht.geometry import SIDE, SUCCESS_COVERAGE
+from nsde_policy.envs.page import PAGE_SIDE
 from nsde_policy.errors import EpisodeError, ProtocolError
 from nsde_policy.eval.compressed import CompressedFrames, CompressedPicture
 from nsde_policy.run_directory import find_versions
+from nsde_policy.tasks.base import CameraTable, Task
 from nsde_policy.viewer import messages
 from nsde_policy.viewer.app import App
-from nsde_policy.viewer.simulation import Input, Simulation
+from nsde_policy.viewer.simulation import Input, Simulation, get_rate
 
 Phase = Literal["ready", "recording", "paused", "done"]
 
-MAX_EPISODE_PERIODS = 120 * CONTROL_HZ
-"""Time limit of a recorded episode, two minutes."""
+FRAME_SIDE = 96
+"""Side of recorded camera frames, pixels."""
 
 
-def make_provenance(reset_rule: ResetRule, images: Sequence[str] = ()) -> Provenance:
+def make_provenance(task: Task, images: Sequence[str] = ()) -> Provenance:
     """Return the provenance of demonstrations recorded by hand, with camera frames of these names."""
-    settings = {"env": PUSHT_ID, "env_kwargs": {"reset_rule": reset_rule}}
+    settings = {"env": task.env_id or task.name, "env_kwargs": dict(task.env_kwargs)}
     return Provenance(
         by="teleoperation",
         settings={**settings, **({"images": list(images)} if images else {})},
@@ -42,9 +39,9 @@ class RecordApp(App):
     The phases of an episode:
 
     - ready: the agent waits for the pointer;
-    - recording: every control period, the observation and the commanded position are recorded;
+    - recording: every control period, the state and the action are recorded;
     - paused: the pointer or the client has left; simulated time stands still until the pointer is back;
-    - done: the block is in its goal, or the time limit is reached.
+    - done: the episode has ended, or the time limit is reached.
 
     After a kept episode the next seed starts, after a discarded one the same seed.
     """
@@ -54,16 +51,12 @@ class RecordApp(App):
     _target: tuple[float, float] | None
 
     def __init__(
-        self,
-        collection: Collection,
-        *,
-        seed_start: int,
-        reset_rule: ResetRule = "benchmark",
-        images: Sequence[str] = (),
+        self, task: Task, collection: Collection, *, seed_start: int, images: Sequence[str] = ()
     ) -> None:
+        super().__init__(task)
         self._collection, self._images = collection, images
         kept = collection.episodes
-        self._simulation = Simulation(messages.next_seed(kept[-1].seed) if kept else seed_start, reset_rule)
+        self._simulation = Simulation(task, messages.next_seed(kept[-1].seed) if kept else seed_start)
         self._start_episode(self._simulation.seed)
 
     @property
@@ -84,29 +77,31 @@ class RecordApp(App):
 
     def frame(self) -> dict[str, Any]:
         """Return the current control period."""
-        target = [round(v, 1) for v in (self._target or self._simulation.now.obs[:2].tolist())]
-        panel = {**self._simulation.describe(self._simulation.last), "target": target}
+        panel = self._simulation.describe(self._simulation.last)
+        target = [round(value, 1) for value in self._target or panel["trail"][-1][:2]]
+        panel = {**panel, "target": target}
         return {**super().frame(), "panels": [panel]}
 
     def tick(self) -> bool:
         """While recording, record one control period and run it."""
         if self._phase != "recording" or self._target is None:
             return False
-        obs = self._simulation.now.obs
-        self._observations.append(obs)
+        table, state = self._simulation.table, self._simulation.now.state
+        self._observations.append(state)
         if self._images:
-            frame = benchmark_frame(obs[:2].tolist(), obs[2:].tolist())
+            frame = cast(CameraTable, table).draw_camera(state, FRAME_SIDE, FRAME_SIDE)
             self._frames.append(CompressedPicture.compress(frame))
-        self._actions.append(self._target)
-        self._simulation.advance(Input(self._target))
-        if self._simulation.now.solved or len(self._actions) >= MAX_EPISODE_PERIODS:
+        action = table.command_point(state, table.page.from_page(np.array(self._target)).tolist())
+        self._actions.append(action)
+        self._simulation.advance(Input(action))
+        if self._simulation.now.over or len(self._actions) >= round(table.longest_s * get_rate(self._task)):
             self._change_phase("recording", "done")
         return True
 
     def _dispatch(self, message: messages.ClientMessage) -> None:
         match message:
             case messages.MoveAgent(x, y):
-                self._target = min(max(x, 0.0), SIDE), min(max(y, 0.0), SIDE)
+                self._target = min(max(x, 0.0), PAGE_SIDE), min(max(y, 0.0), PAGE_SIDE)
                 self._change_phase("paused", "recording")
             case messages.Release():
                 self._change_phase("recording", "paused")
@@ -136,10 +131,10 @@ class RecordApp(App):
                 f"an episode needs at least {MIN_STEPS} control periods, got {steps}: move first"
             )
         simulation = self._simulation
-        best = min(max(simulation.coverage) / SUCCESS_COVERAGE, 1.0)
+        outcome = self._task.outcome(*simulation.episode)
         episode = Episode(np.array(self._observations, np.float32), np.array(self._actions, np.float32))
         images = {name: CompressedFrames(self._frames) for name in self._images}
-        self._collection.add(episode, EpisodeInfo(simulation.seed, simulation.now.solved, best), images)
+        self._collection.add(episode, EpisodeInfo(simulation.seed, outcome.success, outcome.score), images)
         self._start_episode(messages.next_seed(simulation.seed))
 
     def _start_episode(self, seed: int) -> None:
@@ -147,5 +142,5 @@ class RecordApp(App):
         self._epoch += 1
         self._phase, self._target = "ready", None
         self._observations: list[np.ndarray] = []
-        self._actions: list[tuple[float, float]] = []
+        self._actions: list[tuple[float, ...]] = []
         self._frames: list[CompressedPicture] = []

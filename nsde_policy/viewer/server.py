@@ -71,7 +71,7 @@ class ViewerServer(LimitedServer):
 
     def __init__(self, app: App, settings: ViewerSettings, log: Log) -> None:
         super().__init__(settings, log, buffer=2**20)
-        self._settings, self._files = settings, load_files()
+        self._settings, self._files = settings, load_files(app.scene.script)
         self._hello = messages.encode_message(app.hello)
         self._clients: set[Client] = set()
         self.simulation = SimulationThread(app, self._publish)

@@ -1,30 +1,28 @@
-"""Push-T simulation with a history: any control period of the last two minutes can be restored exactly.
+"""Simulation of a task with a history: any control period of the last minutes can be restored exactly.
 
-The physics engine cannot be set to an earlier state, because its solver caches contacts. So a period is
+A physics engine cannot be set to an earlier state, because its solver caches contacts. So a period is
 restored by replaying the inputs since the last reset: the same numbers bit for bit, 0.1 ms a period.
 """
 
-import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from nsde_policy.envs.pusht.dynamics import CONTROL_HZ, STEPS_PER_PERIOD
-from nsde_policy.envs.pusht.env import PushTEnv, ResetRule
-from nsde_policy.envs.pusht.geometry import Pose
+from nsde_policy.tasks.base import LiveTable, Task
 
 HISTORY_PERIODS = 1200
-"""Control periods that can be restored at least, two minutes; at most twice as many are kept."""
+"""Control periods that can be restored at least, two minutes at 10 Hz; at most twice as many are kept."""
 
 
 @dataclass(frozen=True)
 class Input:
     """What acts on the table in one control period."""
 
-    target: tuple[float, float] | None
-    """Commanded position of the agent; None if everything rests."""
-    dragged: Pose | None = None
+    action: tuple[float, ...] | None
+    """Action of the environment; None if everything rests."""
+    dragged: tuple[float, float, float] | None = None
     """Pose to which a user drags the block."""
 
 
@@ -32,9 +30,13 @@ class Input:
 class Snapshot:
     """The table between two control periods."""
 
-    obs: np.ndarray
-    """agent x, y, block x, y, angle, (5,)."""
-    coverage: float
+    state: np.ndarray
+    """What `Task.read_state` returns."""
+    reward: float
+    info: Mapping[str, Any]
+    over: bool
+    """Whether the episode has ended, with success or without."""
+    progress: float
     solved: bool
 
 
@@ -53,12 +55,13 @@ class Simulation:
     """One table and its history."""
 
     trail: list[list[float]]
-    """Agent and block after every physics step of the last control period."""
+    """Frames of the task's scene on the page during the last control period."""
     _solved: int | None
     """First solved control period; kept when its snapshot is dropped."""
 
-    def __init__(self, seed: int, reset_rule: ResetRule = "benchmark") -> None:
-        self._env = PushTEnv(reset_rule=reset_rule)
+    def __init__(self, task: Task, seed: int) -> None:
+        self._task = task
+        self.table: LiveTable = task.live_table()
         self.reset(seed)
 
     def reset(self, seed: int) -> None:
@@ -90,26 +93,34 @@ class Simulation:
     def describe(self, period: int) -> dict[str, Any]:
         """Return what to draw of a control period; "solved_s" as explained in `http`."""
         snapshot = self.at(period)
-        trail = self.trail if period == self.last else [snapshot.obs.tolist()]
         solved = None if self._solved is None or self._solved > period else self._solved
         return {
-            "trail": [[round(value, 2) for value in row[:4]] + [round(row[4], 4)] for row in trail],
-            "coverage": round(snapshot.coverage, 4),
+            "trail": self.trail if period == self.last else [self.table.describe(snapshot.state)],
+            "progress": round(snapshot.progress, 4),
             "solved": snapshot.solved,
-            "solved_s": None if solved is None else solved / CONTROL_HZ,
+            "failed": snapshot.over and not snapshot.solved,
+            "solved_s": None if solved is None else round(solved / get_rate(self._task), 3),
         }
 
     @property
-    def coverage(self) -> list[float]:
-        """Coverage of every control period in the history."""
-        return [snapshot.coverage for snapshot in self._snapshots]
+    def progress(self) -> list[float]:
+        """Progress in every control period of the history."""
+        return [snapshot.progress for snapshot in self._snapshots]
+
+    @property
+    def episode(self) -> tuple[list[float], list[Mapping[str, Any]]]:
+        """Rewards and infos of the periods in the history, as `Task.outcome` takes them."""
+        return [each.reward for each in self._snapshots[1:]], [each.info for each in self._snapshots]
 
     def advance(self, new: Input) -> None:
         """Run one control period."""
         segment = self._segments[-1]
         if len(segment.inputs) == HISTORY_PERIODS:
             del self._snapshots[: segment.first - self.first]
-            self._segments = [segment, _Segment(segment.first + HISTORY_PERIODS, self._restart_options())]
+            self._segments = [
+                segment,
+                _Segment(segment.first + HISTORY_PERIODS, self.table.restart_arguments(self.now.state)),
+            ]
             segment = self._segments[-1]
             self._start(segment)
         snapshot = self._apply(new)  # first, so that an invalid input changes nothing
@@ -134,38 +145,26 @@ class Simulation:
             self._apply(old)
 
     def _start(self, segment: _Segment) -> Snapshot:
-        obs, info = self._env.reset(**segment.start)
-        self.trail = [np.asarray(obs).tolist()]
-        return Snapshot(np.asarray(obs), info["coverage"], info["success"])
+        state, info = self.table.start(**segment.start)
+        self.trail = [self.table.describe(state)]
+        return self._make_snapshot(state, 0.0, info, over=bool(info["success"]))
 
     def _apply(self, new: Input) -> Snapshot:
-        before = self.trail[-1]
-        if new.target is None:
-            self.trail = [before]
+        if new.action is None:
+            self.trail = self.trail[-1:]
             return self.now
-        target, trail = np.array(new.target), []
-        poses = _interpolate_poses(before[2:], new.dragged) if new.dragged else None
-        for step in range(STEPS_PER_PERIOD):
-            if poses:
-                self._env.hold_block(poses[step])
-            obs, info = self._env.advance(target, 1)
-            trail.append(np.asarray(obs).tolist())
-        self.trail = trail
-        return Snapshot(np.asarray(obs), info["coverage"], info["success"])
+        states, reward, over, info = self.table.advance(new.action, new.dragged)
+        self.trail = [self.table.describe(state) for state in states]
+        return self._make_snapshot(states[-1], reward, info, over=over)
 
-    def _restart_options(self) -> dict[str, Any]:
-        """Return arguments of a reset to the current poses, at rest and within the table."""
-        state = self.now.obs.copy()
-        state[:2] = np.clip(state[:2], 0.0, 512.0)
-        state[2:4] = np.clip(state[2:4], -256.0, 768.0)
-        return {"options": {"state": [float(x) for x in state]}}
+    def _make_snapshot(
+        self, state: np.ndarray, reward: float, info: Mapping[str, Any], *, over: bool
+    ) -> Snapshot:
+        progress = self._task.progress(info)
+        return Snapshot(state, reward, info, over, progress or 0.0, bool(info["success"]))
 
 
-def _interpolate_poses(start: list[float], end: Pose) -> list[Pose]:
-    """Return one pose of the block per physics step, with the angle going the short way round."""
-    turn = math.remainder(end[2] - start[2], 2 * math.pi)
-    shares = [(step + 1) / STEPS_PER_PERIOD for step in range(STEPS_PER_PERIOD)]
-    return [
-        (start[0] + s * (end[0] - start[0]), start[1] + s * (end[1] - start[1]), start[2] + s * turn)
-        for s in shares
-    ]
+def get_rate(task: Task) -> float:
+    """Return the control periods per second of a task with a live page."""
+    assert task.rate_hz is not None
+    return task.rate_hz

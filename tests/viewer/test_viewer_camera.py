@@ -12,6 +12,7 @@ from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.envs.pusht.drawing import benchmark_frame
 from nsde_policy.errors import ConfigError
 from nsde_policy.eval.rollout import Player, RolloutConfig
+from nsde_policy.tasks import get_task
 from nsde_policy.viewer.camera import check_table_policy, draw_camera_frame
 from nsde_policy.viewer.launch import load_runners
 from nsde_policy.viewer.messages import Scrub, SelectMethods, SetControl, encode_message
@@ -40,10 +41,10 @@ def test_frames_hold_the_picture_that_the_policy_encodes(app: PlayApp):
     (table,) = app._tables
     surface = pygame.image.load(io.BytesIO(base64.b64decode(camera["png"])))
     picture = pygame.surfarray.array3d(surface).swapaxes(0, 1)
-    obs = table.now.obs
+    obs = table.now.state
     assert np.array_equal(picture, benchmark_frame(obs[:2], obs[2:]))
     policy = app._panels[0].policy
-    agent, frame = obs[:2], draw_camera_frame(obs, policy.spec.cameras[0])
+    agent, frame = obs[:2], draw_camera_frame(table.table, obs, policy.spec.cameras[0])
     code = policy.encode({"observation.state": agent, "observation.images.img": frame})[2:]
     first = [path[:2] for path in camera["paths"]]
     assert np.allclose(first, 500 * (code.reshape(KEYPOINTS, 2) + 1), atol=1)
@@ -61,9 +62,9 @@ def test_the_past_and_a_forecast_without_paths_show_their_picture(app: PlayApp):
 
 
 def test_policies_of_other_robots_are_refused(pixel_run: Path):
-    spec = Player(pixel_run, RolloutConfig()).policy.spec
+    spec, table = Player(pixel_run, RolloutConfig()).policy.spec, get_task("pusht").live_table()
     with pytest.raises(ConfigError, match="arm has 2 observations, 2 cameras and 2 actions"):
-        check_table_policy(type(spec)(**{**vars(spec), "cameras": spec.cameras * 2}), "arm")
+        check_table_policy(type(spec)(**{**vars(spec), "cameras": spec.cameras * 2}), "arm", table)
 
 
 @pytest.mark.browser

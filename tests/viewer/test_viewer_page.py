@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from nsde_policy.data.collection import Collection
+from nsde_policy.tasks import get_task
 from nsde_policy.viewer.messages import SetControl
 from nsde_policy.viewer.play_app import PlayApp
 from nsde_policy.viewer.policy_runner import PolicyRunner
@@ -55,7 +56,7 @@ def play_until_covered(methods: list[PolicyRunner], coverage: float) -> PlayApp:
     run_events(app, SetControl("speed", 4), SetControl("paths", 1))
     for _ in range(300):
         run_events(app, 1)
-        if app.state()["coverage"][0][-1] > coverage:
+        if app.state()["progress"][0][-1] > coverage:
             return app
     pytest.fail(f"the policy did not reach a coverage of {coverage}")
 
@@ -72,6 +73,7 @@ def to_screen(page: "Page", x: float, y: float, panel: int = 0) -> tuple[float, 
     return box["x"] + x * box["width"] / 512, box["y"] + y * box["height"] / 512
 
 
+PUSHT = get_task("pusht")
 SETTLED = "drag === null && viewer.panels[0].pose.join() === viewer.frame.panels[0].trail.at(-1).join()"
 """JavaScript: the page draws the newest pose, not one between two frames or under the pointer."""
 
@@ -168,8 +170,8 @@ def test_all_clients_see_the_solve_time_and_the_policy_recovers_after_the_block_
         later.page.context.close()
         x, y = block_point(page)
         drag(page, (x, y), (x + 50, y - 35))
-        wait_until(page, "viewer.frame.panels[0].coverage < 0.6")
-        wait_until(page, "viewer.frame.panels[0].coverage > 0.8", 300)
+        wait_until(page, "viewer.frame.panels[0].progress < 0.6")
+        wait_until(page, "viewer.frame.panels[0].progress > 0.8", 300)
         page.context.close()
     assert not seen.errors
 
@@ -337,8 +339,8 @@ def test_page_waits_while_the_server_is_full(browser: "Browser", methods: list[P
 
 def test_a_recording_survives_keys_and_seed_input(browser: "Browser", tmp_path: Path):
     with (
-        Collection(tmp_path / "demos.zarr", make_provenance("benchmark")) as collection,
-        run_viewer(RecordApp(collection, seed_start=SEED)) as viewer_server,
+        Collection(tmp_path / "demos.zarr", make_provenance(PUSHT)) as collection,
+        run_viewer(RecordApp(PUSHT, collection, seed_start=SEED)) as viewer_server,
     ):
         seen = open_page(browser.new_context(viewport=DESKTOP))
         page = seen.page

@@ -30,7 +30,7 @@ from nsde_policy.viewer.messages import (
     Step,
     encode_message,
 )
-from nsde_policy.viewer.play_app import REST_PERIODS, PlayApp
+from nsde_policy.viewer.play_app import REST_S, PlayApp
 from nsde_policy.viewer.policy_runner import PolicyRunner
 from tests.helpers.viewer_servers import SEED, load_two_methods, run_events
 
@@ -53,7 +53,7 @@ def run(app: PlayApp, *events: ClientMessage | int) -> dict[str, Any]:
 
 def tick_until(app: PlayApp, last: int) -> None:
     """Tick until so many periods were played, without making frames."""
-    while len(app.state()["coverage"][0]) <= last:
+    while len(app.state()["progress"][0]) <= last:
         app.tick()
         time.sleep(0.002)
 
@@ -66,16 +66,16 @@ def test_an_undisturbed_seed_is_the_episode_that_eval_scores(app: PlayApp):
     assert frame["last"] == result.steps
     assert frame["panels"][0]["solved_s"] == result.steps / 10
     assert run(app, Scrub(result.steps - 1))["panels"][0]["solved_s"] is None
-    assert app.state()["coverage"][0] == [round(c, 3) for c in result.trace.progress]
+    assert app.state()["progress"][0] == [round(c, 3) for c in result.trace.progress]
 
 
 def test_continuing_from_the_past_replays_the_same_episode(app: PlayApp):
     before = run(app, 45)
-    covered = app.state()["coverage"]
+    covered = app.state()["progress"]
     again = run(app, Scrub(21), Pause(False), 24)
     assert again["last"] == before["last"]
     assert again["panels"][0]["trail"] == before["panels"][0]["trail"]
-    assert app.state()["coverage"] == covered
+    assert app.state()["progress"] == covered
     assert again["epoch"] > before["epoch"], "pages must not interpolate between the two pasts"
 
 
@@ -106,10 +106,10 @@ def test_policy_recovers_after_the_block_is_dragged_away(app: PlayApp):
     x, y, angle = run(app)["panels"][0]["trail"][-1][2:]
     away = Drag(0, "block", x + 90, y - 60, angle)
     frame = run(app, away, Release(), 1)
-    assert frame["panels"][0]["coverage"] < 0.6
+    assert frame["panels"][0]["progress"] < 0.6
     assert frame["panels"][0]["trail"][-1][2:4] == pytest.approx([x + 90, y - 60], abs=0.02)
     run(app, 500)
-    assert max(app.state()["coverage"][0][frame["last"] :]) > 0.9
+    assert max(app.state()["progress"][0][frame["last"] :]) > 0.9
 
 
 def test_a_dragged_agent_follows_until_released(app: PlayApp):
@@ -176,9 +176,10 @@ def test_chunk_control_sets_the_length_of_plans(app: PlayApp):
 
 
 def test_next_seed_starts_after_a_success_only_if_enabled(app: PlayApp):
-    rested = run(app, 400, REST_PERIODS)
-    assert run(app, 10 * REST_PERIODS)["last"] == rested["last"]
-    run(app, SetControl("next_when_solved", 1), REST_PERIODS)
+    periods = round(REST_S * 10)
+    rested = run(app, 400, periods)
+    assert run(app, 10 * periods)["last"] == rested["last"]
+    run(app, SetControl("next_when_solved", 1), periods)
     assert app.state()["seed"] == SEED + 1
 
 

@@ -19,9 +19,10 @@ from nsde_policy.data.collection import Collection
 from nsde_policy.data.zarr_store.store import Store
 from nsde_policy.envs.pusht.drawing import benchmark_frame
 from nsde_policy.envs.pusht.env import PushTEnv
+from nsde_policy.envs.pusht.live import PushTTable
 from nsde_policy.errors import DemoError, EpisodeError, ProtocolError
 from nsde_policy.inference.policy import Policy
-from nsde_policy.viewer import record_app
+from nsde_policy.tasks import get_task
 from nsde_policy.viewer.messages import (
     ClientMessage,
     Discard,
@@ -43,10 +44,11 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 START = 300_000
+PUSHT = get_task("pusht")
 
 
 def open_collection(path: Path) -> Collection:
-    return Collection(path, make_provenance("benchmark"))
+    return Collection(path, make_provenance(PUSHT))
 
 
 def run(app: RecordApp, *events: ClientMessage | int) -> dict[str, Any]:
@@ -57,7 +59,7 @@ def run(app: RecordApp, *events: ClientMessage | int) -> dict[str, Any]:
 
 def test_an_episode_holds_observations_and_pointer_positions(tmp_path: Path):
     with open_collection(tmp_path / "d.zarr") as collection:
-        app = RecordApp(collection, seed_start=START)
+        app = RecordApp(PUSHT, collection, seed_start=START)
         assert run(app, 5)["phase"] == "ready"
         run(app, MoveAgent(100.0, 120.0), StartRecording(), 3, MoveAgent(600.0, 40.0), 4)
         assert run(app)["phase"] == "recording"
@@ -74,8 +76,8 @@ def test_an_episode_holds_observations_and_pointer_positions(tmp_path: Path):
 
 def test_camera_frames_are_recorded_on_request(tmp_path: Path):
     images = ("img",)
-    with Collection(tmp_path / "d.zarr", make_provenance("benchmark", images)) as collection:
-        app = RecordApp(collection, seed_start=START, images=images)
+    with Collection(tmp_path / "d.zarr", make_provenance(PUSHT, images)) as collection:
+        app = RecordApp(PUSHT, collection, seed_start=START, images=images)
         run(app, MoveAgent(256, 256), StartRecording(), 4, Discard())
         run(app, MoveAgent(256, 256), StartRecording(), 5, KeepEpisode())
     obs = load_demonstrations(tmp_path / "d.zarr").obs.astype(float)
@@ -90,7 +92,7 @@ def test_camera_frames_are_recorded_on_request(tmp_path: Path):
 def test_keep_goes_to_the_next_seed_discard_repeats_it_undo_goes_back(tmp_path: Path):
     moved: tuple[ClientMessage | int, ...] = (MoveAgent(200.0, 200.0), StartRecording(), 4)
     with open_collection(tmp_path / "d.zarr") as collection:
-        app = RecordApp(collection, seed_start=7)
+        app = RecordApp(PUSHT, collection, seed_start=7)
         assert run(app, *moved, KeepEpisode())["seed"] == 8
         assert run(app, *moved, Discard())["seed"] == 8
         assert run(app, *moved, KeepEpisode(), *moved, KeepEpisode())["kept"] == 3
@@ -99,15 +101,15 @@ def test_keep_goes_to_the_next_seed_discard_repeats_it_undo_goes_back(tmp_path: 
         assert run(app, Reset(500))["seed"] == 500
         run(app, *moved, KeepEpisode())
     with open_collection(tmp_path / "d.zarr") as collection:
-        app = RecordApp(collection, seed_start=7)
+        app = RecordApp(PUSHT, collection, seed_start=7)
         assert [kept.seed for kept in collection.episodes] == [7, 8, 500]
         assert (run(app)["kept"], run(app)["seed"]) == (3, 501)
 
 
 def test_an_episode_ends_at_the_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(record_app, "MAX_EPISODE_PERIODS", 20)
+    monkeypatch.setattr(PushTTable, "longest_s", 2.0)
     with open_collection(tmp_path / "d.zarr") as collection:
-        app = RecordApp(collection, seed_start=3)
+        app = RecordApp(PUSHT, collection, seed_start=3)
         assert run(app, MoveAgent(10.0, 10.0), StartRecording(), 50)["phase"] == "done"
         assert app.frame()["last"] == 20
         run(app, KeepEpisode())
@@ -117,7 +119,7 @@ def test_an_episode_ends_at_the_time_limit(tmp_path: Path, monkeypatch: pytest.M
 
 def test_recording_pauses_while_the_pointer_is_away(tmp_path: Path):
     with open_collection(tmp_path / "d.zarr") as collection:
-        app = RecordApp(collection, seed_start=3)
+        app = RecordApp(PUSHT, collection, seed_start=3)
         run(app, Release())
         assert run(app)["phase"] == "ready"
         run(app, MoveAgent(200.0, 200.0), StartRecording(), 4)
@@ -134,7 +136,7 @@ def test_recording_pauses_while_the_pointer_is_away(tmp_path: Path):
 def test_recording_pauses_when_its_client_disconnects_and_another_continues(tmp_path: Path):
     with (
         open_collection(tmp_path / "d.zarr") as collection,
-        run_viewer(RecordApp(collection, seed_start=3)) as viewer_server,
+        run_viewer(RecordApp(PUSHT, collection, seed_start=3)) as viewer_server,
     ):
         with viewer_server.connect() as client:
             send(client, "move_agent", x=90, y=90)
@@ -149,17 +151,17 @@ def test_recording_pauses_when_its_client_disconnects_and_another_continues(tmp_
 def test_seeds_wrap_around_and_no_episode_is_kept_twice(tmp_path: Path):
     moved: tuple[ClientMessage | int, ...] = (MoveAgent(200.0, 200.0), StartRecording(), 4)
     with open_collection(tmp_path / "d.zarr") as collection:
-        app = RecordApp(collection, seed_start=2**32 - 1)
+        app = RecordApp(PUSHT, collection, seed_start=2**32 - 1)
         assert run(app, *moved, KeepEpisode())["seed"] == 0
         with pytest.raises(EpisodeError, match="move first"):
             app.handle(KeepEpisode())
         assert [kept.seed for kept in collection.episodes] == [2**32 - 1]
-        assert run(RecordApp(collection, seed_start=5))["seed"] == 0
+        assert run(RecordApp(PUSHT, collection, seed_start=5))["seed"] == 0
 
 
 def test_an_episode_without_steps_cannot_be_kept(tmp_path: Path):
     with open_collection(tmp_path / "d.zarr") as collection:
-        app = RecordApp(collection, seed_start=3)
+        app = RecordApp(PUSHT, collection, seed_start=3)
         for early in ((), (StartRecording(),), (MoveAgent(1.0, 1.0), StartRecording(), 1)):
             run(app, *early)
             before = app.revision
@@ -246,7 +248,7 @@ def test_recording_with_a_mouse_gives_a_store_that_trains(tmp_path: Path, capsys
     store = tmp_path / "my_demos.zarr"
     with (
         open_collection(store) as collection,
-        run_viewer(RecordApp(collection, seed_start=START)) as viewer_server,
+        run_viewer(RecordApp(PUSHT, collection, seed_start=START)) as viewer_server,
         chromium() as browser,
     ):
         seen = open_page(browser.new_context(viewport=DESKTOP))

@@ -19,6 +19,7 @@ from websockets.sync.client import ClientConnection
 
 from nsde_policy.cli.main import main
 from nsde_policy.errors import ConfigError, DemoError
+from nsde_policy.tasks import get_task
 from nsde_policy.viewer.app import App
 from nsde_policy.viewer.http import ViewerSettings
 from nsde_policy.viewer.launch import load_runners, make_settings
@@ -45,6 +46,7 @@ class NoisyApp(App):
     _tables: ClassVar[list[Simulation]] = []
 
     def __init__(self, size: int = 1_000_000) -> None:
+        super().__init__(get_task("pusht"))
         self.ticks, self.size = 0, size
         self.error: Exception | None = None
 

@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 from nsde_policy.envs.pusht import geometry
 from nsde_policy.envs.pusht.env import PushTEnv
 from nsde_policy.errors import EnvInputError
+from nsde_policy.tasks import get_task
 from nsde_policy.viewer import simulation as simulation_module
 from nsde_policy.viewer.simulation import Input, Simulation
+
+PUSHT = get_task("pusht")
 
 
 def random_inputs(n: int, seed: int = 0) -> list[Input]:
@@ -29,58 +32,58 @@ def play(simulation: Simulation, inputs: list[Input]) -> list[np.ndarray]:
     seen = []
     for each in inputs:
         simulation.advance(each)
-        seen.append(simulation.now.obs)
+        seen.append(simulation.now.state)
     return seen
 
 
 def test_a_period_equals_that_of_the_environment_bit_for_bit():
-    simulation, env = Simulation(7), PushTEnv()
+    simulation, env = Simulation(PUSHT, 7), PushTEnv()
     env.reset(seed=7)
     for x, y in np.random.default_rng(1).uniform(0, 512, (60, 2)):
         simulation.advance(Input((float(x), float(y))))
         obs, _, _, _, info = env.step(np.array([x, y]))
-        assert np.array_equal(simulation.now.obs, obs)
-        assert simulation.now.coverage == info["coverage"]
-        assert simulation.trail[-1] == obs.tolist()
+        assert np.array_equal(simulation.now.state, obs)
+        assert simulation.now.progress == info["coverage"]
+        assert simulation.trail[-1] == simulation.table.describe(obs)
 
 
 @pytest.mark.parametrize("back", [0, 1, 17, 60])
 def test_a_past_period_is_restored_exactly_and_replays_the_same_future(back):
-    simulation, inputs = Simulation(3), random_inputs(60)
+    simulation, inputs = Simulation(PUSHT, 3), random_inputs(60)
     seen = play(simulation, inputs)
     simulation.restore(60 - back)
     assert simulation.last == 60 - back
     if back < 60:
-        assert np.array_equal(simulation.now.obs, seen[59 - back])
+        assert np.array_equal(simulation.now.state, seen[59 - back])
     again = play(simulation, inputs[60 - back :])
     assert all(np.array_equal(a, b) for a, b in zip(again, seen[60 - back :], strict=True))
 
 
 def test_history_is_bounded_and_every_period_in_it_can_be_restored(monkeypatch):
     monkeypatch.setattr(simulation_module, "HISTORY_PERIODS", 20)
-    simulation, inputs = Simulation(5), random_inputs(75)
+    simulation, inputs = Simulation(PUSHT, 5), random_inputs(75)
     seen = play(simulation, inputs)
     assert simulation.last == 75
     assert 20 <= simulation.last - simulation.first <= 40
-    assert len(simulation.coverage) == simulation.last - simulation.first + 1
+    assert len(simulation.progress) == simulation.last - simulation.first + 1
     for period in (65, 60, 55, simulation.first + 1):
         simulation.restore(period)
-        assert np.array_equal(simulation.now.obs, seen[period - 1])
+        assert np.array_equal(simulation.now.state, seen[period - 1])
 
 
 def test_an_invalid_seed_changes_nothing():
-    simulation, untouched, inputs = Simulation(5), Simulation(5), random_inputs(6)
+    simulation, untouched, inputs = Simulation(PUSHT, 5), Simulation(PUSHT, 5), random_inputs(6)
     play(simulation, inputs[:3])
     with pytest.raises(EnvInputError, match="below"):
         simulation.reset(2**32)
     assert (simulation.seed, simulation.last) == (5, 3)
     play(simulation, inputs[3:])
-    assert np.array_equal(simulation.now.obs, play(untouched, inputs)[-1])
+    assert np.array_equal(simulation.now.state, play(untouched, inputs)[-1])
 
 
 def test_first_success_is_kept_until_a_period_before_it_is_restored(monkeypatch):
     monkeypatch.setattr(simulation_module, "HISTORY_PERIODS", 20)
-    simulation = Simulation(5)
+    simulation = Simulation(PUSHT, 5)
     home, away = Input((20.0, 20.0), geometry.GOAL_POSE), Input((20.0, 20.0), (400.0, 400.0, 0.0))
     play(simulation, [away] * 7 + [home] + [away] * 2 + [home])
     assert [simulation.describe(period)["solved"] for period in range(12)] == [
@@ -90,7 +93,7 @@ def test_first_success_is_kept_until_a_period_before_it_is_restored(monkeypatch)
     play(simulation, [away] * 40)
     assert simulation.first > 8
     assert simulation.describe(simulation.last)["solved_s"] == 0.8
-    again = Simulation(5)
+    again = Simulation(PUSHT, 5)
     play(again, [away] * 7 + [home] * 2)
     again.restore(7)
     play(again, [away] * 5)

@@ -54,7 +54,7 @@ function onState(message) {
   state = message;
   if (rebuild) buildPanels();
   panels.forEach((panel, i) => {
-    panel.coverage = new Map(state.coverage[i].map((value, k) => [state.first + k, value]));
+    panel.progress = new Map(state.progress[i].map((value, k) => [state.first + k, value]));
   });
   showState();
 }

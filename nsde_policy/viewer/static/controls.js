@@ -10,11 +10,18 @@ function showMode() {
   for (const element of document.querySelectorAll(".play-only")) element.toggleAttribute("hidden", collecting);
   for (const id of ["pause", "step", "reset", "next", "compare"]) $(id).hidden = collecting;
   $("collect-card").hidden = $("collect-steps").hidden = !collecting;
+  const { agent, goal, help, record, tagline } = hello.texts, rate = Math.round(hello.hz);
+  PHASE_LABELS.recording = `recording at ${rate} Hz`;
+  $("tagline").textContent = collecting ? "Record demonstrations by hand." : tagline;
+  $("legend-agent").textContent = collecting ? `${agent}: follows the pointer` : agent;
+  $("legend-goal").textContent = goal;
+  $("sigma-unit").textContent = hello.unit[0];
+  $("help-text").textContent = `${help} Drag along the strip below to look at the past; play continues from there.`;
+  for (const place of document.querySelectorAll(".agent-name")) place.textContent = agent;
   if (collecting) {
-    $("tagline").textContent = "Record demonstrations by hand.";
-    $("legend-agent").textContent = "agent: follows the pointer";
+    $("collect-goal").textContent = record;
     $("help-title").textContent = "Record demonstrations";
-    $("help-text").textContent = "Bring the pointer to the agent and it follows, ten commands a second. Push the T onto its outline, then keep or discard the episode.";
+    $("help-text").textContent = `Bring the pointer to the ${agent} and it follows, ${rate} commands a second. ${record} Then keep or discard the episode.`;
     $("strip").removeAttribute("tabindex");
     $("strip").classList.add("still");
   } else buildSliders();
@@ -29,7 +36,7 @@ function showState() {
   showLegend();
 }
 
-const PHASE_LABELS = { ready: "ready", recording: "recording at 10 Hz", paused: "paused", done: "episode over" };
+const PHASE_LABELS = { ready: "ready", recording: "recording", paused: "paused", done: "episode over" };
 function showPhase() {
   const live = $("live"), connected = live.dataset.on === "true";
   const phase = connected && hello?.mode === "collect" ? state?.phase ?? "ready" : "";
@@ -52,7 +59,7 @@ function showLegend() {
   const sde = state.panels.map((name) => !!methodOf(name)?.sde), play = hello.mode === "play";
   const shown = {
     two: panels.length === 2, play, sde: play && sde.includes(true) && state.controls.paths > 0,
-    block: play && state.controls.paths > 0 && state.panels.some((name) => methodOf(name)?.sde && !methodOf(name).camera),
+    block: play && scene.outline && state.controls.paths > 0 && state.panels.some((name) => methodOf(name)?.sde && !methodOf(name).camera),
     camera: state.panels.some((name) => methodOf(name)?.camera),
     field: play && sde.includes(true) && state.controls.drift_field, plan: play && (sde.includes(false) || !state.controls.paths),
   };

@@ -11,7 +11,7 @@ function updateSigmaScale() {
   if (!values.length) return;
   const p95 = Math.max(values[Math.floor(0.95 * (values.length - 1))], 0.5);
   sigmaScale.top = sigmaScale.top === null ? p95 : mix(sigmaScale.top, p95, 0.04);
-  const text = sigmaScale.top.toFixed(1);
+  const text = (sigmaScale.top * hello.unit[1]).toFixed(1);
   if ($("sigma-top").textContent !== text) $("sigma-top").textContent = text;
 }
 
@@ -57,7 +57,7 @@ function drawHeat(context, panel, fan) {
 }
 
 function drawPaths(context, fan, agent, block) {
-  drawPathHalo(context, fan, agent, block);
+  if (block) drawPathHalo(context, fan, agent, block);
   const steps = fan.sigma[0].length, opacity = 0.5 + 0.4 * Math.min(1, 24 / fan.paths.length);
   const bundles = Array.from({ length: HEAT_LEVELS * FADE_STEPS }, () => []);   // segments of one colour and opacity
   fan.paths.forEach((path, n) => {

@@ -31,8 +31,10 @@ const fingerReach = (panel, pixels) => (coarsePointer.matches ? pixels * scene.s
 /** Return what lies at a point: "agent", "handle", "block" or null. */
 function hitTest(panel, x, y) {
   if (!panel.pose) return null;
-  const [ax, ay] = panel.pose, block = panel.pose.slice(2), [hx, hy] = handleOf(block), reach = fingerReach(panel, 24);
+  const [ax, ay] = panel.pose, reach = fingerReach(panel, 24);
   if (Math.hypot(x - ax, y - ay) < Math.max(scene.radius + 6, reach)) return "agent";
+  if (!scene.outline) return null;                      // the task has no block
+  const block = panel.pose.slice(2), [hx, hy] = handleOf(block);
   if (Math.hypot(x - hx, y - hy) < Math.max(15, reach)) return "handle";
   return isInside(scene.corners(block), x, y) ? "block" : null;
 }
@@ -86,7 +88,7 @@ function moveDrag(panel, event) {
   const [x, y] = toTable(panel, event);
   if (drag?.id !== event.pointerId) {
     const what = hitTest(panel, x, y);
-    panel.hover = what === "block" || what === "handle" || (panel.hover && isInside(scene.corners(panel.pose.slice(2)), x, y));
+    panel.hover = what === "block" || what === "handle" || (panel.hover && scene.outline && isInside(scene.corners(panel.pose.slice(2)), x, y));
     panel.canvas.style.cursor = what ? "grab" : "default";
     return;
   }

@@ -1,5 +1,5 @@
 "use strict";
-// The strip below the tables: coverage over time, and a slider into the past.
+// The strip below the tables: progress over time, and a slider into the past.
 
 const TICK_SECONDS = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200];
 let stripChanged = true;
@@ -8,17 +8,17 @@ function drawStrip() {
   const strip = $("strip"), context = strip.getContext("2d"), ratio = pixelRatio();
   const width = strip.width / ratio, height = strip.height / ratio, foot = height - 15;
   const { first, last, at } = frame, span = Math.max(last - first, 300);
-  const x = (period) => 2 + (width - 4) * (period - first) / span, y = (coverage) => foot - (foot - 5) * coverage;
+  const x = (period) => 2 + (width - 4) * (period - first) / span, y = (progress) => foot - (foot - 5) * progress;
   strip.range = { first, last, span, width };
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   context.clearRect(0, 0, width, height);
   context.font = "11px " + getComputedStyle(document.body).fontFamily;
   context.fillStyle = colours.soft;
-  drawThreshold(context, y(hello.success), width);
+  if (hello.success !== null) drawThreshold(context, y(hello.success), width);
   drawTimeAxis(context, x, { first, span, width, height, foot });
-  for (const panel of panels) drawCoverage(context, panel, x, y);
+  for (const panel of panels) drawProgress(context, panel, x, y);
   scene.drawLine(context, [[x(at), 2], [x(at), foot]], { stroke: colours.ink, lineWidth: 1.5 });
-  scene.drawCircle(context, x(at), y(panels[0].coverage.get(at) ?? 0), 4, { fill: colours.card, stroke: colours.ink, lineWidth: 1.5 });
+  scene.drawCircle(context, x(at), y(panels[0].progress.get(at) ?? 0), 4, { fill: colours.card, stroke: colours.ink, lineWidth: 1.5 });
   const seconds = (at / hello.hz).toFixed(1);
   $("clock").textContent = `${seconds} s`;
   strip.setAttribute("aria-valuemin", first);
@@ -31,7 +31,7 @@ function drawThreshold(context, y, width) {
   scene.drawLine(context, [[2, y], [width - 2, y]], { stroke: colours.goal, strokeAlpha: 0.8, dash: [3, 4] });
   context.fillStyle = colours.soft;
   context.textAlign = "right";
-  context.fillText(`${Math.round(100 * hello.success)} % of the goal covered`, width - 3, y + 13);
+  context.fillText(hello.texts.threshold, width - 3, y + 13);
 }
 
 function drawTimeAxis(context, x, { first, span, width, height, foot }) {
@@ -49,8 +49,8 @@ function drawTimeAxis(context, x, { first, span, width, height, foot }) {
   paintPath(context, { stroke: colours.line });
 }
 
-function drawCoverage(context, panel, x, y) {
-  const known = [...panel.coverage].sort((a, b) => a[0] - b[0]).map(([period, value]) => [x(period), y(value)]);
+function drawProgress(context, panel, x, y) {
+  const known = [...panel.progress].sort((a, b) => a[0] - b[0]).map(([period, value]) => [x(period), y(value)]);
   if (!known.length) return;
   const colour = colourOf(panel), two = panels.length === 2;
   if (!two) {

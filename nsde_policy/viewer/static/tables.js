@@ -20,11 +20,11 @@ function buildPanels() {
   const box = $("panels");
   box.dataset.count = state.panels.length;
   $("compare").setAttribute("aria-pressed", state.panels.length === 2);
-  if (hello.mode === "play") $("drag-both-row").hidden = state.panels.length < 2;
+  if (hello.mode === "play") $("drag-both-row").hidden = state.panels.length < 2 || !scene.outline;
   panels = state.panels.map((name, i) => {
     const old = box.children[i]?.panel;
     const panel = old?.name === name ? old : makePanel(name, i);
-    return Object.assign(panel, { samples: [], coverage: new Map(), data: null, previous: null });
+    return Object.assign(panel, { samples: [], progress: new Map(), data: null, previous: null });
   });
   box.replaceChildren(...panels.map((panel) => panel.element));
   frame = null;
@@ -35,7 +35,7 @@ function makePanel(name, index) {
   const element = document.createElement("article");
   element.className = "panel";
   element.innerHTML = `<header><div><div class="pick"><i class="swatch"></i></div><div class="sub"></div></div>
-    <div class="grow"></div><div class="score"><b>–</b><span>coverage</span></div></header>
+    <div class="grow"></div><div class="score"><b>–</b><span></span></div></header>
     <div class="frame"><canvas role="img"></canvas></div>`;
   element.querySelector(".pick").append(makeTitle(name, index));
   const canvas = element.querySelector("canvas"), heat = document.createElement("canvas");
@@ -64,32 +64,33 @@ function makeTitle(name, index) {
   return select;
 }
 
-const PHASE_TEXTS = {
-  ready: "bring the pointer to the agent",
+const phaseTexts = () => ({
+  ready: `bring the pointer to the ${hello.texts.agent}`,
   recording: "recording",
-  paused: "paused: return to the agent to continue",
+  paused: `paused: return to the ${hello.texts.agent} to continue`,
   done: "solved: keep or discard the episode",
-};
+});
 
 function showPanel(panel) {
-  const { data } = panel, score = panel.element.querySelector(".score"), percent = Math.round(100 * data.coverage);
+  const { data } = panel, score = panel.element.querySelector(".score"), percent = Math.round(100 * data.progress);
   score.dataset.solved = data.solved;
+  score.dataset.failed = data.failed;
   score.querySelector("b").textContent = `${percent} %`;
-  score.querySelector("span").textContent = !data.solved ? "coverage" : data.solved_s == null ? "solved" : `solved in ${data.solved_s.toFixed(1)} s`;
+  score.querySelector("span").textContent = data.failed ? hello.texts.failed : !data.solved ? hello.texts.progress : data.solved_s == null ? "solved" : `solved in ${data.solved_s.toFixed(1)} s`;
   showStatus(panel, panel.element.querySelector(".sub"));
   if (data.camera) showCamera(panel.camera, data.camera);
-  panel.canvas.setAttribute("aria-label", `Table ${panel.index + 1}: ${percent} percent of the goal is covered${data.solved ? ", solved" : ""}`);
+  panel.canvas.setAttribute("aria-label", `Table ${panel.index + 1}: ${percent} percent ${hello.texts.progress}${data.solved ? ", solved" : data.failed ? `, ${hello.texts.failed}` : ""}`);
 }
 
 function showStatus({ data, name }, place) {
   if (hello.mode === "collect") {
-    place.textContent = state.phase === "done" && !data.solved ? "time limit reached: keep or discard the episode" : PHASE_TEXTS[state.phase];
+    place.textContent = state.phase === "done" && !data.solved ? `${data.failed ? hello.texts.failed : "time limit reached"}: keep or discard the episode` : phaseTexts()[state.phase];
   } else if (data.thinking || !data.latency) {
     place.textContent = "planning…";
   } else {
     const { ms, actions, calls } = data.latency, facts = [`${ms.toFixed(1)} ms to plan ${plural(actions, "action")}`];
     const sigma = data.fan && data.fan.sigma.reduce((sum, row) => sum + row[0], 0) / data.fan.sigma.length;
-    if (sigma) facts.push(`σ ${sigma.toFixed(1)} px`);
+    if (sigma) facts.push(`σ ${(sigma * hello.unit[1]).toFixed(1)} ${hello.unit[0]}`);
     place.innerHTML = facts.map((fact) => `<span>${fact}</span>`).join("<i> · </i>");
     const row = $("latency").querySelector(`[data-method="${CSS.escape(name)}"]`);
     if (row) { row.cells[1].textContent = calls; row.cells[2].textContent = ms.toFixed(1); }
@@ -113,8 +114,8 @@ function onFrame(message) {
     panel.samples.splice(0, panel.samples.length - 60);
     panel.previous = jump ? data : panel.data ?? data;
     panel.data = data;
-    if (frame.at === frame.last) panel.coverage.set(frame.last, data.coverage);
-    for (const k of panel.coverage.keys()) if (k > frame.last || k < frame.first) panel.coverage.delete(k);
+    if (frame.at === frame.last) panel.progress.set(frame.last, data.progress);
+    for (const k of panel.progress.keys()) if (k > frame.last || k < frame.first) panel.progress.delete(k);
     showPanel(panel);
   });
   updateSigmaScale();
@@ -134,7 +135,7 @@ function movePlayhead(now) {
   playhead.last = now;
 }
 
-/** Return agent and block at a time, interpolated between the steps of the physics. */
+/** Return the frame of the scene at a time, interpolated between the steps of the physics. */
 function poseAt(panel, at) {
   const { samples } = panel;
   if (!samples.length) return null;
@@ -164,7 +165,7 @@ function resize() {
   stripChanged = true;
 }
 
-/** Draw what does not move, once per size and theme: walls, dots, goal. */
+/** Draw what does not move, once per size and theme: walls, dots, and what the task adds. */
 function makeBackground(panel) {
   const layer = document.createElement("canvas"), { side } = scene;
   layer.width = layer.height = panel.canvas.width;
@@ -178,7 +179,7 @@ function makeBackground(panel) {
   for (let x = 32; x < side; x += 32) {
     for (let y = 32; y < side; y += 32) scene.drawCircle(context, x, y, 0.9, { fill: colours.wall });
   }
-  scene.drawGoal(context, { fill: colours.goal, fillAlpha: 0.16, stroke: colours.goal, strokeAlpha: 0.9, lineWidth: 1.6, dash: [5, 4] });
+  scene.drawStill(context, colours);
   return layer;
 }
 
@@ -192,10 +193,10 @@ function drawPanel(panel) {
   context.setTransform(panel.scale, 0, 0, panel.scale, 0, 0);
   context.lineCap = "round";
   const held = drag && (drag.panel === panel || (drag.what === "block" && state.controls?.drag_both)) ? drag : null;
-  const block = held?.what === "block" ? held.pose : pose.slice(2), agent = pose.slice(0, 2), fan = currentFan(panel);
+  const block = !scene.outline ? null : held?.what === "block" ? held.pose : pose.slice(2), agent = pose.slice(0, 2), fan = currentFan(panel);
   if (fan) drawHeat(context, panel, fan);
   if (fan) drawPredictedBlocks(context, fan.block);
-  drawHeldBlock(context, block, panel, held);
+  if (block) drawHeldBlock(context, block, panel, held);
   if (panel.data.field) drawDriftField(context, panel.data.field, agent);
   if (fan) drawPaths(context, fan, agent, block);
   else if (panel.data.plan?.length) drawPlan(context, agent, panel.data.plan, colourOf(panel));

@@ -1,0 +1,77 @@
+"""Obstacle avoidance on the live page: the rod's command follows a policy or the pointer."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from nsde_policy.envs.avoiding import geometry
+from nsde_policy.envs.avoiding.env import MAX_CHANGE, AvoidingEnv, StartRule
+from nsde_policy.envs.page import PAGE_SIDE, PageMap
+from nsde_policy.errors import EnvInputError
+
+PIXELS_PER_METRE = PAGE_SIDE / geometry.TABLE_SIZE
+
+
+class AvoidingTable:
+    """An episode of obstacle avoidance for the live page; see `LiveTable` in `tasks/base.py`."""
+
+    sizes = ((4, 0, 2),)
+    page = PageMap((PIXELS_PER_METRE, -PIXELS_PER_METRE), (geometry.TABLE_LOW[0], geometry.TABLE_HIGH[1]))
+    unit = ("mm", 1000 / PIXELS_PER_METRE)
+    agent = slice(2, 4)
+    moved = slice(0, 4)
+    moves_action = False
+    longest_s = 250 * 0.035
+    texts = {  # noqa: RUF012
+        "agent": "rod",
+        "goal": "finish; touching an obstacle fails",
+        "progress": "of the way",
+        "threshold": "the line is crossed",
+        "tagline": "Drag the rod. Watch it find a way.",
+        "record": "Lead the rod between the obstacles to the other side within nine seconds.",
+        "failed": "touched",
+        "help": "Drag the rod with mouse or finger and it follows the pointer instead of its policy; drag it "
+        "off an obstacle and the policy goes on.",
+    }
+
+    def __init__(self, start: StartRule) -> None:
+        self._env = AvoidingEnv(start=start)
+
+    def start(self, **arguments: Any) -> tuple[np.ndarray, dict[str, Any]]:
+        """Reset the environment with these arguments."""
+        return self._env.reset(**arguments)
+
+    def advance(
+        self, action: Sequence[float], dragged: Sequence[float] | None = None
+    ) -> tuple[list[np.ndarray], float, bool, dict[str, Any]]:
+        """Run one control period; there is nothing but the rod to drag."""
+        if dragged is not None:
+            raise EnvInputError("this task has no block to drag: drag the rod")
+        obs, reward, terminated, _, info = self._env.step(np.array(action))
+        return [obs], reward, terminated, info
+
+    def restart_arguments(self, state: np.ndarray) -> dict[str, Any]:
+        """Return arguments of a reset to the rod's position, at rest."""
+        return {"options": {"state": state[2:].tolist()}}
+
+    def command_point(self, state: np.ndarray, point: Sequence[float]) -> tuple[float, ...]:
+        """Return the action that moves the command towards a position."""
+        return self.clip((np.array(point) - state[:2]).tolist())
+
+    def clip(self, action: Sequence[float]) -> tuple[float, ...]:
+        """Return an action within its limits."""
+        return tuple(min(max(float(value), -MAX_CHANGE), MAX_CHANGE) for value in action)
+
+    def find_targets(self, state: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """Return the positions that actions (n, 2) command in turn."""
+        targets: np.ndarray = state[:2] + np.cumsum(actions, axis=0)
+        return targets
+
+    def find_target(self, state: np.ndarray, last_action: Sequence[float]) -> np.ndarray:
+        """Return the commanded position, which is part of the state."""
+        return state[:2]
+
+    def describe(self, state: np.ndarray) -> list[float]:
+        """Return the rod's position on the page, rounded."""
+        return [round(value, 2) for value in self.page.to_page(state[2:]).tolist()]
