@@ -1,6 +1,6 @@
 """Obstacle avoidance on the live page: the rod's command follows a policy or the pointer."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,14 +16,14 @@ PIXELS_PER_METRE = PAGE_SIDE / geometry.TABLE_SIZE
 class AvoidingTable:
     """An episode of obstacle avoidance for the live page; see `LiveTable` in `tasks/base.py`."""
 
-    sizes = ((4, 0, 2),)
+    sizes: Collection[tuple[int, int, int]] = ((4, 0, 2),)
     page = PageMap((PIXELS_PER_METRE, -PIXELS_PER_METRE), (geometry.TABLE_LOW[0], geometry.TABLE_HIGH[1]))
     unit = ("mm", 1000 / PIXELS_PER_METRE)
     agent = slice(2, 4)
     moved = slice(0, 4)
     moves_action = False
     longest_s = 250 * 0.035
-    texts = {  # noqa: RUF012
+    texts: Mapping[str, str] = {  # noqa: RUF012
         "agent": "rod",
         "goal": "finish; touching an obstacle fails",
         "progress": "of the way",
@@ -68,7 +68,7 @@ class AvoidingTable:
         targets: np.ndarray = state[:2] + np.cumsum(actions, axis=0)
         return targets
 
-    def find_target(self, state: np.ndarray, last_action: Sequence[float]) -> np.ndarray:
+    def find_target(self, state: np.ndarray, last_action: np.ndarray) -> np.ndarray:
         """Return the commanded position, which is part of the state."""
         return state[:2]
 

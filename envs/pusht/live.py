@@ -1,7 +1,7 @@
 """Push-T on the live page: the agent follows a policy or the pointer, the block can be dragged."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,13 +16,13 @@ from nsde_policy.envs.pusht.geometry import SIDE, Pose
 class PushTTable:
     """A Push-T episode for the live page; see `LiveTable` in `tasks/base.py`."""
 
-    sizes = ((5, 0, 2), (2, 1, 2))
+    sizes: Collection[tuple[int, int, int]] = ((5, 0, 2), (2, 1, 2))
     page = PageMap()
     unit = ("px", 1.0)
     agent = moved = slice(0, 2)
     moves_action = True
     longest_s = 120.0
-    texts = {  # noqa: RUF012
+    texts: Mapping[str, str] = {  # noqa: RUF012
         "agent": "agent",
         "goal": "goal; solved above 95 %",
         "progress": "coverage",
@@ -77,9 +77,9 @@ class PushTTable:
         """Return the positions that actions (n, 2) command in turn."""
         return actions
 
-    def find_target(self, state: np.ndarray, last_action: Sequence[float]) -> np.ndarray:
+    def find_target(self, state: np.ndarray, last_action: np.ndarray) -> np.ndarray:
         """Return the commanded position: the last action."""
-        return np.array(last_action)
+        return last_action
 
     def describe(self, state: np.ndarray) -> list[float]:
         """Return agent x, y, block x, y and angle, rounded."""

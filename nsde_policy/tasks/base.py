@@ -166,7 +166,7 @@ class LiveTable(Protocol):
         """Return the positions (n, 2) that actions (n, act_dim) command one after the other from a state."""
         ...
 
-    def find_target(self, state: np.ndarray, last_action: Sequence[float]) -> np.ndarray:
+    def find_target(self, state: np.ndarray, last_action: np.ndarray) -> np.ndarray:
         """Return the position (2,) that is commanded now, given the action that led to a state."""
         ...
 

@@ -28,13 +28,13 @@ def check_table_policy(spec: PolicySpec, name: str, table: LiveTable) -> None:
 
 def draw_camera_frame(table: LiveTable, state: np.ndarray, camera: CameraSpec) -> np.ndarray:
     """Draw what a camera sees of a state, as the environment does, (height, width, 3) uint8."""
-    return _draw_cached(cast(CameraTable, table), tuple(state.tolist()), camera)
+    return _draw_cached(table, tuple(state.tolist()), camera)
 
 
 @lru_cache(maxsize=2)
-def _draw_cached(table: CameraTable, state: tuple[float, ...], camera: CameraSpec) -> np.ndarray:
+def _draw_cached(table: Any, state: tuple[float, ...], camera: CameraSpec) -> np.ndarray:
     """Draw a frame; the newest are cached, because they are encoded first and shown later."""
-    return table.draw_camera(np.array(state), camera.width, camera.height)
+    return cast(CameraTable, table).draw_camera(np.array(state), camera.width, camera.height)
 
 
 def observe_table(table: LiveTable, state: np.ndarray, camera: CameraSpec) -> dict[str, np.ndarray]:

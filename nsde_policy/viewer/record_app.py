@@ -19,7 +19,7 @@ from nsde_policy.viewer.simulation import Input, Simulation, get_rate
 
 Phase = Literal["ready", "recording", "paused", "done"]
 
-FRAME_SIDE = 96
+RECORDED_SIDE = 96
 """Side of recorded camera frames, pixels."""
 
 
@@ -89,7 +89,7 @@ class RecordApp(App):
         table, state = self._simulation.table, self._simulation.now.state
         self._observations.append(state)
         if self._images:
-            frame = cast(CameraTable, table).draw_camera(state, FRAME_SIDE, FRAME_SIDE)
+            frame = cast(CameraTable, table).draw_camera(state, RECORDED_SIDE, RECORDED_SIDE)
             self._frames.append(CompressedPicture.compress(frame))
         action = table.command_point(state, table.page.from_page(np.array(self._target)).tolist())
         self._actions.append(action)
