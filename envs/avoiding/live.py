@@ -23,7 +23,7 @@ class AvoidingTable:
     moved = slice(0, 4)
     moves_action = False
     longest_s = 250 * 0.035
-    texts: Mapping[str, str] = {  # noqa: RUF012
+    texts: Mapping[str, str] = {
         "agent": "rod",
         "goal": "finish; touching an obstacle fails",
         "progress": "of the way",

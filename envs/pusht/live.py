@@ -22,7 +22,7 @@ class PushTTable:
     agent = moved = slice(0, 2)
     moves_action = True
     longest_s = 120.0
-    texts: Mapping[str, str] = {  # noqa: RUF012
+    texts: Mapping[str, str] = {
         "agent": "agent",
         "goal": "goal; solved above 95 %",
         "progress": "coverage",
