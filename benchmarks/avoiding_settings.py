@@ -1,0 +1,184 @@
+"""Train settings of the Neural SDE on obstacle avoidance and play them: success and entropy of modes.
+
+    python benchmarks/avoiding_settings.py --out out/avoiding --parallel 8                            # tuning seeds
+    python benchmarks/avoiding_settings.py --settings preset --train-seeds 3 --seed-start 100000       # reported
+    python benchmarks/avoiding_settings.py --table out/avoiding/results.json
+
+Trains on the demonstrations of the package, `--parallel` runs at a time on one device, while processes play
+480 episodes of every finished run with every sampling. Run it again to resume: finished runs and episodes are
+kept. Writes `results.json` and prints a table; rows are sorted by success × entropy.
+"""
+
+import argparse
+import json
+import multiprocessing
+import os
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from gpu_runs import EPISODES, Run, sleep_while_waiting, train_runs
+
+from nsde_policy.assets import find_demos
+from nsde_policy.eval.modes import ModeOutcomes, estimate_diversity
+from nsde_policy.eval.pool import RolloutPool
+from nsde_policy.eval.rollout import RolloutConfig
+from nsde_policy.eval.statistics import proportion
+from nsde_policy.files import replace_file
+from nsde_policy.run_config import RunConfig
+from nsde_policy.tasks import get_task
+
+TASK = get_task("avoiding")
+SHARD = 48
+"""Number of episodes in one job of a core."""
+
+
+def vary(
+    *, preset: str = "fast", width: int = 256, mirror: bool = False, train: Any = None, **model: Any
+) -> RunConfig:
+    """Return the settings of a preset of the task with some parts changed."""
+    config = TASK.preset(preset)
+    network = replace(config.model.network, width=width)
+    config = replace(config, model=replace(config.model, network=network, **model))
+    return config.replace_parts(demos={"mirror": mirror}, train={"steps": 30_000, **(train or {})})
+
+
+LARGE = {"batch_size": 1024, "steps": 60_000}
+TRAINED: dict[str, RunConfig] = {
+    "preset": TASK.preset("default"),
+    "preset fast": TASK.preset("fast"),
+    "blur 0.3": vary(noise=0.3),
+    "blur 0.5": vary(noise=0.5),
+    "blur 0.7": vary(noise=0.7),
+    "blur 1.0": vary(noise=1.0),
+    "blur 0.3, no history": vary(noise=0.3, history=1),
+    "blur 0.7, no history": vary(noise=0.7, history=1),
+    "blur 0.7, history 4": vary(noise=0.7, history=4),
+    "blur 0.7, mirrored": vary(noise=0.7, mirror=True),
+    "blur 0.7, joint": vary(noise=0.7, objective="joint"),
+    "blur 0.3, large": vary(preset="default", width=512, noise=0.3, train=LARGE),
+    "blur 0.5, large": vary(preset="default", width=512, noise=0.5, train=LARGE),
+    "blur 0.7, large": vary(preset="default", width=512, noise=0.7, train=LARGE),
+    "blur 1.0, large": vary(preset="default", width=512, noise=1.0, train=LARGE),
+    "blur 0.7, large, mirrored": vary(preset="default", width=512, noise=0.7, mirror=True, train=LARGE),
+}
+"""What is trained, by name."""
+SAMPLED: dict[str, dict[str, Any]] = {
+    "": {},
+    "α 0": {"alpha": 0.0},
+    "α 0.25": {"alpha": 0.25},
+    "α 1": {"alpha": 1.0},
+    "diffusion 0.9": {"diffusion": 0.9},
+    "diffusion 0.8, α 0.25": {"diffusion": 0.8, "alpha": 0.25},
+    "T_a 1": {"chunk": 1},
+    "T_a 1, α 0": {"chunk": 1, "alpha": 0.0},
+    "T_a 4": {"chunk": 4},
+    "T_a 16": {"chunk": 16},
+}
+"""How a trained policy is sampled and executed, by what is added to its name."""
+
+
+def play_shard(path: Path, sampled: str, seeds: range) -> list[dict[str, Any]]:
+    """Play the episodes of a shard, or read them from its cache file."""
+    kept = path / EPISODES / f"{sampled or 'plain'} {seeds.start}-{seeds.stop}.json"
+    if not kept.exists():
+        torch.set_num_threads(1)
+        changes = dict(SAMPLED[sampled])
+        chunk = changes.pop("chunk", None)
+        config = TRAINED[path.name.rpartition("-")[0].replace("_", " ")]
+        rollout = RolloutConfig(TASK, chunk=chunk, sampling=replace(config.model.sampling, **changes))
+        results = list(RolloutPool(path, rollout).evaluate(seeds))
+        rows = [{"success": bool(r.success), "mode": r.mode, "steps": r.steps} for r in results]
+        replace_file(kept, json.dumps(rows).encode())
+    episodes: list[dict[str, Any]] = json.loads(kept.read_text())
+    return episodes
+
+
+def format_table(report: dict[str, Any]) -> str:
+    """Format a Markdown table: one row per setting, pooled over trainings."""
+    rows = []
+    for name in dict.fromkeys(row["name"] for row in report["rows"]):
+        own = [row for row in report["rows"] if row["name"] == name]
+        outcomes = [
+            ModeOutcomes.from_columns(TASK.modes, row["mode"], [bool(s) for s in row["success"]], None)
+            for row in own
+        ]
+        won = sum(sum(row["success"]) for row in own)
+        n = sum(len(row["success"]) for row in own)
+        diversity = estimate_diversity(outcomes, n=n)
+        seen = ", ".join(str(each.observed) for each in outcomes)
+        shares = ", ".join(f"{sum(row['success']) / len(row['success']):.3f}" for row in own)
+        rows.append(
+            (
+                diversity.product.value,
+                f"| {name} | {n} | {proportion(won, n)} | {diversity.entropy} | {diversity.product} "
+                f"| {shares} | {seen} |",
+            )
+        )
+    first, last = report["starts"]
+    head = [
+        f"seeds {first} to {last}, trained on {', '.join(report['devices'])}",
+        "",
+        "| setting | n | success | entropy | success × entropy | success by training | modes |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    return "\n".join([*head, *(row for _, row in sorted(rows, reverse=True))])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=Path("out/avoiding"))
+    parser.add_argument("--table", type=Path, help="only print the table of this results.json")
+    parser.add_argument("--settings", nargs="*", default=list(TRAINED), choices=TRAINED)
+    parser.add_argument("--sampled", nargs="*", default=list(SAMPLED), choices=SAMPLED)
+    parser.add_argument("--train-seeds", type=int, default=1)
+    parser.add_argument("--episodes", type=int, default=480)
+    parser.add_argument("--seed-start", type=int, default=200_000)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--parallel", type=int, default=1, help="runs trained at once")
+    parser.add_argument("--workers", type=int, default=max((os.cpu_count() or 1) - 2, 1))
+    parser.add_argument("--steps", type=int, default=0, help="training steps, for a try")
+    args = parser.parse_args()
+    if args.table:
+        print(format_table(json.loads(args.table.read_text())))
+        return
+    if args.parallel > 1 and args.device.startswith("cuda"):
+        sleep_while_waiting()
+
+    demos, stop = find_demos("avoiding"), args.seed_start + args.episodes
+    shards = [range(start, min(start + SHARD, stop)) for start in range(args.seed_start, stop, SHARD)]
+    runs = {}
+    for name in args.settings:
+        config = TRAINED[name]
+        config = config.replace_parts(train={"steps": args.steps or config.train.steps})
+        for seed in range(args.train_seeds):
+            path = args.out / f"{name.replace(' ', '_')}-{seed}"
+            runs[Run(path, config, seed=seed, demos=demos, device=args.device, task=TASK.name)] = name
+    jobs: list[tuple[str, Run, list[Future[list[dict[str, Any]]]]]] = []
+    with ProcessPoolExecutor(args.workers, multiprocessing.get_context("spawn")) as pool:
+        for run in train_runs(list(runs), args.parallel):
+            for sampled in args.sampled:
+                name = ", ".join(filter(None, (runs[run], sampled)))
+                played = [pool.submit(play_shard, run.files.path, sampled, seeds) for seeds in shards]
+                jobs.append((name, run, played))
+        rows, devices = [], set()
+        for name, run, played in jobs:
+            episodes = [episode for future in played for episode in future.result()]
+            columns = {
+                key: [int(episode[key]) for episode in episodes] for key in ("success", "mode", "steps")
+            }
+            note = run.note
+            devices.add(note.device)
+            rows.append({"name": name, "train_seed": run.seed, "train_s": note.seconds, **columns})
+    rows.sort(key=lambda row: (row["name"], row["train_seed"]))
+    report = {"starts": [args.seed_start, stop - 1], "devices": sorted(devices), "rows": rows}
+    replace_file(args.out / "results.json", (json.dumps(report, ensure_ascii=False) + "\n").encode())
+    print(format_table(report))
+
+
+if __name__ == "__main__":
+    main()
