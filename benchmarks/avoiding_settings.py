@@ -1,7 +1,7 @@
 """Train settings of the Neural SDE on obstacle avoidance and play them: success and entropy of modes.
 
-    python benchmarks/avoiding_settings.py --out out/avoiding --parallel 8                            # tuning seeds
-    python benchmarks/avoiding_settings.py --settings preset --train-seeds 3 --seed-start 100000       # reported
+    python benchmarks/avoiding_settings.py --out out/avoiding --parallel 8                      # tuning seeds
+    python benchmarks/avoiding_settings.py --settings preset --train-seeds 3 --seed-start 100000   # reported
     python benchmarks/avoiding_settings.py --table out/avoiding/results.json
 
 Trains on the demonstrations of the package, `--parallel` runs at a time on one device, while processes play
