@@ -5,6 +5,9 @@
 `pusht.png`: five moments of one episode. `pusht.gif`: three episodes side by side, at twice real time. The
 starts are the first test seeds, not selected by their outcome. Needs the extra `video`.
 
+With `--demos`: `avoiding_demos.png` alone, the demonstrations of obstacle avoidance in the package, coloured
+by mode. Needs the extra `plot`.
+
 With `--run shipped-pixels`, or another policy with cameras: `pixels.png` alone, moments of one episode with
 its keypoints.
 """
@@ -15,11 +18,15 @@ from pathlib import Path
 
 import numpy as np
 
-from nsde_policy.assets import resolve_run
+from nsde_policy.assets import find_demos, resolve_run
+from nsde_policy.data import load_demonstrations
+from nsde_policy.envs.avoiding import geometry
 from nsde_policy.envs.pusht.dynamics import CONTROL_HZ
+from nsde_policy.eval.compare.path_plots import choose_mode_colours
 from nsde_policy.eval.render.frames import RenderedEpisode
 from nsde_policy.eval.render.gif import encode_gif
 from nsde_policy.eval.render.pictures import save_png
+from nsde_policy.eval.render.plotting import encode_figure, make_figure, plot_style
 from nsde_policy.eval.rollout import Player, RolloutConfig
 from nsde_policy.files import replace_file
 from nsde_policy.inference.torch_threads import use_threads
@@ -58,12 +65,41 @@ def save_small_png(picture: np.ndarray, path: Path) -> None:
     print(f"{path}  {path.stat().st_size / 1e6:.2f} MB")
 
 
+def draw_demos(path: Path) -> None:
+    """Draw the demonstrations of obstacle avoidance, from the fixed start and from varied ones."""
+    from matplotlib.patches import Circle
+
+    with plot_style():
+        figure, axes = make_figure(1, 2, (6.4, 3.6))
+        colours = choose_mode_colours(geometry.N_MODES)
+        for axis, task in zip(axes[0], ("avoiding", "avoiding_varied"), strict=True):
+            demos = load_demonstrations(find_demos(task))
+            for x, y, radius in geometry.OBSTACLES:
+                axis.add_patch(
+                    Circle((x, y), radius, facecolor="#dcdcdc", edgecolor="#8a8a8a", linewidth=0.6)
+                )
+            for episode in demos:
+                rod = episode.obs[:, 2:]
+                axis.plot(*rod.T, color=colours[geometry.read_mode(rod)], linewidth=0.5, alpha=0.8)
+            axis.axhline(geometry.FINISH_Y, color="#60a068", linewidth=1, linestyle="--")
+            axis.set_title(f"{task}: {len(demos)} demonstrations")
+            axis.set_xlabel("x (m)")
+            axis.set_ylabel("y (m)")
+            axis.set_aspect("equal")
+        replace_file(path, encode_figure(figure, "png"))
+    print(f"{path}  {path.stat().st_size / 1e6:.2f} MB")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--run", type=Path, help="run directory; the shipped policy by default")
+    parser.add_argument("--demos", action="store_true", help="draw the demonstrations of obstacle avoidance")
     parser.add_argument("--out", type=Path, default=Path("docs/images"))
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
+    if args.demos:
+        draw_demos(args.out / "avoiding_demos.png")
+        return
     with use_threads(1):
         player = Player(args.run and resolve_run(args.run), RolloutConfig())
         if player.policy.spec.cameras:

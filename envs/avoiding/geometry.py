@@ -6,8 +6,10 @@ three gaps and level 3 through one of four: 24 modes.
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 ROD_RADIUS = 0.01
 OBSTACLES = (
@@ -66,7 +68,7 @@ class ModeReader:
             self._gaps[0] = find_gap(x, 0)
 
 
-def read_mode(positions: np.ndarray) -> int:
+def read_mode(positions: "np.ndarray") -> int:
     """Return the mode of a path (n, 2), -1 if it does not pass all levels."""
     reader = ModeReader()
     for x, y in positions.tolist():

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from nsde_policy.config import Preset
+from nsde_policy.envs.avoiding import geometry
 from nsde_policy.run_config import DemoConfig
 from nsde_policy.tasks.base import Forecast, LiveTable, Outcome, Scene, Task
 from nsde_policy.tasks.registry import register_task
@@ -39,8 +40,9 @@ class AvoidingBase(Task):
     default_preset = "default"
     score_name = "furthest"
     success_progress = 1.0
-    modes = 24
+    modes = geometry.N_MODES
     path_of = (2, 3)
+    obstacles = geometry.OBSTACLES
     score_note = (
         "Success: the rod crosses the line within 250 steps and touches no obstacle. Furthest: the largest "
         "share of the way to the line."
@@ -100,7 +102,6 @@ class AvoidingBase(Task):
         """Return obstacles and finish; positions are stored in steps of 50 µm."""
         from importlib import resources
 
-        from nsde_policy.envs.avoiding import geometry
         from nsde_policy.envs.avoiding.live import PIXELS_PER_METRE
         from nsde_policy.envs.page import PAGE_SIDE
 
