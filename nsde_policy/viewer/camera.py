@@ -28,7 +28,7 @@ def check_table_policy(spec: PolicySpec, name: str, table: LiveTable) -> None:
 
 def draw_camera_frame(table: LiveTable, state: np.ndarray, camera: CameraSpec) -> np.ndarray:
     """Draw what a camera sees of a state, as the environment does, (height, width, 3) uint8."""
-    return _draw_cached(table, tuple(state.tolist()), camera)
+    return _draw_cached(cast(Any, table), tuple(state.tolist()), camera)
 
 
 @lru_cache(maxsize=2)
