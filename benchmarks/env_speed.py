@@ -1,13 +1,14 @@
-"""Control steps per second of Push-T through the Gymnasium interface, against gym-pusht.
+"""Control steps per second through the Gymnasium interface: Avoiding, and Push-T against gym-pusht.
 
-    python benchmarks/env_speed.py --gym-pusht /path/to/python
+    python benchmarks/env_speed.py [--gym-pusht /path/to/python]
 
-`--gym-pusht` is the Python of a separate environment, since gym-pusht needs pymunk < 7:
+Without `--gym-pusht`, only our environments are timed. It is the Python of a separate environment, since
+gym-pusht needs pymunk < 7:
 
     python -m venv /tmp/gym-pusht && /tmp/gym-pusht/bin/pip install 'gym-pusht==0.1.8' 'pymunk<7'
 
 Both play the same actions, one process each, on one core, in turns. Reported is the median of the ratios of
-neighbouring runs, because absolute speeds vary with other load on the machine.
+neighbouring runs, because absolute speeds vary with other load on the machine; times are CPU times.
 """
 
 import argparse
@@ -25,15 +26,17 @@ module, env_id, steps, options = sys.argv[1], sys.argv[2], int(sys.argv[3]), jso
 importlib.import_module(module)
 env = gymnasium.make(env_id, **options)
 rng = numpy.random.default_rng(0)
-# Targets that wander over the block's part of the table, as a pushing agent's do.
-targets = numpy.clip(256 + numpy.cumsum(rng.normal(0, 25, (steps, 2)), 0) % 300 - 150, 0, 512)
+if "Avoiding" in env_id:  # changes of the command that lead up the table
+    targets = rng.normal((0, 0.006), 0.004, (steps, 2))
+else:  # targets that wander over the block's part of the table, as a pushing agent's do
+    targets = numpy.clip(256 + numpy.cumsum(rng.normal(0, 25, (steps, 2)), 0) % 300 - 150, 0, 512)
 env.reset(seed=100000)
-start = time.perf_counter()
+start = time.process_time()
 for i in range(steps):
     _, _, terminated, truncated, _ = env.step(targets[i])
     if terminated or truncated:
         env.reset(seed=100000 + i)
-print(steps / (time.perf_counter() - start))
+print(steps / (time.process_time() - start))
 """
 
 
@@ -48,17 +51,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--gym-pusht", required=True, help="Python of an environment that has gym-pusht")
+    parser.add_argument("--gym-pusht", help="Python of an environment that has gym-pusht")
     parser.add_argument("--steps", type=int, default=6000, help="control steps of one run")
     parser.add_argument("--rounds", type=int, default=9, help="runs of each")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     args = parser.parse_args()
 
     report = {}
+    for env_id in ("nsde_policy/Avoiding-v0", "nsde_policy/PushT-v0"):
+        speeds = [
+            steps_per_second(sys.executable, "nsde_policy.envs", env_id, args.steps, {})
+            for _ in range(args.rounds)
+        ]
+        report[env_id] = {"nsde_policy": statistics.median(speeds), "rounds": args.rounds}
     for label, options in {
         "as made": {},
         "without Gymnasium's checker": {"disable_env_checker": True},
     }.items():
+        if args.gym_pusht is None:
+            break
         ours, theirs = [], []
         for _ in range(args.rounds):
             ours.append(
@@ -83,6 +94,9 @@ def main() -> None:
         return
     print(f"{'':<30}{'nsde_policy':>12}{'gym-pusht':>12}   ratio (lowest … highest of {args.rounds})")
     for label, r in report.items():
+        if "ratio" not in r:
+            print(f"{label:<30}{r['nsde_policy']:>10,.0f}/s")
+            continue
         print(
             f"{label:<30}{r['nsde_policy']:>10,.0f}/s{r['gym_pusht']:>10,.0f}/s"
             f"   {r['ratio']:.1f} ({r['ratio_low']:.1f} … {r['ratio_high']:.1f})"
