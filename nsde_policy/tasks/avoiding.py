@@ -42,7 +42,6 @@ class AvoidingBase(Task):
     success_progress = 1.0
     modes = geometry.N_MODES
     path_of = (2, 3)
-    obstacles = geometry.OBSTACLES
     score_note = (
         "Success: the rod crosses the line within 250 steps and touches no obstacle. Furthest: the largest "
         "share of the way to the line."
@@ -56,9 +55,7 @@ class AvoidingBase(Task):
     @property
     def obstacles(self) -> Sequence[tuple[float, float, float]]:
         """Return the obstacles, which the rod must not touch."""
-        from nsde_policy.envs.avoiding.geometry import OBSTACLES
-
-        return OBSTACLES
+        return geometry.OBSTACLES
 
     @property
     def mirror(self) -> "Mirror":
