@@ -10,8 +10,8 @@ demonstrations in the package; those of the Adroit hand are `adroit_NAME_expert.
 Run it again to resume: at `--limit-s` trainings are saved and evaluations wait for the next call. `--only`
 divides the work: `train` needs no simulator, `play` needs that of the task, `latency` times one training of
 each method on one CPU thread. To play elsewhere what was trained here, `--pack FOLDER` writes finished runs
-as zip files of at most 15 MiB, matrices in half precision (not of knn), and `--unpack FILE …` adds them to
-`--out`.
+as zip files of at most 15 MiB, matrices in half precision, and `--unpack FILE …` adds them to `--out`; knn
+and runs that are larger are left out.
 
 Writes `results.json` after every evaluation, one comparison per task; `--table FILE …` prints their tables,
 with `--plots FOLDER` also the figures.
@@ -288,18 +288,17 @@ def time_plans(suite: Suite) -> None:
 
 
 def pack_runs(suite: Suite, folder: Path) -> None:
-    """Write finished runs as zip files, matrices in half precision."""
+    """Write finished runs as zip files, matrices in half precision; knn is trained in no time elsewhere."""
     part, size = 0, PACK_BYTES + 1
-    for name, method in {play.folder: ROWS[play.name][0] for play in suite.plays}.items():
+    for name in dict.fromkeys(play.folder for play in suite.plays if play.name != "knn"):
         run = suite.args.out / "runs" / name
         if not all((run / file).exists() for file in RUN_FILES):
             continue
         weights = load((run / "model.safetensors").read_bytes())
-        if method != "knn":  # which stores demonstrations
-            weights = {
-                k: v.half() if v.dim() > 1 and v.is_floating_point() else v for k, v in weights.items()
-            }
-        packed = save(weights)
+        packed = save({key: value.half() if value.dim() > 1 else value for key, value in weights.items()})
+        if len(packed) > PACK_BYTES:
+            print(f"{name} is left out: it has {len(packed) / 2**20:.0f} MiB", flush=True)
+            continue
         if size + len(packed) > PACK_BYTES:
             part, size = part + 1, 0
         size += len(packed)

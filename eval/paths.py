@@ -50,14 +50,22 @@ def number_paths(paths: Sequence[np.ndarray] | np.ndarray) -> tuple[int, ...]:
     found = np.asarray(paths)
     extent = found.max(axis=(0, 1)) - found.min(axis=(0, 1))
     moving = extent > 1e-9 * (1.0 + np.abs(found).max(axis=(0, 1)))
-    scaled = found[..., moving] / extent[moving]
+    scaled = (found[..., moving] / extent[moving]).reshape(len(found), -1)
+    if not scaled.size:
+        return (0,) * len(found)
+    # Paths that are the same lie in neighbouring bins of any value; that of the largest spread has the most.
+    bins = np.floor(scaled[:, scaled.std(axis=0).argmax()] / SAME_PATH).astype(int).tolist()
     numbers: list[int] = []
     firsts: list[int] = []
-    for i, path in enumerate(scaled):
-        same = np.abs(scaled[firsts] - path).max(axis=(1, 2), initial=0.0) <= SAME_PATH
-        numbers.append(int(np.argmax(same)) if same.any() else len(firsts))
-        if not same.any():
+    by_bin: dict[int, list[int]] = {}
+    for i, at in enumerate(bins):
+        near = sorted(number for each in (at - 1, at, at + 1) for number in by_bin.get(each, ()))
+        same = (n for n in near if np.abs(scaled[firsts[n]] - scaled[i]).max() <= SAME_PATH)
+        number = next(same, len(firsts))
+        if number == len(firsts):
             firsts.append(i)
+            by_bin.setdefault(at, []).append(number)
+        numbers.append(number)
     return tuple(numbers)
 
 
