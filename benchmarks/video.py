@@ -162,6 +162,7 @@ class Job:
     scored: int
     """Videos to score."""
     tuning: bool
+    compiled: bool
 
     @property
     def path(self) -> Path:
@@ -187,7 +188,14 @@ def run_job(job: Job) -> str:
     config = job.variant.config
     videos = open_training_videos("collisions", config, count=job.videos, device=job.device)
     train_video(
-        videos, config, job.path, seed=job.seed, device=job.device, resume=job.path.exists(), save_every_s=1e9
+        videos,
+        config,
+        job.path,
+        seed=job.seed,
+        device=job.device,
+        resume=job.path.exists(),
+        save_every_s=1e9,
+        compile_network=job.compiled,
     )
     seconds = time.perf_counter() - started
     model = load_video_model(job.path, device=job.device)
@@ -455,6 +463,7 @@ def main() -> None:
     parser.add_argument("--scored", type=int, default=512, help="videos to score")
     parser.add_argument("--steps", type=int, default=0, help="training steps, for a try")
     parser.add_argument("--tuning", action="store_true", help="score on videos for choosing settings")
+    parser.add_argument("--compile", action="store_true", help="compile networks: faster for several runs")
     parser.add_argument("--limit-s", type=float, default=1e9, help="start no run after this many seconds")
     args = parser.parse_args()
     if args.table:
@@ -470,6 +479,7 @@ def main() -> None:
             args.videos,
             args.scored,
             args.tuning,
+            args.compile,
         )
         for experiment in args.experiments
         for variant in EXPERIMENTS[experiment]()

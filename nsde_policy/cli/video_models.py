@@ -52,6 +52,8 @@ class VideoTrain:
     predict` use no others of that store."""
     resume: bool = False
     """Continue the run in --out from its last checkpoint."""
+    compile: bool = False
+    """Compile the network with torch.compile: faster steps after a start of a minute or more."""
     config: Annotated[VideoConfig, arg(name="")] = field(default_factory=lambda: make_video_preset("default"))
 
     @classmethod
@@ -87,7 +89,14 @@ class VideoTrain:
         videos, _ = videos.split(self.validation)
         with VideoProgress() as monitor, use_threads(count_cores()):
             run = train_video(
-                videos, self.config, out, seed=self.seed, device=device, resume=self.resume, monitor=monitor
+                videos,
+                self.config,
+                out,
+                seed=self.seed,
+                device=device,
+                resume=self.resume,
+                monitor=monitor,
+                compile_network=self.compile,
             )
         print(f"trained {run.path}")
 

@@ -93,12 +93,14 @@ def train_video(
     resume: bool = False,
     save_every_s: float = 15.0,
     monitor: Monitor | None = None,
+    compile_network: bool = False,
 ) -> RunDirectory:
     """Train, or resume training, a video model into a run directory, in two phases.
 
     The first phase predicts one frame from recorded frames with noise; the second predicts several frames,
     each from the model's own predictions. With `config.latents`, an autoencoder is trained or loaded before.
-    On CPU a resumed run gives bit-identical weights.
+    On CPU a resumed run gives bit-identical weights. `compile_network` uses torch.compile: steps are faster,
+    the start takes a minute or more.
 
     Raises:
         CheckpointError: If `path` holds another run or other files, or another process is training into it.
@@ -118,6 +120,8 @@ def train_video(
         trainer = PhaseTrainer(videos, path, device, resume, save_every_s, monitor)
         space = make_space(autoencoder, config, run, trainer, seed=seed)
         model = record.build_model(space, videos.increment_std(space)).to(device)
+        if compile_network:
+            model.network.compile(dynamic=False)
         phases: list[tuple[TrainConfig, tuple[int, int] | None]] = [(config.train, None)]
         if config.unroll.frames:
             phases.append((config.unroll.train, (config.unroll.frames, config.unroll.calls)))

@@ -169,3 +169,19 @@ def test_run_of_a_policy_is_no_video_model(tmp_path: Path, capsys: pytest.Captur
     (tmp_path / "config.json").write_text('{"format": 1}')
     assert main(["video", "eval", str(tmp_path), "--device", "cpu"]) == 2
     assert "was not written by `nsde-policy video train`" in capsys.readouterr().err
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("compile_network", [False, True])
+def test_captured_training_in_bf16_learns(tmp_path: Path, compile_network: bool):
+    frames = make_collisions(32, CollisionsConfig(size=16, frames=8), seed=0, device="cuda").frames
+    train = replace(TRAIN, steps=200, batch_size=16, log_every=50, precision="bf16")
+    config = replace(CONFIG, train=train, unroll=UnrollConfig(frames=2, train=replace(train, steps=20)))
+    run = train_video(
+        Videos.from_tensor(frames), config, tmp_path, seed=0, device="cuda", compile_network=compile_network
+    )
+    metrics = [
+        json.loads(line) for line in (run.path / FIRST_PHASE / "metrics.jsonl").read_text().splitlines()
+    ]
+    assert metrics[-1]["flow"] < 0.8 * metrics[0]["flow"]
+    assert load_video_model(run.path, device="cuda").network.channels == CONFIG.model.backbone.features + 12
