@@ -10,30 +10,7 @@ from nsde_policy.methods.base import LossParts, Stage, TrainableModel
 from nsde_policy.video.base import VideoBatch
 from nsde_policy.video.config import AutoencoderConfig
 from nsde_policy.video.spaces import RGB_CHANNELS, to_unit
-from nsde_policy.video.uvit import UVIT_GROUPS
-
-
-class ResidualConv(nn.Module):
-    """Two convolutions after normalisation and SiLU, added to their input."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.convs = nn.Sequential(
-            *(
-                part
-                for _ in range(2)
-                for part in (
-                    nn.GroupNorm(UVIT_GROUPS, channels),
-                    nn.SiLU(),
-                    nn.Conv2d(channels, channels, 3, 1, 1),
-                )
-            )
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (n, channels, h, w) to the same shape."""
-        out: Tensor = x + self.convs(x)
-        return out
+from nsde_policy.video.uvit import ResidualConv
 
 
 class FrameAutoencoder(TrainableModel[VideoBatch]):
