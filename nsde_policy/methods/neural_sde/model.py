@@ -264,7 +264,7 @@ class NeuralSDE(PolicyModel[Transitions]):
         """
         head = self.learned.networks.log_variance
         layer: nn.Linear = head.output if isinstance(head, MLP) else head  # type: ignore[assignment]
-        layer.bias += 2 * factor.log().to(layer.bias)
+        layer.bias.add_(2 * factor.log().to(layer.bias))
 
     @torch.no_grad()
     def log_prob_step(

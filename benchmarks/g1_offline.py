@@ -1,0 +1,276 @@
+"""Score methods on held-out episodes of a real robot: likelihood, action error by horizon, coverage of σ.
+
+    python benchmarks/g1_offline.py --demos ../shared/demos/g1_real.zarr --out out/g1
+    python benchmarks/g1_offline.py --table out/g1/results.json
+
+Episodes are split by `--seed`: a tenth is scored, a tenth of the others calibrates σ, and every method is
+trained on the rest, with the preset `auto`; final weights, nothing selected. Two models without a network are
+fitted as well: a Gaussian random walk, in which the state stays as it is, and a linear model of two states.
+
+Likelihoods are in nats per control period, in native units. A method without one gets a normal distribution
+around the mean of its plans, whose σ per action is the root mean square error on the calibration episodes, as
+for the random walk and the linear model. The Neural SDE is scored as trained and with calibrated σ.
+`--methods neural_sde neural_sde:noise=0.1,history=4` adds rows with other settings of the model.
+Run it again to resume: finished trainings are kept.
+"""
+
+import argparse
+import json
+import math
+import shutil
+from pathlib import Path
+from statistics import NormalDist
+
+import numpy as np
+import torch
+
+from nsde_policy.data import load_demonstrations
+from nsde_policy.data.angles import wrap_columns
+from nsde_policy.data.split import split_episodes
+from nsde_policy.data.statistics import measure_statistics
+from nsde_policy.eval.offline.frames import ScoredEpisodes, choose_stride, find_parts
+from nsde_policy.eval.offline.result import COVERAGE_LEVELS, choose_horizons, format_estimate
+from nsde_policy.eval.offline.score import OfflineConfig, score_episodes_offline
+from nsde_policy.eval.offline.sums import EpisodeSums, estimate_difference
+from nsde_policy.eval.statistics import Estimate
+from nsde_policy.files import replace_file
+from nsde_policy.inference.policy import Policy
+from nsde_policy.methods.registry import METHODS
+from nsde_policy.run_directory import RunDirectory
+from nsde_policy.tasks import get_task
+from nsde_policy.training.dataset import build_transitions, get_first_action, resolve_first_action
+from nsde_policy.training.progress import pick_device
+from nsde_policy.training.run import train_run
+from nsde_policy.training.std_calibration import calibrate_std
+
+CALIBRATED = ", calibrated"
+HISTORY = 2
+"""States that the linear model sees."""
+HORIZON = 16
+"""Actions ahead that are compared, as far as a method plans them."""
+
+
+class Split:
+    """Episodes for training, calibration and scores."""
+
+    def __init__(self, path, seed):
+        demos = load_demonstrations(path)
+        known, self.test, self.held_out = split_episodes(demos, 0.1, seed=seed)
+        self.training, self.calibration, _ = split_episodes(known, 0.1, seed=seed, flag="--calibration")
+
+    def scored(self, demos):
+        return ScoredEpisodes(demos, tuple(range(len(demos))), False, f"{len(demos)} held-out episodes")
+
+
+def train_method(name, split, args):
+    """Train a method, unless that was done before, and return its run directory."""
+    method, _, changes = name.partition(":")
+    run = RunDirectory(args.out / "runs" / f"{name.replace(':', '-').replace(',', '-')}-{args.seed}")
+    config = get_task("none").preset("auto", method, statistics=measure_statistics(split.training))
+    if args.steps:
+        steps = 1 if config.train.steps == 1 else args.steps
+        config = config.replace_parts(train={"steps": steps})
+    if changes:
+        values = dict(change.split("=") for change in changes.split(","))
+        config = config.replace_parts(model={key: json.loads(value) for key, value in values.items()})
+    print(f"training {name}: {config.train.steps} steps", flush=True)
+    return train_run(
+        split.training,
+        config,
+        run.path,
+        task="none",
+        seed=args.seed,
+        device=args.device,
+        resume=run.path.exists(),
+    )
+
+
+def copy_calibrated(run, split, args):
+    """Copy the run of the Neural SDE and calibrate the σ of the copy."""
+    copy = RunDirectory(run.path.with_name(f"{run.path.name}-calibrated"))
+    shutil.rmtree(copy.path, ignore_errors=True)
+    shutil.copytree(run.path, copy.path)
+    factor = calibrate_std(copy, split.calibration, device=args.device)
+    print(f"factors of σ: {np.quantile(factor, (0, 0.25, 0.5, 0.75, 1)).round(2).tolist()}", flush=True)
+    return copy
+
+
+def score_policy(run, split, args):
+    """Return the figures of a run as sums over the episodes, by name."""
+    policy = Policy.from_pretrained(run.path).to(args.device)
+    longest = policy.model.config.longest_chunk or HORIZON
+    config = OfflineConfig(horizon=min(HORIZON, longest), samples=args.samples)
+
+    def score(demos):
+        return score_episodes_offline(
+            policy, split.scored(demos), config, name=run.path.name, device=args.device
+        )
+
+    found = score(split.test)
+    sums = dict(found.sums["all"])
+    figures = {
+        "error": found.error("sample"),
+        "error_repeat": found.error("repeat"),
+        "coverage_action": found.coverage("coverage_actions"),
+        "coverage_observation": found.coverage("coverage_observations"),
+        "log_prob_action": sums.get("log_prob_action"),
+        "log_prob_state": sums.get("log_prob_state"),
+        "gaussian": "log_prob_action" not in sums,
+    }
+    if figures["gaussian"]:
+        figures["log_prob_action"] = fit_normal(
+            score(split.calibration).sums["all"]["error_mean_plan"], sums["error_mean_plan"]
+        )
+    return figures
+
+
+def fit_normal(calibration, test):
+    """Return the log-likelihood of the first actions, given squared errors on two sets of episodes."""
+    variance = calibration.total[:, 0].sum(0) / calibration.count[:, 0].sum(0)
+    total = test.total[:, 0] / variance + test.count[:, 0] * np.log(2 * math.pi * variance)
+    return EpisodeSums(-0.5 * total.sum(-1), test.count[:, 0, 0])
+
+
+class SimpleModel:
+    """Predicts the next state x' = (next observation, action) with a constant σ of each dimension.
+
+    Args:
+        linear: Fit a linear function of the last states by least squares; else the state stays as it is.
+    """
+
+    def __init__(self, split, config, *, linear):
+        self.config, self.linear, self.weights = config, linear, None
+        x, x_next, known = self._read(split.training)
+        if linear:
+            self.weights = np.linalg.lstsq(self._features(x), x_next - x[:, : x_next.shape[1]], rcond=None)[0]
+        error, known, _ = self.errors(split.calibration)
+        self.variance = (np.square(error) * known).sum(0) / known.sum(0)
+
+    def _read(self, demos):
+        pairs = build_transitions(
+            demos, **get_first_action(self.config.demos), history=HISTORY, final_action_weight=1.0
+        )
+        return pairs.x.double().numpy(), pairs.x_next.double().numpy(), (pairs.weight > 0).numpy()
+
+    def _features(self, x):
+        return np.concatenate([x, np.ones((len(x), 1))], axis=1)
+
+    def errors(self, demos, chosen=slice(None)):
+        """Return the errors of some frames, which of them are known, and the numbers of their episodes."""
+        x, x_next, known = (part[chosen] for part in self._read(demos))
+        change = self._features(x) @ self.weights if self.linear else 0.0
+        angles = [*demos.angles, *(demos.obs.shape[1] + column for column in demos.act_angles)]
+        episode = np.repeat(np.arange(len(demos)), demos.lengths)[chosen]
+        return wrap_columns(x_next - x[:, : x_next.shape[1]] - change, angles), known, episode
+
+    def score(self, demos):
+        """Return the figures on scored frames, as `score_policy` does."""
+        chosen = find_parts(demos, chunk=1, stride=choose_stride(demos))["all"]
+        error, known, episode = self.errors(demos, chosen)
+        log_prob = -0.5 * (np.square(error) / self.variance + np.log(2 * math.pi * self.variance))
+        bounds = [NormalDist().inv_cdf(0.5 + level / 2) for level in COVERAGE_LEVELS]
+        inside = np.abs(error / np.sqrt(self.variance))[:, None] <= np.array(bounds)[:, None]
+        act, everything = slice(demos.obs.shape[1], None), known.all(1)
+
+        def add(values, counted):
+            counted = np.broadcast_to(counted, values.shape)
+            pair = [np.zeros((len(demos), *values.shape[1:])) for _ in range(2)]
+            np.add.at(pair[0], episode, np.where(counted, values, 0.0))
+            np.add.at(pair[1], episode, counted)
+            return EpisodeSums(*pair)
+
+        obs = slice(None, act.start)
+        return {
+            "log_prob_action": add(log_prob[:, act].sum(1), True),
+            "log_prob_state": add(log_prob.sum(1), everything),
+            "coverage_action": add(inside[..., act], True).pool(-1),
+            "coverage_observation": add(inside[..., obs], known[:, None, obs]).pool(-1),
+        }
+
+
+def to_dict(figures, reference):
+    """Return figures with 95 % intervals over episodes, and differences to the reference."""
+    row = {"gaussian": figures.get("gaussian", True)}
+    for name, found in figures.items():
+        if isinstance(found, EpisodeSums):
+            row[name] = found.estimate().to_dict()
+    for name in ("log_prob_action", "log_prob_state"):
+        own, other = figures.get(name), (reference or {}).get(name)
+        if own is not None and other is not None and own is not other:
+            row[f"{name}_difference"] = estimate_difference(own, other).to_dict()
+    return row
+
+
+def print_table(results):
+    """Print likelihood, error by horizon and coverage of all rows."""
+    shown = choose_horizons(HORIZON)
+
+    def cell(row, name, *index):
+        found = row.get(name)
+        if found is None:
+            return "–"
+        values = [np.array(found[key], float) for key in ("value", "low", "high")]
+        if index and values[0].shape[0] <= index[0]:
+            return "–"
+        return format_estimate(Estimate(*(float(value[index]) for value in values), 0))
+
+    columns = ["log p(action)", "minus calibrated", "log p(state)", *(f"error, h = {h}" for h in shown)]
+    columns += [
+        f"{100 * level:.0f} % of {what}" for what in ("actions", "observations") for level in COVERAGE_LEVELS
+    ]
+    print("| row | " + " | ".join(columns) + " |\n|" + " --- |" * (len(columns) + 1))
+    for name, row in results["rows"].items():
+        cells = [
+            cell(row, each) for each in ("log_prob_action", "log_prob_action_difference", "log_prob_state")
+        ]
+        cells += [cell(row, "error", h - 1) for h in shown]
+        for what in ("action", "observation"):
+            cells += [cell(row, f"coverage_{what}", i) for i in range(len(COVERAGE_LEVELS))]
+        print(f"| {name}{' (Gaussian)' if row['gaussian'] else ''} | " + " | ".join(cells) + " |")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--demos", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("out/g1"))
+    parser.add_argument("--table", type=Path)
+    parser.add_argument("--methods", nargs="*", default=sorted(METHODS.names(), key="neural_sde".__ne__))
+    parser.add_argument(
+        "--steps", type=int, default=0, help="training steps of every method; 0 for those of auto"
+    )
+    parser.add_argument("--samples", type=int, default=39, help="plans from each frame")
+    parser.add_argument("--seed", type=int, default=0, help="of the split and of the trainings")
+    parser.add_argument("--device", default="auto")
+    args = parser.parse_args()
+    if args.table:
+        print_table(json.loads(args.table.read_text()))
+        return
+    if args.demos is None:
+        parser.error("give --demos, or --table")
+    args.device = pick_device(args.device)
+    torch.set_num_threads(1)
+    split = Split(args.demos, args.seed)
+    config = resolve_first_action(split.training, get_task("none").preset("fast"))
+    figures = {
+        "random walk": SimpleModel(split, config, linear=False).score(split.test),
+        "linear model": SimpleModel(split, config, linear=True).score(split.test),
+    }
+    for method in args.methods:
+        run = train_method(method, split, args)
+        figures[method] = score_policy(run, split, args)
+        if "coverage_action" in figures[method] and figures[method]["coverage_action"] is not None:
+            figures[method + CALIBRATED] = score_policy(copy_calibrated(run, split, args), split, args)
+        reference = next((each for name, each in figures.items() if name.endswith(CALIBRATED)), None)
+        results = {
+            "demos": str(args.demos),
+            "seed": args.seed,
+            "steps": args.steps,
+            "scored_episodes": list(split.held_out),
+            "rows": {name: to_dict(each, reference) for name, each in figures.items()},
+        }
+        replace_file(args.out / "results.json", json.dumps(results, indent=1, allow_nan=False).encode())
+    print_table(results)
+
+
+if __name__ == "__main__":
+    main()
