@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nsde_policy.errors import ComparisonError
+from nsde_policy.errors import ComparisonError, ConfigError
 from nsde_policy.eval.compare.table import format_markdown
 from nsde_policy.eval.offline.sums import EpisodeSums, Intervals, estimate_difference
 from nsde_policy.eval.statistics import Estimate
@@ -18,7 +18,7 @@ from nsde_policy.eval.video.distances import Features, estimate_distance
 from nsde_policy.eval.video.features import FeatureNetwork
 from nsde_policy.eval.video.metrics import measure_motion, psnr, ssim
 from nsde_policy.eval.video.positions import find_visible, score_positions
-from nsde_policy.video.base import to_unit
+from nsde_policy.video.base import VideoModel, to_unit
 from nsde_policy.video.collisions import CollisionVideos, Objects
 from nsde_policy.video.windows import Videos
 
@@ -45,6 +45,32 @@ def extrapolate_linearly(frames: Tensor, actions: Tensor, steps: int) -> Tensor:
     before, last = to_unit(frames[:, -2, None]), to_unit(frames[:, -1, None])
     ahead = torch.arange(1, steps + 1, device=frames.device)[:, None, None, None]
     return (last + ahead * (last - before)).clamp(-1, 1)
+
+
+def make_predictor(
+    model: VideoModel, *, seed: int = 0, calls: int | None = None, alpha: float | None = None
+) -> Predictor:
+    """Return a predictor that samples frames from a model, on the device that the model is on.
+
+    Args:
+        model: Trained model; it sees the last frames of the context that it needs.
+        seed: Seed of the sampled frames.
+        calls: Network calls per frame; None for the settings'.
+        alpha: Strength of the denoiser of a Neural SDE; None for the settings'.
+
+    Raises:
+        ConfigError: If the method has no denoiser.
+    """
+    if alpha is not None and not hasattr(model.config, "alpha"):
+        raise ConfigError(f"{type(model).__name__} has no denoiser: leave out --alpha")
+    options = {} if alpha is None else {"alpha": alpha}
+    generator = torch.Generator(model.increment_std.device).manual_seed(seed)
+
+    def predict(frames: Tensor, actions: Tensor, steps: int) -> Tensor:
+        seen = frames[:, -model.config.context :]
+        return model.generate(seen, actions, steps=steps, calls=calls, generator=generator, **options)
+
+    return predict
 
 
 BASELINES_OF_VIDEO: dict[str, Predictor] = {

@@ -24,12 +24,12 @@ from nsde_policy.eval.video.evaluate import (
     VideoScores,
     VideosToScore,
     evaluate_video,
+    make_predictor,
     repeat_last_frame,
 )
 from nsde_policy.inference.policy import Policy
 from nsde_policy.tasks import Task, find_rate, get_task_of_run
 from nsde_policy.tasks.adapter import EnvAdapter
-from nsde_policy.video.base import VideoModel
 from nsde_policy.video.run import VideoRecord, load_video_model, read_video_record
 from nsde_policy.video.spaces import to_unit
 from nsde_policy.video.windows import ActionRange, join_actions
@@ -103,6 +103,7 @@ def predict_plans(
     config: PlanConfig,
     *,
     device: str = "cpu",
+    alpha: float | None = None,
 ) -> PlanPrediction:
     """Play a policy, and predict what its camera sees under its plans.
 
@@ -111,6 +112,7 @@ def predict_plans(
         policy_run: Run directory of a policy; None for the one shipped with the package.
         config: Episodes and moments.
         device: Where the video model runs.
+        alpha: Strength of the denoiser of a Neural SDE; None for the settings'.
 
     Raises:
         ConfigError: If model, policy and environment do not fit, or no episode reaches the end of a plan.
@@ -122,6 +124,26 @@ def predict_plans(
             "predicts: train one on demonstrations with `nsde-policy video train STORE --actions`"
         )
     player = PlanPlayer(policy_run, record, config)
+    seeds, periods, videos = _play_plans(player, config)
+    model = load_video_model(video_run, device=device)
+    predict, seen = make_predictor(model, alpha=alpha), player.context
+    first = videos.select(slice(0, 1), seen + player.steps, device)
+    given, plan = first.frames[:, :seen], first.actions[:, seen - 1 : -1]
+    rows = {
+        "true": to_unit(first.frames[0, seen:]),
+        PREDICTED: predict(given, plan, player.steps)[0],
+        next(iter(BASELINES_OF_VIDEO)): repeat_last_frame(given, plan, player.steps)[0],
+    }
+    scores = evaluate_video({PREDICTED: predict}, videos, steps=player.steps, context=seen, device=device)
+    return PlanPrediction(
+        str(video_run), seeds, periods, player.period_s, first.frames[0, :seen], rows, scores
+    )
+
+
+def _play_plans(
+    player: "PlanPlayer", config: PlanConfig
+) -> tuple[tuple[int, ...], tuple[int, ...], VideosToScore]:
+    """Return seeds, periods of the plans, and frames with actions of episodes that last long enough."""
     played = [(seed, player.play(seed)) for seed in range(config.seed, config.seed + config.episodes)]
     kept = [(seed, *found) for seed, found in played if found is not None]
     if not kept:
@@ -132,31 +154,7 @@ def predict_plans(
     seeds, periods, traces = zip(*kept, strict=True)
     windows = [player.cut(trace, period) for period, trace in zip(periods, traces, strict=True)]
     frames, actions = (torch.from_numpy(np.stack(part)) for part in zip(*windows, strict=True))
-    videos = VideosToScore(frames, actions)
-    model = load_video_model(video_run, device=device)
-    predict, seen = _make_predictor(model, device), player.context
-    first = videos.select(slice(0, 1), seen + player.steps, device)
-    given, plan = first.frames[:, :seen], first.actions[:, seen - 1 : -1]
-    rows = {
-        "true": to_unit(first.frames[0, seen:]),
-        PREDICTED: predict(given, plan, player.steps)[0],
-        next(iter(BASELINES_OF_VIDEO)): repeat_last_frame(given, plan, player.steps)[0],
-    }
-    scores = evaluate_video(
-        {PREDICTED: _make_predictor(model, device)}, videos, steps=player.steps, context=seen, device=device
-    )
-    return PlanPrediction(
-        str(video_run), seeds, periods, player.period_s, first.frames[0, :seen], rows, scores
-    )
-
-
-def _make_predictor(model: VideoModel, device: str) -> Any:
-    generator = torch.Generator(device).manual_seed(0)
-
-    def predict(frames: Tensor, actions: Tensor, steps: int) -> Tensor:
-        return model.generate(frames, actions, steps=steps, generator=generator)
-
-    return predict
+    return seeds, periods, VideosToScore(frames, actions)
 
 
 class PlanPlayer:

@@ -117,6 +117,8 @@ class VideoEval:
     """Frames to predict after the context."""
     calls: int | None = None
     """Network calls per frame; default: as in training."""
+    alpha: float | None = None
+    """Strength of the denoiser of a Neural SDE; default: as in training."""
     first_phase: bool = False
     """Score the model before the second phase of training."""
     seed: int = 0
@@ -129,9 +131,7 @@ class VideoEval:
 
     def run(self) -> None:
         """Print a table with intervals over videos."""
-        import torch
-
-        from nsde_policy.eval.video.evaluate import Predictor, evaluate_video
+        from nsde_policy.eval.video.evaluate import evaluate_video, make_predictor
         from nsde_policy.training.progress import pick_device
         from nsde_policy.video.run import load_video_model, read_video_record
 
@@ -141,17 +141,10 @@ class VideoEval:
         models = [load_video_model(run, device=device, first_phase=self.first_phase) for run in self.runs]
         context = max(model.config.context for model in models)
 
-        def make_predictor(model: Any) -> Predictor:
-            generator = torch.Generator(device).manual_seed(self.seed)
-            return lambda frames, actions, steps: model.generate(
-                frames[:, -model.config.context :],
-                actions,
-                steps=steps,
-                calls=self.calls,
-                generator=generator,
-            )
-
-        predictors = {run.name: make_predictor(model) for run, model in zip(self.runs, models, strict=True)}
+        predictors = {
+            run.name: make_predictor(model, seed=self.seed, calls=self.calls, alpha=self.alpha)
+            for run, model in zip(self.runs, models, strict=True)
+        }
         videos = self._load_videos([read_video_record(run) for run in self.runs], context + self.steps)
         scores = evaluate_video(predictors, videos, steps=self.steps, context=context, device=device)
         if self.film:

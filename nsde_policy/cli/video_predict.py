@@ -33,6 +33,8 @@ class VideoPredict:
     """Control period from which on the next plan of the policy is predicted."""
     seconds: float | None = None
     """How far to predict; default: 1.6, or the length of a plan if that is shorter."""
+    alpha: float | None = None
+    """Strength of the denoiser of a Neural SDE for video; default: as in training."""
     device: options.DeviceFlag = "auto"
     out: Path = Path("out/predict")
     """Folder for film_strip.png, film_strip.svg and prediction.gif."""
@@ -56,7 +58,13 @@ class VideoPredict:
         )
         options.check_json_file(self.json)
         check_writable(self.out / "prediction.gif")
-        found = predict_plans(self.run_dir, resolve_run(self.policy), config, device=pick_device(self.device))
+        found = predict_plans(
+            self.run_dir,
+            resolve_run(self.policy),
+            config,
+            device=pick_device(self.device),
+            alpha=self.alpha,
+        )
         draw_film_strip(found.context, found.rows, self.out, columns=16)
         write_animation(found.context, found.rows, self.out / "prediction.gif", period_s=found.period_s)
         facts = {"policy": str(self.policy), **found.to_dict()}

@@ -14,13 +14,17 @@ from nsde_policy.config import TrainConfig
 from nsde_policy.data import DemoWriter, Episode
 from nsde_policy.data.frames import resize_frames
 from nsde_policy.errors import ConfigError
+from nsde_policy.eval.video.evaluate import make_predictor
 from nsde_policy.eval.video.plan import PlanConfig, PlanPlayer, predict_plans
 from nsde_policy.inference.policy import Policy
 from nsde_policy.tasks import get_task
+from nsde_policy.video.base import VideoModel
 from nsde_policy.video.config import BackboneConfig, UnrollConfig, VideoConfig
 from nsde_policy.video.methods.neural_sde.config import NeuralSDEVideoConfig
+from nsde_policy.video.registry import get_video_method
 from nsde_policy.video.run import VideoRecord, read_video_record, train_video
 from nsde_policy.video.windows import open_videos
+from tests.helpers.rng import make_rng
 
 SIZE, SEED, PERIODS = 16, 200_003, 6
 CONFIG = VideoConfig(
@@ -136,3 +140,25 @@ def test_models_that_do_not_fit_are_refused(run: Path, tmp_path: Path, changes, 
     (tmp_path / "model.safetensors").write_bytes((run / "model.safetensors").read_bytes())
     with pytest.raises(ConfigError, match=message):
         predict_plans(tmp_path, SHIPPED_POLICY, PlanConfig(seed=SEED, **config))
+
+
+def test_predictor_takes_the_strength_of_the_denoiser():
+    def build(method: str) -> VideoModel:
+        found = get_video_method(method)
+        backbone = CONFIG.model.backbone
+        model = found.model_class()(
+            found.config(backbone=backbone), size=SIZE, act_dim=0, increment_std=0.1, generator=make_rng(0)
+        )
+        for head in model.outputs.values():
+            torch.nn.init.normal_(head.weight, std=0.1, generator=make_rng(1))
+        return model.eval()
+
+    frames = torch.randint(0, 256, (2, 6, SIZE, SIZE, 3), dtype=torch.uint8, generator=make_rng(2))
+    actions, model = torch.zeros(2, 2, 0), build("neural_sde")
+    usual, same, without = (
+        make_predictor(model, alpha=alpha)(frames, actions, 2) for alpha in (None, 1.0, 0.0)
+    )
+    assert torch.equal(usual, same)
+    assert not torch.allclose(usual, without)
+    with pytest.raises(ConfigError, match="has no denoiser"):
+        make_predictor(build("flow_matching"), alpha=0.5)
