@@ -15,33 +15,33 @@ import argparse
 import json
 import multiprocessing
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from video_results import (
+    BY_FRAME,
+    DISTANCE,
+    DRAWN_BY_FRAME,
+    FIGURES,
+    LONG,
+    SHORT,
+    Runs,
+    draw_figures,
+    format_results,
+)
 
 from nsde_policy.cli.video_models import COLLISION_SEEDS
-from nsde_policy.eval.compare.table import format_markdown
-from nsde_policy.eval.offline.sums import EpisodeSums, estimate_difference
-from nsde_policy.eval.statistics import Estimate
-from nsde_policy.eval.video.evaluate import BASELINES_OF_VIDEO
 from nsde_policy.files import replace_file
 from nsde_policy.video.config import BackboneConfig, UnrollConfig, VideoConfig
 from nsde_policy.video.presets import make_video_preset
 
-FIGURES = ("psnr", "ssim", "motion", "centroid", "lost")
 CALLS = (1, 2, 5, 10, 20)
-SHORT, LONG = 12, 36
-"""Frames to predict."""
-NO_MODEL = "no model"
 REDUCED_DELTA = 1e-3
 """δ of the paper's reduced loss."""
-T_QUANTILES = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
-"""97.5 % quantiles of Student's t for 1 to 15 degrees of freedom; above, 2."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +163,8 @@ class Job:
     """Videos to score."""
     tuning: bool
     compiled: bool
+    features: Path | None
+    """Network of the physics distance."""
 
     @property
     def path(self) -> Path:
@@ -224,6 +226,7 @@ def _score_trials(job: Job, parts: dict[str, Any]) -> list[dict[str, Any]]:
     import torch
 
     from nsde_policy.eval.video.evaluate import VideosToScore, evaluate_video
+    from nsde_policy.eval.video.features import FeatureConfig, load_features
     from nsde_policy.video.collisions import CollisionsConfig, make_collisions
     from nsde_policy.video.run import load_video_model
 
@@ -239,15 +242,24 @@ def _score_trials(job: Job, parts: dict[str, Any]) -> list[dict[str, Any]]:
             model = load_video_model(job.path, device=job.device, first_phase=trial.first_phase)
             generator = torch.Generator(job.device).manual_seed(job.seed)
             predictors[trial.label] = _make_predictor(model, trial, generator)
-        scores = evaluate_video(predictors, videos, steps=steps, batch_size=256, device=job.device)
+        networks = (
+            {DISTANCE: load_features(FeatureConfig(job.features), device=job.device)} if job.features else {}
+        )
+        scores = evaluate_video(
+            predictors, videos, steps=steps, batch_size=256, device=job.device, networks=networks
+        )
         for label, row in scores.rows.items():
             if label not in predictors:
                 label = f"{label}, {steps} frames"
             frames_of = {name: row.sums[name].compute().round(4).tolist() for name in FIGURES}
-            rows.append({"label": label, "per_frame": frames_of})
+            distance = row.distances[DISTANCE].value if networks else None
+            rows.append({"label": label, "per_frame": frames_of, "distance": distance})
             for name in FIGURES:
                 pooled = row.sums[name].pool(1)
                 parts[f"{label}/{name}"] = np.stack([pooled.total, pooled.count]).astype(np.float32)
+            for name in DRAWN_BY_FRAME if steps == LONG else ():
+                whole = row.sums[name]
+                parts[f"{label}/{name}/{BY_FRAME}"] = np.stack([whole.total, whole.count]).astype(np.float32)
     return rows
 
 
@@ -308,146 +320,6 @@ def _time_calls(model: Any, size: int, device: str) -> dict[str, float]:
     return found
 
 
-class Runs:
-    """Scores of all runs of an output folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.notes: list[dict[str, Any]] = []
-        self._sums: dict[tuple[str, str, str], list[EpisodeSums]] = defaultdict(list)
-        for file in sorted(folder.glob("*/*.npz")):
-            with np.load(file) as arrays:
-                note = json.loads(str(arrays["note"]))
-                self.notes.append(note)
-                for key in arrays.files:
-                    if key == "note":
-                        continue
-                    label, name = key.rsplit("/", 1)
-                    is_model = not label.startswith(tuple(BASELINES_OF_VIDEO))
-                    found = self._sums[note["variant"] if is_model else NO_MODEL, label, name]
-                    if is_model or not found:
-                        found.append(EpisodeSums(*arrays[key].astype(np.float64)))
-
-    def pool(self, variant: str, label: str, figure: str) -> EpisodeSums:
-        """Return the sums over all seeds of a variant, video by video."""
-        seeds = self._sums[variant, label, figure]
-        return EpisodeSums(sum(s.total for s in seeds), sum(s.count for s in seeds))  # type: ignore[arg-type]
-
-    def rows(self) -> Iterable[dict[str, Any]]:
-        """Return the figures of each variant and trial with intervals over videos, and of each seed."""
-        for variant, label in dict.fromkeys((v, t) for v, t, _ in self._sums):
-            figures = {}
-            for name in FIGURES:
-                seeds = self._sums[variant, label, name]
-                pooled = self.pool(variant, label, name).estimate().at(n=len(seeds[0].total))
-                figures[name] = {**vars(pooled), "seeds": [float(each.compute()) for each in seeds]}
-            frames = [
-                row["per_frame"]
-                for note in self.notes
-                if variant in (note["variant"], NO_MODEL)
-                for row in note["trials"]
-                if row["label"] == label
-            ]
-            means = {name: np.mean([f[name] for f in frames], axis=0).round(4).tolist() for name in FIGURES}
-            yield {"variant": variant, "trial": label, **figures, "per_frame": means}
-
-    def compare(self) -> list[dict[str, Any]]:
-        """Return paired differences in PSNR of the Neural SDE with one call to the others' trials."""
-        ours = self.pool("Neural SDE", Trial(1).label, "psnr")
-        seeds = len(self._sums["Neural SDE", Trial(1).label, "psnr"])
-        ours = EpisodeSums(ours.total / max(seeds, 1), ours.count / max(seeds, 1))
-        found = []
-        for variant, label, name in self._sums:
-            if name != "psnr" or variant not in ("Flow Matching", "PFI") or f"{SHORT} frames" not in label:
-                continue
-            theirs, n = self.pool(variant, label, name), len(self._sums[variant, label, name])
-            theirs = EpisodeSums(theirs.total / n, theirs.count / n)
-            difference = estimate_difference(ours, theirs).at(n=len(ours.total))
-            found.append({"against": variant, "trial": label, "psnr": vars(difference)})
-        return found
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain numbers."""
-        keep = (
-            "experiment",
-            "variant",
-            "seed",
-            "seconds",
-            "parameters",
-            "device",
-            "reduced_loss",
-            "latency_ms",
-        )
-        runs = [{name: note[name] for name in keep} for note in self.notes]
-        found: dict[str, Any] = {"runs": runs, "rows": list(self.rows())}
-        if ("Neural SDE", Trial(1).label, "psnr") in self._sums:
-            found["differences"] = self.compare()
-        sized = [(run["parameters"], run["reduced_loss"]) for run in runs if run["reduced_loss"]]
-        if len({size for size, _ in sized}) > 2:
-            found["scaling"] = fit_power_law(sized)
-        return found
-
-
-def fit_power_law(points: Sequence[tuple[int, float]]) -> dict[str, Any]:
-    """Fit log loss = a + slope · log weights by least squares, with 95 % intervals of slope and Pearson's r.
-
-    The interval of the slope is Student's t, that of r Fisher's z; both count one point per network size, the
-    mean over its seeds.
-    """
-    by_size: dict[int, list[float]] = defaultdict(list)
-    for size, loss in points:
-        by_size[size].append(loss)
-    x = np.log([*by_size])
-    y = np.log([np.mean(losses) for losses in by_size.values()])
-    n, spread = len(x), x - x.mean()
-    slope = float(spread @ y / (spread @ spread))
-    error = y - y.mean() - slope * spread
-    std = float(np.sqrt(error @ error / (n - 2) / (spread @ spread)))
-    reach = (T_QUANTILES[n - 3] if n - 3 < len(T_QUANTILES) else 2.0) * std
-    r = float(np.corrcoef(x, y)[0, 1])
-    z = 1.96 / np.sqrt(n - 3) if n > 3 else np.inf
-    ends = np.tanh(np.arctanh(r) + np.array([-z, z]))
-    return {
-        "sizes": {str(size): losses for size, losses in sorted(by_size.items())},
-        "slope": vars(Estimate(slope, slope - reach, slope + reach, n)),
-        "pearson": vars(Estimate(r, float(ends[0]), float(ends[1]), n)),
-    }
-
-
-def format_results(results: Mapping[str, Any]) -> str:
-    """Format the results as Markdown tables."""
-
-    def cell(row: Mapping[str, Any], name: str) -> str:
-        return str(Estimate(**{key: row[name][key] for key in ("value", "low", "high", "n")}))
-
-    head = ["model", "prediction", "seeds", "PSNR, dB", "first frame", "SSIM", "motion", "centroid, px"]
-    lines = [
-        [
-            row["variant"], row["trial"], str(len(row["psnr"]["seeds"])), cell(row, "psnr"),
-            f"{row['per_frame']['psnr'][0]:.1f}", cell(row, "ssim"), cell(row, "motion"),
-            cell(row, "centroid"),
-        ]
-        for row in results["rows"]
-    ]  # fmt: skip
-    tables = [format_markdown(head, lines)]
-    runs = [
-        [run["variant"], str(run["seed"]), f"{run['seconds']:.0f}", f"{run['parameters'] / 1e6:.2f}",
-         f"{run['reduced_loss']:.4f}" if run["reduced_loss"] else "",
-         ", ".join(f"{name} {ms:.2f}" for name, ms in (run["latency_ms"] or {}).items()), run["device"]]
-        for run in results["runs"]
-    ]  # fmt: skip
-    head = ["run", "seed", "seconds", "million weights", "reduced loss", "ms per call, batch 1", "device"]
-    tables.append(format_markdown(head, runs))
-    if "differences" in results:
-        lines = [
-            [f"{each['against']}, {each['trial']}", cell(each, "psnr")] for each in results["differences"]
-        ]
-        tables.append(format_markdown(["Neural SDE, 1 call, minus", "PSNR, dB"], lines))
-    if "scaling" in results:
-        law = results["scaling"]
-        tables.append(f"slope {cell(law, 'slope')}, Pearson's r {cell(law, 'pearson')}")
-    return "\n\n".join(tables)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -464,6 +336,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=0, help="training steps, for a try")
     parser.add_argument("--tuning", action="store_true", help="score on videos for choosing settings")
     parser.add_argument("--compile", action="store_true", help="compile networks: faster for several runs")
+    parser.add_argument("--features", type=Path, help="physics network of benchmarks/video_features.py")
+    parser.add_argument("--figures", type=Path, help="folder for figures of everything in --out")
     parser.add_argument("--limit-s", type=float, default=1e9, help="start no run after this many seconds")
     args = parser.parse_args()
     if args.table:
@@ -480,6 +354,7 @@ def main() -> None:
             args.scored,
             args.tuning,
             args.compile,
+            args.features,
         )
         for experiment in args.experiments
         for variant in EXPERIMENTS[experiment]()
@@ -491,6 +366,8 @@ def main() -> None:
     results = Runs(args.out).to_dict()
     replace_file(args.out / "video.json", json.dumps(results, indent=1).encode())
     print(format_results(results))
+    if args.figures:
+        draw_figures(Runs(args.out), args.figures)
 
 
 def _shorten(variant: Variant, steps: int) -> Variant:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from nsde_policy.core.networks import weights_from
 from nsde_policy.methods.base import LossParts, Stage, TrainableModel
-from nsde_policy.video.config import VideoModelConfig
+from nsde_policy.video.config import UnrollConfig, VideoModelConfig
 from nsde_policy.video.spaces import FrameSpace, PixelSpace
 from nsde_policy.video.spaces import to_bytes as to_bytes
 from nsde_policy.video.spaces import to_unit as to_unit
@@ -99,8 +99,8 @@ class VideoModel(TrainableModel[VideoBatch]):
         self.config, self.act_dim = config, act_dim
         self.space = space or PixelSpace(size)
         self.channels = channels = self.space.channels
-        self.unrolled: tuple[int, int] | None = None
-        """Frames and calls per frame of unrolled training; None for the first phase."""
+        self.unrolled: UnrollConfig | None = None
+        """Settings of unrolled training; None for the first phase."""
         with weights_from(generator):
             self.network = UViT(
                 config.backbone,
@@ -121,7 +121,7 @@ class VideoModel(TrainableModel[VideoBatch]):
     @property
     def window(self) -> int:
         """Frames of a training window."""
-        return self.config.context + (self.unrolled[0] if self.unrolled else 1)
+        return self.config.context + (self.unrolled.frames if self.unrolled else 1)
 
     def stages(self) -> tuple[Stage, ...]:
         """Train everything at once."""
@@ -131,18 +131,19 @@ class VideoModel(TrainableModel[VideoBatch]):
         """Return the losses of predicting the next frame, or several frames in unrolled training."""
         frames, context = self.space.encode(batch.frames), self.config.context
         state = self.add_context_noise(stack_state(frames[:, :context]), generator)
-        steps, calls = self.unrolled or (1, 1)
+        unroll = self.unrolled or UnrollConfig(frames=1)
         parts = []
-        for k in range(steps):
+        for k in range(unroll.frames):
             now = context - 1 + k
             action = batch.actions[:, now]
             step = PredictedStep(state, frames[:, now], frames[:, now + 1], action, is_first=k == 0)
             losses, predicted = self.step_losses(step, generator)
             parts.append(losses)
-            if k + 1 < steps:
-                if predicted is None or calls > 1:
-                    predicted = self.predict(state, action, calls=calls, generator=generator)
-                state = shift_state(state, predicted)
+            if k + 1 < unroll.frames:
+                if predicted is None or unroll.calls > 1:
+                    with torch.set_grad_enabled(unroll.gradients):
+                        predicted = self.predict(state, action, calls=unroll.calls, generator=generator)
+                state = shift_state(state, predicted if unroll.gradients else predicted.detach())
         return LossParts({name: torch.stack([part[name] for part in parts]).mean() for name in parts[0]})
 
     @abc.abstractmethod

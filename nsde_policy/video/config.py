@@ -73,6 +73,9 @@ class UnrollConfig(BaseConfig):
     """Predicted frames of a training window; 0 leaves this phase out."""
     calls: Count = 1
     """Network calls per predicted frame."""
+    gradients: bool = True
+    """Let gradients flow through the predicted frames. A method that samples from noise is trained without:
+    its velocities would otherwise become those that suit one number of calls."""
     train: TrainConfig = field(
         default_factory=lambda: TrainConfig(
             steps=1000, batch_size=96, learning_rate=3e-4, weight_decay=0.01, betas=(0.9, 0.98), ema=0.998,

@@ -48,7 +48,7 @@ def make_video_preset(name: str, method: str = "neural_sde", *, latents: str | N
 def _make_pixel_preset(name: str, method: str) -> VideoConfig:
     found = get_video_method(method)
     if name == "default":
-        unroll = UnrollConfig() if method == "neural_sde" else UnrollConfig(calls=2)
+        unroll = UnrollConfig() if method == "neural_sde" else UnrollConfig(calls=2, gradients=False)
         return VideoConfig(model=found.config(), unroll=unroll)
     if name == "fast":
         backbone = BackboneConfig(width=128, depth=5, stem=(16, 32), features=16)

@@ -23,7 +23,7 @@ from nsde_policy.files import read_json, replace_file
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.training.checkpoints import Monitor, check_files
 from nsde_policy.video.base import VideoModel
-from nsde_policy.video.config import VideoConfig
+from nsde_policy.video.config import UnrollConfig, VideoConfig
 from nsde_policy.video.latent_stage import build_autoencoder, load_space, make_space
 from nsde_policy.video.phases import PhaseTrainer
 from nsde_policy.video.registry import find_video_method, get_video_method
@@ -122,9 +122,9 @@ def train_video(
         model = record.build_model(space, videos.increment_std(space)).to(device)
         if compile_network:
             model.network.compile(dynamic=False)
-        phases: list[tuple[TrainConfig, tuple[int, int] | None]] = [(config.train, None)]
+        phases: list[tuple[TrainConfig, UnrollConfig | None]] = [(config.train, None)]
         if config.unroll.frames:
-            phases.append((config.unroll.train, (config.unroll.frames, config.unroll.calls)))
+            phases.append((config.unroll.train, config.unroll))
         for k, (train, unrolled) in enumerate(phases):
             is_last = k + 1 == len(phases)
             directory = run if is_last else RunDirectory(path / FIRST_PHASE)

@@ -117,7 +117,7 @@ def test_every_method_predicts_latents(method: str):
         space=space,
     )
     assert not any("autoencoder" in name for name in model.state_dict())
-    model.unrolled = (3, 2)
+    model.unrolled = UnrollConfig(frames=3, calls=2)
     (stage,) = model.stages()
     batch = VideoBatch(FRAMES, torch.zeros(4, 8, 0))
     model.loss(batch, make_rng(0)).total(stage.losses).backward()

@@ -19,7 +19,7 @@ from nsde_policy.video.base import (
     to_bytes,
     to_unit,
 )
-from nsde_policy.video.config import BackboneConfig
+from nsde_policy.video.config import BackboneConfig, UnrollConfig
 from nsde_policy.video.methods.neural_sde.config import NeuralSDEVideoConfig
 from nsde_policy.video.methods.neural_sde.model import NeuralSDEVideo
 from nsde_policy.video.registry import VIDEO_METHODS, get_video_method
@@ -65,7 +65,7 @@ def test_every_method_trains_unrolls_and_generates(method: str, kind: str):
         config = replace(model.config, backbone=replace(TINY, kind="plain"))
         model = type(model)(config, size=SIZE, act_dim=2, increment_std=0.5, generator=make_rng(0))
     batch = make_batch(3, act_dim=2)
-    for unrolled in (None, (3, 2)):
+    for unrolled in (None, UnrollConfig(frames=3, calls=2), UnrollConfig(frames=3, gradients=False)):
         model.unrolled = unrolled
         (stage,) = model.stages()
         total = model.loss(batch, make_rng(0)).total(stage.losses)
