@@ -45,7 +45,7 @@ class VideoTrain:
     seed: int = 0
     """Seed of weights, windows and noise."""
     videos: int = 16_384
-    """Number of simulated videos, with `collisions`."""
+    """Number of simulated videos, with `collisions`; half as many with --preset fast."""
     device: DeviceFlag = "auto"
     validation: float = 0.0
     """Share of a store's videos held out of training, chosen independently of --seed; `video eval` and `video
@@ -67,7 +67,9 @@ class VideoTrain:
         known = given.method in VIDEO_METHODS.names() and given.preset in VIDEO_PRESETS
         if known and (given.preset != "paper" or given.method == "neural_sde"):
             latents = None if given.latents == "None" else given.latents
-            return cls("", config=make_video_preset(given.preset, given.method, latents=latents))
+            count = cls.videos // 2 if given.preset == "fast" else cls.videos
+            config = make_video_preset(given.preset, given.method, latents=latents)
+            return cls("", videos=count, config=config)
         return cls("")  # `run` reports it
 
     def run(self) -> None:

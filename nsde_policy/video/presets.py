@@ -51,17 +51,21 @@ def _make_pixel_preset(name: str, method: str) -> VideoConfig:
         unroll = UnrollConfig() if method == "neural_sde" else UnrollConfig(calls=2, gradients=False)
         return VideoConfig(model=found.config(), unroll=unroll)
     if name == "fast":
-        backbone = BackboneConfig(width=128, depth=5, stem=(16, 32), features=16)
+        backbone = BackboneConfig(width=128, depth=3, stem=(16, 32), features=8)
         settings = TrainConfig(
-            steps=1500, batch_size=32, learning_rate=1e-3, warmup=0.05, weight_decay=0.01, betas=(0.9, 0.98),
-            ema=0.99, log_every=10,
+            steps=3000, batch_size=32, learning_rate=1.5e-3, warmup=0.05, weight_decay=0.01,
+            betas=(0.9, 0.98), ema=0.99, log_every=10,
         )  # fmt: skip
+        calls = 1 if method == "neural_sde" else 2
+        second = replace(settings, steps=500, learning_rate=7e-4)
         return VideoConfig(
             model=found.config(backbone=backbone),
             train=settings,
-            unroll=UnrollConfig(frames=0),
+            unroll=UnrollConfig(calls=calls, train=second),
             size=32,
-            autoencoder=AutoencoderConfig(width=16, train=replace(settings, weight_decay=0.0)),
+            autoencoder=AutoencoderConfig(
+                width=16, train=replace(settings, steps=1500, learning_rate=1e-3, weight_decay=0.0)
+            ),
         )
     if name == "paper" and method == "neural_sde":
         model = replace(found.config(backbone=BackboneConfig(kind="plain")), **PAPER_SETTINGS)  # type: ignore[arg-type]

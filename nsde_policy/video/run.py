@@ -134,14 +134,24 @@ def train_video(
 
 
 def load_video_model(path: Path | str, *, device: str = "cpu", first_phase: bool = False) -> VideoModel:
-    """Load the model of a run directory, or the one after its first phase."""
+    """Load the model of a run directory, or the one after its first phase.
+
+    Raises:
+        CheckpointError: If the phase is missing, or weights do not fit, as those of an earlier network.
+    """
     run = RunDirectory(Path(path))
     record = read_video_record(run.path)
     model = record.build_model(load_space(record.settings(), run, device=device))
     directory = RunDirectory(run.path / FIRST_PHASE) if first_phase else run
     if first_phase and not directory.model.exists():
         raise CheckpointError(f"{path} has no second phase: leave out --first-phase")
-    model.load_state_dict(directory.read_weights())
+    try:
+        model.load_state_dict(directory.read_weights())
+    except RuntimeError as error:
+        raise CheckpointError(
+            f"the weights in {directory.model} do not fit config.json and the network of this version; the "
+            f"run was written by version {record.version}: train it again"
+        ) from error
     return model.to(device).eval()
 
 

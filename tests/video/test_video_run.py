@@ -165,6 +165,16 @@ def test_bad_video_flags_are_refused(
     assert not (tmp_path / "run").exists()
 
 
+def test_weights_of_another_network_are_refused(videos: Videos, tmp_path: Path):
+    run = train_video(videos, replace(CONFIG, unroll=UnrollConfig(frames=0)), tmp_path / "run", seed=0)
+    record = read_video_record(run.path)
+    backbone = {**record.config["model"]["backbone"], "width": 32}
+    changed = {**record.config, "model": {**record.config["model"], "backbone": backbone}}
+    run.config.write_text(replace(record, config=changed).to_json())
+    with pytest.raises(CheckpointError, match="train it again"):
+        load_video_model(run.path)
+
+
 def test_run_of_a_policy_is_no_video_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     (tmp_path / "config.json").write_text('{"format": 1}')
     assert main(["video", "eval", str(tmp_path), "--device", "cpu"]) == 2
