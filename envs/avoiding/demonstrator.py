@@ -28,6 +28,10 @@ PERIODS = (61, 107)
 """Shortest and longest demonstration."""
 SPEEDS = (0.009, 0.0125)
 """Range of the usual speed of an episode, metres per control period."""
+RESPONSE = 0.45
+"""Share of a wished change of speed that the hand makes in one control period; it stops within 0.15 s."""
+TREMOR = 0.0001
+"""Amplitude of the hand's tremor, metres."""
 TRIES = 2000
 _CURVE_POINTS = 60
 """Points per section of a curve, before it is sampled by speed."""
@@ -120,19 +124,20 @@ def _travel(start: np.ndarray, curve: np.ndarray, rng: np.random.Generator) -> n
     usual, caution = rng.uniform(*SPEEDS), rng.uniform(0.0, 0.02)
     phase, waver = rng.uniform(0, 2 * np.pi, 2), rng.uniform(0.05, 0.25)
     pauses = sorted(rng.uniform(0.05, 0.9, rng.poisson(2.2)) * arc[-1])
-    actions, command, at = [np.zeros(2)] * int(rng.integers(1, 6)), start, 0.0
+    actions, command, at = [np.zeros(2)] * int(rng.integers(2, 7)), start, 0.0
     speed = 0.0
     while at < arc[-1]:
-        if pauses and at >= pauses[0]:
-            pauses.pop(0)
-            actions += [np.zeros(2)] * int(rng.integers(1, 6))
-            speed *= 0.3
         wished = usual / (1 + caution * np.interp(at, arc[:-1], bend))
         wished *= 1 + waver * np.sin(2 * np.pi * at / 0.23 + phase[0]) + 0.08 * rng.standard_normal()
-        speed += 0.45 * (wished - speed)
-        at += max(speed, 0.0005)
+        if pauses and at >= pauses[0]:
+            wished = 0.0
+            if speed < 0.1 * usual:
+                pauses.pop(0)
+                actions += [np.zeros(2)] * int(rng.integers(1, 6))
+        speed += RESPONSE * (wished - speed)
+        at += max(speed, 0.0002)
         point = np.array([np.interp(at, arc, curve[:, 0]), np.interp(at, arc, curve[:, 1])])
-        point += 0.0004 * np.sin(2 * np.pi * at / 0.04 + phase[1])  # the hand's tremor
+        point += TREMOR * np.sin(2 * np.pi * at / 0.04 + phase)
         action = np.clip(point - command, -MAX_CHANGE, MAX_CHANGE)
         command = command + action
         actions.append(action)
