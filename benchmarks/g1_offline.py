@@ -10,7 +10,7 @@ fitted as well: a Gaussian random walk, in which the state stays as it is, and a
 Likelihoods are in nats per control period, in native units. A method without one gets a normal distribution
 around the mean of its plans, whose σ per action is the root mean square error on the calibration episodes, as
 for the random walk and the linear model. The Neural SDE is scored as trained and with calibrated σ.
-`--methods neural_sde neural_sde:noise=0.1,history=4` adds rows with other settings of the model.
+`--methods neural_sde neural_sde:step_inputs=1,history_noise=shared` adds rows with other settings of a model.
 Run it again to resume: finished trainings are kept.
 """
 
@@ -72,7 +72,7 @@ def train_method(name, split, args):
         config = config.replace_parts(train={"steps": steps})
     if changes:
         values = dict(change.split("=") for change in changes.split(","))
-        config = config.replace_parts(model={key: json.loads(value) for key, value in values.items()})
+        config = config.replace_parts(model={key: parse_value(value) for key, value in values.items()})
     print(f"training {name}: {config.train.steps} steps", flush=True)
     return train_run(
         split.training,
@@ -83,6 +83,14 @@ def train_method(name, split, args):
         device=args.device,
         resume=run.path.exists(),
     )
+
+
+def parse_value(text):
+    """Return a number, or a word as it is."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def copy_calibrated(run, split, args):

@@ -58,18 +58,15 @@ def train(
         seed: Seed of weights, batches and noise.
         device: Device name of torch, or "auto".
         resume: Continue from the last checkpoint.
-        eval_every: Steps between calls of `evaluate`, whose scores are logged with the losses, and which is
-            called at the end as well; 0 for none.
-        evaluate: Scores a run directory.
+        eval_every: Steps between calls of `evaluate`, of which one is at the end; 0 for none.
+        evaluate: Scores a run directory; the scores are logged with the losses.
         tensorboard: Write the losses for TensorBoard too.
         validation: Fraction of the episodes that is held out; the losses on them are recorded.
         calibration: Fraction of the other episodes that is held out to calibrate σ on it after training.
     """
     demos = demos or find_demos(get_task(task).name)
     episodes = load_training_demos(config.demos, demos, task=task)
-    where = pick_device(device)
-    if where == "cpu" and not config.model.gains_from_threads:
-        torch.set_num_threads(1)
+    where = _prepare_device(device, config)
     quick = evaluate if eval_every else None
     encoding = ProgressMonitor.for_encoder(path, config.encoder)
     monitor = ProgressMonitor(RunDirectory(path), config.train.steps, eval_every, quick, tensorboard)
@@ -89,6 +86,14 @@ def train(
             images=open_training_images(config.demos, demos),
             encoder_monitor=encoding,
         )
+
+
+def _prepare_device(name: str, config: RunConfig) -> str:
+    """Return the device to train on; small networks are trained on one CPU thread."""
+    device = pick_device(name)
+    if device == "cpu" and not config.model.gains_from_threads:
+        torch.set_num_threads(1)
+    return device
 
 
 def pick_device(name: str) -> str:

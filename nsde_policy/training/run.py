@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from nsde_policy.core.spec import StateSpec
 from nsde_policy.data import Demonstrations, LazyFrames
 from nsde_policy.data.first_action import NO_COLUMN, format_matches, match_changes
 from nsde_policy.data.split import split_episodes
@@ -104,26 +105,17 @@ def train_run(
         known, unseen, held_out = split_episodes(demos, validation, seed=seed)
         joint = None
         if images:
-            kind = EncoderStage if get_encoder(config.demos.encoder).has_own_stage else EndToEndStage
-            stage = kind(ImageTraining(demos, images, config, held_out, task, run, seed, device))
-            encoded = _run_encoder(stage, save_every_s, encoder_monitor, resume=resume)
+            training = ImageTraining(demos, images, config, held_out, task, run, seed, device)
+            stage, encoded = _run_encoder(training, save_every_s, encoder_monitor, resume=resume)
             known, unseen, _ = split_episodes(encoded, validation, seed=seed)
             joint = stage if isinstance(stage, EndToEndStage) else None
         known, calibrated_on, _ = split_episodes(known, calibration, seed=seed, flag="--calibration")
         config = _resolve_settings(known, config, task)
-        record = RunRecord(
-            config=config,
-            layout=measure_demonstrations(known, config, task=task, scale_codes=joint is None),
-            task=task,
-            seed=seed,
-            demos=_describe_demos(demos, held_out),
-            plugins=find_plugins(config, task),
-            env_kwargs=env_kwargs or {},
-            cameras=describe_cameras(images or {}),
-        )
+        layout = measure_demonstrations(known, config, task=task, scale_codes=joint is None)
+        about = _describe_demos(demos, held_out)
+        record = _build_record(config, layout, task, seed, about, env_kwargs or {}, images or {})
         model = _fit(run, record, known, unseen, joint, save_every_s, monitor, device=device, resume=resume)
-        if calibrated_on is not None:
-            calibrate_std(run, calibrated_on, device=device)
+        calibrate_std(run, calibrated_on, device=device)
         frames = stage.measure_frames() if images else ()
         if joint is not None:
             known, _, _ = split_episodes(joint.encode(model.encoder), validation, seed=seed)
@@ -215,20 +207,22 @@ def _start_training(
 
 
 def _run_encoder(
-    stage: EncoderStage | EndToEndStage, save_every_s: float, monitor: Monitor | None, *, resume: bool
-) -> Demonstrations:
-    """Train the encoder of images, unless that was finished before, and return demonstrations of codes.
+    given: ImageTraining, save_every_s: float, monitor: Monitor | None, *, resume: bool
+) -> tuple[EncoderStage | EndToEndStage, Demonstrations]:
+    """Train the encoder of images, unless that was finished before; return it with demonstrations of codes.
 
     An encoder that is trained together with the policy is not trained here; its codes are 0.
     """
-    if isinstance(stage, EndToEndStage):
-        return stage.add_blank_codes()
+    if not get_encoder(given.config.demos.encoder).has_own_stage:
+        joint = EndToEndStage(given)
+        return joint, joint.add_blank_codes()
+    stage = EncoderStage(given)
     if not (resume and stage.is_finished()):
         training = stage.start(resume=resume)
         with use_threads(count_cores()):  # for convolutions
             train_loop(stage.directory, training, stage.config.train, save_every_s, monitor, None)
             stage.finish()
-    return stage.encode()
+    return stage, stage.encode()
 
 
 def _resolve_settings(demos: Demonstrations, config: RunConfig, task: str) -> RunConfig:
@@ -244,6 +238,22 @@ def _resolve_settings(demos: Demonstrations, config: RunConfig, task: str) -> Ru
     if resolved != config:
         logger.info("action before the first one: %s", describe_first_action(resolved.demos))
     return resolved
+
+
+def _build_record(
+    config: RunConfig,
+    layout: StateSpec,
+    task: str,
+    seed: int,
+    demos: DemoRecord,
+    env_kwargs: Mapping[str, Any],
+    images: Mapping[str, LazyFrames],
+) -> RunRecord:
+    """Return what a run records about itself, with the packages of plug-ins and the sizes of cameras."""
+    plugins, cameras = find_plugins(config, task), describe_cameras(images)
+    return RunRecord(
+        config, layout, task, seed, demos, plugins=plugins, env_kwargs=env_kwargs, cameras=cameras
+    )
 
 
 def _describe_demos(demos: Demonstrations, held_out: tuple[int, ...]) -> DemoRecord:

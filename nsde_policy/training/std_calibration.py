@@ -18,7 +18,7 @@ from nsde_policy.training.dataset import build_transitions, get_first_action
 
 logger = logging.getLogger(__name__)
 
-FITTED_LEVELS = (0.68, 0.95)
+FITTED_LEVELS = (0.5, 0.68, 0.95)
 """Probabilities of the central intervals that shall hold their share of the held-out steps."""
 FACTOR_LIMITS = (0.1, 10.0)
 """Smallest and largest factor; beyond them the held-out episodes are not like the others."""
@@ -34,12 +34,14 @@ def check_std_calibration(config: RunConfig, fraction: float) -> None:
         raise ConfigError("σ of codes of images is not calibrated: leave out --calibration")
 
 
-def calibrate_std(run: RunDirectory, demos: Demonstrations, *, device: str) -> np.ndarray:
+def calibrate_std(run: RunDirectory, demos: Demonstrations | None, *, device: str) -> np.ndarray | None:
     """Scale the σ of a trained run so that it fits held-out demonstrations, and write its weights.
 
     Returns:
-        The factor of each dimension of a state, (d,).
+        The factor of each dimension of a state, (d,); None without demonstrations.
     """
+    if demos is None:
+        return None
     record, model = load_model(run)
     config = record.config
     pairs = build_transitions(

@@ -47,6 +47,8 @@ class NeuralSDEConfig(ModelConfig):
     """Unit of the noise: each dimension's typical increment, or state units."""
     history_noise: Literal["independent", "shared", "none"] = "independent"
     """Noise on the older states: independent of the newest, the same, or none."""
+    step_inputs: NonNegative = 0.0
+    """How strongly the first layer responds to steps between states of the history before training."""
     denoiser: bool = True
     """Whether to train the denoiser."""
     learned_strength: bool = False

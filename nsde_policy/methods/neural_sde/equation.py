@@ -9,6 +9,7 @@ shifts the history exactly, and several lag it by the same time.
 """
 
 import math
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +42,27 @@ class LearnedSDE(AbstractScoredSDE):
         else:
             separate = (build_state_mlp(config, self.layout, d, generator) for _ in range(3))
             self.networks = SeparateNetworks(*separate)
+        if config.step_inputs:
+            self._add_step_inputs(config.step_inputs, generator)
+
+    @torch.no_grad()
+    def _add_step_inputs(self, strength: float, generator: torch.Generator) -> None:
+        """Add random weights of the steps between successive states, scaled to 1, to the first layers.
+
+        Steps are differences of inputs, so this changes initial weights only, not the network: inputs are
+        scaled to the range of a state, and without it training takes long to find that small differences
+        matter.
+        """
+        linear, size = self.layout.linear_index, self.layout.feature_dim
+        scale = ((self.layout.high - self.layout.low) / (2 * self.layout.increment_std))[linear]
+        for trunk in self.networks.modules():
+            if isinstance(trunk, MLP):
+                weight = cast(Tensor, trunk.layers[0].weight)
+                for lag in range(self.history - 1):
+                    drawn = torch.empty(len(weight), len(linear)).uniform_(-1, 1, generator=generator)
+                    drawn *= strength * scale / math.sqrt(len(linear))
+                    weight[:, lag * size : lag * size + len(linear)] += drawn
+                    weight[:, (lag + 1) * size : (lag + 1) * size + len(linear)] -= drawn
 
     def features(self, x: Tensor) -> Tensor:
         """Return the inputs of the networks, (..., history·features).
