@@ -94,10 +94,17 @@ def make_collisions(
     n: int, config: CollisionsConfig, *, seed: int, device: torch.device | str = "cpu"
 ) -> CollisionVideos:
     """Simulate and draw n videos; the same seed and device give the same videos."""
+    objects, motion = simulate_collisions(n, config, seed=seed, device=device)
+    return CollisionVideos(draw_frames(objects, motion.position, config.size), objects, motion)
+
+
+def simulate_collisions(
+    n: int, config: CollisionsConfig, *, seed: int, device: torch.device | str = "cpu"
+) -> tuple[Objects, Motion]:
+    """Simulate n videos without drawing them, the same as `make_collisions` draws."""
     generator = torch.Generator(device).manual_seed(seed)
     objects, position, velocity = _draw_starts(n, config, generator)
-    motion = _simulate_motion(objects, position, velocity, config)
-    return CollisionVideos(draw_frames(objects, motion.position, config.size), objects, motion)
+    return objects, _simulate_motion(objects, position, velocity, config)
 
 
 def _draw_starts(
