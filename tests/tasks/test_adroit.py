@@ -71,6 +71,7 @@ def test_missing_simulator_names_the_extra(monkeypatch: pytest.MonkeyPatch):
         get_task("adroit-door").make_env()
 
 
+@pytest.mark.slow
 def test_eval_scores_and_renders_without_a_display(run: Path, tmp_path: Path):
     from imageio.v3 import imread
 
@@ -85,6 +86,7 @@ def test_eval_scores_and_renders_without_a_display(run: Path, tmp_path: Path):
     assert sheet[100:300, 50:250].std() > 10, "the first picture is blank"
 
 
+@pytest.mark.slow
 def test_only_the_last_frame_is_drawn_for_a_contact_sheet(run: Path):
     result = Player(run, RolloutConfig(env_kwargs={"max_episode_steps": 3})).play(0, frames="last")
     (frame,) = result.trace.frames
@@ -92,6 +94,7 @@ def test_only_the_last_frame_is_drawn_for_a_contact_sheet(run: Path):
     assert len(result.trace.obs) == 4
 
 
+@pytest.mark.slow
 def test_missing_renderer_names_the_packages(run: Path, monkeypatch: pytest.MonkeyPatch):
     for name in ("MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)

@@ -23,6 +23,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_every_environment_of_the_package_is_a_task():
     metaworld = pytest.importorskip("metaworld", reason="needs the extra metaworld")
     names = [f"metaworld:{name}" for name in sorted(metaworld.ALL_V3_ENVIRONMENTS)]
@@ -40,6 +41,7 @@ def test_unknown_environment_is_suggested(capsys: pytest.CaptureFixture[str]):
     assert "perhaps you meant 'metaworld:reach-v3'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_collected_episodes_succeed_when_replayed(store: Path, capsys: pytest.CaptureFixture[str]):
     assert find_task(store).name == REACH
     assert main(["data", "replay", str(store), "--start", "seed", "--json"]) == 0
@@ -48,6 +50,7 @@ def test_collected_episodes_succeed_when_replayed(store: Path, capsys: pytest.Ca
     assert max(each["position_error"] for each in episodes) < 1e-3
 
 
+@pytest.mark.slow
 def test_policy_is_trained_evaluated_and_drawn(store: Path, tmp_path: Path):
     run, scores = tmp_path / "run", tmp_path / "scores.json"
     small = ["--preset", "fast", "--train.steps", "3", "--train.batch-size", "16", "--device", "cpu"]
