@@ -66,11 +66,11 @@ class ReplayReport:
         """Return a summary for a terminal: the median and the worst episode."""
         errors = np.array([r.position_error for r in self.replays])
         worst = max(self.replays, key=lambda r: r.position_error)
-        goal = 1.0 if self.task.success_progress is None else self.task.success_progress
-        known = [r.max_progress for r in self.replays if r.max_progress is not None]
-        count = sum(best > goal for best in known)
-        reached = f", {count} reach the goal ({self.task.progress_name} above {goal:g})" if known else ""
-        if not known and any(r.success is not None for r in self.replays):
+        goal, reached = self.task.success_progress, ""
+        if goal is not None:
+            count = sum(r.max_progress is not None and r.max_progress > goal for r in self.replays)
+            reached = f", {count} reach the goal ({self.task.progress_name} above {goal:g})"
+        elif any(r.success is not None for r in self.replays):
             reached = f", {sum(bool(r.success) for r in self.replays)} succeed"
         return (
             f"{len(errors)} episodes replayed open loop{reached}\n"

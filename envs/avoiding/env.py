@@ -44,7 +44,7 @@ class AvoidingEnv(gym.Env[np.ndarray, np.ndarray]):
     ## Reset, by `start`
     - `fixed`: at (0.525, -0.28), whatever the seed
     - `varied`: x from 0.4 to 0.6 and y from -0.3 to -0.24, drawn from the seed
-    With `options={"state": [x, y]}` the episode starts there, at rest.
+    With `options={"state": [4 numbers]}` the episode starts at that observation, at rest.
     """
 
     metadata = {"render_modes": list(get_args(AvoidingRenderMode)), "render_fps": CONTROL_RATE_HZ}  # noqa: RUF012
@@ -75,9 +75,8 @@ class AvoidingEnv(gym.Env[np.ndarray, np.ndarray]):
     ) -> tuple[np.ndarray, dict[str, Any]]:
         """Start an episode; see the class for `seed` and `options`."""
         super().reset(seed=parse_seed(seed))
-        x, y = self._choose_start(options)
-        self._x = self._command_x = self._start_x = x
-        self._y = self._command_y = self._start_y = y
+        self._command_x, self._command_y, x, y = self._choose_start(options)
+        self._x, self._y, self._start_y = x, y, y
         self._speed_x = self._speed_y = 0.0
         self._touched, self._furthest = False, y
         self._reader = geometry.ModeReader()
@@ -129,22 +128,25 @@ class AvoidingEnv(gym.Env[np.ndarray, np.ndarray]):
             self._window.close()
             self._window = None
 
-    def _choose_start(self, options: dict[str, Any] | None) -> tuple[float, float]:
-        """Return the start of an episode: given by the options, fixed, or drawn."""
+    def _choose_start(self, options: dict[str, Any] | None) -> list[float]:
+        """Return the first observation of an episode: given by the options, fixed, or drawn."""
         if options:
             if not isinstance(options, dict) or [*options] != ["state"]:
-                raise EnvInputError(f"options must be {{'state': [x, y]}}, got {options!r:.60}")
-            x, y = parse_floats(options["state"], 2, "options['state']")
-            if not self.observation_space.contains(np.array([x, y, x, y])):
+                raise EnvInputError(f"options must be {{'state': [4 numbers]}}, got {options!r:.60}")
+            state = parse_floats(options["state"], 4, "options['state']")
+            if not self.observation_space.contains(np.array(state)):
                 raise EnvInputError(
                     f"options['state'] must lie on the table, from {geometry.TABLE_LOW} to "
-                    f"{geometry.TABLE_HIGH}, got ({x:g}, {y:g})"
+                    f"{geometry.TABLE_HIGH}, got {state}"
                 )
-            return x, y
+            return state
         if self.start == "fixed":
-            return geometry.FIXED_START
+            return [*geometry.FIXED_START * 2]
         (low_x, high_x), (low_y, high_y) = geometry.VARIED_STARTS
-        return float(self.np_random.uniform(low_x, high_x)), float(self.np_random.uniform(low_y, high_y))
+        return [
+            float(self.np_random.uniform(low_x, high_x)),
+            float(self.np_random.uniform(low_y, high_y)),
+        ] * 2
 
     def _observe(self) -> tuple[np.ndarray, dict[str, Any]]:
         assert self._reader is not None

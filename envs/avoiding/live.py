@@ -52,8 +52,8 @@ class AvoidingTable:
         return [obs], reward, terminated, info
 
     def restart_arguments(self, state: np.ndarray) -> dict[str, Any]:
-        """Return arguments of a reset to the rod's position, at rest."""
-        return {"options": {"state": state[2:].tolist()}}
+        """Return arguments of a reset to a state, at rest."""
+        return {"options": {"state": state.tolist()}}
 
     def command_point(self, state: np.ndarray, point: Sequence[float]) -> tuple[float, ...]:
         """Return the action that moves the command towards a position."""

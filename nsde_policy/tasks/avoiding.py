@@ -39,7 +39,6 @@ class AvoidingBase(Task):
     rate_hz = 1 / 0.035
     default_preset = "default"
     score_name = "furthest"
-    success_progress = 1.0
     modes = geometry.N_MODES
     path_of = (2, 3)
     score_note = (

@@ -59,7 +59,7 @@ def test_lag_solves_its_differential_equation():
 
 def test_a_brisk_turn_cuts_the_corner_by_a_few_millimetres():
     env = AvoidingEnv()
-    env.reset(options={"state": [0.2, -0.2]})
+    env.reset(options={"state": [0.2, -0.2, 0.2, -0.2]})
     path = [env.step(np.array([0.00875, 0.0]))[0] for _ in range(15)]
     corner = path[-1][:2]
     path += [env.step(np.array([0.0, 0.00875]))[0] for _ in range(15)]
@@ -140,8 +140,8 @@ def test_an_episode_is_truncated_after_250_periods():
     [
         (lambda: AvoidingEnv(start="random"), "start must be one of 'fixed', 'varied'; got 'random'"),
         (lambda: AvoidingEnv().step(np.zeros(2)), "call reset"),
-        (lambda: AvoidingEnv().reset(options={"pose": 1}), r"options must be \{'state': \[x, y\]\}"),
-        (lambda: AvoidingEnv().reset(options={"state": [0.0, 0.0]}), "must lie on the table"),
+        (lambda: AvoidingEnv().reset(options={"pose": 1}), r"options must be \{'state': \[4 numbers\]\}"),
+        (lambda: AvoidingEnv().reset(options={"state": [0.0] * 4}), "must lie on the table"),
         (lambda: AvoidingEnv().reset(seed=-1), "a seed must be a non-negative integer"),
         (lambda: AvoidingEnv().render(), "nothing to render"),
     ],

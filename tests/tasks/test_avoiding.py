@@ -80,8 +80,9 @@ def test_train_uses_the_demonstrations_of_the_task(tmp_path: Path):
 def test_mirror_images_of_demonstrations_succeed():
     task, episode = get_task("avoiding"), load_demonstrations(find_demos("avoiding"))[5]
     (shift, *_), (turn, *_) = task.mirror.obs, task.mirror.act
+    start = [shift[2] + shift[1] * episode.obs[0, 0], episode.obs[0, 1]] * 2
     env = task.make_env()
-    env.reset(options={"state": [shift[2] + shift[1] * episode.obs[0, 0], episode.obs[0, 1]]})
+    env.reset(options={"state": start})
     for action in episode.act:
         *_, info = env.step(np.array([turn[1] * action[0], action[1]]))
     assert info["success"]
