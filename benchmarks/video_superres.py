@@ -64,6 +64,7 @@ from nsde_policy.video.windows import Videos
 SUBSTEPS, CONTEXT, ROLLOUT, FRAMES = 5, 4, 12, 20
 TEST_SEED, TUNING_SEED = 1_000_000, 2_000_000
 FINE_KEYPOINTS = "keypoints, steps of Δt / 5"
+KINKED_KEYPOINTS = "keypoints, one step a frame, kinked lines"
 FADED_PIXELS, FINE_PIXELS = "pixels, one call a frame, cross-fade", "pixels, 5 steps of Δt / 5"
 Predict = Callable[[Tensor, int], Tensor]
 """Takes context frames (n, 4, size, size, 3) uint8 and a number of frames; returns five times as many frames
@@ -246,6 +247,8 @@ class Trainer:
         layers, motion = (replace(each, width=16, train=tiny) for each in plain) if args.small else plain
         self.layer_config = with_steps(layers, args.steps["layers"])
         self.motion_config = with_steps(motion, args.steps["motion"])
+        if args.delta:
+            self.motion_config = replace(self.motion_config, delta=args.delta)
         if args.batch_size:
             self.motion_config = with_steps(self.motion_config, args.steps["motion"], args.batch_size)
 
@@ -345,6 +348,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--videos", type=int, help="test videos, in which contacts are looked for")
     parser.add_argument("--drawn-videos", type=int, help="test videos of which all frames are scored")
     parser.add_argument("--rollout-videos", type=int, help="test videos of which 12 frames are predicted")
+    parser.add_argument("--delta", type=float, help="of the log loss of motion; 1e6 is the square loss")
     parser.add_argument("--batch-size", type=int, help="of the training of motion")
     for part in ("pixel", "layer", "motion"):
         parser.add_argument(f"--{part}-steps", type=int)
@@ -372,7 +376,7 @@ def main() -> None:
         FINE_KEYPOINTS: predict_with_keypoints(models[SUBSTEPS], "solver"),
         "– cross-fade of its frames": predict_with_keypoints(models[SUBSTEPS], "cross-fade"),
         "– straight lines between its frames": predict_with_keypoints(models[SUBSTEPS], "straight"),
-        "keypoints, one step a frame, kinked lines": predict_with_keypoints(models[1], "kink"),
+        KINKED_KEYPOINTS: predict_with_keypoints(models[1], "kink"),
         "– cross-fade of the frames of one step": predict_with_keypoints(models[1], "cross-fade"),
     }
     if not args.without_pixels:
@@ -410,7 +414,7 @@ def main() -> None:
         (args.out / "scores.json").write_text(json.dumps(record, indent=1, allow_nan=False) + "\n")
     shown = {
         label: predictors[label]
-        for label in (FINE_KEYPOINTS, FADED_PIXELS, FINE_PIXELS)
+        for label in (FINE_KEYPOINTS, KINKED_KEYPOINTS, FADED_PIXELS, FINE_PIXELS)
         if label in predictors
     }
     draw_contacts(shown, test, contacts[:256], args.out)
