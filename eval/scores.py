@@ -87,8 +87,11 @@ class EvaluationScores:
         modes, n = self.modes, sum(self.modes.counts)
         distinct = sum(map(bool, modes.counts))
         unknown = f", {modes.unknown} unknown" if modes.unknown else ""
+        found = {"distinct modes": f"{distinct} of {len(modes.counts)} in {n} successes{unknown}"}
+        if not n:
+            return {**found, "entropy": "– (no successes)"}
         return {
-            "distinct modes": f"{distinct} of {len(modes.counts)} in {n} successes{unknown}",
+            **found,
             "entropy": f"{modes.diversity.entropy}, without correction {modes.plain_entropy:.3f}",
             "success × entropy": str(modes.diversity.product),
         }

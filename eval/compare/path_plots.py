@@ -37,6 +37,8 @@ def draw_paths(comparison: Comparison) -> "Figure | None":
         return None
     ends = np.array([[e.episodes.paths.low, e.episodes.paths.high] for row in rows for e in row.entries])  # type: ignore[union-attr]
     low, high = ends[:, 0].min(axis=0), ends[:, 1].max(axis=0)
+    for *centre, radius in comparison.task_info.obstacles:
+        low, high = np.minimum(low, np.subtract(centre, radius)), np.maximum(high, np.add(centre, radius))
     margin = 0.04 * max(high - low)
     limits = np.stack([low - margin, high + margin])
     width, height = limits[1] - limits[0]

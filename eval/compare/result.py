@@ -124,6 +124,11 @@ class Row:
         return None if self.diversity is None else self.diversity.entropy
 
     @property
+    def has_successes(self) -> bool:
+        """Whether any episode succeeded in a known mode; otherwise its entropy means nothing."""
+        return any(each.observed for each in self.outcomes)
+
+    @property
     def product(self) -> Estimate | None:
         """Success × entropy, the mean over trainings."""
         return None if self.diversity is None else self.diversity.product

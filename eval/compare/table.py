@@ -105,7 +105,7 @@ def format_mode_markdown(comparison: Comparison, reference: Row) -> str:
         cells = [f"**{row.label}**" if row is reference else row.label, str(row.success or EMPTY_CELL)]
         cells += [
             format_mode_counts(row),
-            str(row.entropy),
+            str(row.entropy) if row.has_successes else EMPTY_CELL,
             str(row.product),
             f"{row.distinct_paths} in {row.episodes}",
         ]

@@ -97,13 +97,14 @@ def format_mode_table(comparison: Comparison, reference: Row) -> str:
     for row in rows:
         number = numbers[id(row)]
         assert row.diversity is not None
+        entropy = _format_score(row.diversity.entropy, 0.0, 1.0, number)
         difference, verdict = table.compare_products(row, reference)
         value, _, interval = difference.partition(" ")
         kind = "ahead" if verdict.endswith("ahead") else "same"
         lines.append(
             [
                 f"{format_mark(number)}<b>{escape(row.label)}</b>",
-                _format_score(row.diversity.entropy, 0.0, 1.0, number),
+                entropy if row.has_successes else table.EMPTY_CELL,
                 _format_score(row.diversity.product, 0.0, 1.0, number),
                 escape(table.format_mode_counts(row)),
                 escape(table.format_path_count(row)),

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from nsde_policy.eval.render.plotting import plot_style, pyplot
 from nsde_policy.eval.report.collect import ReportRun
 from nsde_policy.eval.report.page import format_page
 from nsde_policy.eval.rollout import RolloutConfig
+from nsde_policy.eval.scores import score_episodes
 from nsde_policy.tasks import GymTask, get_task
 from nsde_policy.training.run import train_run
 from tests.helpers.gates_task import GatesTask, demonstrate_gates
@@ -171,6 +173,13 @@ def test_eval_says_that_a_deterministic_policy_has_one_path(
     assert "entropy           0.000 [n = 1]" in text
     assert found["success_rate"]["n"] == found["distinct_paths"] == found["entropy"]["n"] == 1
     assert found["successes_by_mode"][found["episodes"][0]["mode"]] == 7
+
+
+def test_entropy_without_successes_is_unknown(runs: dict[str, Path]):
+    failures = [replace(result, success=False) for result in play(runs["knn"])]
+    text = score_episodes(failures, GatesTask()).as_text()
+    assert "entropy          – (no successes)\n" in text
+    assert "success × entropy" not in text
 
 
 def test_eval_of_a_stochastic_policy_counts_every_episode(runs: dict[str, Path]):
