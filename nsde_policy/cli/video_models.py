@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
-from nsde_policy.cli.options import DeviceFlag
+from nsde_policy.cli.options import DeviceFlag, JsonFileFlag, check_json_file, print_results
 from nsde_policy.errors import ConfigError
 from nsde_policy.video.config import OWN_LATENTS, VideoConfig
 from nsde_policy.video.presets import VIDEO_PRESETS, make_video_preset
@@ -128,8 +128,7 @@ class VideoEval:
     device: DeviceFlag = "auto"
     film: Path | None = None
     """Folder for a picture of true and predicted frames of one video."""
-    json: bool = False
-    """Print JSON instead of a table."""
+    json: JsonFileFlag = None
 
     def run(self) -> None:
         """Print a table with intervals over videos."""
@@ -139,6 +138,7 @@ class VideoEval:
 
         if not self.runs:
             raise ConfigError("name at least one run directory of `nsde-policy video train`")
+        check_json_file(self.json)
         device = pick_device(self.device)
         models = [load_video_model(run, device=device, first_phase=self.first_phase) for run in self.runs]
         context = max(model.config.context for model in models)
@@ -151,7 +151,7 @@ class VideoEval:
         scores = evaluate_video(predictors, videos, steps=self.steps, context=context, device=device)
         if self.film:
             self._draw_film(predictors, videos, context, device)
-        print(scores.to_json() if self.json else scores.format_table())
+        print_results(self.json, scores.to_json(), scores.format_table())
 
     def _draw_film(self, predictors: Any, videos: "VideosToScore", context: int, device: str) -> None:
         from nsde_policy.eval.video.figures import draw_film_strip

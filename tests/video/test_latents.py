@@ -179,7 +179,7 @@ def test_command_trains_and_scores_in_latents(kind: str, tmp_path: Path, capsys:
     assert main(["video", "train", "collisions", "--out", str(run), *flags, *FLAGS]) == 0
     shutil.rmtree(given, ignore_errors=True)  # the run is complete in itself
     capsys.readouterr()
-    score = ["--steps", "2", "--videos", "2", "--json", "--device", "cpu", "--film", str(film)]
+    score = ["--steps", "2", "--videos", "2", "--json", "-", "--device", "cpu", "--film", str(film)]
     assert main(["video", "eval", str(run), *score]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert {"run", "repeat the last frame", "linear extrapolation"} == set(rows)

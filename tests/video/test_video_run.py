@@ -77,11 +77,13 @@ def test_distributed_videos_train_end_to_end(kind: str, tmp_path: Path, capsys: 
     assert main(["video", "data", kind, str(root), "--size", "16", "--out", str(store), *stride]) == 0
     assert main(["video", "train", str(store), "--out", str(run), "--validation", "0.3", *FLAGS]) == 0
     capsys.readouterr()
-    flags = ["--steps", "2", "--json", "--device", "cpu"]
+    flags = ["--steps", "2", "--json", "-", "--device", "cpu"]
     assert main(["video", "eval", str(run), *flags, "--film", str(tmp_path / "film")]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert {"run", "repeat the last frame", "linear extrapolation"} == set(rows)
     assert (tmp_path / "film" / "film_strip.png").stat().st_size > 1000
+    assert main(["eval", str(run)]) == 2
+    assert "this run holds a video model, not a policy" in capsys.readouterr().err
 
 
 def write_store(path: Path, *, episodes: int = 5, length: int = 11) -> np.ndarray:
@@ -116,7 +118,9 @@ def test_only_held_out_videos_are_scored(tmp_path: Path, capsys: pytest.CaptureF
     scored = []
     for flags in ([], ["--tuning"]):
         capsys.readouterr()
-        assert main(["video", "eval", str(run), "--steps", "1", "--json", "--device", "cpu", *flags]) == 0
+        assert (
+            main(["video", "eval", str(run), "--steps", "1", "--json", "-", "--device", "cpu", *flags]) == 0
+        )
         scored.append(json.loads(capsys.readouterr().out)["videos"])
     assert scored == [2, 1]
     with pytest.raises(ConfigError, match="--validation"):
