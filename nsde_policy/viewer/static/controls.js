@@ -209,7 +209,7 @@ const KEYS = {                           // label, help text, key, action
     ["← →", "step through the past", "ArrowLeft", "back"], [null, "", "ArrowRight", "forward"],
     ["R", "restart this seed", "r", "reset"], ["N", "next seed", "n", "next"],
     ["M", "next method", "m", "method"], ["S", "two methods side by side", "s", "compare"],
-    ["V", "drift field around the agent", "v", "field"],
+    ["V", "drift field", "v", "field"],
   ],
   collect: [
     ["Enter", "keep the episode", "Enter", "keep"], ["⌫", "discard it and restart", "Backspace", "discard"],
