@@ -34,7 +34,20 @@ class AdroitTask(Task):
         import_optional("mujoco", "adroit")
         with contextlib.redirect_stderr(io.StringIO()):  # a notice on older versions, in every process
             import_optional("gymnasium_robotics", "adroit")
-        return super().make_env(**kwargs)
+        env = super().make_env(**kwargs)
+        if kwargs.get("render_mode"):
+            _fix_camera(env)
+        return env
+
+
+def _fix_camera(env: "gym.Env[Any, Any]") -> None:
+    """Aim the camera at the scene of a start; by default it aims at the scene of the first picture drawn."""
+    import numpy as np
+
+    env.reset(seed=0)
+    inner: Any = env.unwrapped
+    centre = np.median(inner.data.geom_xpos, axis=0)
+    inner.mujoco_renderer.default_cam_config = {**inner.mujoco_renderer.default_cam_config, "lookat": centre}
 
 
 @register_task

@@ -95,6 +95,23 @@ def test_only_the_last_frame_is_drawn_for_a_contact_sheet(run: Path):
 
 
 @pytest.mark.slow
+def test_camera_does_not_depend_on_when_the_first_picture_is_drawn():
+    pytest.importorskip("gymnasium_robotics", reason="needs the extra adroit")
+    pictures = []
+    for draws_start in (True, False):
+        env = get_task("adroit-door").make_env(render_mode="rgb_array")
+        gym_tasks.choose_mujoco_renderer("adroit-door")
+        env.reset(seed=0)
+        if draws_start:
+            env.render()
+        for _ in range(20):
+            env.step(env.action_space.low)
+        pictures.append(env.render())
+        env.close()
+    assert np.array_equal(*pictures)
+
+
+@pytest.mark.slow
 def test_missing_renderer_names_the_packages(run: Path, monkeypatch: pytest.MonkeyPatch):
     for name in ("MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
