@@ -72,10 +72,11 @@ class ReplayReport:
             reached = f", {count} reach the goal ({self.task.progress_name} above {goal:g})"
         elif any(r.success is not None for r in self.replays):
             reached = f", {sum(bool(r.success) for r in self.replays)} succeed"
+        turned = f" and {worst.angle_error:.2g} rad" if worst.angle_error else ""
         return (
             f"{len(errors)} episodes replayed open loop{reached}\n"
-            f"largest error  median {np.median(errors):.2g}, worst {errors.max():.2g} and "
-            f"{worst.angle_error:.2g} rad (episode {worst.episode}); "
+            f"largest error  median {np.median(errors):.2g}, worst {errors.max():.2g}{turned} "
+            f"(episode {worst.episode}); "
             f"{(errors < EXACT_ERROR).sum()} episodes stay within {EXACT_ERROR}"
         )
 
