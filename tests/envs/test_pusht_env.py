@@ -18,7 +18,6 @@ from nsde_policy.envs.pusht.env import ObsType, PushTEnv
 from nsde_policy.errors import EnvInputError
 
 OBS_TYPES = get_args(ObsType)
-IDS = [env_id for env_id in gym.registry if env_id.startswith("nsde_policy/")]
 
 # The first observations that gym-pusht 0.1.8 gives for these seeds.
 GYM_PUSHT_STARTS = {
@@ -60,13 +59,8 @@ def start_of(seed, **kwargs):
 
 @pytest.mark.filterwarnings("ignore:.*recommend using a symmetric and normalized space")
 @pytest.mark.parametrize("obs_type", OBS_TYPES)
-@pytest.mark.parametrize("env_id", IDS)
-def test_env_passes_the_gymnasium_checker(env_id, obs_type):
-    check_env(gym.make(env_id, obs_type=obs_type).unwrapped)
-
-
-def test_env_is_registered():
-    assert PUSHT_ID in IDS
+def test_env_passes_the_gymnasium_checker(obs_type):
+    check_env(gym.make(PUSHT_ID, obs_type=obs_type).unwrapped)
 
 
 @pytest.mark.parametrize("obs_type", OBS_TYPES)

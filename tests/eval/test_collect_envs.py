@@ -240,7 +240,7 @@ def test_replay_uses_the_environment_that_the_store_records(
     ("args", "message"),
     [
         (["--policy", f"{HERE}:Swing"], "needs an environment: give one with --env"),
-        (["--env", "Pendulum-v1"], "no page to demonstrate on: generate episodes with --policy"),
+        (["--env", "Pendulum-v1"], "no live page: play episodes with eval --render, generate some with"),
         (["--env-kwargs", '{"reset_rule": "dice"}'], "dice"),
         (["--env-kwargs", '{"obs_type": "state"}'], "recording by hand does not take obs_type"),
         (["--policy", "shipped", "--env", "Pendulum-v1"], "but the policy was trained with 5"),
