@@ -34,8 +34,8 @@ from video_results import (
     format_results,
 )
 
-from nsde_policy.cli.video_models import COLLISION_SEEDS
 from nsde_policy.files import replace_file
+from nsde_policy.video.collisions import COLLISION_SEEDS
 from nsde_policy.video.config import BackboneConfig, UnrollConfig, VideoConfig
 from nsde_policy.video.presets import make_video_preset
 
@@ -160,7 +160,7 @@ class Job:
     device: str
     videos: int
     scored: int
-    """Videos to score."""
+    """Number of test videos that are predicted and scored."""
     tuning: bool
     compiled: bool
     features: Path | None

@@ -42,6 +42,7 @@ from nsde_policy.methods.base import TrainableModel
 from nsde_policy.training.loop import Training
 from nsde_policy.video.base import stack_state
 from nsde_policy.video.collisions import (
+    COLLISION_SEEDS,
     CollisionsConfig,
     CollisionVideos,
     Motion,
@@ -62,7 +63,6 @@ from nsde_policy.video.spaces import to_unit
 from nsde_policy.video.windows import Videos
 
 SUBSTEPS, CONTEXT, ROLLOUT, FRAMES = 5, 4, 12, 20
-TEST_SEED, TUNING_SEED = 1_000_000, 2_000_000
 FINE_KEYPOINTS = "keypoints, steps of Δt / 5"
 KINKED_KEYPOINTS = "keypoints, one step a frame, kinked lines"
 FADED_PIXELS, FINE_PIXELS = "pixels, one call a frame, cross-fade", "pixels, 5 steps of Δt / 5"
@@ -384,7 +384,7 @@ def main() -> None:
         options = {"interpolation": "uniform", "noise": "fixed", "context_noise": 0.1}
         model = trainer.train_pixels("pixels_interpolated", **options)
         predictors[FINE_PIXELS] = predict_with_pixels(model, fine=True)
-    seed = TUNING_SEED if args.tune else TEST_SEED
+    seed = COLLISION_SEEDS["tuning" if args.tune else "test"]
     test = TestSet(args.videos, trainer.size, seed, args.device)
     trainer.lap("simulation of the test videos")
     record: dict[str, Any] = {
@@ -430,7 +430,9 @@ def with_steps(config: Any, steps: int, batch_size: int | None = None) -> Any:
 
 def describe_layers(layers: Any, size: int, device: str) -> dict[str, float]:
     """Return how well keypoints agree with the true positions of tuning videos."""
-    videos = make_collisions(256, CollisionsConfig(size=size, frames=2), seed=TUNING_SEED, device=device)
+    videos = make_collisions(
+        256, CollisionsConfig(size=size, frames=2), seed=COLLISION_SEEDS["tuning"], device=device
+    )
     cut = layers.cut(to_unit(videos.frames[:, 0]))
     place = cut.keypoints * 32 + 32 + 1e4 * (1 - cut.present[..., None])
     is_there = videos.objects.present

@@ -24,7 +24,7 @@ from nsde_policy.errors import ConfigError, PluginError
 
 Plugin = TypeVar("Plugin")
 
-_INFRASTRUCTURE = frozenset({"base", "base_model", "registry", "gym", "adapter", "detection"})
+_INFRASTRUCTURE = frozenset({"base", "base_model", "registry", "gym", "adapter", "detection", "live_table"})
 """Modules of a plug-in package that are not plug-ins."""
 MAX_LISTED = 20
 """Names that the error about an unknown one lists at most."""

@@ -14,7 +14,7 @@ PIXELS_PER_METRE = PAGE_SIDE / geometry.TABLE_SIZE
 
 
 class AvoidingTable:
-    """An episode of obstacle avoidance for the live page; see `LiveTable` in `tasks/base.py`."""
+    """An episode of obstacle avoidance for the live page; see `nsde_policy/tasks/live_table.py`."""
 
     sizes: Collection[tuple[int, int, int]] = ((4, 0, 2),)
     page = PageMap((PIXELS_PER_METRE, -PIXELS_PER_METRE), (geometry.TABLE_LOW[0], geometry.TABLE_HIGH[1]))
@@ -31,8 +31,8 @@ class AvoidingTable:
         "tagline": "Drag the rod. Watch it find a way.",
         "record": "Lead the rod between the obstacles to the other side within nine seconds.",
         "failed": "touched",
-        "help": "Drag the rod with mouse or finger and it follows the pointer instead of its policy; drag it "
-        "off an obstacle and the policy goes on.",
+        "help": "Drag the rod with mouse or finger and it follows the pointer instead of its policy. After "
+        "it touches an obstacle, drag it away, and the policy controls it again.",
     }
 
     def __init__(self, start: StartRule) -> None:

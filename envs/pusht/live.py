@@ -14,7 +14,7 @@ from nsde_policy.envs.pusht.geometry import SIDE, Pose
 
 
 class PushTTable:
-    """A Push-T episode for the live page; see `LiveTable` in `tasks/base.py`."""
+    """A Push-T episode for the live page; see `nsde_policy/tasks/live_table.py`."""
 
     sizes: Collection[tuple[int, int, int]] = ((5, 0, 2), (2, 1, 2))
     page = PageMap()

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 COLLISIONS = "collisions"
 """Name of the simulated videos instead of a store."""
-COLLISION_SEEDS = {"train": 0, "test": 1_000_000, "tuning": 2_000_000}
-"""Seeds of simulated videos: settings are chosen on `tuning`, scores are reported on `test`."""
 
 VideoData = Annotated[
     str,
@@ -169,7 +167,7 @@ class VideoEval:
 
     def _load_videos(self, records: Sequence["VideoRecord"], length: int) -> "VideosToScore":
         from nsde_policy.eval.video.evaluate import VideosToScore
-        from nsde_policy.video.collisions import CollisionsConfig, make_collisions
+        from nsde_policy.video.collisions import COLLISION_SEEDS, CollisionsConfig, make_collisions
 
         settings = [record.settings() for record in records]
         if len({(config.size, config.stride) for config in settings}) > 1:
@@ -228,7 +226,7 @@ class VideoProgress:
 
 def open_training_videos(data: str, config: VideoConfig, *, count: int, device: str) -> "Videos":
     """Open a store of videos, or simulate collisions on the device."""
-    from nsde_policy.video.collisions import CollisionsConfig, make_collisions
+    from nsde_policy.video.collisions import COLLISION_SEEDS, CollisionsConfig, make_collisions
     from nsde_policy.video.windows import Videos, open_videos
 
     if data != COLLISIONS:

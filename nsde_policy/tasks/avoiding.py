@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from nsde_policy.config import Preset
 from nsde_policy.envs.avoiding import geometry
 from nsde_policy.run_config import DemoConfig
-from nsde_policy.tasks.base import Forecast, LiveTable, Outcome, Scene, Task
+from nsde_policy.tasks.base import Forecast, Outcome, Scene, Task
+from nsde_policy.tasks.live_table import LiveTable
 from nsde_policy.tasks.registry import register_task
 
 if TYPE_CHECKING:

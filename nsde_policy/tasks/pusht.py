@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from nsde_policy.config import Preset
 from nsde_policy.encoders.keypoints.config import KeypointConfig
 from nsde_policy.run_config import DemoConfig
-from nsde_policy.tasks.base import Forecast, LiveTable, ObservationChoice, Outcome, Scene, SuiteMember, Task
+from nsde_policy.tasks.base import Forecast, ObservationChoice, Outcome, Scene, SuiteMember, Task
+from nsde_policy.tasks.live_table import LiveTable
 from nsde_policy.tasks.registry import register_task
 
 if TYPE_CHECKING:

@@ -76,7 +76,7 @@ def find_autoencoder_class(folder: Path) -> str:
     """Return the class that the config.json of a folder names.
 
     Raises:
-        ConfigError: If it is not one of `AUTOENCODER_CLASSES`, or there is no such folder.
+        ConfigError: If the folder is missing, or the class is not one of `AUTOENCODER_CLASSES`.
     """
     wanted = f"a folder of diffusers with an {' or '.join(AUTOENCODER_CLASSES)}"
     if not folder.is_dir():

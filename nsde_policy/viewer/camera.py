@@ -12,7 +12,7 @@ from nsde_policy.errors import ConfigError
 from nsde_policy.eval.render.keypoints import find_keypoint_futures
 from nsde_policy.eval.render.pictures import encode_png
 from nsde_policy.inference.spec import PolicySpec
-from nsde_policy.tasks.base import CameraTable, LiveTable
+from nsde_policy.tasks.live_table import CameraTable, LiveTable
 
 
 def check_table_policy(spec: PolicySpec, name: str, table: LiveTable) -> None:

@@ -17,7 +17,8 @@ from nsde_policy.inference.history import History
 from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.spec import Plan
 from nsde_policy.inference.worker import PlannerThread
-from nsde_policy.tasks.base import LiveTable, Task
+from nsde_policy.tasks.base import Task
+from nsde_policy.tasks.live_table import LiveTable
 from nsde_policy.viewer.camera import describe_camera, observe_table
 from nsde_policy.viewer.controls import Controls
 from nsde_policy.viewer.forecast import compute_drift_field, describe_fan, sample_paths

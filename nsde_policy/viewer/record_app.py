@@ -12,7 +12,8 @@ from nsde_policy.envs.page import PAGE_SIDE
 from nsde_policy.errors import EpisodeError, ProtocolError
 from nsde_policy.eval.compressed import CompressedFrames, CompressedPicture
 from nsde_policy.run_directory import find_versions
-from nsde_policy.tasks.base import CameraTable, Task
+from nsde_policy.tasks.base import Task
+from nsde_policy.tasks.live_table import CameraTable
 from nsde_policy.viewer import messages
 from nsde_policy.viewer.app import App
 from nsde_policy.viewer.simulation import Input, Simulation, get_rate

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from nsde_policy.tasks.base import LiveTable, Task
+from nsde_policy.tasks.base import Task
+from nsde_policy.tasks.live_table import LiveTable
 
 HISTORY_PERIODS = 1200
 """Control periods that can be restored at least, two minutes at 10 Hz; at most twice as many are kept."""

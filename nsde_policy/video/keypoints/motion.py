@@ -7,7 +7,7 @@ this fixes where each keypoint is between the frames, although only whole frames
 Keypoints act on each other in pairs, along and across the line that joins them, and the edges of the frame
 act on each of them.
 
-Deviation: g is 0 and there is no denoiser. Noise in every step would shake objects that rest.
+Deviation: g = 0, since noise in every step would shake objects that rest, and d is not learned.
 """
 
 from dataclasses import dataclass
