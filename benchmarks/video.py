@@ -1,14 +1,16 @@
 """Train video models on simulated collisions and score them: the numbers in docs/video.md.
 
+    python benchmarks/video.py rates --tuning --out out/rates
     python benchmarks/video.py methods ablation scaling --out out/video
     python benchmarks/video.py --table benchmarks/results/video.json
 
-`methods` compares the Neural SDE, Flow Matching and PFI after both phases of training, at 1 to 20 network
-calls per frame and over 12 and 36 frames. `ablation` changes one setting of the Neural SDE at a time, first
-phase only. `scaling` trains networks of six sizes and fits a power law. Each experiment trains its runs in
-processes of their own, `--parallel` at a time; training times count only for runs that were alone. Settings
-are chosen on `--tuning` videos, scores are reported on the test videos. Final averaged weights, nothing is
-selected. A run whose scores are in `--out` is not trained again. Writes `video.json` after every run.
+`rates` trains the Neural SDE, Flow Matching and PFI with three learning rates each for a short time, to
+choose one. `methods` compares them after both phases of training, at 1 to 20 network calls per frame and over
+12 and 36 frames. `ablation` changes one setting of the Neural SDE at a time, in a short first phase.
+`scaling` trains networks of six sizes and fits a power law. Each experiment trains its runs in processes of
+their own, `--parallel` at a time; training times count only for runs that were alone. Settings are chosen on
+`--tuning` videos, scores are reported on the test videos. Final averaged weights, nothing is selected. A run
+whose scores are in `--out` is not trained again. Writes `video.json`.
 """
 
 import argparse
@@ -28,6 +30,7 @@ from video_results import (
     DRAWN_BY_FRAME,
     FIGURES,
     LONG,
+    METHODS,
     SHORT,
     Runs,
     draw_figures,
@@ -74,7 +77,7 @@ class Variant:
 
 def list_methods() -> list[Variant]:
     """Return the three methods after both phases."""
-    trials = tuple(Trial(calls) for calls in CALLS) + tuple(Trial(c, LONG) for c in (1, 5, 10))
+    trials = tuple(Trial(calls) for calls in CALLS) + tuple(Trial(c, LONG) for c in (1, 5))
     sde = make_video_preset("default", "neural_sde")
     first = (Trial(1, first_phase=True), Trial(1, LONG, first_phase=True))
     alphas = tuple(Trial(1, options={"alpha": alpha}) for alpha in (0.0, 0.5))
@@ -91,9 +94,33 @@ def _first_phase(*calls: int) -> tuple[Trial, ...]:
     return tuple(Trial(each, first_phase=True) for each in calls)
 
 
+RATES = (8e-4, 1.5e-3, 2.5e-3)
+"""Learning rates of the first phase to choose from."""
+
+
+def list_rates() -> list[Variant]:
+    """Return each method with each learning rate, 1500 steps of the first phase."""
+    calls = {"neural_sde": (1,), "flow_matching": (1, 2, 5), "interpolants": (1, 2, 5, 10)}
+    found = []
+    for label, (method, tried) in zip(METHODS, calls.items(), strict=True):
+        trials = [Trial(each) for each in tried]
+        if method == "neural_sde":
+            trials += [Trial(1, options={"alpha": alpha}) for alpha in (0.0, 0.5)]
+        for rate in RATES:
+            config = _shorten_first_phase(make_video_preset("default", method), 1500, rate)
+            found.append(Variant(f"{label}, rate {rate:g}", config, tuple(trials), 1))
+    return found
+
+
+def _shorten_first_phase(config: VideoConfig, steps: int, rate: float | None = None) -> VideoConfig:
+    """Return settings without the second phase and with another length of the first."""
+    train = replace(config.train, steps=steps, learning_rate=rate or config.train.learning_rate)
+    return replace(config, train=train, unroll=UnrollConfig(frames=0))
+
+
 def list_ablations() -> list[Variant]:
-    """Return changes of one setting each of the Neural SDE without the second phase."""
-    base = replace(make_video_preset("default"), unroll=UnrollConfig(frames=0))
+    """Return changes of one setting each of the Neural SDE, 2000 steps of the first phase."""
+    base = _shorten_first_phase(make_video_preset("default"), 2000)
     once, often = (Trial(1), Trial(1, LONG)), (Trial(1), Trial(2), Trial(5), Trial(10), Trial(1, LONG))
 
     def change(**settings: Any) -> VideoConfig:
@@ -107,13 +134,7 @@ def list_ablations() -> list[Variant]:
         Variant("interpolation", change(interpolation="uniform"), often, 1),
         Variant("log loss", change(flow_loss="log"), once, 1),
         Variant("fixed noise of 0.1", change(noise="fixed", context_noise=0.1), once, 1),
-        Variant(
-            "8000 steps instead of the second phase",
-            replace(base, train=replace(base.train, steps=8000)),
-            once,
-            1,
-        ),
-        Variant("settings of the paper", make_video_preset("paper"), often, 1),
+        Variant("settings of the paper", _shorten_first_phase(make_video_preset("paper"), 2000), often, 1),
     ]
 
 
@@ -134,19 +155,20 @@ def list_sizes() -> list[Variant]:
     found = []
     for size in SIZES:
         rate = base.train.learning_rate * min(1.0, BackboneConfig().width / size.width)
-        config = replace(
-            base,
-            model=replace(base.model, backbone=size),
-            train=replace(base.train, steps=2000, learning_rate=rate),
-            unroll=UnrollConfig(frames=0),
-        )
+        sized = replace(base, model=replace(base.model, backbone=size))
+        config = _shorten_first_phase(sized, 2000, rate)
         found.append(
             Variant(f"width {size.width}, depth {size.depth}", config, (), 3 if size.width <= 256 else 1)
         )
     return found
 
 
-EXPERIMENTS = {"methods": list_methods, "ablation": list_ablations, "scaling": list_sizes}
+EXPERIMENTS = {
+    "rates": list_rates,
+    "methods": list_methods,
+    "ablation": list_ablations,
+    "scaling": list_sizes,
+}
 
 
 @dataclass(frozen=True)
@@ -174,7 +196,7 @@ class Job:
     @property
     def scores(self) -> Path:
         """File with everything about the run that is kept."""
-        return self.path.with_suffix(".npz")
+        return self.path.with_name(f"{self.path.name}.npz")
 
 
 def run_job(job: Job) -> str:
