@@ -20,7 +20,11 @@ PAPER_SETTINGS = {
     "diffusion_scale": 1.0,
 }  # fmt: skip
 
-
+FIRST_RATES = {"neural_sde": 8e-4, "flow_matching": 8e-4, "interpolants": 8e-4}
+"""Learning rates of the first phase of `default`, chosen on tuning videos: `benchmarks/video.py rates`."""
+UNROLLED_STEPS = {"neural_sde": 1500, "flow_matching": 1000, "interpolants": 1000}
+"""Steps of the second phase of `default`: about as many network calls for each method, since the others need
+two more per frame to sample."""
 TOKENS_PER_SIDE = 8
 """Tokens of the U-ViT per side of the latents of an own autoencoder, as for pixels."""
 
@@ -49,7 +53,12 @@ def _make_pixel_preset(name: str, method: str) -> VideoConfig:
     found = get_video_method(method)
     if name == "default":
         unroll = UnrollConfig() if method == "neural_sde" else UnrollConfig(calls=2, gradients=False)
-        return VideoConfig(model=found.config(), unroll=unroll)
+        steps = UNROLLED_STEPS.get(method, unroll.train.steps)
+        config = VideoConfig(
+            model=found.config(), unroll=replace(unroll, train=replace(unroll.train, steps=steps))
+        )
+        rate = FIRST_RATES.get(method, config.train.learning_rate)
+        return replace(config, train=replace(config.train, learning_rate=rate))
     if name == "fast":
         backbone = BackboneConfig(width=128, depth=3, stem=(16, 32), features=8)
         settings = TrainConfig(
