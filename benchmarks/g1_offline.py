@@ -10,7 +10,8 @@ fitted as well: a Gaussian random walk, in which the state stays as it is, and a
 Likelihoods are in nats per control period, in native units. A method without one gets a normal distribution
 around the mean of its plans, whose σ per action is the root mean square error on the calibration episodes, as
 for the random walk and the linear model. The Neural SDE is scored as trained and with calibrated σ.
-`--methods neural_sde neural_sde:step_inputs=1,history_noise=shared` adds rows with other settings of a model.
+`--methods neural_sde neural_sde:step_inputs=1,history_noise=shared,steps=5000` adds rows with other settings
+of a model, or other training steps.
 Run it again to resume: finished trainings are kept.
 """
 
@@ -18,24 +19,34 @@ import argparse
 import json
 import math
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from nsde_policy.data import load_demonstrations
+from nsde_policy.data import Demonstrations, load_demonstrations
 from nsde_policy.data.angles import wrap_columns
 from nsde_policy.data.split import split_episodes
 from nsde_policy.data.statistics import measure_statistics
+from nsde_policy.eval.latency import device_name
 from nsde_policy.eval.offline.frames import ScoredEpisodes, choose_stride, find_parts
-from nsde_policy.eval.offline.result import COVERAGE_LEVELS, choose_horizons, format_estimate
+from nsde_policy.eval.offline.result import (
+    COVERAGE_LEVELS,
+    OfflineScore,
+    choose_horizons,
+    format_estimate,
+)
 from nsde_policy.eval.offline.score import OfflineConfig, score_episodes_offline
-from nsde_policy.eval.offline.sums import EpisodeSums, estimate_difference
+from nsde_policy.eval.offline.sums import EpisodeSums, FloatArray, estimate_difference
 from nsde_policy.eval.statistics import Estimate
 from nsde_policy.files import replace_file
 from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.registry import METHODS
+from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import get_task
 from nsde_policy.training.dataset import build_transitions, get_first_action, resolve_first_action
@@ -43,6 +54,8 @@ from nsde_policy.training.progress import pick_device
 from nsde_policy.training.run import train_run
 from nsde_policy.training.std_calibration import calibrate_std
 
+Figures = dict[str, EpisodeSums | None]
+"""Figures of a row as sums over the episodes, by name; None for those that a method does not have."""
 CALIBRATED = ", calibrated"
 HISTORY = 2
 """States that the linear model sees."""
@@ -53,16 +66,20 @@ HORIZON = 16
 class Split:
     """Episodes for training, calibration and scores."""
 
-    def __init__(self, path, seed):
+    def __init__(self, path: Path, seed: int) -> None:
         demos = load_demonstrations(path)
-        known, self.test, self.held_out = split_episodes(demos, 0.1, seed=seed)
-        self.training, self.calibration, _ = split_episodes(known, 0.1, seed=seed, flag="--calibration")
+        known, test, self.held_out = split_episodes(demos, 0.1, seed=seed)
+        self.training, calibration, _ = split_episodes(known, 0.1, seed=seed, flag="--calibration")
+        assert test is not None
+        assert calibration is not None
+        self.test, self.calibration = test, calibration
 
-    def scored(self, demos):
+    def scored(self, demos: Demonstrations) -> ScoredEpisodes:
+        """Return episodes as ones that no training has seen."""
         return ScoredEpisodes(demos, tuple(range(len(demos))), False, f"{len(demos)} held-out episodes")
 
 
-def train_method(name, split, args):
+def train_method(name: str, split: Split, args: argparse.Namespace) -> RunDirectory:
     """Train a method, unless that was done before, and return its run directory."""
     method, _, changes = name.partition(":")
     run = RunDirectory(args.out / "runs" / f"{name.replace(':', '-').replace(',', '-')}-{args.seed}")
@@ -71,8 +88,9 @@ def train_method(name, split, args):
         steps = 1 if config.train.steps == 1 else args.steps
         config = config.replace_parts(train={"steps": steps})
     if changes:
-        values = dict(change.split("=") for change in changes.split(","))
-        config = config.replace_parts(model={key: parse_value(value) for key, value in values.items()})
+        pairs = (change.split("=") for change in changes.split(","))
+        values = {key: parse_value(value) for key, value in pairs}
+        config = config.replace_parts(train={"steps": values.pop("steps", config.train.steps)}, model=values)
     print(f"training {name}: {config.train.steps} steps", flush=True)
     return train_run(
         split.training,
@@ -85,7 +103,7 @@ def train_method(name, split, args):
     )
 
 
-def parse_value(text):
+def parse_value(text: str) -> Any:
     """Return a number, or a word as it is."""
     try:
         return json.loads(text)
@@ -93,46 +111,47 @@ def parse_value(text):
         return text
 
 
-def copy_calibrated(run, split, args):
+def copy_calibrated(run: RunDirectory, split: Split, args: argparse.Namespace) -> RunDirectory:
     """Copy the run of the Neural SDE and calibrate the σ of the copy."""
     copy = RunDirectory(run.path.with_name(f"{run.path.name}-calibrated"))
     shutil.rmtree(copy.path, ignore_errors=True)
     shutil.copytree(run.path, copy.path)
     factor = calibrate_std(copy, split.calibration, device=args.device)
+    assert factor is not None
     print(f"factors of σ: {np.quantile(factor, (0, 0.25, 0.5, 0.75, 1)).round(2).tolist()}", flush=True)
     return copy
 
 
-def score_policy(run, split, args):
-    """Return the figures of a run as sums over the episodes, by name."""
+def score_policy(run: RunDirectory, split: Split, args: argparse.Namespace) -> tuple[Figures, bool]:
+    """Return the figures of a run, and whether its likelihood is that of a fitted normal distribution."""
     policy = Policy.from_pretrained(run.path).to(args.device)
     longest = policy.model.config.longest_chunk or HORIZON
     config = OfflineConfig(horizon=min(HORIZON, longest), samples=args.samples)
 
-    def score(demos):
+    def score(demos: Demonstrations) -> OfflineScore:
         return score_episodes_offline(
             policy, split.scored(demos), config, name=run.path.name, device=args.device
         )
 
     found = score(split.test)
     sums = dict(found.sums["all"])
-    figures = {
+    figures: Figures = {
         "error": found.error("sample"),
         "error_repeat": found.error("repeat"),
         "coverage_action": found.coverage("coverage_actions"),
         "coverage_observation": found.coverage("coverage_observations"),
         "log_prob_action": sums.get("log_prob_action"),
         "log_prob_state": sums.get("log_prob_state"),
-        "gaussian": "log_prob_action" not in sums,
     }
-    if figures["gaussian"]:
+    gaussian = "log_prob_action" not in sums
+    if gaussian:
         figures["log_prob_action"] = fit_normal(
             score(split.calibration).sums["all"]["error_mean_plan"], sums["error_mean_plan"]
         )
-    return figures
+    return figures, gaussian
 
 
-def fit_normal(calibration, test):
+def fit_normal(calibration: EpisodeSums, test: EpisodeSums) -> EpisodeSums:
     """Return the log-likelihood of the first actions, given squared errors on two sets of episodes."""
     variance = calibration.total[:, 0].sum(0) / calibration.count[:, 0].sum(0)
     total = test.total[:, 0] / variance + test.count[:, 0] * np.log(2 * math.pi * variance)
@@ -146,32 +165,32 @@ class SimpleModel:
         linear: Fit a linear function of the last states by least squares; else the state stays as it is.
     """
 
-    def __init__(self, split, config, *, linear):
-        self.config, self.linear, self.weights = config, linear, None
+    def __init__(self, split: Split, config: RunConfig, *, linear: bool) -> None:
+        self.config, self.weights = config, None
         x, x_next, known = self._read(split.training)
         if linear:
             self.weights = np.linalg.lstsq(self._features(x), x_next - x[:, : x_next.shape[1]], rcond=None)[0]
         error, known, _ = self.errors(split.calibration)
         self.variance = (np.square(error) * known).sum(0) / known.sum(0)
 
-    def _read(self, demos):
+    def _read(self, demos: Demonstrations) -> tuple[FloatArray, FloatArray, npt.NDArray[np.bool_]]:
         pairs = build_transitions(
             demos, **get_first_action(self.config.demos), history=HISTORY, final_action_weight=1.0
         )
         return pairs.x.double().numpy(), pairs.x_next.double().numpy(), (pairs.weight > 0).numpy()
 
-    def _features(self, x):
+    def _features(self, x: FloatArray) -> FloatArray:
         return np.concatenate([x, np.ones((len(x), 1))], axis=1)
 
-    def errors(self, demos, chosen=slice(None)):
+    def errors(self, demos: Demonstrations, chosen: Any = slice(None)) -> tuple[FloatArray, Any, Any]:
         """Return the errors of some frames, which of them are known, and the numbers of their episodes."""
         x, x_next, known = (part[chosen] for part in self._read(demos))
-        change = self._features(x) @ self.weights if self.linear else 0.0
+        change = 0.0 if self.weights is None else self._features(x) @ self.weights
         angles = [*demos.angles, *(demos.obs.shape[1] + column for column in demos.act_angles)]
         episode = np.repeat(np.arange(len(demos)), demos.lengths)[chosen]
         return wrap_columns(x_next - x[:, : x_next.shape[1]] - change, angles), known, episode
 
-    def score(self, demos):
+    def score(self, demos: Demonstrations) -> Figures:
         """Return the figures on scored frames, as `score_policy` does."""
         chosen = find_parts(demos, chunk=1, stride=choose_stride(demos))["all"]
         error, known, episode = self.errors(demos, chosen)
@@ -180,12 +199,12 @@ class SimpleModel:
         inside = np.abs(error / np.sqrt(self.variance))[:, None] <= np.array(bounds)[:, None]
         act, everything = slice(demos.obs.shape[1], None), known.all(1)
 
-        def add(values, counted):
+        def add(values: FloatArray, counted: Any) -> EpisodeSums:
             counted = np.broadcast_to(counted, values.shape)
-            pair = [np.zeros((len(demos), *values.shape[1:])) for _ in range(2)]
-            np.add.at(pair[0], episode, np.where(counted, values, 0.0))
-            np.add.at(pair[1], episode, counted)
-            return EpisodeSums(*pair)
+            total, count = np.zeros((2, len(demos), *values.shape[1:]))
+            np.add.at(total, episode, np.where(counted, values, 0.0))
+            np.add.at(count, episode, counted)
+            return EpisodeSums(total, count)
 
         obs = slice(None, act.start)
         return {
@@ -196,31 +215,31 @@ class SimpleModel:
         }
 
 
-def to_dict(figures, reference):
+def to_dict(figures: Figures, gaussian: bool, reference: Figures) -> dict[str, Any]:
     """Return figures with 95 % intervals over episodes, and differences to the reference."""
-    row = {"gaussian": figures.get("gaussian", True)}
+    row: dict[str, Any] = {"gaussian": gaussian}
     for name, found in figures.items():
-        if isinstance(found, EpisodeSums):
+        if found is not None:
             row[name] = found.estimate().to_dict()
     for name in ("log_prob_action", "log_prob_state"):
-        own, other = figures.get(name), (reference or {}).get(name)
+        own, other = figures.get(name), reference.get(name)
         if own is not None and other is not None and own is not other:
             row[f"{name}_difference"] = estimate_difference(own, other).to_dict()
     return row
 
 
-def print_table(results):
+def print_table(results: Mapping[str, Any]) -> None:
     """Print likelihood, error by horizon and coverage of all rows."""
     shown = choose_horizons(HORIZON)
 
-    def cell(row, name, *index):
+    def cell(row: Mapping[str, Any], name: str, *index: int) -> str:
         found = row.get(name)
         if found is None:
             return "–"
-        values = [np.array(found[key], float) for key in ("value", "low", "high")]
-        if index and values[0].shape[0] <= index[0]:
+        value, low, high = (np.array(found[key], float) for key in ("value", "low", "high"))
+        if index and len(value) <= index[0]:
             return "–"
-        return format_estimate(Estimate(*(float(value[index]) for value in values), 0))
+        return format_estimate(Estimate(float(value[index]), float(low[index]), float(high[index]), 0))
 
     columns = ["log p(action)", "minus calibrated", "log p(state)", *(f"error, h = {h}" for h in shown)]
     columns += [
@@ -237,7 +256,7 @@ def print_table(results):
         print(f"| {name}{' (Gaussian)' if row['gaussian'] else ''} | " + " | ".join(cells) + " |")
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--demos", type=Path)
     parser.add_argument("--out", type=Path, default=Path("out/g1"))
@@ -259,22 +278,23 @@ def main():
     torch.set_num_threads(1)
     split = Split(args.demos, args.seed)
     config = resolve_first_action(split.training, get_task("none").preset("fast"))
-    figures = {
-        "random walk": SimpleModel(split, config, linear=False).score(split.test),
-        "linear model": SimpleModel(split, config, linear=True).score(split.test),
+    figures: dict[str, tuple[Figures, bool]] = {
+        "random walk": (SimpleModel(split, config, linear=False).score(split.test), True),
+        "linear model": (SimpleModel(split, config, linear=True).score(split.test), True),
     }
     for method in args.methods:
         run = train_method(method, split, args)
         figures[method] = score_policy(run, split, args)
-        if "coverage_action" in figures[method] and figures[method]["coverage_action"] is not None:
+        if figures[method][0]["coverage_action"] is not None:
             figures[method + CALIBRATED] = score_policy(copy_calibrated(run, split, args), split, args)
-        reference = next((each for name, each in figures.items() if name.endswith(CALIBRATED)), None)
+        reference = next((each for name, (each, _) in figures.items() if name.endswith(CALIBRATED)), {})
         results = {
-            "demos": str(args.demos),
+            "demos": args.demos.name,
             "seed": args.seed,
             "steps": args.steps,
+            "machine": f"{device_name(args.device)}, torch {torch.__version__}",
             "scored_episodes": list(split.held_out),
-            "rows": {name: to_dict(each, reference) for name, each in figures.items()},
+            "rows": {name: to_dict(*each, reference) for name, each in figures.items()},
         }
         replace_file(args.out / "results.json", json.dumps(results, indent=1, allow_nan=False).encode())
     print_table(results)
