@@ -4,8 +4,9 @@
 
 Budget: every training sees the same number of examples, `--examples`, in batches of the method's own size.
 Settings are those of the task's default preset; final averaged weights are played, nothing is selected. Small
-methods are trained three times, `--parallel` at a time, large ones once, one by one. Avoiding has
-demonstrations in the package; those of the Adroit hand are `adroit_NAME_expert.zarr` in the folder `--demos`.
+methods are trained three times, `--parallel` at a time, large ones once, `--parallel-large` at a time.
+Avoiding has demonstrations in the package; those of the Adroit hand are `adroit_NAME_expert.zarr` in the
+folder `--demos`.
 
 Run it again to resume: at `--limit-s` trainings are saved and evaluations wait for the next call. `--only`
 divides the work: `train` needs no simulator, `play` needs that of the task, `latency` times one training of
@@ -165,7 +166,7 @@ class Suite:
         small = {play.folder for play in self.plays if ROWS[play.name][0] in (*SMALL, "knn")}
         todo = prepare_runs(list(runs.values()))
         yield from (folder for folder, run in runs.items() if run not in todo)
-        for is_small, parallel in ((True, self.args.parallel), (False, 1)):
+        for is_small, parallel in ((True, self.args.parallel), (False, self.args.parallel_large)):
             chosen = [run for run in todo if (folders[id(run)] in small) == is_small]
             yield from (folders[id(run)] for run in finish_runs(chosen, parallel))
 
@@ -247,8 +248,7 @@ def play_and_save(play: Play, path: Path, seeds: range, file: Path, device: str,
 def train_and_play(suite: Suite) -> None:
     """Train what is missing and play what is trained, until all is done or the time is up."""
     args, jobs = suite.args, list[Future[None]]()
-    on_gpu = args.device != "cpu"
-    players = ProcessPoolExecutor(args.players if on_gpu else 1, multiprocessing.get_context("spawn"))
+    players = ProcessPoolExecutor(args.players, multiprocessing.get_context("spawn"))
     try:
         for folder in suite.train():
             for play in suite.plays if "play" in args.only else ():
@@ -348,8 +348,9 @@ def main() -> None:
     parser.add_argument("--large-seeds", type=int, default=1, help="trainings of the others")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--parallel", type=int, default=16, help="small runs trained at once")
-    parser.add_argument("--players", type=int, default=4, help="evaluations at once on a GPU")
-    parser.add_argument("--workers", type=int, default=max((os.cpu_count() or 1) - 1, 1))
+    parser.add_argument("--parallel-large", type=int, default=1, help="other runs trained at once")
+    parser.add_argument("--players", type=int, default=4, help="evaluations at once")
+    parser.add_argument("--workers", type=int, default=1, help="processes of each evaluation on a CPU")
     parser.add_argument("--episodes", type=int, default=0, help="starts; default: those of each task")
     parser.add_argument("--seed-start", type=int, default=100_000)
     parser.add_argument("--latency-rounds", type=int, default=30)
