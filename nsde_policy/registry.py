@@ -27,7 +27,7 @@ Plugin = TypeVar("Plugin")
 _INFRASTRUCTURE = frozenset({"base", "base_model", "registry", "gym", "adapter", "detection", "live_table"})
 """Modules of a plug-in package that are not plug-ins."""
 MAX_LISTED = 20
-"""Names that the error about an unknown one lists at most."""
+"""Names that an error lists; of more it shows a few."""
 
 
 class Registry(Generic[Plugin]):
@@ -110,7 +110,7 @@ class Registry(Generic[Plugin]):
             return
         self._import(name)
         if name not in self._found:
-            members = ", ".join(self.list_group(name))
+            members = _abbreviate_names(self.list_group(name))
             found = f"choose one of its {self.kind}s: {members}" if members else "expected one of this name"
             raise PluginError(
                 f"{self._find_module(name)} does not register a {self.kind} called {name!r}; {found}"
@@ -152,9 +152,8 @@ class Registry(Generic[Plugin]):
             )
         close = difflib.get_close_matches(name, names, n=1)
         hint = f"; perhaps you meant {close[0]!r}" if close else ""
-        listed = ", ".join(names if len(names) <= MAX_LISTED else [*names[:MAX_LISTED], "…"])
         return (
-            f"unknown {self.kind} {name!r}; available: {listed}{hint}. "
+            f"unknown {self.kind} {name!r}; available: {_abbreviate_names(names)}{hint}. "
             f"If it comes with another package, install that package (entry points '{self._group}')"
         )
 
@@ -165,3 +164,10 @@ class Registry(Generic[Plugin]):
 def _find_group(name: str) -> str:
     """Return the start of a name that can be that of a group: `adroit` of `adroit-door`."""
     return re.split("[-:]", name)[0]
+
+
+def _abbreviate_names(names: list[str]) -> str:
+    """Join names for a message; of a long list, its size and three examples."""
+    if len(names) <= MAX_LISTED:
+        return ", ".join(names)
+    return f"{len(names)}, such as {', '.join(names[:: len(names) // 3][:3])}"

@@ -38,7 +38,16 @@ def test_missing_simulator_names_the_extra(monkeypatch: pytest.MonkeyPatch):
 
 def test_unknown_environment_is_suggested(capsys: pytest.CaptureFixture[str]):
     assert main(["train", "--task", "metaworld:raech-v3"]) == 2
-    assert "perhaps you meant 'metaworld:reach-v3'" in capsys.readouterr().err
+    message = capsys.readouterr().err
+    assert "perhaps you meant 'metaworld:reach-v3'" in message
+    assert message.count("metaworld:") < 6, "50 names are not listed"
+
+
+def test_name_of_the_group_alone_is_refused_with_examples(capsys: pytest.CaptureFixture[str]):
+    assert main(["train", "--task", "metaworld"]) == 2
+    message = capsys.readouterr().err
+    assert "choose one of its tasks: 50, such as metaworld:assembly-v3" in message
+    assert message.count("metaworld:") < 5
 
 
 @pytest.mark.slow
