@@ -203,9 +203,9 @@ def run_job(job: Job) -> str:
     """Train one model and score it; returns a line to print."""
     import torch
 
-    from nsde_policy.cli.video_models import open_training_videos
     from nsde_policy.eval.latency import device_name
     from nsde_policy.video.run import load_video_model, train_video
+    from nsde_policy.video.sources import open_training_videos
 
     torch.set_float32_matmul_precision("high")
     started = time.perf_counter()

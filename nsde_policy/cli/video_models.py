@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from nsde_policy.video.run import VideoRecord
     from nsde_policy.video.windows import Videos
 
-COLLISIONS = "collisions"
-"""Name of the simulated videos instead of a store."""
-
 VideoData = Annotated[
     str,
     Positional,
@@ -74,8 +71,10 @@ class VideoTrain:
         """Train with a progress bar and print the run directory."""
         from nsde_policy.inference.torch_threads import count_cores, use_threads
         from nsde_policy.training.progress import pick_device
+        from nsde_policy.video.collisions import COLLISIONS
         from nsde_policy.video.pretrained import find_autoencoder_class
         from nsde_policy.video.run import train_video
+        from nsde_policy.video.sources import open_training_videos
 
         make_video_preset(self.preset, self.method)
         if self.validation and self.data == COLLISIONS:
@@ -167,7 +166,12 @@ class VideoEval:
 
     def _load_videos(self, records: Sequence["VideoRecord"], length: int) -> "VideosToScore":
         from nsde_policy.eval.video.evaluate import VideosToScore
-        from nsde_policy.video.collisions import COLLISION_SEEDS, CollisionsConfig, make_collisions
+        from nsde_policy.video.collisions import (
+            COLLISION_SEEDS,
+            COLLISIONS,
+            CollisionsConfig,
+            make_collisions,
+        )
 
         settings = [record.settings() for record in records]
         if len({(config.size, config.stride) for config in settings}) > 1:
@@ -190,7 +194,7 @@ class VideoEval:
 
     def _open_store(self, records: Sequence["VideoRecord"], path: Path) -> "Videos":
         """Open the videos that no run was trained on; of held-out ones, every second is for tuning."""
-        from nsde_policy.video.run import open_unseen
+        from nsde_policy.video.sources import open_unseen
 
         parts = [open_unseen(record, path) for record in records]
         widest = max(parts, key=lambda part: part.act_dim)
@@ -222,16 +226,3 @@ class VideoProgress:
             self._bar.reset(total=progress.steps)
         self._bar.n = progress.step
         self._bar.set_postfix({name: f"{loss:.3g}" for name, loss in progress.losses.items()})
-
-
-def open_training_videos(data: str, config: VideoConfig, *, count: int, device: str) -> "Videos":
-    """Open a store of videos, or simulate collisions on the device."""
-    from nsde_policy.video.collisions import COLLISION_SEEDS, CollisionsConfig, make_collisions
-    from nsde_policy.video.windows import Videos, open_videos
-
-    if data != COLLISIONS:
-        return open_videos(Path(data), size=config.size, stride=config.stride, with_actions=config.actions)
-    made = make_collisions(
-        count, CollisionsConfig(size=config.size), seed=COLLISION_SEEDS["train"], device=device
-    )
-    return Videos.from_tensor(made.frames, stride=config.stride, name=COLLISIONS)

@@ -25,6 +25,8 @@ TABLE = (24, 26, 32)
 """Colour of the table."""
 PHYSICS_STEPS = 20
 """Physics steps per frame."""
+COLLISIONS = "collisions"
+"""Name of the simulated videos instead of a store."""
 COLLISION_SEEDS = {"train": 0, "test": 1_000_000, "tuning": 2_000_000}
 """Seeds of the videos: settings are chosen on `tuning`, scores are reported on `test`."""
 DRAW_BATCH = 2048

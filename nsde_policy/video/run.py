@@ -10,6 +10,7 @@
 A run without a second phase has no folder `first_phase`.
 """
 
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import torch
 
 from nsde_policy import __version__
 from nsde_policy.config import BaseConfig, TrainConfig
-from nsde_policy.errors import CheckpointError, ConfigError
+from nsde_policy.errors import CheckpointError
 from nsde_policy.files import read_json, replace_file
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.training.checkpoints import Monitor, check_files
@@ -28,7 +29,9 @@ from nsde_policy.video.latent_stage import build_autoencoder, load_space, make_s
 from nsde_policy.video.phases import PhaseTrainer
 from nsde_policy.video.registry import find_video_method, get_video_method
 from nsde_policy.video.spaces import FrameSpace
-from nsde_policy.video.windows import ActionRange, Videos, open_videos
+from nsde_policy.video.windows import Videos
+
+logger = logging.getLogger(__name__)
 
 FIRST_PHASE = "first_phase"
 """Folder with the model after the first phase."""
@@ -141,10 +144,10 @@ def load_video_model(path: Path | str, *, device: str = "cpu", first_phase: bool
     """
     run = RunDirectory(Path(path))
     record = read_video_record(run.path)
-    model = record.build_model(load_space(record.settings(), run, device=device))
+    config = record.settings()
     directory = RunDirectory(run.path / FIRST_PHASE) if first_phase else run
-    if first_phase and not directory.model.exists():
-        raise CheckpointError(f"{path} has no second phase: leave out --first-phase")
+    _check_phase(directory, config.unroll.train if config.unroll.frames and not first_phase else config.train)
+    model = record.build_model(load_space(config, run, device=device))
     try:
         model.load_state_dict(directory.read_weights())
     except RuntimeError as error:
@@ -153,6 +156,18 @@ def load_video_model(path: Path | str, *, device: str = "cpu", first_phase: bool
             f"run was written by version {record.version}: train it again"
         ) from error
     return model.to(device).eval()
+
+
+def _check_phase(directory: RunDirectory, train: TrainConfig) -> None:
+    """Warn if a phase stopped early; raise `CheckpointError` if it left no weights."""
+    how = "finish it with `video train --resume` and the same settings"
+    if not directory.model.exists():
+        if directory.path.name == FIRST_PHASE and directory.path.with_name("model.safetensors").exists():
+            raise CheckpointError(f"{directory.path.parent} has no second phase: leave out --first-phase")
+        raise CheckpointError(f"{directory.path} has no weights yet, training was interrupted: {how}")
+    steps = max((int(record["step"]) for record in directory.read_metrics()), default=train.steps)
+    if steps < train.steps:
+        logger.warning("%s stopped at step %d of %d: %s", directory.path, steps, train.steps, how)
 
 
 def _make_record(videos: Videos, config: VideoConfig, seed: int) -> VideoRecord:
@@ -168,31 +183,6 @@ def _make_record(videos: Videos, config: VideoConfig, seed: int) -> VideoRecord:
         held_out=videos.left_out,
         rate_hz=videos.rate_hz,
     )
-
-
-def open_unseen(record: VideoRecord, path: Path) -> Videos:
-    """Open the videos of a store that a run was not trained on, with its size, stride and action range.
-
-    Of the store that it was trained on, these are the held-out ones; of another store, all.
-
-    Raises:
-        ConfigError: If the run was trained on all videos of the store.
-    """
-    config = record.settings()
-    used = ActionRange(record.act_low, record.act_high) if config.actions else None
-    videos = open_videos(
-        path, size=config.size, stride=config.stride, with_actions=config.actions, action_range=used
-    )
-    everything = range(len(videos))
-    trained = videos.select([k for k in everything if k not in record.held_out])
-    if not len(trained) or trained.fingerprint != record.fingerprint:
-        return videos
-    if not record.held_out:
-        raise ConfigError(
-            f"the model was trained on all {len(videos)} videos of {path}: hold some out with `video train "
-            "--validation 0.1`, or score it on another store with --data"
-        )
-    return videos.select(record.held_out)
 
 
 def read_video_record(path: Path) -> VideoRecord:

@@ -18,7 +18,8 @@ from nsde_policy.run_directory import RunDirectory
 from nsde_policy.video.collisions import CollisionsConfig, make_collisions
 from nsde_policy.video.config import BackboneConfig, UnrollConfig, VideoConfig
 from nsde_policy.video.methods.neural_sde.config import NeuralSDEVideoConfig
-from nsde_policy.video.run import FIRST_PHASE, load_video_model, open_unseen, read_video_record, train_video
+from nsde_policy.video.run import FIRST_PHASE, load_video_model, read_video_record, train_video
+from nsde_policy.video.sources import open_unseen
 from nsde_policy.video.windows import Videos, open_videos
 from tests.helpers.video_files import write_clevrer, write_kth
 
@@ -67,6 +68,28 @@ def test_interrupted_training_continues_bit_for_bit(videos: Videos, tmp_path: Pa
         train_video(videos, CONFIG, tmp_path / "parts", seed=0)
     with pytest.raises(CheckpointError, match="other settings"):
         train_video(videos, CONFIG, tmp_path / "parts", seed=1, resume=True)
+
+
+def test_unfinished_run_suggests_resume(videos: Videos, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    longer = replace(CONFIG, unroll=replace(CONFIG.unroll, train=replace(TRAIN, steps=8)))
+    run = tmp_path / "run"
+
+    for phase in (longer.train, longer.unroll.train):
+
+        def interrupt(progress, steps=phase.steps):
+            if progress.step == 4 and progress.steps == steps:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            train_video(videos, longer, run, seed=0, monitor=interrupt, resume=run.exists())
+        if not RunDirectory(run).model.exists():
+            with pytest.raises(CheckpointError, match=r"no weights yet.*--resume"):
+                load_video_model(run)
+    load_video_model(run, first_phase=True)
+    assert not caplog.messages
+    load_video_model(run)
+    assert "stopped at step 2 of 8" in caplog.text
+    assert "--resume" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["kth", "clevrer"])

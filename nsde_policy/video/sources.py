@@ -1,0 +1,44 @@
+"""Videos of a run: those that it is trained on, and those that it has not seen."""
+
+from pathlib import Path
+
+from nsde_policy.errors import ConfigError
+from nsde_policy.video.collisions import COLLISION_SEEDS, COLLISIONS, CollisionsConfig, make_collisions
+from nsde_policy.video.config import VideoConfig
+from nsde_policy.video.run import VideoRecord
+from nsde_policy.video.windows import ActionRange, Videos, open_videos
+
+
+def open_training_videos(data: str, config: VideoConfig, *, count: int, device: str) -> Videos:
+    """Open a store of videos, or simulate `count` videos of collisions on the device."""
+    if data != COLLISIONS:
+        return open_videos(Path(data), size=config.size, stride=config.stride, with_actions=config.actions)
+    made = make_collisions(
+        count, CollisionsConfig(size=config.size), seed=COLLISION_SEEDS["train"], device=device
+    )
+    return Videos.from_tensor(made.frames, stride=config.stride, name=COLLISIONS)
+
+
+def open_unseen(record: VideoRecord, path: Path) -> Videos:
+    """Open the videos of a store that a run was not trained on, with its size, stride and action range.
+
+    Of the store that it was trained on, these are the held-out ones; of another store, all.
+
+    Raises:
+        ConfigError: If the run was trained on all videos of the store.
+    """
+    config = record.settings()
+    used = ActionRange(record.act_low, record.act_high) if config.actions else None
+    videos = open_videos(
+        path, size=config.size, stride=config.stride, with_actions=config.actions, action_range=used
+    )
+    everything = range(len(videos))
+    trained = videos.select([k for k in everything if k not in record.held_out])
+    if not len(trained) or trained.fingerprint != record.fingerprint:
+        return videos
+    if not record.held_out:
+        raise ConfigError(
+            f"the model was trained on all {len(videos)} videos of {path}: hold some out with `video train "
+            "--validation 0.1`, or score it on another store with --data"
+        )
+    return videos.select(record.held_out)
