@@ -155,6 +155,8 @@ class UViT(nn.Module):
     def forward(self, x: Tensor, time: Tensor | None = None, conditions: Tensor | None = None) -> Tensor:
         """Map images (n, inputs, size, size), times (n,) and conditions (n, conditions) to feature maps."""
         skips: list[Tensor] = []
+        if x.device.type == "cpu":
+            x = x.contiguous(memory_format=torch.channels_last)  # faster convolutions
         if not self._plain:
             if time is not None:
                 x = torch.cat([x, time[:, None, None, None].to(x.dtype).expand(-1, 1, *x.shape[2:])], dim=1)

@@ -89,10 +89,25 @@ def test_actions_change_the_prediction_of_a_trained_head():
     assert not torch.allclose(one, two)
 
 
+def test_one_convolution_draws_the_same_as_the_heads():
+    model = NeuralSDEVideo(
+        NeuralSDEVideoConfig(backbone=TINY), size=SIZE, act_dim=0, increment_std=0.5, generator=make_rng(0)
+    )
+    for head in model.outputs.values():
+        torch.nn.init.normal_(head.weight, std=0.1, generator=make_rng(1))
+        torch.nn.init.normal_(head.bias, generator=make_rng(2))
+    state = torch.randn(2, 4 * RGB_CHANNELS, SIZE, SIZE, generator=make_rng(3))
+    apart = model.run_network(state, torch.zeros(2, 0))
+    log_variance, flow, score = model._run(state, torch.zeros(2, 0), with_diffusion=True)
+    torch.testing.assert_close(log_variance, apart["log_variance"].clamp(-8, 8))
+    torch.testing.assert_close(flow, 0.5 * apart["flow"])
+    torch.testing.assert_close(score, apart["score"])
+
+
 class LinearField(NeuralSDEVideo):
     """A flow that adds the same to every pixel, to check the solver."""
 
-    def _run(self, state: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _run(self, state: Tensor, action: Tensor, *, with_diffusion: bool) -> tuple[Tensor, Tensor, Tensor]:
         first = torch.full_like(state[:, :RGB_CHANNELS], 0.3)
         return torch.zeros_like(first), first, torch.zeros_like(first)
 
