@@ -35,47 +35,42 @@ SHARD = 48
 """Number of episodes in one job of a core."""
 
 
-def vary(
-    *, preset: str = "fast", width: int = 256, mirror: bool = False, train: Any = None, **model: Any
-) -> RunConfig:
-    """Return the settings of a preset of the task with some parts changed."""
-    config = TASK.preset(preset)
+def vary(*, width: int = 512, mirror: bool = False, train: Any = None, **model: Any) -> RunConfig:
+    """Return the task's preset `default` with a wider network and some parts changed."""
+    config = TASK.preset("default")
     network = replace(config.model.network, width=width)
     config = replace(config, model=replace(config.model, network=network, **model))
-    return config.replace_parts(demos={"mirror": mirror}, train={"steps": 30_000, **(train or {})})
+    return config.replace_parts(demos={"mirror": mirror}, train={"steps": 40_000, **(train or {})})
 
 
-LARGE = {"batch_size": 1024, "steps": 60_000}
 TRAINED: dict[str, RunConfig] = {
     "preset": TASK.preset("default"),
     "preset fast": TASK.preset("fast"),
     "blur 0.3": vary(noise=0.3),
-    "blur 0.5": vary(noise=0.5),
     "blur 0.7": vary(noise=0.7),
     "blur 1.0": vary(noise=1.0),
-    "blur 0.3, no history": vary(noise=0.3, history=1),
-    "blur 0.7, no history": vary(noise=0.7, history=1),
-    "blur 0.7, history 4": vary(noise=0.7, history=4),
+    "blur 0.7, width 256": vary(noise=0.7, width=256),
+    "blur 0.7, 80,000 steps": vary(noise=0.7, train={"steps": 80_000}),
     "blur 0.7, mirrored": vary(noise=0.7, mirror=True),
-    "blur 0.7, joint": vary(noise=0.7, objective="joint"),
-    "blur 0.3, large": vary(preset="default", width=512, noise=0.3, train=LARGE),
-    "blur 0.5, large": vary(preset="default", width=512, noise=0.5, train=LARGE),
-    "blur 0.7, large": vary(preset="default", width=512, noise=0.7, train=LARGE),
-    "blur 1.0, large": vary(preset="default", width=512, noise=1.0, train=LARGE),
-    "blur 0.7, large, mirrored": vary(preset="default", width=512, noise=0.7, mirror=True, train=LARGE),
+    "blur 0.7, log": vary(noise=0.7, flow_loss="log", delta=0.1),
+    "blur 0.7, action 0.3": vary(noise=0.7, action_noise=0.3),
+    "blur 0.7, action 2": vary(noise=0.7, action_noise=2.0),
+    "blur 0.7, history 4": vary(noise=0.7, history=4),
+    "blur 0.7, history 8": vary(noise=0.7, history=8),
+    "blur 1.5, history 8": vary(noise=1.5, history=8),
+    "blur 0.7, history 16": vary(noise=0.7, history=16),
+    "blur 0.7, history 8, mirrored": vary(noise=0.7, history=8, mirror=True),
 }
 """What is trained, by name."""
 SAMPLED: dict[str, dict[str, Any]] = {
     "": {},
-    "α 0": {"alpha": 0.0},
-    "α 0.25": {"alpha": 0.25},
-    "α 1": {"alpha": 1.0},
-    "diffusion 0.9": {"diffusion": 0.9},
-    "diffusion 0.8, α 0.25": {"diffusion": 0.8, "alpha": 0.25},
-    "T_a 1": {"chunk": 1},
-    "T_a 1, α 0": {"chunk": 1, "alpha": 0.0},
-    "T_a 4": {"chunk": 4},
-    "T_a 16": {"chunk": 16},
+    "α 0": {"alpha": 0.0, "diffusion": 1.0},
+    "α 0.5": {"alpha": 0.5, "diffusion": 1.0},
+    "α 1": {"alpha": 1.0, "diffusion": 1.0},
+    "α 1, diffusion 1.5": {"alpha": 1.0, "diffusion": 1.5},
+    "α 1.5, diffusion 1.5": {"alpha": 1.5, "diffusion": 1.5},
+    "T_a 1, α 1": {"chunk": 1, "alpha": 1.0, "diffusion": 1.0},
+    "T_a 16, α 1": {"chunk": 16, "alpha": 1.0, "diffusion": 1.0},
 }
 """How a trained policy is sampled and executed, by what is added to its name."""
 
