@@ -162,6 +162,7 @@ class ExpertPlayer:
             network_calls=0,
             planning_s=acting_s,
             mode=task.read_mode(infos[-1]),
+            success_step=outcome.success_step,
             path=shorten_path(trace.obs, task),
             trace=trace,
         )

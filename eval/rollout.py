@@ -105,6 +105,8 @@ class EpisodeResult:
     """Time spent planning, seconds."""
     mode: int | None = None
     """Which way it took, see `Task.modes`: -1 if unknown, None if the task has no modes."""
+    success_step: int | None = None
+    """Number of actions before the first success; None for all, or without success."""
     path: np.ndarray | None = field(default=None, compare=False, repr=False)
     """Where it went, at few moments, see `shorten_path`."""
     trace: Trace = field(default_factory=Trace, compare=False, repr=False)
@@ -236,6 +238,7 @@ class EpisodeRunner:
             network_calls=plans * calls,
             planning_s=self.planning_s,
             mode=self._task.read_mode(self._infos[-1]),
+            success_step=outcome.success_step,
             path=shorten_path(self._trace.obs, self._task),
             trace=self._trace,
         )

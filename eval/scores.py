@@ -28,6 +28,7 @@ class EvaluationScores:
     metrics: Mapping[str, Estimate]
     """Means of the task's further figures."""
     mean_steps_to_success: float | None
+    """Mean number of steps before the first success, over successful episodes; None if none succeeds."""
     ms_per_action: float
     """Planning time per planned action on this machine, milliseconds, median over episodes."""
     network_calls_per_chunk: float
@@ -103,6 +104,7 @@ def score_episodes(results: Sequence[EpisodeResult], task: Task) -> EvaluationSc
     Success is known if any episode says something of it: some environments report it only when it happens.
     """
     won = [r for r in results if r.success]
+    needed = [r.steps if r.success_step is None else r.success_step for r in won]
     known = any(r.success is not None for r in results)
     paths = number_results(results)
     distinct = len({*paths})
@@ -112,7 +114,7 @@ def score_episodes(results: Sequence[EpisodeResult], task: Task) -> EvaluationSc
         success_rate=proportion(len(won), len(results), independent=distinct) if known else None,
         length=mean([r.steps for r in results], groups=paths),
         metrics={name: mean([r.metrics[name] for r in results], groups=paths) for name in results[0].metrics},
-        mean_steps_to_success=float(np.mean([r.steps for r in won])) if won else None,
+        mean_steps_to_success=float(np.mean(needed)) if won else None,
         ms_per_action=float(np.median([1e3 * r.planning_s / r.planned for r in results])),
         network_calls_per_chunk=float(np.mean([r.network_calls / r.plans for r in results])),
         episodes=list(results),

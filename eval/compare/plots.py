@@ -209,7 +209,7 @@ def _draw_estimate(
     axis: "Axes", at: float, score: Estimate, style: RowStyle, *, horizontal: bool = False
 ) -> None:
     """Draw a marker at the score and a line over its interval; vertical ones, often close, are faint."""
-    ends, here = [score.low, score.high], [at, at]
+    ends, here = _find_ends(score), [at, at]
     interval: dict[str, Any] = {"linewidth": 1.0 + 0.4 * style.bold, "alpha": 1.0 if horizontal else 0.45}
     axis.plot(
         *((ends, here) if horizontal else (here, ends)), color=style.colour, zorder=3 + style.bold, **interval
@@ -225,10 +225,15 @@ def _draw_estimate(
     )
 
 
+def _find_ends(score: Estimate) -> tuple[float, float]:
+    """Return both ends of the interval that is drawn: the value itself if there is only one sample."""
+    return (score.low, score.high) if score.n > 1 else (score.value, score.value)
+
+
 def _score_limits(rows: Sequence[Row], score: str) -> tuple[float, float]:
     """Return axis limits around the intervals with a margin, which is cut at the limits of a share."""
-    low = min(getattr(row, score).low for row in rows)
-    high = max(getattr(row, score).high for row in rows)
+    ends = [_find_ends(getattr(row, score)) for row in rows]
+    low, high = min(low for low, _ in ends), max(high for _, high in ends)
     margin = 0.06 * max(high - low, 0.1)
     if low < 0 or high > 1:
         return low - margin, high + margin
@@ -242,7 +247,8 @@ def _name_points(axis: "Axes", points: Sequence[tuple[Row, float, Estimate]], st
     points_per_pixel = 72 / axis.figure.dpi
     taken, markers = [], []
     for _, x, score in points:
-        corners = [(x, score.low), (x, score.value), (x, score.high)]
+        first, last = _find_ends(score)
+        corners = [(x, first), (x, score.value), (x, last)]
         low, middle, high = axis.transData.transform(corners) * points_per_pixel
         taken += [Bbox([middle - 3, middle + 3]), Bbox([low - [1.5, 0], high - [-1.5, 0]])]
         markers.append(middle)

@@ -39,6 +39,8 @@ class Outcome:
     """The figure that an evaluation averages; `Task.score_name` names it."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Further figures by name, averaged as well."""
+    success_step: int | None = None
+    """Number of actions before the first success; None for all, or without success."""
 
 
 @dataclass(frozen=True)
@@ -207,12 +209,13 @@ class Task(abc.ABC):
             EnvError: If one of them is neither a number nor an array of one.
         """
         said = [
-            self._read_success(name, info[name])
-            for info in infos
+            (step, self._read_success(name, info[name]))
+            for step, info in enumerate(infos)
             for name in ("success", "is_success")
             if info.get(name) is not None
         ]
-        return Outcome(any(said) if said else None, float(sum(rewards)))
+        first = next((step for step, success in said if success), None)
+        return Outcome(first is not None if said else None, float(sum(rewards)), success_step=first)
 
     def _read_success(self, name: str, value: Any) -> bool:
         number = value.item() if getattr(value, "size", None) == 1 else value

@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsde_policy.errors import MissingDependencyError
-from nsde_policy.eval.compare.plots import choose_styles, draw_comparison, draw_costs, separate_labels
+from nsde_policy.eval.compare.plots import (
+    choose_styles,
+    draw_comparison,
+    draw_costs,
+    draw_scores,
+    separate_labels,
+)
 from nsde_policy.eval.disturbances import Condition
 from tests.helpers.comparisons import INVENTED, make_comparison, make_entry, make_full_comparison
 
@@ -63,6 +69,16 @@ def test_figures_without_successes_show_the_score_only(tmp_path: Path):
     assert {path.stem for path in tmp_path.iterdir()} == FIGURES
     texts = [path.read_text() for path in tmp_path.glob("*.svg")]
     assert all("mean max reward" in text and "success" not in text for text in texts)
+
+
+def test_a_repeated_path_is_drawn_without_interval():
+    entry = make_entry()
+    repeated = msgspec.structs.replace(entry.episodes, path=(0,) * len(entry.episodes))
+    for episodes, has_interval in ((entry.episodes, True), (repeated, False)):
+        rows = make_comparison(msgspec.structs.replace(entry, episodes=episodes))
+        figure = draw_scores(rows, choose_styles(rows, None))
+        ends = [np.ptp(line.get_xdata()) for axis in figure.axes for line in axis.lines]
+        assert (max(ends) > 0) == has_interval
 
 
 def test_rows_without_a_cost_are_named_below_the_axis():

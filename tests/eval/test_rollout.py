@@ -156,6 +156,8 @@ def test_scores_average_episodes():
         return EpisodeResult(seed, success, reward, {"error": seed}, None, 100 + seed, 10, 80, 80, 0.8)
 
     episodes = [episode(0, 1.0, True), episode(1, 0.5, False), episode(2, 1.0, True)]
+    longer = replace(episodes[0], success_step=60)
+    assert score_episodes([longer, *episodes[1:]], get_task("none")).mean_steps_to_success == 81
     scores = score_episodes(episodes, get_task("none"))
     assert scores.mean_score.value == pytest.approx(2.5 / 3)
     assert scores.success_rate.value == pytest.approx(2 / 3)

@@ -73,17 +73,19 @@ def test_quick_evaluation_uses_the_score_of_the_task(run: Path):
 
 
 @pytest.mark.parametrize(
-    ("infos", "success"),
+    ("infos", "success", "step"),
     [
-        ([{}, {}, {"is_success": True}], True),
-        ([{}, {"success": True}, {"success": False}], True),
-        ([{"success": False}, {}, {"is_success": False}], False),
-        ([{}, {}, {}], None),
+        ([{}, {}, {"is_success": True}], True, 2),
+        ([{}, {"success": True}, {"success": False}], True, 1),
+        ([{"success": False}, {}, {"is_success": False}], False, None),
+        ([{}, {}, {}], None, None),
     ],
 )
-def test_default_outcome_is_the_return_and_success_at_any_step(infos: list[dict[str, bool]], success: bool):
+def test_default_outcome_is_the_return_and_success_at_any_step(
+    infos: list[dict[str, bool]], success: bool, step: int | None
+):
     outcome = get_task("none").outcome([1.0, 2.0], infos)
-    assert (outcome.success, outcome.score) == (success, 3.0)
+    assert (outcome.success, outcome.score, outcome.success_step) == (success, 3.0, step)
 
 
 def test_progress_is_optional(run: Path):
