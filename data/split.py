@@ -28,8 +28,7 @@ def split_episodes(
     Raises:
         ConfigError: If the fraction is not in [0, 1), or there are too few demonstrations to split.
     """
-    if not 0 <= fraction < 1:
-        raise ConfigError(f"need {flag} >= 0 and < 1, a fraction of the episodes, got {fraction:g}")
+    check_fraction(fraction, flag)
     if fraction == 0:
         return EpisodeSplit(demos, None, ())
     n = len(demos)
@@ -42,3 +41,9 @@ def split_episodes(
     held_out = tuple(sorted(order[:count].tolist()))
     rest = sorted(order[count:].tolist())
     return EpisodeSplit(demos.select(rest), demos.select(held_out), held_out)
+
+
+def check_fraction(fraction: float, flag: str) -> None:
+    """Raise `ConfigError` if the fraction that a flag gives is not in [0, 1)."""
+    if not 0 <= fraction < 1:
+        raise ConfigError(f"need {flag} >= 0 and < 1, a fraction of the episodes, got {fraction:g}")

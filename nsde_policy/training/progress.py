@@ -21,6 +21,7 @@ from nsde_policy.training.checkpoints import TrainingProgress, save_weights
 from nsde_policy.training.dataset import load_training_demos
 from nsde_policy.training.encoder import open_training_images
 from nsde_policy.training.run import train_run
+from nsde_policy.training.std_calibration import check_std_calibration
 from nsde_policy.training.validation import VALIDATION_PREFIX
 
 logger = logging.getLogger(__name__)
@@ -64,13 +65,13 @@ def train(
         validation: Fraction of the episodes that is held out; the losses on them are recorded.
         calibration: Fraction of the other episodes that is held out to calibrate σ on it after training.
     """
+    check_std_calibration(config, calibration)
     demos = demos or find_demos(get_task(task).name)
     episodes = load_training_demos(config.demos, demos, task=task)
     where = _prepare_device(device, config)
     quick = evaluate if eval_every else None
-    encoding = ProgressMonitor.for_encoder(path, config.encoder)
     monitor = ProgressMonitor(RunDirectory(path), config.train.steps, eval_every, quick, tensorboard)
-    with encoding, monitor:
+    with ProgressMonitor.for_encoder(path, config.encoder) as encoding, monitor:
         return train_run(
             episodes,
             config,

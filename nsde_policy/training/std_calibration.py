@@ -9,6 +9,7 @@ import torch
 
 from nsde_policy.data import Demonstrations
 from nsde_policy.data.angles import wrap_columns
+from nsde_policy.data.split import check_fraction
 from nsde_policy.errors import ConfigError
 from nsde_policy.inference.loading import load_model
 from nsde_policy.methods.registry import get_method
@@ -27,7 +28,8 @@ BATCH_ROWS = 8192
 
 
 def check_std_calibration(config: RunConfig, fraction: float) -> None:
-    """Raise `ConfigError` if a method without σ, or a policy with cameras, is to be calibrated."""
+    """Raise `ConfigError` if the fraction is invalid, or the method has no σ that can be calibrated."""
+    check_fraction(fraction, "--calibration")
     if fraction and not get_method(config.method).model_class().reports_std:
         raise ConfigError(f"the method {config.method} reports no σ to calibrate: leave out --calibration")
     if fraction and config.demos.images:

@@ -94,3 +94,12 @@ def test_method_without_std_is_refused(tmp_path: Path, capsys: pytest.CaptureFix
     args = ["--policy", "knn", "--preset", "fast", "--calibration", "0.1", "--out", out]
     assert main(["train", *args]) == 2
     assert "the method knn reports no σ to calibrate: leave out --calibration" in capsys.readouterr().err
+
+
+def test_invalid_fraction_is_refused_before_demonstrations_are_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    args = ["--task", "pusht", "--demos", str(tmp_path / "missing.zarr"), "--calibration", "1"]
+    assert main(["train", *args, "--out", str(tmp_path / "run")]) == 2
+    assert "need --calibration >= 0 and < 1, a fraction of the episodes, got 1" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
