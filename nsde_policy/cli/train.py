@@ -120,6 +120,7 @@ class Train:
                 given.policy,
                 demos=demos,
                 selection=selection,
+                overridden=[arg.partition("=")[0].split(".")[-1].lstrip("-") for arg in args],
                 **split,
             )
             config = add_cameras(config, **cameras) if cameras else config

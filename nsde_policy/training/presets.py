@@ -1,7 +1,7 @@
 """Settings of a run by the name of a preset; `auto` measures the demonstrations."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ def resolve_preset(
     selection: Mapping[str, Any],
     validation: float = 0.0,
     seed: int = 0,
+    overridden: Collection[str] = (),
 ) -> tuple[str, RunConfig]:
     """Return the name and the settings of a preset, by default the task's.
 
@@ -41,6 +42,7 @@ def resolve_preset(
         selection: Fields of `DemoConfig` that differ from those of the task.
         validation: Fraction of the episodes that are held out, which `auto` does not measure.
         seed: Seed that chooses them.
+        overridden: Names of settings that flags set, which are not listed as chosen.
     """
     name = preset or choose_preset(task, method)
     if name != AUTO_PRESET:
@@ -55,7 +57,7 @@ def resolve_preset(
         found = replace(found, rate_hz=find_env_rate(task))
     statistics = measure_statistics(split_episodes(found, validation, seed=seed).training)
     config = task.preset(name, method, statistics=statistics)
-    logger.info("preset auto: %s; chosen: %s", statistics.describe(), _describe_choice(config))
+    logger.info("preset auto: %s; chosen: %s", statistics.describe(), _describe_choice(config, overridden))
     return name, config
 
 
@@ -65,14 +67,15 @@ def choose_preset(task: Task, method: str) -> str:
     return usual if usual == AUTO_PRESET or usual in task.presets(method) else "default"
 
 
-def _describe_choice(config: RunConfig) -> str:
-    """Describe the settings that `auto` chose, with the names of their flags."""
+def _describe_choice(config: RunConfig, overridden: Collection[str]) -> str:
+    """Describe the settings that `auto` chose and no flag sets, with the names of their flags."""
     chosen: dict[str, Any] = {"steps": config.train.steps, "chunk": config.chunk}
     if get_method(config.method).adapt is not None:
         parts: list[Any] = [getattr(config.model, name, None) for name in ("network", "sampling")]
         values = {field: value for part in parts if part is not None for field, value in vars(part).items()}
         chosen |= {field: values[field] for field in CHOSEN_FIELDS if field in values}
-    return ", ".join(f"{field} {value:g}" for field, value in chosen.items())
+    kept = [f"{field} {value:g}" for field, value in chosen.items() if field not in overridden]
+    return ", ".join(kept) or "nothing, flags set all"
 
 
 def _load_demos(path: Path, given: DemoConfig) -> "Demonstrations":

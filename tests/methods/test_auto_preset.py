@@ -2,10 +2,12 @@
 
 import logging
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from nsde_policy.cli.train import Train
 from nsde_policy.data import DemoWriter, Episode
 from nsde_policy.data.statistics import DemoStatistics, choose_chunk
 from nsde_policy.methods.registry import METHODS, get_method
@@ -62,6 +64,17 @@ def test_every_method_has_the_preset(method):
     assert preset.chunk == (16 if longest is None else min(16, longest))
 
 
+@pytest.fixture
+def circles(tmp_path: Path) -> Path:
+    """Return a store of 20 episodes on a circle, which are predictable."""
+    turn = np.linspace(0, 4, 60, dtype=np.float32)
+    with DemoWriter(tmp_path / "circles.zarr", rate_hz=20) as writer:
+        for i in range(20):
+            path = np.stack([np.cos(turn + i), np.sin(turn + i)], axis=1)
+            writer.append(Episode(path[:-1], path[1:]))
+    return tmp_path / "circles.zarr"
+
+
 @pytest.mark.parametrize(
     ("method", "chosen"),
     [
@@ -69,19 +82,23 @@ def test_every_method_has_the_preset(method):
         ("regression", "; chosen: steps "),
     ],
 )
-def test_one_line_says_what_was_found_and_chosen(method, chosen, caplog, tmp_path):
-    turn = np.linspace(0, 4, 60, dtype=np.float32)
-    with DemoWriter(tmp_path / "circles.zarr", rate_hz=20) as writer:
-        for i in range(20):
-            path = np.stack([np.cos(turn + i), np.sin(turn + i)], axis=1)
-            writer.append(Episode(path[:-1], path[1:]))
+def test_one_line_says_what_was_found_and_chosen(method, chosen, caplog, circles):
     with caplog.at_level(logging.INFO):
-        resolve_preset(get_task("none"), "auto", method, demos=tmp_path / "circles.zarr", selection={})
+        resolve_preset(get_task("none"), "auto", method, demos=circles, selection={})
     (line,) = [record.message for record in caplog.records]
     assert "that are predictable (" in line
     assert chosen in line
     assert "\n" not in line
     assert ("width" in line) == (method == "neural_sde")
+
+
+def test_the_line_leaves_out_what_flags_set(caplog, circles):
+    flags = ["--train.steps=500", "--model.sampling.alpha", "0.5"]
+    with caplog.at_level(logging.INFO):
+        Train.from_preset(["--demos", str(circles), *flags])
+    (line,) = [record.message for record in caplog.records if "chosen" in record.message]
+    assert "; chosen: chunk 1, width 256, dropout 0, diffusion 0" in line
+    assert "alpha" not in line
 
 
 def test_human_demonstrations_are_described_as_neither():
