@@ -35,10 +35,10 @@ SHARD = 48
 """Number of episodes in one job of a core."""
 
 
-def vary(*, width: int = 512, mirror: bool = False, train: Any = None, **model: Any) -> RunConfig:
+def vary(*, mirror: bool = False, train: Any = None, **model: Any) -> RunConfig:
     """Return the task's preset `default` with a wider network and some parts changed."""
     config = TASK.preset("default")
-    network = replace(config.model.network, width=width)
+    network = replace(config.model.network, width=512)
     config = replace(config, model=replace(config.model, network=network, **model))
     return config.replace_parts(demos={"mirror": mirror}, train={"steps": 40_000, **(train or {})})
 
@@ -48,17 +48,17 @@ TRAINED: dict[str, RunConfig] = {
     "preset fast": TASK.preset("fast"),
     "blur 0.3": vary(noise=0.3),
     "blur 0.7": vary(noise=0.7),
-    "blur 1.0": vary(noise=1.0),
-    "blur 0.7, width 256": vary(noise=0.7, width=256),
+    "blur 1.5": vary(noise=1.5),
+    "blur 2.5": vary(noise=2.5),
     "blur 0.7, 80,000 steps": vary(noise=0.7, train={"steps": 80_000}),
     "blur 0.7, mirrored": vary(noise=0.7, mirror=True),
-    "blur 0.7, log": vary(noise=0.7, flow_loss="log", delta=0.1),
+    "blur 1.5, mirrored": vary(noise=1.5, mirror=True),
+    "blur 1.5, log": vary(noise=1.5, flow_loss="log", delta=0.1),
     "blur 0.7, action 0.3": vary(noise=0.7, action_noise=0.3),
     "blur 0.7, action 2": vary(noise=0.7, action_noise=2.0),
     "blur 0.7, history 4": vary(noise=0.7, history=4),
     "blur 0.7, history 8": vary(noise=0.7, history=8),
     "blur 1.5, history 8": vary(noise=1.5, history=8),
-    "blur 0.7, history 16": vary(noise=0.7, history=16),
     "blur 0.7, history 8, mirrored": vary(noise=0.7, history=8, mirror=True),
 }
 """What is trained, by name."""
@@ -68,6 +68,7 @@ SAMPLED: dict[str, dict[str, Any]] = {
     "α 0.5": {"alpha": 0.5, "diffusion": 1.0},
     "α 1": {"alpha": 1.0, "diffusion": 1.0},
     "α 1, diffusion 1.5": {"alpha": 1.0, "diffusion": 1.5},
+    "α 1, diffusion 2": {"alpha": 1.0, "diffusion": 2.0},
     "α 1.5, diffusion 1.5": {"alpha": 1.5, "diffusion": 1.5},
     "T_a 1, α 1": {"chunk": 1, "alpha": 1.0, "diffusion": 1.0},
     "T_a 16, α 1": {"chunk": 16, "alpha": 1.0, "diffusion": 1.0},
