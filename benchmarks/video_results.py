@@ -229,7 +229,7 @@ def _draw_long_predictions(runs: Runs, out: Path) -> None:
     wanted = {
         "Neural SDE, 1 call": ("Neural SDE", f"1 calls, {LONG} frames"),
         "Flow Matching, 5 calls": ("Flow Matching", f"5 calls, {LONG} frames"),
-        "PFI, 10 calls": ("PFI", f"10 calls, {LONG} frames"),
+        "PFI, 5 calls": ("PFI", f"5 calls, {LONG} frames"),
         **{name: (NO_MODEL, f"{name}, {LONG} frames") for name in BASELINES_OF_VIDEO},
     }
     rows = {title: by_frame.find_row(*key) for title, key in wanted.items()}
