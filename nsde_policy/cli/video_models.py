@@ -124,7 +124,7 @@ class VideoEval:
     """Seed of the sampled predictions."""
     device: DeviceFlag = "auto"
     film: Path | None = None
-    """Folder for a picture of true and predicted frames of one video."""
+    """Folder for a film strip and an animation of true and predicted frames of one video."""
     json: JsonFileFlag = None
 
     def run(self) -> None:
@@ -151,7 +151,7 @@ class VideoEval:
         print_results(self.json, scores.to_json(), scores.format_table())
 
     def _draw_film(self, predictors: Any, videos: "VideosToScore", context: int, device: str) -> None:
-        from nsde_policy.eval.video.figures import draw_film_strip
+        from nsde_policy.eval.video.figures import draw_film_strip, write_animation
         from nsde_policy.video.base import to_unit
 
         assert self.film is not None
@@ -160,9 +160,10 @@ class VideoEval:
             name: predict(one.frames[:, :context], one.actions[:, context - 1 : -1], self.steps)[0]
             for name, predict in predictors.items()
         }
-        truth = to_unit(one.frames[0, context:])
+        rows = {"truth": to_unit(one.frames[0, context:]), **rows}
         self.film.mkdir(parents=True, exist_ok=True)
-        draw_film_strip(one.frames[0, :context], {"truth": truth, **rows}, self.film)
+        draw_film_strip(one.frames[0, :context], rows, self.film)
+        write_animation(one.frames[0, :context], rows, self.film / "prediction.gif")
 
     def _load_videos(self, records: Sequence["VideoRecord"], length: int) -> "VideosToScore":
         from nsde_policy.eval.video.evaluate import VideosToScore

@@ -104,7 +104,8 @@ def test_distributed_videos_train_end_to_end(kind: str, tmp_path: Path, capsys: 
     assert main(["video", "eval", str(run), *flags, "--film", str(tmp_path / "film")]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert {"run", "repeat the last frame", "linear extrapolation"} == set(rows)
-    assert (tmp_path / "film" / "film_strip.png").stat().st_size > 1000
+    for name in ("film_strip.png", "prediction.gif"):
+        assert (tmp_path / "film" / name).stat().st_size > 1000
     assert main(["eval", str(run)]) == 2
     assert "this run holds a video model, not a policy" in capsys.readouterr().err
 
