@@ -49,17 +49,10 @@ TRAINED: dict[str, RunConfig] = {
     "blur 0.7": vary(noise=0.7),
     "blur 1.5": vary(noise=1.5),
     "blur 2.5": vary(noise=2.5),
-    "blur 4": vary(noise=4.0),
-    "blur 6": vary(noise=6.0),
-    "blur 2.5, 80,000 steps": vary(noise=2.5, train={"steps": 80_000}),
-    "blur 2.5, mirrored": vary(noise=2.5, mirror=True),
-    "blur 4, mirrored": vary(noise=4.0, mirror=True),
-    "blur 2.5, no history": vary(noise=2.5, history=1),
-    "blur 2.5, history 4": vary(noise=2.5, history=4),
-    "blur 2.5, history 8": vary(noise=2.5, history=8),
-    "blur 2.5, shared blur": vary(noise=2.5, history_noise="shared"),
-    "blur 2.5, action 0.5": vary(noise=2.5, action_noise=0.5),
-    "blur 2.5, log": vary(noise=2.5, flow_loss="log", delta=0.1),
+    "blur 1.5, mirrored": vary(noise=1.5, mirror=True),
+    "blur 0.7, action 0.3": vary(noise=0.7, action_noise=0.3),
+    "blur 0.7, history 8": vary(noise=0.7, history=8),
+    "blur 1.5, history 8": vary(noise=1.5, history=8),
 }
 """What is trained, by name."""
 SAMPLED: dict[str, dict[str, Any]] = {
