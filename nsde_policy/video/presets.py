@@ -82,7 +82,7 @@ def _make_fast_preset(method: str) -> VideoConfig:
     found = get_video_method(method)
     backbone = BackboneConfig(width=128, depth=1, stem=(32, 64), features=8)
     train = TrainConfig(
-        steps=3400, batch_size=16, learning_rate=3e-3, warmup=0.05, weight_decay=0.01, betas=(0.9, 0.98),
+        steps=4000, batch_size=16, learning_rate=3e-3, warmup=0.05, weight_decay=0.01, betas=(0.9, 0.98),
         ema=0.99, log_every=10,
     )  # fmt: skip
     is_sde = method == "neural_sde"
@@ -90,7 +90,7 @@ def _make_fast_preset(method: str) -> VideoConfig:
     return VideoConfig(
         model=found.config(backbone=backbone, **options),
         train=train,
-        unroll=UnrollConfig(calls=1 if is_sde else 2, train=replace(train, steps=1200, learning_rate=1e-3)),
+        unroll=UnrollConfig(calls=1 if is_sde else 2, train=replace(train, steps=1450, learning_rate=1e-3)),
         size=32,
         autoencoder=AutoencoderConfig(
             width=16,
