@@ -76,7 +76,7 @@ def play(name: str, seed: int, args: argparse.Namespace) -> dict[str, Any]:
         "trained_on": json.loads((run / "machine.json").read_text()),
         "demonstrations": json.loads((args.out / f"{name}.json").read_text()),
     }
-    return {"task": name, "train_seed": seed, **origin, **json.loads(file.read_text())}
+    return {"task": name, "train_seed": seed, **origin, **json.loads(file.read_text()), "run": run.name}
 
 
 def describe_machine(device: str) -> str:
