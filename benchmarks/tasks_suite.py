@@ -184,6 +184,8 @@ class Suite:
     def _compare(self, task: str, files: Sequence[Path]) -> Comparison:
         entries = [msgspec.json.decode(file.read_bytes(), type=Entry) for file in files]
         entries.sort(key=lambda entry: [*ROWS].index(entry.name))
+        if self.args.untimed:
+            entries = [msgspec.structs.replace(entry, train_s=None) for entry in entries]
         starts = self.starts(task)
         found = Comparison(
             task=task,
@@ -354,6 +356,7 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=0, help="starts; default: those of each task")
     parser.add_argument("--seed-start", type=int, default=100_000)
     parser.add_argument("--latency-rounds", type=int, default=30)
+    parser.add_argument("--untimed", action="store_true", help="no training times: the GPU had other jobs")
     parser.add_argument("--limit-s", type=float, default=1e9, help="seconds of this call")
     parser.add_argument("--pack", type=Path, help="only write finished runs into this folder")
     parser.add_argument(
