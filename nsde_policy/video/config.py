@@ -125,8 +125,8 @@ class VideoConfig(BaseConfig):
     """Settings of method and network."""
     train: TrainConfig = field(
         default_factory=lambda: TrainConfig(
-            steps=5000, batch_size=128, learning_rate=8e-4, warmup=0.02, weight_decay=0.01, betas=(0.9, 0.98),
-            ema=0.998, precision="bf16",
+            steps=5000, batch_size=128, learning_rate=1.5e-3, warmup=0.02, weight_decay=0.01,
+            betas=(0.9, 0.98), ema=0.998, precision="bf16",
         )
     )  # fmt: skip
     """Optimisation settings of the first phase."""

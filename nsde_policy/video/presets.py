@@ -18,11 +18,8 @@ VIDEO_PRESETS = ("default", "fast", "paper")
 """`default` needs a GPU; `fast` is for frames of 32 × 32 on a CPU; `paper` follows the paper."""
 PAPER_SETTINGS = {
     "flow_loss": "log", "interpolation": "uniform", "noise": "fixed", "context_noise": 0.1, "calls": 2,
-    "diffusion_scale": 1.0,
+    "alpha": 1.0, "diffusion_scale": 1.0,
 }  # fmt: skip
-
-FIRST_RATES = {"neural_sde": 8e-4, "flow_matching": 8e-4, "interpolants": 8e-4}
-"""Learning rates of the first phase of `default`, chosen on tuning videos: `benchmarks/video.py rates`."""
 UNROLLED_STEPS = {"neural_sde": 1500, "flow_matching": 1000, "interpolants": 1000}
 """Steps of the second phase of `default`: about as many network calls for each method, since the others need
 two more per frame to sample."""
@@ -57,11 +54,8 @@ def _make_pixel_preset(name: str, method: str) -> VideoConfig:
     if name == "default":
         unroll = UnrollConfig() if method == "neural_sde" else UnrollConfig(calls=2, gradients=False)
         steps = UNROLLED_STEPS.get(method, unroll.train.steps)
-        config = VideoConfig(
-            model=found.config(), unroll=replace(unroll, train=replace(unroll.train, steps=steps))
-        )
-        rate = FIRST_RATES.get(method, config.train.learning_rate)
-        return replace(config, train=replace(config.train, learning_rate=rate))
+        unroll = replace(unroll, train=replace(unroll.train, steps=steps))
+        return VideoConfig(model=found.config(), unroll=unroll)
     if name == "fast":
         return _make_fast_preset(method)
     if name == "paper" and method == "neural_sde":
@@ -86,11 +80,15 @@ def _make_fast_preset(method: str) -> VideoConfig:
         ema=0.99, log_every=10,
     )  # fmt: skip
     is_sde = method == "neural_sde"
-    options: dict[str, Any] = {"diffusion": False} if is_sde else {}
+    options: dict[str, Any] = {"diffusion": False, "alpha": 1.0} if is_sde else {}
     return VideoConfig(
         model=found.config(backbone=backbone, **options),
         train=train,
-        unroll=UnrollConfig(calls=1 if is_sde else 2, train=replace(train, steps=1450, learning_rate=1e-3)),
+        unroll=UnrollConfig(
+            calls=1 if is_sde else 2,
+            gradients=is_sde,
+            train=replace(train, steps=1450, learning_rate=1e-3),
+        ),
         size=32,
         autoencoder=AutoencoderConfig(
             width=16,

@@ -23,7 +23,7 @@ class NeuralSDEVideoConfig(VideoModelConfig):
     """Learn the denoiser d."""
     diffusion: bool = True
     """Learn the diffusion g."""
-    alpha: NonNegative = 1.0
+    alpha: NonNegative = 0.5
     """Strength α of the denoiser in sampling."""
     diffusion_scale: NonNegative = 0.0
     """Factor on g in sampling; 0 follows the drift only."""
