@@ -240,11 +240,19 @@ def play_and_save(play: Play, path: Path, seeds: range, file: Path, device: str,
         latency_ms=None,
         episodes=Episodes.from_results(results, task),
     )
-    where = {"play": device_name(device), "torch": str(torch.__version__)}
-    replace_file(file.with_name(PLAYED_ON), json.dumps(where).encode())
+    add_machine(file.with_name(PLAYED_ON), {"play": device_name(device), "torch": str(torch.__version__)})
     replace_file(file, entry.to_json().encode())
     won = sum(bool(result.success) for result in results) / len(results)
     print(f"{play.task}, {play.name}, {play.seed}: success {won:.3f}", flush=True)
+
+
+def add_machine(file: Path, machine: dict[str, str]) -> None:
+    """Write where episodes were played, beside the machines of earlier calls."""
+    found = json.loads(file.read_text()) if file.exists() else {}
+    for name, value in machine.items():
+        others = [other for other in found.get(name, "").split(" and ") if other not in ("", value)]
+        found[name] = " and ".join([*others, value])
+    replace_file(file, json.dumps(found).encode())
 
 
 def train_and_play(suite: Suite) -> None:

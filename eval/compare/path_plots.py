@@ -44,8 +44,8 @@ def draw_paths(comparison: Comparison) -> "Figure | None":
     width, height = limits[1] - limits[0]
     panel = PANEL_WIDTH * float(np.clip(height / width, 0.4, 2.0))
     has_bars = bool(comparison.mode_rows())
-    columns = min(len(rows), PANELS_PER_LINE)
-    lines = -(-len(rows) // columns)
+    lines = -(-len(rows) // PANELS_PER_LINE)
+    columns = -(-len(rows) // lines)
     heights = [panel, BARS_HEIGHT] if has_bars else [panel]
     size = (0.2 + columns * (PANEL_WIDTH + 0.15), lines * (sum(heights) + 0.75))
     figure, axes = make_figure(lines * len(heights), columns, size, height_ratios=heights * lines)
