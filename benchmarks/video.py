@@ -2,6 +2,7 @@
 
     python benchmarks/video.py rates --tuning --out out/rates
     python benchmarks/video.py methods ablation scaling --out out/video
+    python benchmarks/video.py ablation methods --preset fast --device cpu --steps 600 --out out/fast
     python benchmarks/video.py --table benchmarks/results/video.json
 
 `rates` trains the Neural SDE, Flow Matching and PFI with three learning rates each for a short time, to
@@ -40,7 +41,7 @@ from video_results import (
 from nsde_policy.files import replace_file
 from nsde_policy.video.collisions import COLLISION_SEEDS
 from nsde_policy.video.config import BackboneConfig, UnrollConfig, VideoConfig
-from nsde_policy.video.presets import make_video_preset
+from nsde_policy.video.presets import PAPER_SETTINGS, make_video_preset
 
 CALLS = (1, 2, 5, 10, 20)
 REDUCED_DELTA = 1e-3
@@ -75,18 +76,18 @@ class Variant:
     seeds: int = 3
 
 
-def list_methods() -> list[Variant]:
+def list_methods(preset: str) -> list[Variant]:
     """Return the three methods after both phases."""
     trials = tuple(Trial(calls) for calls in CALLS) + tuple(Trial(c, LONG) for c in (1, 5))
-    sde = make_video_preset("default", "neural_sde")
+    sde = make_video_preset(preset, "neural_sde")
     first = (Trial(1, first_phase=True), Trial(1, LONG, first_phase=True))
     alphas = tuple(Trial(1, options={"alpha": alpha}) for alpha in (0.0, 0.5))
     return [
         Variant("Neural SDE", sde, (*trials, *first, *alphas)),
         Variant(
-            "Flow Matching", make_video_preset("default", "flow_matching"), (*trials, *_first_phase(1, 2, 5))
+            "Flow Matching", make_video_preset(preset, "flow_matching"), (*trials, *_first_phase(1, 2, 5))
         ),
-        Variant("PFI", make_video_preset("default", "interpolants"), (*trials, *_first_phase(1, 2, 10))),
+        Variant("PFI", make_video_preset(preset, "interpolants"), (*trials, *_first_phase(1, 2, 10))),
     ]
 
 
@@ -98,7 +99,7 @@ RATES = (8e-4, 1.5e-3, 2.5e-3)
 """Learning rates of the first phase to choose from."""
 
 
-def list_rates() -> list[Variant]:
+def list_rates(preset: str) -> list[Variant]:
     """Return each method with each learning rate, 1500 steps of the first phase."""
     calls = {"neural_sde": (1,), "flow_matching": (1, 2, 5), "interpolants": (1, 2, 5, 10)}
     found = []
@@ -107,7 +108,7 @@ def list_rates() -> list[Variant]:
         if method == "neural_sde":
             trials += [Trial(1, options={"alpha": alpha}) for alpha in (0.0, 0.5)]
         for rate in RATES:
-            config = _shorten_first_phase(make_video_preset("default", method), 1500, rate)
+            config = _shorten_first_phase(make_video_preset(preset, method), 1500, rate)
             found.append(Variant(f"{label}, rate {rate:g}", config, tuple(trials), 1))
     return found
 
@@ -118,9 +119,10 @@ def _shorten_first_phase(config: VideoConfig, steps: int, rate: float | None = N
     return replace(config, train=train, unroll=UnrollConfig(frames=0))
 
 
-def list_ablations() -> list[Variant]:
+def list_ablations(preset: str) -> list[Variant]:
     """Return changes of one setting each of the Neural SDE, 2000 steps of the first phase."""
-    base = _shorten_first_phase(make_video_preset("default"), 2000)
+    base = _shorten_first_phase(make_video_preset(preset), 2000)
+    base = replace(base, model=replace(base.model, diffusion=True))
     once, often = (Trial(1), Trial(1, LONG)), (Trial(1), Trial(2), Trial(5), Trial(10), Trial(1, LONG))
 
     def change(**settings: Any) -> VideoConfig:
@@ -134,7 +136,7 @@ def list_ablations() -> list[Variant]:
         Variant("interpolation", change(interpolation="uniform"), often, 1),
         Variant("log loss", change(flow_loss="log"), once, 1),
         Variant("fixed noise of 0.1", change(noise="fixed", context_noise=0.1), once, 1),
-        Variant("settings of the paper", _shorten_first_phase(make_video_preset("paper"), 2000), often, 1),
+        Variant("settings of the paper, same network", change(**PAPER_SETTINGS), often, 1),
     ]
 
 
@@ -149,9 +151,9 @@ SIZES = (
 """Networks of the scaling experiment, 0.12 to 113 million weights."""
 
 
-def list_sizes() -> list[Variant]:
-    """Return the default in six sizes, first phase only; large networks get a smaller learning rate."""
-    base = make_video_preset("default")
+def list_sizes(preset: str) -> list[Variant]:
+    """Return a preset in six sizes, first phase only; large networks get a smaller learning rate."""
+    base = make_video_preset(preset)
     found = []
     for size in SIZES:
         rate = base.train.learning_rate * min(1.0, BackboneConfig().width / size.width)
@@ -255,7 +257,7 @@ def _score_trials(job: Job, parts: dict[str, Any]) -> list[dict[str, Any]]:
     context, rows = job.variant.config.model.context, []
     seed = COLLISION_SEEDS["tuning" if job.tuning else "test"]
     for steps in sorted({trial.steps for trial in job.variant.trials}):
-        frames = CollisionsConfig(frames=context + steps)
+        frames = CollisionsConfig(size=job.variant.config.size, frames=context + steps)
         videos = VideosToScore.from_collisions(
             make_collisions(job.scored, frames, seed=seed, device=job.device)
         )
@@ -303,7 +305,8 @@ def _measure_reduced_loss(model: Any, job: Job) -> float:
 
     seed = COLLISION_SEEDS["tuning" if job.tuning else "test"]
     context = job.variant.config.model.context
-    made = make_collisions(2048, CollisionsConfig(frames=context + 1), seed=seed, device=job.device)
+    config = CollisionsConfig(size=job.variant.config.size, frames=context + 1)
+    made = make_collisions(2048, config, seed=seed, device=job.device)
     total = 0.0
     for frames in torch.split(made.frames, 256):
         unit = to_unit(frames)
@@ -346,16 +349,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("experiments", nargs="*", choices=[*EXPERIMENTS])
+    parser.add_argument("experiments", nargs="*", help=", ".join(EXPERIMENTS))
     parser.add_argument("--out", type=Path, default=Path("out/video"))
     parser.add_argument("--table", type=Path, help="only print the tables of this video.json")
     parser.add_argument("--device", default="cuda")
+    parser.add_argument(
+        "--preset", choices=("default", "fast"), default="default", help="settings to start from"
+    )
     parser.add_argument("--variants", nargs="*", help="only these variants")
     parser.add_argument("--seeds", nargs="*", type=int, help="only these seeds")
     parser.add_argument("--parallel", type=int, default=1, help="runs trained at once")
     parser.add_argument("--videos", type=int, default=16_384, help="training videos")
     parser.add_argument("--scored", type=int, default=512, help="videos to score")
-    parser.add_argument("--steps", type=int, default=0, help="training steps, for a try")
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=0,
+        help="training steps of the first phase; the second gets fewer likewise",
+    )
     parser.add_argument("--tuning", action="store_true", help="score on videos for choosing settings")
     parser.add_argument("--compile", action="store_true", help="compile networks: faster for several runs")
     parser.add_argument("--features", type=Path, help="physics network of benchmarks/video_features.py")
@@ -365,6 +376,8 @@ def main() -> None:
     if args.table:
         print(format_results(json.loads(args.table.read_text())))
         return
+    if unknown := set(args.experiments) - {*EXPERIMENTS}:
+        parser.error(f"unknown experiments {sorted(unknown)}, choose from {', '.join(EXPERIMENTS)}")
     jobs = [
         Job(
             experiment,
@@ -379,7 +392,7 @@ def main() -> None:
             args.features,
         )
         for experiment in args.experiments
-        for variant in EXPERIMENTS[experiment]()
+        for variant in EXPERIMENTS[experiment](args.preset)
         if not args.variants or variant.name in args.variants
         for seed in (args.seeds if args.seeds is not None else range(variant.seeds))
     ]
@@ -393,11 +406,12 @@ def main() -> None:
 
 
 def _shorten(variant: Variant, steps: int) -> Variant:
-    """Return a variant with fewer steps of both phases, for a try."""
+    """Return a variant with fewer steps of the first phase, and of the second in proportion."""
     if not steps:
         return variant
     config, unroll = variant.config, variant.config.unroll
-    short = replace(unroll, train=replace(unroll.train, steps=steps))
+    second = max(1, round(unroll.train.steps * steps / config.train.steps))
+    short = replace(unroll, train=replace(unroll.train, steps=second))
     return replace(variant, config=replace(config, train=replace(config.train, steps=steps), unroll=short))
 
 

@@ -183,7 +183,8 @@ def format_results(results: Mapping[str, Any]) -> str:
     ]  # fmt: skip
     tables = [format_markdown(head, lines)]
     runs = [
-        [run["variant"], str(run["seed"]), f"{run['seconds']:.0f}", f"{run['parameters'] / 1e6:.2f}",
+        [run["variant"], str(run["seed"]), f"{run['seconds']:.0f}" if run["seconds"] else "",
+         f"{run['parameters'] / 1e6:.2f}",
          f"{run['reduced_loss']:.4f}" if run["reduced_loss"] else "",
          ", ".join(f"{name} {ms:.2f}" for name, ms in (run["latency_ms"] or {}).items()), run["device"]]
         for run in results["runs"]
@@ -237,7 +238,7 @@ def _draw_long_predictions(runs: Runs, out: Path) -> None:
     if found:
         videos = len(next(iter(found.values())).sums["psnr"].total)
         draw_frame_curves(
-            VideoScores(4, LONG, videos, found), out, figures=DRAWN_BY_FRAME, name="video_frames"
+            VideoScores(4, LONG, videos, videos, found), out, figures=DRAWN_BY_FRAME, name="video_frames"
         )
 
 
