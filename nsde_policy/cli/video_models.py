@@ -125,6 +125,8 @@ class VideoEval:
     device: DeviceFlag = "auto"
     film: Path | None = None
     """Folder for a film strip and an animation of true and predicted frames of one video."""
+    film_video: int = 0
+    """Number of the scored video that is drawn, from 0 on."""
     json: JsonFileFlag = None
 
     def run(self) -> None:
@@ -145,9 +147,9 @@ class VideoEval:
             for run, model in zip(self.runs, models, strict=True)
         }
         videos = self._load_videos([read_video_record(run) for run in self.runs], context + self.steps)
-        scores = evaluate_video(predictors, videos, steps=self.steps, context=context, device=device)
         if self.film:
             self._draw_film(predictors, videos, context, device)
+        scores = evaluate_video(predictors, videos, steps=self.steps, context=context, device=device)
         print_results(self.json, scores.to_json(), scores.format_table())
 
     def _draw_film(self, predictors: Any, videos: "VideosToScore", context: int, device: str) -> None:
@@ -155,7 +157,10 @@ class VideoEval:
         from nsde_policy.video.base import to_unit
 
         assert self.film is not None
-        one = videos.select(slice(0, 1), context + self.steps, device)
+        if not 0 <= self.film_video < len(videos):
+            raise ConfigError(f"need --film-video from 0 to {len(videos) - 1}, got {self.film_video}")
+        drawn = slice(self.film_video, self.film_video + 1)
+        one = videos.select(drawn, context + self.steps, device)
         rows = {
             name: predict(one.frames[:, :context], one.actions[:, context - 1 : -1], self.steps)[0]
             for name, predict in predictors.items()
