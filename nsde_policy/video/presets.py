@@ -74,20 +74,20 @@ def _make_fast_preset(method: str) -> VideoConfig:
     leaves out g, which is not used in sampling either.
     """
     found = get_video_method(method)
-    backbone = BackboneConfig(width=128, depth=1, stem=(32, 64), features=16)
+    backbone = BackboneConfig(width=128, depth=1, stem=(32, 64), features=8)
     train = TrainConfig(
-        steps=3800, batch_size=16, learning_rate=3e-3, warmup=0.05, weight_decay=0.01, betas=(0.9, 0.98),
+        steps=4000, batch_size=16, learning_rate=3e-3, warmup=0.05, weight_decay=0.01, betas=(0.9, 0.98),
         ema=0.99, log_every=10,
     )  # fmt: skip
     is_sde = method == "neural_sde"
     options: dict[str, Any] = {"diffusion": False, "alpha": 1.0} if is_sde else {}
     return VideoConfig(
-        model=found.config(backbone=backbone, context_noise=0.1, **options),
+        model=found.config(backbone=backbone, **options),
         train=train,
         unroll=UnrollConfig(
             calls=1 if is_sde else 2,
             gradients=is_sde,
-            train=replace(train, steps=1400, learning_rate=1.5e-3),
+            train=replace(train, steps=1450, learning_rate=1e-3),
         ),
         size=32,
         autoencoder=AutoencoderConfig(
