@@ -35,12 +35,11 @@ SHARD = 48
 """Number of episodes in one job of a core."""
 
 
-def vary(*, mirror: bool = False, train: Any = None, **model: Any) -> RunConfig:
-    """Return the task's preset `default` with a wider network and some parts changed."""
+def vary(*, mirror: bool = False, history: int = 2, **model: Any) -> RunConfig:
+    """Return the task's preset `default` with some parts changed."""
     config = TASK.preset("default")
-    network = replace(config.model.network, width=512)
-    config = replace(config, model=replace(config.model, network=network, **model))
-    return config.replace_parts(demos={"mirror": mirror}, train={"steps": 40_000, **(train or {})})
+    config = replace(config, model=replace(config.model, history=history, **model))
+    return config.replace_parts(demos={"mirror": mirror})
 
 
 TRAINED: dict[str, RunConfig] = {
@@ -50,22 +49,19 @@ TRAINED: dict[str, RunConfig] = {
     "blur 1.5": vary(noise=1.5),
     "blur 2.5": vary(noise=2.5),
     "blur 1.5, mirrored": vary(noise=1.5, mirror=True),
-    "blur 0.7, action 0.3": vary(noise=0.7, action_noise=0.3),
     "blur 0.7, history 8": vary(noise=0.7, history=8),
     "blur 1.5, history 8": vary(noise=1.5, history=8),
 }
 """What is trained, by name."""
 SAMPLED: dict[str, dict[str, Any]] = {
     "": {},
-    "α 0": {"alpha": 0.0, "diffusion": 1.0},
-    "α 0.5": {"alpha": 0.5, "diffusion": 1.0},
-    "α 1": {"alpha": 1.0, "diffusion": 1.0},
+    "α 0, diffusion 1": {"alpha": 0.0, "diffusion": 1.0},
+    "α 0.5, diffusion 1": {"alpha": 0.5, "diffusion": 1.0},
+    "α 1, diffusion 1": {"alpha": 1.0, "diffusion": 1.0},
     "α 1, diffusion 1.5": {"alpha": 1.0, "diffusion": 1.5},
-    "α 1, diffusion 2": {"alpha": 1.0, "diffusion": 2.0},
     "α 1.5, diffusion 2": {"alpha": 1.5, "diffusion": 2.0},
-    "α 2, diffusion 2": {"alpha": 2.0, "diffusion": 2.0},
-    "T_a 1, α 1": {"chunk": 1, "alpha": 1.0, "diffusion": 1.0},
-    "T_a 16, α 1": {"chunk": 16, "alpha": 1.0, "diffusion": 1.0},
+    "α 1.5, diffusion 2.25": {"alpha": 1.5, "diffusion": 2.25},
+    "α 1.5, diffusion 2.5": {"alpha": 1.5, "diffusion": 2.5},
 }
 """How a trained policy is sampled and executed, by what is added to its name."""
 

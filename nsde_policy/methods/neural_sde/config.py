@@ -45,8 +45,6 @@ class NeuralSDEConfig(ModelConfig):
     """Standard deviation of the noise (blur) added to training states."""
     noise_kind: Literal["relative", "absolute"] = "relative"
     """Unit of the noise: each dimension's typical increment, or state units."""
-    action_noise: Positive = 1.0
-    """Factor on the noise of the previous action. Below 1, changes of motion stay visible in the input."""
     history_noise: Literal["independent", "shared", "none"] = "independent"
     """Noise on the older states: independent of the newest, the same, or none."""
     step_inputs: NonNegative = 0.0

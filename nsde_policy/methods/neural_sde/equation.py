@@ -33,7 +33,6 @@ class LearnedSDE(AbstractScoredSDE):
         self.period, self.history, self.variance_floor = config.dt, config.history, config.variance_floor
         self.layout = StateLayout(layout)
         noise_std = noise_scale(config.noise, config.noise_kind, self.layout.increment_std)
-        noise_std[layout.obs_dim :] *= config.action_noise
         self.register_buffer("noise_std", noise_std)
         self.networks: AbstractNetworks
         d = self.layout.dim
