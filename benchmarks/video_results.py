@@ -24,7 +24,7 @@ BY_FRAME = "frames"
 SHORT, LONG = 12, 36
 """Frames to predict."""
 DISTANCE = "physics distance"
-NO_MODEL = "no model"
+NO_MODEL, REPEATED = "no model", next(iter(BASELINES_OF_VIDEO))
 METHODS = ("Neural SDE", "Flow Matching", "PFI")
 OURS = f"1 calls, {SHORT} frames"
 """Prediction of the Neural SDE that others are compared with."""
@@ -243,11 +243,12 @@ def _draw_long_predictions(runs: Runs, out: Path) -> None:
 
 
 def _draw_ablation(variants: Sequence[str], results: Mapping[str, Any], out: Path) -> None:
-    """Draw PSNR and SSIM of each variant with one call, 95 % intervals over videos."""
+    """Draw PSNR and SSIM of each variant with one call; dashed lines repeat the last frame."""
     rows = [row for row in results["rows"] if row["variant"] in variants and row["trial"] == OURS]
     if not rows:
         return
     rows = sorted(rows, key=lambda row: -row["psnr"]["value"])
+    frozen = next(row for row in results["rows"] if row["trial"] == f"{REPEATED}, {SHORT} frames")
     with plot_style():
         figure, axes = make_figure(1, 2, (6.4, 0.3 * len(rows) + 0.7), sharey=True)
         for axis, name in zip(axes[0], ("psnr", "ssim"), strict=True):
@@ -258,6 +259,7 @@ def _draw_ablation(variants: Sequence[str], results: Mapping[str, Any], out: Pat
                 value, np.arange(len(rows)), xerr=np.stack([value - low, high - value]), fmt="o", ms=4,
                 capsize=2, color=REFERENCE_COLOUR,
             )  # fmt: skip
+            axis.axvline(frozen[name]["value"], ls="--", lw=0.9, color="#777777", zorder=1)
             axis.set_xlabel({"psnr": "PSNR over 12 frames, dB", "ssim": "SSIM"}[name])
         axes[0, 0].set_yticks(range(len(rows)), [row["variant"] for row in rows])
         axes[0, 0].invert_yaxis()
