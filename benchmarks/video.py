@@ -76,18 +76,27 @@ class Variant:
     seeds: int = 3
 
 
+def make_start(preset: str, method: str = "neural_sde") -> VideoConfig:
+    """Return a preset, `fast` with settings that suit short trainings: more feature maps and less noise."""
+    config = make_video_preset(preset, method)
+    if preset != "fast":
+        return config
+    model = replace(config.model, backbone=replace(config.model.backbone, features=16), context_noise=0.1)
+    second = replace(config.unroll.train, steps=1400, learning_rate=1.5e-3)
+    train, unroll = replace(config.train, steps=3800), replace(config.unroll, train=second)
+    return replace(config, model=model, train=train, unroll=unroll)
+
+
 def list_methods(preset: str) -> list[Variant]:
     """Return the three methods after both phases."""
     trials = tuple(Trial(calls) for calls in CALLS) + tuple(Trial(c, LONG) for c in (1, 5))
-    sde = make_video_preset(preset, "neural_sde")
+    sde = make_start(preset, "neural_sde")
     first = (Trial(1, first_phase=True), Trial(1, LONG, first_phase=True))
     alphas = tuple(Trial(1, options={"alpha": alpha}) for alpha in (0.0, 0.5))
     return [
         Variant("Neural SDE", sde, (*trials, *first, *alphas)),
-        Variant(
-            "Flow Matching", make_video_preset(preset, "flow_matching"), (*trials, *_first_phase(1, 2, 5))
-        ),
-        Variant("PFI", make_video_preset(preset, "interpolants"), (*trials, *_first_phase(1, 2, 10))),
+        Variant("Flow Matching", make_start(preset, "flow_matching"), (*trials, *_first_phase(1, 2, 5))),
+        Variant("PFI", make_start(preset, "interpolants"), (*trials, *_first_phase(1, 2, 10))),
     ]
 
 
@@ -108,7 +117,7 @@ def list_rates(preset: str) -> list[Variant]:
         if method == "neural_sde":
             trials += [Trial(1, options={"alpha": alpha}) for alpha in (0.0, 0.5)]
         for rate in RATES:
-            config = _shorten_first_phase(make_video_preset(preset, method), 1500, rate)
+            config = _shorten_first_phase(make_start(preset, method), 1500, rate)
             found.append(Variant(f"{label}, rate {rate:g}", config, tuple(trials), 1))
     return found
 
@@ -121,7 +130,7 @@ def _shorten_first_phase(config: VideoConfig, steps: int, rate: float | None = N
 
 def list_ablations(preset: str) -> list[Variant]:
     """Return changes of one setting each of the Neural SDE, 2000 steps of the first phase."""
-    base = _shorten_first_phase(make_video_preset(preset), 2000)
+    base = _shorten_first_phase(make_start(preset), 2000)
     base = replace(base, model=replace(base.model, diffusion=True))
     once, often = (Trial(1), Trial(1, LONG)), (Trial(1), Trial(2), Trial(5), Trial(10), Trial(1, LONG))
 
@@ -153,7 +162,7 @@ SIZES = (
 
 def list_sizes(preset: str) -> list[Variant]:
     """Return a preset in six sizes, first phase only; large networks get a smaller learning rate."""
-    base = make_video_preset(preset)
+    base = make_start(preset)
     found = []
     for size in SIZES:
         rate = base.train.learning_rate * min(1.0, BackboneConfig().width / size.width)
