@@ -333,7 +333,8 @@ def main() -> None:
                     flush=True,
                 )
                 timed = seconds if args.parallel == 1 else None
-                report["rows"].append({**name, "seed": seed, "seconds": timed, **row})
+                steps = RunDirectory(path).read_record().config.train.steps
+                report["rows"].append({**name, "seed": seed, "steps": steps, "seconds": timed, **row})
             report["trained_on"] = find_device(args.device)
             report["rows"].sort(key=lambda row: (order.index(row["variant"]), row["seed"]))
             replace_file(args.out / "results.json", (json.dumps(report) + "\n").encode())
