@@ -7,7 +7,8 @@ The estimate is Miller and Madow's, which adds this amount for the K modes that 
     H = (−Σ p̂ ln p̂ + (K − 1) / 2n) / ln M, at most 1.
 
 Intervals are basic bootstrap intervals: the errors of H on resampled episodes, against the entropy of the
-frequencies they were drawn from, are subtracted from H. Episodes that repeat a path are drawn together.
+frequencies they were drawn from, are subtracted from H. Episodes that repeat a path are drawn together. One
+distinct path of successes has no interval.
 """
 
 import math
@@ -57,6 +58,11 @@ class ModeOutcomes:
     def distinct(self) -> int:
         """Number of distinct paths."""
         return len(np.unique(self.path))
+
+    @property
+    def distinct_successes(self) -> int:
+        """Number of distinct paths of successes whose mode is known."""
+        return len(np.unique(self.path[self.taken.any(axis=1)]))
 
     def measure(self, weights: np.ndarray, *, corrected: bool = True) -> np.ndarray:
         """Return entropy and success × entropy, (..., 2), if episodes count `weights` times, (..., n)."""
@@ -133,11 +139,13 @@ def compute_entropy(counts: np.ndarray, *, corrected: bool = True) -> np.ndarray
 def estimate_diversity(trainings: Sequence[ModeOutcomes], *, n: int) -> Diversity:
     """Estimate the mean over trainings of entropy and of success × entropy, from n distinct paths.
 
-    Each training has an entropy of its own: several policies that take one mode each are not diverse.
+    Each training has an entropy of its own: several policies that take one mode each are not diverse. If no
+    training has two distinct paths of successes, their number, 0 or 1, is the n of the estimates.
     """
+    successes = max(each.distinct_successes for each in trainings)
     rng = np.random.default_rng(0)
     values, errors = _measure_trainings(trainings, [_draw_weights(each.path, rng) for each in trainings])
-    return Diversity.from_errors(values, errors, n, lowest=0.0)
+    return Diversity.from_errors(values, errors, n if successes > 1 else successes, lowest=0.0)
 
 
 def compare_diversity(first: Sequence[ModeOutcomes], second: Sequence[ModeOutcomes], *, n: int) -> Diversity:

@@ -34,17 +34,17 @@ class Estimate:
     def __str__(self) -> str:
         return self.format()
 
-    def format(self, *, signs: bool = False) -> str:
+    def format(self, *, signs: bool = False, fewest: int = 2) -> str:
         """Format value and interval with about four digits, with all signs if asked for.
 
-        One sample has no interval; "[n = 1]" says so.
+        Fewer samples than `fewest` have no interval; "[n = 1]" says so.
         """
         largest = max(abs(self.low), abs(self.value), abs(self.high))
         decimals = 3 if largest < 10 else 2 if largest < 100 else 1
         value, low, high = (
             f"{x:{'+' if signs else ''}.{decimals}f}" for x in (self.value, self.low, self.high)
         )
-        interval = "n = 1" if self.n == 1 else f"{low}, {high}"
+        interval = f"n = {self.n}" if self.n < fewest else f"{low}, {high}"
         return f"{value} [{interval}]".replace("-", "−")
 
 

@@ -1,4 +1,4 @@
-"""Picture of where the episodes of every row went, coloured by mode, with successes by mode below."""
+"""Picture of where the episodes of every row went, coloured by mode, with counts of paths by mode below."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -115,13 +115,16 @@ def _summarize(row: Row) -> str:
     """Say success, entropy and the number of distinct paths in one line."""
     count = row.distinct_paths
     parts = [] if row.success is None else [f"success {row.success.value:.2f}"]
-    parts += [] if row.entropy is None else [f"entropy {row.entropy.value:.2f}"]
+    if row.diversity is not None:
+        parts.append(f"entropy {row.entropy.value:.2f}" if row.entropy else "entropy –")
     return ", ".join([*parts, "1 path" if count == 1 else f"{count} paths"])
 
 
 def _draw_bars(axis: "Axes", row: Row) -> None:
-    """Draw the number of successes in each mode."""
-    counts = np.sum([each.counts for each in row.outcomes], axis=0)
+    """Draw the number of distinct paths of successes in each mode."""
+    taken = np.concatenate([each.taken for each in row.outcomes])
+    _, first = np.unique(row.path_numbers, return_index=True)
+    counts = taken[first].sum(axis=0)
     axis.set_visible(True)
     axis.bar(range(len(counts)), counts, width=0.9, color=choose_mode_colours(len(counts)))
     axis.set_xlim(-0.7, len(counts) - 0.3)

@@ -30,6 +30,8 @@ ROW_COLOURS = ("#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000",
 MARKERS = "osD^vph<"
 GRID: dict[str, Any] = {"color": "#E6E6E6", "linewidth": 0.6}
 STYLE_CHANGES = {"axes.axisbelow": True, "xtick.color": "#333333", "ytick.color": "#333333"}
+WHOLE_RANGE = (-0.02, 1.02)
+"""Limits of an axis that shows all shares, with markers at its ends."""
 NAME_SIZE = 6.5
 """Font size of row names, points."""
 COSTS: dict[str, tuple[str, str, Callable[[Row], float | None]]] = {
@@ -121,13 +123,16 @@ def draw_scores(comparison: Comparison, styles: Styles) -> "Figure | None":
     figure, axes = make_figure(1, len(scores), size, sharey=True)
     for axis, score in zip(axes[0], scores, strict=True):
         for y, row in enumerate(rows):
-            _draw_estimate(axis, y, getattr(row, score), styles[row.first.name], horizontal=True)
+            estimate = getattr(row, score)
+            if estimate is not None:
+                _draw_estimate(axis, y, estimate, styles[row.first.name], horizontal=True)
         axis.grid(axis="x", **GRID)
         axis.set_xlabel(comparison.column_title(score))
         axis.set_ylim(-0.6, len(rows) - 0.4)
         axis.spines["left"].set_visible(False)
         axis.tick_params(axis="y", length=0)
-        axis.set_xlim(*_score_limits(rows, score))
+        whole = score in ("entropy", "product")
+        axis.set_xlim(*(WHOLE_RANGE if whole else _score_limits(rows, score)))
     axes[0, 0].set_yticks(range(len(rows)), [row.label for row in rows])
     for text, row in zip(axes[0, 0].get_yticklabels(), rows, strict=True):
         text.set_fontweight("bold" if styles[row.first.name].bold else "normal")
@@ -237,7 +242,7 @@ def _score_limits(rows: Sequence[Row], score: str) -> tuple[float, float]:
     margin = 0.06 * max(high - low, 0.1)
     if low < 0 or high > 1:
         return low - margin, high + margin
-    return max(low - margin, -0.02), min(high + margin, 1.02)
+    return max(low - margin, WHOLE_RANGE[0]), min(high + margin, WHOLE_RANGE[1])
 
 
 def _name_points(axis: "Axes", points: Sequence[tuple[Row, float, Estimate]], styles: Styles) -> None:

@@ -120,13 +120,8 @@ class Row:
 
     @property
     def entropy(self) -> Estimate | None:
-        """Entropy of the modes of successful episodes, the mean over trainings."""
-        return None if self.diversity is None else self.diversity.entropy
-
-    @property
-    def has_successes(self) -> bool:
-        """Whether any episode succeeded in a known mode; otherwise its entropy means nothing."""
-        return any(each.observed for each in self.outcomes)
+        """Entropy of the modes of successful episodes, the mean over trainings; None if none has a mode."""
+        return self.diversity.entropy if self.diversity and self.diversity.entropy.n else None
 
     @property
     def product(self) -> Estimate | None:
@@ -170,7 +165,7 @@ class Row:
         self._check_same_starts(other)
         if not (self.outcomes and other.outcomes):
             return None
-        # a policy that repeats one path has entropy 0, which needs no further samples
+        # a policy whose trainings repeat one path each has entropy 0, which needs no further samples
         samples = [row.distinct_paths for row in (self, other) if any(o.distinct > 1 for o in row.outcomes)]
         n = min([len(self.first.episodes), *samples]) if samples else 1
         return compare_diversity(self.outcomes, other.outcomes, n=n)

@@ -7,6 +7,16 @@ from nsde_policy.eval.paths import SAME_PATH
 from nsde_policy.eval.statistics import MIN_PAIRS, Estimate, verdict
 
 EMPTY_CELL = "–"
+SAMPLE_RULE = (
+    f"Differences need at least {MIN_PAIRS} starts and {MIN_PAIRS} distinct paths of both policies: with "
+    "fewer, [n = …] stands for the interval, and no difference is shown."
+)
+"""Which differences have an interval and can be ahead."""
+MODE_RULE = (
+    f"Exception, for {PRODUCT_TITLE}: a policy whose every training repeats one path has entropy 0 and needs "
+    "no further paths."
+)
+"""Exception from `SAMPLE_RULE` for differences of success × entropy."""
 AXIS_TITLES = {
     "chunk": "Actions executed before planning again (T_a)",
     "demos": "Number of demonstrations",
@@ -71,13 +81,13 @@ def _explain(rows: Sequence[Row], reference: Row, deciding: str) -> str:
     shared += f"T_a = {chunks.pop()}, " if len(chunks) == 1 else ""
     pooled = "Trainings from several seeds are averaged start by start before differences are taken. "
     means = "bootstrap of the mean"
-    test = f"Ahead: the interval of the difference excludes 0, on at least {MIN_PAIRS} starts."
+    test = f"Ahead: the interval of the difference excludes 0. {SAMPLE_RULE}"
     if deciding == "success":
         means += ", Wilson's for success"
         test = (
             "McNemar: exact, on starts × training seeds that both have; in brackets, pairs on which only the "
             f"row : only {reference.label} succeeded. Ahead: the interval of the difference excludes 0, and "
-            "p < 0.05."
+            f"p < 0.05. {SAMPLE_RULE}"
         )
     return (
         f"{shared}{len(reference.first.episodes)} starts, the same for all; final weights. Network calls, "
@@ -86,6 +96,7 @@ def _explain(rows: Sequence[Row], reference: Row, deciding: str) -> str:
         "bootstrap over starts, so they tell of other starts, not of other trainings. "
         + (pooled if any(len(row.entries) > 1 for row in rows) else "")
         + test
+        + (f" {MODE_RULE}" if reference.outcomes else "")
     )
 
 
@@ -105,7 +116,7 @@ def format_mode_markdown(comparison: Comparison, reference: Row) -> str:
         cells = [f"**{row.label}**" if row is reference else row.label, str(row.success or EMPTY_CELL)]
         cells += [
             format_mode_counts(row),
-            str(row.entropy) if row.has_successes else EMPTY_CELL,
+            str(row.entropy or EMPTY_CELL),
             str(row.product),
             f"{row.distinct_paths} in {row.episodes}",
         ]
@@ -140,9 +151,9 @@ def explain_modes(rows: Sequence[Row]) -> str:
         f"{rows[0].first.episodes.modes}, Miller and Madow's estimate, the mean over trainings; intervals: "
         "95 %, basic bootstrap. Distinct paths: episodes that differ by no more than "
         f"{100 * SAME_PATH:g} % of the extent of all paths repeat one path and are one sample. A "
-        "deterministic policy from one start has n = 1, however often it is played, and entropy 0. Ahead: "
-        f"the interval of the paired difference excludes 0, with at least {MIN_PAIRS} distinct paths of each "
-        "policy that has more than one."
+        "deterministic policy from one start has n = 1, however often it is played, and entropy 0. [n = 0] "
+        "or [n = 1]: no training has more distinct paths of successes, too few for an interval. Ahead: the "
+        f"interval of the paired difference excludes 0. {SAMPLE_RULE} {MODE_RULE}"
     )
 
 
@@ -189,8 +200,8 @@ def format_markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def format_difference(difference: Estimate) -> str:
-    """Format a difference with its interval, with signs on all three numbers."""
-    return difference.format(signs=True)
+    """Format a difference with its interval, if enough pairs can show one, with signs on all numbers."""
+    return difference.format(signs=True, fewest=MIN_PAIRS)
 
 
 def format_mean(value: float) -> str:

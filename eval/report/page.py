@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 from nsde_policy import __version__
 from nsde_policy.eval.compare.path_plots import render_paths
 from nsde_policy.eval.compare.result import Comparison, Row
-from nsde_policy.eval.compare.table import explain_modes, format_mean
+from nsde_policy.eval.compare.table import MODE_RULE, SAMPLE_RULE, explain_modes, format_mean
 from nsde_policy.eval.report import tables
 from nsde_policy.eval.report.collect import ReportRun
 from nsde_policy.eval.report.prediction import format_predictions
-from nsde_policy.eval.statistics import MIN_PAIRS, NO_DIFFERENCE, Estimate
+from nsde_policy.eval.statistics import NO_DIFFERENCE, Estimate
 from nsde_policy.run_directory import find_versions
 from nsde_policy.tasks import Task
 
@@ -26,8 +26,8 @@ SCENE_SCRIPTS = ("replays.js", "explorer.js")
 """Scripts that need the scene of the task, which draws recorded episodes."""
 TEST_NOTES = {
     "success": "Won : lost: starts on which only this policy, or only the reference, succeeded. Ahead: the "
-    "interval excludes 0 and McNemar's exact p < 0.05.",
-    "score": f"Ahead: the interval excludes 0, on at least {MIN_PAIRS} starts.",
+    f"interval excludes 0 and McNemar's exact p < 0.05. {SAMPLE_RULE}",
+    "score": f"Ahead: the interval excludes 0. {SAMPLE_RULE}",
 }
 """How the verdict is reached, by the column that decides."""
 EPISODE_LINKS = '<a href="#explorer">Episodes</a><a href="#sheets">Contact sheets</a>'
@@ -78,7 +78,7 @@ def format_page(
         episodes=_format_episodes(task) if scene else "",
         differences=tables.format_difference_table(comparison, base)
         or "<p>One policy: nothing to compare it with.</p>",
-        test_note=escape(TEST_NOTES[comparison.columns[-1]]),
+        test_note=escape(TEST_NOTES[comparison.columns[-1]] + (f" {MODE_RULE}" if base.outcomes else "")),
         videos=_format_videos(shown, comparison.score_word),
         camera=_format_camera(shown) + _format_predictions(shown),
         camera_links=_format_camera_links(shown),
@@ -118,7 +118,7 @@ def _format_modes(comparison: Comparison, reference: Row) -> str:
         f'<div class="wide"><img class="plot" alt="Paths of all episodes by mode, one panel per policy" '
         f'src="data:image/png;base64,{base64.b64encode(picture).decode()}"></div>'
         '<p class="note">Every distinct path, coloured by its mode; failures are grey and end in a cross. '
-        "Bars: successes in each mode.</p>"
+        "Bars: distinct paths of successes in each mode.</p>"
     )
     return (
         f'<section id="modes"><h2>Modes</h2>{tables.format_mode_table(comparison, reference)}'
@@ -149,10 +149,12 @@ def _format_summary(comparison: Comparison, reference: Row) -> str:
     text = f"<b>{escape(rows[0].label)}</b> "
     if deciding == "success":
         value, low, high = (f"{100 * number:.1f} %" for number in numbers)
-        text += f"succeeds in {value} of its episodes (95 % interval {low} to {high})"
+        text += f"succeeds in {value} of its episodes "
     else:
         value, low, high = map(format_mean, numbers)
-        text += f"has a {escape(comparison.score_title)} of {value} (95 % interval {low} to {high})"
+        text += f"has a {escape(comparison.score_title)} of {value} "
+    one_path = "(one distinct path: n = 1, no interval)"
+    text += one_path if best.n == 1 else f"(95 % interval {low} to {high})"
     ranks: dict[str, list[str]] = {}
     for row in rows:
         if row is not reference:

@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from html import escape
 from typing import Any
 
 from nsde_policy.eval.compare import table
 from nsde_policy.eval.compare.result import ACTIONS, PRODUCT_TITLE, Comparison, Row
-from nsde_policy.eval.statistics import NO_DIFFERENCE, Estimate
+from nsde_policy.eval.statistics import MIN_PAIRS, NO_DIFFERENCE, Estimate
 from nsde_policy.run_directory import RunRecord
 
 MARKS = ("●", "■", "◆", "▲", "▼", "★", "✚", "◇", "○")
@@ -96,16 +97,16 @@ def format_mode_table(comparison: Comparison, reference: Row) -> str:
     lines = []
     for row in rows:
         number = numbers[id(row)]
-        assert row.diversity is not None
-        entropy = _format_score(row.diversity.entropy, 0.0, 1.0, number)
+        assert row.product is not None
+        entropy = _format_score(row.entropy, 0.0, 1.0, number) if row.entropy else table.EMPTY_CELL
         difference, verdict = table.compare_products(row, reference)
         value, _, interval = difference.partition(" ")
         kind = "ahead" if verdict.endswith("ahead") else "same"
         lines.append(
             [
                 f"{format_mark(number)}<b>{escape(row.label)}</b>",
-                entropy if row.has_successes else table.EMPTY_CELL,
-                _format_score(row.diversity.product, 0.0, 1.0, number),
+                entropy,
+                _format_score(row.product, 0.0, 1.0, number),
                 escape(table.format_mode_counts(row)),
                 escape(table.format_path_count(row)),
                 f"<b>{value}</b> <span class=interval>{interval}</span>",
@@ -167,6 +168,8 @@ def _format_score(score: Estimate, low: float, high: float, number: int) -> str:
 def _format_signed(difference: Estimate, reach: float, number: int) -> str:
     value, interval = table.format_difference(difference).split(" ", 1)
     text = f"<b>{value}</b> <span class=interval>{interval}</span>"
+    if difference.n < MIN_PAIRS:
+        difference = replace(difference, low=difference.value, high=difference.value)
     return text + _draw_interval(difference, -reach, reach, number, zero=True)
 
 

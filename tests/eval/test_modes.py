@@ -6,14 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 from nsde_policy.cli.main import main
 from nsde_policy.errors import ComparisonError, EnvError
 from nsde_policy.eval.compare.path_plots import draw_paths
-from nsde_policy.eval.compare.plots import draw_comparison
-from nsde_policy.eval.compare.result import read_comparison
+from nsde_policy.eval.compare.plots import choose_styles, draw_comparison, draw_scores
+from nsde_policy.eval.compare.result import Comparison, read_comparison
 from nsde_policy.eval.compare.table import format_comparison, format_mode_counts
 from nsde_policy.eval.evaluate import evaluate_policy
 from nsde_policy.eval.modes import (
@@ -152,6 +153,16 @@ def test_repeated_paths_are_drawn_together():
     assert repeated.high - repeated.low > 3 * (alone.high - alone.low)
 
 
+def test_one_distinct_path_of_successes_has_no_interval():
+    modes, won = [0, 1, 2, 3], [True, False, False, False]
+    found = estimate_diversity([make_outcomes(modes, won)], n=4)
+    assert (str(found.entropy), str(found.product)) == ("0.000 [n = 1]", "0.000 [n = 1]")
+    repeats = make_outcomes([0, 0, 2, 3], [True, True, False, False], path=[0, 0, 1, 2])
+    assert estimate_diversity([repeats], n=3).entropy.n == 1
+    assert estimate_diversity([make_outcomes(modes, [False] * 4)], n=4).product.n == 0
+    assert estimate_diversity([make_outcomes(modes, [True, True, False, False])], n=4).entropy.n == 4
+
+
 def test_paired_difference_of_equal_policies_is_zero_and_of_others_is_not():
     rng = np.random.default_rng(0)
     many, few = make_outcomes(rng.integers(0, 24, 200)), make_outcomes(rng.integers(0, 4, 200))
@@ -263,6 +274,42 @@ def test_report_shows_modes_and_a_picture_of_paths(compared: Path):
     assert '<a href="#modes">Modes</a>' in page
     assert 'alt="Paths of all episodes by mode' in page
     assert "1 in 16" in page
+    assert "succeeds in 100.0 % of its episodes (one distinct path: n = 1, no interval)" in page
+
+
+def test_rules_of_verdicts_are_stated_below_both_tables(compared: Path):
+    found = read_comparison(compared / "comparison.json")
+    page = format_page(found, [ReportRun(entry) for entry in found.entries])
+    for text in ((compared / "comparison.md").read_text(), page):
+        assert text.count("at least 6 starts and 6 distinct paths of both policies") == 2
+        assert text.count("a policy whose every training repeats one path has entropy 0") == 2
+
+
+def fail_all(comparison: Comparison, method: str) -> Comparison:
+    """Return a comparison in which all episodes of a method fail."""
+    entries = tuple(
+        msgspec.structs.replace(
+            entry, episodes=msgspec.structs.replace(entry.episodes, success=(False,) * len(entry.episodes))
+        )
+        if entry.method == method
+        else entry
+        for entry in comparison.entries
+    )
+    return msgspec.structs.replace(comparison, entries=entries)
+
+
+def test_pictures_show_no_entropy_without_successes(compared: Path):
+    found = fail_all(read_comparison(compared / "comparison.json"), "knn")
+    with plot_style():
+        paths, scores = draw_paths(found), draw_scores(found, choose_styles(found, None))
+        assert paths is not None
+        assert scores is not None
+        titles = [axis.get_title() for axis in paths.axes]
+        pyplot().close("all")
+    assert "Nearest neighbours, fast\nsuccess 0.00, entropy –, 1 path" in titles
+    success, entropy, _ = scores.axes
+    assert len(success.lines) - len(entropy.lines) == 2  # marker and interval of the row without successes
+    assert entropy.get_xlim() == pytest.approx((-0.02, 1.02))
 
 
 def test_picture_shows_each_distinct_path_once(compared: Path):
@@ -274,3 +321,5 @@ def test_picture_shows_each_distinct_path_once(compared: Path):
         pyplot().close(figure)
     lines = {label: len(axis.collections[0].get_segments()) for label, axis in drawn.items()}
     assert lines == {"Nearest neighbours, fast": 1, "Neural SDE, fast": 8}
+    bars = figure.axes[figure.axes.index(drawn["Nearest neighbours, fast"]) + len(drawn)]
+    assert sum(bar.get_height() for bar in bars.patches) == 1
