@@ -284,6 +284,8 @@ def main() -> None:
     parser.add_argument("--limit-s", type=float, default=1e9, help="seconds of training per call and run")
     args = parser.parse_args()
     if args.table:
+        if not args.table.is_file():
+            parser.error(f"--table: there is no file {args.table}; give one that this program wrote")
         report = json.loads(args.table.read_text())
         print(format_table(report) + format_difference(report, args.table.with_name("pusht_runs.json")))
         return

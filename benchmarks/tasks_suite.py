@@ -374,7 +374,13 @@ def main() -> None:
     parser.add_argument("--plots", type=Path, help="with --table: draw figures into this folder")
     args = parser.parse_args()
     if args.table is not None:
-        print_tables(args.table or [args.out / "results.json"], args.plots)
+        files = args.table or [args.out / "results.json"]
+        for file in files:
+            if not file.is_file():
+                parser.error(
+                    f"--table: there is no file {file}; give one, such as benchmarks/results/tasks.json"
+                )
+        print_tables(files, args.plots)
         return
     suite = Suite(args)
     if args.pack:

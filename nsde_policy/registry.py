@@ -106,7 +106,7 @@ class Registry(Generic[Plugin]):
         if name not in self._list_modules():
             group = self.list_group(_find_group(name))
             if name not in group:
-                raise PluginError(self._unknown(name, group or self.names(), package))
+                raise PluginError(self._unknown(name, package))
             return
         self._import(name)
         if name not in self._found:
@@ -144,16 +144,23 @@ class Registry(Generic[Plugin]):
                 f"the {self.kind} {name!r} cannot be imported from {module}: {error}"
             ) from error
 
-    def _unknown(self, name: str, names: list[str], package: str | None) -> str:
+    def _unknown(self, name: str, package: str | None) -> str:
+        """Return an error message that lists the plug-ins of the name's group, or else all of them."""
         if package:
             return (
                 f"unknown {self.kind} {name!r}: it comes with the package {package}, which is not "
                 f"installed; run: pip install '{package}'"
             )
+        if shown := self.list_group(_find_group(name)):
+            names = shown
+        else:
+            parts = [self.list_group(each) or [each] for each in self.names()]
+            shown = [f"{first} and {len(rest)} more" if rest else first for first, *rest in parts]
+            names = [each for part in parts for each in part]
         close = difflib.get_close_matches(name, names, n=1)
         hint = f"; perhaps you meant {close[0]!r}" if close else ""
         return (
-            f"unknown {self.kind} {name!r}; available: {_abbreviate_names(names)}{hint}. "
+            f"unknown {self.kind} {name!r}; available: {_abbreviate_names(shown)}{hint}. "
             f"If it comes with another package, install that package (entry points '{self._group}')"
         )
 

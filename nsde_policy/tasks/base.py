@@ -175,8 +175,8 @@ class Task(abc.ABC):
         if name not in self.observations:
             available = ", ".join((USUAL_OBSERVATIONS, *self.observations))
             raise ConfigError(
-                f"the task {self.name!r} has no observations {name!r}; available: {available}. For cameras "
-                "of your own robot, name their arrays: --images top wrist"
+                f"the task {self.name!r} has no observations {name!r}; available: {available}. To train "
+                "with cameras of your own robot, name their arrays: nsde-policy train --images top wrist"
             )
         choice = self.observations[name]
         changed = copy.copy(self)

@@ -56,6 +56,8 @@ def test_a_group_of_tasks_is_one_file():
         ("adroit", "choose one of its tasks: adroit-door, adroit-hammer, adroit-pen, adroit-relocate"),
         ("adroit-dor", "perhaps you meant 'adroit-door'"),
         ("AdroitHandDoor-v1", "unknown task 'AdroitHandDoor-v1'"),
+        ("avoidin", "available: adroit-door and 3 more, avoiding, "),
+        ("adroi", "perhaps you meant 'adroit-"),
     ],
 )
 def test_unknown_members_of_a_group_are_said(
