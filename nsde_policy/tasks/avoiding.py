@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 _DRAWN_FUTURES = 24
 
 
-def _keep_modes(preset: Preset, width: int, train: TrainConfig) -> Preset:
+def _keep_modes(preset: Preset, *, history: int, width: int, diffusion: float, train: TrainConfig) -> Preset:
     """Return a preset of the Neural SDE that tells 24 ways apart.
 
     A large blur trains flow and denoiser also between the ways, where a sampled path has to be led back to
-    one of them; a long history makes up for the detail that the blur hides. More noise than the learned g
-    keeps the ways balanced in spite of the full pull of the denoiser. Dropout would blur the forks.
+    one of them. More noise than the learned g keeps the ways balanced in spite of the strong pull of the
+    denoiser. Dropout would blur the forks.
     """
     model: Any = preset.model
     network = replace(model.network, width=width, dropout=0.0)
-    sampling = replace(model.sampling, alpha=1.5, diffusion=2.5)
-    model = replace(model, history=8, noise=1.5, network=network, sampling=sampling)
+    sampling = replace(model.sampling, alpha=1.5, diffusion=diffusion)
+    model = replace(model, history=history, noise=1.5, network=network, sampling=sampling)
     return replace(preset, model=model, train=train)
 
 
@@ -130,8 +130,10 @@ class AvoidingBase(Task):
         large, small = presets["default"], presets["fast"]
         return {
             **presets,
-            "default": _keep_modes(large, 512, TrainConfig(steps=25_000)),
-            "fast": _keep_modes(small, 256, small.train),
+            "default": _keep_modes(
+                large, history=8, width=512, diffusion=2.5, train=TrainConfig(steps=25_000)
+            ),
+            "fast": _keep_modes(small, history=2, width=256, diffusion=2.0, train=small.train),
         }
 
 
