@@ -17,7 +17,7 @@ from nsde_policy.eval.compare.table import MODE_RULE, SAMPLE_RULE, explain_modes
 from nsde_policy.eval.report import tables
 from nsde_policy.eval.report.collect import ReportRun
 from nsde_policy.eval.report.prediction import format_predictions
-from nsde_policy.eval.statistics import NO_DIFFERENCE, Estimate
+from nsde_policy.eval.statistics import MIN_PAIRS, NO_DIFFERENCE, Estimate
 from nsde_policy.run_directory import find_versions
 from nsde_policy.tasks import Task
 
@@ -31,6 +31,7 @@ TEST_NOTES = {
 }
 """How the verdict is reached, by the column that decides."""
 EPISODE_LINKS = '<a href="#explorer">Episodes</a><a href="#sheets">Contact sheets</a>'
+TOO_FEW = "too few distinct paths or starts to show a difference"
 CURVE_DIGITS = 5
 """Significant digits of numbers in curves."""
 
@@ -158,12 +159,12 @@ def _format_summary(comparison: Comparison, reference: Row) -> str:
     ranks: dict[str, list[str]] = {}
     for row in rows:
         if row is not reference:
-            ranks.setdefault(tables.rank_row(row, reference, deciding), []).append(
-                f"<b>{escape(row.label)}</b>"
-            )
+            few = row.difference(reference, deciding).n < MIN_PAIRS
+            rank = TOO_FEW if few else tables.rank_row(row, reference, deciding)
+            ranks.setdefault(rank, []).append(f"<b>{escape(row.label)}</b>")
     for rank, labels in ranks.items():
-        if rank == NO_DIFFERENCE:
-            text += f"; {NO_DIFFERENCE} between {escape(reference.label)} and {_join_names(labels)}"
+        if rank in (NO_DIFFERENCE, TOO_FEW):
+            text += f"; {rank} between {escape(reference.label)} and {_join_names(labels)}"
         else:
             text += f"; {_join_names(labels)} {'are' if len(labels) > 1 else 'is'} {escape(rank)}"
     return f"{text}."
