@@ -156,7 +156,7 @@ def test_predictor_takes_the_strength_of_the_denoiser():
     frames = torch.randint(0, 256, (2, 6, SIZE, SIZE, 3), dtype=torch.uint8, generator=make_rng(2))
     actions, model = torch.zeros(2, 2, 0), build("neural_sde")
     usual, same, without = (
-        make_predictor(model, alpha=alpha)(frames, actions, 2) for alpha in (None, 1.0, 0.0)
+        make_predictor(model, alpha=alpha)(frames, actions, 2) for alpha in (None, model.config.alpha, 0.0)
     )
     assert torch.equal(usual, same)
     assert not torch.allclose(usual, without)
