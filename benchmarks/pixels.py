@@ -285,7 +285,7 @@ def main() -> None:
     args = parser.parse_args()
     if args.table:
         if not args.table.is_file():
-            parser.error(f"--table: there is no file {args.table}; give one that this program wrote")
+            parser.error(f"--table: file not found: {args.table}; give a results.json of this program")
         report = json.loads(args.table.read_text())
         print(format_table(report) + format_difference(report, args.table.with_name("pusht_runs.json")))
         return

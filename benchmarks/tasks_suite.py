@@ -378,7 +378,7 @@ def main() -> None:
         for file in files:
             if not file.is_file():
                 parser.error(
-                    f"--table: there is no file {file}; give one, such as benchmarks/results/tasks.json"
+                    f"--table: file not found: {file}; give a file such as benchmarks/results/tasks.json"
                 )
         print_tables(files, args.plots)
         return

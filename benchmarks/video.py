@@ -20,7 +20,7 @@ import multiprocessing
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,155 +31,17 @@ from video_results import (
     DRAWN_BY_FRAME,
     FIGURES,
     LONG,
-    METHODS,
-    SHORT,
     Runs,
     draw_figures,
     format_results,
 )
+from video_variants import EXPERIMENTS, Trial, Variant
 
 from nsde_policy.files import replace_file
 from nsde_policy.video.collisions import COLLISION_SEEDS
-from nsde_policy.video.config import BackboneConfig, UnrollConfig, VideoConfig
-from nsde_policy.video.presets import PAPER_SETTINGS, make_video_preset
 
-CALLS = (1, 2, 5, 10, 20)
 REDUCED_DELTA = 1e-3
 """δ of the paper's reduced loss."""
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One way to predict with a trained model."""
-
-    calls: int
-    steps: int = SHORT
-    first_phase: bool = False
-    options: dict[str, float] = field(default_factory=dict)
-    """Further options of sampling."""
-
-    @property
-    def label(self) -> str:
-        options = "".join(f", {name} {value:g}" for name, value in self.options.items())
-        return (
-            f"{'first phase, ' if self.first_phase else ''}{self.calls} calls, {self.steps} frames{options}"
-        )
-
-
-@dataclass(frozen=True)
-class Variant:
-    """Settings to train and how to predict with the result."""
-
-    name: str
-    config: VideoConfig
-    trials: tuple[Trial, ...] = ()
-    seeds: int = 3
-
-
-def make_start(preset: str, method: str = "neural_sde") -> VideoConfig:
-    """Return a preset, `fast` with settings that suit short trainings: more feature maps and less noise."""
-    config = make_video_preset(preset, method)
-    if preset != "fast":
-        return config
-    model = replace(config.model, backbone=replace(config.model.backbone, features=16), context_noise=0.1)
-    second = replace(config.unroll.train, steps=1400, learning_rate=1.5e-3)
-    train, unroll = replace(config.train, steps=3800), replace(config.unroll, train=second)
-    return replace(config, model=model, train=train, unroll=unroll)
-
-
-def list_methods(preset: str) -> list[Variant]:
-    """Return the three methods after both phases."""
-    trials = tuple(Trial(calls) for calls in CALLS) + tuple(Trial(c, LONG) for c in (1, 5))
-    sde = make_start(preset, "neural_sde")
-    first = (Trial(1, first_phase=True), Trial(1, LONG, first_phase=True))
-    alphas = tuple(Trial(1, options={"alpha": alpha}) for alpha in (0.0, 0.5))
-    return [
-        Variant("Neural SDE", sde, (*trials, *first, *alphas)),
-        Variant("Flow Matching", make_start(preset, "flow_matching"), (*trials, *_first_phase(1, 2, 5))),
-        Variant("PFI", make_start(preset, "interpolants"), (*trials, *_first_phase(1, 2, 10))),
-    ]
-
-
-def _first_phase(*calls: int) -> tuple[Trial, ...]:
-    return tuple(Trial(each, first_phase=True) for each in calls)
-
-
-RATES = (8e-4, 1.5e-3, 2.5e-3)
-"""Learning rates of the first phase to choose from."""
-
-
-def list_rates(preset: str) -> list[Variant]:
-    """Return each method with each learning rate, 1500 steps of the first phase."""
-    calls = {"neural_sde": (1,), "flow_matching": (1, 2, 5), "interpolants": (1, 2, 5, 10)}
-    found = []
-    for label, (method, tried) in zip(METHODS, calls.items(), strict=True):
-        trials = [Trial(each) for each in tried]
-        if method == "neural_sde":
-            trials += [Trial(1, options={"alpha": alpha}) for alpha in (0.0, 0.5)]
-        for rate in RATES:
-            config = _shorten_first_phase(make_start(preset, method), 1500, rate)
-            found.append(Variant(f"{label}, rate {rate:g}", config, tuple(trials), 1))
-    return found
-
-
-def _shorten_first_phase(config: VideoConfig, steps: int, rate: float | None = None) -> VideoConfig:
-    """Return settings without the second phase and with another length of the first."""
-    train = replace(config.train, steps=steps, learning_rate=rate or config.train.learning_rate)
-    return replace(config, train=train, unroll=UnrollConfig(frames=0))
-
-
-def list_ablations(preset: str) -> list[Variant]:
-    """Return changes of one setting each of the Neural SDE, 2000 steps of the first phase."""
-    base = _shorten_first_phase(make_start(preset), 2000)
-    base = replace(base, model=replace(base.model, diffusion=True))
-    once, often = (Trial(1), Trial(1, LONG)), (Trial(1), Trial(2), Trial(5), Trial(10), Trial(1, LONG))
-
-    def change(**settings: Any) -> VideoConfig:
-        return replace(base, model=replace(base.model, **settings))
-
-    twice = (*often, Trial(1, options={"diffusion_scale": 1.0}), Trial(1, options={"alpha": 0.0}))
-    return [
-        Variant("default, first phase", base, (*twice, Trial(1, options={"alpha": 0.5})), 1),
-        Variant("no denoiser", change(denoiser=False), once, 1),
-        Variant("no noise injection", change(denoiser=False, context_noise=0.0), once, 1),
-        Variant("interpolation", change(interpolation="uniform"), often, 1),
-        Variant("log loss", change(flow_loss="log"), once, 1),
-        Variant("fixed noise of 0.1", change(noise="fixed", context_noise=0.1), once, 1),
-        Variant("settings of the paper, same network", change(**PAPER_SETTINGS), often, 1),
-    ]
-
-
-SIZES = (
-    BackboneConfig(width=32, depth=3, stem=(24, 32), features=16),
-    BackboneConfig(width=64, depth=5, stem=(16, 32), features=16),
-    BackboneConfig(width=128, depth=5, stem=(32, 64)),
-    BackboneConfig(),
-    BackboneConfig(width=512, depth=9, heads=8, stem=(96, 192), features=48),
-    BackboneConfig(width=800, depth=13, heads=8, stem=(128, 256), features=64),
-)
-"""Networks of the scaling experiment, 0.12 to 113 million weights."""
-
-
-def list_sizes(preset: str) -> list[Variant]:
-    """Return a preset in six sizes, first phase only; large networks get a smaller learning rate."""
-    base = make_start(preset)
-    found = []
-    for size in SIZES:
-        rate = base.train.learning_rate * min(1.0, BackboneConfig().width / size.width)
-        sized = replace(base, model=replace(base.model, backbone=size))
-        config = _shorten_first_phase(sized, 2000, rate)
-        found.append(
-            Variant(f"width {size.width}, depth {size.depth}", config, (), 3 if size.width <= 256 else 1)
-        )
-    return found
-
-
-EXPERIMENTS = {
-    "rates": list_rates,
-    "methods": list_methods,
-    "ablation": list_ablations,
-    "scaling": list_sizes,
-}
 
 
 @dataclass(frozen=True)

@@ -17,5 +17,5 @@ def test_a_missing_file_is_an_error_without_traceback(script: str, flags: list[s
     call = [sys.executable, str(BENCHMARKS / script), *flags]
     done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert f"{script}: error: --table: there is no file " in done.stderr
+    assert f"{script}: error: --table: file not found: " in done.stderr
     assert "Traceback" not in done.stderr
