@@ -27,7 +27,9 @@ DISTANCE = "physics distance"
 NO_MODEL, REPEATED = "no model", next(iter(BASELINES_OF_VIDEO))
 METHODS = ("Neural SDE", "Flow Matching", "PFI")
 OURS = f"1 calls, {SHORT} frames"
-"""Prediction of the Neural SDE that others are compared with."""
+"""How the Neural SDE predicts."""
+REFERENCES = {"methods": "Neural SDE", "ablation": "default, first phase"}
+"""Variant of each experiment whose predictions with one call the others are compared with."""
 T_QUANTILES = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
 """97.5 % quantiles of Student's t for 1 to 15 degrees of freedom; above, 2."""
 
@@ -56,6 +58,11 @@ class Runs:
         """Return the sums over all seeds of a variant, video by video."""
         seeds = self._sums[variant, label, figure]
         return EpisodeSums(sum(s.total for s in seeds), sum(s.count for s in seeds))  # type: ignore[arg-type]
+
+    def average(self, variant: str, label: str, figure: str) -> EpisodeSums:
+        """Return the mean sums over all seeds of a variant, video by video."""
+        pooled, seeds = self.pool(variant, label, figure), len(self._sums[variant, label, figure])
+        return EpisodeSums(pooled.total / seeds, pooled.count / seeds)
 
     def find_row(self, variant: str, label: str) -> VideoRow | None:
         """Return the figures of a prediction over all seeds, None if it was not scored."""
@@ -90,23 +97,26 @@ class Runs:
                 for row in note["trials"]
                 if row["label"] == label and row.get("distance") is not None
             ]
-            distance = float(np.mean(distances)) if distances else None
-            yield {"variant": variant, "trial": label, **figures, "per_frame": means, "distance": distance}
+            yield {
+                "variant": variant,
+                "trial": label,
+                **figures,
+                "per_frame": means,
+                "distance": float(np.mean(distances)) if distances else None,
+                "difference": self.compare(variant, label),
+            }
 
-    def compare(self) -> list[dict[str, Any]]:
-        """Return paired differences in PSNR of the Neural SDE with one call to the others' trials."""
-        ours = self.pool("Neural SDE", OURS, "psnr")
-        seeds = len(self._sums["Neural SDE", OURS, "psnr"])
-        ours = EpisodeSums(ours.total / max(seeds, 1), ours.count / max(seeds, 1))
-        found = []
-        for variant, label, name in self._sums:
-            if name != "psnr" or variant not in METHODS[1:] or f"{SHORT} frames" not in label:
-                continue
-            theirs, n = self.pool(variant, label, name), len(self._sums[variant, label, name])
-            theirs = EpisodeSums(theirs.total / n, theirs.count / n)
-            difference = estimate_difference(ours, theirs).at(n=len(ours.total))
-            found.append({"against": variant, "trial": label, "psnr": vars(difference)})
-        return found
+    def compare(self, variant: str, label: str) -> dict[str, Any] | None:
+        """Return the paired difference in PSNR to the reference of the experiment over as many frames."""
+        experiment = next((note["experiment"] for note in self.notes if note["variant"] == variant), "")
+        reference = (
+            REFERENCES.get(experiment, ""),
+            next(f"1 calls, {steps} frames" for steps in (SHORT, LONG) if f"{steps} frames" in label),
+        )
+        if (*reference, "psnr") not in self._sums or (variant, label) == reference:
+            return None
+        own, other = (self.average(*each, "psnr") for each in ((variant, label), reference))
+        return vars(estimate_difference(own, other).at(n=len(own.total)))
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain numbers."""
@@ -122,8 +132,6 @@ class Runs:
         )
         runs = [{name: note[name] for name in keep} for note in self.notes]
         found: dict[str, Any] = {"runs": runs, "rows": list(self.rows())}
-        if ("Neural SDE", OURS, "psnr") in self._sums:
-            found["differences"] = self.compare()
         sized = [(run["parameters"], run["reduced_loss"]) for run in runs if run["reduced_loss"]]
         if len({size for size, _ in sized}) > 2:
             found["scaling"] = fit_power_law(sized)
@@ -167,6 +175,7 @@ def format_results(results: Mapping[str, Any]) -> str:
         "prediction",
         "seeds",
         "PSNR, dB",
+        "paired difference",
         "first frame",
         "SSIM",
         "motion",
@@ -176,8 +185,9 @@ def format_results(results: Mapping[str, Any]) -> str:
     lines = [
         [
             row["variant"], row["trial"], str(len(row["psnr"]["seeds"])), cell(row, "psnr"),
-            f"{row['per_frame']['psnr'][0]:.1f}", cell(row, "ssim"), cell(row, "motion"),
-            cell(row, "centroid"), f"{row['distance']:.3f}" if row["distance"] is not None else "",
+            cell(row, "difference") if row["difference"] else "", f"{row['per_frame']['psnr'][0]:.1f}",
+            cell(row, "ssim"), cell(row, "motion"), cell(row, "centroid"),
+            f"{row['distance']:.3f}" if row["distance"] is not None else "",
         ]
         for row in results["rows"]
     ]  # fmt: skip
@@ -191,11 +201,6 @@ def format_results(results: Mapping[str, Any]) -> str:
     ]  # fmt: skip
     head = ["run", "seed", "seconds", "million weights", "reduced loss", "ms per call, batch 1", "device"]
     tables.append(format_markdown(head, runs))
-    if "differences" in results:
-        lines = [
-            [f"{each['against']}, {each['trial']}", cell(each, "psnr")] for each in results["differences"]
-        ]
-        tables.append(format_markdown(["Neural SDE, 1 call, minus", "PSNR, dB"], lines))
     if "scaling" in results:
         law = results["scaling"]
         tables.append(f"slope {cell(law, 'slope')}, Pearson's r {cell(law, 'pearson')}")

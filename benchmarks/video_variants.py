@@ -50,26 +50,29 @@ def make_start(preset: str, method: str = "neural_sde") -> VideoConfig:
     return replace(config, model=model, train=train, unroll=unroll)
 
 
+OTHER_METHODS = {"Flow Matching": ("flow_matching", 2), "PFI": ("interpolants", 1)}
+"""Methods beside the Neural SDE, and network calls per frame of a second phase."""
+
+
 def list_methods(preset: str) -> list[Variant]:
     """Return the three methods after both phases."""
     trials = tuple(Trial(calls) for calls in CALLS) + tuple(Trial(c, LONG) for c in (1, 5))
     sde = make_start(preset, "neural_sde")
     first = (Trial(1, first_phase=True), Trial(1, LONG, first_phase=True))
-    return [
-        Variant("Neural SDE", sde, (*trials, *first, *_other_strengths(sde))),
-        Variant("Flow Matching", make_start(preset, "flow_matching"), (*trials, *_first_phase(1, 2, 5))),
-        Variant("PFI", make_start(preset, "interpolants"), (*trials, *_first_phase(1, 2, 10))),
-    ]
+    found = [Variant("Neural SDE", sde, (*trials, *first, *_other_strengths(sde)))]
+    for label, (method, calls) in OTHER_METHODS.items():
+        alone = make_start(preset, method)
+        unroll = replace(sde.unroll, calls=calls)
+        unrolled = replace(alone, train=replace(alone.train, steps=sde.train.steps), unroll=unroll)
+        found.append(Variant(label, alone, trials))
+        found.append(Variant(f"{label}, unrolled", unrolled, trials, 1))
+    return found
 
 
 def _other_strengths(config: VideoConfig) -> tuple[Trial, ...]:
     """Return trials with α of 0, 0.5 and 1, other than that of the settings."""
     alphas = {0.0, 0.5, 1.0} - {config.model.alpha}  # type: ignore[attr-defined]
     return tuple(Trial(1, options={"alpha": alpha}) for alpha in sorted(alphas))
-
-
-def _first_phase(*calls: int) -> tuple[Trial, ...]:
-    return tuple(Trial(each, first_phase=True) for each in calls)
 
 
 RATES = (8e-4, 1.5e-3, 2.5e-3)
@@ -87,6 +90,32 @@ def list_rates(preset: str) -> list[Variant]:
         for rate in RATES:
             config = _shorten_first_phase(make_start(preset, method), 1500, rate)
             found.append(Variant(f"{label}, rate {rate:g}", config, tuple(trials), 1))
+    return found
+
+
+NOISES = (0.0, 0.2)
+"""Noise on the context of Flow Matching and PFI to choose from; 0.2 is that of the Neural SDE."""
+
+
+def list_settings(preset: str) -> list[Variant]:
+    """Return Flow Matching and PFI with a second phase, 1500 and 300 steps: without and with gradients."""
+    trials = tuple(Trial(calls) for calls in (1, 2, 5, 10))
+    trials += tuple(replace(trial, first_phase=True) for trial in trials)
+    second = make_start(preset).unroll
+    second = replace(second, train=replace(second.train, steps=300))
+    found = []
+    for label, (method, calls) in OTHER_METHODS.items():
+        base = _shorten_first_phase(make_start(preset, method), 1500)
+        changes = {
+            f"noise {noise:g}, second rate {second.train.learning_rate:g}": replace(
+                base,
+                model=replace(base.model, context_noise=noise),
+                unroll=replace(second, calls=2, gradients=False),
+            )
+            for noise in NOISES
+        }
+        changes["gradients"] = replace(base, unroll=replace(second, calls=calls))
+        found += [Variant(f"{label}, {name}", config, trials, 1) for name, config in changes.items()]
     return found
 
 
@@ -118,9 +147,9 @@ def list_ablations(preset: str) -> list[Variant]:
 
 
 SIZES = (
-    BackboneConfig(width=32, depth=3, stem=(24, 32), features=16),
-    BackboneConfig(width=64, depth=5, stem=(16, 32), features=16),
-    BackboneConfig(width=128, depth=5, stem=(32, 64)),
+    BackboneConfig(width=32, depth=3, stem=(16, 24), features=8),
+    BackboneConfig(width=96, depth=5, stem=(24, 48), features=16),
+    BackboneConfig(width=160, depth=5, stem=(40, 80), features=24),
     BackboneConfig(),
     BackboneConfig(width=512, depth=9, heads=8, stem=(96, 192), features=48),
     BackboneConfig(width=800, depth=13, heads=8, stem=(128, 256), features=64),
@@ -144,6 +173,7 @@ def list_sizes(preset: str) -> list[Variant]:
 
 EXPERIMENTS = {
     "rates": list_rates,
+    "settings": list_settings,
     "methods": list_methods,
     "ablation": list_ablations,
     "scaling": list_sizes,

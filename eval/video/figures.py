@@ -158,7 +158,10 @@ def draw_frame_curves(
             _title(axis, wanted)
             axis.set_xlabel("predicted frame")
         figure.legend(
-            *axes[0, 0].get_legend_handles_labels(), frameon=False, loc="outside lower center", ncols=5
+            *axes[0, 0].get_legend_handles_labels(),
+            frameon=False,
+            loc="outside lower center",
+            ncols=5 if len(known) > 2 else 3,
         )
         return save_figures({name: figure}, out)
 

@@ -20,9 +20,11 @@ PAPER_SETTINGS = {
     "flow_loss": "log", "interpolation": "uniform", "noise": "fixed", "context_noise": 0.1, "calls": 2,
     "alpha": 1.0, "diffusion_scale": 1.0,
 }  # fmt: skip
-UNROLLED_STEPS = {"neural_sde": 1500, "flow_matching": 1000, "interpolants": 1000}
-"""Steps of the second phase of `default`: about as many network calls for each method, since the others need
-two more per frame to sample."""
+UNROLLED_STEPS = 1500
+"""Steps of the second phase of the Neural SDE's `default`."""
+SINGLE_PHASE_STEPS = 9500
+"""Steps of the other methods' `default`, whose predictions a second phase makes worse: as many training
+examples as both phases of the Neural SDE have."""
 TOKENS_PER_SIDE = 8
 """Tokens of the U-ViT per side of the latents of an own autoencoder, as for pixels."""
 
@@ -52,10 +54,12 @@ def make_video_preset(name: str, method: str = "neural_sde", *, latents: str | N
 def _make_pixel_preset(name: str, method: str) -> VideoConfig:
     found = get_video_method(method)
     if name == "default":
-        unroll = UnrollConfig() if method == "neural_sde" else UnrollConfig(calls=2, gradients=False)
-        steps = UNROLLED_STEPS.get(method, unroll.train.steps)
-        unroll = replace(unroll, train=replace(unroll.train, steps=steps))
-        return VideoConfig(model=found.config(), unroll=unroll)
+        config = VideoConfig(model=found.config())
+        if method == "neural_sde":
+            second = replace(config.unroll.train, steps=UNROLLED_STEPS)
+            return replace(config, unroll=replace(config.unroll, train=second))
+        train = replace(config.train, steps=SINGLE_PHASE_STEPS)
+        return replace(config, train=train, unroll=UnrollConfig(frames=0))
     if name == "fast":
         return _make_fast_preset(method)
     if name == "paper" and method == "neural_sde":
