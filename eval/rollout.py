@@ -112,11 +112,19 @@ class EpisodeResult:
     trace: Trace = field(default_factory=Trace, compare=False, repr=False)
     """What happened, step by step; `RolloutPool` returns it on demand only."""
 
+    @property
+    def steps_to_success(self) -> int | None:
+        """Number of actions until the environment first reported success; None without success."""
+        if not self.success:
+            return None
+        return self.steps if self.success_step is None else self.success_step
+
     def to_dict(self, score_name: str) -> dict[str, Any]:
         """Return plain values for JSON, with the score under its name in the task."""
         costs = ("steps", "plans", "planned", "network_calls", "planning_s")
         outcome = {"seed": self.seed, score_name: self.score, "success": self.success, **self.metrics}
         outcome |= {} if self.mode is None else {"mode": self.mode}
+        outcome |= {} if self.success is None else {"steps_to_success": self.steps_to_success}
         return outcome | {name: getattr(self, name) for name in costs}
 
 

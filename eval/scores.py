@@ -104,7 +104,7 @@ def score_episodes(results: Sequence[EpisodeResult], task: Task) -> EvaluationSc
     Success is known if any episode says something of it: some environments report it only when it happens.
     """
     won = [r for r in results if r.success]
-    needed = [r.steps if r.success_step is None else r.success_step for r in won]
+    needed = [r.steps_to_success for r in won if r.steps_to_success is not None]
     known = any(r.success is not None for r in results)
     paths = number_results(results)
     distinct = len({*paths})

@@ -34,6 +34,7 @@ class Episodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     metrics: Mapping[str, tuple[Score, ...]]
     """Further figures of the task, by name."""
     steps: tuple[Natural, ...]
+    """Length of each episode."""
     modes: Natural = 0
     """Number of modes of the task; 0 if it has none."""
     mode: tuple[Annotated[int, msgspec.Meta(ge=-1)], ...] | None = None
@@ -42,9 +43,11 @@ class Episodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     """Number of the distinct path of each episode, see `number_paths`; None if all are different."""
     paths: PackedPaths | None = None
     """Where the episodes went, if the task says what to draw."""
+    success_step: tuple[Natural | None, ...] | None = None
+    """Actions before the first success of each episode, None without; None if all end with their success."""
 
     def __post_init__(self) -> None:
-        names = ("seed", "score", "success", "steps", "mode", "path")
+        names = ("seed", "score", "success", "steps", "mode", "path", "success_step")
         columns = {name: getattr(self, name) for name in names}
         columns |= self.metrics
         sizes = {name: len(column) for name, column in columns.items() if column is not None}
@@ -77,6 +80,8 @@ class Episodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         known = any(r.success is not None for r in played)
         numbers = number_results(played)
         modes = 0 if task is None else task.modes
+        needed = tuple(r.steps_to_success for r in played)
+        goes_on = any(k not in (None, r.steps) for k, r in zip(needed, played, strict=True))
         drawn = [] if task is None or task.path_of is None else [r.path for r in played if r.path is not None]
         return cls(
             seed=tuple(r.seed for r in played),
@@ -88,6 +93,7 @@ class Episodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
             mode=tuple(-1 if r.mode is None else r.mode for r in played) if modes else None,
             path=numbers if len({*numbers}) < len(played) else None,
             paths=PackedPaths.pack(drawn) if len(drawn) == len(played) else None,
+            success_step=needed if goes_on else None,
         )
 
 

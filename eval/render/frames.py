@@ -71,7 +71,7 @@ def draw_summary(task: Task, result: EpisodeResult, size: int) -> Tile:
     if result.success is None:
         outcome = f"{task.score_name} {result.score:.4g}, {result.steps} steps"
     else:
-        outcome = f"success, {result.steps} steps" if result.success else f"failure{best}"
+        outcome = f"success after {result.steps_to_success} steps" if result.success else f"failure{best}"
     if result.trace.frames:
         picture = fit_picture(result.trace.frames[-1].decompress(), size)
     else:

@@ -31,7 +31,7 @@ const FILTERS = {
 
 function outcome(run, k) {
   if (!judged) return `${DATA.score} ${run.score[k].toPrecision(4)}, ${run.steps[k]} steps`;
-  if (run.success[k]) return `✓ success, ${run.steps[k]} steps`;
+  if (run.success[k]) return `✓ success after ${run.success_step[k]} steps`;
   if (DATA.threshold === null) return `✕ failure, ${DATA.score} ${run.score[k].toPrecision(4)}`;
   return `✕ failure, best ${(Math.floor(run.score[k] * DATA.threshold * 100) / 100).toFixed(2)}`;
 }

@@ -287,6 +287,7 @@ def _build_data(comparison: Comparison, shown: Sequence[ShownRun]) -> dict[str, 
                 "success": run.entry.episodes.success and list(map(int, run.entry.episodes.success)),
                 "score": run.entry.episodes.score,
                 "steps": run.entry.episodes.steps,
+                "success_step": run.entry.episodes.success_step or run.entry.episodes.steps,
                 "lengths": run.replays.lengths if run.replays else None,
                 "curves": {
                     name: [[float(f"{value:.{CURVE_DIGITS}g}") for value in point] for point in points]

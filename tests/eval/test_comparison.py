@@ -1,6 +1,7 @@
 """Tests for entries.py, result.py and table.py of eval/compare, with invented numbers."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,15 @@ def test_any_episodes_survive_a_file(rows: list[tuple[float, bool, float, int]])
     kept = Episodes.from_results(reversed(results))
     assert kept.score == pytest.approx([row[0] for row in rows], abs=1e-5)
     assert kept.success == tuple(row[1] for row in rows)
+    there = make_comparison(make_entry(episodes=kept))
+    assert msgspec.json.decode(there.to_json(), type=Comparison) == there
+
+
+def test_first_success_of_episodes_that_go_on_survives_a_file():
+    played = [EpisodeResult(STARTS[i], i > 0, 1.0, {}, None, 200, 1, 8, 8, 0.1) for i in range(3)]
+    assert Episodes.from_results(played).success_step is None
+    kept = Episodes.from_results([*played[:2], replace(played[2], success_step=47)])
+    assert (kept.steps, kept.success_step) == ((200, 200, 200), (None, 200, 47))
     there = make_comparison(make_entry(episodes=kept))
     assert msgspec.json.decode(there.to_json(), type=Comparison) == there
 

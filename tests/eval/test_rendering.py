@@ -17,7 +17,7 @@ from nsde_policy.eval.evaluate import Evaluation
 from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.render import video as rendering
 from nsde_policy.eval.render.forecast import FORECAST_SAMPLES, FORECAST_STEPS
-from nsde_policy.eval.render.frames import RenderedEpisode
+from nsde_policy.eval.render.frames import RenderedEpisode, draw_summary
 from nsde_policy.eval.render.pictures import caption_height
 from nsde_policy.eval.rollout import EpisodeResult, Player, RolloutConfig
 from nsde_policy.eval.scores import score_episodes
@@ -63,6 +63,11 @@ def test_rendered_episode_equals_the_evaluated_one():
     assert evaluated.success
     assert len(film) == len(film.forecasts) + 1 == evaluated.steps + 1
     assert film.result.trace.progress[-1] == evaluated.metrics["final_coverage"]
+
+
+def test_summary_counts_steps_to_the_first_success(player):
+    result = dataclasses.replace(player.play(SEEDS[0]), success=True, success_step=7)
+    assert draw_summary(player.task, result, 96).caption == f"{SEEDS[0]}: success after 7 steps"
 
 
 def test_forecasts_start_where_the_policy_planned(film):

@@ -158,6 +158,8 @@ def test_scores_average_episodes():
     episodes = [episode(0, 1.0, True), episode(1, 0.5, False), episode(2, 1.0, True)]
     longer = replace(episodes[0], success_step=60)
     assert score_episodes([longer, *episodes[1:]], get_task("none")).mean_steps_to_success == 81
+    needed = [each.to_dict("return")["steps_to_success"] for each in (longer, *episodes)]
+    assert needed == [60, 100, None, 102]
     scores = score_episodes(episodes, get_task("none"))
     assert scores.mean_score.value == pytest.approx(2.5 / 3)
     assert scores.success_rate.value == pytest.approx(2 / 3)
