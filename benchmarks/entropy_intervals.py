@@ -29,6 +29,8 @@ def make_policies() -> dict[str, np.ndarray]:
         "12 modes alike": modes < 12,
         "4 modes of 40, 30, 20 and 10 %": np.array([4, 3, 2, 1, *[0] * (MODES - 4)]),
         "one mode of 90 %, the others alike": np.where(modes == 0, 9 * (MODES - 1), 1),
+        "one mode of 99 %, the others alike": np.where(modes == 0, 99 * (MODES - 1), 1),
+        "one mode of 99 %, one other": np.array([99, 1, *[0] * (MODES - 2)]),
         "each mode 0.8 times the one before": 0.8**modes,
     }
     return {name: np.asarray(each, float) / np.sum(each) for name, each in weights.items()}

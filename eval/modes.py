@@ -9,6 +9,10 @@ The estimate is Miller and Madow's, which adds this amount for the K modes that 
 Intervals are basic bootstrap intervals: the errors of H on resampled episodes, against the entropy of the
 frequencies they were drawn from, are subtracted from H. Episodes that repeat a path are drawn together. One
 distinct path of successes has no interval.
+
+Resamples of successes in one mode have one mode as well, so their errors are 0. Such a training widens the
+upper end by the largest entropy that its m distinct paths do not exclude: that of a share 1 − 0.05^(1 / m) of
+other modes, the upper 95 % limit of Clopper and Pearson (1934), spread over them evenly.
 """
 
 import math
@@ -18,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from nsde_policy.eval.statistics import Estimate
+from nsde_policy.eval.statistics import LEVEL, Estimate
 
 MODE_RESAMPLES = 2000
 
@@ -70,6 +74,19 @@ class ModeOutcomes:
         rate = (weights @ self.success) / weights.sum(axis=-1)
         return np.stack([entropy, rate * entropy], axis=-1)
 
+    def bound_unseen(self) -> np.ndarray:
+        """Return how much unseen modes may add to entropy and to success × entropy, (2,), if one was seen.
+
+        A policy that repeats one path, or never succeeds, has none to add.
+        """
+        if self.observed != 1 or self.distinct == 1:
+            return np.zeros(2)
+        others = self.counts.size - 1
+        share = min(1 - LEVEL ** (1 / self.distinct_successes), others / (others + 1))
+        shares = np.array([1 - share, *[share / max(others, 1)] * others])
+        bound: np.ndarray = compute_entropy(shares, corrected=False) * np.array([1.0, self.success.mean()])
+        return bound
+
 
 @dataclass(frozen=True)
 class Diversity:
@@ -79,9 +96,15 @@ class Diversity:
     product: Estimate
 
     @classmethod
-    def from_errors(cls, values: np.ndarray, errors: np.ndarray, n: int, *, lowest: float) -> "Diversity":
-        """Make estimates with basic bootstrap intervals, given two values and their errors on resamples."""
-        ends = values - np.quantile(errors, [0.975, 0.025], axis=0)
+    def from_errors(
+        cls, values: np.ndarray, errors: np.ndarray, n: int, *, lowest: float, unseen: Sequence[np.ndarray]
+    ) -> "Diversity":
+        """Make estimates with basic bootstrap intervals, given two values and their errors on resamples.
+
+        `unseen` holds what unseen modes may take from and add to the values, (2,) each.
+        """
+        less, more = unseen
+        ends = values - np.quantile(errors, [0.975, 0.025], axis=0) + np.stack([-less, more])
         (low, low2), (high, high2) = np.clip(ends, lowest, 1.0).tolist()
         return cls(Estimate(float(values[0]), low, high, n), Estimate(float(values[1]), low2, high2, n))
 
@@ -145,7 +168,8 @@ def estimate_diversity(trainings: Sequence[ModeOutcomes], *, n: int) -> Diversit
     successes = max(each.distinct_successes for each in trainings)
     rng = np.random.default_rng(0)
     values, errors = _measure_trainings(trainings, [_draw_weights(each.path, rng) for each in trainings])
-    return Diversity.from_errors(values, errors, n if successes > 1 else successes, lowest=0.0)
+    unseen = np.zeros(2), _bound_trainings(trainings)
+    return Diversity.from_errors(values, errors, n if successes > 1 else successes, lowest=0.0, unseen=unseen)
 
 
 def compare_diversity(first: Sequence[ModeOutcomes], second: Sequence[ModeOutcomes], *, n: int) -> Diversity:
@@ -159,7 +183,8 @@ def compare_diversity(first: Sequence[ModeOutcomes], second: Sequence[ModeOutcom
     weights = _draw_weights(np.arange(len(first[0].path)), np.random.default_rng(0))
     sides = [_measure_trainings(side, [weights] * len(side)) for side in (first, second)]
     values, errors = (one - two for one, two in zip(*sides, strict=True))
-    return Diversity.from_errors(values, errors, n, lowest=-1.0)
+    unseen = _bound_trainings(second), _bound_trainings(first)
+    return Diversity.from_errors(values, errors, n, lowest=-1.0, unseen=unseen)
 
 
 def _draw_weights(path: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -182,3 +207,9 @@ def _measure_trainings(
         values.append(each.measure(once))
         errors.append(each.measure(drawn) - each.measure(once, corrected=False))
     return np.mean(values, axis=0), np.mean(errors, axis=0)
+
+
+def _bound_trainings(trainings: Sequence[ModeOutcomes]) -> np.ndarray:
+    """Return how much unseen modes may add to the means over trainings, (2,)."""
+    bound: np.ndarray = np.mean([each.bound_unseen() for each in trainings], axis=0)
+    return bound

@@ -149,7 +149,8 @@ def explain_modes(rows: Sequence[Row]) -> str:
     return (
         "Distinct modes: ways that successful episodes took, by training seed. Entropy: of these modes, base "
         f"{rows[0].first.episodes.modes}, Miller and Madow's estimate, the mean over trainings; intervals: "
-        "95 %, basic bootstrap. Distinct paths: episodes that differ by no more than "
+        "95 %, basic bootstrap, wider if all successes lie in one mode. Distinct paths: episodes that differ "
+        "by no more than "
         f"{100 * SAME_PATH:g} % of the extent of all paths repeat one path and are one sample. A "
         "deterministic policy from one start has n = 1, however often it is played, and entropy 0. [n = 0] "
         "or [n = 1]: no training has more distinct paths of successes, too few for an interval. Ahead: the "

@@ -163,6 +163,24 @@ def test_one_distinct_path_of_successes_has_no_interval():
     assert estimate_diversity([make_outcomes(modes, [True, True, False, False])], n=4).entropy.n == 4
 
 
+def test_successes_in_one_mode_do_not_exclude_other_modes():
+    others = 1 - 0.05 ** (1 / 20)  # a larger share of others gives 20 successes in one mode in less than 5 %
+    shares = np.array([1 - others, *[others / 23] * 23])
+    largest = -(shares * np.log(shares)).sum() / np.log(24)
+    one = make_outcomes([3] * 25, [True] * 20 + [False] * 5)
+    found = estimate_diversity([one], n=25)
+    assert (found.entropy.low, found.entropy.value, found.entropy.n) == (0.0, 0.0, 25)
+    assert (found.entropy.high, found.product.high) == pytest.approx((largest, 0.8 * largest))
+    mean = estimate_diversity([one, make_outcomes([3] * 25, path=[0] * 25)], n=26)
+    assert mean.entropy.high == pytest.approx(largest / 2), "a path that repeats adds nothing"
+    half = make_outcomes([0] * 12 + [1] * 13)
+    certain = make_outcomes([3] * 25, path=[0] * 25)
+    plain, wider = (compare_diversity([half], [each], n=25).entropy for each in (certain, one))
+    assert (wider.low, wider.high) == pytest.approx((plain.low - largest, plain.high))
+    wider = compare_diversity([one], [half], n=25).entropy
+    assert (wider.low, wider.high) == pytest.approx((-plain.high, largest - plain.low))
+
+
 def test_paired_difference_of_equal_policies_is_zero_and_of_others_is_not():
     rng = np.random.default_rng(0)
     many, few = make_outcomes(rng.integers(0, 24, 200)), make_outcomes(rng.integers(0, 4, 200))
