@@ -1,17 +1,18 @@
 """Train video models on simulated collisions and score them: the numbers in docs/video.md.
 
-    python benchmarks/video.py rates --tuning --out out/rates
+    python benchmarks/video.py rates settings --tuning --out out/tuning
     python benchmarks/video.py methods ablation scaling --out out/video
-    python benchmarks/video.py ablation methods --preset fast --device cpu --steps 600 --out out/fast
+    python benchmarks/video.py ablation --preset fast --device cpu --steps 600 --out out/fast
     python benchmarks/video.py --table benchmarks/results/video.json
 
 `rates` trains the Neural SDE, Flow Matching and PFI with three learning rates each for a short time, to
-choose one. `methods` compares them after both phases of training, at 1 to 20 network calls per frame and over
-12 and 36 frames. `ablation` changes one setting of the Neural SDE at a time, in a short first phase.
-`scaling` trains networks of six sizes and fits a power law. Each experiment trains its runs in processes of
-their own, `--parallel` at a time; training times count only for runs that were alone. Settings are chosen on
-`--tuning` videos, scores are reported on the test videos. Final averaged weights, nothing is selected. A run
-whose scores are in `--out` is not trained again. Writes `video.json`.
+choose one. `settings` tries noise on the context and second phases of the last two. `methods` compares all
+three after full training, at 1 to 20 network calls per frame and over 12 and 36 frames. `ablation` changes one
+setting of the Neural SDE at a time, in a short first phase. `scaling` trains networks of six sizes and fits a
+power law. Each experiment trains its runs in processes of their own, `--parallel` at a time; training times
+count only for runs that were alone. Settings are chosen on `--tuning` videos, scores are reported on the test
+videos. Final averaged weights, nothing is selected. A run whose scores are in `--out` is not trained again.
+Writes `video.json`.
 """
 
 import argparse

@@ -50,22 +50,27 @@ def make_start(preset: str, method: str = "neural_sde") -> VideoConfig:
     return replace(config, model=model, train=train, unroll=unroll)
 
 
-OTHER_METHODS = {"Flow Matching": ("flow_matching", 2), "PFI": ("interpolants", 1)}
-"""Methods beside the Neural SDE, and network calls per frame of a second phase."""
+OTHER_METHODS = {"Flow Matching": ("flow_matching", 2, 0.2), "PFI": ("interpolants", 1, 0.0)}
+"""Methods beside the Neural SDE, with settings of a training in two phases: network calls per frame of the
+second phase, and noise on the context."""
 
 
 def list_methods(preset: str) -> list[Variant]:
-    """Return the three methods after both phases."""
+    """Return the three methods, Flow Matching and PFI after one long phase and after two."""
     trials = tuple(Trial(calls) for calls in CALLS) + tuple(Trial(c, LONG) for c in (1, 5))
     sde = make_start(preset, "neural_sde")
     first = (Trial(1, first_phase=True), Trial(1, LONG, first_phase=True))
     found = [Variant("Neural SDE", sde, (*trials, *first, *_other_strengths(sde)))]
-    for label, (method, calls) in OTHER_METHODS.items():
+    for label, (method, calls, noise) in OTHER_METHODS.items():
         alone = make_start(preset, method)
-        unroll = replace(sde.unroll, calls=calls)
-        unrolled = replace(alone, train=replace(alone.train, steps=sde.train.steps), unroll=unroll)
+        unrolled = replace(
+            alone,
+            model=replace(alone.model, context_noise=noise),
+            train=replace(alone.train, steps=sde.train.steps),
+            unroll=replace(sde.unroll, calls=calls),
+        )
         found.append(Variant(label, alone, trials))
-        found.append(Variant(f"{label}, unrolled", unrolled, trials, 1))
+        found.append(Variant(f"{label}, unrolled", unrolled, trials))
     return found
 
 
@@ -104,7 +109,7 @@ def list_settings(preset: str) -> list[Variant]:
     second = make_start(preset).unroll
     second = replace(second, train=replace(second.train, steps=300))
     found = []
-    for label, (method, calls) in OTHER_METHODS.items():
+    for label, (method, calls, _) in OTHER_METHODS.items():
         base = _shorten_first_phase(make_start(preset, method), 1500)
         changes = {
             f"noise {noise:g}, second rate {second.train.learning_rate:g}": replace(
