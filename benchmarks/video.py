@@ -7,12 +7,12 @@
 
 `rates` trains the Neural SDE, Flow Matching and PFI with three learning rates each for a short time, to
 choose one. `settings` tries noise on the context and second phases of the last two. `methods` compares all
-three after full training, at 1 to 20 network calls per frame and over 12 and 36 frames. `ablation` changes one
-setting of the Neural SDE at a time, in a short first phase. `scaling` trains networks of six sizes and fits a
-power law. Each experiment trains its runs in processes of their own, `--parallel` at a time; training times
-count only for runs that were alone. Settings are chosen on `--tuning` videos, scores are reported on the test
-videos. Final averaged weights, nothing is selected. A run whose scores are in `--out` is not trained again.
-Writes `video.json`.
+three after full training, at 1 to 20 network calls per frame and over 12 and 36 frames. `ablation` changes
+one setting of the Neural SDE at a time, in a short first phase. `scaling` trains networks of six sizes and
+fits a power law. Each experiment trains its runs in processes of their own, `--parallel` at a time; training
+times count only for runs that were alone. Settings are chosen on `--tuning` videos, scores are reported on
+the test videos. Final averaged weights, nothing is selected. A run whose scores are in `--out` is not
+trained again. Writes `video.json`.
 """
 
 import argparse

@@ -63,11 +63,12 @@ def list_methods(preset: str) -> list[Variant]:
     found = [Variant("Neural SDE", sde, (*trials, *first, *_other_strengths(sde)))]
     for label, (method, calls, noise) in OTHER_METHODS.items():
         alone = make_start(preset, method)
+        steps = sde.unroll.train.steps // (1 + calls)  # as many network calls as the Neural SDE has
         unrolled = replace(
             alone,
             model=replace(alone.model, context_noise=noise),
             train=replace(alone.train, steps=sde.train.steps),
-            unroll=replace(sde.unroll, calls=calls),
+            unroll=replace(sde.unroll, calls=calls, train=replace(sde.unroll.train, steps=steps)),
         )
         found.append(Variant(label, alone, trials))
         found.append(Variant(f"{label}, unrolled", unrolled, trials))
