@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nsde_policy.eval.compare.result import Comparison, Row
+from nsde_policy.eval.compare.result import Comparison
+from nsde_policy.eval.compare.row import Row
 from nsde_policy.eval.render.plotting import encode_figure, make_figure, plot_style, pyplot
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nsde_policy.eval.compare.path_plots import draw_paths
-from nsde_policy.eval.compare.result import ACTIONS, CONDITIONS, Comparison, Row
+from nsde_policy.eval.compare.result import ACTIONS, CONDITIONS, Comparison
+from nsde_policy.eval.compare.row import Row
 from nsde_policy.eval.render.plotting import make_figure, plot_style, save_figures
 from nsde_policy.eval.statistics import Estimate
 

@@ -15,7 +15,8 @@ from nsde_policy.bounds import Count, Natural
 from nsde_policy.config import BaseConfig
 from nsde_policy.errors import ComparisonError, ConfigError
 from nsde_policy.eval.compare.entries import DECIMALS, Entry, Episodes, Latency
-from nsde_policy.eval.compare.result import ACTIONS, Comparison, merge_comparisons, read_comparison
+from nsde_policy.eval.compare.files import merge_comparisons, read_comparison
+from nsde_policy.eval.compare.result import ACTIONS, Comparison
 from nsde_policy.eval.compare.suite import find_preset, ignore_demo_count
 from nsde_policy.eval.disturbances import Condition
 from nsde_policy.eval.evaluate import change_sampling, evaluate_policy

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from nsde_policy.eval.compare.result import ACTIONS, PRODUCT_TITLE, Comparison, Row
+from nsde_policy.eval.compare.result import ACTIONS, PRODUCT_TITLE, Comparison
+from nsde_policy.eval.compare.row import Row
 from nsde_policy.eval.paths import SAME_PATH
 from nsde_policy.eval.statistics import MIN_PAIRS, Estimate, verdict
 

@@ -12,7 +12,8 @@ from nsde_policy.assets import get_shipped_name
 from nsde_policy.encoders import get_encoder
 from nsde_policy.errors import ComparisonError, EnvError
 from nsde_policy.eval.compare.entries import Entry, Episodes
-from nsde_policy.eval.compare.result import Comparison, merge_comparisons, read_comparison
+from nsde_policy.eval.compare.files import merge_comparisons, read_comparison
+from nsde_policy.eval.compare.result import Comparison
 from nsde_policy.eval.compare.run import EntryCache, Job, compare_runs, load_records
 from nsde_policy.eval.render.frames import RenderedEpisode
 from nsde_policy.eval.render.pictures import encode_png

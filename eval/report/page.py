@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from nsde_policy import __version__
 from nsde_policy.eval.compare.path_plots import render_paths
-from nsde_policy.eval.compare.result import Comparison, Row
+from nsde_policy.eval.compare.result import Comparison
+from nsde_policy.eval.compare.row import Row
 from nsde_policy.eval.compare.table import MODE_RULE, SAMPLE_RULE, explain_modes, format_mean
 from nsde_policy.eval.report import tables
 from nsde_policy.eval.report.collect import ReportRun

@@ -7,7 +7,8 @@ from html import escape
 from typing import Any
 
 from nsde_policy.eval.compare import table
-from nsde_policy.eval.compare.result import ACTIONS, PRODUCT_TITLE, Comparison, Row
+from nsde_policy.eval.compare.result import ACTIONS, PRODUCT_TITLE, Comparison
+from nsde_policy.eval.compare.row import Row
 from nsde_policy.eval.statistics import MIN_PAIRS, NO_DIFFERENCE, Estimate
 from nsde_policy.run_directory import RunRecord
 

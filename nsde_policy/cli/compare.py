@@ -55,8 +55,8 @@ class Compare:
 
     def run(self) -> None:
         """Compare, write the results and print the table."""
+        from nsde_policy.eval.compare.files import merge_comparisons, read_comparison
         from nsde_policy.eval.compare.plots import draw_comparison
-        from nsde_policy.eval.compare.result import merge_comparisons, read_comparison
         from nsde_policy.eval.compare.run import EntryCache, Starts, add_latency, compare_runs, read_latency
         from nsde_policy.eval.compare.table import format_comparison
         from nsde_policy.eval.render.plotting import pyplot

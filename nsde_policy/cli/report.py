@@ -50,7 +50,7 @@ class ReportCommand:
     def run(self) -> None:
         """Run the episodes and write the page."""
         from nsde_policy.assets import resolve_run
-        from nsde_policy.eval.compare.result import read_comparison
+        from nsde_policy.eval.compare.files import read_comparison
         from nsde_policy.eval.compare.run import EntryCache, Starts
         from nsde_policy.eval.offline.page import format_offline_page, format_offline_section
         from nsde_policy.eval.render.video import import_video_writer

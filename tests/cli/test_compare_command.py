@@ -14,7 +14,8 @@ from nsde_policy.errors import ComparisonError
 from nsde_policy.eval.compare import plots
 from nsde_policy.eval.compare import run as comparing
 from nsde_policy.eval.compare.entries import Entry, Latency
-from nsde_policy.eval.compare.result import Comparison, read_comparison
+from nsde_policy.eval.compare.files import read_comparison
+from nsde_policy.eval.compare.result import Comparison
 from nsde_policy.eval.compare.run import (
     Job,
     add_latency,

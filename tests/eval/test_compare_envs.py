@@ -12,7 +12,7 @@ import pytest
 from nsde_policy.cli.main import main
 from nsde_policy.data import Demonstrations, DemoWriter, Episode
 from nsde_policy.eval.compare.entries import Episodes
-from nsde_policy.eval.compare.result import read_comparison
+from nsde_policy.eval.compare.files import read_comparison
 from nsde_policy.eval.report.collect import ReportRun, choose_seeds
 from nsde_policy.eval.report.page import format_page
 from nsde_policy.run_config import TrainConfig

@@ -12,9 +12,10 @@ import pytest
 
 from nsde_policy.cli.main import main
 from nsde_policy.errors import ComparisonError, EnvError
+from nsde_policy.eval.compare.files import read_comparison
 from nsde_policy.eval.compare.path_plots import draw_paths
 from nsde_policy.eval.compare.plots import choose_styles, draw_comparison, draw_scores
-from nsde_policy.eval.compare.result import Comparison, read_comparison
+from nsde_policy.eval.compare.result import Comparison
 from nsde_policy.eval.compare.table import format_comparison, format_mode_counts
 from nsde_policy.eval.evaluate import evaluate_policy
 from nsde_policy.eval.modes import (

@@ -17,7 +17,8 @@ from nsde_policy.cli.main import main
 from nsde_policy.errors import ComparisonError
 from nsde_policy.eval.compare import run as comparing
 from nsde_policy.eval.compare.entries import Latency
-from nsde_policy.eval.compare.result import Comparison, merge_comparisons, read_comparison
+from nsde_policy.eval.compare.files import merge_comparisons, read_comparison
+from nsde_policy.eval.compare.result import Comparison
 from nsde_policy.eval.report.collect import CURVE_POINTS, ReportRun, read_curves, thin_curve
 from nsde_policy.eval.report.page import format_page
 from nsde_policy.eval.report.replays import Replays
