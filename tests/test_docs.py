@@ -2,17 +2,20 @@
 
 import ast
 import importlib
+import pickle
 import re
 import shlex
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from nsde_policy import load_demonstrations
 from nsde_policy.cli import main as cli
+from nsde_policy.tasks import get_task
 from tests.helpers.doc_pages import code_blocks
 
 ROOT = Path(__file__).parents[1]
@@ -159,6 +162,45 @@ def test_snippets_on_demonstrations_run(tmp_path, monkeypatch):
     played = ["--env", "Pendulum-v1", "--policy", "my_expert:SwingUp", "--episodes", "1", "--workers", "1"]
     assert cli.main(["collect", "--out", "swing.zarr", *played]) == 0
     assert len(load_demonstrations("swing.zarr").act) == 200
+
+
+def test_snippet_on_the_real_robot_writes_a_store(tmp_path, monkeypatch):
+    class Column(list):
+        def to_pylist(self):
+            return list(self)
+
+    def read_table(file, columns):
+        assert columns == ["observation.state", "action"]
+        return SimpleNamespace(columns=[Column([[k, 1.0]] * 20) for k in (float(file.stem[-1]), 5.0)])
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", SimpleNamespace(read_table=read_table))
+    folder = tmp_path / "G1-policy-train/data/chunk-000"
+    folder.mkdir(parents=True)
+    for k in range(3):
+        (folder / f"episode_{k:06d}.parquet").touch()
+    exec(code_blocks(ROOT / "docs/own_robot.md", "python")[0], {})
+    demos = load_demonstrations("g1_real.zarr")
+    assert [(len(each), *each.obs[0], *each.act[0]) for each in demos] == [(20, k, 1, 5, 1) for k in range(3)]
+
+
+class MeanPolicy:
+    """Policy with the interface of those of mjrl: a noisy action, and its mean beside it."""
+
+    def get_action(self, obs):
+        return [obs + 1, {"evaluation": obs}]
+
+
+def test_snippet_on_adroit_acts_with_the_mean(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "hand_dapg/dapg/policies"
+    folder.mkdir(parents=True)
+    (folder / "relocate-v0.pickle").write_bytes(pickle.dumps(MeanPolicy()))
+    names = {}
+    exec(code_blocks(ROOT / "docs/adroit.md", "python")[0], names)
+    spec = SimpleNamespace(id=get_task("adroit-relocate").env_id)
+    expert = names["Expert"](SimpleNamespace(unwrapped=SimpleNamespace(spec=spec)))
+    assert expert.get_action(2.0) == 2.0
 
 
 def test_snippets_on_uncertainty_run():
