@@ -9,6 +9,7 @@ from gymnasium import spaces
 from nsde_policy.envs.avoiding import geometry
 from nsde_policy.envs.avoiding.dynamics import CONTROL_RATE_HZ, follow
 from nsde_policy.envs.inputs import parse_floats, parse_seed, parse_size, require_one_of
+from nsde_policy.envs.window import Window
 from nsde_policy.errors import EnvInputError
 
 StartRule = Literal["fixed", "varied"]
@@ -65,10 +66,7 @@ class AvoidingEnv(gym.Env[np.ndarray, np.ndarray]):
             np.array(geometry.TABLE_LOW * 2), np.array(geometry.TABLE_HIGH * 2), dtype=np.float64
         )
         self._reader: geometry.ModeReader | None = None
-        self._window: Any = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_window": None}  # a copy opens its own
+        self._window = Window(CONTROL_RATE_HZ, "Avoiding")
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -115,18 +113,12 @@ class AvoidingEnv(gym.Env[np.ndarray, np.ndarray]):
         )
         if self.render_mode == "rgb_array":
             return picture
-        if self._window is None:
-            from nsde_policy.envs.window import Window
-
-            self._window = Window((self.render_size, self.render_size), CONTROL_RATE_HZ, "Avoiding")
         self._window.show(picture)
         return None
 
     def close(self) -> None:
         """Close the window of render mode `human`."""
-        if self._window is not None:
-            self._window.close()
-            self._window = None
+        self._window.close()
 
     def _choose_start(self, options: dict[str, Any] | None) -> list[float]:
         """Return the first observation of an episode: given by the options, fixed, or drawn."""

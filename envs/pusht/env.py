@@ -11,6 +11,7 @@ from gymnasium import spaces
 from nsde_policy.envs.inputs import parse_floats, parse_seed, parse_size, require_one_of
 from nsde_policy.envs.pusht import geometry
 from nsde_policy.envs.pusht.dynamics import CONTROL_HZ, STEPS_PER_PERIOD, PushTDynamics
+from nsde_policy.envs.window import Window
 from nsde_policy.errors import EnvInputError
 
 ObsType = Literal[
@@ -130,10 +131,7 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
         self._target: tuple[float, float] | None = None
         self._block: geometry.Pose | None = None
         self._coverage = 0.0
-        self._window: Any = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_window": None}  # a copy opens its own
+        self._window = Window(CONTROL_HZ, "Push-T")
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -173,18 +171,12 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
         )
         if self.render_mode == "rgb_array":
             return picture
-        if self._window is None:
-            from nsde_policy.envs.window import Window
-
-            self._window = Window(size, CONTROL_HZ, "Push-T")
         self._window.show(picture)
         return None
 
     def close(self) -> None:
         """Close the window of render mode `human`."""
-        if self._window is not None:
-            self._window.close()
-            self._window = None
+        self._window.close()
 
     def advance(self, action: np.ndarray, physics_steps: int) -> tuple[Observation, dict[str, Any]]:
         """Run some physics steps of 0.01 s towards the target, for control loops at other rates."""

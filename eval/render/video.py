@@ -18,7 +18,7 @@ from nsde_policy.eval.render.frames import (
     draw_summary,
     format_progress,
 )
-from nsde_policy.eval.render.pictures import caption_height, check_png, draw_contact_sheet, save_png
+from nsde_policy.eval.render.pictures import check_png, draw_contact_sheet, save_png
 from nsde_policy.eval.rollout import EpisodeResult, Player, RolloutConfig, is_display_named
 from nsde_policy.files import replace_file
 from nsde_policy.inference.policy import Policy
@@ -164,7 +164,7 @@ def play_in_window(player: Player, seeds: Sequence[int]) -> None:
     from nsde_policy.envs.window import Window
 
     rate = max(round(player.rate_hz or FALLBACK_RATE_HZ), 1)
-    window = Window((FRAME_SIDE, FRAME_SIDE + caption_height(FRAME_SIDE)), rate, player.task.name)
+    window = Window(rate, player.task.name)
     try:
         for seed in seeds:
             for frame in RenderedEpisode.play(player, seed).frames(FRAME_SIDE):

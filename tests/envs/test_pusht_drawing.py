@@ -92,9 +92,12 @@ def test_rgb_array_shows_the_target_of_the_last_action():
 
 def test_window_works_with_a_dummy_display():
     code = (
-        "import gymnasium, numpy, nsde_policy.envs\n"
+        "import copy, gymnasium, numpy, nsde_policy.envs, pygame\n"
         "e = gymnasium.make('nsde_policy/PushT-v0', render_mode='human', render_size=128)\n"
-        "e.reset(seed=0); e.step(numpy.array([9.0, 9.0])); e.close()\n"
+        "e.reset(seed=0); e.step(numpy.array([9.0, 9.0]))\n"
+        "assert pygame.display.get_surface().get_size() == (128, 128)\n"
+        "copy.deepcopy(e.unwrapped).close(); assert pygame.display.get_init(), 'a copy has no window'\n"
+        "e.close(); assert not pygame.display.get_init()\n"
     )
     env = {"SDL_VIDEODRIVER": "dummy", "PATH": "/usr/bin:/bin"}
     subprocess.run([sys.executable, "-c", code], env=env, cwd=Path(__file__).parents[2], check=True)
