@@ -4,15 +4,17 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 from websockets.sync.client import ClientConnection, connect
 
+from attacks.result import AttackResult
 from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.deploy.client import RemotePolicy
+from nsde_policy.deploy.protocol import PROTOCOL, Hello, encode
 from nsde_policy.deploy.server.config import ServeSettings
 from nsde_policy.deploy.server.server import PolicyServer
 from nsde_policy.inference.spec import Plan, PolicySpec
@@ -35,6 +37,7 @@ SPEC = PolicySpec(
     increment_std=(0.1,) * 5,
 )
 STATES = np.arange(10, dtype=np.float32).reshape(2, 5) / 7
+HELLO = encode(Hello(PROTOCOL, "attack"))
 UPGRADE = (
     "GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
@@ -141,3 +144,11 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 30.0) -> bool:
             return False
         time.sleep(0.01)
     return True
+
+
+def add_internal_errors(result: AttackResult, events: Iterable[dict[str, Any]]) -> AttackResult:
+    """Count errors that a server logged as bugs."""
+    result.bugs += [
+        f"the server logged {event}" for event in events if event["event"] in ("error", "transport")
+    ]
+    return result
