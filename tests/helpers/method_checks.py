@@ -18,7 +18,7 @@ from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import RunDirectory, RunRecord, fingerprint
 from nsde_policy.training.run import train_run
 from tests.helpers.rng import make_draws, make_rng
-from tests.helpers.toy_problems import make_robot_demos
+from tests.helpers.toy_problems import make_robot_demos, make_states
 
 
 class RecordingNetwork(nn.Module):
@@ -69,6 +69,13 @@ def check_plan_rows(
     assert torch.equal(whole, plan(states, 0))
     alone = [plan(row[None], 9 if deterministic else i) for i, row in enumerate(states)]
     torch.testing.assert_close(whole, torch.cat(alone))
+
+
+def check_ramp_plans(model: PolicyModel[Any], *, steps: int, atol: float) -> None:
+    """Check the plans of a model that was fitted to `make_ramps`: actions are 3 · observation · period."""
+    obs = torch.linspace(-0.9, 0.9, 7)
+    plan = model.plan(make_states(obs, model.config.history), steps=steps, draws=make_draws(7))
+    torch.testing.assert_close(plan[..., 0], 3 * obs[:, None] * torch.arange(1, steps + 1), atol=atol, rtol=0)
 
 
 def train_and_load(
