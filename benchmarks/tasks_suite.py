@@ -10,7 +10,8 @@ folder `--demos`.
 
 Run it again to resume: at `--limit-s` trainings are saved and evaluations wait for the next call. `--only`
 divides the work: `train` needs no simulator, `play` needs that of the task, `latency` times one training of
-each method on one CPU thread. To play elsewhere what was trained here, `--pack FOLDER` writes finished runs
+each method on one CPU thread. `--chunks 1 5 10` plays with these numbers of actions before planning again,
+instead of the preset's. To play elsewhere what was trained here, `--pack FOLDER` writes finished runs
 as zip files of at most 15 MiB, matrices in half precision, and `--unpack FILE …` adds them to `--out`; knn
 and runs that are larger are left out.
 
@@ -88,6 +89,8 @@ class Play:
     task: str
     name: str
     seed: int
+    chunk: int | None = None
+    """Actions executed before planning again; None for those of the preset."""
 
     @property
     def folder(self) -> str:
@@ -102,11 +105,12 @@ class Suite:
     def __init__(self, args: argparse.Namespace) -> None:
         self.args, self.stop_at = args, time.monotonic() + args.limit_s
         self.plays = [
-            Play(task, name, seed)
+            Play(task, name, seed, chunk)
             for task in args.tasks
             for name in ROWS
             if any(fnmatch(name, pattern) for pattern in args.rows)
             for seed in range(args.seeds if ROWS[name][0] in SMALL else args.large_seeds)
+            for chunk in args.chunks or [None]
         ]
 
     def starts(self, task: str) -> range:
@@ -119,7 +123,8 @@ class Suite:
         return self.args.out / "entries" / task / f"{starts[0]}-{starts[-1]}"
 
     def entry_file(self, play: Play) -> Path:
-        return self.entry_folder(play.task) / f"{play.name}, {play.seed}.json"
+        chunk = "" if play.chunk is None else f", chunk {play.chunk}"
+        return self.entry_folder(play.task) / f"{play.name}, {play.seed}{chunk}.json"
 
     def demos(self, task: str) -> Path:
         if task not in ADROIT:
@@ -212,10 +217,12 @@ def play_and_save(play: Play, path: Path, seeds: range, file: Path, device: str,
     policy = Policy.from_pretrained(run.path)
     config = policy.record.config
     method, preset, changes = ROWS[play.name]
-    sampling = change_sampling(config.model.sampling, changes)
-    pool = RolloutPool(run.path, RolloutConfig(sampling=sampling), workers=workers)
+    sampling, chunk = change_sampling(config.model.sampling, changes), play.chunk or policy.chunk
+    policy.check_chunk(chunk)
+    rollouts = RolloutConfig(sampling=sampling, chunk=chunk)
+    pool = RolloutPool(run.path, rollouts, workers=workers)
     if device != "cpu":
-        pool = RolloutPool(run.path, RolloutConfig(sampling=sampling), device=device, batch=len(seeds))
+        pool = RolloutPool(run.path, rollouts, device=device, batch=len(seeds))
     try:
         results = list(pool.evaluate(seeds))
     except MissingDependencyError as error:
@@ -230,20 +237,20 @@ def play_and_save(play: Play, path: Path, seeds: range, file: Path, device: str,
         preset=preset or task.default_preset,
         train_seed=play.seed,
         demos=policy.record.demos.episodes,
-        chunk=policy.chunk,
+        chunk=chunk,
         sampling=sampling.to_dict(),
         condition=Condition(),
         parameters=note["parameters"],
         train_steps=config.train.steps,
         train_s=round(note["step_s"] * config.train.steps, 5),
-        calls_per_chunk=policy.model.network_calls(policy.chunk, sampling) * ACTIONS / policy.chunk,
+        calls_per_chunk=policy.model.network_calls(chunk, sampling) * ACTIONS / chunk,
         latency_ms=None,
         episodes=Episodes.from_results(results, task),
     )
     add_machine(file.with_name(PLAYED_ON), {"play": device_name(device), "torch": str(torch.__version__)})
     replace_file(file, entry.to_json().encode())
     won = sum(bool(result.success) for result in results) / len(results)
-    print(f"{play.task}, {play.name}, {play.seed}: success {won:.3f}", flush=True)
+    print(f"{play.task}, {play.name}, {play.seed}, chunk {chunk}: success {won:.3f}", flush=True)
 
 
 def add_machine(file: Path, machine: dict[str, str]) -> None:
@@ -284,15 +291,15 @@ def train_and_play(suite: Suite) -> None:
 def time_plans(suite: Suite) -> None:
     """Time one training of every row on one CPU thread, in turns."""
     for task in suite.args.tasks:
-        contenders = []
+        contenders = dict[str, Contender]()
         for play in suite.plays:
             run = RunDirectory(suite.args.out / "runs" / play.folder)
             if play.task == task and play.seed == 0 and run.model.exists():
                 record, model = load_model(run)
                 sampling = change_sampling(record.config.model.sampling, ROWS[play.name][2])
-                contenders.append(Contender(play.name, record, model, sampling))
+                contenders[play.name] = Contender(play.name, record, model, sampling)
         if contenders:
-            rows = measure_latency(contenders, rounds=suite.args.latency_rounds)
+            rows = measure_latency([*contenders.values()], rounds=suite.args.latency_rounds)
             replace_file(suite.args.out / f"latency-{task}.json", encode_latencies(rows).encode())
     suite.write()
 
@@ -355,6 +362,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=["train", "play"], choices=["train", "play", "latency"])
     parser.add_argument("--examples", type=float, default=12.8e6, help="budget; 0 for the presets' steps")
     parser.add_argument("--seeds", type=int, default=3, help="trainings of each small method")
+    parser.add_argument("--chunks", nargs="*", type=int, default=[], help="actions before planning again")
     parser.add_argument("--large-seeds", type=int, default=1, help="trainings of the others")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--parallel", type=int, default=16, help="small runs trained at once")
