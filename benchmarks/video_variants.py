@@ -160,7 +160,7 @@ SIZES = (
     BackboneConfig(width=512, depth=9, heads=8, stem=(96, 192), features=48),
     BackboneConfig(width=800, depth=13, heads=8, stem=(128, 256), features=64),
 )
-"""Networks of the scaling experiment, 0.12 to 113 million weights."""
+"""Networks of the scaling experiment, 0.12 to 116 million weights."""
 
 
 def list_sizes(preset: str) -> list[Variant]:

@@ -43,8 +43,8 @@ class VideoTrain:
     """Number of simulated videos, with `collisions`; half as many with --preset fast."""
     device: DeviceFlag = "auto"
     validation: float = 0.0
-    """Share of a store's videos held out of training, chosen independently of --seed; `video eval` and `video
-    predict` use no others of that store."""
+    """Share of a store's videos held out of training, chosen independently of --seed; `video eval` uses no
+    others of that store."""
     resume: bool = False
     """Continue the run in --out from its last checkpoint."""
     compile: bool = False

@@ -74,8 +74,8 @@ class UnrollConfig(BaseConfig):
     calls: Count = 1
     """Network calls per predicted frame."""
     gradients: bool = True
-    """Let gradients flow through the predicted frames. A method that samples from noise is trained without:
-    its velocities would otherwise become those that suit one number of calls."""
+    """Let gradients flow through the predicted frames, which then suit this number of calls. Without, Flow
+    Matching and PFI predicted worse after this phase than before it, see docs/video.md."""
     train: TrainConfig = field(
         default_factory=lambda: TrainConfig(
             steps=1000, batch_size=96, learning_rate=3e-4, weight_decay=0.01, betas=(0.9, 0.98), ema=0.998,

@@ -23,8 +23,8 @@ PAPER_SETTINGS = {
 UNROLLED_STEPS = 1500
 """Steps of the second phase of the Neural SDE's `default`."""
 SINGLE_PHASE_STEPS = 9500
-"""Steps of the other methods' `default`, whose predictions a second phase makes worse: as many training
-examples as both phases of the Neural SDE have."""
+"""Steps of the other methods' `default`, which has one phase: as many training examples as both phases of the
+Neural SDE have. A second phase is tried in benchmarks/video.py."""
 TOKENS_PER_SIDE = 8
 """Tokens of the U-ViT per side of the latents of an own autoencoder, as for pixels."""
 

@@ -98,12 +98,12 @@ def train_video(
     monitor: Monitor | None = None,
     compile_network: bool = False,
 ) -> RunDirectory:
-    """Train, or resume training, a video model into a run directory, in two phases.
+    """Train, or resume training, a video model into a run directory, in one or two phases.
 
-    The first phase predicts one frame from recorded frames with noise; the second predicts several frames,
-    each from the model's own predictions. With `config.latents`, an autoencoder is trained or loaded before.
-    On CPU a resumed run gives bit-identical weights. `compile_network` uses torch.compile: steps are faster,
-    the start takes a minute or more.
+    The first phase predicts one frame from recorded frames with noise; the second, unless
+    `config.unroll.frames` is 0, predicts several frames, each from the model's own predictions. With
+    `config.latents`, an autoencoder is trained or loaded before. On CPU a resumed run gives bit-identical
+    weights. `compile_network` uses torch.compile: steps are faster, the start takes a minute or more.
 
     Raises:
         CheckpointError: If `path` holds another run or other files, or another process is training into it.

@@ -3,9 +3,10 @@
 As in the paper's appendix, a state holds the last four frames, the network learns only the first difference
 x_{t+1} - x_t, and the other three follow by subtraction.
 
-Deviation: the defaults are the square loss without interpolation, σ drawn per video, g not used in sampling.
-The paper's settings (`flow_loss="log"`, `interpolation="uniform"`, `noise="fixed"`) are options; in pixels
-they freeze the picture or let the network read the answer from the interpolated state, see docs/video.md.
+Deviation: the defaults are the square loss without interpolation, σ drawn per video, g not used in sampling,
+a convolutional stem before the U-ViT, and a second phase of training on own predictions. The paper's settings
+(`flow_loss="log"`, `interpolation="uniform"`, `noise="fixed"`) are options; in pixels they freeze the picture
+or let the network read the answer from the interpolated state, see docs/video.md.
 """
 
 from typing import Any
