@@ -2,6 +2,7 @@
 
     python benchmarks/avoiding_settings.py --out out/avoiding --parallel 8                      # tuning seeds
     python benchmarks/avoiding_settings.py --settings preset --train-seeds 3 --seed-start 100000   # reported
+    python benchmarks/avoiding_settings.py --settings "auto, blur 1.5" --tasks avoiding avoiding_varied
     python benchmarks/avoiding_settings.py --table out/avoiding/results.json
 
 Trains on the demonstrations of the package, `--parallel` runs at a time on one device, while processes play
@@ -10,6 +11,7 @@ kept. Writes `results.json` and prints a table; rows are sorted by success × en
 """
 
 import argparse
+import itertools
 import json
 import multiprocessing
 import os
@@ -28,7 +30,9 @@ from nsde_policy.eval.rollout import RolloutConfig
 from nsde_policy.eval.statistics import proportion
 from nsde_policy.files import replace_file
 from nsde_policy.run_config import RunConfig
-from nsde_policy.tasks import get_task
+from nsde_policy.run_directory import RunDirectory
+from nsde_policy.tasks import Task, get_task
+from nsde_policy.training.presets import resolve_preset
 
 TASK = get_task("avoiding")
 SHARD = 48
@@ -53,12 +57,15 @@ TRAINED: dict[str, RunConfig] = {
     "blur 1.5, history 8": vary(noise=1.5, history=8),
 }
 """What is trained, by name."""
+AUTO_BLURS = {"auto, blur 0.7": 0.7, "auto, blur 1.5": 1.5}
+"""The preset `auto` with the blur it is trained with, by name."""
 SAMPLED: dict[str, dict[str, Any]] = {
     "": {},
     "α 0, diffusion 1": {"alpha": 0.0, "diffusion": 1.0},
     "α 0.5, diffusion 1": {"alpha": 0.5, "diffusion": 1.0},
     "α 1, diffusion 1": {"alpha": 1.0, "diffusion": 1.0},
     "α 1, diffusion 1.5": {"alpha": 1.0, "diffusion": 1.5},
+    "α 1, diffusion 2": {"alpha": 1.0, "diffusion": 2.0},
     "α 1.5, diffusion 2": {"alpha": 1.5, "diffusion": 2.0},
     "α 1.5, diffusion 2.25": {"alpha": 1.5, "diffusion": 2.25},
     "α 1.5, diffusion 2.5": {"alpha": 1.5, "diffusion": 2.5},
@@ -66,15 +73,23 @@ SAMPLED: dict[str, dict[str, Any]] = {
 """How a trained policy is sampled and executed, by what is added to its name."""
 
 
-def play_shard(path: Path, sampled: str, seeds: range) -> list[dict[str, Any]]:
+def choose_config(task: Task, name: str) -> RunConfig:
+    """Return the settings by their name; those of `auto` depend on the demonstrations of the task."""
+    if name in TRAINED:
+        return TRAINED[name]
+    _, config = resolve_preset(task, "auto", "neural_sde", demos=None, selection={})
+    return config.replace_parts(model={"noise": AUTO_BLURS[name]})
+
+
+def play_shard(path: Path, task: str, sampled: str, seeds: range) -> list[dict[str, Any]]:
     """Play the episodes of a shard, or read them from its cache file."""
     kept = path / EPISODES / f"{sampled or 'plain'} {seeds.start}-{seeds.stop}.json"
     if not kept.exists():
         torch.set_num_threads(1)
         changes = dict(SAMPLED[sampled])
         chunk = changes.pop("chunk", None)
-        config = TRAINED[path.name.rpartition("-")[0].replace("_", " ")]
-        rollout = RolloutConfig(TASK, chunk=chunk, sampling=replace(config.model.sampling, **changes))
+        model: Any = RunDirectory(path).read_record().config.model
+        rollout = RolloutConfig(get_task(task), chunk=chunk, sampling=replace(model.sampling, **changes))
         results = list(RolloutPool(path, rollout).evaluate(seeds))
         rows = [{"success": bool(r.success), "mode": r.mode, "steps": r.steps} for r in results]
         replace_file(kept, json.dumps(rows).encode())
@@ -119,7 +134,8 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=Path("out/avoiding"))
     parser.add_argument("--table", type=Path, help="only print the table of this results.json")
-    parser.add_argument("--settings", nargs="*", default=list(TRAINED), choices=TRAINED)
+    parser.add_argument("--tasks", nargs="*", default=[TASK.name], choices=["avoiding", "avoiding_varied"])
+    parser.add_argument("--settings", nargs="*", default=list(TRAINED), choices=[*TRAINED, *AUTO_BLURS])
     parser.add_argument("--sampled", nargs="*", default=list(SAMPLED), choices=SAMPLED)
     parser.add_argument("--train-seeds", type=int, default=1)
     parser.add_argument("--episodes", type=int, default=480)
@@ -135,21 +151,23 @@ def main() -> None:
     if args.parallel > 1 and args.device.startswith("cuda"):
         sleep_while_waiting()
 
-    demos, stop = find_demos("avoiding"), args.seed_start + args.episodes
+    stop = args.seed_start + args.episodes
     shards = [range(start, min(start + SHARD, stop)) for start in range(args.seed_start, stop, SHARD)]
     runs = {}
-    for name in args.settings:
-        config = TRAINED[name]
+    for task, name in itertools.product(args.tasks, args.settings):
+        config = choose_config(get_task(task), name)
         config = config.replace_parts(train={"steps": args.steps or config.train.steps})
         for seed in range(args.train_seeds):
-            path = args.out / f"{name.replace(' ', '_')}-{seed}"
-            runs[Run(path, config, seed=seed, demos=demos, device=args.device, task=TASK.name)] = name
+            path = args.out / task / f"{name.replace(' ', '_')}-{seed}"
+            run = Run(path, config, seed=seed, demos=find_demos(task), device=args.device, task=task)
+            runs[run] = (task, name)
     jobs: list[tuple[str, Run, list[Future[list[dict[str, Any]]]]]] = []
     with ProcessPoolExecutor(args.workers, multiprocessing.get_context("spawn")) as pool:
         for run in train_runs(list(runs), args.parallel):
             for sampled in args.sampled:
-                name = ", ".join(filter(None, (runs[run], sampled)))
-                played = [pool.submit(play_shard, run.files.path, sampled, seeds) for seeds in shards]
+                task, name = runs[run]
+                name = ", ".join(filter(None, (task if len(args.tasks) > 1 else "", name, sampled)))
+                played = [pool.submit(play_shard, run.files.path, task, sampled, seeds) for seeds in shards]
                 jobs.append((name, run, played))
         rows, devices = [], set()
         for name, run, played in jobs:
