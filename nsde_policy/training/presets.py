@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-CHOSEN_FIELDS = ("width", "dropout", "diffusion", "alpha")
-"""Settings of networks and sampling that a method may choose by statistics."""
+CHOSEN_FIELDS = ("width", "dropout", "noise", "diffusion", "alpha")
+"""Settings of a model, its networks and sampling that a method may choose by statistics."""
 
 
 def resolve_preset(
@@ -71,7 +71,8 @@ def _describe_choice(config: RunConfig, overridden: Collection[str]) -> str:
     """Describe the settings that `auto` chose and no flag sets, with the names of their flags."""
     chosen: dict[str, Any] = {"steps": config.train.steps, "chunk": config.chunk}
     if get_method(config.method).adapt is not None:
-        parts: list[Any] = [getattr(config.model, name, None) for name in ("network", "sampling")]
+        model: Any = config.model
+        parts = [model, getattr(model, "network", None), getattr(model, "sampling", None)]
         values = {field: value for part in parts if part is not None for field, value in vars(part).items()}
         chosen |= {field: values[field] for field in CHOSEN_FIELDS if field in values}
     kept = [f"{field} {value:g}" for field, value in chosen.items() if field not in overridden]

@@ -20,16 +20,31 @@ SCRIPTED = DemoStatistics(
 )  # fmt: skip
 HUMAN = replace(SCRIPTED, unexplained_share=0.35, fork_share=0.04)
 FORKED = replace(SCRIPTED, unexplained_share=0.35, fork_share=0.1)
+SWITCHED = replace(SCRIPTED, unexplained_share=0.17, fork_share=0.07)
 
 
 @pytest.mark.parametrize(
-    ("statistics", "diffusion", "alpha", "dropout"),
-    [(SCRIPTED, 0.0, 1.0, 0.0), (HUMAN, 0.5, 1.0, 0.1), (FORKED, 1.0, 0.5, 0.0)],
-)
-def test_noise_follows_predictability_and_forks(statistics, diffusion, alpha, dropout):
+    ("statistics", "diffusion", "alpha", "dropout", "blur"),
+    [(SCRIPTED, 0.0, 1.0, 0.0, 0.7), (HUMAN, 0.5, 1.0, 0.1, 0.7), (FORKED, 2.5, 1.5, 0.0, 1.5),
+     (SWITCHED, 1.0, 0.5, 0.0, 0.7)],
+)  # fmt: skip
+def test_noise_follows_predictability_and_forks(statistics, diffusion, alpha, dropout, blur):
     model = get_method("neural_sde").auto_preset(statistics).model
     assert (model.sampling.diffusion, model.sampling.alpha) == (diffusion, alpha)
-    assert model.network.dropout == dropout
+    assert (model.network.dropout, model.noise) == (dropout, blur)
+
+
+@pytest.mark.parametrize("task", ["avoiding", "avoiding_varied"])
+def test_demonstrations_of_obstacle_avoidance_get_the_settings_for_forks(task):
+    _, config = resolve_preset(get_task(task), "auto", "neural_sde", demos=None, selection={})
+    assert config.model == replace(
+        get_method("neural_sde").auto_preset(FORKED).model, network=config.model.network
+    )
+
+
+def test_human_demonstrations_of_push_t_keep_half_of_the_noise(human_demos):
+    _, config = resolve_preset(get_task("pusht"), "auto", "neural_sde", demos=human_demos, selection={})
+    assert (config.model.noise, config.model.sampling.diffusion) == (0.7, 0.5)
 
 
 @pytest.mark.parametrize(("obs_dim", "width"), [(4, 256), (26, 512), (400, 1024)])
@@ -78,8 +93,8 @@ def circles(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("method", "chosen"),
     [
-        ("neural_sde", "; chosen: steps 3700, chunk 1, width 256, dropout 0, diffusion 0, alpha 1"),
-        ("regression", "; chosen: steps "),
+        ("neural_sde", "chosen: steps 3700, chunk 1, width 256, dropout 0, noise 0.7, diffusion 0, alpha 1"),
+        ("regression", "chosen: steps "),
     ],
 )
 def test_one_line_says_what_was_found_and_chosen(method, chosen, caplog, circles):
@@ -97,7 +112,7 @@ def test_the_line_leaves_out_what_flags_set(caplog, circles):
     with caplog.at_level(logging.INFO):
         Train.from_preset(["--demos", str(circles), *flags])
     (line,) = [record.message for record in caplog.records if "chosen" in record.message]
-    assert "; chosen: chunk 1, width 256, dropout 0, diffusion 0" in line
+    assert "; chosen: chunk 1, width 256, dropout 0, noise 0.7, diffusion 0" in line
     assert "alpha" not in line
 
 
