@@ -93,7 +93,7 @@ class Runs:
             distances = [
                 row["distance"]
                 for note in self.notes
-                if note["variant"] == variant
+                if variant in (note["variant"], NO_MODEL)
                 for row in note["trials"]
                 if row["label"] == label and row.get("distance") is not None
             ]
@@ -235,7 +235,7 @@ def _draw_long_predictions(runs: Runs, out: Path) -> None:
     wanted = {
         "Neural SDE, 1 call": ("Neural SDE", f"1 calls, {LONG} frames"),
         "Flow Matching, 5 calls": ("Flow Matching", f"5 calls, {LONG} frames"),
-        "PFI, 5 calls": ("PFI", f"5 calls, {LONG} frames"),
+        "PFI, 1 call": ("PFI", f"1 calls, {LONG} frames"),
         **{name: (NO_MODEL, f"{name}, {LONG} frames") for name in BASELINES_OF_VIDEO},
     }
     rows = {title: by_frame.find_row(*key) for title, key in wanted.items()}

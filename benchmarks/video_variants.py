@@ -45,6 +45,8 @@ def make_start(preset: str, method: str = "neural_sde") -> VideoConfig:
     if preset != "fast":
         return config
     model = replace(config.model, backbone=replace(config.model.backbone, features=16), context_noise=0.1)
+    if not config.unroll.frames:
+        return replace(config, model=model)
     second = replace(config.unroll.train, steps=1400, learning_rate=1.5e-3)
     train, unroll = replace(config.train, steps=3800), replace(config.unroll, train=second)
     return replace(config, model=model, train=train, unroll=unroll)
@@ -57,7 +59,7 @@ second phase, and noise on the context."""
 
 def list_methods(preset: str) -> list[Variant]:
     """Return the three methods, Flow Matching and PFI after one long phase and after two."""
-    trials = tuple(Trial(calls) for calls in CALLS) + tuple(Trial(c, LONG) for c in (1, 5))
+    trials = tuple(Trial(calls) for calls in CALLS) + tuple(Trial(c, LONG) for c in (1, 2, 5))
     sde = make_start(preset, "neural_sde")
     first = (Trial(1, first_phase=True), Trial(1, LONG, first_phase=True))
     found = [Variant("Neural SDE", sde, (*trials, *first, *_other_strengths(sde)))]

@@ -21,10 +21,7 @@ PAPER_SETTINGS = {
     "alpha": 1.0, "diffusion_scale": 1.0,
 }  # fmt: skip
 UNROLLED_STEPS = 1500
-"""Steps of the second phase of the Neural SDE's `default`."""
-SINGLE_PHASE_STEPS = 9500
-"""Steps of the other methods' `default`, which has one phase: as many training examples as both phases of the
-Neural SDE have. A second phase is tried in benchmarks/video.py."""
+"""Steps of the second phase of `default`."""
 TOKENS_PER_SIDE = 8
 """Tokens of the U-ViT per side of the latents of an own autoencoder, as for pixels."""
 
@@ -53,15 +50,9 @@ def make_video_preset(name: str, method: str = "neural_sde", *, latents: str | N
 
 def _make_pixel_preset(name: str, method: str) -> VideoConfig:
     found = get_video_method(method)
-    if name == "default":
-        config = VideoConfig(model=found.config())
-        if method == "neural_sde":
-            second = replace(config.unroll.train, steps=UNROLLED_STEPS)
-            return replace(config, unroll=replace(config.unroll, train=second))
-        train = replace(config.train, steps=SINGLE_PHASE_STEPS)
-        return replace(config, train=train, unroll=UnrollConfig(frames=0))
-    if name == "fast":
-        return _make_fast_preset(method)
+    if name in ("default", "fast"):
+        config = _make_default_preset(method) if name == "default" else _make_fast_preset(method)
+        return config if method == "neural_sde" else _join_phases(config)
     if name == "paper" and method == "neural_sde":
         model = replace(found.config(backbone=BackboneConfig(kind="plain")), **PAPER_SETTINGS)  # type: ignore[arg-type]
         return VideoConfig(model=model, unroll=UnrollConfig(frames=0))
@@ -69,6 +60,25 @@ def _make_pixel_preset(name: str, method: str) -> VideoConfig:
         f"the video method {method!r} has no preset {name!r}; available: {', '.join(VIDEO_PRESETS)} "
         "(paper only for neural_sde)"
     )
+
+
+def _join_phases(config: VideoConfig) -> VideoConfig:
+    """Return settings with one phase and as many training examples.
+
+    For methods that sample from noise: a second phase without gradients makes their predictions worse, one
+    with gradients is tried in benchmarks/video.py.
+    """
+    second = config.unroll.train
+    examples = config.train.steps * config.train.batch_size
+    examples += config.unroll.frames * second.steps * second.batch_size
+    train = replace(config.train, steps=examples // config.train.batch_size)
+    return replace(config, train=train, unroll=UnrollConfig(frames=0))
+
+
+def _make_default_preset(method: str) -> VideoConfig:
+    config = VideoConfig(model=get_video_method(method).config())
+    second = replace(config.unroll.train, steps=UNROLLED_STEPS)
+    return replace(config, unroll=replace(config.unroll, train=second))
 
 
 def _make_fast_preset(method: str) -> VideoConfig:
@@ -83,16 +93,11 @@ def _make_fast_preset(method: str) -> VideoConfig:
         steps=4000, batch_size=16, learning_rate=3e-3, warmup=0.05, weight_decay=0.01, betas=(0.9, 0.98),
         ema=0.99, log_every=10,
     )  # fmt: skip
-    is_sde = method == "neural_sde"
-    options: dict[str, Any] = {"diffusion": False, "alpha": 1.0} if is_sde else {}
+    options: dict[str, Any] = {"diffusion": False, "alpha": 1.0} if method == "neural_sde" else {}
     return VideoConfig(
         model=found.config(backbone=backbone, **options),
         train=train,
-        unroll=UnrollConfig(
-            calls=1 if is_sde else 2,
-            gradients=is_sde,
-            train=replace(train, steps=1450, learning_rate=1e-3),
-        ),
+        unroll=UnrollConfig(train=replace(train, steps=1450, learning_rate=1e-3)),
         size=32,
         autoencoder=AutoencoderConfig(
             width=16,

@@ -19,7 +19,7 @@ from nsde_policy.video.registry import register_video_method
 class FlowMatchingVideoConfig(VideoModelConfig):
     """Settings of flow matching for video."""
 
-    calls: Count = 5
+    calls: Count = 2
     """Network calls per frame when sampling: Euler steps."""
 
 

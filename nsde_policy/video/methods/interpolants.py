@@ -20,7 +20,7 @@ from nsde_policy.video.registry import register_video_method
 class InterpolantsConfig(VideoModelConfig):
     """Settings of forecasting with interpolants."""
 
-    calls: Count = 10
+    calls: Count = 1
     """Network calls per frame when sampling: Euler-Maruyama steps."""
     epsilon: NonNegative = 0.3
     """Strength ε of the noise between two frames."""
