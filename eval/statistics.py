@@ -39,7 +39,7 @@ class Estimate:
 
         Fewer samples than `fewest` have no interval; "[n = 1]" says so.
         """
-        largest = max(abs(self.low), abs(self.value), abs(self.high))
+        largest = np.fmax.reduce(np.abs([self.low, self.value, self.high]))  # ignores bounds that are NaN
         decimals = 3 if largest < 10 else 2 if largest < 100 else 1
         value, low, high = (
             f"{x:{'+' if signs else ''}.{decimals}f}" for x in (self.value, self.low, self.high)

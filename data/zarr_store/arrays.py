@@ -24,6 +24,8 @@ OMITTED = 2**64 - 1
 """Offset of an omitted chunk in the index of a shard."""
 CHECKSUM_BYTES, MAX_OVERHEAD = 64, 2**16
 """Bytes that checksums add to a chunk, and that compressors add to chunks that cannot be compressed."""
+ACCEPT_OMITTED = "give --accept-omitted-chunks (accept_omitted_chunks=True)"
+"""Advice on chunks that do not exist, for commands and functions that can accept them."""
 MAX_CHUNKS = 2**20
 """Most chunks of an array."""
 
@@ -47,6 +49,8 @@ class StoredArray:
     files: StoreFiles
     accept_omitted: bool
     """Whether chunks that do not exist hold the fill value."""
+    omitted_advice: str = ACCEPT_OMITTED
+    """What to do if a chunk does not exist because its writer omits the fill value."""
     compressor: str | None = None
     """Name of the codec that compresses the chunks."""
 
@@ -111,9 +115,8 @@ class StoredArray:
             if not missing:
                 raise DamagedStoreError(f"{message}; restore it from the original")
             raise DamagedStoreError(
-                f"{message}, zarr would read {self.zarray.fill_value} there; restore it, or give "
-                "--accept-omitted-chunks (accept_omitted_chunks=True) if its writer omits chunks that hold "
-                "only this value"
+                f"{message}, zarr would read {self.zarray.fill_value} there; restore it, or "
+                f"{self.omitted_advice} if its writer omits chunks that hold only this value"
             )
 
     def find_faults(self, frames: int) -> Iterator[ChunkFault]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from nsde_policy.data.types import Floats, Ints, check_ends, check_finite, check_lengths, convert_to_float32
-from nsde_policy.data.zarr_store.arrays import StoredArray, format_brief
+from nsde_policy.data.zarr_store.arrays import ACCEPT_OMITTED, StoredArray, format_brief
 from nsde_policy.data.zarr_store.codecs import find_compressor
 from nsde_policy.data.zarr_store.files import StoreFiles
 from nsde_policy.errors import ArrayError, DamagedStoreError, EpisodeError
@@ -25,10 +25,15 @@ class Store(StoreFiles):
     """An open store, a directory or a zip, zarr format 2 or 3."""
 
     def __init__(
-        self, path: Path, *, episode_ends: str = "episode_ends", accept_omitted_chunks: bool = False
+        self,
+        path: Path,
+        *,
+        episode_ends: str = "episode_ends",
+        accept_omitted_chunks: bool = False,
+        omitted_advice: str = ACCEPT_OMITTED,
     ) -> None:
         super().__init__(path)
-        self._accept_omitted = accept_omitted_chunks
+        self._accept_omitted, self._omitted_advice = accept_omitted_chunks, omitted_advice
         self._ends_name = f"meta/{episode_ends}"
 
     @property
@@ -111,7 +116,9 @@ class Store(StoreFiles):
             raise DamagedStoreError(f"the metadata of {name} is invalid ({format_brief(error)})") from error
         if zarray.ndim == 0 or 0 in zarray.shape[1:] or 0 in zarray.chunks:
             raise ArrayError(f"{name} has shape {zarray.shape}, expected (frames, at least one column)")
-        return StoredArray(name, zarray, self, self._accept_omitted, find_compressor(metadata, name))
+        return StoredArray(
+            name, zarray, self, self._accept_omitted, self._omitted_advice, find_compressor(metadata, name)
+        )
 
     def open_episodes(self, names: Sequence[str]) -> tuple[Ints, list[StoredArray]]:
         """Read the episode ends and open the named arrays, which must have the same number of frames.

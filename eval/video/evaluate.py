@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nsde_policy.bounds import Count, NonNegative
+from nsde_policy.config import BaseConfig
 from nsde_policy.errors import ComparisonError, ConfigError
 from nsde_policy.eval.compare.table import format_markdown
 from nsde_policy.eval.offline.sums import EpisodeSums, Intervals, estimate_difference
@@ -71,6 +73,20 @@ def make_predictor(
         return model.generate(seen, actions, steps=steps, calls=calls, generator=generator, **options)
 
     return predict
+
+
+@dataclass(frozen=True)
+class VideoEvalConfig(BaseConfig):
+    """Bounds of the numbers of `video eval`."""
+
+    videos: Count = 512
+    """Most videos to score."""
+    steps: Count = 12
+    """Frames to predict after the context."""
+    calls: Count | None = None
+    """Network calls per frame; None for the settings of the model."""
+    alpha: NonNegative | None = None
+    """Strength of the denoiser of a Neural SDE; None for the settings of the model."""
 
 
 BASELINES_OF_VIDEO: dict[str, Predictor] = {

@@ -99,6 +99,7 @@ def load_features(config: FeatureConfig, *, device: torch.device | str = "cpu") 
     Raises:
         ConfigError: If the file is missing, damaged, or neither TorchScript nor a physics network.
     """
+    open_regular(config.path, error=ConfigError).close()  # the same message for both kinds
     if config.path.suffix == ".safetensors":
         network = load_physics_network(config.path).to(device)
         return wrap_physics_network(network, path=config.path, distance=config.distance)

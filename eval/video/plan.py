@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nsde_policy.bounds import Count, Natural, Positive
+from nsde_policy.bounds import Count, Natural, NonNegative, Positive
 from nsde_policy.config import BaseConfig
 from nsde_policy.data.frames import resize_frames
 from nsde_policy.errors import ConfigError
@@ -32,12 +32,10 @@ from nsde_policy.tasks import Task, find_rate, get_task_of_run
 from nsde_policy.tasks.adapter import EnvAdapter
 from nsde_policy.video.run import VideoRecord, load_video_model, read_video_record
 from nsde_policy.video.spaces import to_unit
-from nsde_policy.video.windows import ActionRange, join_actions
+from nsde_policy.video.windows import VIDEO_KEY, ActionRange, join_actions
 
 PLAN_SECONDS = 1.6
 """Length of a prediction, unless a plan of the policy is shorter."""
-VIDEO_KEY = "img"
-"""Array of a store that video models are trained on; of several cameras, this one is predicted."""
 PREDICTED = "predicted"
 """Title of the predicted frames."""
 RATE_ERROR = 0.01
@@ -56,6 +54,8 @@ class PlanConfig(BaseConfig):
     """Control period from which on the next plan of the policy is predicted."""
     seconds: Positive | None = None
     """How far to predict; None for 1.6 s, or the length of a plan if that is shorter."""
+    alpha: NonNegative | None = None
+    """Strength of the denoiser of a Neural SDE for video; None for the settings'."""
     env: str | None = None
     """Task or environment to play, see `get_task`; None for the one that the policy was trained for."""
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
@@ -98,12 +98,7 @@ class PlanPrediction:
 
 
 def predict_plans(
-    video_run: Path,
-    policy_run: Path | None,
-    config: PlanConfig,
-    *,
-    device: str = "cpu",
-    alpha: float | None = None,
+    video_run: Path, policy_run: Path | None, config: PlanConfig, *, device: str = "cpu"
 ) -> PlanPrediction:
     """Play a policy, and predict what its camera sees under its plans.
 
@@ -112,7 +107,6 @@ def predict_plans(
         policy_run: Run directory of a policy; None for the one shipped with the package.
         config: Episodes and moments.
         device: Where the video model runs.
-        alpha: Strength of the denoiser of a Neural SDE; None for the settings'.
 
     Raises:
         ConfigError: If model, policy and environment do not fit, or no episode reaches the end of a plan.
@@ -126,7 +120,7 @@ def predict_plans(
     player = PlanPlayer(policy_run, record, config)
     seeds, periods, videos = _play_plans(player, config)
     model = load_video_model(video_run, device=device)
-    predict, seen = make_predictor(model, alpha=alpha), player.context
+    predict, seen = make_predictor(model, alpha=config.alpha), player.context
     first = videos.select(slice(0, 1), seen + player.steps, device)
     given, plan = first.frames[:, :seen], first.actions[:, seen - 1 : -1]
     rows = {

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from nsde_policy.video.run import VideoRecord
     from nsde_policy.video.windows import Videos
 
+FIRST_COLLISIONS = 512
+"""Videos that `video eval` simulates at least: the first ones of a seed depend on their number."""
 VideoData = Annotated[
     str,
     Positional,
@@ -76,6 +78,8 @@ class VideoTrain:
         from nsde_policy.video.run import train_video
         from nsde_policy.video.sources import open_training_videos
 
+        if not self.data:
+            raise ConfigError(f"name a store of videos, or `{COLLISIONS}` to simulate some")
         make_video_preset(self.preset, self.method)
         if self.validation and self.data == COLLISIONS:
             raise ConfigError("collisions are scored on other simulated videos: leave out --validation")
@@ -123,33 +127,45 @@ class VideoEval:
     seed: int = 0
     """Seed of the sampled predictions."""
     device: DeviceFlag = "auto"
+    features: Path | None = None
+    """Network whose features give one more column, the Fréchet distance between predicted and true videos: a
+    .safetensors file of the physics network, or TorchScript, which is code: use only files that you trust."""
     film: Path | None = None
     """Folder for a film strip and an animation of true and predicted frames of one video."""
     film_video: int = 0
-    """Number of the scored video that is drawn, from 0 on."""
+    """Number of the scored video that is drawn, from 0 on. Simulated videos have the same numbers for every
+    --videos up to 512; they are made on the CPU, and a GPU would make others of the same seed."""
     json: JsonFileFlag = None
 
     def run(self) -> None:
         """Print a table with intervals over videos."""
-        from nsde_policy.eval.video.evaluate import evaluate_video, make_predictor
+        from nsde_policy.eval.video.evaluate import VideoEvalConfig, evaluate_video, make_predictor
+        from nsde_policy.eval.video.features import FeatureConfig, load_features
         from nsde_policy.training.progress import pick_device
         from nsde_policy.video.run import load_video_model, read_video_record
 
         if not self.runs:
             raise ConfigError("name at least one run directory of `nsde-policy video train`")
+        VideoEvalConfig(self.videos, self.steps, self.calls, self.alpha)  # checks them
+        labels = _label_runs(self.runs)
         check_json_file(self.json)
         device = pick_device(self.device)
+        networks = {}
+        if self.features:
+            networks[self.features.stem] = load_features(FeatureConfig(self.features), device=device)
         models = [load_video_model(run, device=device, first_phase=self.first_phase) for run in self.runs]
         context = max(model.config.context for model in models)
 
         predictors = {
-            run.name: make_predictor(model, seed=self.seed, calls=self.calls, alpha=self.alpha)
-            for run, model in zip(self.runs, models, strict=True)
+            label: make_predictor(model, seed=self.seed, calls=self.calls, alpha=self.alpha)
+            for label, model in zip(labels, models, strict=True)
         }
         videos = self._load_videos([read_video_record(run) for run in self.runs], context + self.steps)
         if self.film:
             self._draw_film(predictors, videos, context, device)
-        scores = evaluate_video(predictors, videos, steps=self.steps, context=context, device=device)
+        scores = evaluate_video(
+            predictors, videos, steps=self.steps, context=context, device=device, networks=networks
+        )
         print_results(self.json, scores.to_json(), scores.format_table())
 
     def _draw_film(self, predictors: Any, videos: "VideosToScore", context: int, device: str) -> None:
@@ -185,11 +201,15 @@ class VideoEval:
             raise ConfigError(f"the runs have frames of different size or stride ({found}): score them apart")
         data = self.data or records[0].source
         if data == COLLISIONS:
+            if any(record.act_low for record in records):
+                raise ConfigError(
+                    "a run was trained with --actions, and simulated collisions have none: name a store of "
+                    "videos with actions by --data"
+                )
             seed = COLLISION_SEEDS["tuning" if self.tuning else "test"]
-            made = make_collisions(
-                self.videos, CollisionsConfig(size=settings[0].size, frames=length), seed=seed
-            )
-            return VideosToScore.from_collisions(made)
+            config = CollisionsConfig(size=settings[0].size, frames=length)
+            count = max(self.videos, FIRST_COLLISIONS)
+            return VideosToScore.from_collisions(make_collisions(count, config, seed=seed, keep=self.videos))
         opened = self._open_store(records, Path(data))
         if not len(opened) or opened.lengths.max() < length:
             raise ConfigError(
@@ -208,6 +228,14 @@ class VideoEval:
         return widest.select(
             chosen[int(self.tuning) :: 2] if len(chosen) < len(widest.episode_ends) else chosen
         )
+
+
+def _label_runs(runs: Sequence[Path]) -> list[str]:
+    """Return the names of run directories, or their paths if names repeat."""
+    if len({run.resolve() for run in runs}) < len(runs):
+        raise ConfigError(f"a run directory is named twice: {', '.join(map(str, runs))}; name each once")
+    names = [run.absolute().name for run in runs]
+    return names if len({*names}) == len(names) else [str(run) for run in runs]
 
 
 class VideoProgress:

@@ -53,18 +53,13 @@ class VideoPredict:
             episodes=self.episodes,
             step=self.step,
             seconds=self.seconds,
+            alpha=self.alpha,
             env=self.env,
             env_kwargs=options.parse_env_kwargs(self.env_kwargs),
         )
         options.check_json_file(self.json)
         check_writable(self.out / "prediction.gif")
-        found = predict_plans(
-            self.run_dir,
-            resolve_run(self.policy),
-            config,
-            device=pick_device(self.device),
-            alpha=self.alpha,
-        )
+        found = predict_plans(self.run_dir, resolve_run(self.policy), config, device=pick_device(self.device))
         draw_film_strip(found.context, found.rows, self.out, columns=16)
         write_animation(found.context, found.rows, self.out / "prediction.gif", period_s=found.period_s)
         facts = {"policy": str(self.policy), **found.to_dict()}

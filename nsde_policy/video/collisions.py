@@ -95,10 +95,16 @@ class CollisionVideos(NamedTuple):
 
 
 def make_collisions(
-    n: int, config: CollisionsConfig, *, seed: int, device: torch.device | str = "cpu"
+    n: int,
+    config: CollisionsConfig,
+    *,
+    seed: int,
+    device: torch.device | str = "cpu",
+    keep: int | None = None,
 ) -> CollisionVideos:
-    """Simulate and draw n videos; the same seed and device give the same videos."""
+    """Simulate n videos and draw the first `keep`, or all; the same n, seed and device give the same ones."""
     objects, motion = simulate_collisions(n, config, seed=seed, device=device)
+    objects, motion = Objects(*(part[:keep] for part in objects)), Motion(*(part[:keep] for part in motion))
     return CollisionVideos(draw_frames(objects, motion.position, config.size), objects, motion)
 
 

@@ -108,10 +108,12 @@ def train_video(
     Raises:
         CheckpointError: If `path` holds another run or other files, or another process is training into it.
         ConfigError: If `config.latents` names a folder without a suitable autoencoder.
+        DemoError: If no video is as long as a training window.
     """
     run = RunDirectory(path)
     with run.lock():
         check_files(run, resume=resume)
+        videos.find_windows(config.model.context + max(config.unroll.frames, 1))
         autoencoder = build_autoencoder(config, run, seed=seed)
         record = _make_record(videos, config, seed)
         if run.config.exists() and read_video_record(path).to_json() != record.to_json():

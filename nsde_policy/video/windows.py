@@ -24,6 +24,8 @@ from nsde_policy.video.base import VideoBatch
 from nsde_policy.video.frames import VideoFrames
 from nsde_policy.video.spaces import FrameSpace, PixelSpace
 
+VIDEO_KEY = "img"
+"""Array of a store that video models are trained on; of several cameras, this one is predicted."""
 SAMPLED_WINDOWS, SAMPLED_FRAMES = 64, 9
 """Windows that increments and the fingerprint are measured on, and most frames of one."""
 
@@ -299,31 +301,27 @@ def open_videos(
     stride: int = 1,
     with_actions: bool = False,
     action_range: ActionRange | None = None,
-    key: str = "img",
-    accept_omitted_chunks: bool = False,
 ) -> Videos:
     """Open a store whose episodes are videos; nothing is decoded yet.
 
     Args:
-        path: Zarr directory or a zip of one, with the frames in `data/<key>`.
+        path: Zarr directory or a zip of one, with the frames in `data/img`.
         size: Height and width to resize frames to; the aspect ratio is not kept.
         stride: Use every n-th frame. Windows may start at any frame.
         with_actions: Also read `data/action`. With a stride, the actions between two frames are put side by
             side.
         action_range: Range that actions are scaled with, such as that of a trained model; None to measure it.
-        key: Name of the array with the frames.
-        accept_omitted_chunks: Read missing chunks as the fill value.
 
     Raises:
         DemoError: If the store is damaged, or has no colour frames or no actions.
     """
     if min(size, stride) < 1:
         raise ConfigError(f"need size >= 1 and stride >= 1, got {size} and {stride}")
-    store = Store(Path(path), accept_omitted_chunks=accept_omitted_chunks)
-    ends, arrays = store.open_episodes([f"data/{key}", *(["data/action"] if with_actions else [])])
+    store = Store(Path(path), omitted_advice="write the store with zarr's write_empty_chunks=True")
+    ends, arrays = store.open_episodes([f"data/{VIDEO_KEY}", *(["data/action"] if with_actions else [])])
     count = int(ends[-1])
     images = LazyFrames(arrays[0], count)
-    check_frames(images, key)
+    check_frames(images, VIDEO_KEY)
     arrays[0].check_chunks(count)
     rate_hz = store.attributes.get("rate_hz")
     check_rate(rate_hz)

@@ -98,6 +98,11 @@ def test_bootstrap_is_deterministic_for_a_seed():
     assert paired_difference(a, b, seed=1, resamples=50) != paired_difference(a, b, seed=2, resamples=50)
 
 
+def test_unknown_bounds_do_not_change_the_decimals():
+    assert str(Estimate(0.8125, math.nan, math.nan, 1)) == "0.812 [n = 1]"
+    assert str(Estimate(24.6789, math.nan, math.nan, 1)) == "24.68 [n = 1]"
+
+
 @pytest.mark.parametrize(
     ("low", "high", "p", "expected"),
     [

@@ -147,6 +147,9 @@ def test_only_held_out_videos_are_scored(tmp_path: Path, capsys: pytest.CaptureF
         )
         scored.append(json.loads(capsys.readouterr().out)["videos"])
     assert scored == [2, 1]
+    capsys.readouterr()
+    assert main(["video", "eval", str(run), "--data", "collisions", "--device", "cpu"]) == 2
+    assert "trained with --actions, and simulated collisions have none" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="--validation"):
         open_unseen(replace(record, held_out=(), fingerprint=unseen.select(range(5)).fingerprint), store)
 
@@ -181,6 +184,27 @@ def test_windows_of_one_video_count_as_one_for_intervals(tmp_path: Path):
         (["train", "collisions", "--size", "60"], "size must be a multiple of 8"),
         (["eval", "nowhere"], "holds no video model"),
         (["eval"], "name at least one run"),
+        (["train"], "name a store of videos, or `collisions`"),
+        (["train", "collisions", "--videos", "0"], "need --videos >= 1, got 0"),
+        (["train", "collisions", "--videos", "-3"], "need --videos >= 1, got -3"),
+        (
+            ["train", "collisions", "--actions", "--preset", "fast", "--train.steps", "1"],
+            "leave out --actions",
+        ),
+        (["train", "collisions", "--stride", "9", "--videos", "2"], "use longer videos, a smaller stride"),
+        (["eval", "a", "--videos", "-1"], "need --videos >= 1, got -1"),
+        (["eval", "a", "--calls", "0"], "need --calls >= 1, got 0"),
+        (["eval", "a", "--calls", "-2"], "need --calls >= 1, got -2"),
+        (["eval", "a", "--alpha", "-5"], "need --alpha >= 0, got -5"),
+        (["eval", "a", "--steps", "-3"], "need --steps >= 1, got -3"),
+        (["eval", "a", "b/../a"], "a run directory is named twice"),
+        (["eval", "a", "--features", "nowhere.pt"], "nowhere.pt cannot be read: No such file"),
+        (
+            ["eval", "a", "--features", "no.safetensors"],
+            "nsde-policy: no.safetensors cannot be read: No such",
+        ),
+        (["eval", "a", "--features", __file__], "is not a TorchScript file"),
+        (["predict", "a", "--alpha", "-5"], "need --alpha >= 0, got -5"),
     ],
 )
 def test_bad_video_flags_are_refused(
@@ -191,6 +215,44 @@ def test_bad_video_flags_are_refused(
     error = capsys.readouterr().err.strip()
     assert message in error
     assert not (tmp_path / "run").exists()
+
+
+def test_runs_of_the_same_name_are_all_scored(
+    videos: Videos, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    class Average(torch.nn.Module):
+        """Average the colours of each clip."""
+
+        def forward(self, clips: torch.Tensor) -> torch.Tensor:
+            return clips.mean((2, 3, 4))
+
+    runs = [tmp_path / name / "run" for name in "ab"]
+    config = replace(CONFIG, unroll=UnrollConfig(frames=0))
+    for seed, run in enumerate(runs):
+        run.parent.mkdir()
+        train_video(videos, config, run, seed=seed)
+    torch.jit.script(Average()).save(tmp_path / "average.pt")
+    flags = ["--data", "collisions", "--videos", "3", "--json", "-", "--device", "cpu"]
+    flags += ["--features", str(tmp_path / "average.pt")]
+    assert main(["video", "eval", *map(str, runs), *flags]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert {*map(str, runs)} < rows.keys()
+    assert all(row["average"]["value"] >= 0 for row in rows.values())
+
+
+def test_first_simulated_videos_do_not_depend_on_their_number(
+    videos: Videos, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    run = str(
+        train_video(videos, replace(CONFIG, unroll=UnrollConfig(frames=0)), tmp_path / "run", seed=0).path
+    )
+    films = []
+    for count in ("2", "3"):
+        flags = ["--data", "collisions", "--videos", count, "--steps", "1", "--device", "cpu"]
+        film = ["--film", str(tmp_path / count), "--film-video", "1"]
+        assert main(["video", "eval", run, *flags, *film]) == 0
+        films.append((tmp_path / count / "film_strip.png").read_bytes())
+    assert films[0] == films[1]
 
 
 def test_weights_of_another_network_are_refused(videos: Videos, tmp_path: Path):
