@@ -172,8 +172,9 @@ def _measure_reduced_loss(model: Any, job: Job) -> float:
     """Return the paper's reduced loss on states of the held-out videos without noise."""
     import torch
 
-    from nsde_policy.video.base import stack_state, to_unit
+    from nsde_policy.video.base import stack_state
     from nsde_policy.video.collisions import CollisionsConfig, make_collisions
+    from nsde_policy.video.spaces import to_unit
 
     seed = COLLISION_SEEDS["tuning" if job.tuning else "test"]
     context = job.variant.config.model.context

@@ -26,8 +26,8 @@ from nsde_policy.eval.video.physics import (
     save_physics_network,
     train_physics_features,
 )
-from nsde_policy.video.base import to_unit
 from nsde_policy.video.collisions import CollisionsConfig, CollisionVideos, Motion, make_collisions
+from nsde_policy.video.spaces import to_unit
 
 HELD_OUT_SEED = 10_000
 

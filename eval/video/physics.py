@@ -23,8 +23,8 @@ from nsde_policy.files import replace_file
 from nsde_policy.methods.base import LossParts, Stage, TrainableModel
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.training.loop import FitRecord, fit
-from nsde_policy.video.base import to_unit
 from nsde_policy.video.collisions import PALETTE, CollisionsConfig, CollisionVideos, make_collisions
+from nsde_policy.video.spaces import to_unit
 
 FEATURE_SIZE = 64
 """Number of features of a clip."""

@@ -170,7 +170,7 @@ class VideoEval:
 
     def _draw_film(self, predictors: Any, videos: "VideosToScore", context: int, device: str) -> None:
         from nsde_policy.eval.video.figures import draw_film_strip, write_animation
-        from nsde_policy.video.base import to_unit
+        from nsde_policy.video.spaces import to_unit
 
         assert self.film is not None
         if not 0 <= self.film_video < len(videos):

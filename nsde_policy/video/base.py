@@ -11,8 +11,6 @@ from nsde_policy.core.networks import weights_from
 from nsde_policy.methods.base import LossParts, Stage, TrainableModel
 from nsde_policy.video.config import UnrollConfig, VideoModelConfig
 from nsde_policy.video.spaces import FrameSpace, PixelSpace
-from nsde_policy.video.spaces import to_bytes as to_bytes
-from nsde_policy.video.spaces import to_unit as to_unit
 from nsde_policy.video.uvit import UViT
 
 
@@ -105,7 +103,6 @@ class VideoModel(TrainableModel[VideoBatch]):
             self.network = UViT(
                 config.backbone,
                 inputs=channels * (config.context + self.extra_frames),
-                features=config.backbone.features,
                 size=self.space.size,
                 conditions=act_dim,
                 has_time=self.has_time,

@@ -99,7 +99,6 @@ class UViT(nn.Module):
     Args:
         config: Size of the network.
         inputs: Channels of the input.
-        features: Channels of the feature maps.
         size: Height and width of the input.
         conditions: Size of the vector of conditions, 0 for none.
         has_time: Whether a time in [0, 1] is given.
@@ -110,7 +109,6 @@ class UViT(nn.Module):
         config: BackboneConfig,
         *,
         inputs: int,
-        features: int,
         size: int,
         conditions: int = 0,
         has_time: bool = False,
@@ -119,7 +117,7 @@ class UViT(nn.Module):
         self.transformer = Transformer(config)
         tokens = (size // config.stride) ** 2
         self._plain = config.kind == "plain"
-        self.channels = features
+        self.channels = features = config.features
         """Number of feature maps."""
         if self._plain:
             self.patches = nn.Conv2d(inputs, config.width, config.patch, config.patch)

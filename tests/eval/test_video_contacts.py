@@ -5,7 +5,6 @@ import torch
 
 from nsde_policy.errors import ComparisonError
 from nsde_policy.eval.video.contacts import ContactScores, cross_fade, score_contacts
-from nsde_policy.video.base import to_unit
 from nsde_policy.video.collisions import (
     CollisionsConfig,
     CollisionVideos,
@@ -14,6 +13,7 @@ from nsde_policy.video.collisions import (
     draw_frames,
     make_collisions,
 )
+from nsde_policy.video.spaces import to_unit
 
 SUBSTEPS = 5
 

@@ -16,8 +16,8 @@ from nsde_policy.eval.video.physics import (
     save_physics_network,
     train_physics_features,
 )
-from nsde_policy.video.base import to_unit
 from nsde_policy.video.collisions import CollisionsConfig, make_collisions
+from nsde_policy.video.spaces import to_unit
 
 TINY = PhysicsConfig(frames=4, size=32, channels=(8, 8, 16, 16))
 

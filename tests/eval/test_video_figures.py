@@ -13,8 +13,8 @@ from nsde_policy.eval.video.figures import (
     draw_frame_curves,
     write_animation,
 )
-from nsde_policy.video.base import to_unit
 from nsde_policy.video.collisions import CollisionsConfig, make_collisions
+from nsde_policy.video.spaces import to_unit
 
 
 @pytest.fixture(scope="module")

@@ -11,19 +11,12 @@ from torch import Tensor
 from nsde_policy.config import TrainConfig
 from nsde_policy.errors import ConfigError
 from nsde_policy.training.loop import fit
-from nsde_policy.video.base import (
-    VideoBatch,
-    VideoModel,
-    shift_state,
-    stack_state,
-    to_bytes,
-    to_unit,
-)
+from nsde_policy.video.base import VideoBatch, VideoModel, shift_state, stack_state
 from nsde_policy.video.config import BackboneConfig, UnrollConfig
 from nsde_policy.video.methods.neural_sde.config import NeuralSDEVideoConfig
 from nsde_policy.video.methods.neural_sde.model import NeuralSDEVideo
 from nsde_policy.video.registry import VIDEO_METHODS, get_video_method
-from nsde_policy.video.spaces import RGB_CHANNELS
+from nsde_policy.video.spaces import RGB_CHANNELS, to_bytes, to_unit
 from tests.helpers.rng import make_rng
 
 SIZE = 16
