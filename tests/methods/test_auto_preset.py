@@ -25,7 +25,7 @@ SWITCHED = replace(SCRIPTED, unexplained_share=0.17, fork_share=0.07)
 
 @pytest.mark.parametrize(
     ("statistics", "diffusion", "alpha", "dropout", "blur"),
-    [(SCRIPTED, 0.0, 1.0, 0.0, 0.7), (HUMAN, 0.5, 1.0, 0.1, 0.7), (FORKED, 2.5, 1.5, 0.0, 1.5),
+    [(SCRIPTED, 0.0, 1.0, 0.0, 0.7), (HUMAN, 0.5, 1.0, 0.1, 0.7), (FORKED, 1.5, 1.0, 0.0, 0.7),
      (SWITCHED, 1.0, 0.5, 0.0, 0.7)],
 )  # fmt: skip
 def test_noise_follows_predictability_and_forks(statistics, diffusion, alpha, dropout, blur):
