@@ -70,7 +70,7 @@ SAMPLED: dict[str, dict[str, Any]] = {
     "α 1.5, diffusion 2.25": {"alpha": 1.5, "diffusion": 2.25},
     "α 1.5, diffusion 2.5": {"alpha": 1.5, "diffusion": 2.5},
 }
-"""How a trained policy is sampled and executed, by what is added to its name."""
+"""How a trained policy is sampled, by what is added to its name."""
 
 
 def choose_config(task: Task, name: str) -> RunConfig:
@@ -86,10 +86,9 @@ def play_shard(path: Path, task: str, sampled: str, seeds: range) -> list[dict[s
     kept = path / EPISODES / f"{sampled or 'plain'} {seeds.start}-{seeds.stop}.json"
     if not kept.exists():
         torch.set_num_threads(1)
-        changes = dict(SAMPLED[sampled])
-        chunk = changes.pop("chunk", None)
         model: Any = RunDirectory(path).read_record().config.model
-        rollout = RolloutConfig(get_task(task), chunk=chunk, sampling=replace(model.sampling, **changes))
+        sampling = replace(model.sampling, **SAMPLED[sampled])
+        rollout = RolloutConfig(get_task(task), sampling=sampling)
         results = list(RolloutPool(path, rollout).evaluate(seeds))
         rows = [{"success": bool(r.success), "mode": r.mode, "steps": r.steps} for r in results]
         replace_file(kept, json.dumps(rows).encode())

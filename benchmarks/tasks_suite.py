@@ -24,7 +24,6 @@ import json
 import multiprocessing
 import os
 import time
-import zipfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
@@ -35,7 +34,7 @@ from pathlib import Path
 import msgspec
 import torch
 from gpu_runs import Run, finish_runs, prepare_runs, sleep_while_waiting
-from safetensors.torch import load, save
+from run_archives import RUN_FILES, pack_runs, unpack_runs
 
 from nsde_policy.assets import find_demos
 from nsde_policy.errors import MissingDependencyError
@@ -78,8 +77,6 @@ ROWS: dict[str, tuple[str, str | None, tuple[str, ...]]] = {
 }
 """Rows of the tables: method, preset (None for the task's default) and changes to its sampling."""
 PLAYED_ON = "machine.json"
-PACK_BYTES = 15 * 2**20
-RUN_FILES = ("config.json", "training.json", "model.safetensors")
 
 
 @dataclass(frozen=True)
@@ -304,43 +301,6 @@ def time_plans(suite: Suite) -> None:
     suite.write()
 
 
-def pack_runs(suite: Suite, folder: Path) -> None:
-    """Write finished runs as zip files, matrices in half precision; knn is trained in no time elsewhere."""
-    part, size = 0, PACK_BYTES + 1
-    for name in dict.fromkeys(play.folder for play in suite.plays if play.name != "knn"):
-        run = suite.args.out / "runs" / name
-        if not all((run / file).exists() for file in RUN_FILES):
-            continue
-        weights = load((run / "model.safetensors").read_bytes())
-        packed = save({key: value.half() if value.dim() > 1 else value for key, value in weights.items()})
-        if len(packed) > PACK_BYTES:
-            print(f"{name} is left out: it has {len(packed) / 2**20:.0f} MiB", flush=True)
-            continue
-        if size + len(packed) > PACK_BYTES:
-            part, size = part + 1, 0
-        size += len(packed)
-        folder.mkdir(parents=True, exist_ok=True)
-        with zipfile.ZipFile(folder / f"runs-{part}.zip", "a" if size > len(packed) else "w") as archive:
-            for file in RUN_FILES:
-                content = packed if file == "model.safetensors" else (run / file).read_bytes()
-                archive.writestr(f"{name}/{file}", content, zipfile.ZIP_DEFLATED)
-
-
-def unpack_runs(files: Sequence[Path], out: Path) -> None:
-    """Add packed runs to the folder of runs, in single precision again."""
-    for file in files:
-        with zipfile.ZipFile(file) as archive:
-            for name in archive.namelist():
-                task, run, part = name.split("/")
-                if task not in EPISODES or part not in RUN_FILES or run in (".", ".."):
-                    raise SystemExit(f"{file} is not a file that --pack wrote: it holds {name}")
-                content = archive.read(name)
-                if part == "model.safetensors":
-                    half = load(content).items()
-                    content = save({key: v.float() if v.dtype == torch.half else v for key, v in half})
-                replace_file(out / "runs" / task / run / part, content)
-
-
 def print_tables(files: Sequence[Path], plots: Path | None) -> None:
     """Print the tables of results, and draw their figures into a folder per task."""
     for file in files:
@@ -392,9 +352,10 @@ def main() -> None:
         return
     suite = Suite(args)
     if args.pack:
-        pack_runs(suite, args.pack)
+        folders = dict.fromkeys(play.folder for play in suite.plays if play.name != "knn")
+        pack_runs(args.out / "runs", [*folders], args.pack)
         return
-    unpack_runs(args.unpack, args.out)
+    unpack_runs(args.unpack, args.out / "runs", tasks=[*EPISODES])
     torch.backends.cudnn.benchmark = True
     if args.device.startswith("cuda"):
         sleep_while_waiting()
