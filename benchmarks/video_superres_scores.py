@@ -12,6 +12,7 @@ from nsde_policy.eval.statistics import mean, proportion
 from nsde_policy.eval.video.contacts import (
     cross_fade,
     find_skipped_contacts,
+    find_touching_pairs,
     measure_separation,
     score_contacts,
 )
@@ -53,10 +54,8 @@ class TestSet:
 
     def find_contacts(self) -> Tensor:
         """Return video and first frame of the context of each clip with a skipped contact, (clips, 2)."""
-        length = (FRAMES - 1) * SUBSTEPS
-        touches = self.motion.contact[:, 1 : length + 1].unflatten(1, (-1, SUBSTEPS)).any(2)[:, CONTEXT - 1 :]
-        alone = touches.sum(-1) == 1
-        likely = (touches & alone[..., None] & alone[..., None, :]).flatten(2).any(-1).nonzero()
+        pairs = find_touching_pairs(self.motion.contact, substeps=SUBSTEPS)[:, CONTEXT - 1 :]
+        likely = pairs.flatten(2).any(-1).nonzero()
         found = []
         for part in likely.split(256):
             clips = self.draw(part, 1)

@@ -77,11 +77,7 @@ def find_skipped_contacts(true: Tensor, videos: CollisionVideos, *, substeps: in
         videos: Objects and motion of the same fine frames.
         substeps: Fine frames per coarse frame.
     """
-    intervals = (true.shape[1] - 1) // substeps
-    touches = videos.motion.contact[:, 1 : intervals * substeps + 1]
-    touches = touches.reshape(len(true), intervals, substeps, *touches.shape[2:]).any(2)
-    alone = touches.sum(-1) == 1
-    pairs = touches & alone[..., None] & alone[..., None, :]
+    pairs = find_touching_pairs(videos.motion.contact[:, : true.shape[1]], substeps=substeps)
     video, interval, first, second = torch.triu(pairs).nonzero(as_tuple=True)
     found = SkippedContacts(video, interval * substeps, first, second)
     distance = measure_separation(true, videos.objects, found, substeps=substeps).norm(dim=-1)
@@ -89,6 +85,23 @@ def find_skipped_contacts(true: Tensor, videos: CollisionVideos, *, substeps: in
     is_skipped = distance[:, [0, -1]].amin(dim=1) > closest + CLEARANCE
     is_skipped &= distance.isfinite().all(1)
     return SkippedContacts(*(part[is_skipped] for part in found))
+
+
+def find_touching_pairs(contact: Tensor, *, substeps: int) -> Tensor:
+    """Find the pairs of objects that touch each other, and nothing else, between two coarse frames.
+
+    Args:
+        contact: Whether two objects touch in a fine frame, (n, length, objects, objects) bool.
+        substeps: Fine frames per coarse frame.
+
+    Returns:
+        (n, intervals between coarse frames, objects, objects) bool.
+    """
+    intervals = (contact.shape[1] - 1) // substeps
+    fine = contact[:, 1 : intervals * substeps + 1]
+    touches = fine.reshape(len(fine), intervals, substeps, *fine.shape[2:]).any(2)
+    alone = touches.sum(-1) == 1
+    return touches & alone[..., None] & alone[..., None, :]
 
 
 def measure_separation(
