@@ -78,7 +78,7 @@ class UnrollConfig(BaseConfig):
     Matching and PFI predicted worse after this phase than before it, see docs/video.md."""
     train: TrainConfig = field(
         default_factory=lambda: TrainConfig(
-            steps=1000, batch_size=96, learning_rate=3e-4, weight_decay=0.01, betas=(0.9, 0.98), ema=0.998,
+            steps=1500, batch_size=96, learning_rate=3e-4, weight_decay=0.01, betas=(0.9, 0.98), ema=0.998,
             precision="bf16",
         )
     )  # fmt: skip

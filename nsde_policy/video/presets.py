@@ -20,8 +20,6 @@ PAPER_SETTINGS = {
     "flow_loss": "log", "interpolation": "uniform", "noise": "fixed", "context_noise": 0.1, "calls": 2,
     "alpha": 1.0, "diffusion_scale": 1.0,
 }  # fmt: skip
-UNROLLED_STEPS = 1500
-"""Steps of the second phase of `default`."""
 TOKENS_PER_SIDE = 8
 """Tokens of the U-ViT per side of the latents of an own autoencoder, as for pixels."""
 
@@ -51,7 +49,7 @@ def make_video_preset(name: str, method: str = "neural_sde", *, latents: str | N
 def _make_pixel_preset(name: str, method: str) -> VideoConfig:
     found = get_video_method(method)
     if name in ("default", "fast"):
-        config = _make_default_preset(method) if name == "default" else _make_fast_preset(method)
+        config = VideoConfig(model=found.config()) if name == "default" else _make_fast_preset(method)
         return config if method == "neural_sde" else _join_phases(config)
     if name == "paper" and method == "neural_sde":
         model = replace(found.config(backbone=BackboneConfig(kind="plain")), **PAPER_SETTINGS)  # type: ignore[arg-type]
@@ -73,12 +71,6 @@ def _join_phases(config: VideoConfig) -> VideoConfig:
     examples += config.unroll.frames * second.steps * second.batch_size
     train = replace(config.train, steps=examples // config.train.batch_size)
     return replace(config, train=train, unroll=UnrollConfig(frames=0))
-
-
-def _make_default_preset(method: str) -> VideoConfig:
-    config = VideoConfig(model=get_video_method(method).config())
-    second = replace(config.unroll.train, steps=UNROLLED_STEPS)
-    return replace(config, unroll=replace(config.unroll, train=second))
 
 
 def _make_fast_preset(method: str) -> VideoConfig:
