@@ -19,8 +19,12 @@ if TYPE_CHECKING:
     from nsde_policy.video.run import VideoRecord
     from nsde_policy.video.windows import Videos
 
+TRAINING_COLLISIONS = 16_384
+"""Videos that `video train collisions` simulates by default; half as many with --preset fast."""
 FIRST_COLLISIONS = 512
 """Videos that `video eval` simulates at least: the first ones of a seed depend on their number."""
+TRUE_FRAMES = "truth"
+"""Title of the true frames in a film."""
 VideoData = Annotated[
     str,
     Positional,
@@ -41,8 +45,8 @@ class VideoTrain:
     """Run directory; default runs/video-METHOD-PRESET-SEED, with -latents before the seed for latents."""
     seed: int = 0
     """Seed of weights, windows and noise."""
-    videos: int = 16_384
-    """Number of simulated videos, with `collisions`; half as many with --preset fast."""
+    videos: int | None = None
+    """Number of simulated videos, only with `collisions`; default: 16384, or 8192 with --preset fast."""
     device: DeviceFlag = "auto"
     validation: float = 0.0
     """Share of a store's videos held out of training, chosen independently of --seed; `video eval` uses no
@@ -64,9 +68,7 @@ class VideoTrain:
         known = given.method in VIDEO_METHODS.names() and given.preset in VIDEO_PRESETS
         if known and (given.preset != "paper" or given.method == "neural_sde"):
             latents = None if given.latents == "None" else given.latents
-            count = cls.videos // 2 if given.preset == "fast" else cls.videos
-            config = make_video_preset(given.preset, given.method, latents=latents)
-            return cls("", videos=count, config=config)
+            return cls("", config=make_video_preset(given.preset, given.method, latents=latents))
         return cls("")  # `run` reports it
 
     def run(self) -> None:
@@ -83,12 +85,19 @@ class VideoTrain:
         make_video_preset(self.preset, self.method)
         if self.validation and self.data == COLLISIONS:
             raise ConfigError("collisions are scored on other simulated videos: leave out --validation")
+        if self.videos is not None and self.data != COLLISIONS:
+            raise ConfigError(
+                f"--videos is the number of simulated {COLLISIONS}, but all videos of the store {self.data} "
+                "are used: leave it out"
+            )
         latents = "-latents" if self.config.latents else ""
         out = self.out or Path("runs") / f"video-{self.method}-{self.preset}{latents}-{self.seed}"
         device = pick_device(self.device)
         if self.config.latents not in (None, OWN_LATENTS) and not self.resume:
             find_autoencoder_class(Path(self.config.latents).expanduser())  # before videos are simulated
-        videos = open_training_videos(self.data, self.config, count=self.videos, device=device)
+        usual = TRAINING_COLLISIONS // 2 if self.preset == "fast" else TRAINING_COLLISIONS
+        count = usual if self.videos is None else self.videos
+        videos = open_training_videos(self.data, self.config, count=count, device=device)
         videos, _ = videos.split(self.validation)
         with VideoProgress() as monitor, use_threads(count_cores()):
             run = train_video(
@@ -181,7 +190,7 @@ class VideoEval:
             name: predict(one.frames[:, :context], one.actions[:, context - 1 : -1], self.steps)[0]
             for name, predict in predictors.items()
         }
-        rows = {"truth": to_unit(one.frames[0, context:]), **rows}
+        rows = {TRUE_FRAMES: to_unit(one.frames[0, context:]), **rows}
         self.film.mkdir(parents=True, exist_ok=True)
         draw_film_strip(one.frames[0, :context], rows, self.film)
         write_animation(one.frames[0, :context], rows, self.film / "prediction.gif")
@@ -232,10 +241,16 @@ class VideoEval:
 
 def _label_runs(runs: Sequence[Path]) -> list[str]:
     """Return the names of run directories, or their paths if names repeat."""
+    from nsde_policy.eval.video.evaluate import BASELINES_OF_VIDEO, TRUE_VIDEOS
+
     if len({run.resolve() for run in runs}) < len(runs):
         raise ConfigError(f"a run directory is named twice: {', '.join(map(str, runs))}; name each once")
     names = [run.absolute().name for run in runs]
-    return names if len({*names}) == len(names) else [str(run) for run in runs]
+    labels = names if len({*names}) == len(names) else [str(run) for run in runs]
+    for run, label in zip(runs, labels, strict=True):
+        if label in (TRUE_FRAMES, TRUE_VIDEOS, *BASELINES_OF_VIDEO):
+            raise ConfigError(f"{run} has the name of another row, {label!r}: rename the run directory")
+    return labels
 
 
 class VideoProgress:

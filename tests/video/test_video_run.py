@@ -175,6 +175,7 @@ def test_windows_of_one_video_count_as_one_for_intervals(tmp_path: Path):
     [
         (["train", "collisions", "--validation", "0.1"], "leave out --validation"),
         (["train", "nowhere.zarr"], "nowhere.zarr"),
+        (["train", "nowhere.zarr", "--videos", "5"], "all videos of the store nowhere.zarr are used"),
         (["train", "collisions", "--method", "magic"], "unknown video method 'magic'"),
         (["train", "collisions", "--preset", "magic"], "has no preset 'magic'"),
         (
@@ -198,6 +199,8 @@ def test_windows_of_one_video_count_as_one_for_intervals(tmp_path: Path):
         (["eval", "a", "--alpha", "-5"], "need --alpha >= 0, got -5"),
         (["eval", "a", "--steps", "-3"], "need --steps >= 1, got -3"),
         (["eval", "a", "b/../a"], "a run directory is named twice"),
+        (["eval", "runs/truth"], "runs/truth has the name of another row, 'truth': rename"),
+        (["eval", "a/repeat the last frame"], "has the name of another row, 'repeat the last frame'"),
         (["eval", "a", "--features", "nowhere.pt"], "nowhere.pt cannot be read: No such file"),
         (
             ["eval", "a", "--features", "no.safetensors"],
