@@ -1,7 +1,7 @@
-"""Networks that turn videos into features: TorchScript files (I3D, V-JEPA) or the physics network."""
+"""Networks that turn videos into features: I3D, V-JEPA 2, the physics network, or any TorchScript file."""
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -12,10 +12,13 @@ from torch.nn import functional
 
 from nsde_policy.bounds import Count
 from nsde_policy.config import BaseConfig
-from nsde_policy.errors import ConfigError, summarize_error
+from nsde_policy.errors import CheckpointError, ConfigError, summarize_error
 from nsde_policy.eval.video.distances import DistanceName, Features
-from nsde_policy.eval.video.physics import PhysicsNetwork, load_physics_network
+from nsde_policy.eval.video.i3d import I3D_FRAMES, I3D_SIZE, build_i3d
+from nsde_policy.eval.video.physics import PHYSICS_LAYOUT, PhysicsNetwork, build_physics_network
+from nsde_policy.eval.video.vjepa import load_vjepa
 from nsde_policy.files import open_regular
+from nsde_policy.run_directory import RunDirectory
 
 
 @dataclass(frozen=True)
@@ -23,12 +26,13 @@ class FeatureConfig(BaseConfig):
     """A network that turns clips into features, and what it expects.
 
     A TorchScript file is called with clips (n, 3, frames, size, size) and must return one row of numbers per
-    clip. TorchScript is code: use files from sources that you trust only. For a `.safetensors` file, which
-    `save_physics_network` writes, the file says what the network expects.
+    clip. TorchScript is code: use files from sources that you trust only. Other networks are recognised by
+    the names of their tensors, and size and values are what they expect: a `.safetensors` file of I3D or of
+    `save_physics_network`, or a folder of V-JEPA 2 in the layout of Hugging Face.
     """
 
     path: Path
-    """TorchScript file, or `.safetensors` file of the physics network."""
+    """TorchScript file, `.safetensors` file, or folder with config.json and model.safetensors."""
     distance: DistanceName = "frechet"
     """Distance that is computed from the features: `frechet` gives FVD on I3D, `jedi` JEDi on V-JEPA."""
     frames: Count = 16
@@ -97,12 +101,15 @@ def load_features(config: FeatureConfig, *, device: torch.device | str = "cpu") 
     """Load a network that turns videos into features.
 
     Raises:
-        ConfigError: If the file is missing, damaged, or neither TorchScript nor a physics network.
+        ConfigError: If the file is missing, damaged, or of another kind than `FeatureConfig` says.
+        MissingDependencyError: If a folder of V-JEPA 2 is given, and transformers is not installed.
     """
+    if config.path.is_dir():
+        network, size = load_vjepa(config.path, frames=config.frames)
+        return FeatureNetwork(network.to(device), replace(config, size=size, values="signed", flags=()))
     open_regular(config.path, error=ConfigError).close()  # the same message for both kinds
     if config.path.suffix == ".safetensors":
-        network = load_physics_network(config.path).to(device)
-        return wrap_physics_network(network, path=config.path, distance=config.distance)
+        return _load_safetensors(config, device)
     try:
         with open_regular(config.path, error=ConfigError) as file, warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of TorchScript, as which I3D is published
@@ -114,6 +121,28 @@ def load_features(config: FeatureConfig, *, device: torch.device | str = "cpu") 
             f"{config.path} is not a TorchScript file (torch.jit.save): {summarize_error(error)}"
         ) from error
     return FeatureNetwork(module.eval(), config)
+
+
+def _load_safetensors(config: FeatureConfig, device: torch.device | str) -> FeatureNetwork:
+    """Load I3D or the physics network, whichever the names of the tensors belong to."""
+    path = config.path
+    try:
+        weights = RunDirectory(path.parent).read_tensors(path, advice="the file is damaged or cut short")
+    except CheckpointError as error:
+        raise ConfigError(str(error)) from None
+    if PHYSICS_LAYOUT in weights:
+        network = build_physics_network(weights, path).to(device)
+        return wrap_physics_network(network, path=path, distance=config.distance)
+    if any(name.startswith(("Conv3d_", "Mixed_")) for name in weights):
+        if config.frames < I3D_FRAMES:
+            raise ConfigError(f"{path} is I3D: need frames >= {I3D_FRAMES}, got {config.frames}")
+        wanted = replace(config, size=I3D_SIZE, values="signed", flags=())
+        return FeatureNetwork(build_i3d(weights, path).to(device), wanted)
+    raise ConfigError(
+        f"{path} holds tensors of an unknown network ({', '.join(sorted(weights)[:3]) or 'none'}); expected "
+        f"those of I3D (Conv3d_1a_7x7.conv3d.weight, …) or of the physics network ({PHYSICS_LAYOUT}, "
+        "trunk.0.weight, …): give V-JEPA 2 as its folder with config.json, and other networks as TorchScript"
+    )
 
 
 def wrap_physics_network(

@@ -5,6 +5,7 @@ network that is trained to find them in a minute has features that tell whether 
 They hardly react to pixel noise: give PSNR and SSIM as well.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -18,10 +19,9 @@ from nsde_policy.bounds import Count
 from nsde_policy.config import BaseConfig, TrainConfig, require
 from nsde_policy.core.networks import weights_from
 from nsde_policy.core.targets import TensorRows
-from nsde_policy.errors import CheckpointError, ConfigError
+from nsde_policy.errors import ConfigError, summarize_error
 from nsde_policy.files import replace_file
 from nsde_policy.methods.base import LossParts, Stage, TrainableModel
-from nsde_policy.run_directory import RunDirectory
 from nsde_policy.training.loop import FitRecord, fit
 from nsde_policy.video.collisions import PALETTE, CollisionsConfig, CollisionVideos, make_collisions
 from nsde_policy.video.spaces import to_unit
@@ -30,6 +30,8 @@ FEATURE_SIZE = 64
 """Number of features of a clip."""
 SHAPES = 3
 """Disc, square and triangle."""
+PHYSICS_LAYOUT = "layout"
+"""Name of the tensor with the sizes of the network, by which its files are recognised."""
 CONTACT_SCALE = 4.0
 """Contacts of a clip are divided by this."""
 
@@ -110,7 +112,7 @@ class PhysicsNetwork(TrainableModel[PhysicsClips]):
             flat = config.channels[-1] * (config.frames // 4) * (config.size // 16) ** 2
             self.trunk = nn.Sequential(*layers, nn.Flatten(), nn.Linear(flat, FEATURE_SIZE), nn.GELU())
             self.facts = nn.Linear(FEATURE_SIZE, len(PALETTE) * (1 + SHAPES + 6) + 1)
-        self.register_buffer("layout", torch.tensor([config.frames, config.size, *config.channels]))
+        self.register_buffer(PHYSICS_LAYOUT, torch.tensor([config.frames, config.size, *config.channels]))
 
     def forward(self, clips: Tensor) -> Tensor:
         """Return the features of clips, (n, 64)."""
@@ -182,22 +184,21 @@ def save_physics_network(network: PhysicsNetwork, path: Path) -> None:
     replace_file(path, save(weights))
 
 
-def load_physics_network(path: Path) -> PhysicsNetwork:
-    """Read a file that `save_physics_network` wrote.
+def build_physics_network(weights: Mapping[str, Tensor], path: Path) -> PhysicsNetwork:
+    """Build the network from the tensors that `save_physics_network` wrote to the file `path`.
 
     Raises:
-        ConfigError: If it is missing, damaged or holds other tensors.
+        ConfigError: If tensors are missing or do not fit.
     """
     try:
-        weights = RunDirectory(path.parent).read_tensors(path)
-        frames, size, *channels = weights["layout"].tolist()
+        frames, size, *channels = weights[PHYSICS_LAYOUT].tolist()
         first, second, third, fourth = channels
         config = PhysicsConfig(frames, size, (first, second, third, fourth))
         with torch.device("meta"):
             network = PhysicsNetwork(config, generator=torch.Generator())
         network.load_state_dict(weights, assign=True)
-    except (CheckpointError, ConfigError, KeyError, ValueError, TypeError, RuntimeError) as error:
+    except (ConfigError, KeyError, ValueError, TypeError, RuntimeError) as error:
         raise ConfigError(
-            f"{path} is not a file of the physics network (save_physics_network): {error}"
+            f"{path} is not a file of the physics network (save_physics_network): {summarize_error(error)}"
         ) from error
     return network.eval()

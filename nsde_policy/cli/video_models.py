@@ -137,8 +137,9 @@ class VideoEval:
     """Seed of the sampled predictions."""
     device: DeviceFlag = "auto"
     features: Path | None = None
-    """Network whose features give one more column, the Fréchet distance between predicted and true videos: a
-    .safetensors file of the physics network, or TorchScript, which is code: use only files that you trust."""
+    """Network whose features give one more column: the Fréchet distance between predicted and true videos for
+    a .safetensors file of I3D (FVD) or of the physics network, or for TorchScript, which is code: use only
+    files that you trust; JEDi for the folder of a V-JEPA 2 model with config.json and model.safetensors."""
     film: Path | None = None
     """Folder for a film strip and an animation of true and predicted frames of one video."""
     film_video: int = 0
@@ -161,7 +162,8 @@ class VideoEval:
         device = pick_device(self.device)
         networks = {}
         if self.features:
-            networks[self.features.stem] = load_features(FeatureConfig(self.features), device=device)
+            wanted = FeatureConfig(self.features, "jedi" if self.features.is_dir() else "frechet")
+            networks[self.features.absolute().stem] = load_features(wanted, device=device)
         models = [load_video_model(run, device=device, first_phase=self.first_phase) for run in self.runs]
         context = max(model.config.context for model in models)
 

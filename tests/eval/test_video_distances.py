@@ -131,7 +131,7 @@ def test_unusable_feature_files_are_rejected(tmp_path, videos):
         with pytest.raises(ConfigError, match=name):
             load_features(FeatureConfig(tmp_path / name))
     with pytest.raises(ConfigError, match="regular"):
-        load_features(FeatureConfig(tmp_path))
+        load_features(FeatureConfig(Path("/dev/null")))
     frames = to_unit(videos.frames)
 
     def compute(module: torch.nn.Module, **changes):

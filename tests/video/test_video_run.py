@@ -207,6 +207,10 @@ def test_windows_of_one_video_count_as_one_for_intervals(tmp_path: Path):
             "nsde-policy: no.safetensors cannot be read: No such",
         ),
         (["eval", "a", "--features", __file__], "is not a TorchScript file"),
+        (
+            ["eval", "a", "--features", str(Path(__file__).parent)],
+            "has no config.json: expected a folder with",
+        ),
         (["predict", "a", "--alpha", "-5"], "need --alpha >= 0, got -5"),
     ],
 )

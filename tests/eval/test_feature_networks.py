@@ -1,0 +1,221 @@
+"""Tests of I3D and V-JEPA 2 as feature networks, with random weights in the layout of the published files."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch.nn import functional
+
+from nsde_policy.errors import ConfigError, MissingDependencyError
+from nsde_policy.eval.video.features import FeatureConfig, load_features
+from nsde_policy.eval.video.i3d import (
+    I3DNetwork,
+    InceptionBlock,
+    PaddedConvolution,
+    build_i3d,
+    pad_like_tensorflow,
+)
+
+PUBLISHED_PARAMETERS = 12_697_264
+"""12.69 million of RGB with 400 classes (docs.openvino.ai, i3d-rgb-tf)."""
+
+
+def make_random(network: torch.nn.Module, seed: int) -> torch.nn.Module:
+    """Give a network in eval mode random weights and statistics of about the usual size."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, tensor in network.state_dict().items():
+        if tensor.ndim == 5:
+            tensor.normal_(0, (2 / tensor[0].numel()) ** 0.5, generator=generator)
+        elif name.endswith(("running_var", "bn.weight")):
+            tensor.uniform_(0.5, 1.5, generator=generator)
+        elif not name.endswith("num_batches_tracked"):
+            tensor.normal_(0, 0.1, generator=generator)
+    return network.eval()
+
+
+@pytest.fixture(scope="module")
+def layout() -> dict[str, torch.Tensor]:
+    """Return the tensors of I3D without their values."""
+    with torch.device("meta"):
+        return I3DNetwork().state_dict()
+
+
+@pytest.mark.parametrize(
+    ("size", "kernel", "stride", "zeros"),
+    [
+        (224, 7, 2, (2, 3)),
+        (15, 7, 2, (3, 3)),
+        (112, 3, 2, (0, 1)),
+        (7, 3, 2, (1, 1)),
+        (7, 2, 2, (0, 1)),
+        (8, 2, 2, (0, 0)),
+        (9, 3, 1, (1, 1)),
+        (9, 1, 1, (0, 0)),
+    ],
+)
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_padding_follows_the_rule_of_tensorflow(size, kernel, stride, zeros, axis):
+    shape, window, steps = [1, 1, 1], [1, 1, 1], [1, 1, 1]
+    shape[axis], window[axis], steps[axis] = size, kernel, stride
+    padded = pad_like_tensorflow(torch.ones(1, 1, *shape), tuple(window), tuple(steps)).flatten()
+    assert padded.tolist() == [0] * zeros[0] + [1] * size + [0] * zeros[1]
+    assert (len(padded) - kernel) // stride + 1 == -(-size // stride)
+
+
+def test_a_convolution_of_four_frames_by_hand():
+    layer = PaddedConvolution(1, 1, 3, 2).eval()
+    torch.nn.init.ones_(layer.conv3d.weight)
+    frames = torch.tensor([1.0, 2, 3, 4]).reshape(1, 1, 4, 1, 1)
+    with torch.no_grad():
+        found, negative = layer(frames).flatten(), layer(-frames)
+    assert found.tolist() == pytest.approx([6 / 1.001**0.5, 7 / 1.001**0.5])  # 1 + 2 + 3 and 3 + 4 + 0
+    assert not negative.any()
+
+
+def test_a_block_joins_its_four_branches_in_order():
+    block = make_random(InceptionBlock(5, 2, 3, 4, 1, 3, 2), 0)
+    x = torch.rand(2, 5, 3, 4, 6, generator=torch.Generator().manual_seed(1))
+
+    def convolve(name: str, inputs: torch.Tensor, padding: int) -> torch.Tensor:
+        unit = block.get_submodule(name)
+        filtered = functional.conv3d(inputs, unit.conv3d.weight, padding=padding)
+        stats = [getattr(unit.bn, part)[:, None, None, None] for part in ("running_mean", "running_var")]
+        scale, shift = (getattr(unit.bn, part)[:, None, None, None] for part in ("weight", "bias"))
+        return ((filtered - stats[0]) / (stats[1] + 1e-3).sqrt() * scale + shift).relu()
+
+    with torch.no_grad():
+        branches = [
+            convolve("b0", x, 0),
+            convolve("b1b", convolve("b1a", x, 0), 1),
+            convolve("b2b", convolve("b2a", x, 0), 1),
+            convolve("b3b", functional.max_pool3d(x, 3, 1, 1), 0),
+        ]
+        assert torch.allclose(block(x), torch.cat(branches, dim=1), atol=1e-5)
+
+
+def test_i3d_has_the_published_tensors(layout):
+    counted = [tensor.numel() for name, tensor in layout.items() if name.endswith(("weight", "bias"))]
+    assert sum(counted) == PUBLISHED_PARAMETERS
+    shapes = {
+        "Conv3d_1a_7x7.conv3d.weight": (64, 3, 7, 7, 7),
+        "Conv3d_2c_3x3.bn.running_var": (192,),
+        "Mixed_3b.b0.conv3d.weight": (64, 192, 1, 1, 1),
+        "Mixed_4e.b1b.conv3d.weight": (288, 144, 3, 3, 3),
+        "Mixed_5c.b3b.conv3d.weight": (128, 832, 1, 1, 1),
+        "logits.conv3d.weight": (400, 1024, 1, 1, 1),
+        "logits.conv3d.bias": (400,),
+    }
+    assert {name: tuple(layout[name].shape) for name in shapes} == shapes
+
+
+@pytest.mark.slow
+def test_a_file_of_i3d_gives_the_logits_of_clips(tmp_path):
+    network = make_random(I3DNetwork(), 0).half().float()
+    weights = {
+        name: tensor.half() for name, tensor in network.state_dict().items() if "num_batches" not in name
+    }
+    file = tmp_path / "i3d.safetensors"
+    save_file(weights, file)
+    loaded = load_features(FeatureConfig(file, frames=10, size=64, values="unit"))
+    assert (loaded.config.size, loaded.config.values) == (224, "signed")
+    videos = torch.rand(2, 12, 3, 224, 224, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    sizes = {}
+    for name, layer in network.named_children():
+        layer.register_forward_hook(lambda _layer, _x, y, name=name: sizes.update({name: tuple(y.shape[1:])}))
+    with torch.no_grad():
+        expected = network(videos[:1, -10:].transpose(1, 2)).numpy()
+    found = loaded.compute(videos)
+    assert found.shape == (2, 400)
+    assert np.allclose(found[:1], expected, atol=1e-4)
+    assert not np.allclose(found[:1], found[1:], atol=1e-2)
+    published = {
+        "Conv3d_1a_7x7": (64, 5, 112, 112), "MaxPool3d_2a_3x3": (64, 5, 56, 56),
+        "MaxPool3d_3a_3x3": (192, 5, 28, 28), "Mixed_3c": (480, 5, 28, 28),
+        "MaxPool3d_4a_3x3": (480, 3, 14, 14), "Mixed_4f": (832, 3, 14, 14),
+        "MaxPool3d_5a_2x2": (832, 2, 7, 7), "Mixed_5c": (1024, 2, 7, 7), "logits": (400,),
+    }  # fmt: skip
+    assert {name: sizes[name] for name in published} == published
+
+
+def test_tensors_that_do_not_fit_i3d_are_named(layout):
+    weights = dict(layout)
+    weights["Mixed_3b.branch0.conv3d.weight"] = weights.pop("Mixed_3b.b0.conv3d.weight")
+    weights["logits.conv3d.bias"] = torch.zeros(157)
+    with pytest.raises(ConfigError, match="not all fit") as caught:
+        build_i3d(weights, Path("i3d.safetensors"))
+    message = str(caught.value)
+    assert "1 missing (Mixed_3b.b0.conv3d.weight)" in message
+    assert "1 unexpected (Mixed_3b.branch0.conv3d.weight)" in message
+    assert "1 of another shape (logits.conv3d.bias (157,) instead of (400,))" in message
+    permuted = {
+        name: tensor.transpose(0, -1) if tensor.ndim == 5 else tensor for name, tensor in layout.items()
+    }
+    with pytest.raises(ConfigError, match=r"Conv3d_1a_7x7.conv3d.weight \(7, 3, 7, 7, 64\) instead of"):
+        build_i3d(permuted, Path("i3d.safetensors"))
+
+
+def test_unusable_weights_are_refused(tmp_path):
+    file = tmp_path / "net.safetensors"
+
+    def refuse(message: str, **settings) -> None:
+        with pytest.raises(ConfigError, match=message):
+            load_features(FeatureConfig(file, **settings))
+
+    save_file({"Conv3d_1a_7x7.conv3d.weight": torch.zeros(64, 3, 7, 7, 7)}, file)
+    refuse("is I3D: need frames >= 10, got 9", frames=9)
+    refuse(r"286 missing \(Conv3d_1a_7x7.bn.bias, .*…\)")
+    file.write_bytes(file.read_bytes()[:-8])
+    refuse("damaged or cut short")
+    save_file({"Conv3d_1a_7x7.conv3d.weight": torch.full((1,), torch.nan)}, file)
+    refuse("not finite")
+    save_file({"encoder.layer.0.norm1.weight": torch.zeros(1)}, file)
+    refuse(r"unknown network \(encoder.layer.0.norm1.weight\); .* V-JEPA 2 as its folder")
+
+
+def test_folders_without_v_jepa_are_refused(tmp_path, monkeypatch):
+    with pytest.raises(ConfigError, match=r"has no config\.json: expected a folder with"):
+        load_features(FeatureConfig(tmp_path))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "vit"}))
+    with pytest.raises(ConfigError, match="has model_type 'vit', not 'vjepa2'"):
+        load_features(FeatureConfig(tmp_path))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "vjepa2"}))
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'nsde-policy\[vjepa\]'"):
+        load_features(FeatureConfig(tmp_path))
+
+
+@pytest.mark.slow
+def test_v_jepa_gives_the_mean_of_its_tokens(tmp_path):
+    transformers = pytest.importorskip("transformers", reason="needs the extra vjepa")
+    sizes = {"hidden_size": 24, "num_attention_heads": 2, "num_hidden_layers": 2}
+    config = transformers.VJEPA2Config(
+        crop_size=32, patch_size=8, pred_hidden_size=24, pred_num_attention_heads=2,
+        pred_num_hidden_layers=1, num_pooler_layers=1, **sizes,
+    )  # fmt: skip
+    model = transformers.VJEPA2Model(config).eval()
+    model.save_pretrained(tmp_path)
+    videos = torch.rand(3, 6, 3, 32, 32, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    network = load_features(FeatureConfig(tmp_path, "jedi", frames=4))
+    assert network.config.size == 32
+    mean, std = torch.tensor([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]])[:, :, None, None]
+    with torch.no_grad():
+        tokens = model.get_vision_features((videos[:, 2:] / 2 + 0.5 - mean) / std)
+    assert tokens.shape == (3, 2 * 4 * 4, 24)
+    assert np.allclose(network.compute(videos), tokens.mean(1), atol=1e-5)
+    with pytest.raises(ConfigError, match="need a multiple of 2 frames, got 5"):
+        load_features(FeatureConfig(tmp_path, frames=5))
+    file = tmp_path / "model.safetensors"
+    weights = load_file(file)
+    lost, cut = "encoder.layer.0.norm1.bias", "encoder.layer.1.norm1.bias"
+    save_file(
+        {**{n: t for n, t in weights.items() if n != lost}, cut: torch.zeros(3)}, file, {"format": "pt"}
+    )
+    with pytest.raises(ConfigError, match=f"missing, or of another shape .*: {lost}, {cut}; expected"):
+        load_features(FeatureConfig(tmp_path))
+    file.write_bytes(file.read_bytes()[:-8])
+    with pytest.raises(ConfigError, match="cannot be loaded"):
+        load_features(FeatureConfig(tmp_path))
