@@ -73,7 +73,7 @@ class VideoTrain:
 
     def run(self) -> None:
         """Train with a progress bar and print the run directory."""
-        from nsde_policy.inference.torch_threads import count_cores, use_threads
+        from nsde_policy.inference.torch_threads import count_threads, use_threads
         from nsde_policy.training.progress import pick_device
         from nsde_policy.video.collisions import COLLISIONS
         from nsde_policy.video.pretrained import find_autoencoder_class
@@ -99,7 +99,7 @@ class VideoTrain:
         count = usual if self.videos is None else self.videos
         videos = open_training_videos(self.data, self.config, count=count, device=device)
         videos, _ = videos.split(self.validation)
-        with VideoProgress() as monitor, use_threads(count_cores()):
+        with VideoProgress() as monitor, use_threads(count_threads()):
             run = train_video(
                 videos,
                 self.config,

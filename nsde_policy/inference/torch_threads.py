@@ -54,6 +54,12 @@ def count_cores() -> int:
     return os.cpu_count() or 1
 
 
+def count_threads() -> int:
+    """Return the number of torch threads for convolutions: `OMP_NUM_THREADS` if it is set, or all cores."""
+    asked = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return int(asked) if asked.isdecimal() and int(asked) > 0 else count_cores()
+
+
 def _set_own_threads(threads: int) -> None:
     """Set the number of the calling thread, and restore the one that new threads get."""
     with _setting:

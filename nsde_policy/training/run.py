@@ -16,7 +16,7 @@ from nsde_policy.errors import CheckpointError
 from nsde_policy.files import read_json, replace_file
 from nsde_policy.inference.calibration import CALIBRATION_FILE, Calibration, CameraRange
 from nsde_policy.inference.loading import build_model, build_policy_spec
-from nsde_policy.inference.torch_threads import count_cores, use_threads
+from nsde_policy.inference.torch_threads import count_threads, use_threads
 from nsde_policy.methods.base import TrainableModel
 from nsde_policy.methods.registry import METHODS
 from nsde_policy.run_config import RunConfig
@@ -187,7 +187,7 @@ def _fit(
     if data.held_out is not None:
         checked = Validation(data.held_out, build(), training, seed=record.seed, device=device)
     is_large = isinstance(model, EndToEndModel)  # convolutions gain from threads, small networks do not
-    with use_threads(count_cores()) if is_large else nullcontext():
+    with use_threads(count_threads()) if is_large else nullcontext():
         train_loop(run, training, record.config.train, save_every_s, monitor, checked)
     return model
 
@@ -219,7 +219,7 @@ def _run_encoder(
     stage = EncoderStage(given)
     if not (resume and stage.is_finished()):
         training = stage.start(resume=resume)
-        with use_threads(count_cores()):  # for convolutions
+        with use_threads(count_threads()):  # for convolutions
             train_loop(stage.directory, training, stage.config.train, save_every_s, monitor, None)
             stage.finish()
     return stage, stage.encode()

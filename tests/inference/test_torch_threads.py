@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from nsde_policy.inference.policy import Policy
+from nsde_policy.inference.torch_threads import count_cores, count_threads
 from nsde_policy.inference.worker import PlannerThread
 from nsde_policy.methods.neural_sde.fused_step import FusedStep
 
@@ -87,6 +88,14 @@ def test_the_number_of_threads_can_be_set_and_does_not_change_a_small_plan(polic
     assert policy.used == {2}
     assert all(np.array_equal(a, b) for a, b in zip(alone, shared, strict=True))
     assert (torch.get_num_threads(), count_in_new_thread()) == (3, 3)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [("1", 1), ("3,2", 3), ("", None), ("0", None), ("many", None)]
+)
+def test_threads_of_convolutions_are_those_of_the_environment_or_all_cores(value, expected, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", value)
+    assert count_threads() == (expected or count_cores())
 
 
 PLAN_AFTER_FORK = """

@@ -189,10 +189,18 @@ def test_camera_folder_missing_in_a_run_is_reported(run: RunDirectory, tmp_path:
         Policy.from_pretrained(tmp_path)
 
 
-def test_training_leaves_the_number_of_threads_alone(store: Path, tmp_path: Path):
-    before = torch.get_num_threads()
-    train(store, tmp_path / "run", CONFIG.replace_parts(train={"steps": 2}))
-    assert torch.get_num_threads() == before
+def test_training_uses_the_threads_of_the_environment_and_leaves_those_of_the_caller(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    used: list[int] = []
+    config = CONFIG.replace_parts(train={"steps": 2}, encoder={"train": TrainConfig(steps=1)})
+    torch.set_num_threads(2)
+    try:
+        train(store, tmp_path / "run", config, encoder_monitor=lambda _: used.append(torch.get_num_threads()))
+        assert (used, torch.get_num_threads()) == ([1], 2)
+    finally:
+        torch.set_num_threads(1)
 
 
 def test_session_takes_frames_and_names_bad_ones(policy: Policy):
