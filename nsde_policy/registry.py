@@ -17,6 +17,7 @@ import difflib
 import importlib
 import pkgutil
 import re
+from functools import cached_property
 from importlib import metadata
 from typing import Generic, TypeVar
 
@@ -96,7 +97,7 @@ class Registry(Generic[Plugin]):
 
     def package_of(self, name: str) -> str | None:
         """Return the distribution that provides a plug-in, None if it is built in."""
-        for point in self._entry_points():
+        for point in self._entry_points:
             if point.name in (name, _find_group(name)) and point.dist is not None:
                 return f"{point.dist.name}=={point.dist.version}"
         return None
@@ -122,13 +123,13 @@ class Registry(Generic[Plugin]):
             path = importlib.import_module(self._package).__path__
             modules = [module.name for module in pkgutil.iter_modules(path)]
             self._built_in = [name for name in modules if name not in _INFRASTRUCTURE and name[0] != "_"]
-        return [*self._built_in, *(point.name for point in self._entry_points())]
+        return [*self._built_in, *(point.name for point in self._entry_points)]
 
     def _find_module(self, name: str) -> str:
         """Return the dotted name of the module of a plug-in or group."""
         if name in (self._built_in or ()):
             return f"{self._package}.{name}"
-        return {point.name: point.value for point in self._entry_points()}[name].partition(":")[0]
+        return {point.name: point.value for point in self._entry_points}[name].partition(":")[0]
 
     def _import(self, name: str) -> None:
         """Import the module of a plug-in or group.
@@ -164,7 +165,9 @@ class Registry(Generic[Plugin]):
             f"If it comes with another package, install that package (entry points '{self._group}')"
         )
 
+    @cached_property
     def _entry_points(self) -> metadata.EntryPoints:
+        """Entry points of installed packages; reading them takes milliseconds."""
         return metadata.entry_points(group=self._group)
 
 

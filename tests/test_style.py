@@ -4,6 +4,7 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -12,7 +13,6 @@ MODULES = [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py")
 PAGE_FILES = [
     path for room in ROOMS for end in ("js", "html", "css") for path in (ROOT / room).rglob(f"*.{end}")
 ]
-TREES = {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in MODULES}
 
 SHORTEST_DOCSTRING = 20
 LONGEST_FUNCTION = 55
@@ -23,8 +23,13 @@ SHARED_NAMES = {"logger", "__all__", "PRESETS"}
 """Names that mean the same in every module that defines them; `PRESETS` are the presets of a method."""
 
 
+@cache
+def parse_modules() -> dict[str, ast.Module]:
+    return {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in MODULES}
+
+
 def nodes(*kinds: type[ast.AST]) -> Iterator[tuple[str, ast.AST]]:
-    for name, tree in TREES.items():
+    for name, tree in parse_modules().items():
         yield from ((name, node) for node in ast.walk(tree) if isinstance(node, kinds))
 
 
@@ -61,7 +66,7 @@ def test_functions_have_a_maximum_length():
 
 def test_a_module_level_name_is_defined_once_in_the_package():
     places = defaultdict(set)
-    for name, tree in TREES.items():
+    for name, tree in parse_modules().items():
         for found in module_level_names(tree):
             places[found].add(name)
     assert not {
@@ -106,4 +111,4 @@ def test_isinstance_checks_of_neural_sde_are_only_in_its_folder():
 
 def test_indefinite_pronouns_are_not_used():
     pattern = re.compile(r"\b(somebody|nobody|whoever|everybody)\b", re.I)
-    assert not [name for name in TREES if pattern.search((ROOT / name).read_text())]
+    assert not [name for name in parse_modules() if pattern.search((ROOT / name).read_text())]
