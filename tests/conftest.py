@@ -1,7 +1,11 @@
 """Settings and fixtures of all tests: markers, one torch thread, the human demonstrations."""
 
 import os
+import sys
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -27,6 +31,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def one_thread() -> None:
     """Limit torch to one thread, so that results do not depend on the number of cores."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def onnx_operators() -> None:
+    """Let torch collect the operators of ONNX once in a process: it takes a third of each small export."""
+    if "nsde_policy.deploy.export" not in sys.modules:
+        return
+    with suppress(ImportError, AttributeError):  # in other versions of torch
+        from torch.onnx._internal.exporter import _registration as registration
+
+        apis = registration.onnxscript_apis
+        once = cache(lambda: apis.get_torchlib_ops())
+        registration.onnxscript_apis = SimpleNamespace(get_torchlib_ops=once)
 
 
 @pytest.fixture(scope="session")
