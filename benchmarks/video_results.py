@@ -27,6 +27,8 @@ SHORT, LONG = 12, 36
 DISTANCE = "physics distance"
 NO_MODEL, REPEATED = "no model", next(iter(BASELINES_OF_VIDEO))
 METHODS = ("Neural SDE", "Flow Matching", "PFI")
+TWO_PHASES = ("Flow Matching, unrolled", "PFI, unrolled")
+"""Variants of the other methods that have a second phase as well."""
 OURS = f"1 calls, {SHORT} frames"
 """How the Neural SDE predicts."""
 REFERENCES = {"methods": "Neural SDE", "ablation": "default, first phase"}
@@ -222,7 +224,7 @@ def draw_figures(runs: Runs, out: Path) -> None:
 
 def _draw_calls_of_methods(runs: Runs, out: Path) -> None:
     curves: dict[str, dict[int, VideoRow]] = defaultdict(dict)
-    for method in METHODS:
+    for method in (*METHODS, *TWO_PHASES):
         for calls in (1, 2, 5, 10, 20):
             if (row := runs.find_row(method, f"{calls} calls, {SHORT} frames")) is not None:
                 curves[method][calls] = row
@@ -236,8 +238,8 @@ def _draw_long_predictions(runs: Runs, out: Path) -> None:
     by_frame = Runs(runs.folder, by_frame=True)
     wanted = {
         "Neural SDE, 1 call": ("Neural SDE", f"1 calls, {LONG} frames"),
-        "Flow Matching, 5 calls": ("Flow Matching", f"5 calls, {LONG} frames"),
-        "PFI, 1 call": ("PFI", f"1 calls, {LONG} frames"),
+        "Flow Matching, 2 calls": (TWO_PHASES[0], f"2 calls, {LONG} frames"),
+        "PFI, 1 call": (TWO_PHASES[1], f"1 calls, {LONG} frames"),
         **{name: (NO_MODEL, f"{name}, {LONG} frames") for name in BASELINES_OF_VIDEO},
     }
     rows = {title: by_frame.find_row(*key) for title, key in wanted.items()}
