@@ -136,6 +136,7 @@ def test_a_damaged_cache_file_is_evaluated_again(runs: list[Path], tmp_path: Pat
     assert (tmp_path / "comparison.json").read_text() == first
 
 
+@pytest.mark.usefixtures("no_plots")
 def test_earlier_comparisons_are_merged_without_new_episodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
@@ -294,6 +295,7 @@ def test_suite_holds_every_method():
     assert list_members(get_task("none")) == [SuiteMember(method, "auto") for method in METHODS.names()]
 
 
+@pytest.mark.usefixtures("no_plots")
 def test_the_suite_trains_each_missing_run_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

@@ -19,16 +19,16 @@ from tests.helpers.demo_stores import write_store
 QUICK = ["--train.steps", "40", "--train.log-every", "10", "--model.network.width", "16", "--device", "cpu"]
 
 
-@pytest.fixture
-def arm_demos(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def arm_demos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Record demonstrations of a custom robot: 6-D observations with one wrapped angle, 3-D actions."""
-    rng = np.random.default_rng(0)
-    with DemoWriter(tmp_path / "robot.zarr", rate_hz=20, angles=(1,)) as writer:
+    rng, store = np.random.default_rng(0), tmp_path_factory.mktemp("arm") / "robot.zarr"
+    with DemoWriter(store, rate_hz=20, angles=(1,)) as writer:
         for _ in range(4):
             obs = np.cumsum(rng.normal(size=(30, 6)), axis=0).astype(np.float32)
             obs[:, 1] %= 2 * math.pi
             writer.append(Episode(obs, rng.normal(size=(30, 3)).astype(np.float32)))
-    return tmp_path / "robot.zarr"
+    return store
 
 
 @pytest.mark.slow

@@ -154,7 +154,7 @@ def test_sampler_learns_conditional_and_bimodal_targets(kind):
 
 @pytest.mark.slow
 def test_neural_sde_takes_both_branches_at_density_one():
-    task, budget = Bifurcation(1), Budget(train_steps=1000, paths=300, seed=7)
+    task, budget = Bifurcation(1), Budget(train_steps=600, paths=300, seed=7)
     model = train_neural_sde(task, budget)
     made = sample_neural_sde(model, task, budget)
     found = score_paths(made.paths, task, network_calls=made.network_calls, generator=rng())

@@ -8,7 +8,7 @@ from benchmarks import recovery
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("process", "objective", "steps"),
-    [("OrnsteinUhlenbeck", "square + NLL", 150), ("DoubleWell", "joint NLL", 700)],
+    [("OrnsteinUhlenbeck", "square + NLL", 150), ("DoubleWell", "joint NLL", 400)],
 )
 def test_drift_and_diffusion_are_recovered_within_5_percent(process: str, objective: str, steps: int):
     sde = getattr(recovery, process)()
