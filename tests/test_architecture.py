@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,7 @@ def room_of(path: Path) -> str:
     return parts[1] if parts[0] == "nsde_policy" else parts[0]
 
 
+@cache
 def imports(path: Path, *, top_level_only: bool = False) -> set[str]:
     """Return the dotted names of everything a file imports."""
     tree = ast.parse(path.read_text())

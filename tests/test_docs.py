@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -87,13 +88,18 @@ def test_imports_in_python_blocks_work(page):
                 assert all(hasattr(module, alias.name) for alias in node.names), ast.unparse(node)
 
 
+@cache
+def find_words() -> set[str]:
+    """Return every word of the source files."""
+    sources = [file.read_text() for folder in FOLDERS for file in (ROOT / folder).rglob("*.py")]
+    return set(re.findall(r"\w+", " ".join(sources)))
+
+
 @each_page
 def test_class_names_are_defined(page):
-    sources = [file.read_text() for folder in FOLDERS for file in (ROOT / folder).rglob("*.py")]
-    words = set(re.findall(r"\w+", " ".join(sources)))
     for code in inline_code(page):
         if found := re.fullmatch(r"([A-Z][a-z]+[A-Z]\w*(?:\.\w+)?)(?:\(.*\))?", code):
-            assert set(found[1].split(".")) <= words, code
+            assert set(found[1].split(".")) <= find_words(), code
 
 
 @each_page
