@@ -12,6 +12,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from tests.helpers.shared_files import make_once
+
 settings.register_profile("repeatable", derandomize=True, deadline=None)  # no failures on a busy machine
 settings.load_profile("repeatable")
 
@@ -64,11 +66,30 @@ def shared_demos() -> Path:
 
 
 @pytest.fixture(scope="session")
-def pixel_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the run directory of a barely trained Push-T policy from camera frames."""
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder that all test processes use."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+@pytest.fixture(scope="session")
+def pixel_run(shared_folder: Path) -> Path:
+    """Return the run directory of a barely trained Push-T policy from camera frames; do not change it."""
     from tests.helpers.pixel_runs import train_pixel_run
 
-    return train_pixel_run(tmp_path_factory.mktemp("pixels"))
+    return make_once(shared_folder / "pixels", train_pixel_run) / "run"
+
+
+@pytest.fixture(scope="session")
+def shipped_graph(shared_folder: Path) -> Path:
+    """Return the shipped policy as an ONNX graph, with one action more than a chunk; do not change it."""
+    from nsde_policy.deploy.export import export_policy
+    from nsde_policy.inference.policy import Policy
+
+    def export(folder: Path) -> None:
+        export_policy(Policy.from_pretrained(), folder / "policy.onnx", steps=9, cases=4)
+
+    return make_once(shared_folder / "shipped", export) / "policy.onnx"
 
 
 @pytest.fixture(scope="session")

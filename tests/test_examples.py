@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 
 from nsde_policy.data import load_demonstrations
-from nsde_policy.deploy.export import export_policy
-from nsde_policy.inference.policy import Policy
 
 ROOT = Path(__file__).parents[1]
 
@@ -45,14 +43,13 @@ def test_recorded_demonstrations_load_and_a_second_recording_appends(tmp_path: P
         assert demos.angles == (4,)
 
 
-def test_the_onnx_loop_runs_without_torch(tmp_path: Path):
-    export_policy(Policy.from_pretrained(), tmp_path / "policy.onnx", steps=4, cases=4)
+def test_the_onnx_loop_runs_without_torch(shipped_graph: Path):
     code = (
         "import runpy, sys\n"
         "sys.modules['torch'] = sys.modules['pygame'] = sys.modules['zarr'] = None\n"
         "runpy.run_path(sys.argv.pop(1), run_name='__main__')\n"
     )
-    args = [ROOT / "examples/onnx_loop.py", tmp_path / "policy.onnx", "--episodes", "2"]
+    args = [ROOT / "examples/onnx_loop.py", shipped_graph, "--episodes", "2"]
     command = [sys.executable, "-c", code, *map(str, args)]
     done = subprocess.run(
         command,

@@ -10,7 +10,6 @@ import torch
 
 from nsde_policy.control import Session, SessionConfig
 from nsde_policy.deploy.client import RemotePolicy
-from nsde_policy.deploy.export import export_policy
 from nsde_policy.deploy.runtime import RuntimePolicy
 from nsde_policy.errors import ConfigError, PolicyInputError
 from nsde_policy.inference.base import BasePolicy
@@ -26,16 +25,14 @@ KINDS = ["local", "graph", "remote"]
 
 
 @pytest.fixture(scope="module")
-def policies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, BasePolicy]]:
+def policies(shipped_graph: Path) -> Iterator[dict[str, BasePolicy]]:
     """Yield the shipped policy in torch, as an ONNX graph and behind a server."""
     local = Policy.from_pretrained()
-    file: Path = tmp_path_factory.mktemp("exported") / "policy.onnx"
-    export_policy(local, file, steps=9, cases=4)
     with (
         serve_in_thread(local, calibration=local.calibration) as running,
         RemotePolicy.connect(running.url, deadline_s=5, timeout_s=10) as remote,
     ):
-        yield {"local": local, "graph": RuntimePolicy.load(file), "remote": remote}
+        yield {"local": local, "graph": RuntimePolicy.load(shipped_graph), "remote": remote}
 
 
 def run_session(policy: BasePolicy, n: int, **settings) -> tuple[Session, list[np.ndarray]]:
