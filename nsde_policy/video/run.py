@@ -58,6 +58,8 @@ class VideoRecord(BaseConfig):
     """Largest action, which is scaled to 1."""
     held_out: tuple[int, ...] = ()
     """Videos of the source that were not used for training, by `video train --validation`."""
+    source_videos: int = 0
+    """Videos that the source held; 0 in runs of earlier versions."""
     rate_hz: float | None = None
     """Frames per second; None if the source does not say."""
     version: str = field(default=__version__)
@@ -183,6 +185,7 @@ def _make_record(videos: Videos, config: VideoConfig, seed: int) -> VideoRecord:
         act_low=videos.act_low,
         act_high=videos.act_high,
         held_out=videos.left_out,
+        source_videos=len(videos.episode_ends),
         rate_hz=videos.rate_hz,
     )
 

@@ -30,23 +30,32 @@ def open_training_videos(data: str, config: VideoConfig, *, count: int, device: 
 def open_unseen(record: VideoRecord, path: Path) -> Videos:
     """Open the videos of a store that a run was not trained on, with its size, stride and action range.
 
-    Of the store that it was trained on, these are the held-out ones; of another store, all.
+    Of the store that it was trained on, or a copy of it, these are the held-out ones and those that were
+    added since; of another store, all.
 
     Raises:
-        ConfigError: If the run was trained on all videos of the store.
+        ConfigError: If the run was trained on all videos of the store, or the store that it was trained on
+            has changed in another way.
     """
     config = record.settings()
     used = ActionRange(record.act_low, record.act_high) if config.actions else None
     videos = open_videos(
         path, size=config.size, stride=config.stride, with_actions=config.actions, action_range=used
     )
-    everything = range(len(videos))
-    trained = videos.select([k for k in everything if k not in record.held_out])
-    if not len(trained) or trained.fingerprint != record.fingerprint:
+    count = record.source_videos or len(videos)  # runs of earlier versions do not say
+    trained = sorted({*range(count)} - {*record.held_out})
+    before = videos.head(count).select(trained) if 0 < count <= len(videos) else None
+    if before is None or not trained or before.fingerprint != record.fingerprint:
+        if path.resolve() == Path(record.source).resolve():
+            raise ConfigError(
+                f"the videos of {path} are not those that the model was trained on, so its training videos "
+                "cannot be left out: train it again, or score it on another store with --data"
+            )
         return videos
-    if not record.held_out:
+    unseen = sorted({*range(len(videos))} - {*trained})
+    if not unseen:
         raise ConfigError(
             f"the model was trained on all {len(videos)} videos of {path}: hold some out with `video train "
             "--validation 0.1`, or score it on another store with --data"
         )
-    return videos.select(record.held_out)
+    return videos.select(unseen)

@@ -205,6 +205,11 @@ class Videos:
         """Return some videos of the whole set by their indices."""
         return replace(self, chosen=np.asarray(chosen, np.int64))
 
+    def head(self, count: int) -> "Videos":
+        """Return the first `count` videos of the whole set as a set of their own."""
+        ends = self.episode_ends[:count]
+        return replace(self, actions=self.actions[: ends[-1]], episode_ends=ends, chosen=np.arange(len(ends)))
+
     @property
     def starts(self) -> Ints:
         """First row of each video."""

@@ -21,7 +21,7 @@ from nsde_policy.video.methods.neural_sde.config import NeuralSDEVideoConfig
 from nsde_policy.video.run import FIRST_PHASE, load_video_model, read_video_record, train_video
 from nsde_policy.video.sources import open_unseen
 from nsde_policy.video.windows import Videos, open_videos
-from tests.helpers.video_files import write_clevrer, write_kth
+from tests.helpers.video_files import write_clevrer, write_kth, write_scene
 
 TRAIN = TrainConfig(steps=6, batch_size=2, log_every=2)
 CONFIG = VideoConfig(
@@ -152,6 +152,27 @@ def test_only_held_out_videos_are_scored(tmp_path: Path, capsys: pytest.CaptureF
     assert "trained with --actions, and simulated collisions have none" in capsys.readouterr().err
     with pytest.raises(ConfigError, match="--validation"):
         open_unseen(replace(record, held_out=(), fingerprint=unseen.select(range(5)).fingerprint), store)
+
+
+def test_videos_added_to_the_store_are_scored_beside_held_out_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    root, store, run = tmp_path / "videos", tmp_path / "videos.zarr", tmp_path / "run"
+    convert = ["video", "data", "folder", str(root), "--out", str(store), "--size", "16"]
+    for k in range(4):
+        write_scene(root / f"b{k}.mp4", k)
+    assert main(convert) == 0
+    assert main(["video", "train", str(store), "--out", str(run), "--validation", "0.5", *FLAGS]) == 0
+    record = read_video_record(run)
+    write_scene(root / "a.mp4", 4)
+    assert main(convert) == 0
+    assert open_unseen(record, store).chosen.tolist() == [*record.held_out, 4]
+    for change in (["--size", "24"], ["--stride", "2"], ["--crop"]):
+        shutil.rmtree(store)
+        assert main([*convert, *change]) == 0
+        capsys.readouterr()
+        assert main(["video", "eval", str(run), "--steps", "1", "--device", "cpu"]) == 2
+        assert "are not those that the model was trained on" in capsys.readouterr().err
 
 
 def test_windows_of_one_video_count_as_one_for_intervals(tmp_path: Path):
