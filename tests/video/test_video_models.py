@@ -11,7 +11,7 @@ from torch import Tensor
 from nsde_policy.config import TrainConfig
 from nsde_policy.errors import ConfigError
 from nsde_policy.training.loop import fit
-from nsde_policy.video.base import VideoBatch, VideoModel, shift_state, stack_state
+from nsde_policy.video.base import PredictedStep, VideoBatch, VideoModel, shift_state, stack_state
 from nsde_policy.video.config import BackboneConfig, UnrollConfig
 from nsde_policy.video.methods.neural_sde.config import NeuralSDEVideoConfig
 from nsde_policy.video.methods.neural_sde.model import NeuralSDEVideo
@@ -136,6 +136,21 @@ def test_log_loss_is_the_reduced_loss_of_the_paper():
     error = torch.tensor([0.0, 0.1, 1.0])
     expected = 0.5 * np.log(error.numpy() ** 2 + 0.01).mean()
     assert model._flow_loss(error, torch.zeros(3)).item() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("flow_loss", ["square", "log"])
+def test_own_predictions_are_compared_with_the_next_frame(flow_loss: str):
+    config = NeuralSDEVideoConfig(backbone=TINY, interpolation="uniform", flow_loss=flow_loss)  # type: ignore[arg-type]
+    model = LinearField(config, size=SIZE, act_dim=0, increment_std=0.5, generator=make_rng(0))
+    state, clean = (torch.randn(8, c, SIZE, SIZE, generator=make_rng(c)) for c in (12, RGB_CHANNELS))
+    right = state[:, :RGB_CHANNELS] + 0.3  # where the flow of `LinearField` leads
+    step = PredictedStep(state, clean, right, torch.zeros(8, 0), is_first=False)
+    losses, predicted = model.step_losses(step, make_rng(0))
+    lowest = 0.5 * np.log(model.config.delta) if flow_loss == "log" else 0.0
+    assert losses["flow"].item() == pytest.approx(lowest, abs=1e-5)
+    assert losses["score"] == 0
+    assert predicted is not None
+    torch.testing.assert_close(predicted, right)
 
 
 def test_denoiser_without_noise_is_refused():

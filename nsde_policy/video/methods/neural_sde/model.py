@@ -43,10 +43,16 @@ class NeuralSDEVideo(VideoModel):
         return sigma if self.config.noise == "fixed" else sigma / 3**0.5
 
     def step_losses(self, step: PredictedStep, generator: torch.Generator) -> StepResult:
-        """Return the losses of flow, score and diffusion; own predictions count as noisy states."""
+        """Return the losses of flow, score and diffusion.
+
+        From recorded states, f is compared with the recorded change, and d with the noise on the state. From
+        own predictions, which are never interpolated, the sampled next frame is compared with the recorded
+        one by the loss of the flow, and that of the score is 0.
+        """
         state, clean, target, action, is_first = step
         noise = state[:, : self.channels] - clean
-        if self.config.interpolation == "uniform":
+        is_between = is_first and self.config.interpolation == "uniform"
+        if is_between:
             part = torch.rand((len(state), 1, 1, 1), generator=generator, device=state.device)
             state = state + part * self._difference(state, target - clean)
         change = target - clean
@@ -58,16 +64,16 @@ class NeuralSDEVideo(VideoModel):
         predicted = state[:, : self.channels] + flow + alpha * self.noise_std * score
         if not is_first:  # a state of own predictions: only the error of the next frame counts
             losses = {name: torch.zeros_like(value) for name, value in losses.items()}
-            losses["flow"] = ((predicted - target) / self.increment_std).square().mean()
+            losses["flow"] = self._flow_loss(predicted, target)
         if self.config.diffusion:
             error = ((change - flow) / self.increment_std).detach().square()
             likelihood = 0.5 * (error * (-log_variance).exp() + log_variance).mean()
             losses["diffusion"] = DIFFUSION_WEIGHT * likelihood
-        is_sample = self.config.interpolation == "none" and not self.config.diffusion_scale
+        is_sample = not is_between and not self.config.diffusion_scale
         return StepResult(losses, predicted if is_sample else None)
 
-    def _flow_loss(self, flow: Tensor, change: Tensor) -> Tensor:
-        error = (flow - change).square()
+    def _flow_loss(self, found: Tensor, true: Tensor) -> Tensor:
+        error = (found - true).square()
         if self.config.flow_loss == "log":
             return 0.5 * (error + self.config.delta).log().mean()
         return (error / self.increment_std.square()).mean()
