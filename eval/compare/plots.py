@@ -275,11 +275,12 @@ def _find_free_box(
     """Return the box of a name near its marker with the least overlap, and its offset; right is preferred."""
     from matplotlib.transforms import Bbox
 
-    def overlap(a: Bbox, b: Bbox) -> float:
-        common = Bbox.intersection(a, b)
-        return 0.0 if common is None else float(common.width * common.height)
+    def overlap(box: Bbox, others: np.ndarray) -> float:
+        low, high = np.maximum(box.p0, others[:, 0]), np.minimum(box.p1, others[:, 1])
+        return float((high - low).clip(0).prod(-1).sum())
 
     width, height = size
+    obstacles = np.array([other.get_points() for other in taken])
     candidates: list[tuple[float, Bbox, tuple[float, float]]] = []
     for lift in (0.0, 0.4, -0.4, 0.8, -0.8, 1.2, -1.2, 1.6, -1.6, 2.0, -2.0, 2.5, -2.5):
         for side, dx in enumerate((5.5, -6.5 - width, -width / 2)):
@@ -287,8 +288,8 @@ def _find_free_box(
                 continue
             dy = (lift - 0.5) * height + 0.15 * height
             box = Bbox.from_bounds(at[0] + dx, at[1] + dy, width, height)
-            outside = width * height - overlap(box, room)
-            covered = 5 * sum(overlap(box, other) for other in taken) + 25 * outside
+            outside = width * height - overlap(box, room.get_points()[None])
+            covered = 5 * overlap(box, obstacles) + 25 * outside
             candidates.append((covered + height * (abs(lift) + 0.3 * side), box, (dx, dy)))
     _, box, offset = min(candidates, key=lambda candidate: candidate[0])
     return box, offset
