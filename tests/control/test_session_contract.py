@@ -18,7 +18,7 @@ from nsde_policy.inference.spec import Plan
 from tests.helpers.numpy_planner import CALIBRATION, SPEC, Sim, Walker
 from tests.helpers.sessions import OBS, PERIOD, make_session, run_session
 
-COMMANDS = 10_000
+COMMANDS = 5_000
 
 
 def index(values):
