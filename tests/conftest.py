@@ -31,7 +31,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def one_thread() -> None:
-    """Limit torch to one thread, so that results do not depend on the number of cores."""
+    """Limit torch to one thread, also in processes of tests and in the training of encoders.
+
+    Results then do not depend on the number of cores, and threads do not wait for each other: with one for
+    each core in every test process, a training took ten times as long.
+    """
+    os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
 
 
