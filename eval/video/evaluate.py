@@ -76,6 +76,28 @@ def make_predictor(
     return predict
 
 
+class FilmedPredictor:
+    """Predictor that keeps the frames of one of the videos that `evaluate_video` scores.
+
+    Args:
+        predict: Predictor that everything is passed on to.
+        number: Number of the video, from 0 on.
+    """
+
+    def __init__(self, predict: Predictor, number: int) -> None:
+        self._predict, self._ahead = predict, number
+        self.frames: Tensor | None = None
+        """Predicted frames (steps, 3, size, size) with values from -1 to 1; None before their turn."""
+
+    def __call__(self, frames: Tensor, actions: Tensor, steps: int) -> Tensor:
+        """Predict a batch; batches come in the order of the videos."""
+        found = self._predict(frames, actions, steps)
+        if 0 <= self._ahead < len(frames):
+            self.frames = found[self._ahead]
+        self._ahead -= len(frames)
+        return found
+
+
 @dataclass(frozen=True)
 class VideoEvalConfig(BaseConfig):
     """Bounds of the numbers of `video eval`."""

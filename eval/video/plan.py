@@ -21,6 +21,7 @@ from nsde_policy.eval.generate import find_recorded_images
 from nsde_policy.eval.rollout import EpisodeRunner, RolloutConfig, Trace, make_adapter
 from nsde_policy.eval.video.evaluate import (
     BASELINES_OF_VIDEO,
+    FilmedPredictor,
     VideoScores,
     VideosToScore,
     evaluate_video,
@@ -120,15 +121,16 @@ def predict_plans(
     player = PlanPlayer(policy_run, record, config)
     seeds, periods, videos = _play_plans(player, config)
     model = load_video_model(video_run, device=device)
-    predict, seen = make_predictor(model, alpha=config.alpha), player.context
+    predict, seen = FilmedPredictor(make_predictor(model, alpha=config.alpha), 0), player.context
+    scores = evaluate_video({PREDICTED: predict}, videos, steps=player.steps, context=seen, device=device)
+    assert predict.frames is not None
     first = videos.select(slice(0, 1), seen + player.steps, device)
     given, plan = first.frames[:, :seen], first.actions[:, seen - 1 : -1]
     rows = {
         "true": to_unit(first.frames[0, seen:]),
-        PREDICTED: predict(given, plan, player.steps)[0],
+        PREDICTED: predict.frames,
         next(iter(BASELINES_OF_VIDEO)): repeat_last_frame(given, plan, player.steps)[0],
     }
-    scores = evaluate_video({PREDICTED: predict}, videos, steps=player.steps, context=seen, device=device)
     return PlanPrediction(
         str(video_run), seeds, periods, player.period_s, first.frames[0, :seen], rows, scores
     )

@@ -10,11 +10,14 @@ from tyro.conf import Positional, arg
 
 from nsde_policy.cli.options import DeviceFlag, JsonFileFlag, check_json_file, print_results
 from nsde_policy.errors import ConfigError
+from nsde_policy.files import check_writable
 from nsde_policy.video.config import OWN_LATENTS, VideoConfig
 from nsde_policy.video.presets import VIDEO_PRESETS, make_video_preset
 from nsde_policy.video.registry import VIDEO_METHODS
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from nsde_policy.eval.video.evaluate import VideosToScore
     from nsde_policy.video.run import VideoRecord
     from nsde_policy.video.windows import Videos
@@ -23,6 +26,8 @@ TRAINING_COLLISIONS = 16_384
 """Videos that `video train collisions` simulates by default; half as many with --preset fast."""
 FIRST_COLLISIONS = 512
 """Videos that `video eval` simulates at least: the first ones of a seed depend on their number."""
+FILM = "prediction.gif"
+"""Name of the animation of a film."""
 TRUE_FRAMES = "truth"
 """Title of the true frames in a film."""
 VideoData = Annotated[
@@ -149,7 +154,12 @@ class VideoEval:
 
     def run(self) -> None:
         """Print a table with intervals over videos."""
-        from nsde_policy.eval.video.evaluate import VideoEvalConfig, evaluate_video, make_predictor
+        from nsde_policy.eval.video.evaluate import (
+            FilmedPredictor,
+            VideoEvalConfig,
+            evaluate_video,
+            make_predictor,
+        )
         from nsde_policy.eval.video.features import FeatureConfig, load_features
         from nsde_policy.training.progress import pick_device
         from nsde_policy.video.run import load_video_model, read_video_record
@@ -159,6 +169,8 @@ class VideoEval:
         VideoEvalConfig(self.videos, self.steps, self.calls, self.alpha)  # checks them
         labels = _label_runs(self.runs)
         check_json_file(self.json)
+        if self.film:
+            check_writable(self.film / FILM)
         device = pick_device(self.device)
         networks = {}
         if self.features:
@@ -168,34 +180,30 @@ class VideoEval:
         context = max(model.config.context for model in models)
 
         predictors = {
-            label: make_predictor(model, seed=self.seed, calls=self.calls, alpha=self.alpha)
+            label: FilmedPredictor(
+                make_predictor(model, seed=self.seed, calls=self.calls, alpha=self.alpha), self.film_video
+            )
             for label, model in zip(labels, models, strict=True)
         }
         videos = self._load_videos([read_video_record(run) for run in self.runs], context + self.steps)
-        if self.film:
-            self._draw_film(predictors, videos, context, device)
+        if self.film and not 0 <= self.film_video < len(videos):
+            raise ConfigError(f"need --film-video from 0 to {len(videos) - 1}, got {self.film_video}")
         scores = evaluate_video(
             predictors, videos, steps=self.steps, context=context, device=device, networks=networks
         )
+        if self.film:
+            rows = {label: predictor.frames for label, predictor in predictors.items()}
+            self._draw_film(self.film, rows, videos.frames[self.film_video, : context + self.steps])
         print_results(self.json, scores.to_json(), scores.format_table())
 
-    def _draw_film(self, predictors: Any, videos: "VideosToScore", context: int, device: str) -> None:
+    def _draw_film(self, out: Path, rows: dict[str, Any], true: "Tensor") -> None:
+        """Draw the predicted frames of a video below the true ones (length, size, size, 3) uint8."""
         from nsde_policy.eval.video.figures import draw_film_strip, write_animation
         from nsde_policy.video.spaces import to_unit
 
-        assert self.film is not None
-        if not 0 <= self.film_video < len(videos):
-            raise ConfigError(f"need --film-video from 0 to {len(videos) - 1}, got {self.film_video}")
-        drawn = slice(self.film_video, self.film_video + 1)
-        one = videos.select(drawn, context + self.steps, device)
-        rows = {
-            name: predict(one.frames[:, :context], one.actions[:, context - 1 : -1], self.steps)[0]
-            for name, predict in predictors.items()
-        }
-        rows = {TRUE_FRAMES: to_unit(one.frames[0, context:]), **rows}
-        self.film.mkdir(parents=True, exist_ok=True)
-        draw_film_strip(one.frames[0, :context], rows, self.film)
-        write_animation(one.frames[0, :context], rows, self.film / "prediction.gif")
+        context, rows = true[: -self.steps], {TRUE_FRAMES: to_unit(true[-self.steps :]), **rows}
+        draw_film_strip(context, rows, out)
+        write_animation(context, rows, out / FILM)
 
     def _load_videos(self, records: Sequence["VideoRecord"], length: int) -> "VideosToScore":
         from nsde_policy.eval.video.evaluate import VideosToScore

@@ -15,6 +15,7 @@ from nsde_policy.data import DemoWriter, Episode
 from nsde_policy.data.frames import resize_frames
 from nsde_policy.errors import ConfigError
 from nsde_policy.eval.video.evaluate import make_predictor
+from nsde_policy.eval.video.metrics import psnr
 from nsde_policy.eval.video.plan import PlanConfig, PlanPlayer, predict_plans
 from nsde_policy.inference.policy import Policy
 from nsde_policy.tasks import get_task
@@ -108,6 +109,16 @@ def test_command_writes_pictures_and_figures(run: Path, tmp_path: Path):
     assert set(found["rows"]) == {"predicted", "repeat the last frame", "linear extrapolation"}
     assert found["rows"]["predicted"]["psnr"]["value"] > 30
     assert all((out / name).stat().st_size > 1000 for name in ("film_strip.png", "prediction.gif"))
+
+
+def test_frames_that_are_shown_are_the_scored_ones(run: Path, tmp_path: Path):
+    record = read_video_record(run)
+    model = {**record.config["model"], "diffusion_scale": 1.0}
+    (tmp_path / "config.json").write_text(replace(record, config={**record.config, "model": model}).to_json())
+    (tmp_path / "model.safetensors").write_bytes((run / "model.safetensors").read_bytes())
+    found = predict_plans(tmp_path, SHIPPED_POLICY, PlanConfig(seed=SEED, step=4, seconds=0.3))
+    scored = found.scores.rows["predicted"].per_frame("psnr").value
+    assert psnr(found.rows["predicted"], found.rows["true"]).tolist() == pytest.approx(scored, rel=1e-4)
 
 
 def test_report_shows_predicted_frames(run: Path, tmp_path: Path):

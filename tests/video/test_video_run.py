@@ -14,12 +14,15 @@ from nsde_policy.config import TrainConfig
 from nsde_policy.data import DemoWriter, Episode
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.eval.video.evaluate import VideosToScore, evaluate_video
+from nsde_policy.eval.video.metrics import psnr
 from nsde_policy.run_directory import RunDirectory
-from nsde_policy.video.collisions import CollisionsConfig, make_collisions
+from nsde_policy.video.collisions import COLLISION_SEEDS, CollisionsConfig, make_collisions
 from nsde_policy.video.config import BackboneConfig, UnrollConfig, VideoConfig
+from nsde_policy.video.methods.flow_matching import FlowMatchingVideoConfig
 from nsde_policy.video.methods.neural_sde.config import NeuralSDEVideoConfig
 from nsde_policy.video.run import FIRST_PHASE, load_video_model, read_video_record, train_video
 from nsde_policy.video.sources import open_unseen
+from nsde_policy.video.spaces import to_unit
 from nsde_policy.video.windows import Videos, open_videos
 from tests.helpers.video_files import write_clevrer, write_kth, write_scene
 
@@ -281,6 +284,33 @@ def test_first_simulated_videos_do_not_depend_on_their_number(
         assert main(["video", "eval", run, *flags, *film]) == 0
         films.append((tmp_path / count / "film_strip.png").read_bytes())
     assert films[0] == films[1]
+
+
+def test_film_shows_the_scored_frames_and_changes_no_score(
+    videos: Videos, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    model = FlowMatchingVideoConfig(backbone=CONFIG.model.backbone)
+    config = replace(CONFIG, model=model, unroll=UnrollConfig(frames=0))
+    run = str(train_video(videos, config, tmp_path / "run", seed=0).path)
+    films: list[torch.Tensor] = []
+    monkeypatch.setattr(
+        "nsde_policy.eval.video.figures.draw_film_strip", lambda _, rows, out: films.append(rows["run"])
+    )
+    found = []
+    for film in ([], ["--film", str(tmp_path / "film"), "--film-video", "0"]):
+        flags = ["--data", "collisions", "--videos", "1", "--steps", "2", "--device", "cpu", "--json", "-"]
+        assert main(["video", "eval", run, *flags, *film]) == 0
+        found.append(json.loads(capsys.readouterr().out)["rows"]["run"])
+    assert found[0] == found[1]
+    true = make_collisions(512, CollisionsConfig(size=16, frames=6), seed=COLLISION_SEEDS["test"], keep=1)
+    scored = psnr(films[0], to_unit(true.frames[0, 4:])).tolist()
+    assert found[1]["psnr"]["per_frame"]["value"] == pytest.approx(scored, rel=1e-4)
+
+
+def test_film_is_checked_before_anything_is_scored(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "film").write_text("a file")
+    assert main(["video", "eval", "nowhere", "--film", str(tmp_path / "film"), "--device", "cpu"]) == 2
+    assert "film/prediction.gif cannot be written" in capsys.readouterr().err
 
 
 def test_weights_of_another_network_are_refused(videos: Videos, tmp_path: Path):
