@@ -35,9 +35,11 @@ from video_results import (
     Runs,
     draw_figures,
     format_results,
+    read_results,
 )
-from video_variants import EXPERIMENTS, Trial, Variant
+from video_variants import EXPERIMENTS, Variant
 
+from nsde_policy.errors import ConfigError
 from nsde_policy.files import replace_file
 from nsde_policy.video.collisions import COLLISION_SEEDS
 
@@ -119,9 +121,7 @@ def run_job(job: Job) -> str:
 
 def _score_trials(job: Job, parts: dict[str, Any]) -> list[dict[str, Any]]:
     """Score all trials; sums per video go into `parts`, means per frame are returned."""
-    import torch
-
-    from nsde_policy.eval.video.evaluate import VideosToScore, evaluate_video
+    from nsde_policy.eval.video.evaluate import VideosToScore, evaluate_video, make_predictor
     from nsde_policy.eval.video.features import FeatureConfig, load_features
     from nsde_policy.video.collisions import CollisionsConfig, make_collisions
     from nsde_policy.video.run import load_video_model
@@ -136,8 +136,7 @@ def _score_trials(job: Job, parts: dict[str, Any]) -> list[dict[str, Any]]:
         predictors = {}
         for trial in (each for each in job.variant.trials if each.steps == steps):
             model = load_video_model(job.path, device=job.device, first_phase=trial.first_phase)
-            generator = torch.Generator(job.device).manual_seed(job.seed)
-            predictors[trial.label] = _make_predictor(model, trial, generator)
+            predictors[trial.label] = make_predictor(model, seed=job.seed, calls=trial.calls, **trial.options)
         networks = (
             {DISTANCE: load_features(FeatureConfig(job.features), device=job.device)} if job.features else {}
         )
@@ -157,15 +156,6 @@ def _score_trials(job: Job, parts: dict[str, Any]) -> list[dict[str, Any]]:
                 whole = row.sums[name]
                 parts[f"{label}/{name}/{BY_FRAME}"] = np.stack([whole.total, whole.count]).astype(np.float32)
     return rows
-
-
-def _make_predictor(model: Any, trial: Trial, generator: Any) -> Any:
-    def predict(frames: Any, actions: Any, steps: int) -> Any:
-        return model.generate(
-            frames, actions, steps=steps, calls=trial.calls, generator=generator, **trial.options
-        )
-
-    return predict
 
 
 def _measure_reduced_loss(model: Any, job: Job) -> float:
@@ -247,10 +237,16 @@ def main() -> None:
     parser.add_argument("--limit-s", type=float, default=1e9, help="start no run after this many seconds")
     args = parser.parse_args()
     if args.table:
-        print(format_results(json.loads(args.table.read_text())))
+        try:
+            print(format_results(read_results(args.table)))
+        except ConfigError as error:
+            parser.error(f"--table: {error}")
         return
     if unknown := set(args.experiments) - {*EXPERIMENTS}:
         parser.error(f"unknown experiments {sorted(unknown)}, choose from {', '.join(EXPERIMENTS)}")
+    names = [variant.name for name in args.experiments for variant in EXPERIMENTS[name](args.preset)]
+    if unknown := set(args.variants or ()) - {*names}:
+        parser.error(f"unknown variants {sorted(unknown)}, choose from {names}")
     jobs = [
         Job(
             experiment,

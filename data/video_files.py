@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from msgspec import Meta
 
 from nsde_policy.bounds import Count, Positive
 from nsde_policy.config import BaseConfig
@@ -23,7 +24,9 @@ FORMATS = "avi,mov,matroska,gif,asf,flv,mpeg,mpegts,mpegvideo,m4v,ogg"
 """Formats that are read; others, such as playlists, can name further files and addresses."""
 STRICT = "crccheck+bitstream+buffer+explode"
 """Checks of the decoder, each of which ends decoding."""
-MAX_PIXELS = 4096 * 4096
+MAX_SIDE = 4096
+"""Largest height and width of a stored frame."""
+MAX_PIXELS = MAX_SIDE**2
 """Most pixels of a frame before it is resized."""
 MAX_PAUSE = 100_000
 """Most times that a frame is repeated until the next one, if a rate is given."""
@@ -37,7 +40,7 @@ Span = tuple[int, int]
 class FrameConfig(BaseConfig):
     """How frames are taken from videos."""
 
-    size: Count = 64
+    size: Annotated[int, Meta(ge=1, le=MAX_SIDE)] = 64
     """Height and width of the stored frames."""
     stride: Count = 1
     """Keep every n-th frame."""

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nsde_policy.bounds import Count, NonNegative
+from nsde_policy.bounds import Count, Natural, NonNegative
 from nsde_policy.config import BaseConfig
 from nsde_policy.errors import ComparisonError, ConfigError
 from nsde_policy.eval.compare.table import format_markdown
@@ -51,7 +51,12 @@ def extrapolate_linearly(frames: Tensor, actions: Tensor, steps: int) -> Tensor:
 
 
 def make_predictor(
-    model: VideoModel, *, seed: int = 0, calls: int | None = None, alpha: float | None = None
+    model: VideoModel,
+    *,
+    seed: int = 0,
+    calls: int | None = None,
+    alpha: float | None = None,
+    **options: Any,
 ) -> Predictor:
     """Return a predictor that samples frames from a model, on the device that the model is on.
 
@@ -60,13 +65,16 @@ def make_predictor(
         seed: Seed of the sampled frames.
         calls: Network calls per frame; None for the settings'.
         alpha: Strength of the denoiser of a Neural SDE; None for the settings'.
+        options: Further options of the method's `predict`.
 
     Raises:
-        ConfigError: If the method has no denoiser.
+        ConfigError: If `alpha` is given and the method has no denoiser, or it was trained without.
     """
-    if alpha is not None and not hasattr(model.config, "alpha"):
-        raise ConfigError(f"{type(model).__name__} has no denoiser: leave out --alpha")
-    options = {} if alpha is None else {"alpha": alpha}
+    if alpha is not None:
+        if not getattr(model.config, "denoiser", False):
+            trained = " (trained with --model.no-denoiser)" if hasattr(model.config, "denoiser") else ""
+            raise ConfigError(f"a model of {model.config.method}{trained} has no denoiser: leave out --alpha")
+        options["alpha"] = alpha
     generator = torch.Generator(model.increment_std.device).manual_seed(seed)
 
     def predict(frames: Tensor, actions: Tensor, steps: int) -> Tensor:
@@ -110,6 +118,8 @@ class VideoEvalConfig(BaseConfig):
     """Network calls per frame; None for the settings of the model."""
     alpha: NonNegative | None = None
     """Strength of the denoiser of a Neural SDE; None for the settings of the model."""
+    seed: Natural = 0
+    """Seed of the sampled predictions."""
 
 
 BASELINES_OF_VIDEO: dict[str, Predictor] = {
@@ -224,9 +234,9 @@ class VideoScores:
         facts = {name: getattr(self, name) for name in ("context", "steps", "videos", "windows")}
         return {**facts, "rows": rows}
 
-    def to_json(self) -> str:
-        """Return `to_dict` as JSON."""
-        return json.dumps(self.to_dict(), indent=2, allow_nan=False)
+    def to_json(self, **facts: Any) -> str:
+        """Return `to_dict` as JSON, after further facts such as the seed."""
+        return json.dumps({**facts, **self.to_dict()}, indent=2, allow_nan=False)
 
     def format_table(self) -> str:
         """Format the means over all frames as a Markdown table with 95 % intervals over videos."""
@@ -269,13 +279,13 @@ def evaluate_video(
             f"{len(videos)} videos of {length} frames: need videos of at least {context} frames of context "
             f"(2 or more) and {steps} to predict (1 or more)"
         )
-    everyone = {**predictors, **BASELINES_OF_VIDEO}
-    found = {label: _Collected() for label in (*everyone, TRUE_VIDEOS)}
+    all_predictors = {**predictors, **BASELINES_OF_VIDEO}
+    found = {label: _Collected() for label in (*all_predictors, TRUE_VIDEOS)}
     for start in range(0, len(videos), batch_size):
         batch = videos.select(slice(start, start + batch_size), context + steps, device)
         truth = _Truth.of(batch, steps)
         actions, seen = batch.actions[:, context - 1 : -1], to_unit(batch.frames[:, :context])
-        for label, predictor in everyone.items():
+        for label, predictor in all_predictors.items():
             predicted = predictor(batch.frames[:, :context], actions, steps)
             check_prediction(predicted, truth.frames, label)
             predicted = predicted.float().clamp(-1, 1)

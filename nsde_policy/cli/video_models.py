@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 TRAINING_COLLISIONS = 16_384
 """Videos that `video train collisions` simulates by default; half as many with --preset fast."""
-FIRST_COLLISIONS = 512
+LEAST_SIMULATED = 512
 """Videos that `video eval` simulates at least: the first ones of a seed depend on their number."""
 FILM = "prediction.gif"
 """Name of the animation of a film."""
@@ -87,6 +87,8 @@ class VideoTrain:
 
         if not self.data:
             raise ConfigError(f"name a store of videos, or `{COLLISIONS}` to simulate some")
+        if self.seed < 0:
+            raise ConfigError(f"need --seed >= 0, got {self.seed}")
         make_video_preset(self.preset, self.method)
         if self.validation and self.data == COLLISIONS:
             raise ConfigError("collisions are scored on other simulated videos: leave out --validation")
@@ -147,9 +149,9 @@ class VideoEval:
     files that you trust; JEDi for the folder of a V-JEPA 2 model with config.json and model.safetensors."""
     film: Path | None = None
     """Folder for a film strip and an animation of true and predicted frames of one video."""
-    film_video: int = 0
-    """Number of the scored video that is drawn, from 0 on. Simulated videos have the same numbers for every
-    --videos up to 512; they are made on the CPU, and a GPU would make others of the same seed."""
+    film_video: int | None = None
+    """Number of the scored video that is drawn, from 0 on; default 0. Simulated videos have the same numbers
+    for every --videos up to 512; they are made on the CPU, and a GPU would make others of the same seed."""
     json: JsonFileFlag = None
 
     def run(self) -> None:
@@ -166,7 +168,9 @@ class VideoEval:
 
         if not self.runs:
             raise ConfigError("name at least one run directory of `nsde-policy video train`")
-        VideoEvalConfig(self.videos, self.steps, self.calls, self.alpha)  # checks them
+        VideoEvalConfig(self.videos, self.steps, self.calls, self.alpha, self.seed)  # checks them
+        if self.film_video is not None and not self.film:
+            raise ConfigError("--film-video chooses the video of a film: add --film FOLDER, or leave it out")
         labels = _label_runs(self.runs)
         check_json_file(self.json)
         if self.film:
@@ -177,24 +181,37 @@ class VideoEval:
             wanted = FeatureConfig(self.features, "jedi" if self.features.is_dir() else "frechet")
             networks[self.features.absolute().stem] = load_features(wanted, device=device)
         models = [load_video_model(run, device=device, first_phase=self.first_phase) for run in self.runs]
-        context = max(model.config.context for model in models)
-
+        context, shown = max(model.config.context for model in models), self.film_video or 0
         predictors = {
             label: FilmedPredictor(
-                make_predictor(model, seed=self.seed, calls=self.calls, alpha=self.alpha), self.film_video
+                make_predictor(model, seed=self.seed, calls=self.calls, alpha=self.alpha), shown
             )
             for label, model in zip(labels, models, strict=True)
         }
-        videos = self._load_videos([read_video_record(run) for run in self.runs], context + self.steps)
-        if self.film and not 0 <= self.film_video < len(videos):
-            raise ConfigError(f"need --film-video from 0 to {len(videos) - 1}, got {self.film_video}")
+        records = [read_video_record(run) for run in self.runs]
+        videos = self._load_videos(records, context + self.steps)
+        if not 0 <= shown < len(videos):
+            raise ConfigError(f"need --film-video from 0 to {len(videos) - 1}, got {shown}")
         scores = evaluate_video(
             predictors, videos, steps=self.steps, context=context, device=device, networks=networks
         )
         if self.film:
             rows = {label: predictor.frames for label, predictor in predictors.items()}
-            self._draw_film(self.film, rows, videos.frames[self.film_video, : context + self.steps])
-        print_results(self.json, scores.to_json(), scores.format_table())
+            self._draw_film(self.film, rows, videos.frames[shown, : context + self.steps])
+        results = scores.to_json(**self._describe(records[0].source, device))
+        print_results(self.json, results, scores.format_table())
+
+    def _describe(self, source: str, device: str) -> dict[str, Any]:
+        """Return what was scored, and how; None for settings of the runs."""
+        from nsde_policy.eval.latency import device_name
+
+        names = ("tuning", "first_phase", "seed", "calls", "alpha")
+        return {
+            "runs": [str(run) for run in self.runs],
+            "data": self.data or source,
+            **{name: getattr(self, name) for name in names},
+            "device": device_name(device),
+        }
 
     def _draw_film(self, out: Path, rows: dict[str, Any], true: "Tensor") -> None:
         """Draw the predicted frames of a video below the true ones (length, size, size, 3) uint8."""
@@ -227,7 +244,7 @@ class VideoEval:
                 )
             seed = COLLISION_SEEDS["tuning" if self.tuning else "test"]
             config = CollisionsConfig(size=settings[0].size, frames=length)
-            count = max(self.videos, FIRST_COLLISIONS)
+            count = max(self.videos, LEAST_SIMULATED)
             return VideosToScore.from_collisions(make_collisions(count, config, seed=seed, keep=self.videos))
         opened = self._open_store(records, Path(data))
         if not len(opened) or opened.lengths.max() < length:

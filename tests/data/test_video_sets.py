@@ -233,3 +233,5 @@ def test_commands_print_what_the_store_holds(kth, tmp_path, capsys):
         capsys.readouterr()
         assert main([*command, *wrong]) == 2
         assert len(capsys.readouterr().err.strip().splitlines()[-1:]) == 1
+    assert main([*command, "--size", "100000"]) == 2
+    assert capsys.readouterr().err.endswith("nsde-policy: need --size <= 4096, got 100000\n")

@@ -24,7 +24,11 @@ def run_script(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 @pytest.mark.parametrize(
     ("script", "flags"),
-    [("tasks_suite.py", ["--table"]), ("pixels.py", ["--table", "missing.json"])],
+    [
+        ("tasks_suite.py", ["--table"]),
+        ("pixels.py", ["--table", "missing.json"]),
+        ("video.py", ["--table", "missing.json"]),
+    ],
 )
 def test_a_missing_file_is_an_error_without_traceback(
     script: str,
@@ -38,6 +42,29 @@ def test_a_missing_file_is_an_error_without_traceback(
     with pytest.raises(SystemExit, match="2"):
         run_script(script, *flags)
     assert f"{script}: error: --table: file not found: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            ["--table", f"{BENCHMARKS}/results/video_pusht_eval.json"],
+            "video_pusht_eval.json holds other results",
+        ),
+        (
+            ["--table", f"{BENCHMARKS}/results/tasks.json"],
+            "tasks.json holds other results: give a video.json",
+        ),
+        (["--table", f"{BENCHMARKS}/video.py"], "is not valid JSON"),
+        (["scaling", "--variants", "PFI"], "unknown variants ['PFI'], choose from ['width 32, depth 3', "),
+    ],
+)
+def test_bad_flags_of_the_video_benchmark_are_refused(
+    flags: list[str], message: str, run_script: Callable[..., None], capsys: pytest.CaptureFixture[str]
+):
+    with pytest.raises(SystemExit, match="2"):
+        run_script("video.py", *flags)
+    assert message in capsys.readouterr().err
 
 
 def test_stored_scores_of_videos_are_printed_with_one_call_in_the_singular(

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -154,11 +155,15 @@ def test_models_that_do_not_fit_are_refused(run: Path, tmp_path: Path, changes, 
 
 
 def test_predictor_takes_the_strength_of_the_denoiser():
-    def build(method: str) -> VideoModel:
+    def build(method: str, **changes: Any) -> VideoModel:
         found = get_video_method(method)
         backbone = CONFIG.model.backbone
         model = found.model_class()(
-            found.config(backbone=backbone), size=SIZE, act_dim=0, increment_std=0.1, generator=make_rng(0)
+            found.config(backbone=backbone, **changes),
+            size=SIZE,
+            act_dim=0,
+            increment_std=0.1,
+            generator=make_rng(0),
         )
         for head in model.outputs.values():
             torch.nn.init.normal_(head.weight, std=0.1, generator=make_rng(1))
@@ -171,5 +176,7 @@ def test_predictor_takes_the_strength_of_the_denoiser():
     )
     assert torch.equal(usual, same)
     assert not torch.allclose(usual, without)
-    with pytest.raises(ConfigError, match="has no denoiser"):
+    with pytest.raises(ConfigError, match="a model of flow_matching has no denoiser"):
         make_predictor(build("flow_matching"), alpha=0.5)
+    with pytest.raises(ConfigError, match=r"of neural_sde .*no-denoiser\) has no denoiser"):
+        make_predictor(build("neural_sde", denoiser=False), alpha=0.5)

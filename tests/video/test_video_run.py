@@ -13,6 +13,7 @@ from nsde_policy.cli.main import main
 from nsde_policy.config import TrainConfig
 from nsde_policy.data import DemoWriter, Episode
 from nsde_policy.errors import CheckpointError, ConfigError
+from nsde_policy.eval.latency import device_name
 from nsde_policy.eval.video.evaluate import VideosToScore, evaluate_video
 from nsde_policy.eval.video.metrics import psnr
 from nsde_policy.run_directory import RunDirectory
@@ -222,6 +223,9 @@ def test_windows_of_one_video_count_as_one_for_intervals(tmp_path: Path):
         (["eval", "a", "--calls", "-2"], "need --calls >= 1, got -2"),
         (["eval", "a", "--alpha", "-5"], "need --alpha >= 0, got -5"),
         (["eval", "a", "--steps", "-3"], "need --steps >= 1, got -3"),
+        (["eval", "a", "--seed", "-1"], "need --seed >= 0, got -1"),
+        (["train", "collisions", "--seed", "-1"], "need --seed >= 0, got -1"),
+        (["eval", "a", "--film-video", "0"], "add --film FOLDER"),
         (["eval", "a", "b/../a"], "a run directory is named twice"),
         (["eval", "runs/truth"], "runs/truth has the name of another row, 'truth': rename"),
         (["eval", "a/repeat the last frame"], "has the name of another row, 'repeat the last frame'"),
@@ -263,11 +267,14 @@ def test_runs_of_the_same_name_are_all_scored(
         run.parent.mkdir()
         train_video(videos, config, run, seed=seed)
     torch.jit.script(Average()).save(tmp_path / "average.pt")
-    flags = ["--data", "collisions", "--videos", "3", "--json", "-", "--device", "cpu"]
-    flags += ["--features", str(tmp_path / "average.pt")]
+    flags = ["--data", "collisions", "--videos", "3", "--json", "-", "--device", "cpu", "--seed", "3"]
+    flags += ["--features", str(tmp_path / "average.pt"), "--calls", "2"]
     assert main(["video", "eval", *map(str, runs), *flags]) == 0
-    rows = json.loads(capsys.readouterr().out)["rows"]
+    found = json.loads(capsys.readouterr().out)
+    rows = found["rows"]
     assert {*map(str, runs)} < rows.keys()
+    assert (found["runs"], found["data"], found["seed"]) == ([*map(str, runs)], "collisions", 3)
+    assert (found["calls"], found["alpha"], found["device"]) == (2, None, device_name("cpu"))
     assert all(row["average"]["value"] >= 0 for row in rows.values())
 
 
