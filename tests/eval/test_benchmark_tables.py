@@ -1,11 +1,17 @@
-"""Tests of `--table` of benchmarks, which prints the tables of results that exist."""
+"""Tests of `--table` of benchmarks, which prints the tables of results that exist, and of their flags."""
 
+import re
 import runpy
+import shlex
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import pytest
+
+from nsde_policy.cli.main import main
+from nsde_policy.cli.video_models import VideoTrain
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -65,6 +71,19 @@ def test_bad_flags_of_the_video_benchmark_are_refused(
     with pytest.raises(SystemExit, match="2"):
         run_script("video.py", *flags)
     assert message in capsys.readouterr().err
+
+
+def test_documented_flags_train_the_two_phases_of_the_benchmark(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    found = {}
+    monkeypatch.setattr(VideoTrain, "run", lambda self: found.update({self.method: self.config}))
+    text = (BENCHMARKS.parent / "docs/video.md").read_text()
+    commands = re.findall(r"`(video train collisions --method \S+ [^`]*--unroll.frames 4[^`]*)`", text)
+    assert len(commands) == 2
+    assert all(main(shlex.split(command)) == 0 for command in commands)
+    variants = {each.name: each.config for each in import_module("video_variants").list_methods("default")}
+    assert found["flow_matching"] == variants["Flow Matching, unrolled"]
+    assert found["interpolants"] == variants["PFI, unrolled"]
 
 
 def test_stored_scores_of_videos_are_printed_with_one_call_in_the_singular(

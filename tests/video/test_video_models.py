@@ -15,6 +15,7 @@ from nsde_policy.video.base import PredictedStep, VideoBatch, VideoModel, shift_
 from nsde_policy.video.config import BackboneConfig, UnrollConfig
 from nsde_policy.video.methods.neural_sde.config import NeuralSDEVideoConfig
 from nsde_policy.video.methods.neural_sde.model import NeuralSDEVideo
+from nsde_policy.video.presets import make_video_preset
 from nsde_policy.video.registry import VIDEO_METHODS, get_video_method
 from nsde_policy.video.spaces import RGB_CHANNELS, to_bytes, to_unit
 from tests.helpers.rng import make_rng
@@ -151,6 +152,12 @@ def test_own_predictions_are_compared_with_the_next_frame(flow_loss: str):
     assert losses["score"] == 0
     assert predicted is not None
     torch.testing.assert_close(predicted, right)
+
+
+def test_second_phase_takes_the_calls_and_the_optimiser_of_the_preset():
+    config = make_video_preset("fast", "flow_matching")
+    assert config.unroll.calls == config.model.calls == 2
+    assert config.unroll.train.precision == config.train.precision
 
 
 def test_denoiser_without_noise_is_refused():
