@@ -17,7 +17,6 @@ from nsde_policy.eval.video.contacts import (
     score_contacts,
 )
 from nsde_policy.eval.video.figures import draw_film_strip
-from nsde_policy.eval.video.metrics import psnr
 from nsde_policy.eval.video.positions import find_visible, score_positions
 from nsde_policy.video.collisions import (
     CollisionsConfig,
@@ -27,7 +26,7 @@ from nsde_policy.video.collisions import (
     draw_frames,
     simulate_collisions,
 )
-from nsde_policy.video.spaces import to_unit
+from nsde_policy.video.spaces import psnr, to_unit
 
 SUBSTEPS, CONTEXT, FRAMES = 5, 4, 20
 """Steps per frame, frames of the context, whole frames of a test video."""

@@ -18,11 +18,11 @@ from nsde_policy.eval.offline.sums import EpisodeSums, Intervals, estimate_diffe
 from nsde_policy.eval.statistics import Estimate
 from nsde_policy.eval.video.distances import Features, estimate_distance
 from nsde_policy.eval.video.features import FeatureNetwork
-from nsde_policy.eval.video.metrics import measure_motion, psnr, ssim
+from nsde_policy.eval.video.metrics import measure_motion, ssim
 from nsde_policy.eval.video.positions import find_visible, score_positions
 from nsde_policy.video.base import VideoModel
 from nsde_policy.video.collisions import CollisionVideos, Objects
-from nsde_policy.video.spaces import to_unit
+from nsde_policy.video.spaces import psnr, to_unit
 from nsde_policy.video.windows import Videos
 
 Predictor = Callable[[Tensor, Tensor, int], Tensor]

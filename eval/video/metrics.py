@@ -1,4 +1,4 @@
-"""Scores of predicted frames against true ones, per frame: PSNR, SSIM and the amount of motion.
+"""Scores of predicted frames against true ones, per frame: SSIM and the amount of motion.
 
 Frames are (..., 3, height, width) with values from -1 to 1, so the data range is 2; any device, any number of
 leading dimensions.
@@ -11,24 +11,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from nsde_policy.errors import ConfigError
+from nsde_policy.video.spaces import DATA_RANGE
 
-DATA_RANGE = 2.0
-"""Largest minus smallest value of a pixel."""
-MAX_PSNR = 60.0
-"""Largest PSNR, dB: about that of a frame and the same frame rounded to bytes. Without this limit, the few
-videos in which nothing moves would decide the mean."""
 SSIM_WINDOW, SSIM_SIGMA = 11, 1.5
 """Side and standard deviation of the Gaussian window of SSIM, pixels."""
 MOTION_CELL = 4
 """Frames are averaged over squares of this side before motion is measured, which removes pixel noise."""
 MOTION_THRESHOLD = 0.05
 """Change of a square over one frame that does not count as motion."""
-
-
-def psnr(predicted: Tensor, true: Tensor) -> Tensor:
-    """Return the peak signal-to-noise ratio of each frame, 10 log10(range² / mean square error), dB."""
-    error = (predicted - true).square().mean(dim=(-3, -2, -1)) / DATA_RANGE**2
-    return -10 * error.clamp(min=10 ** (-MAX_PSNR / 10)).log10()
 
 
 def ssim(predicted: Tensor, true: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from nsde_policy.config import BaseConfig
 from nsde_policy.errors import ConfigError
-from nsde_policy.video.spaces import RGB_CHANNELS, FrameSpace, to_unit
+from nsde_policy.video.spaces import RGB_CHANNELS, FrameSpace, psnr, to_unit
 
 SMALLEST_LATENT_STD = 1e-6
 """Smallest standard deviation that latents are divided by; channels that never change are below it."""
@@ -33,7 +33,7 @@ class LatentScale(BaseConfig):
     std: tuple[float, ...]
     """Standard deviation of each channel."""
     psnr: float
-    """PSNR of the frames after encoding and decoding, dB."""
+    """Mean PSNR of the frames after encoding and decoding, dB."""
 
     @classmethod
     @torch.no_grad()
@@ -41,11 +41,10 @@ class LatentScale(BaseConfig):
         """Measure on frames (n, height, width, 3) uint8 on the device of the autoencoder."""
         given = to_unit(frames)
         latents = autoencoder.encode(given)
-        error = (autoencoder.decode(latents).clamp(-1, 1) - given).double().square().mean()
+        quality = psnr(autoencoder.decode(latents).clamp(-1, 1), given)
         values = latents.double().transpose(0, 1).flatten(1)
         std = values.std(dim=1).clamp_min(SMALLEST_LATENT_STD)
-        psnr = 10 * torch.log10(4 / error.clamp_min(1e-12))
-        return cls(tuple(values.mean(dim=1).tolist()), tuple(std.tolist()), float(psnr))
+        return cls(tuple(values.mean(dim=1).tolist()), tuple(std.tolist()), float(quality.mean()))
 
 
 class LatentSpace(FrameSpace):

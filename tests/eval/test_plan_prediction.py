@@ -16,7 +16,6 @@ from nsde_policy.data import DemoWriter, Episode
 from nsde_policy.data.frames import resize_frames
 from nsde_policy.errors import ConfigError
 from nsde_policy.eval.video.evaluate import make_predictor
-from nsde_policy.eval.video.metrics import psnr
 from nsde_policy.eval.video.plan import PlanConfig, PlanPlayer, predict_plans
 from nsde_policy.inference.policy import Policy
 from nsde_policy.tasks import get_task
@@ -25,6 +24,7 @@ from nsde_policy.video.config import BackboneConfig, UnrollConfig, VideoConfig
 from nsde_policy.video.methods.neural_sde.config import NeuralSDEVideoConfig
 from nsde_policy.video.registry import get_video_method
 from nsde_policy.video.run import VideoRecord, read_video_record, train_video
+from nsde_policy.video.spaces import psnr
 from nsde_policy.video.windows import open_videos
 from tests.helpers.rng import make_rng
 

@@ -9,10 +9,10 @@ import torch
 
 from nsde_policy.errors import ComparisonError, ConfigError
 from nsde_policy.eval.video.evaluate import VideosToScore, evaluate_video
-from nsde_policy.eval.video.metrics import measure_motion, psnr, ssim
+from nsde_policy.eval.video.metrics import measure_motion, ssim
 from nsde_policy.eval.video.positions import find_colours, find_objects, find_visible, score_positions
 from nsde_policy.video.collisions import PALETTE, CollisionsConfig, make_collisions
-from nsde_policy.video.spaces import to_unit
+from nsde_policy.video.spaces import psnr, to_unit
 
 PIXELS = torch.Generator().manual_seed(3)
 

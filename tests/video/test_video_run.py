@@ -15,7 +15,6 @@ from nsde_policy.data import DemoWriter, Episode
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.eval.latency import device_name
 from nsde_policy.eval.video.evaluate import VideosToScore, evaluate_video
-from nsde_policy.eval.video.metrics import psnr
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.video.collisions import COLLISION_SEEDS, CollisionsConfig, make_collisions
 from nsde_policy.video.config import BackboneConfig, UnrollConfig, VideoConfig
@@ -23,7 +22,7 @@ from nsde_policy.video.methods.flow_matching import FlowMatchingVideoConfig
 from nsde_policy.video.methods.neural_sde.config import NeuralSDEVideoConfig
 from nsde_policy.video.run import FIRST_PHASE, load_video_model, read_video_record, train_video
 from nsde_policy.video.sources import open_unseen
-from nsde_policy.video.spaces import to_unit
+from nsde_policy.video.spaces import psnr, to_unit
 from nsde_policy.video.windows import Videos, open_videos
 from tests.helpers.video_files import write_clevrer, write_kth, write_scene
 

@@ -108,7 +108,7 @@ class NeuralSDEVideo(VideoModel):
         diffusion_scale: float | None = None,
         **options: Any,
     ) -> Tensor:
-        """Take Euler-Maruyama steps of 1 / calls frame; the denoiser acts once per frame."""
+        """Take Euler-Maruyama steps of 1 / calls frame, each with 1 / calls of flow and denoiser."""
         steps = calls or self.config.calls
         alpha = self.config.alpha if alpha is None else alpha
         scale = self.config.diffusion_scale if diffusion_scale is None else diffusion_scale
