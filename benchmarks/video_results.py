@@ -29,8 +29,21 @@ SHORT, LONG = 12, 36
 DISTANCE = "physics distance"
 NO_MODEL, REPEATED = "no model", next(iter(BASELINES_OF_VIDEO))
 METHODS = ("Neural SDE", "Flow Matching", "PFI")
-TWO_PHASES = ("Flow Matching, unrolled", "PFI, unrolled")
+UNROLLED = ", unrolled"
+TWO_PHASES = (f"Flow Matching{UNROLLED}", f"PFI{UNROLLED}")
 """Variants of the other methods that have a second phase as well."""
+CURVES = {
+    "Neural SDE": "Neural SDE",
+    **{name: name.replace(UNROLLED, ", two phases") for name in TWO_PHASES},
+    **{name: f"{name}, one phase" for name in METHODS[1:]},
+}
+"""Titles of variants in the figure by network calls."""
+CHANGES = {
+    "default, first phase": "none",
+    "no noise injection": "no noise, no denoiser",
+    "settings of the paper, same network": "all settings of the paper",
+}
+"""Titles of variants of the ablation, as in docs/video.md, if they are not their names."""
 OURS = f"1 calls, {SHORT} frames"
 """How the Neural SDE predicts."""
 REFERENCES = {"methods": "Neural SDE", "ablation": "default, first phase"}
@@ -191,8 +204,10 @@ def format_results(results: Mapping[str, Any]) -> str:
         "prediction",
         "seeds",
         "PSNR, dB",
+        "PSNR of each seed",
         "paired difference",
         "first frame",
+        "lost colour",
         "SSIM",
         "motion",
         "centroid, px",
@@ -202,7 +217,9 @@ def format_results(results: Mapping[str, Any]) -> str:
         [
             row["variant"], re.sub(r"\b1 calls", "1 call", row["trial"]), str(len(row["psnr"]["seeds"])),
             cell(row, "psnr"),
+            ", ".join(f"{value:.2f}" for value in row["psnr"]["seeds"]),
             cell(row, "difference") if row["difference"] else "", f"{row['per_frame']['psnr'][0]:.1f}",
+            cell(row, "lost"),
             cell(row, "ssim"), cell(row, "motion"), cell(row, "centroid"),
             f"{row['distance']:.3f}" if row["distance"] is not None else "",
         ]
@@ -237,14 +254,15 @@ def draw_figures(runs: Runs, out: Path) -> None:
 
 def _draw_calls_of_methods(runs: Runs, out: Path) -> None:
     curves: dict[str, dict[int, VideoRow]] = defaultdict(dict)
-    for method in (*METHODS, *TWO_PHASES):
+    for variant, title in CURVES.items():
         for calls in (1, 2, 5, 10, 20):
-            if (row := runs.find_row(method, f"{calls} calls, {SHORT} frames")) is not None:
-                curves[method][calls] = row
+            if (row := runs.find_row(variant, f"{calls} calls, {SHORT} frames")) is not None:
+                curves[title][calls] = row
     baselines = {name: runs.find_row(NO_MODEL, f"{name}, {SHORT} frames") for name in BASELINES_OF_VIDEO}
     if curves:
         known = {name: row for name, row in baselines.items() if row is not None}
-        draw_call_curves(curves, out, baselines=known, name="video_calls")
+        solid = {CURVES[name.removesuffix(UNROLLED)]: CURVES[name] for name in TWO_PHASES}
+        draw_call_curves(curves, out, baselines=known, name="video_calls", dashed=solid)
 
 
 def _draw_long_predictions(runs: Runs, out: Path) -> None:
@@ -283,7 +301,8 @@ def _draw_ablation(variants: Sequence[str], results: Mapping[str, Any], out: Pat
             )  # fmt: skip
             axis.axvline(frozen[name]["value"], ls="--", lw=0.9, color="#777777", zorder=1)
             axis.set_xlabel({"psnr": "PSNR over 12 frames, dB", "ssim": "SSIM"}[name])
-        axes[0, 0].set_yticks(range(len(rows)), [row["variant"] for row in rows])
+        axes[0, 0].set_yticks(range(len(rows)), [CHANGES.get(row["variant"], row["variant"]) for row in rows])
+        axes[0, 0].set_ylabel("change")
         axes[0, 0].invert_yaxis()
         save_figures({"video_ablation": figure}, out)
 

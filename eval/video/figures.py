@@ -96,6 +96,7 @@ def draw_call_curves(
     baselines: Mapping[str, VideoRow] | None = None,
     figures: Sequence[str] = FOUR_FIGURES,
     name: str = "calls",
+    dashed: Mapping[str, str] | None = None,
 ) -> list[Path]:
     """Write figures against the number of network calls per frame as PNG and SVG.
 
@@ -105,12 +106,18 @@ def draw_call_curves(
         baselines: Rows that make no calls, drawn as lines across.
         figures: Names of `VIDEO_FIGURES` or of distances.
         name: Stem of the file names.
+        dashed: Labels of methods that are drawn dashed, and of those whose colour they share.
     """
+    shared = {label: of for label, of in (dashed or {}).items() if of in curves}
+    solid = [label for label in curves if label not in shared]
+    palette = dict(zip(solid, itertools.cycle((REFERENCE_COLOUR, *ROW_COLOURS)), strict=False))
     with plot_style():
         figure, axes = make_figure(1, len(figures), (2.6 * len(figures), 2.7))
         for axis, wanted in zip(axes[0], figures, strict=True):
             for i, (label, rows) in enumerate(curves.items()):
-                _draw_calls(axis, {calls: rows[calls].estimate(wanted) for calls in sorted(rows)}, label, i)
+                look = {"color": palette[shared.get(label, label)], "ls": "--" if label in shared else "-"}
+                estimates = {calls: rows[calls].estimate(wanted) for calls in sorted(rows)}
+                _draw_calls(axis, estimates, i, label=label, **look)
             for (label, row), grey in zip((baselines or {}).items(), BASELINE_COLOURS, strict=False):
                 axis.axhline(row.estimate(wanted).value, ls="--", lw=0.9, color=grey, label=label, zorder=1)
             _title(axis, wanted)
@@ -125,9 +132,8 @@ def draw_call_curves(
         return save_figures({name: figure}, out)
 
 
-def _draw_calls(axis: Any, estimates: Mapping[int, Any], label: str, number: int) -> None:
+def _draw_calls(axis: Any, estimates: Mapping[int, Any], number: int, **look: Any) -> None:
     """Draw one method with its intervals, moved aside a little so that intervals do not hide each other."""
-    colour = (REFERENCE_COLOUR, *ROW_COLOURS)[number % (1 + len(ROW_COLOURS))]
     calls = np.array([*estimates]) * 1.04**number
     value, low, high = (
         np.array([getattr(e, end) for e in estimates.values()]) for end in ("value", "low", "high")
@@ -135,7 +141,7 @@ def _draw_calls(axis: Any, estimates: Mapping[int, Any], label: str, number: int
     reach = np.nan_to_num(np.stack([value - low, high - value]).clip(0))
     axis.errorbar(
         calls, value, reach, marker=MARKERS[number % len(MARKERS)], ms=3.5, lw=1.2, elinewidth=0.9,
-        capsize=2, color=colour, label=label, zorder=3,
+        capsize=2, zorder=3, **look,
     )  # fmt: skip
 
 

@@ -94,3 +94,5 @@ def test_stored_scores_of_videos_are_printed_with_one_call_in_the_singular(
     assert "| 1 call, 12 frames |" in printed
     assert "| 2 calls, 12 frames |" in printed
     assert "1 calls" not in printed
+    assert "| 30.30, 30.33, 30.26 |" in printed
+    assert "| lost colour |" in printed

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from nsde_policy.eval.compare.plots import ROW_COLOURS
 from nsde_policy.eval.video.evaluate import BASELINES_OF_VIDEO, VideosToScore, evaluate_video
 from nsde_policy.eval.video.figures import (
     draw_call_curves,
@@ -37,12 +38,15 @@ def test_curves_by_calls_and_by_frame_name_methods_and_figures(tmp_path, videos)
     )
     row = scores.rows["mine"]
     files = draw_call_curves(
-        {"mine": {1: row, 5: row}, "theirs": {2: row}},
+        {"mine": {1: row, 5: row}, "theirs": {2: row}, "short": {1: row}},
         tmp_path,
         baselines={"frozen": scores.rows["repeat the last frame"]},
         figures=("psnr", "lost"),
+        dashed={"short": "theirs"},
     )
     text = files[1].read_text()
+    assert ROW_COLOURS[0].lower() in text
+    assert ROW_COLOURS[1].lower() not in text, "the third curve has the colour of the second"
     assert all(
         f">{title}<" in text for title in ("mine", "theirs", "frozen", "PSNR, dB (higher is better)", "5")
     )
