@@ -39,6 +39,7 @@ from video_results import (
 )
 from video_variants import EXPERIMENTS, Variant
 
+from nsde_policy.assets import SHIPPED_FEATURES
 from nsde_policy.errors import ConfigError
 from nsde_policy.files import replace_file
 from nsde_policy.video.collisions import COLLISION_SEEDS
@@ -61,7 +62,7 @@ class Job:
     """Number of test videos that are predicted and scored."""
     tuning: bool
     compiled: bool
-    features: Path | None
+    features: Path
     """Network of the physics distance."""
 
     @property
@@ -137,9 +138,7 @@ def _score_trials(job: Job, parts: dict[str, Any]) -> list[dict[str, Any]]:
         for trial in (each for each in job.variant.trials if each.steps == steps):
             model = load_video_model(job.path, device=job.device, first_phase=trial.first_phase)
             predictors[trial.label] = make_predictor(model, seed=job.seed, calls=trial.calls, **trial.options)
-        networks = (
-            {DISTANCE: load_features(FeatureConfig(job.features), device=job.device)} if job.features else {}
-        )
+        networks = {DISTANCE: load_features(FeatureConfig(job.features), device=job.device)}
         scores = evaluate_video(
             predictors, videos, steps=steps, batch_size=256, device=job.device, networks=networks
         )
@@ -147,7 +146,7 @@ def _score_trials(job: Job, parts: dict[str, Any]) -> list[dict[str, Any]]:
             if label not in predictors:
                 label = f"{label}, {steps} frames"
             frames_of = {name: row.sums[name].compute().round(4).tolist() for name in FIGURES}
-            distance = row.distances[DISTANCE].value if networks else None
+            distance = row.distances[DISTANCE].value
             rows.append({"label": label, "per_frame": frames_of, "distance": distance})
             for name in FIGURES:
                 pooled = row.sums[name].pool(1)
@@ -232,7 +231,12 @@ def main() -> None:
     )
     parser.add_argument("--tuning", action="store_true", help="score on videos for choosing settings")
     parser.add_argument("--compile", action="store_true", help="compile networks: faster for several runs")
-    parser.add_argument("--features", type=Path, help="physics network of benchmarks/video_features.py")
+    parser.add_argument(
+        "--features",
+        type=Path,
+        default=Path(SHIPPED_FEATURES),
+        help="network of the physics distance; default: that of the package",
+    )
     parser.add_argument("--figures", type=Path, help="folder for figures of everything in --out")
     parser.add_argument("--limit-s", type=float, default=1e9, help="start no run after this many seconds")
     args = parser.parse_args()

@@ -1,151 +1,172 @@
-"""Train the physics network of `nsde_policy.eval.video` and check what its features notice.
+"""Train the physics network of `nsde_policy.eval.video`, and check what it finds and its distance notices.
 
-    python benchmarks/video_features.py --device cuda --out physics.safetensors
+    python benchmarks/video_features.py --json benchmarks/results/video_features.json
+    python benchmarks/video_features.py --train nsde_policy/assets/physics.safetensors
 
-Prints what the network finds in held-out clips, the Fréchet distance and JEDi of true videos that were spoilt
-in known ways, with the distance between two halves of the true videos as floor, contacts between frames, and
-the time of an evaluation of 512 videos over 12 and 36 frames. Needs a GPU: a CPU takes seconds per step.
+The first command measures the network of the package on test videos of `collisions`: errors in single frames,
+and the Fréchet distance of true videos that were spoilt in known ways, with the distance between two halves
+of the true videos as floor. The second one trained that network, and measures it as well.
 """
 
 import argparse
-import time
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from nsde_policy.eval.video.contacts import cross_fade, score_contacts
-from nsde_policy.eval.video.distances import frechet_distance, jedi_distance
-from nsde_policy.eval.video.evaluate import VideosToScore, evaluate_video
-from nsde_policy.eval.video.features import FeatureNetwork, wrap_physics_network
+from nsde_policy.assets import PHYSICS_WEIGHTS
+from nsde_policy.eval.compare.table import format_markdown
+from nsde_policy.eval.latency import device_name
+from nsde_policy.eval.video.distances import frechet_distance
+from nsde_policy.eval.video.features import FeatureConfig, FeatureNetwork, load_features
 from nsde_policy.eval.video.physics import (
-    PhysicsClips,
+    FoundObjects,
+    PhysicsFrames,
     PhysicsNetwork,
+    count_contacts,
     save_physics_network,
-    train_physics_features,
+    train_physics_network,
 )
-from nsde_policy.video.collisions import CollisionsConfig, CollisionVideos, Motion, make_collisions
+from nsde_policy.files import replace_file
+from nsde_policy.video.collisions import (
+    COLLISION_SEEDS,
+    CollisionsConfig,
+    CollisionVideos,
+    draw_frames,
+    make_collisions,
+    simulate_motion,
+)
 from nsde_policy.video.spaces import to_unit
 
-HELD_OUT_SEED = 10_000
+GIVEN = 4
+"""Frames of a clip that stay as they are, the context of a prediction."""
 
 
-def describe_facts(network: PhysicsNetwork, videos: CollisionVideos) -> str:
-    clips = PhysicsClips.of(videos)
+def add_noise(frames: Tensor, std: float, seed: int = 0) -> Tensor:
+    generator = torch.Generator(frames.device).manual_seed(seed)
+    drawn = torch.randn(frames.shape, generator=generator, device=frames.device)
+    return (frames + std * drawn).clamp(-1, 1)
+
+
+def measure_errors(network: PhysicsNetwork, videos: CollisionVideos, noise: float = 0.0) -> dict[str, float]:
+    """Return what the network finds in every frame by itself, against the truth."""
+    true = PhysicsFrames.of(videos.objects, videos.motion.position)
+    frames = add_noise(to_unit(videos.frames), noise).flatten(0, 1)
+    if frames.shape[-1] != true.frames.shape[-2]:
+        frames = functional.interpolate(frames, true.frames.shape[1:3], mode="bilinear", antialias=True)
     with torch.no_grad():
-        parts = [network(to_unit(part).transpose(1, 2)) for part in torch.split(clips.frames, 64)]
-        found = network.read_facts(torch.cat(parts))
-    is_there = clips.present > 0
-    error = (found.motion - clips.motion)[is_there].square().mean(0).sqrt() * torch.tensor(
-        [32, 32, 32, 32, 3, 3], device=is_there.device
-    )
-    first, last, velocity = (float(pair.square().sum().sqrt()) for pair in torch.split(error, 2))
-    right = float(((found.present > 0) == is_there).float().mean())
-    shape = float((found.shape.argmax(-1) == clips.shape)[is_there].float().mean())
-    return (
-        f"held out: colours {right:.2%} right, shapes {shape:.2%}; root mean square error of the first "
-        f"position {first:.2f} px, the last {last:.2f} px, velocity {velocity:.2f} px per frame"
-    )
+        parts = [network.find(part) for part in torch.split(frames, 256)]
+    found = FoundObjects(*map(torch.cat, zip(*parts, strict=True)))
+    is_there = true.present > 0
+    distance = (found.position - true.position).norm(dim=-1)[is_there]
+    radius = (found.radius - true.radius)[is_there]
+    clips = FoundObjects(*(part.unflatten(0, videos.frames.shape[:2]) for part in found))
+    rows = torch.arange(len(videos.frames), device=frames.device)[:, None]
+    contacts = count_contacts(clips)[rows, videos.objects.colour][videos.objects.present]
+    touched = videos.motion.contact[:, 1:].sum((1, 3))[videos.objects.present].float()
+    return {
+        "position_rms_px": float(distance.square().mean().sqrt()),
+        "position_median_px": float(distance.median()),
+        "radius_rms_px": float(radius.square().mean().sqrt()),
+        "shapes_right": float((found.shape.argmax(-1) == true.shape)[is_there].float().mean()),
+        "colours_right": float(((found.present > 0) == is_there).float().mean()),
+        "contacts_correlation": float(torch.corrcoef(torch.stack([contacts, touched]))[0, 1]),
+    }
 
 
-def spoil(frames: Tensor, generator: torch.Generator) -> dict[str, Callable[[], Tensor]]:
-    """Return ways to spoil the last 12 of 16 frames."""
-    given, future = frames[:, :4], frames[:, 4:]
+def spoil(videos: CollisionVideos) -> dict[str, Callable[[], Tensor]]:
+    """Return ways to spoil all but the first frames of videos."""
+    frames = to_unit(videos.frames)
+    given, future = frames[:, :GIVEN], frames[:, GIVEN:]
 
     def join(part: Tensor) -> Tensor:
         return torch.cat([given, part], dim=1)
-
-    def noise(std: float) -> Tensor:
-        drawn = torch.randn(future.shape, generator=generator, device=frames.device)
-        return join((future + std * drawn).clamp(-1, 1))
 
     def blur() -> Tensor:
         flat = functional.avg_pool2d(future.flatten(0, 1), 5, 1, 2, count_include_pad=False)
         return join(flat.reshape(future.shape))
 
+    def pass_through() -> Tensor:
+        objects, start = videos.objects, (part[:, GIVEN - 1] for part in videos.motion[:2])
+        config = CollisionsConfig(frames=future.shape[1] + 1)
+        alone = objects._replace(present=torch.zeros_like(objects.present))
+        position = simulate_motion(alone, *start, config).position[:, 1:]
+        return join(to_unit(draw_frames(objects, position, frames.shape[-1])))
+
     return {
         "the truth itself": lambda: frames,
-        "pixel noise 0.05": lambda: noise(0.05),
-        "pixel noise 0.2": lambda: noise(0.2),
+        "pixel noise of 0.05": lambda: join(add_noise(future, 0.05)),
+        "pixel noise of 0.2": lambda: join(add_noise(future, 0.2)),
         "blurred over 5 × 5 pixels": blur,
         "moved by one pixel": lambda: join(future.roll(1, -1)),
-        "one frame late": lambda: join(frames[:, 3:-1]),
-        "half the speed": lambda: join(frames[:, 4:10].repeat_interleave(2, dim=1)),
-        "frozen": lambda: join(frames[:, 3:4].expand_as(future)),
+        "moved by two pixels": lambda: join(future.roll(2, -1)),
+        "one frame late": lambda: join(frames[:, GIVEN - 1 : -1]),
+        "half the speed": lambda: join(
+            future[:, : (future.shape[1] + 1) // 2].repeat_interleave(2, dim=1)[:, : future.shape[1]]
+        ),
+        "no contacts: shapes pass through each other": pass_through,
+        "frozen": lambda: join(frames[:, GIVEN - 1 : GIVEN].expand_as(future)),
         "backwards": lambda: join(future.flip(1)),
         "of another video": lambda: join(future.roll(1, 0)),
     }
 
 
-def print_distances(network: FeatureNetwork, frames: Tensor) -> None:
-    generator = torch.Generator(frames.device).manual_seed(0)
-    true = network.compute(frames, batch_size=128)
-    half = len(true) // 2
-    print("| predicted frames | FD | JEDi |\n| --- | --- | --- |")
-    print(
-        f"| two halves of the truth | {frechet_distance(true[:half], true[half:]):.4f} | "
-        f"{jedi_distance(true[:half], true[half:]):.5f} |"
-    )
-    for label, make in spoil(frames, generator).items():
-        found = network.compute(make(), batch_size=128)
-        print(f"| {label} | {frechet_distance(found, true):.4f} | {jedi_distance(found, true):.5f} |")
+def measure_distances(network: FeatureNetwork, videos: CollisionVideos) -> dict[str, float]:
+    true = network.compute(to_unit(videos.frames), batch_size=32)
+    found = {"two halves of the truth": frechet_distance(true[::2], true[1::2])}
+    for label, make in spoil(videos).items():
+        found[label] = frechet_distance(network.compute(make(), batch_size=32), true)
+    return found
 
 
-def print_contacts(videos: int, device: str) -> None:
-    made = make_collisions(
-        videos, CollisionsConfig(frames=17, substeps=5), seed=HELD_OUT_SEED + 1, device=device
-    )
-    length = 16 * 5 + 1
-    motion = Motion(*(part[:, :length] for part in made.motion))
-    cut = CollisionVideos(made.frames[:, :length], made.objects, motion)
-    frames = to_unit(cut.frames)
-    for label, shown in (("truth", frames), ("cross-fade", cross_fade(frames[:, ::5]))):
-        scores = score_contacts(shown, frames, cut)
-        print(
-            f"{label}: {len(scores.reached)} skipped contacts, reached {scores.estimate('reached')}, "
-            f"rebounded {scores.estimate('rebounded')}"
-        )
+def format_tables(results: dict[str, Any]) -> str:
+    errors, distances = results["errors"], results["distances"]
+    names = next(iter(errors.values()))
+    lines = [[name, *(f"{each[name]:.3f}" for each in errors.values())] for name in names]
+    tables = [format_markdown(["error", *errors], lines)]
+    lines = [[label, f"{value:.3f}"] for label, value in distances.items()]
+    tables.append(format_markdown(["predicted frames", "physics distance"], lines))
+    return "\n\n".join(tables)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--train", type=Path, help="train a network, and write its weights to this file")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=3000)
-    parser.add_argument("--train-videos", type=int, default=16_384)
-    parser.add_argument("--videos", type=int, default=512, help="held-out videos")
-    parser.add_argument("--out", type=Path, help="file for the weights")
+    parser.add_argument("--steps", type=int, default=800)
+    parser.add_argument("--videos", type=int, default=512, help="test videos")
+    parser.add_argument("--tuning", action="store_true", help="use videos for choosing settings instead")
+    parser.add_argument("--json", type=Path, help="file for the results")
     args = parser.parse_args()
 
-    network, record = train_physics_features(args.device, args.seed, args.steps, videos=args.train_videos)
-    last = ", ".join(f"{name} {losses[-1]:.4f}" for name, losses in record.losses.items())
-    count = sum(parameter.numel() for parameter in network.parameters())
-    print(f"{count} weights, {args.steps} steps in {record.seconds:.1f} s; losses: {last}", flush=True)
-    if args.out is not None:
-        save_physics_network(network, args.out)
-        print(f"{args.out}: {args.out.stat().st_size / 1e6:.2f} MB")
-    config = CollisionsConfig(frames=40)
-    videos = make_collisions(args.videos, config, seed=HELD_OUT_SEED, device=args.device)
-    clips = CollisionVideos(
-        videos.frames[:, :16], videos.objects, Motion(*(part[:, :16] for part in videos.motion))
-    )
-    print(describe_facts(network, clips), flush=True)
-    wrapped = wrap_physics_network(network)
-    print_distances(wrapped, to_unit(clips.frames))
-    print_contacts(args.videos, args.device)
-    for steps in (12, 36):
-        started = time.perf_counter()
-        scores = evaluate_video(
-            {}, VideosToScore.from_collisions(videos), steps=steps, batch_size=64, device=args.device,
-            networks={"FD": wrapped},
-        )  # fmt: skip
-        took = time.perf_counter() - started
-        print(f"\n{args.videos} videos, {steps} frames, both baselines: {took:.2f} s\n")
-        print(scores.format_table(), flush=True)
+    results: dict[str, Any] = {"videos": args.videos, "device": device_name(args.device)}
+    if args.train:
+        trained, record = train_physics_network(args.device, args.seed, args.steps)
+        save_physics_network(trained, args.train)
+        results |= {"seed": args.seed, "steps": args.steps, "training_seconds": record.seconds}
+        print(f"{args.train}: {args.steps} steps in {record.seconds:.0f} s", flush=True)
+    network = load_features(FeatureConfig(args.train or PHYSICS_WEIGHTS), device=args.device)
+    assert isinstance(network.module, PhysicsNetwork)
+    results["weights"] = sum(parameter.numel() for parameter in network.module.parameters())
+    results["errors"] = {}
+    seed = COLLISION_SEEDS["tuning" if args.tuning else "test"]
+    for size in (32, 64):
+        config, name = CollisionsConfig(size=size), f"{size} × {size}"
+        count = max(args.videos, 512)  # the first videos of a seed depend on their number
+        videos = make_collisions(count, config, seed=seed, device=args.device, keep=args.videos)
+        results["errors"][name] = measure_errors(network.module, videos)
+    results["errors"][f"{name}, noise of 0.05"] = measure_errors(network.module, videos, 0.05)
+    results["distances"] = measure_distances(network, videos)
+    print(format_tables(results))
+    if args.json:
+        replace_file(args.json, (json.dumps(results, indent=1) + "\n").encode())
 
 
 if __name__ == "__main__":

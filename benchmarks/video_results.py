@@ -199,6 +199,7 @@ def format_results(results: Mapping[str, Any]) -> str:
     def cell(row: Mapping[str, Any], name: str) -> str:
         return str(Estimate(**{key: row[name][key] for key in ("value", "low", "high", "n")}))
 
+    has_distance = any(row["distance"] is not None for row in results["rows"])
     head = [
         "model",
         "prediction",
@@ -211,7 +212,7 @@ def format_results(results: Mapping[str, Any]) -> str:
         "SSIM",
         "motion",
         "centroid, px",
-        DISTANCE,
+        *([DISTANCE] if has_distance else []),
     ]
     lines = [
         [
@@ -221,7 +222,7 @@ def format_results(results: Mapping[str, Any]) -> str:
             cell(row, "difference") if row["difference"] else "", f"{row['per_frame']['psnr'][0]:.1f}",
             cell(row, "lost"),
             cell(row, "ssim"), cell(row, "motion"), cell(row, "centroid"),
-            f"{row['distance']:.3f}" if row["distance"] is not None else "",
+            *([f"{row['distance']:.3f}" if row["distance"] is not None else ""] if has_distance else []),
         ]
         for row in results["rows"]
     ]  # fmt: skip

@@ -10,12 +10,21 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from nsde_policy.assets import PHYSICS_WEIGHTS, SHIPPED_FEATURES
 from nsde_policy.bounds import Count
 from nsde_policy.config import BaseConfig
 from nsde_policy.errors import CheckpointError, ConfigError, summarize_error
 from nsde_policy.eval.video.distances import DistanceName, Features
 from nsde_policy.eval.video.i3d import I3D_FRAMES, I3D_SIZE, build_i3d
-from nsde_policy.eval.video.physics import PHYSICS_LAYOUT, PhysicsNetwork, build_physics_network
+from nsde_policy.eval.video.physics import (
+    FEWEST_CLIP_FRAMES,
+    OLD_PHYSICS_TENSOR,
+    PHYSICS_SIZE,
+    PHYSICS_TENSOR,
+    SMALLEST_PHYSICS_SIZE,
+    PhysicsNetwork,
+    build_physics_network,
+)
 from nsde_policy.eval.video.vjepa import load_vjepa
 from nsde_policy.files import open_regular
 from nsde_policy.run_directory import RunDirectory
@@ -32,11 +41,12 @@ class FeatureConfig(BaseConfig):
     """
 
     path: Path
-    """TorchScript file, `.safetensors` file, or folder with config.json and model.safetensors."""
+    """TorchScript file, `.safetensors` file, or folder with config.json and model.safetensors; `physics` for
+    the physics network of this package."""
     distance: DistanceName = "frechet"
     """Distance that is computed from the features: `frechet` gives FVD on I3D, `jedi` JEDi on V-JEPA."""
     frames: Count = 16
-    """Frames per clip; of longer videos the last ones are taken."""
+    """Frames per clip; of longer videos the last ones are taken. The physics network takes shorter ones."""
     size: Count = 224
     """Height and width to which frames are resized."""
     values: Literal["signed", "unit"] = "signed"
@@ -64,11 +74,17 @@ class FeatureNetwork:
         Raises:
             ConfigError: If the videos are too short, the network fails, or returns something else.
         """
-        wanted = self.config
-        if videos.shape[1] < wanted.frames:
+        wanted, is_physics = self.config, isinstance(self.module, PhysicsNetwork)
+        needed = FEWEST_CLIP_FRAMES if is_physics else wanted.frames
+        if videos.shape[1] < needed:
             raise ConfigError(
-                f"{wanted.path} needs clips of {wanted.frames} frames, the videos have {videos.shape[1]}: "
+                f"{wanted.path} needs clips of {needed} frames, the videos have {videos.shape[1]}: "
                 "predict more frames or set `frames`"
+            )
+        if is_physics and min(videos.shape[-2:]) < SMALLEST_PHYSICS_SIZE:
+            raise ConfigError(
+                f"{wanted.path} needs frames of at least {SMALLEST_PHYSICS_SIZE} × {SMALLEST_PHYSICS_SIZE} "
+                f"pixels, got {videos.shape[-2]} × {videos.shape[-1]}"
             )
         clips = torch.split(videos[:, -wanted.frames :], batch_size)
         with torch.backends.cudnn.flags(allow_tf32=False):
@@ -104,6 +120,8 @@ def load_features(config: FeatureConfig, *, device: torch.device | str = "cpu") 
         ConfigError: If the file is missing, damaged, or of another kind than `FeatureConfig` says.
         MissingDependencyError: If a folder of V-JEPA 2 is given, and transformers is not installed.
     """
+    if config.path == Path(SHIPPED_FEATURES) and not config.path.exists():
+        config = replace(config, path=PHYSICS_WEIGHTS)
     if config.path.is_dir():
         network, size = load_vjepa(config.path, frames=config.frames)
         return FeatureNetwork(network.to(device), replace(config, size=size, values="signed", flags=()))
@@ -130,9 +148,9 @@ def _load_safetensors(config: FeatureConfig, device: torch.device | str) -> Feat
         weights = RunDirectory(path.parent).read_tensors(path, advice="the file is damaged or cut short")
     except CheckpointError as error:
         raise ConfigError(str(error)) from None
-    if PHYSICS_LAYOUT in weights:
-        network = build_physics_network(weights, path).to(device)
-        return wrap_physics_network(network, path=path, distance=config.distance)
+    if PHYSICS_TENSOR in weights or OLD_PHYSICS_TENSOR in weights:
+        wanted = replace(config, size=PHYSICS_SIZE, values="signed", flags=())
+        return FeatureNetwork(build_physics_network(weights, path).to(device), wanted)
     if any(name.startswith(("Conv3d_", "Mixed_")) for name in weights):
         if config.frames < I3D_FRAMES:
             raise ConfigError(f"{path} is I3D: need frames >= {I3D_FRAMES}, got {config.frames}")
@@ -140,14 +158,6 @@ def _load_safetensors(config: FeatureConfig, device: torch.device | str) -> Feat
         return FeatureNetwork(build_i3d(weights, path).to(device), wanted)
     raise ConfigError(
         f"{path} holds tensors of an unknown network ({', '.join(sorted(weights)[:3]) or 'none'}); expected "
-        f"those of I3D (Conv3d_1a_7x7.conv3d.weight, …) or of the physics network ({PHYSICS_LAYOUT}, "
+        f"those of I3D (Conv3d_1a_7x7.conv3d.weight, …) or of the physics network ({PHYSICS_TENSOR}, "
         "trunk.0.weight, …): give V-JEPA 2 as its folder with config.json, and other networks as TorchScript"
     )
-
-
-def wrap_physics_network(
-    network: PhysicsNetwork, *, path: Path = Path("physics"), distance: DistanceName = "frechet"
-) -> FeatureNetwork:
-    """Use a physics network in memory for features."""
-    sizes = network.config
-    return FeatureNetwork(network, FeatureConfig(path, distance, sizes.frames, sizes.size))

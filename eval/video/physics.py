@@ -1,10 +1,11 @@
-"""Features of videos of `collisions`: the last hidden layer of a small network that reads off physical facts.
+"""Features of videos of `collisions`: where a small network sees the objects, how they move and touch.
 
-FVD and JEDi need networks with pretrained weights. For `collisions` the facts behind a clip are known, so a
-network that is trained to find them in a minute has features that tell whether a clip is physically right.
-They hardly react to pixel noise: give PSNR and SSIM as well.
+FVD and JEDi need networks with pretrained weights. For `collisions` the facts behind a frame are known, so a
+network with 20,000 weights is trained to find them in each frame by itself: which colours there are, where,
+how large, and of which shape. The features of a clip are computed from these.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,166 +16,202 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.nn import functional
 
-from nsde_policy.bounds import Count
-from nsde_policy.config import BaseConfig, TrainConfig, require
+from nsde_policy.config import TrainConfig
 from nsde_policy.core.networks import weights_from
 from nsde_policy.core.targets import TensorRows
 from nsde_policy.errors import ConfigError, summarize_error
 from nsde_policy.files import replace_file
 from nsde_policy.methods.base import LossParts, Stage, TrainableModel
 from nsde_policy.training.loop import FitRecord, fit
-from nsde_policy.video.collisions import PALETTE, CollisionsConfig, CollisionVideos, make_collisions
+from nsde_policy.video.collisions import PALETTE, CollisionsConfig, Objects, draw_frames, simulate_collisions
 from nsde_policy.video.spaces import to_unit
 
-FEATURE_SIZE = 64
-"""Number of features of a clip."""
+PHYSICS_SIZE = 64
+"""Height and width of the frames that the network sees; others are resized."""
+SMALLEST_PHYSICS_SIZE = 32
+"""Smallest height and width before resizing."""
+FEWEST_CLIP_FRAMES = 3
+"""Fewest frames of a clip, for velocities and contacts."""
+PHYSICS_TENSOR = "heat.weight"
+"""Name of a tensor by which files of the network are recognised."""
+OLD_PHYSICS_TENSOR = "layout"
+"""Name of a tensor of the first physics network, which is no longer used."""
 SHAPES = 3
 """Disc, square and triangle."""
-PHYSICS_LAYOUT = "layout"
-"""Name of the tensor with the sizes of the network, by which its files are recognised."""
-CONTACT_SCALE = 4.0
-"""Contacts of a clip are divided by this."""
+POSITION_UNIT, VELOCITY_UNIT, SHAPE_UNIT, CONTACT_UNIT = 12.0, 1.0, 0.4, 1.0
+"""Pixels, pixels per frame, share, and number: about the standard deviations of the features."""
+DEEPEST_PX, TOUCHING_PX, REBOUND_PX = -3.0, 1.5, 0.8
+"""Gaps between which objects touch, and how much farther apart than expected they are after a contact; chosen
+on simulated positions of tuning videos."""
 
 
-class PhysicsFacts(NamedTuple):
-    """Facts of each clip, by colour of the palette; those of colours that are absent are to be ignored."""
+class FoundObjects(NamedTuple):
+    """What frames show, by colour of the palette; lengths in pixels of a frame of 64."""
 
     present: Tensor
-    """Which colours there are, (n, 8), 0 or 1."""
+    """Logit of whether the colour is there, (..., 8)."""
+    position: Tensor
+    """x and y of the middle of the object, (..., 8, 2)."""
+    radius: Tensor
+    """Radius of the disc as which the object bounces, (..., 8)."""
     shape: Tensor
-    """Shape of the object of each colour, (n, 8), 0 to 2."""
-    motion: Tensor
-    """First and last position and last velocity, (n, 8, 6), scaled to about -1 to 1."""
-    contacts: Tensor
-    """Number of pairs and frames in which objects touched, scaled, (n, 1)."""
+    """Logits of disc, square and triangle, (..., 8, 3)."""
 
 
 @dataclass(frozen=True)
-class PhysicsClips(TensorRows):
-    """Training data of the physics network; the facts as in `PhysicsFacts`."""
+class PhysicsFrames(TensorRows):
+    """Training data: frames and what is true about each colour; absent colours are to be ignored."""
 
     frames: Tensor
-    """(n, frames, size, size, 3) uint8."""
+    """Single frames, (n, 64, 64, 3) uint8."""
     present: Tensor
+    """Which colours there are, 0 or 1, (n, 8)."""
+    position: Tensor
+    radius: Tensor
     shape: Tensor
-    motion: Tensor
-    contacts: Tensor
+    """Shape of each colour, 0 to 2, (n, 8)."""
 
     @classmethod
-    def of(cls, videos: CollisionVideos) -> "PhysicsClips":
-        """Write down the facts of videos."""
-        objects, motion = videos.objects, videos.motion
-        first, last = motion.position[:, 0] / 32 - 1, motion.position[:, -1] / 32 - 1
-        moves = torch.cat([first, last, motion.velocity[:, -1] / 3], dim=-1)
-        contacts = motion.contact[:, 1:].sum((1, 2, 3))[:, None] / (2 * CONTACT_SCALE)
-        n, device = len(videos.frames), videos.frames.device
-        present = torch.zeros(n, len(PALETTE), device=device).scatter_(
-            1, objects.colour, objects.present.float()
-        )
-        shape = torch.zeros(n, len(PALETTE), dtype=torch.long, device=device)
-        shape = shape.scatter_(1, objects.colour, objects.shape)
-        table = torch.zeros(n, len(PALETTE), moves.shape[-1], device=device)
-        table = table.scatter_(1, objects.colour[..., None].expand_as(moves), moves)
-        return cls(videos.frames, present, shape, table, contacts)
+    def of(cls, objects: Objects, position: Tensor) -> "PhysicsFrames":
+        """Draw frames of objects at positions (n, frames, 5, 2)."""
+        frames = draw_frames(objects, position, PHYSICS_SIZE).flatten(0, 1)
+        repeated = Objects(*(part.repeat_interleave(position.shape[1], dim=0) for part in objects))
+        rows = torch.arange(len(frames), device=frames.device)[:, None]
+
+        def by_colour(values: Tensor) -> Tensor:
+            table = values.new_zeros(len(values), len(PALETTE), *values.shape[2:])
+            table[rows, repeated.colour] = values
+            return table
+
+        columns = (repeated.present.float(), position.flatten(0, 1), repeated.radius, repeated.shape)
+        return cls(frames, *map(by_colour, columns))
 
 
-@dataclass(frozen=True)
-class PhysicsConfig(BaseConfig):
-    """Size of the physics network and its clips."""
+class PhysicsNetwork(TrainableModel[PhysicsFrames]):
+    """Finds objects in frames by heat maps; its output for clips are their features."""
 
-    frames: Count = 16
-    """Frames per clip, a multiple of 4."""
-    size: Count = 64
-    """Height and width of a frame, a multiple of 16."""
-    channels: tuple[int, int, int, int] = (32, 64, 96, 128)
-    """Channels of its four convolutions, multiples of 8."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self, self.frames % 4 == 0, f"frames must be a multiple of 4, got {self.frames}")
-        require(self, self.size % 16 == 0, f"size must be a multiple of 16, got {self.size}")
-        require(self, all(c > 0 and c % 8 == 0 for c in self.channels), f"invalid channels {self.channels}")
-
-
-class PhysicsNetwork(TrainableModel[PhysicsClips]):
-    """Finds the facts of clips (n, 3, frames, size, size) with values from -1 to 1; returns its features."""
-
-    layout: Tensor
-
-    def __init__(self, config: PhysicsConfig, *, generator: torch.Generator) -> None:
+    def __init__(self, *, generator: torch.Generator, channels: int = 16) -> None:
         super().__init__()
-        self.config = config
-        strides = ((1, 2, 2), (2, 2, 2), (2, 2, 2), (1, 2, 2))
-        layers: list[nn.Module] = []
+        wide = 2 * channels
         with weights_from(generator):
-            for inputs, outputs, stride in zip((3, *config.channels), config.channels, strides, strict=False):
-                layers += [nn.Conv3d(inputs, outputs, 3, stride, 1), nn.GroupNorm(8, outputs), nn.GELU()]
-            flat = config.channels[-1] * (config.frames // 4) * (config.size // 16) ** 2
-            self.trunk = nn.Sequential(*layers, nn.Flatten(), nn.Linear(flat, FEATURE_SIZE), nn.GELU())
-            self.facts = nn.Linear(FEATURE_SIZE, len(PALETTE) * (1 + SHAPES + 6) + 1)
-        self.register_buffer(PHYSICS_LAYOUT, torch.tensor([config.frames, config.size, *config.channels]))
+            self.trunk = nn.Sequential(
+                nn.Conv2d(3, channels, 5, 2, 2), nn.GELU(),
+                nn.Conv2d(channels, channels, 3, 1, 1), nn.GELU(),
+                nn.Conv2d(channels, channels, 3, 1, 1), nn.GELU(),
+            )  # fmt: skip
+            self.heat = nn.Conv2d(channels, len(PALETTE), 1)
+            self.surroundings = nn.Sequential(
+                nn.Conv2d(channels, wide, 3, 2, 1), nn.GELU(), nn.Conv2d(wide, wide, 3, 1, 1), nn.GELU()
+            )  # sees 25 × 25 pixels, more than an object
+            self.form = nn.Linear(wide, 1 + SHAPES)
+            self.presence = nn.Parameter(torch.zeros(len(PALETTE)))
+
+    def find(self, frames: Tensor) -> FoundObjects:
+        """Find the objects in frames (n, 3, 64, 64) with values from -1 to 1."""
+        maps = self.trunk(frames)
+        heat = 3 * self.heat(maps).float()
+        share = heat.flatten(2).softmax(-1).view_as(heat)
+        axis = (torch.arange(heat.shape[-1], device=heat.device) + 0.5) * 2
+        position = torch.stack([(share.sum(dim) * axis).sum(-1) for dim in (2, 3)], dim=-1)
+        present = heat.flatten(2).logsumexp(-1) - math.log(heat[0, 0].numel()) + self.presence
+        places = position.detach()[:, :, None] / (PHYSICS_SIZE / 2) - 1  # forms do not move positions
+        around = functional.grid_sample(self.surroundings(maps).float(), places, align_corners=False)
+        form = self.form(around[..., 0].transpose(1, 2))
+        return FoundObjects(present, position, 6 + form[..., 0], form[..., 1:])
 
     def forward(self, clips: Tensor) -> Tensor:
-        """Return the features of clips, (n, 64)."""
-        features: Tensor = self.trunk(clips)
-        return features
+        """Return the features of clips (n, 3, frames, 64, 64), (n, 80)."""
+        n, _, frames = clips.shape[:3]
+        found = self.find(clips.transpose(1, 2).flatten(0, 1))
+        return compute_physics_features(
+            FoundObjects(*(part.reshape(n, frames, *part.shape[1:]) for part in found))
+        )
 
     def stages(self) -> tuple[Stage, ...]:
         """Train everything at once."""
-        return (Stage(("present", "shape", "motion", "contacts"), tuple(self.parameters())),)
+        return (Stage(("present", "position", "radius", "shape"), tuple(self.parameters())),)
 
-    def read_facts(self, features: Tensor) -> PhysicsFacts:
-        """Return the facts of features: logits of presence (n, 8) and shape (n, 8, 3), and numbers."""
-        sizes = [len(PALETTE), len(PALETTE) * SHAPES, len(PALETTE) * 6, 1]
-        present, shape, motion, contacts = torch.split(self.facts(features).float(), sizes, dim=1)
-        n = len(features)
-        return PhysicsFacts(
-            present, shape.reshape(n, len(PALETTE), SHAPES), motion.reshape(n, len(PALETTE), 6), contacts
+    def loss(self, batch: PhysicsFrames, generator: torch.Generator) -> LossParts:
+        """Return the losses of frames with noise, about half of them with the details of 32 × 32 pixels."""
+        frames = to_unit(batch.frames)
+        shape = (len(frames), 1, 1, 1)
+        coarse = functional.interpolate(
+            functional.avg_pool2d(frames, 2), frames.shape[-2:], mode="bilinear", antialias=True
         )
-
-    def loss(self, batch: PhysicsClips, generator: torch.Generator) -> LossParts:
-        """Return cross-entropies of presence and shape, and square errors of motion and contacts."""
-        found = self.read_facts(self(to_unit(batch.frames).transpose(1, 2)))
+        is_coarse, strength = torch.rand((2, *shape), generator=generator, device=frames.device)
+        frames = torch.where(is_coarse < 0.5, coarse, frames)
+        noise = torch.randn(frames.shape, generator=generator, device=frames.device)
+        found = self.find(frames + 0.1 * strength * noise)
         share = batch.present / batch.present.sum().clamp(min=1)
-        shape = functional.cross_entropy(found.shape.transpose(1, 2), batch.shape, reduction="none")
+        entropy = functional.cross_entropy(found.shape.transpose(1, 2), batch.shape, reduction="none")
         return LossParts(
             {
-                "present": functional.binary_cross_entropy_with_logits(found.present, batch.present),
-                "shape": 0.3 * (shape * share).sum(),
-                "motion": 10 * ((found.motion - batch.motion).square().mean(-1) * share).sum(),
-                "contacts": 0.3 * (found.contacts - batch.contacts).square().mean(),
+                "present": 0.3 * functional.binary_cross_entropy_with_logits(found.present, batch.present),
+                "position": (((found.position - batch.position) / 4).square().sum(-1) * share).sum(),
+                "radius": 0.3 * ((found.radius - batch.radius).square() * share).sum(),
+                "shape": 0.3 * (entropy * share).sum(),
             }
         )
 
 
-def train_physics_features(
-    device: torch.device | str,
-    seed: int,
-    steps: int,
-    *,
-    config: PhysicsConfig | None = None,
-    videos: int = 16_384,
-    batch_size: int = 128,
+def compute_physics_features(found: FoundObjects) -> Tensor:
+    """Return the features of clips from what each frame shows, (n, frames, 8, …); (n, 80).
+
+    For each of the 8 colours: first and last position relative to the middle of the frame, mean velocity over
+    the last two steps, the shares of the three shapes in the last frame, which add up to the presence of the
+    colour, and the number of contacts. All are 0 for a colour that is absent, and in units of about their
+    standard deviation.
+    """
+    present, position = found.present.sigmoid(), found.position
+    middle = (position - PHYSICS_SIZE / 2) * present[..., None]
+    velocity = (position[:, -1] - position[:, -3]) / 2 * present[:, -1, :, None]
+    shape = found.shape[:, -1].softmax(-1) * present[:, -1, :, None]
+    columns = (
+        middle[:, 0] / POSITION_UNIT,
+        middle[:, -1] / POSITION_UNIT,
+        velocity / VELOCITY_UNIT,
+        shape / SHAPE_UNIT,
+        count_contacts(found)[..., None] / CONTACT_UNIT,
+    )
+    return torch.cat(columns, dim=-1).flatten(1)
+
+
+def count_contacts(found: FoundObjects) -> Tensor:
+    """Return a smooth number of contacts of each colour in clips, (n, 8).
+
+    A contact of two objects is a step before or after which their gap is small, and after which they are
+    farther apart than if both had moved on as before: shapes that pass through each other have none.
+    """
+    between = found.position[:, :, :, None] - found.position[:, :, None]
+    gap = between.norm(dim=-1) - (found.radius[..., None] + found.radius[:, :, None])
+    onward = (2 * between[:, 1:-1] - between[:, :-2]).norm(dim=-1)
+    rebound = between[:, 2:].norm(dim=-1) - onward
+    smaller = torch.minimum(gap[:, 1:-1], gap[:, 2:])
+    touch = torch.sigmoid(TOUCHING_PX - smaller) * torch.sigmoid(smaller - DEEPEST_PX)
+    touch = touch * torch.sigmoid((rebound - REBOUND_PX) / 0.2)
+    present = found.present.sigmoid()[:, 2:]
+    is_pair = 1 - torch.eye(len(PALETTE), device=gap.device)
+    return (touch * present[..., None] * present[:, :, None] * is_pair).sum((1, 3))
+
+
+def train_physics_network(
+    device: torch.device | str, seed: int, steps: int, *, videos: int = 2048, batch_size: int = 32
 ) -> tuple[PhysicsNetwork, FitRecord]:
-    """Train the physics network on videos of `collisions`; about a minute for 3000 steps on a GPU.
+    """Train the physics network on every fifth frame of videos of `collisions`.
 
     Args:
         device: Where to simulate and train.
         seed: Seed of videos, weights and batches.
         steps: Optimiser steps.
-        config: Size of network and clips; None for the defaults.
-        videos: Number of training videos; they stay on the device, 200 kB each.
-        batch_size: Clips per step.
+        videos: Number of training videos; their frames stay on the device, 50 kB each.
+        batch_size: Frames per step.
     """
-    config = config or PhysicsConfig()
-    made = make_collisions(
-        videos, CollisionsConfig(size=config.size, frames=config.frames), seed=seed, device=device
-    )
-    network = PhysicsNetwork(config, generator=torch.Generator().manual_seed(seed)).to(device)
+    objects, motion = simulate_collisions(videos, CollisionsConfig(frames=16), seed=seed, device=device)
+    network = PhysicsNetwork(generator=torch.Generator().manual_seed(seed)).to(device)
     settings = TrainConfig(
-        steps=steps, batch_size=batch_size, learning_rate=1e-3, weight_decay=0.01, precision="bf16"
+        steps=steps, batch_size=batch_size, learning_rate=6e-3, warmup=0.1, weight_decay=0.01, ema=0.99
     )
-    record = fit(network, PhysicsClips.of(made), settings, seed=seed)
+    record = fit(network, PhysicsFrames.of(objects, motion.position[:, ::5]), settings, seed=seed)
     return network, record
 
 
@@ -188,16 +225,18 @@ def build_physics_network(weights: Mapping[str, Tensor], path: Path) -> PhysicsN
     """Build the network from the tensors that `save_physics_network` wrote to the file `path`.
 
     Raises:
-        ConfigError: If tensors are missing or do not fit.
+        ConfigError: If tensors are missing or do not fit, or are those of the first physics network.
     """
+    if OLD_PHYSICS_TENSOR in weights:
+        raise ConfigError(
+            f"{path} is a physics network in the layout of old versions: use `physics`, the network of this "
+            "package, or train one with benchmarks/video_features.py --train FILE"
+        )
     try:
-        frames, size, *channels = weights[PHYSICS_LAYOUT].tolist()
-        first, second, third, fourth = channels
-        config = PhysicsConfig(frames, size, (first, second, third, fourth))
         with torch.device("meta"):
-            network = PhysicsNetwork(config, generator=torch.Generator())
+            network = PhysicsNetwork(generator=torch.Generator())
         network.load_state_dict(weights, assign=True)
-    except (ConfigError, KeyError, ValueError, TypeError, RuntimeError) as error:
+    except RuntimeError as error:
         raise ConfigError(
             f"{path} is not a file of the physics network (save_physics_network): {summarize_error(error)}"
         ) from error

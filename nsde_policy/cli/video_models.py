@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from tyro.conf import Positional, arg
 
+from nsde_policy.assets import SHIPPED_FEATURES
 from nsde_policy.cli.options import DeviceFlag, JsonFileFlag, check_json_file, print_results
 from nsde_policy.errors import ConfigError
 from nsde_policy.files import check_writable
@@ -145,8 +146,9 @@ class VideoEval:
     device: DeviceFlag = "auto"
     features: Path | None = None
     """Network whose features give one more column: the Fréchet distance between predicted and true videos for
-    a .safetensors file of I3D (FVD) or of the physics network, or for TorchScript, which is code: use only
-    files that you trust; JEDi for the folder of a V-JEPA 2 model with config.json and model.safetensors."""
+    `physics` (positions, velocities, shapes and contacts of simulated collisions), for a .safetensors file of
+    I3D (FVD) or of another physics network, or for TorchScript, which is code: use only files that you trust;
+    JEDi for the folder of a V-JEPA 2 model with config.json and model.safetensors."""
     film: Path | None = None
     """Folder for a film strip and an animation of true and predicted frames of one video."""
     film_video: int | None = None
@@ -192,6 +194,11 @@ class VideoEval:
         videos = self._load_videos(records, context + self.steps)
         if not 0 <= shown < len(videos):
             raise ConfigError(f"need --film-video from 0 to {len(videos) - 1}, got {shown}")
+        if self.features == Path(SHIPPED_FEATURES) and videos.objects is None:
+            raise ConfigError(
+                f"--features {SHIPPED_FEATURES} is only for simulated `collisions`: leave it out, or give "
+                "--data collisions"
+            )
         scores = evaluate_video(
             predictors, videos, steps=self.steps, context=context, device=device, networks=networks
         )

@@ -114,7 +114,7 @@ def simulate_collisions(
     """Simulate n videos without drawing them, the same as `make_collisions` draws."""
     generator = torch.Generator(device).manual_seed(seed)
     objects, position, velocity = _draw_starts(n, config, generator)
-    return objects, _simulate_motion(objects, position, velocity, config)
+    return objects, simulate_motion(objects, position, velocity, config)
 
 
 def _draw_starts(
@@ -157,10 +157,8 @@ def _gaps(objects: Objects, position: Tensor) -> Tensor:
     return torch.where(is_pair, between.norm(dim=-1) - reach, torch.inf)
 
 
-def _simulate_motion(
-    objects: Objects, position: Tensor, velocity: Tensor, config: CollisionsConfig
-) -> Motion:
-    """Move the objects; the first kept frame is the start."""
+def simulate_motion(objects: Objects, position: Tensor, velocity: Tensor, config: CollisionsConfig) -> Motion:
+    """Move the objects; the first kept frame is the start. Objects that are not present touch none."""
     mass, low = objects.radius.square(), objects.radius[..., None]
     every = PHYSICS_STEPS // config.substeps
     kept: list[tuple[Tensor, Tensor, Tensor]] = []

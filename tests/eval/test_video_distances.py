@@ -1,4 +1,4 @@
-"""Tests of distances between sets of videos, of feature networks and of the physics network."""
+"""Tests of distances between sets of videos and of feature networks."""
 
 from pathlib import Path
 
@@ -9,17 +9,9 @@ import torch
 from nsde_policy.errors import ComparisonError, ConfigError
 from nsde_policy.eval.video.distances import estimate_distance, frechet_distance, jedi_distance
 from nsde_policy.eval.video.evaluate import VideosToScore, evaluate_video
-from nsde_policy.eval.video.features import FeatureConfig, FeatureNetwork, load_features, wrap_physics_network
-from nsde_policy.eval.video.physics import (
-    PhysicsClips,
-    PhysicsConfig,
-    save_physics_network,
-    train_physics_features,
-)
+from nsde_policy.eval.video.features import FeatureConfig, FeatureNetwork, load_features
 from nsde_policy.video.collisions import CollisionsConfig, make_collisions
 from nsde_policy.video.spaces import to_unit
-
-TINY = PhysicsConfig(frames=4, size=32, channels=(8, 8, 16, 16))
 
 
 class Flatten(torch.nn.Module):
@@ -37,11 +29,6 @@ def white(n: int, d: int, seed: int) -> np.ndarray:
 @pytest.fixture(scope="module")
 def videos():
     return make_collisions(12, CollisionsConfig(frames=8, size=32), seed=1)
-
-
-@pytest.fixture(scope="module")
-def trained():
-    return train_physics_features("cpu", 0, 25, config=TINY, videos=32, batch_size=8)
 
 
 def test_frechet_distance_of_gaussians_with_known_moments():
@@ -143,45 +130,3 @@ def test_unusable_feature_files_are_rejected(tmp_path, videos):
         compute(torch.nn.Linear(3, 3), frames=4)
     with pytest.raises(ConfigError, match="expected one row"):
         compute(torch.nn.Flatten(0), frames=4)
-
-
-def test_facts_of_clips_are_stored_by_colour(videos):
-    clips, row, k = PhysicsClips.of(videos), 2, 1
-    objects, motion = videos.objects, videos.motion
-    colour = int(objects.colour[row, k])
-    assert clips.present.sum(1).equal(objects.present.sum(1).float())
-    assert clips.present[row, colour] == 1
-    assert clips.shape[row, colour] == objects.shape[row, k]
-    x0, _, _, y1, u, _ = clips.motion[row, colour].tolist()
-    assert (x0 + 1) * 32 == pytest.approx(float(motion.position[row, 0, k, 0]), rel=1e-5)
-    assert (y1 + 1) * 32 == pytest.approx(float(motion.position[row, -1, k, 1]), rel=1e-5)
-    assert u * 3 == pytest.approx(float(motion.velocity[row, -1, k, 0]), rel=1e-5)
-    assert clips.contacts.sum() * 8 == motion.contact.sum()
-
-
-def test_the_physics_network_learns_and_is_saved_exactly(tmp_path, videos, trained):
-    network, record = trained
-    totals = [sum(losses) for losses in zip(*record.losses.values(), strict=True)]
-    assert totals[-1] < 0.8 * totals[0]
-    save_physics_network(network, tmp_path / "physics.safetensors")
-    loaded = load_features(FeatureConfig(tmp_path / "physics.safetensors"))
-    assert (loaded.config.frames, loaded.config.size) == (4, 32)
-    frames = to_unit(videos.frames)
-    features = loaded.compute(frames)
-    assert features.shape == (12, 64)
-    assert np.array_equal(features, wrap_physics_network(network).compute(frames))
-    assert len(np.unique(features, axis=0)) == 12
-
-
-def test_a_file_of_other_tensors_is_not_a_physics_network(tmp_path, trained):
-    network, _ = trained
-    file = tmp_path / "physics.safetensors"
-    save_physics_network(network, file)
-    network.layout[1] = 64
-    damaged = tmp_path / "other.safetensors"
-    save_physics_network(network, damaged)
-    network.layout[1] = 32
-    with pytest.raises(ConfigError, match="is not a file of the physics network"):
-        load_features(FeatureConfig(damaged))
-    with pytest.raises(ConfigError, match="multiple of 4"):
-        PhysicsConfig(frames=6)

@@ -277,6 +277,20 @@ def test_runs_of_the_same_name_are_all_scored(
     assert all(row["average"]["value"] >= 0 for row in rows.values())
 
 
+def test_physics_distance_of_simulated_videos_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    frames = make_collisions(4, CollisionsConfig(size=32, frames=8), seed=0).frames
+    config = replace(CONFIG, unroll=UnrollConfig(frames=0), size=32)
+    run = str(train_video(Videos.from_tensor(frames[1:]), config, tmp_path / "run", seed=0).path)
+    flags = ["--features", "physics", "--videos", "3", "--steps", "2", "--device", "cpu"]
+    assert main(["video", "eval", run, "--data", "collisions", *flags, "--json", "-"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert all(row["physics"]["value"] > 0 for row in rows.values())
+    with DemoWriter(tmp_path / "store.zarr") as writer:
+        writer.append(None, {"img": frames[0].numpy()})
+    assert main(["video", "eval", run, "--data", str(tmp_path / "store.zarr"), *flags]) == 2
+    assert "only for simulated `collisions`" in capsys.readouterr().err
+
+
 def test_first_simulated_videos_do_not_depend_on_their_number(
     videos: Videos, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
