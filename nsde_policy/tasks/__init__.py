@@ -7,6 +7,7 @@ from nsde_policy.tasks.base import Outcome as Outcome
 from nsde_policy.tasks.base import Scene as Scene
 from nsde_policy.tasks.base import SuiteMember as SuiteMember
 from nsde_policy.tasks.base import Task as Task
+from nsde_policy.tasks.detection import check_recorded_task as check_recorded_task
 from nsde_policy.tasks.detection import find_task as find_task
 from nsde_policy.tasks.gym import GymTask as GymTask
 from nsde_policy.tasks.gym import find_rate as find_rate

@@ -57,6 +57,25 @@ def find_task(demos: Path | None) -> FoundTask:
     )
 
 
+def check_recorded_task(task: Task, demos: Path | None) -> None:
+    """Raise `ConfigError` if demonstrations were made in another environment than that of a task.
+
+    Demonstrations without a record fit any task.
+
+    Raises:
+        ConfigError: If the environments differ.
+        DemoError: If the store cannot be read.
+    """
+    if demos is None or task.env_id is None:
+        return
+    found = get_task(find_task(demos).name)
+    if found.env_id not in (None, task.env_id):
+        raise ConfigError(
+            f"{demos} was made in the environment {found.env_id}, expected {task.env_id} of --task "
+            f"{task.name}; leave out --task to use the recorded one, or give --task none"
+        )
+
+
 def _read_store_record(path: Path) -> tuple[dict[str, Any], int]:
     """Read the root attributes and the number of frames; empty for formats other than zarr."""
     from nsde_policy.data.readers.registry import FALLBACK, find_reader

@@ -12,7 +12,7 @@ from nsde_policy.cli.train import Train
 from nsde_policy.data import DemoWriter, Episode
 from nsde_policy.errors import DemoError
 from nsde_policy.run_directory import RunDirectory
-from nsde_policy.tasks import find_task, get_task
+from nsde_policy.tasks import check_recorded_task, find_task, get_task
 
 
 def write_metres_store(path: Path, **options: object) -> Path:
@@ -53,6 +53,27 @@ def test_task_is_what_the_store_records(tmp_path: Path, made_with: dict, name: s
     found = find_task(write_metres_store(tmp_path / "my.zarr", made_with=made_with))
     assert (found.name, found.env_kwargs) == (name, kwargs)
     assert str(tmp_path / "my.zarr") in found.reason
+
+
+@pytest.mark.parametrize(
+    ("env", "task"),
+    [("AdroitHandDoor-v1", "adroit-pen"), ("metaworld:push-v3", "metaworld:reach-v3"), ("Any-v0", "pusht")],
+)
+def test_task_of_another_environment_than_the_recorded_one_is_refused(
+    env: str, task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    store = write_metres_store(tmp_path / "my.zarr", made_with={"env": env})
+    run = ["--task", task, "--policy", "knn", "--out", str(tmp_path / "run")]
+    assert main(["train", "--demos", str(store), *run]) == 2
+    expected = get_task(task).env_id
+    assert f"made in the environment {env}, expected {expected} of --task {task}" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("task", ["avoiding", "avoiding_varied", "none"])
+def test_tasks_of_the_recorded_environment_are_accepted(task: str, tmp_path: Path):
+    store = write_metres_store(tmp_path / "my.zarr", made_with={"env": get_task("avoiding").env_id})
+    check_recorded_task(get_task(task), store)
 
 
 def test_root_attribute_names_the_task(tmp_path: Path):
