@@ -29,6 +29,8 @@ _INFRASTRUCTURE = frozenset({"base", "base_model", "registry", "gym", "adapter",
 """Modules of a plug-in package that are not plug-ins."""
 MAX_LISTED = 20
 """Names that an error lists; of more it shows a few."""
+SIMILARITY, SIMILARITY_IN_GROUP = 0.6, 0.75
+"""Least similarity of a suggested name; more in a group, where names end alike: `-v3` of Meta-World."""
 
 
 class Registry(Generic[Plugin]):
@@ -152,14 +154,17 @@ class Registry(Generic[Plugin]):
                 f"unknown {self.kind} {name!r}: it comes with the package {package}, which is not "
                 f"installed; run: pip install '{package}'"
             )
-        if shown := self.list_group(_find_group(name)):
+        group, similarity = _find_group(name), SIMILARITY_IN_GROUP
+        if shown := self.list_group(group):
             names = shown
         else:
+            group, similarity = "", SIMILARITY
             parts = [self.list_group(each) or [each] for each in self.names()]
             shown = [f"{first} and {len(rest)} more" if rest else first for first, *rest in parts]
             names = [each for part in parts for each in part]
-        close = difflib.get_close_matches(name, names, n=1)
-        hint = f"; perhaps you meant {close[0]!r}" if close else ""
+        ends = [each.removeprefix(group) for each in names]
+        close = difflib.get_close_matches(name.removeprefix(group), ends, n=1, cutoff=similarity)
+        hint = f"; perhaps you meant {group + close[0]!r}" if close else ""
         return (
             f"unknown {self.kind} {name!r}; available: {_abbreviate_names(shown)}{hint}. "
             f"If it comes with another package, install that package (entry points '{self._group}')"

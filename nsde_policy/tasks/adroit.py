@@ -5,8 +5,8 @@ import io
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from nsde_policy.errors import import_optional
 from nsde_policy.tasks.base import Task
+from nsde_policy.tasks.gym import import_simulator
 from nsde_policy.tasks.registry import register_task
 
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ class AdroitTask(Task):
         Raises:
             MissingDependencyError: If gymnasium-robotics or MuJoCo is not installed.
         """
-        import_optional("mujoco", "adroit")
+        import_simulator("mujoco", "adroit")
         with contextlib.redirect_stderr(io.StringIO()):  # a notice on older versions, in every process
-            import_optional("gymnasium_robotics", "adroit")
+            import_simulator("gymnasium_robotics", "adroit")
         env = super().make_env(**kwargs)
         if kwargs.get("render_mode"):
             _fix_camera(env)

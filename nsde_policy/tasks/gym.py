@@ -11,7 +11,7 @@ from ctypes.util import find_library
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from nsde_policy.errors import ConfigError, EnvError, NsdePolicyError, summarize_error
+from nsde_policy.errors import ConfigError, EnvError, NsdePolicyError, import_optional, summarize_error
 from nsde_policy.tasks.base import Task
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 INSTALL_EGL = "apt-get install libegl1 libgl1-mesa-dri libopengl0"
 """Command that installs what MuJoCo needs to draw pictures without a display, and without a GPU."""
+MUJOCO_GL_VALUES = "egl, osmesa (needs libOSMesa) or glfw (needs a display), or unset it"
+"""What the variable MUJOCO_GL may be, for errors."""
 _ENV_ID = re.compile(r"[\w./-]+-v\d+|[\w.]+:[\w./-]+")
 
 
@@ -143,6 +145,23 @@ def import_user_module(name: str) -> ModuleType:
     return importlib.import_module(name)
 
 
+def import_simulator(package: str, extra: str) -> Any:
+    """Import a package that uses MuJoCo.
+
+    Raises:
+        MissingDependencyError: If it is not installed.
+        EnvError: If it cannot be imported; MuJoCo refuses values of MUJOCO_GL that it cannot use.
+    """
+    try:
+        return import_optional(package, extra)
+    except NsdePolicyError:
+        raise
+    except Exception as error:
+        given = os.environ.get("MUJOCO_GL")
+        hint = f" with MUJOCO_GL={given}: set it to {MUJOCO_GL_VALUES}" if given else ""
+        raise EnvError(f"{package} cannot be imported{hint} ({summarize_error(error)})") from error
+
+
 def choose_mujoco_renderer(name: str) -> None:
     """Let MuJoCo draw pictures without a display, with EGL or else OSMesa, unless MUJOCO_GL chooses one.
 
@@ -150,9 +169,16 @@ def choose_mujoco_renderer(name: str) -> None:
         name: What the error calls the environment.
 
     Raises:
-        EnvError: If neither library is installed.
+        EnvError: If MUJOCO_GL names nothing that draws, or neither library is installed.
     """
-    if "mujoco" not in sys.modules or "MUJOCO_GL" in os.environ:
+    if "mujoco" not in sys.modules:
+        return
+    if given := os.environ.get("MUJOCO_GL"):
+        if given not in ("egl", "osmesa", "glfw"):
+            raise EnvError(
+                f"environment {name} cannot be rendered with MUJOCO_GL={given}: set it to "
+                f"{MUJOCO_GL_VALUES}, or leave out --render"
+            )
         return
     found = next((each for each in ("EGL", "OSMesa") if find_library(each)), None)
     if found is None:

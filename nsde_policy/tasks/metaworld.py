@@ -4,9 +4,9 @@ from typing import Any
 
 import gymnasium as gym
 
-from nsde_policy.errors import import_optional
+from nsde_policy.errors import ConfigError
 from nsde_policy.tasks.base import Task
-from nsde_policy.tasks.gym import make_gym_env
+from nsde_policy.tasks.gym import import_simulator, make_gym_env
 from nsde_policy.tasks.registry import TASKS
 
 MEMBERS = """
@@ -17,6 +17,8 @@ handle-press-side handle-pull handle-pull-side lever-pull peg-insert-side peg-un
 pick-place pick-place-wall plate-slide plate-slide-back plate-slide-back-side plate-slide-side push push-back
 push-wall reach reach-wall shelf-place soccer stick-pull stick-push sweep sweep-into window-close window-open
 """
+CAMERAS = ("corner", "corner2", "corner3", "corner4", "topview", "behindGripper", "gripperPOV")
+"""Names of Meta-World's cameras; it would draw another view for any other name."""
 EPISODE_STEPS = 500
 """Steps after which Meta-World's own environments end."""
 
@@ -29,12 +31,17 @@ class MetaWorldEnv(gym.Wrapper[Any, Any, Any, Any]):
 
     Args:
         member: Name of the environment, such as "reach-v3".
-        camera_name: Camera of `render`: corner, corner2, corner3, topview, behindGripper or gripperPOV.
+        camera_name: Camera of `render`, one of `CAMERAS`.
         kwargs: Further arguments of the environment: `render_mode`, `width` and `height`.
     """
 
     def __init__(self, member: str, camera_name: str = "corner2", **kwargs: Any) -> None:
-        environments = import_optional("metaworld", "metaworld").ALL_V3_ENVIRONMENTS
+        if camera_name not in CAMERAS:
+            raise ConfigError(
+                f"Meta-World has no camera {camera_name!r}, expected one of {', '.join(CAMERAS)}; change "
+                "camera_name in --env-kwargs"
+            )
+        environments = import_simulator("metaworld", "metaworld").ALL_V3_ENVIRONMENTS
         inner = environments[member](camera_name=camera_name, **kwargs)
         inner._partially_observable, inner._set_task_called = False, True
         inner.seeded_rand_vec = True
@@ -89,7 +96,7 @@ class MetaWorldTask(Task):
         Raises:
             MissingDependencyError: If Meta-World is not installed.
         """
-        import_optional("metaworld", "metaworld")
+        import_simulator("metaworld", "metaworld")
         given = {"max_episode_steps": EPISODE_STEPS, **self.env_kwargs, **kwargs, "member": self.member}
         return make_gym_env(f"{__name__}:{MetaWorldEnv.__name__}", given)
 

@@ -1,6 +1,7 @@
 """Tests of the Adroit tasks: collect, train, evaluate and render in MuJoCo, replay expert episodes."""
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -68,7 +69,7 @@ def test_unknown_members_of_a_group_are_said(
 
 
 def test_missing_simulator_names_the_extra(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(__import__("sys").modules, "gymnasium_robotics", None)
+    monkeypatch.setitem(sys.modules, "gymnasium_robotics", None)
     with pytest.raises(MissingDependencyError, match=r"nsde-policy\[adroit\]"):
         get_task("adroit-door").make_env()
 
@@ -120,6 +121,27 @@ def test_missing_renderer_names_the_packages(run: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(gym_tasks, "find_library", lambda name: None)
     with pytest.raises(EnvError, match=r"AdroitHandPen-v1 cannot be rendered.*apt-get install libegl1"):
         Player(run, RolloutConfig()).make_render_env()
+
+
+@pytest.mark.parametrize("value", ["disable", "EGL", "foo"])
+def test_variable_that_names_no_renderer_is_refused(value: str, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("mujoco", reason="needs the extra adroit")
+    monkeypatch.setenv("MUJOCO_GL", value)
+    with pytest.raises(EnvError, match=f"MUJOCO_GL={value}: set it to egl, osmesa "):
+        gym_tasks.choose_mujoco_renderer("AdroitHandPen-v1")
+
+
+@pytest.mark.parametrize("task", ["adroit-pen", "metaworld:reach-v3"])
+def test_variable_that_mujoco_refuses_at_its_import_is_an_error_of_the_user(
+    task: str, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(package: str, extra: str) -> None:
+        raise RuntimeError("invalid value for environment variable MUJOCO_GL: foo")
+
+    monkeypatch.setattr(gym_tasks, "import_optional", refuse)
+    monkeypatch.setenv("MUJOCO_GL", "foo")
+    with pytest.raises(EnvError, match="cannot be imported with MUJOCO_GL=foo: set it to egl, osmesa "):
+        get_task(task).make_env()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from nsde_policy.cli.main import main
-from nsde_policy.errors import MissingDependencyError
+from nsde_policy.errors import ConfigError, MissingDependencyError
 from nsde_policy.tasks import TASKS, find_task, get_task
 
 REACH = "metaworld:reach-v3"
@@ -43,6 +43,14 @@ def test_unknown_environment_is_suggested(capsys: pytest.CaptureFixture[str]):
     assert message.count("metaworld:") < 6, "50 names are not listed"
 
 
+@pytest.mark.parametrize("task", ["metaworld:nope-v3", "metaworld:xyz"])
+def test_a_name_like_no_environment_has_no_suggestion(task: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["train", "--task", task]) == 2
+    message = capsys.readouterr().err
+    assert f"unknown task {task!r}" in message
+    assert "perhaps you meant" not in message
+
+
 def test_name_of_the_group_alone_is_refused_with_examples(capsys: pytest.CaptureFixture[str]):
     assert main(["train", "--task", "metaworld"]) == 2
     message = capsys.readouterr().err
@@ -71,6 +79,13 @@ def test_policy_is_trained_evaluated_and_drawn(store: Path, tmp_path: Path):
     assert found["env"] == REACH
     assert all(each["success"] or each["steps"] == 20 for each in found["episodes"])
     assert (run / "eval/contact-sheet.png").stat().st_size > 10_000
+
+
+def test_unknown_camera_is_refused_with_the_known_ones():
+    pytest.importorskip("metaworld", reason="needs the extra metaworld")
+    with pytest.raises(ConfigError, match=r"no camera 'nope', expected one of corner, .*--env-kwargs"):
+        get_task(REACH).make_env(camera_name="nope")
+    get_task(REACH).make_env(camera_name="topview").close()
 
 
 def test_start_depends_on_the_seed_alone():
