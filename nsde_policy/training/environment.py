@@ -14,14 +14,15 @@ logger = logging.getLogger(__name__)
 
 
 def add_environment(
-    demos: Demonstrations, name: str, env_kwargs: Mapping[str, Any], obs_keys: Sequence[str]
+    demos: Demonstrations, name: str, env_kwargs: Mapping[str, Any], obs_keys: Sequence[str], chunk: int
 ) -> Demonstrations:
     """Return the demonstrations with the environment's rate and limits of actions, where they record none.
 
     They are returned as they are if the task has no environment, or it cannot be made here.
 
     Raises:
-        ConfigError: If observations or actions of the environment have other sizes, or cannot be used.
+        ConfigError: If observations or actions of the environment have other sizes, or cannot be used, or
+            its episodes are known to be shorter than a chunk of actions.
     """
     task = get_task(name).with_env_kwargs(env_kwargs)
     if task.env_id is None:
@@ -34,6 +35,11 @@ def add_environment(
         logger.info("rate, sizes and limits of actions come from the demonstrations alone: %s", error)
         return demos
     try:
+        limit = env.spec.max_episode_steps if env.spec else None
+        if limit and chunk > limit:
+            raise ConfigError(
+                f"--chunk is {chunk}, but episodes of {task.name} end after {limit} steps; choose a smaller one"
+            )
         adapter = EnvAdapter(env, task.env_id, obs_keys=obs_keys, obs_dim=demos.obs.shape[1])
         check_task_sizes(demos, task.name, (adapter.obs_dim, adapter.act_dim))
         limits = tuple(adapter.low.tolist()), tuple(adapter.high.tolist())

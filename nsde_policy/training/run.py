@@ -99,7 +99,7 @@ def train_run(
     """
     run = RunDirectory(path)
     check_std_calibration(config, calibration)
-    demos = add_environment(demos, task, env_kwargs or {}, config.demos.obs_keys)
+    demos = add_environment(demos, task, env_kwargs or {}, config.demos.obs_keys, config.chunk)
     with run.lock():
         _check_directory(run, config, task, seed, has_images=bool(images), resume=resume)
         known, unseen, held_out = split_episodes(demos, validation, seed=seed)
