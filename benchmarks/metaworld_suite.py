@@ -4,7 +4,7 @@
     python benchmarks/metaworld_suite.py --table out/metaworld/results.json
 
 50 successful episodes of each expert from seed 300000 on; the Neural SDE with the preset `auto`, final
-weights, nothing selected; 100 episodes from seed 100000 on (`--first-seed 200000` to tune). `--only` divides
+weights, nothing selected; 100 episodes from seed 100000 on (`--seed-start 200000` to tune). `--only` divides
 the work: `collect` and `play` need the extra `metaworld`, `train` does not. Run it again to resume: stores,
 runs and scores that are finished are kept. `results.json` holds every episode, how many episodes the experts
 tried, and the machines.
@@ -33,8 +33,6 @@ EXPERTS = {
     "drawer-open-v3": "SawyerDrawerOpenV3Policy",
     "window-open-v3": "SawyerWindowOpenV3Policy",
     "button-press-topdown-v3": "SawyerButtonPressTopdownV3Policy",
-    "door-open-v3": "SawyerDoorOpenV3Policy",
-    "pick-place-v3": "SawyerPickPlaceV3Policy",
 }
 """Tasks and the classes of their experts in `metaworld.policies`."""
 STAGES = ("collect", "train", "play")
@@ -67,9 +65,9 @@ def train_task(name: str, seed: int, args: argparse.Namespace) -> None:
 def play(name: str, seed: int, args: argparse.Namespace) -> dict[str, Any]:
     """Play a policy and return its row of the results."""
     run = args.out / "runs" / f"{name}-{seed}"
-    file = args.out / "scores" / f"{name}-{seed}-{args.first_seed}-{args.episodes}.json"
+    file = args.out / "scores" / f"{name}-{seed}-{args.seed_start}-{args.episodes}.json"
     if not file.exists():
-        found = evaluate_policy(run, episodes=args.episodes, seed_start=args.first_seed, workers=args.workers)
+        found = evaluate_policy(run, episodes=args.episodes, seed_start=args.seed_start, workers=args.workers)
         replace_file(file, found.scores.to_json(**found.context).encode())
     origin = {
         "steps": RunDirectory(run).read_record().config.train.steps,
@@ -112,12 +110,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("out/metaworld"))
     parser.add_argument("--table", type=Path)
     parser.add_argument("--only", choices=STAGES)
-    parser.add_argument("--tasks", nargs="*", default=list(EXPERTS)[:5], choices=EXPERTS)
+    parser.add_argument("--tasks", nargs="*", default=list(EXPERTS), choices=EXPERTS)
     parser.add_argument("--demos", type=int, default=50)
     parser.add_argument("--seeds", type=int, default=1, help="trainings of each task")
     parser.add_argument("--steps", type=int, default=0, help="training steps; 0 for those of auto")
     parser.add_argument("--episodes", type=int, default=100)
-    parser.add_argument("--first-seed", type=int, default=100_000)
+    parser.add_argument("--seed-start", type=int, default=100_000)
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--device", default="auto")
     args = parser.parse_args()

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from nsde_policy.envs.avoiding import geometry
+from nsde_policy.envs.avoiding.dynamics import EPISODE_PERIODS, PERIOD_S
 from nsde_policy.envs.avoiding.env import MAX_CHANGE, AvoidingEnv, StartRule
 from nsde_policy.envs.page import PAGE_SIDE, PageMap
 from nsde_policy.errors import EnvInputError
@@ -22,7 +23,7 @@ class AvoidingTable:
     agent = slice(2, 4)
     moved = slice(0, 4)
     moves_action = False
-    longest_s = 250 * 0.035
+    longest_s = EPISODE_PERIODS * PERIOD_S
     texts: Mapping[str, str] = {
         "agent": "rod",
         "goal": "finish; touching an obstacle fails",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from nsde_policy.config import Preset, TrainConfig
 from nsde_policy.envs.avoiding import geometry
+from nsde_policy.envs.avoiding.dynamics import CONTROL_RATE_HZ, EPISODE_PERIODS
 from nsde_policy.run_config import DemoConfig
 from nsde_policy.tasks.base import Forecast, Outcome, Scene, Task
 from nsde_policy.tasks.live_table import LiveTable
@@ -38,14 +39,14 @@ class AvoidingBase(Task):
     """Move a rod between six obstacles to the other side of the table."""
 
     env_id = "nsde_policy/Avoiding-v0"
-    rate_hz = 1 / 0.035
+    rate_hz = CONTROL_RATE_HZ
     default_preset = "default"
     score_name = "furthest"
     modes = geometry.N_MODES
     path_of = (2, 3)
     score_note = (
-        "Success: the rod crosses the line within 250 steps and touches no obstacle. Furthest: the largest "
-        "share of the way to the line."
+        f"Success: the rod crosses the line within {EPISODE_PERIODS} steps and touches no obstacle. Furthest: "
+        "the largest share of the way to the line."
     )
     demos = DemoConfig(first_action_from=())
 
