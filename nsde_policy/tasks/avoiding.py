@@ -45,8 +45,8 @@ class AvoidingBase(Task):
     modes = geometry.N_MODES
     path_of = (2, 3)
     score_note = (
-        f"Success: the rod crosses the line within {EPISODE_PERIODS} steps and touches no obstacle. Furthest: "
-        "the largest share of the way to the line."
+        f"Success: the rod crosses the line within {EPISODE_PERIODS} steps and touches no obstacle. "
+        "Furthest: the largest share of the way to the line."
     )
     demos = DemoConfig(first_action_from=())
 

@@ -38,7 +38,7 @@ def add_environment(
         limit = env.spec.max_episode_steps if env.spec else None
         if limit and chunk > limit:
             raise ConfigError(
-                f"--chunk is {chunk}, but episodes of {task.name} end after {limit} steps; choose a smaller one"
+                f"--chunk is {chunk}, but episodes of {task.name} end after {limit} steps: choose fewer"
             )
         adapter = EnvAdapter(env, task.env_id, obs_keys=obs_keys, obs_dim=demos.obs.shape[1])
         check_task_sizes(demos, task.name, (adapter.obs_dim, adapter.act_dim))
