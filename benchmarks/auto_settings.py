@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from result_files import read_results
 
 from nsde_policy.data import Episode
 from nsde_policy.data.zarr_store.writer import DemoWriter
@@ -140,11 +141,11 @@ def run_job(job):
     return rows
 
 
-def print_table(path):
+def print_table(results):
     """Print scores and successes of `auto`, pooled over training seeds."""
     from nsde_policy.eval.statistics import mean, proportion
 
-    rows = [row for row in json.loads(path.read_text()) if row["variant"] == "auto"]
+    rows = [row for row in results if row["variant"] == "auto"]
     for task in dict.fromkeys(row["task"] for row in rows):
         own = [row for row in rows if row["task"] == task]
         won = [success for row in own for success in row["successes"]]
@@ -165,7 +166,7 @@ def main():
     parser.add_argument("--tasks", nargs="*", default=list(TASKS))
     args = parser.parse_args()
     if args.table:
-        print_table(args.table)
+        print_table(read_results(parser, args.table, "task", "variant", "successes", "scores"))
         return
     if not (args.demos and args.out):
         parser.error("give --demos and --out, or --table")

@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 from gpu_runs import EPISODES, Run, sleep_while_waiting, train_runs
+from result_files import read_results
 
 from nsde_policy.assets import find_demos
 from nsde_policy.eval.modes import ModeOutcomes, estimate_diversity
@@ -146,7 +147,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=0, help="training steps, for a try")
     args = parser.parse_args()
     if args.table:
-        print(format_table(json.loads(args.table.read_text())))
+        print(format_table(read_results(parser, args.table, "name", "mode", "success")))
         return
     if args.parallel > 1 and args.device.startswith("cuda"):
         sleep_while_waiting()

@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from result_files import read_results
 
 from nsde_policy.data import Demonstrations, load_demonstrations
 from nsde_policy.data.angles import wrap_columns
@@ -261,7 +262,7 @@ def main() -> None:
     parser.add_argument("--demos", type=Path)
     parser.add_argument("--out", type=Path, default=Path("out/g1"))
     parser.add_argument("--table", type=Path)
-    parser.add_argument("--methods", nargs="*", default=sorted(METHODS.names(), key="neural_sde".__ne__))
+    parser.add_argument("--methods", nargs="+", default=sorted(METHODS.names(), key="neural_sde".__ne__))
     parser.add_argument(
         "--steps", type=int, default=0, help="training steps of every method; 0 for those of auto"
     )
@@ -270,7 +271,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     args = parser.parse_args()
     if args.table:
-        print_table(json.loads(args.table.read_text()))
+        print_table(read_results(parser, args.table, "gaussian"))
         return
     if args.demos is None:
         parser.error("give --demos, or --table")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from result_files import read_results
 
 from nsde_policy.eval.evaluate import evaluate_policy
 from nsde_policy.eval.generate import GenerateConfig, generate
@@ -120,7 +121,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     args = parser.parse_args()
     if args.table:
-        print_table(json.loads(args.table.read_text()))
+        print_table(read_results(parser, args.table, "task", "demonstrations"))
         return
     stages, runs = [args.only] if args.only else STAGES, range(args.seeds)
     for name in args.tasks if "collect" in stages else ():

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from result_files import read_results
 
 from nsde_policy.config import Sampling
 from nsde_policy.data import LazyFrames
@@ -249,6 +250,8 @@ def format_difference(report: dict[str, Any], state_file: Path) -> str:
     """Compare strict success with the default policy from the state, start by start, over all seeds."""
     from nsde_policy.eval.statistics import mean
 
+    if not state_file.is_file():
+        return ""
     state = json.loads(state_file.read_text())
     runs = [
         row["success"] for row in report["rows"] if (row["variant"], row["condition"]) == ("pixels", "none")
@@ -284,9 +287,7 @@ def main() -> None:
     parser.add_argument("--limit-s", type=float, default=1e9, help="seconds of training per call and run")
     args = parser.parse_args()
     if args.table:
-        if not args.table.is_file():
-            parser.error(f"--table: file not found: {args.table}; give a results.json of this program")
-        report = json.loads(args.table.read_text())
+        report = read_results(parser, args.table, "variant", "condition")
         print(format_table(report) + format_difference(report, args.table.with_name("pusht_runs.json")))
         return
     if args.demos is None:

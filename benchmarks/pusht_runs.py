@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from gpu_runs import EPISODES, Run, sleep_while_waiting, train_runs
+from result_files import read_results
 
 from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.rollout import RolloutConfig
@@ -127,7 +128,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=0, help="training steps, for a try")
     args = parser.parse_args()
     if args.table:
-        print(format_table(json.loads(args.table.read_text())))
+        print(format_table(read_results(parser, args.table, "variant", "trained_on", rows="outcomes")))
         return
     if args.demos is None:
         parser.error("--demos is needed to train")

@@ -30,10 +30,12 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
 from gpu_runs import Run, finish_runs, prepare_runs, sleep_while_waiting
+from result_files import read_results
 from run_archives import RUN_FILES, pack_runs, unpack_runs
 
 from nsde_policy.assets import find_demos
@@ -301,10 +303,10 @@ def time_plans(suite: Suite) -> None:
     suite.write()
 
 
-def print_tables(files: Sequence[Path], plots: Path | None) -> None:
+def print_tables(results: Sequence[dict[str, Any]], plots: Path | None) -> None:
     """Print the tables of results, and draw their figures into a folder per task."""
-    for file in files:
-        for task, values in json.loads(file.read_text()).items():
+    for found in results:
+        for task, values in found.items():
             comparison = msgspec.convert(values, Comparison)
             print(f"{format_comparison(comparison)}\n")
             if plots is not None:
@@ -318,7 +320,7 @@ def main() -> None:
     parser.add_argument("--demos", type=Path, help="folder of the stores of Adroit")
     parser.add_argument("--out", type=Path, default=Path("out/tasks"))
     parser.add_argument("--tasks", nargs="*", default=[*EPISODES], choices=[*EPISODES])
-    parser.add_argument("--rows", nargs="*", default=["*"], help="rows, like 'diffusion, small*'")
+    parser.add_argument("--rows", nargs="+", default=["*"], help="rows, like 'diffusion, small*'")
     parser.add_argument("--only", nargs="*", default=["train", "play"], choices=["train", "play", "latency"])
     parser.add_argument("--examples", type=float, default=12.8e6, help="budget; 0 for the presets' steps")
     parser.add_argument("--seeds", type=int, default=3, help="trainings of each small method")
@@ -343,13 +345,11 @@ def main() -> None:
     args = parser.parse_args()
     if args.table is not None:
         files = args.table or [args.out / "results.json"]
-        for file in files:
-            if not file.is_file():
-                parser.error(
-                    f"--table: file not found: {file}; give a file such as benchmarks/results/tasks.json"
-                )
-        print_tables(files, args.plots)
+        print_tables([read_results(parser, file, "task", "entries") for file in files], args.plots)
         return
+    for pattern in args.rows:
+        if not any(fnmatch(name, pattern) for name in ROWS):
+            parser.error(f"--rows: no row is called {pattern!r}; rows: {'; '.join(ROWS)}")
     suite = Suite(args)
     if args.pack:
         folders = dict.fromkeys(play.folder for play in suite.plays if play.name != "knn")

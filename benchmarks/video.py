@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from result_files import read_results
 from video_results import (
     BY_FRAME,
     DISTANCE,
@@ -35,12 +36,10 @@ from video_results import (
     Runs,
     draw_figures,
     format_results,
-    read_results,
 )
 from video_variants import EXPERIMENTS, Variant
 
 from nsde_policy.assets import SHIPPED_FEATURES
-from nsde_policy.errors import ConfigError
 from nsde_policy.files import replace_file
 from nsde_policy.video.collisions import COLLISION_SEEDS
 
@@ -241,10 +240,7 @@ def main() -> None:
     parser.add_argument("--limit-s", type=float, default=1e9, help="start no run after this many seconds")
     args = parser.parse_args()
     if args.table:
-        try:
-            print(format_results(read_results(args.table)))
-        except ConfigError as error:
-            parser.error(f"--table: {error}")
+        print(format_results(read_results(parser, args.table, "trial", "per_frame")))
         return
     if unknown := set(args.experiments) - {*EXPERIMENTS}:
         parser.error(f"unknown experiments {sorted(unknown)}, choose from {', '.join(EXPERIMENTS)}")

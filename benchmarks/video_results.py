@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from nsde_policy.errors import ConfigError
 from nsde_policy.eval.compare.plots import REFERENCE_COLOUR
 from nsde_policy.eval.compare.table import format_markdown
 from nsde_policy.eval.offline.sums import EpisodeSums, estimate_difference
@@ -17,7 +16,6 @@ from nsde_policy.eval.render.plotting import make_figure, plot_style, save_figur
 from nsde_policy.eval.statistics import Estimate
 from nsde_policy.eval.video.evaluate import BASELINES_OF_VIDEO, VideoRow, VideoScores
 from nsde_policy.eval.video.figures import draw_call_curves, draw_frame_curves
-from nsde_policy.files import read_json
 
 FIGURES = ("psnr", "ssim", "motion", "centroid", "lost")
 DRAWN_BY_FRAME = ("psnr", "ssim")
@@ -180,17 +178,6 @@ def fit_power_law(points: Sequence[tuple[int, float]]) -> dict[str, Any]:
         "slope": vars(Estimate(slope, slope - reach, slope + reach, n)),
         "pearson": vars(Estimate(r, float(ends[0]), float(ends[1]), n)),
     }
-
-
-def read_results(path: Path) -> dict[str, Any]:
-    """Read a `video.json`; raise `ConfigError` if it is missing or not one."""
-    if not path.is_file():
-        raise ConfigError(f"file not found: {path}; give a video.json of benchmarks/video.py")
-    found = read_json(path, error=ConfigError)
-    rows = found.get("rows")
-    if not isinstance(rows, list) or not all(isinstance(row, dict) and "per_frame" in row for row in rows):
-        raise ConfigError(f"{path} holds other results: give a video.json of benchmarks/video.py")
-    return found
 
 
 def format_results(results: Mapping[str, Any]) -> str:

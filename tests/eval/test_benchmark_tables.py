@@ -28,48 +28,63 @@ def run_script(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return run
 
 
+TABLES = {
+    "auto_settings.py": "auto_settings.json",
+    "avoiding_settings.py": "avoiding_settings.json",
+    "g1_offline.py": "g1_offline_0.json",
+    "metaworld_suite.py": "metaworld.json",
+    "pixels.py": "pixels.json",
+    "pusht_runs.py": "pusht_runs.json",
+    "tasks_suite.py": "tasks_chunks.json",
+    "video.py": "video.json",
+}
+"""Benchmarks with `--table`, and a file of their results."""
+
+
+@pytest.mark.parametrize("script", TABLES)
+def test_table_of_another_file_is_an_error_without_traceback(
+    script: str, run_script: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    others = {str(BENCHMARKS / "results" / name): "holds other results" for name in TABLES.values()}
+    del others[str(BENCHMARKS / "results" / TABLES[script])]
+    others |= {str(tmp_path / "missing.json"): "file not found: ", f"{BENCHMARKS}/video.py": "not valid JSON"}
+    for file, message in others.items():
+        with pytest.raises(SystemExit, match="2"):
+            run_script(script, "--table", file)
+        printed = capsys.readouterr()
+        assert f"{script}: error: --table: " in printed.err
+        assert message in printed.err
+        assert file in printed.err
+        assert not printed.out
+
+
+@pytest.mark.parametrize("script", TABLES)
+def test_table_of_stored_results_is_printed(
+    script: str, run_script: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    copy = tmp_path / "results.json"
+    copy.write_bytes((BENCHMARKS / "results" / TABLES[script]).read_bytes())
+    run_script(script, "--table", str(copy))
+    assert capsys.readouterr().out.count("\n") > 4
+
+
 @pytest.mark.parametrize(
-    ("script", "flags"),
+    ("script", "flags", "message"),
     [
-        ("tasks_suite.py", ["--table"]),
-        ("pixels.py", ["--table", "missing.json"]),
-        ("video.py", ["--table", "missing.json"]),
+        ("video.py", ["scaling", "--variants", "PFI"], "unknown variants ['PFI'], choose from ['width 32, "),
+        ("tasks_suite.py", ["--rows", "knn", "nosuchrow"], "no row is called 'nosuchrow'; rows: neural_sde"),
+        ("g1_offline.py", ["--demos", "x.zarr", "--methods"], "--methods: expected at least one argument"),
     ],
 )
-def test_a_missing_file_is_an_error_without_traceback(
+def test_bad_flags_of_benchmarks_are_refused(
     script: str,
     flags: list[str],
+    message: str,
     run_script: Callable[..., None],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ):
-    monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit, match="2"):
         run_script(script, *flags)
-    assert f"{script}: error: --table: file not found: " in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (
-            ["--table", f"{BENCHMARKS}/results/video_pusht_eval.json"],
-            "video_pusht_eval.json holds other results",
-        ),
-        (
-            ["--table", f"{BENCHMARKS}/results/tasks.json"],
-            "tasks.json holds other results: give a video.json",
-        ),
-        (["--table", f"{BENCHMARKS}/video.py"], "is not valid JSON"),
-        (["scaling", "--variants", "PFI"], "unknown variants ['PFI'], choose from ['width 32, depth 3', "),
-    ],
-)
-def test_bad_flags_of_the_video_benchmark_are_refused(
-    flags: list[str], message: str, run_script: Callable[..., None], capsys: pytest.CaptureFixture[str]
-):
-    with pytest.raises(SystemExit, match="2"):
-        run_script("video.py", *flags)
     assert message in capsys.readouterr().err
 
 
