@@ -1,4 +1,4 @@
-"""Picture of where the episodes of every row went, coloured by mode, with counts of paths by mode below."""
+"""Picture of where the episodes of every row went, coloured by mode, with shares of the modes below."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +15,11 @@ if TYPE_CHECKING:
 PANELS_PER_LINE = 5
 PANEL_WIDTH = 2.1
 """Width of a panel, inches."""
-BARS_HEIGHT = 0.45
+BARS_HEIGHT = 0.6
 """Height of the bars of modes, inches."""
+TALLEST_BAR = 6.0
+"""Largest end of the scale of the bars, times the share of evenly taken modes; the label of a taller bar is
+its share."""
 FEW_PATHS = 10
 """Up to this number, lines are wider."""
 FAILED = "#9a9a9a"
@@ -44,10 +47,10 @@ def draw_paths(comparison: Comparison) -> "Figure | None":
     limits = np.stack([low - margin, high + margin])
     width, height = limits[1] - limits[0]
     panel = PANEL_WIDTH * float(np.clip(height / width, 0.4, 2.0))
-    has_bars = bool(comparison.mode_rows())
+    shares = [_measure_shares(row) for row in rows] if comparison.mode_rows() else []
     lines = -(-len(rows) // PANELS_PER_LINE)
     columns = -(-len(rows) // lines)
-    heights = [panel, BARS_HEIGHT] if has_bars else [panel]
+    heights = [panel, BARS_HEIGHT] if shares else [panel]
     size = (0.2 + columns * (PANEL_WIDTH + 0.15), lines * (sum(heights) + 0.75))
     figure, axes = make_figure(lines * len(heights), columns, size, height_ratios=heights * lines)
     for axis in axes.flat:
@@ -55,8 +58,8 @@ def draw_paths(comparison: Comparison) -> "Figure | None":
     for i, row in enumerate(rows):
         top, column = len(heights) * (i // columns), i % columns
         _draw_row(axes[top, column], row, comparison, limits)
-        if has_bars:
-            _draw_bars(axes[top + 1, column], row)
+        if shares:
+            _draw_bars(axes[top + 1, column], shares[i], top=_choose_top(shares))
     return figure
 
 
@@ -121,15 +124,29 @@ def _summarize(row: Row) -> str:
     return ", ".join([*parts, "1 path" if count == 1 else f"{count} paths"])
 
 
-def _draw_bars(axis: "Axes", row: Row) -> None:
-    """Draw the number of distinct paths of successes in each mode."""
-    taken = np.concatenate([each.taken for each in row.outcomes])
-    _, first = np.unique(row.path_numbers, return_index=True)
-    counts = taken[first].sum(axis=0)
+def _measure_shares(row: Row) -> np.ndarray:
+    """Return the share of each mode among the successes of all trainings; all 0 without successes."""
+    counts = np.sum([each.counts for each in row.outcomes], axis=0)
+    shares: np.ndarray = counts / max(counts.sum(), 1)
+    return shares
+
+
+def _choose_top(shares: list[np.ndarray]) -> float:
+    """Return the end of the scale that all bars share."""
+    even = 1 / len(shares[0])
+    return min(max(float(np.max(shares)), 2 * even), TALLEST_BAR * even, 1.0)
+
+
+def _draw_bars(axis: "Axes", shares: np.ndarray, *, top: float) -> None:
+    """Draw the share of each mode among the successes; a dotted line marks evenly taken modes."""
+    modes = len(shares)
     axis.set_visible(True)
-    axis.bar(range(len(counts)), counts, width=0.9, color=choose_mode_colours(len(counts)))
-    axis.set_xlim(-0.7, len(counts) - 0.3)
-    axis.set_xticks([0, len(counts) - 1])
-    axis.set_ylim(0, 1.05 * max(counts.max(), 1))
-    axis.set_yticks([int(counts.max())])
+    axis.bar(range(modes), shares, width=0.9, color=choose_mode_colours(modes))
+    axis.axhline(1 / modes, color="#333333", linestyle=":", linewidth=0.8)
+    for mode in np.flatnonzero(shares > top):
+        axis.text(mode + 0.7, top, f"{100 * shares[mode]:.0f} %", va="top", fontsize=6)
+    axis.set_xlim(-0.7, modes - 0.3)
+    axis.set_xticks([0, modes - 1])
+    axis.set_ylim(0, top)
+    axis.set_yticks([0, top], ["0", f"{100 * top:.0f} %"])
     axis.set_xlabel("mode", fontsize=7, labelpad=-6)

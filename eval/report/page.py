@@ -120,7 +120,7 @@ def _format_modes(comparison: Comparison, reference: Row) -> str:
         f'<div class="wide"><img class="plot" alt="Paths of all episodes by mode, one panel per policy" '
         f'src="data:image/png;base64,{base64.b64encode(picture).decode()}"></div>'
         '<p class="note">Every distinct path, coloured by its mode; failures are grey and end in a cross. '
-        "Bars: distinct paths of successes in each mode.</p>"
+        "Bars: share of each mode among the successes; dotted: all modes alike.</p>"
     )
     return (
         f'<section id="modes"><h2>Modes</h2>{tables.format_mode_table(comparison, reference)}'

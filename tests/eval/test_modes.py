@@ -345,3 +345,26 @@ def test_picture_shows_each_distinct_path_once(compared: Path):
     assert lines == {"Nearest neighbours, fast": 1, "Neural SDE, fast": 8}
     bars = figure.axes[figure.axes.index(drawn["Nearest neighbours, fast"]) + len(drawn)]
     assert sum(bar.get_height() for bar in bars.patches) == 1
+
+
+def test_bars_are_shares_of_successes_on_one_scale(compared: Path):
+    found = read_comparison(compared / "comparison.json")
+    modes = {"knn": (3,) * 8, "neural_sde": (0, 1, 1, 1, 2, 2, 5, 5)}
+    entries = []
+    for entry in found.entries:
+        success = (True,) * 7 + (entry.method == "knn",)
+        columns = {"modes": 24, "mode": modes[entry.method], "success": success}
+        episodes = msgspec.structs.replace(entry.episodes, **columns)
+        entries.append(msgspec.structs.replace(entry, episodes=episodes))
+    found = msgspec.structs.replace(found, entries=tuple(entries))
+    with plot_style():
+        figure = draw_paths(found)
+        assert figure is not None
+        bars = [axis for axis in figure.axes if axis.get_xlabel() == "mode"]
+        pyplot().close(figure)
+    heights = [[bar.get_height() for bar in axis.patches] for axis in bars]
+    assert heights[0][:6] == pytest.approx([1 / 7, 3 / 7, 2 / 7, 0, 0, 1 / 7])
+    assert heights[1][3] == sum(heights[1]) == 1
+    assert [axis.get_ylim() for axis in bars] == [(0, pytest.approx(6 / 24))] * 2
+    assert [axis.lines[0].get_ydata()[0] for axis in bars] == [pytest.approx(1 / 24)] * 2
+    assert [[text.get_text() for text in axis.texts] for axis in bars] == [["43 %", "29 %"], ["100 %"]]
