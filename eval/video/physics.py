@@ -35,7 +35,7 @@ FEWEST_CLIP_FRAMES = 3
 PHYSICS_TENSOR = "heat.weight"
 """Name of a tensor by which files of the network are recognised."""
 OLD_PHYSICS_TENSOR = "layout"
-"""Name of a tensor of the first physics network, which is no longer used."""
+"""Name of a tensor in files of an earlier physics network, which are refused."""
 SHAPES = 3
 """Disc, square and triangle."""
 POSITION_UNIT, VELOCITY_UNIT, SHAPE_UNIT, CONTACT_UNIT = 12.0, 1.0, 0.4, 1.0

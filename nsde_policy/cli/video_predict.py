@@ -9,6 +9,7 @@ from typing import Annotated
 from tyro.conf import Positional, arg
 
 from nsde_policy.cli import options
+from nsde_policy.cli.video_models import FILM
 
 
 @dataclass(frozen=True)
@@ -58,10 +59,10 @@ class VideoPredict:
             env_kwargs=options.parse_env_kwargs(self.env_kwargs),
         )
         options.check_json_file(self.json)
-        check_writable(self.out / "prediction.gif")
+        check_writable(self.out / FILM)
         found = predict_plans(self.run_dir, resolve_run(self.policy), config, device=pick_device(self.device))
         draw_film_strip(found.context, found.rows, self.out, columns=16)
-        write_animation(found.context, found.rows, self.out / "prediction.gif", period_s=found.period_s)
+        write_animation(found.context, found.rows, self.out / FILM, period_s=found.period_s)
         facts = {"policy": str(self.policy), **found.to_dict()}
         results = json.dumps(facts, indent=2, allow_nan=False)
         options.print_results(self.json, results, found.scores.format_table())

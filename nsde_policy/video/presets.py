@@ -63,9 +63,8 @@ def _make_pixel_preset(name: str, method: str) -> VideoConfig:
 def _join_phases(config: VideoConfig) -> VideoConfig:
     """Return settings with one phase and as many training examples.
 
-    For methods that sample from noise: a second phase without gradients makes their predictions worse. With
-    gradients, PFI without noise reaches 24.2 dB instead of 23.1, but only 0.80 of the true motion instead of
-    0.96; Flow Matching reaches 22.5 dB instead of 22.3 (docs/video.md, "Three methods"). If
+    For methods that sample from noise: a second phase without gradients makes their predictions worse; one
+    with gradients raises the PSNR of PFI but lowers its motion (docs/video.md, "Three methods"). If
     `--unroll.frames` asks for this phase, it takes as many network calls per frame as sampling.
     """
     second = config.unroll.train
