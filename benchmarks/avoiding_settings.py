@@ -40,10 +40,12 @@ SHARD = 48
 """Number of episodes in one job of a core."""
 
 
-def vary(*, mirror: bool = False, history: int = 2, **model: Any) -> RunConfig:
+def vary(*, mirror: bool = False, history: int = 2, width: int = 512, **model: Any) -> RunConfig:
     """Return the task's preset `default` with some parts changed."""
     config = TASK.preset("default")
-    config = replace(config, model=replace(config.model, history=history, **model))
+    before: Any = config.model
+    network = replace(before.network, width=width)
+    config = replace(config, model=replace(before, history=history, network=network, **model))
     return config.replace_parts(demos={"mirror": mirror})
 
 
@@ -51,13 +53,15 @@ TRAINED: dict[str, RunConfig] = {
     "preset": TASK.preset("default"),
     "preset fast": TASK.preset("fast"),
     "blur 0.7": vary(noise=0.7),
+    "blur 1": vary(noise=1.0),
     "blur 1.5": vary(noise=1.5),
+    "blur 1.5, width 1024": vary(noise=1.5, width=1024),
     "blur 2.5": vary(noise=2.5),
     "blur 1.5, mirrored": vary(noise=1.5, mirror=True),
     "blur 0.7, history 8": vary(noise=0.7, history=8),
     "blur 1.5, history 8": vary(noise=1.5, history=8),
 }
-"""What is trained, by name; "preset" is "blur 1.5, history 8" and is trained only if it is asked for."""
+"""What is trained, by name; "preset" is "blur 1.5" and is trained only if it is asked for."""
 AUTO_BLURS = {"auto, blur 0.7": 0.7, "auto, blur 1.5": 1.5}
 """The preset `auto` with the blur it is trained with, by name."""
 SAMPLED: dict[str, dict[str, Any]] = {
@@ -70,6 +74,8 @@ SAMPLED: dict[str, dict[str, Any]] = {
     "α 1.5, diffusion 2": {"alpha": 1.5, "diffusion": 2.0},
     "α 1.5, diffusion 2.25": {"alpha": 1.5, "diffusion": 2.25},
     "α 1.5, diffusion 2.5": {"alpha": 1.5, "diffusion": 2.5},
+    "α 1.5, diffusion 3": {"alpha": 1.5, "diffusion": 3.0},
+    "α 2, diffusion 3": {"alpha": 2.0, "diffusion": 3.0},
 }
 """How a trained policy is sampled, by what is added to its name."""
 

@@ -67,6 +67,7 @@ SMALL = ("neural_sde", "regression", "mip", "flow")
 DDIM = ("scheduler=ddim", "steps=10")
 ROWS: dict[str, tuple[str, str | None, tuple[str, ...]]] = {
     **{method: (method, None, ()) for method in SMALL},
+    "flow, sampled start": ("flow", None, ("start=1",)),
     "knn": ("knn", None, ()),
     "bet": ("bet", None, ()),
     "lstm_gmm": ("lstm_gmm", None, ()),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _DRAWN_FUTURES = 24
 
 
-def _keep_modes(preset: Preset, *, history: int, width: int, diffusion: float, train: TrainConfig) -> Preset:
+def _keep_modes(preset: Preset, *, width: int, diffusion: float, train: TrainConfig) -> Preset:
     """Return a preset of the Neural SDE that tells 24 ways apart.
 
     A large blur trains flow and denoiser also between the ways, where a sampled path has to be led back to
@@ -31,7 +31,7 @@ def _keep_modes(preset: Preset, *, history: int, width: int, diffusion: float, t
     model: Any = preset.model
     network = replace(model.network, width=width, dropout=0.0)
     sampling = replace(model.sampling, alpha=1.5, diffusion=diffusion)
-    model = replace(model, history=history, noise=1.5, network=network, sampling=sampling)
+    model = replace(model, noise=1.5, network=network, sampling=sampling)
     return replace(preset, model=model, train=train)
 
 
@@ -131,10 +131,8 @@ class AvoidingBase(Task):
         large, small = presets["default"], presets["fast"]
         return {
             **presets,
-            "default": _keep_modes(
-                large, history=8, width=512, diffusion=2.5, train=TrainConfig(steps=25_000)
-            ),
-            "fast": _keep_modes(small, history=2, width=256, diffusion=2.0, train=small.train),
+            "default": _keep_modes(large, width=512, diffusion=2.5, train=TrainConfig(steps=50_000)),
+            "fast": _keep_modes(small, width=256, diffusion=2.0, train=small.train),
         }
 
 
