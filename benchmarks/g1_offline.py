@@ -10,8 +10,8 @@ fitted as well: a Gaussian random walk, in which the state stays as it is, and a
 Likelihoods are in nats per control period, in native units. A method without one gets a normal distribution
 around the mean of its plans, whose σ per action is the root mean square error on the calibration episodes, as
 for the random walk and the linear model. The Neural SDE is scored as trained and with calibrated σ.
-`--methods neural_sde neural_sde:step_inputs=1,history_noise=shared,steps=5000` adds rows with other settings
-of a model, or other training steps.
+`--methods neural_sde:step_inputs=1,history_noise=shared,steps=5000 diffusion:preset=small,steps=5000` trains
+other settings of a model, another number of steps or another preset.
 Run it again to resume: finished trainings are kept.
 """
 
@@ -84,14 +84,13 @@ def train_method(name: str, split: Split, args: argparse.Namespace) -> RunDirect
     """Train a method, unless that was done before, and return its run directory."""
     method, _, changes = name.partition(":")
     run = RunDirectory(args.out / "runs" / f"{name.replace(':', '-').replace(',', '-')}-{args.seed}")
-    config = get_task("none").preset("auto", method, statistics=measure_statistics(split.training))
-    if args.steps:
-        steps = 1 if config.train.steps == 1 else args.steps
+    pairs = (change.split("=") for change in changes.split(",") if change)
+    values = {key: parse_value(value) for key, value in pairs}
+    preset, steps = values.pop("preset", "auto"), values.pop("steps", args.steps)
+    config = get_task("none").preset(preset, method, statistics=measure_statistics(split.training))
+    if steps and config.train.steps > 1:
         config = config.replace_parts(train={"steps": steps})
-    if changes:
-        pairs = (change.split("=") for change in changes.split(","))
-        values = {key: parse_value(value) for key, value in pairs}
-        config = config.replace_parts(train={"steps": values.pop("steps", config.train.steps)}, model=values)
+    config = config.replace_parts(model=values)
     print(f"training {name}: {config.train.steps} steps", flush=True)
     return train_run(
         split.training,
@@ -138,6 +137,7 @@ def score_policy(run: RunDirectory, split: Split, args: argparse.Namespace) -> t
     sums = dict(found.sums["all"])
     figures: Figures = {
         "error": found.error("sample"),
+        "error_mean_plan": found.error("mean_plan"),
         "error_repeat": found.error("repeat"),
         "coverage_action": found.coverage("coverage_actions"),
         "coverage_observation": found.coverage("coverage_observations"),
@@ -243,6 +243,7 @@ def print_table(results: Mapping[str, Any]) -> None:
         return format_estimate(Estimate(float(value[index]), float(low[index]), float(high[index]), 0))
 
     columns = ["log p(action)", "minus calibrated", "log p(state)", *(f"error, h = {h}" for h in shown)]
+    columns += [f"error of the mean plan, h = {h}" for h in shown]
     columns += [
         f"{100 * level:.0f} % of {what}" for what in ("actions", "observations") for level in COVERAGE_LEVELS
     ]
@@ -251,7 +252,7 @@ def print_table(results: Mapping[str, Any]) -> None:
         cells = [
             cell(row, each) for each in ("log_prob_action", "log_prob_action_difference", "log_prob_state")
         ]
-        cells += [cell(row, "error", h - 1) for h in shown]
+        cells += [cell(row, name, h - 1) for name in ("error", "error_mean_plan") for h in shown]
         for what in ("action", "observation"):
             cells += [cell(row, f"coverage_{what}", i) for i in range(len(COVERAGE_LEVELS))]
         print(f"| {name}{' (Gaussian)' if row['gaussian'] else ''} | " + " | ".join(cells) + " |")
