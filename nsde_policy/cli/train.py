@@ -1,7 +1,6 @@
 """`nsde-policy train`: fit a policy to demonstrations."""
 
 import argparse
-import contextlib
 import logging
 import re
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ from nsde_policy.encoders.registry import ENCODERS, get_encoder
 from nsde_policy.errors import ConfigError, DemoError, NsdePolicyError
 from nsde_policy.methods.registry import METHODS
 from nsde_policy.run_config import RunConfig
-from nsde_policy.tasks import TASKS, check_recorded_task, find_task, get_task
+from nsde_policy.tasks import TASKS, find_task, get_task
 from nsde_policy.training.presets import choose_preset, resolve_preset
 
 logger = logging.getLogger(__name__)
@@ -181,10 +180,7 @@ class Train:
                 find_demos(name)
             return name, env_kwargs
         if self.task != "auto":
-            chosen = TASKS.get(self.task)
-            with contextlib.suppress(DemoError):  # reported by `train`, after the other settings
-                check_recorded_task(chosen, self.demos)
-            return chosen.name, env_kwargs
+            return TASKS.get(self.task).name, env_kwargs
         found = find_task(self.demos)
         logger.info("%s", found.reason)
         return found.name, {**found.env_kwargs, **env_kwargs}

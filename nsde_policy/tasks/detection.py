@@ -57,7 +57,7 @@ def find_task(demos: Path | None) -> FoundTask:
     )
 
 
-def check_recorded_task(task: Task, demos: Path | None) -> None:
+def check_recorded_task(task: Task, demos: Path) -> None:
     """Raise `ConfigError` if demonstrations were made in another environment than that of a task.
 
     Demonstrations without a record fit any task.
@@ -66,13 +66,13 @@ def check_recorded_task(task: Task, demos: Path | None) -> None:
         ConfigError: If the environments differ.
         DemoError: If the store cannot be read.
     """
-    if demos is None or task.env_id is None:
+    if task.env_id is None:
         return
     found = get_task(find_task(demos).name)
     if found.env_id not in (None, task.env_id):
         raise ConfigError(
-            f"{demos} was made in the environment {found.env_id}, expected {task.env_id} of --task "
-            f"{task.name}; leave out --task to use the recorded one, or give --task none"
+            f"{demos} was made in the environment {found.env_id}, expected {task.env_id} of the task "
+            f"{task.name}; leave out --task and --env to use the recorded one, or give --task none"
         )
 
 

@@ -10,9 +10,10 @@ from nsde_policy.assets import EMBEDDED_DEMOS
 from nsde_policy.cli.main import main
 from nsde_policy.cli.train import Train
 from nsde_policy.data import DemoWriter, Episode
-from nsde_policy.errors import DemoError
+from nsde_policy.errors import ConfigError, DemoError
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import check_recorded_task, find_task, get_task
+from nsde_policy.training.progress import train
 
 
 def write_metres_store(path: Path, **options: object) -> Path:
@@ -56,18 +57,30 @@ def test_task_is_what_the_store_records(tmp_path: Path, made_with: dict, name: s
 
 
 @pytest.mark.parametrize(
-    ("env", "task"),
-    [("AdroitHandDoor-v1", "adroit-pen"), ("metaworld:push-v3", "metaworld:reach-v3"), ("Any-v0", "pusht")],
+    ("env", "flag", "task"),
+    [
+        ("AdroitHandDoor-v1", "--task", "adroit-pen"),
+        ("metaworld:push-v3", "--task", "metaworld:reach-v3"),
+        ("Any-v0", "--task", "pusht"),
+        ("Any-v0", "--env", "Pendulum-v1"),
+    ],
 )
 def test_task_of_another_environment_than_the_recorded_one_is_refused(
-    env: str, task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    env: str, flag: str, task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     store = write_metres_store(tmp_path / "my.zarr", made_with={"env": env})
-    run = ["--task", task, "--policy", "knn", "--out", str(tmp_path / "run")]
+    run = [flag, task, "--policy", "knn", "--out", str(tmp_path / "run")]
     assert main(["train", "--demos", str(store), *run]) == 2
-    expected = get_task(task).env_id
-    assert f"made in the environment {env}, expected {expected} of --task {task}" in capsys.readouterr().err
+    expected = f"made in the environment {env}, expected {get_task(task).env_id} of the task {task}"
+    assert expected in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+def test_train_function_refuses_a_store_of_another_environment(tmp_path: Path):
+    store = write_metres_store(tmp_path / "my.zarr", made_with={"env": "Any-v0"})
+    config = get_task("pusht").preset("default", "knn")
+    with pytest.raises(ConfigError, match="made in the environment Any-v0, expected nsde_policy/PushT-v0"):
+        train(store, config, tmp_path / "run", task="pusht", seed=0, device="cpu")
 
 
 @pytest.mark.parametrize("task", ["avoiding", "avoiding_varied", "none"])
