@@ -26,7 +26,7 @@ from nsde_policy.errors import ConfigError
 from nsde_policy.inference.history import check_first_action, replace_first_action
 from nsde_policy.methods.registry import get_method
 from nsde_policy.run_config import DemoConfig, RunConfig
-from nsde_policy.tasks import get_task
+from nsde_policy.tasks import check_recorded_task, get_task
 
 logger = logging.getLogger(__name__)
 
@@ -39,8 +39,10 @@ def load_training_demos(config: DemoConfig, path: Path, *, task: str = "none") -
     """Load the demonstrations of a store that the settings select.
 
     Raises:
-        ConfigError: If their sizes are not those of the task.
+        ConfigError: If they were made in another environment than that of the task, or their sizes are not
+            those of the task.
     """
+    check_recorded_task(get_task(task), path)
     demos = load_demonstrations(
         path,
         obs_keys=config.obs_keys,

@@ -16,7 +16,7 @@ from nsde_policy.errors import ConfigError, import_optional
 from nsde_policy.files import replace_file
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory
-from nsde_policy.tasks import check_recorded_task, get_task
+from nsde_policy.tasks import get_task
 from nsde_policy.training.checkpoints import TrainingProgress, save_weights
 from nsde_policy.training.dataset import load_training_demos
 from nsde_policy.training.encoder import open_training_images
@@ -64,13 +64,9 @@ def train(
         tensorboard: Write the losses for TensorBoard too.
         validation: Fraction of the episodes that is held out; the losses on them are recorded.
         calibration: Fraction of the other episodes that is held out to calibrate σ on it after training.
-
-    Raises:
-        ConfigError: If the demonstrations were made in another environment than that of the task.
     """
     check_std_calibration(config, calibration)
     demos = demos or find_demos(get_task(task).name)
-    check_recorded_task(get_task(task), demos)
     episodes = load_training_demos(config.demos, demos, task=task)
     where = _prepare_device(device, config)
     quick = evaluate if eval_every else None
