@@ -1,13 +1,15 @@
 """Train settings of the Neural SDE on obstacle avoidance and play them: success and entropy of modes.
 
     python benchmarks/avoiding_settings.py --out out/avoiding --parallel 8                      # tuning seeds
-    python benchmarks/avoiding_settings.py --settings preset --train-seeds 3 --seed-start 100000   # reported
+    python benchmarks/avoiding_settings.py --settings preset --sampled "" --train-seeds 3 --seed-start 100000
     python benchmarks/avoiding_settings.py --settings "auto, blur 1.5" --tasks avoiding avoiding_varied
     python benchmarks/avoiding_settings.py --table out/avoiding/results.json
 
 Trains on the demonstrations of the package, `--parallel` runs at a time on one device, while processes play
-480 episodes of every finished run with every sampling. Run it again to resume: finished runs and episodes are
-kept. Writes `results.json` and prints a table; rows are sorted by success × entropy.
+480 episodes of every finished run with every sampling: those of `--sampled`, "" for the sampling of the
+preset itself. Seeds from 200000 on are for tuning, those from 100000 on are reported. Run it again to resume:
+finished runs and episodes are kept. Writes `results.json` and prints a table; rows are sorted by success ×
+entropy.
 """
 
 import argparse
@@ -21,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from flag_types import parse_count, parse_count_or_zero
 from gpu_runs import EPISODES, Run, sleep_while_waiting, train_runs
 from result_files import read_results
 
@@ -40,28 +43,22 @@ SHARD = 48
 """Number of episodes in one job of a core."""
 
 
-def vary(*, mirror: bool = False, history: int = 2, width: int = 512, **model: Any) -> RunConfig:
-    """Return the task's preset `default` with some parts changed."""
-    config = TASK.preset("default")
-    before: Any = config.model
-    network = replace(before.network, width=width)
-    config = replace(config, model=replace(before, history=history, network=network, **model))
-    return config.replace_parts(demos={"mirror": mirror})
+def vary(*, mirror: bool = False, **model: Any) -> RunConfig:
+    """Return the task's preset `default`, which has a history of 2, with some parts changed."""
+    return TASK.preset("default").replace_parts(demos={"mirror": mirror}, model=model)
 
 
 TRAINED: dict[str, RunConfig] = {
     "preset": TASK.preset("default"),
     "preset fast": TASK.preset("fast"),
     "blur 0.7": vary(noise=0.7),
-    "blur 1": vary(noise=1.0),
     "blur 1.5": vary(noise=1.5),
-    "blur 1.5, width 1024": vary(noise=1.5, width=1024),
     "blur 2.5": vary(noise=2.5),
     "blur 1.5, mirrored": vary(noise=1.5, mirror=True),
     "blur 0.7, history 8": vary(noise=0.7, history=8),
     "blur 1.5, history 8": vary(noise=1.5, history=8),
 }
-"""What is trained, by name; "preset" is "blur 1.5" and is trained only if it is asked for."""
+"""What is trained, by name; "preset" is "blur 1.5". Presets are trained only if they are asked for."""
 AUTO_BLURS = {"auto, blur 0.7": 0.7, "auto, blur 1.5": 1.5}
 """The preset `auto` with the blur it is trained with, by name."""
 SAMPLED: dict[str, dict[str, Any]] = {
@@ -140,17 +137,19 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=Path("out/avoiding"))
     parser.add_argument("--table", type=Path, help="only print the table of this results.json")
-    parser.add_argument("--tasks", nargs="*", default=[TASK.name], choices=["avoiding", "avoiding_varied"])
-    usual = [name for name in TRAINED if name != "preset"]
-    parser.add_argument("--settings", nargs="*", default=usual, choices=[*TRAINED, *AUTO_BLURS])
-    parser.add_argument("--sampled", nargs="*", default=list(SAMPLED), choices=SAMPLED)
-    parser.add_argument("--train-seeds", type=int, default=1)
-    parser.add_argument("--episodes", type=int, default=480)
-    parser.add_argument("--seed-start", type=int, default=200_000)
+    parser.add_argument("--tasks", nargs="+", default=[TASK.name], choices=["avoiding", "avoiding_varied"])
+    usual = [name for name in TRAINED if name.startswith("blur")]
+    parser.add_argument("--settings", nargs="+", default=usual, choices=[*TRAINED, *AUTO_BLURS])
+    parser.add_argument("--sampled", nargs="+", default=[*filter(None, SAMPLED)], choices=SAMPLED)
+    parser.add_argument("--train-seeds", type=parse_count, default=1, help="trainings of each setting")
+    parser.add_argument("--episodes", type=parse_count, default=480)
+    parser.add_argument("--seed-start", type=parse_count_or_zero, default=200_000)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--parallel", type=int, default=1, help="runs trained at once")
-    parser.add_argument("--workers", type=int, default=max((os.cpu_count() or 1) - 2, 1))
-    parser.add_argument("--steps", type=int, default=0, help="training steps, for a try")
+    parser.add_argument("--parallel", type=parse_count, default=1, help="runs trained at once")
+    parser.add_argument("--workers", type=parse_count, default=max((os.cpu_count() or 1) - 2, 1))
+    parser.add_argument(
+        "--steps", type=parse_count_or_zero, default=0, help="training steps; 0 for those of the settings"
+    )
     args = parser.parse_args()
     if args.table:
         print(format_table(read_results(parser, args.table, "name", "mode", "success")))

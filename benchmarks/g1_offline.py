@@ -20,6 +20,7 @@ import json
 import math
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -27,12 +28,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from flag_types import parse_count, parse_count_or_zero
 from result_files import read_results
 
 from nsde_policy.data import Demonstrations, load_demonstrations
 from nsde_policy.data.angles import wrap_columns
 from nsde_policy.data.split import split_episodes
-from nsde_policy.data.statistics import measure_statistics
+from nsde_policy.data.statistics import DemoStatistics, measure_statistics
+from nsde_policy.errors import ConfigError, NsdePolicyError
 from nsde_policy.eval.latency import device_name
 from nsde_policy.eval.offline.frames import ScoredEpisodes, choose_stride, find_parts
 from nsde_policy.eval.offline.result import (
@@ -80,17 +83,25 @@ class Split:
         return ScoredEpisodes(demos, tuple(range(len(demos))), False, f"{len(demos)} held-out episodes")
 
 
-def train_method(name: str, split: Split, args: argparse.Namespace) -> RunDirectory:
-    """Train a method, unless that was done before, and return its run directory."""
+def choose_config(name: str, statistics: DemoStatistics, steps: int) -> RunConfig:
+    """Return the settings of `METHOD:NAME=VALUE,…`; raise `ConfigError` if a name or value is invalid."""
     method, _, changes = name.partition(":")
-    run = RunDirectory(args.out / "runs" / f"{name.replace(':', '-').replace(',', '-')}-{args.seed}")
-    pairs = (change.split("=") for change in changes.split(",") if change)
-    values = {key: parse_value(value) for key, value in pairs}
-    preset, steps = values.pop("preset", "auto"), values.pop("steps", args.steps)
-    config = get_task("none").preset(preset, method, statistics=measure_statistics(split.training))
+    values = {}
+    for change in filter(None, changes.split(",")):
+        key, given, value = change.partition("=")
+        if not given:
+            raise ConfigError(f"{change!r} has no value; write {change}=VALUE")
+        values[key] = parse_value(value)
+    preset, steps = values.pop("preset", "auto"), values.pop("steps", steps)
+    config = get_task("none").preset(preset, method, statistics=statistics)
     if steps and config.train.steps > 1:
         config = config.replace_parts(train={"steps": steps})
-    config = config.replace_parts(model=values)
+    return replace(config, model=config.model.from_dict({**config.model.to_dict(), **values}))
+
+
+def train_method(name: str, config: RunConfig, split: Split, args: argparse.Namespace) -> RunDirectory:
+    """Train a method, unless that was done before, and return its run directory."""
+    run = RunDirectory(args.out / "runs" / f"{name.replace(':', '-').replace(',', '-')}-{args.seed}")
     print(f"training {name}: {config.train.steps} steps", flush=True)
     return train_run(
         split.training,
@@ -230,7 +241,7 @@ def to_dict(figures: Figures, gaussian: bool, reference: Figures) -> dict[str, A
 
 
 def print_table(results: Mapping[str, Any]) -> None:
-    """Print likelihood, error by horizon and coverage of all rows."""
+    """Print likelihood, error by horizon and coverage of all rows, and the error of the repeated action."""
     shown = choose_horizons(HORIZON)
 
     def cell(row: Mapping[str, Any], name: str, *index: int) -> str:
@@ -240,15 +251,23 @@ def print_table(results: Mapping[str, Any]) -> None:
         value, low, high = (np.array(found[key], float) for key in ("value", "low", "high"))
         if index and len(value) <= index[0]:
             return "–"
+        if not index:
+            return f"{value:.1f} [{low:.1f}, {high:.1f}]".replace("-", "−")
         return format_estimate(Estimate(float(value[index]), float(low[index]), float(high[index]), 0))
 
-    columns = ["log p(action)", "minus calibrated", "log p(state)", *(f"error, h = {h}" for h in shown)]
+    first = "minus first calibrated row"
+    columns = ["log p(action)", first, "log p(state)", *(f"error, h = {h}" for h in shown)]
     columns += [f"error of the mean plan, h = {h}" for h in shown]
     columns += [
         f"{100 * level:.0f} % of {what}" for what in ("actions", "observations") for level in COVERAGE_LEVELS
     ]
     print("| row | " + " | ".join(columns) + " |\n|" + " --- |" * (len(columns) + 1))
-    for name, row in results["rows"].items():
+    rows = dict(results["rows"])
+    repeated = [row["error_repeat"] for row in rows.values() if "error_repeat" in row]
+    if repeated:
+        longest = max(repeated, key=lambda error: len(error["value"]))
+        rows["repeat the last action"] = {"gaussian": False, "error": longest}
+    for name, row in rows.items():
         cells = [
             cell(row, each) for each in ("log_prob_action", "log_prob_action_difference", "log_prob_state")
         ]
@@ -258,34 +277,20 @@ def print_table(results: Mapping[str, Any]) -> None:
         print(f"| {name}{' (Gaussian)' if row['gaussian'] else ''} | " + " | ".join(cells) + " |")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--demos", type=Path)
-    parser.add_argument("--out", type=Path, default=Path("out/g1"))
-    parser.add_argument("--table", type=Path)
-    parser.add_argument("--methods", nargs="+", default=sorted(METHODS.names(), key="neural_sde".__ne__))
-    parser.add_argument(
-        "--steps", type=int, default=0, help="training steps of every method; 0 for those of auto"
-    )
-    parser.add_argument("--samples", type=int, default=39, help="plans from each frame")
-    parser.add_argument("--seed", type=int, default=0, help="of the split and of the trainings")
-    parser.add_argument("--device", default="auto")
-    args = parser.parse_args()
-    if args.table:
-        print_table(read_results(parser, args.table, "gaussian"))
-        return
-    if args.demos is None:
-        parser.error("give --demos, or --table")
+def score_all(args: argparse.Namespace) -> None:
+    """Train and score all methods; write the results after each of them."""
     args.device = pick_device(args.device)
     torch.set_num_threads(1)
     split = Split(args.demos, args.seed)
-    config = resolve_first_action(split.training, get_task("none").preset("fast"))
+    statistics = measure_statistics(split.training)
+    configs = {name: choose_config(name, statistics, args.steps) for name in args.methods}
+    simple = resolve_first_action(split.training, get_task("none").preset("fast"))
     figures: dict[str, tuple[Figures, bool]] = {
-        "random walk": (SimpleModel(split, config, linear=False).score(split.test), True),
-        "linear model": (SimpleModel(split, config, linear=True).score(split.test), True),
+        "random walk": (SimpleModel(split, simple, linear=False).score(split.test), True),
+        "linear model": (SimpleModel(split, simple, linear=True).score(split.test), True),
     }
-    for method in args.methods:
-        run = train_method(method, split, args)
+    for method, config in configs.items():
+        run = train_method(method, config, split, args)
         figures[method] = score_policy(run, split, args)
         if figures[method][0]["coverage_action"] is not None:
             figures[method + CALIBRATED] = score_policy(copy_calibrated(run, split, args), split, args)
@@ -300,6 +305,40 @@ def main() -> None:
         }
         replace_file(args.out / "results.json", json.dumps(results, indent=1, allow_nan=False).encode())
     print_table(results)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--demos", type=Path, help="store of demonstrations")
+    parser.add_argument("--out", type=Path, default=Path("out/g1"), help="folder of runs and results.json")
+    parser.add_argument("--table", type=Path, help="only print the table of this results.json")
+    every = sorted(METHODS.names(), key="neural_sde".__ne__)
+    parser.add_argument(
+        "--methods", nargs="+", default=every, help="default: all; settings are changed after a colon"
+    )
+    parser.add_argument(
+        "--steps",
+        type=parse_count_or_zero,
+        default=0,
+        help="training steps of every method; 0 for those of auto",
+    )
+    parser.add_argument("--samples", type=parse_count, default=39, help="plans from each frame")
+    parser.add_argument(
+        "--seed", type=parse_count_or_zero, default=0, help="of the split and of the trainings"
+    )
+    parser.add_argument("--device", default="auto")
+    args = parser.parse_args()
+    if args.table:
+        print_table(read_results(parser, args.table, "gaussian"))
+        return
+    if args.demos is None:
+        parser.error("give --demos, or --table")
+    try:
+        score_all(args)
+    except NsdePolicyError as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

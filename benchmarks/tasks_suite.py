@@ -2,7 +2,8 @@
 
     python benchmarks/tasks_suite.py --demos ../shared/demos --out out/tasks
 
-Budget: every training sees the same number of examples, `--examples`, in batches of the method's own size.
+Budget: every training sees the same number of examples, `--examples`, in batches of the method's own size;
+`--examples 0` trains as long as the presets do.
 Settings are those of the task's default preset; final averaged weights are played, nothing is selected. Small
 methods are trained three times, `--parallel` at a time, large ones once, `--parallel-large` at a time.
 Avoiding has demonstrations in the package; those of the Adroit hand are `adroit_NAME_expert.zarr` in the
@@ -24,6 +25,7 @@ import json
 import multiprocessing
 import os
 import time
+import zipfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
@@ -34,12 +36,13 @@ from typing import Any
 
 import msgspec
 import torch
+from flag_types import parse_count, parse_count_or_zero
 from gpu_runs import Run, finish_runs, prepare_runs, sleep_while_waiting
 from result_files import read_results
 from run_archives import RUN_FILES, pack_runs, unpack_runs
 
 from nsde_policy.assets import find_demos
-from nsde_policy.errors import MissingDependencyError
+from nsde_policy.errors import ConfigError, MissingDependencyError, NsdePolicyError
 from nsde_policy.eval.compare.entries import Entry, Episodes
 from nsde_policy.eval.compare.plots import draw_comparison
 from nsde_policy.eval.compare.result import ACTIONS, Comparison
@@ -126,11 +129,23 @@ class Suite:
         chunk = "" if play.chunk is None else f", chunk {play.chunk}"
         return self.entry_folder(play.task) / f"{play.name}, {play.seed}{chunk}.json"
 
+    def is_played(self, play: Play) -> bool:
+        """Return whether a play has an entry, of the run as it is trained now."""
+        file, path = self.entry_file(play), self.args.out / "runs" / play.folder
+        if not file.exists():
+            return False
+        entry = msgspec.json.decode(file.read_bytes(), type=Entry)
+        config = RunDirectory(path).read_record().config
+        sampling = change_sampling(config.model.sampling, ROWS[play.name][2]).to_dict()
+        parameters = json.loads((path / "training.json").read_text())["parameters"]
+        now = (config.train.steps, parameters, sampling)
+        return (entry.train_steps, entry.parameters, entry.sampling) == now
+
     def demos(self, task: str) -> Path:
         if task not in ADROIT:
             return find_demos(task)
         if self.args.demos is None:
-            raise SystemExit(f"{task} needs the folder of its store: give --demos")
+            raise ConfigError(f"{task} needs the folder of its store: give --demos")
         return self.args.demos / f"{task.replace('-', '_')}_expert.zarr"
 
     @cache  # noqa: B019, one object lives as long as the program
@@ -269,9 +284,9 @@ def train_and_play(suite: Suite) -> None:
     try:
         for folder in suite.train():
             for play in suite.plays if "play" in args.only else ():
-                file = suite.entry_file(play)
-                if play.folder == folder and not file.exists():
-                    path, starts = args.out / "runs" / folder, suite.starts(play.task)
+                if play.folder == folder and not suite.is_played(play):
+                    file, path = suite.entry_file(play), args.out / "runs" / folder
+                    starts = suite.starts(play.task)
                     job = players.submit(play_and_save, play, path, starts, file, args.device, args.workers)
                     job.add_done_callback(lambda _: suite.write())
                     jobs.append(job)
@@ -314,43 +329,8 @@ def print_tables(results: Sequence[dict[str, Any]], plots: Path | None) -> None:
                 draw_comparison(comparison, plots / task)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--demos", type=Path, help="folder of the stores of Adroit")
-    parser.add_argument("--out", type=Path, default=Path("out/tasks"))
-    parser.add_argument("--tasks", nargs="*", default=[*EPISODES], choices=[*EPISODES])
-    parser.add_argument("--rows", nargs="+", default=["*"], help="rows, like 'diffusion, small*'")
-    parser.add_argument("--only", nargs="*", default=["train", "play"], choices=["train", "play", "latency"])
-    parser.add_argument("--examples", type=float, default=12.8e6, help="budget; 0 for the presets' steps")
-    parser.add_argument("--seeds", type=int, default=3, help="trainings of each small method")
-    parser.add_argument("--chunks", nargs="*", type=int, default=[], help="actions before planning again")
-    parser.add_argument("--large-seeds", type=int, default=1, help="trainings of the others")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--parallel", type=int, default=16, help="small runs trained at once")
-    parser.add_argument("--parallel-large", type=int, default=1, help="other runs trained at once")
-    parser.add_argument("--players", type=int, default=4, help="evaluations at once")
-    parser.add_argument("--workers", type=int, default=1, help="processes of each evaluation on a CPU")
-    parser.add_argument("--episodes", type=int, default=0, help="starts; default: those of each task")
-    parser.add_argument("--seed-start", type=int, default=100_000)
-    parser.add_argument("--latency-rounds", type=int, default=30)
-    parser.add_argument("--untimed", action="store_true", help="no training times: the GPU had other jobs")
-    parser.add_argument("--limit-s", type=float, default=1e9, help="seconds of this call")
-    parser.add_argument("--pack", type=Path, help="only write finished runs into this folder")
-    parser.add_argument(
-        "--unpack", nargs="*", type=Path, default=[], help="first add the runs of these files"
-    )
-    parser.add_argument("--table", nargs="*", type=Path, help="only print the tables of these results")
-    parser.add_argument("--plots", type=Path, help="with --table: draw figures into this folder")
-    args = parser.parse_args()
-    if args.table is not None:
-        files = args.table or [args.out / "results.json"]
-        print_tables([read_results(parser, file, "task", "entries") for file in files], args.plots)
-        return
-    for pattern in args.rows:
-        if not any(fnmatch(name, pattern) for name in ROWS):
-            parser.error(f"--rows: no row is called {pattern!r}; rows: {'; '.join(ROWS)}")
+def run_suite(args: argparse.Namespace) -> None:
+    """Pack, or unpack, train, play and time, as the flags say."""
     suite = Suite(args)
     if args.pack:
         folders = dict.fromkeys(play.folder for play in suite.plays if play.name != "knn")
@@ -364,6 +344,55 @@ def main() -> None:
         time_plans(suite)
     if {"train", "play"} & {*args.only}:
         train_and_play(suite)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add, count, or_zero = parser.add_argument, parse_count, parse_count_or_zero
+    add("--demos", type=Path, help="folder of the stores of Adroit")
+    add("--out", type=Path, default=Path("out/tasks"))
+    add("--tasks", nargs="+", default=[*EPISODES], choices=[*EPISODES])
+    add("--rows", nargs="+", default=["*"], help="rows, like 'diffusion, small*'")
+    add("--only", nargs="+", default=["train", "play"], choices=["train", "play", "latency"])
+    add("--examples", type=float, default=12.8e6, help="budget; 0 for the presets' steps")
+    add("--seeds", type=count, default=3, help="trainings of each small method")
+    add("--chunks", nargs="*", type=count, default=[], help="actions before planning again")
+    add("--large-seeds", type=count, default=1, help="trainings of the others")
+    add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    add("--parallel", type=count, default=16, help="small runs trained at once")
+    add("--parallel-large", type=count, default=1, help="other runs trained at once")
+    add("--players", type=count, default=4, help="evaluations at once")
+    add("--workers", type=count, default=1, help="processes of each evaluation on a CPU")
+    add("--episodes", type=or_zero, default=0, help="starts; 0 for those of each task")
+    add("--seed-start", type=or_zero, default=100_000)
+    add("--latency-rounds", type=count, default=30)
+    add("--untimed", action="store_true", help="no training times: the GPU had other jobs")
+    add("--limit-s", type=float, default=1e9, help="seconds of this call")
+    add("--pack", type=Path, help="only write finished runs into this folder")
+    add("--unpack", nargs="*", type=Path, default=[], help="first add the runs of these files")
+    add("--table", nargs="*", type=Path, help="only print the tables of these results")
+    add("--plots", type=Path, help="with --table: draw figures into this folder")
+    args = parser.parse_args()
+    if args.table is not None:
+        files = args.table or [args.out / "results.json"]
+        print_tables([read_results(parser, file, "task", "entries") for file in files], args.plots)
+        return
+    if args.plots:
+        parser.error("--plots draws the results of --table; give both")
+    if not args.examples >= 0:
+        parser.error(f"--examples: expected at least 0, got {args.examples:g}")
+    for pattern in args.rows:
+        if not any(fnmatch(name, pattern) for name in ROWS):
+            parser.error(f"--rows: no row is called {pattern!r}; rows: {'; '.join(ROWS)}")
+    for file in args.unpack:
+        if not zipfile.is_zipfile(file):
+            parser.error(f"--unpack: {file} is not a zip file; give files that --pack wrote")
+    try:
+        run_suite(args)
+    except NsdePolicyError as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

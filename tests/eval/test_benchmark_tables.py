@@ -5,6 +5,7 @@ import runpy
 import shlex
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -12,6 +13,8 @@ import pytest
 
 from nsde_policy.cli.main import main
 from nsde_policy.cli.video_models import VideoTrain
+from tests.helpers.robot_arm import write_arm_store
+from tests.helpers.toy_problems import make_robot_demos
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -73,7 +76,25 @@ def test_table_of_stored_results_is_printed(
     [
         ("video.py", ["scaling", "--variants", "PFI"], "unknown variants ['PFI'], choose from ['width 32, "),
         ("tasks_suite.py", ["--rows", "knn", "nosuchrow"], "no row is called 'nosuchrow'; rows: neural_sde"),
+        ("tasks_suite.py", ["--chunks", "0"], "--chunks: expected a whole number of at least 1, got '0'"),
+        ("tasks_suite.py", ["--examples", "-1"], "--examples: expected at least 0, got -1"),
+        ("tasks_suite.py", ["--plots", "x"], "--plots draws the results of --table"),
+        ("tasks_suite.py", ["--unpack", "x.zip"], "--unpack: x.zip is not a zip file"),
+        ("tasks_suite.py", ["--tasks", "adroit-door"], "adroit-door needs the folder of its store"),
+        ("avoiding_settings.py", ["--settings"], "--settings: expected at least one argument"),
+        (
+            "avoiding_settings.py",
+            ["--train-seeds", "0"],
+            "--train-seeds: expected a whole number of",
+        ),
+        ("avoiding_settings.py", ["--episodes", "many"], "a whole number of at least 1, got 'many'"),
         ("g1_offline.py", ["--demos", "x.zarr", "--methods"], "--methods: expected at least one argument"),
+        ("g1_offline.py", ["--demos", "x.zarr"], "x.zarr does not exist"),
+        (
+            "g1_offline.py",
+            ["--demos", "x.zarr", "--seed", "-1"],
+            "--seed: expected a whole number of",
+        ),
     ],
 )
 def test_bad_flags_of_benchmarks_are_refused(
@@ -86,6 +107,59 @@ def test_bad_flags_of_benchmarks_are_refused(
     with pytest.raises(SystemExit, match="2"):
         run_script(script, *flags)
     assert message in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def robot_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the path of a store of 20 episodes without a task."""
+    demos = replace(make_robot_demos(20), rate_hz=20.0)
+    return write_arm_store(tmp_path_factory.mktemp("robot") / "robot.zarr", demos)
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ("nosuch", "unknown method 'nosuch'; available: bet, "),
+        ("mip:steps=abc", "steps must be an integer, got 'abc'"),
+        ("mip:steps", "'steps' has no value; write steps=VALUE"),
+        ("mip:nosuch=1", "MIPConfig has no setting 'nosuch'"),
+        ("diffusion:preset=nosuch", "no preset 'nosuch' for task none, method diffusion; available: default"),
+        ("neural_sde:history_noise=loud", "history_noise must be one of 'independent'"),
+    ],
+)
+def test_bad_methods_of_offline_scores_are_refused_before_training(
+    method: str,
+    message: str,
+    robot_store: Path,
+    run_script: Callable[..., None],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+):
+    flags = ["--demos", str(robot_store), "--out", str(tmp_path / "out"), "--methods", "knn", method]
+    with pytest.raises(SystemExit, match="2"):
+        run_script("g1_offline.py", *flags)
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_offline_scores_print_one_decimal_of_likelihoods_and_the_repeated_action(
+    robot_store: Path, run_script: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    flags = ["--demos", str(robot_store), "--out", str(tmp_path), "--samples", "2", "--device", "cpu"]
+    run_script("g1_offline.py", *flags, "--methods", "knn")
+    trained = capsys.readouterr().out
+    run_script("g1_offline.py", "--table", str(tmp_path / "results.json"))
+    printed = capsys.readouterr().out
+    assert trained.endswith(printed)
+    rows = {line.split(" | ")[0][2:]: line.split(" | ") for line in printed.splitlines()[2:]}
+    assert [*rows] == [
+        "random walk (Gaussian)",
+        "linear model (Gaussian)",
+        "knn (Gaussian)",
+        "repeat the last action",
+    ]
+    assert re.fullmatch(r"−?\d+\.\d \[−?\d+\.\d, −?\d+\.\d\]", rows["knn (Gaussian)"][1])
+    assert rows["repeat the last action"][4] != "–"
 
 
 def test_documented_flags_train_the_two_phases_of_the_benchmark(monkeypatch: pytest.MonkeyPatch):
