@@ -147,7 +147,7 @@ class Train:
                 f"the task {task!r} has no environment to evaluate in; give one with --env, or leave out "
                 "--eval-every"
             )
-        if self.eval_every or self.env is not None:
+        if self.eval_every or self.env is not None or self.env_kwargs is not None:
             get_task(task).make_env(**env_kwargs).close()  # its errors should not wait for the evaluation
         preset = self.preset or choose_preset(chosen, self.policy)
         name = re.sub(r"[^\w.-]", "_", f"{task}-{self.policy}-{preset}-{self.seed}")

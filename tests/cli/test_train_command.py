@@ -147,6 +147,7 @@ def test_observations_are_not_suggested_as_actions(tmp_path: Path, capsys: pytes
         (["--demos", "ARM", "--task", "none", "--out", "/proc/x"], "/proc/x cannot be created"),
         (["--preset", "fsat"], "fsat"),
         (["--task", "psht"], "psht"),
+        (["--task", "avoiding", "--env-kwargs", '{"start": 3}'], "start must be one of 'fixed', 'varied'"),
         (["--train.stps", "5"], "--train.steps"),
         (
             ["--demos", "ARM", "--task", "none", "--demos.first-action-from", "9", "1", "2"],
