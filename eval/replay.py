@@ -125,7 +125,7 @@ def replay_demonstrations(
     if held != needed:
         raise DemoError(
             f"{demos.source} holds observations and actions of shapes {held[0]} and {held[1]}; the "
-            f"environment of {task.name!r} has {needed[0]} and {needed[1]}"
+            f"environment of {task.name!r} has {needed[0]} and {needed[1]}: give the store's task with --task"
         )
     for k, episode in enumerate(demos):
         begin = {"seed": seeds[k]} if start == "seed" else {"options": {"state": episode.obs[0]}}

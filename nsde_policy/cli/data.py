@@ -1,6 +1,7 @@
 """`nsde-policy data`: inspect, check, replay and download demonstrations."""
 
 import json
+import logging
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from tyro.conf import Positional, arg
 
 from nsde_policy.cli import options
+from nsde_policy.errors import ConfigError
 
 if TYPE_CHECKING:
     from nsde_policy.tasks import Task
+
+logger = logging.getLogger(__name__)
 
 StorePathFlag = Annotated[Path, Positional, arg(help="Zarr directory of demonstrations, or a zip of one.")]
 
@@ -85,7 +89,7 @@ class DataReplay:
     are rounded to float32."""
     accept_omitted_chunks: options.AcceptOmittedChunksFlag = False
     out: Path | None = None
-    """Write a picture of the first episodes to this PNG file."""
+    """Write a picture of the last moments of up to 18 episodes to this PNG file, if the task draws states."""
     json: bool = False
     """Print JSON instead of text."""
 
@@ -101,10 +105,14 @@ class DataReplay:
 
             check_png(self.out)
         task = self._choose_task()
+        if self.out is not None and not task.can_draw:
+            raise ConfigError(f"{task.name} draws no pictures of recorded states: leave out --out")
         demos = load_demonstrations(
             self.path, angles=task.demos.angles, accept_omitted_chunks=self.accept_omitted_chunks
         )
         seeds = read_seeds(self.path) if self.start == "seed" else None
+        if self.start == "seed" and seeds is None:
+            logger.info("%s records no seeds: episode k is replayed from seed k", self.path)
         replays = replay_demonstrations(demos, task, start=self.start, seeds=seeds)
         bar = tqdm(replays, "replaying", len(demos), unit="episode", leave=False, disable=None)
         report = ReplayReport(task, list(bar))
@@ -114,19 +122,18 @@ class DataReplay:
             print(f"wrote {self.out}", file=sys.stderr)
 
     def _choose_task(self) -> "Task":
-        """Return the task of the store; raise `ConfigError` if it records none and none is given."""
-        from nsde_policy.errors import ConfigError
+        """Return the task to replay in; raise `ConfigError` if none has an environment."""
         from nsde_policy.tasks import find_task, get_task
 
-        if self.task != "auto":
-            return get_task(self.task)
-        found = find_task(self.path)
-        task = get_task(found.name).with_env_kwargs(found.env_kwargs)
+        if self.task == "auto":
+            found = find_task(self.path)
+            task = get_task(found.name).with_env_kwargs(found.env_kwargs)
+            missing = f"no record of an available environment in {self.path}"
+        else:
+            task = get_task(self.task)
+            missing = f"the task {self.task!r} has no environment"
         if task.env_id is None:
-            raise ConfigError(
-                f"no record of an available environment in {self.path} to replay it in: give its task with "
-                "--task"
-            )
+            raise ConfigError(f"{missing} to replay it in: give its task with --task")
         return task
 
 

@@ -232,8 +232,22 @@ def test_replay_uses_the_environment_that_the_store_records(
     assert "environment Pendulum-v1 does not start in the recorded state" in capsys.readouterr().err
     with DemoWriter(tmp_path / "own.zarr") as writer:
         writer.append(Episode(np.zeros((9, 5), np.float32), np.zeros((9, 2), np.float32)))
-    assert main(["data", "replay", str(tmp_path / "own.zarr")]) == 2
+    own = ["data", "replay", str(tmp_path / "own.zarr")]
+    assert main(own) == 2
     assert "give its task with --task" in capsys.readouterr().err
+    assert main([*own, "--task", "none"]) == 2
+    assert "the task 'none' has no environment to replay it in: give" in capsys.readouterr().err
+    assert main([*own, "--task", "pusht", "--start", "seed"]) == 0
+    assert "own.zarr records no seeds: episode k is replayed from seed k" in capsys.readouterr().err
+
+
+def test_replay_refuses_a_picture_that_the_task_cannot_draw(
+    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert main(["data", "replay", str(store), "--start", "seed", "--out", str(tmp_path / "x.png")]) == 2
+    said = capsys.readouterr()
+    assert "Pendulum-v1 draws no pictures of recorded states: leave out --out" in said.err
+    assert "replayed" not in said.out  # refused before the replay
 
 
 @pytest.mark.parametrize(
