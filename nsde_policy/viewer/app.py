@@ -25,10 +25,10 @@ class App(abc.ABC):
     """Control period on display, if not the current one."""
 
     def __init__(self, task: Task) -> None:
+        self._task, self._table = task, task.live_table()
         scene = task.scene()
         if scene is None or task.rate_hz is None:
             raise ConfigError(f"{task.name} has no live page: its task defines no scene or no rate_hz")
-        self._task, self._table = task, task.live_table()
         self.scene: Scene = scene
         """How the page draws the task."""
 

@@ -8,7 +8,7 @@ import pytest
 
 from nsde_policy.assets import SHIPPED_POLICY, find_demos
 from nsde_policy.cli.main import main
-from nsde_policy.data import load_demonstrations
+from nsde_policy.data import DemoWriter, Episode, load_demonstrations
 from nsde_policy.data.collection import Collection
 from nsde_policy.envs.avoiding import geometry
 from nsde_policy.envs.avoiding.live import AvoidingTable
@@ -128,6 +128,16 @@ def test_touching_an_obstacle_ends_the_recording(tmp_path: Path):
 def test_policies_of_different_tasks_do_not_play_side_by_side(runs: list[Path]):
     with pytest.raises(ConfigError, match="was trained for the task pusht and knn for avoiding"):
         PlayApp(load_runners([runs[0], SHIPPED_POLICY]), seed=3)
+
+
+def test_play_without_a_page_suggests_eval(tmp_path: Path):
+    with DemoWriter(tmp_path / "pendulum.zarr", rate_hz=20) as writer:
+        writer.append(Episode(np.eye(20, 3, dtype=np.float32), np.zeros((20, 1), np.float32)))
+    config = get_task("Pendulum-v1").preset("default", "knn")
+    run = tmp_path / "run"
+    train(tmp_path / "pendulum.zarr", config, run, task="Pendulum-v1", seed=0, device="cpu")
+    with pytest.raises(ConfigError, match="Pendulum-v1 has no live page: play episodes with eval --render"):
+        PlayApp(load_runners([run]), seed=3)
 
 
 def test_commands_refuse_tasks_without_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
