@@ -1,5 +1,6 @@
 """Tests of `--table` of benchmarks, which prints the tables of results that exist, and of their flags."""
 
+import argparse
 import re
 import runpy
 import shlex
@@ -107,6 +108,37 @@ def test_bad_flags_of_benchmarks_are_refused(
     with pytest.raises(SystemExit, match="2"):
         run_script(script, *flags)
     assert message in capsys.readouterr().err
+
+
+def find_benchmark_commands() -> list[str]:
+    """Return the arguments of `python` in README and docs that run a benchmark with flags."""
+    found = set[str]()
+    for page in (BENCHMARKS.parent / "README.md", *(BENCHMARKS.parent / "docs").glob("*.md")):
+        text = page.read_text().replace("\\\n", " ")
+        lines = re.findall(r"^python (benchmarks/\w+\.py .*--.*)", text, re.MULTILINE)
+        inline = re.findall(r"`python (benchmarks/\w+\.py [^`]*--[^`]*)`", text)
+        found |= {command.partition(" #")[0] for command in (*lines, *inline)}
+    return sorted(found)
+
+
+class ParsedError(Exception):
+    """Raised in place of the work of a benchmark when its flags are parsed."""
+
+
+@pytest.mark.parametrize("command", find_benchmark_commands())
+def test_benchmarks_have_the_flags_and_names_of_documented_commands(
+    command: str, run_script: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+):
+    parse_args = argparse.ArgumentParser.parse_args
+
+    def parse_only(parser: argparse.ArgumentParser) -> None:
+        parse_args(parser)
+        raise ParsedError
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_only)
+    script, *flags = shlex.split(command)
+    with pytest.raises(ParsedError):
+        run_script(Path(script).name, *flags)
 
 
 @pytest.fixture(scope="module")
