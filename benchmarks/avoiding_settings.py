@@ -113,11 +113,12 @@ def format_table(report: dict[str, Any]) -> str:
         n = sum(len(row["success"]) for row in own)
         diversity = estimate_diversity(outcomes, n=n)
         seen = ", ".join(str(each.observed) for each in outcomes)
+        steps = f", {own[0]['train_steps']:,} steps" if "train_steps" in own[0] else ""
         shares = ", ".join(f"{sum(row['success']) / len(row['success']):.3f}" for row in own)
         rows.append(
             (
                 diversity.product.value,
-                f"| {name} | {n} | {proportion(won, n)} | {diversity.entropy} | {diversity.product} "
+                f"| {name}{steps} | {n} | {proportion(won, n)} | {diversity.entropy} | {diversity.product} "
                 f"| {shares} | {seen} |",
             )
         )
@@ -183,7 +184,8 @@ def main() -> None:
             }
             note = run.note
             devices.add(note.device)
-            rows.append({"name": name, "train_seed": run.seed, "train_s": note.seconds, **columns})
+            trained = {"train_steps": run.config.train.steps, "train_s": note.seconds}
+            rows.append({"name": name, "train_seed": run.seed, **trained, **columns})
     rows.sort(key=lambda row: (row["name"], row["train_seed"]))
     report = {"starts": [args.seed_start, stop - 1], "devices": sorted(devices), "rows": rows}
     replace_file(args.out / "results.json", (json.dumps(report, ensure_ascii=False) + "\n").encode())
