@@ -15,10 +15,11 @@ from nsde_policy import __version__
 from nsde_policy.assets import EMBEDDED_DEMOS, EMBEDDED_FIRST_SEED, SHIPPED_TASK
 from nsde_policy.data import DemoWriter, load_demonstrations
 from nsde_policy.errors import NsdePolicyError
+from nsde_policy.run_directory import SIMULATORS
 from nsde_policy.tasks import get_task
 
 PACKAGES = ("torch", "numpy", "gymnasium", "pymunk", "pygame", "zarr", "diffusers", "safetensors")
-OPTIONAL_PACKAGES = ("matplotlib", "imageio", "imageio-ffmpeg", "av")
+OPTIONAL_PACKAGES = ("matplotlib", "imageio", "imageio-ffmpeg", "av", *SIMULATORS)
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Diagnosis:
     def to_text(self) -> str:
         """Format as text for a terminal."""
         lines = [f"nsde-policy {self.nsde_policy}, Python {self.python}, {self.platform}", "", "packages"]
-        lines += [f"  {name:<15} {version or 'not installed'}" for name, version in self.packages.items()]
+        lines += [f"  {name:<18} {version or 'not installed'}" for name, version in self.packages.items()]
         lines += ["", "devices", *(f"  {device}" for device in self.devices), "", "checks"]
         lines += [f"  {'ok    ' if c.ok else 'FAILED'} {c.name}: {c.detail}" for c in self.checks]
         return "\n".join(lines)

@@ -49,6 +49,8 @@ MAX_TENSOR_BYTES, MAX_TENSOR_HEADER_BYTES, MAX_METRICS_BYTES = 2**33, 2**24, 2**
 """Larger tensor files, headers of them, and metrics are not read."""
 ENCODER_FOLDER = "encoder"
 """Folder of a run directory with the files of its encoder of images."""
+SIMULATORS = ("mujoco", "gymnasium-robotics", "metaworld")
+"""Optional packages whose versions influence episodes, because contacts amplify every difference."""
 
 
 @dataclass(frozen=True)
@@ -137,14 +139,14 @@ class RunRecord:
 
 
 def find_versions() -> dict[str, str]:
-    """Return the versions of packages that may influence results."""
-    names = ("torch", "numpy", "pymunk", "gymnasium")
+    """Return the versions of packages that may influence results, of simulators if they are installed."""
     found = {"nsde_policy": __version__, "python": platform.python_version()}
-    for name in names:
+    for name in ("torch", "numpy", "pymunk", "gymnasium", *SIMULATORS):
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            found[name] = "not installed"
+            if name not in SIMULATORS:
+                found[name] = "not installed"
     return found
 
 

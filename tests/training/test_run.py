@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from nsde_policy.inference.loading import load_model
 from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
 from nsde_policy.run_config import DemoConfig, RunConfig
-from nsde_policy.run_directory import RunDirectory, fingerprint
+from nsde_policy.run_directory import RunDirectory, find_versions, fingerprint
 from nsde_policy.training.dataset import build_training_data, measure_demonstrations
 from nsde_policy.training.run import train_run
 from tests.helpers.toy_problems import make_robot_demos
@@ -50,6 +51,17 @@ def train(path: Path, config: RunConfig = TINY, **options: Any) -> RunDirectory:
 @pytest.fixture(scope="module")
 def finished_run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
     return train(tmp_path_factory.mktemp("finished") / "run")
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_versions_name_simulators_that_are_installed(installed: bool, monkeypatch: pytest.MonkeyPatch):
+    def find(name: str) -> str:
+        if name == "mujoco" and not installed:
+            raise metadata.PackageNotFoundError(name)
+        return "1.2.3"
+
+    monkeypatch.setattr(metadata, "version", find)
+    assert find_versions().get("mujoco") == ("1.2.3" if installed else None)
 
 
 def test_run_records_its_settings_and_loads(finished_run: RunDirectory):
