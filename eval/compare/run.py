@@ -191,24 +191,28 @@ def choose_names(records: Mapping[Path, RunRecord]) -> dict[Path, str]:
     """Name each run; runs that differ only in seed and number of demonstrations get the same name.
 
     The name is the method, with the preset unless it is the default, or with the directory's name for
-    settings that are not a preset.
+    settings that are not a preset. Runs on as many, but other, demonstrations have different names.
     """
     names: dict[Path, str] = {}
     settings: dict[str, RunConfig] = {}
+    data: dict[tuple[str, int], str] = {}
     owners: dict[tuple[str, int, int], Path] = {}
     for path, record in records.items():
-        config = ignore_demo_count(record.config)
-        name = next((known for known, other in settings.items() if other == config), None)
+        config, demos = ignore_demo_count(record.config), record.demos
+        alike = (known for known, other in settings.items() if other == config)
+        found = (n for n in alike if data.get((n, demos.episodes), demos.fingerprint) == demos.fingerprint)
+        name = next(found, None)
         if name is None:
             name = _make_name(path, record)
             name = f"{name} ({path})" if name in settings else name
             settings[name] = config
         names[path] = name
-        other = owners.setdefault((name, record.demos.episodes, record.seed), path)
+        data[name, demos.episodes] = demos.fingerprint
+        other = owners.setdefault((name, demos.episodes, record.seed), path)
         if other != path:
             raise ComparisonError(
-                f"{other} and {path} cannot be told apart: same settings, training seed and number of "
-                "demonstrations; leave one out"
+                f"{other} and {path} cannot be told apart: same settings, training seed and demonstrations; "
+                "leave one out"
             )
     return names
 

@@ -243,6 +243,15 @@ def test_runs_with_equal_names_are_rejected(runs: list[Path], tmp_path: Path):
         choose_names(load_records([Job(runs[0]), Job(twin)]))
 
 
+@pytest.mark.parametrize("seed", [0, 1])
+def test_runs_on_other_demonstrations_are_not_pooled(seed: int, runs: list[Path]):
+    record = RunDirectory(runs[0]).read_record()
+    other = replace(record, seed=seed, demos=replace(record.demos, fingerprint="f" * 64))
+    names = choose_names({Path("a"): record, Path("b"): other, Path("c"): replace(record, seed=5)})
+    assert names[Path("b")] == f"{names[Path('a')]} (b)"
+    assert names[Path("c")] == names[Path("a")]
+
+
 def test_an_unfinished_run_is_rejected(runs: list[Path], tmp_path: Path):
     (tmp_path / "config.json").write_bytes((runs[0] / "config.json").read_bytes())
     (tmp_path / "metrics.jsonl").write_text('{"step": 10, "seconds": 1.0}\n')
