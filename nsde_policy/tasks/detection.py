@@ -72,7 +72,8 @@ def check_recorded_task(task: Task, demos: Path) -> None:
     if found.env_id not in (None, task.env_id):
         raise ConfigError(
             f"{demos} was made in the environment {found.env_id}, expected {task.env_id} of the task "
-            f"{task.name}; leave out --task and --env to use the recorded one, or give --task none"
+            f"{task.name}; leave out --task and --env to use the recorded one, or train with --task none "
+            "and give --env to eval"
         )
 
 
