@@ -1,5 +1,6 @@
 """Picture of where the episodes of every row went, coloured by mode, with shares of the modes below."""
 
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +21,10 @@ BARS_HEIGHT = 0.6
 TALLEST_BAR = 6.0
 """Largest end of the scale of the bars, times the share of evenly taken modes; the label of a taller bar is
 its share."""
+LABEL_LINE = 8
+"""Distance of labels of bars that are cut off, points."""
+LONGEST_TITLE = 38
+"""Characters of a line of a panel's title."""
 FEW_PATHS = 10
 """Up to this number, lines are wider."""
 FAILED = "#9a9a9a"
@@ -99,7 +104,7 @@ def _draw_row(axis: "Axes", row: Row, comparison: Comparison, limits: np.ndarray
     axis.set_xticks([])
     axis.set_yticks([])
     axis.spines[:].set(visible=True, color="#d0d0d0")
-    axis.set_title(f"{row.label}\n{_summarize(row)}", fontsize=7)
+    axis.set_title("\n".join([*textwrap.wrap(row.label, LONGEST_TITLE), _summarize(row)]), fontsize=7)
 
 
 def _list_lines(row: Row) -> tuple[np.ndarray, list[Any], np.ndarray]:
@@ -143,8 +148,11 @@ def _draw_bars(axis: "Axes", shares: np.ndarray, *, top: float) -> None:
     axis.set_visible(True)
     axis.bar(range(modes), shares, width=0.9, color=choose_mode_colours(modes))
     axis.axhline(1 / modes, color="#333333", linestyle=":", linewidth=0.8)
-    for mode in np.flatnonzero(shares > top):
-        axis.text(mode + 0.7, top, f"{100 * shares[mode]:.0f} %", va="top", fontsize=6)
+    tall = np.flatnonzero(shares > top).tolist()
+    for line, mode in enumerate(tall):
+        end = next(other for other in range(mode, modes + 1) if other not in tall)  # right of the run
+        label, below = f"{100 * shares[mode]:.0f} %", (0, -LABEL_LINE * line)
+        axis.annotate(label, (end - 0.3, top), below, textcoords="offset points", va="top", fontsize=6)
     axis.set_xlim(-0.7, modes - 0.3)
     axis.set_xticks([0, modes - 1])
     axis.set_ylim(0, top)

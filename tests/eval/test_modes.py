@@ -347,6 +347,24 @@ def test_picture_shows_each_distinct_path_once(compared: Path):
     assert sum(bar.get_height() for bar in bars.patches) == 1
 
 
+def test_long_names_are_wrapped_within_the_picture(compared: Path):
+    found = read_comparison(compared / "comparison.json")
+    entries = [
+        msgspec.structs.replace(entry, name=f"{entry.name} (runs/{entry.method}-of-some-long-name-0)")
+        for entry in found.entries
+    ]
+    with plot_style():
+        figure = draw_paths(msgspec.structs.replace(found, entries=tuple(entries)))
+        assert figure is not None
+        figure.canvas.draw()
+        boxes = [axis.title.get_window_extent() for axis in figure.axes if axis.get_title()]
+        right = figure.bbox.x1
+        pyplot().close(figure)
+    assert len(boxes) == 2
+    assert all(box.x0 >= 0 and box.x1 <= right for box in boxes)
+    assert not boxes[0].overlaps(boxes[1])
+
+
 def test_bars_are_shares_of_successes_on_one_scale(compared: Path):
     found = read_comparison(compared / "comparison.json")
     modes = {"knn": (3,) * 8, "neural_sde": (0, 1, 1, 1, 2, 2, 5, 5)}
@@ -361,6 +379,9 @@ def test_bars_are_shares_of_successes_on_one_scale(compared: Path):
         figure = draw_paths(found)
         assert figure is not None
         bars = [axis for axis in figure.axes if axis.get_xlabel() == "mode"]
+        figure.canvas.draw()
+        first, second = (text.get_window_extent() for text in bars[0].texts)
+        assert not first.overlaps(second)
         pyplot().close(figure)
     heights = [[bar.get_height() for bar in axis.patches] for axis in bars]
     assert heights[0][:6] == pytest.approx([1 / 7, 3 / 7, 2 / 7, 0, 0, 1 / 7])
