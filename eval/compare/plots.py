@@ -155,6 +155,9 @@ def draw_costs(comparison: Comparison, styles: Styles, cost: str) -> "Figure | N
             _draw_estimate(axis, value, getattr(row, score), styles[row.first.name])
         axis.set_xscale("log")
         axis.set_xlim(low / 1.5, high * 1.5)
+        if high < 100 * low:  # powers of ten would be too few marks
+            axis.set_xticks([n * 10.0**k for k in range(-4, 7) for n in (1, 2, 5)])
+            axis.set_xlim(low / 1.5, high * 1.5)
         axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axis.minorticks_off()
         axis.set_ylabel(comparison.column_title(score))

@@ -90,6 +90,17 @@ def test_rows_without_a_cost_are_named_below_the_axis():
     assert figure.axes[1].get_xlabel().endswith("without Nearest neighbours: no calls")
 
 
+@pytest.mark.parametrize(("calls", "marks"), [((4, 8), [5, 10]), ((2, 400), [10, 100])])
+def test_axis_of_costs_has_marks_between_powers_of_ten(calls: tuple[float, float], marks: list[float]):
+    entries = (make_entry(), make_entry("flow"))
+    named = (msgspec.structs.replace(e, calls_per_chunk=c) for e, c in zip(entries, calls, strict=True))
+    rows = make_comparison(*named)
+    figure = draw_costs(rows, choose_styles(rows, None), "calls")
+    assert figure is not None
+    low, high = figure.axes[0].get_xlim()
+    assert [mark for mark in figure.axes[0].get_xticks() if low <= mark <= high] == pytest.approx(marks)
+
+
 def test_names_of_points_do_not_overlap():
     rows = make_full_comparison()
     figure = draw_costs(rows, choose_styles(rows, None), "latency")
