@@ -57,10 +57,10 @@ class Train:
     policy: MethodName = "neural_sde"
     """Method; the flags below are those of this method, with the values of --preset."""
     preset: str | None = None
-    """Settings to start from: default (best results), paper (as published), fast (five minutes on a CPU);
+    """Settings to start from: default (best results), paper (as published), fast (minutes on a CPU);
     with --obs pixels: pixels (a GPU), pixels-fast (a CPU), fast (a CPU, with a smaller policy).
     Baselines have default, fast and, if they come in several sizes, more. auto derives settings from the
-    demonstrations. Default: auto for your own robot, default for Push-T."""
+    demonstrations. Default: `default` for tasks with demonstrations in this package, else auto."""
     task: str = "auto"
     """Task of the demonstrations, such as pusht, adroit-door or metaworld:reach-v3; auto: what their store
     records, else none; `none` for your own robot."""
