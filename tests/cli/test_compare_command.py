@@ -245,7 +245,7 @@ def test_runs_with_equal_names_are_rejected(runs: list[Path], tmp_path: Path):
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_runs_on_other_demonstrations_are_not_pooled(seed: int, runs: list[Path]):
-    record = RunDirectory(runs[0]).read_record()
+    record = replace(RunDirectory(runs[0]).read_record(), config=get_task("pusht").preset("fast"))
     other = replace(record, seed=seed, demos=replace(record.demos, fingerprint="f" * 64))
     names = choose_names({Path("a"): record, Path("b"): other, Path("c"): replace(record, seed=5)})
     assert names[Path("b")] == f"{names[Path('a')]} (b)"
