@@ -1,0 +1,153 @@
+"""What the golden files freeze: commands and public calls, and what they return.
+
+Only what users rely on is called here: the command line, `Policy`, `RuntimePolicy`, `Session`, and the files
+of a run directory.
+"""
+
+import hashlib
+import json
+import platform
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pymunk
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+import nsde_policy
+from nsde_policy import Policy
+from nsde_policy.cli.main import main
+from nsde_policy.deploy.runtime import RuntimePolicy
+
+DATA = Path(__file__).parent / "data"
+ASSETS = Path(nsde_policy.__file__).parent / "assets"
+DEMOS = ASSETS / "pusht_demos.zarr.zip"
+SHIPPED = {"state": ASSETS / "pusht", "pixels": ASSETS / "pusht_pixels"}
+TINY = ("--model.network.width", 24, "--model.network.depth", 2)
+TRAIN = ("train", "--task", "pusht", "--device", "cpu", *TINY)
+ENCODER = {"train.steps": 3, "train.batch-size": 4, "size": 48, "width": 8, "keypoints": 2, "anchors": 0}
+UNSTABLE = {"run", "demos", "source", "selection", "versions", "trained_with", "machine", "train_s"}
+UNSTABLE |= {"planning_s", "ms_per_action"}
+"""Names in JSON files whose values depend on machine, time or place."""
+
+
+def hash_arithmetic() -> str:
+    """Hash results of torch and numpy alone: machines with the same hash round as the recorded one did."""
+    generator = torch.Generator().manual_seed(0)
+    network = nn.Sequential(
+        *(nn.Unflatten(1, (1, 4, 4)), nn.Conv2d(1, 4, 3, padding=1), nn.SiLU(), nn.Flatten()),
+        *(nn.Linear(64, 24), nn.LayerNorm(24), nn.GELU(), nn.Linear(24, 7)),
+    )
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    optimiser = torch.optim.AdamW(network.parameters(), lr=1e-3)
+    for rows in (64, 63, 1):
+        optimiser.zero_grad()
+        network(torch.randn(rows, 16, generator=generator)).square().mean().exp().log1p().backward()
+        optimiser.step()
+    found = hashlib.sha256(f"{platform.machine()} {torch.__version__} {pymunk.version}".encode())
+    for parameter in network.parameters():
+        found.update(parameter.detach().numpy().tobytes())
+    angles = np.linspace(-9, 9, 999)
+    found.update((np.sin(angles) @ np.cos(angles) + np.exp(angles)).tobytes())
+    return found.hexdigest()
+
+
+def run_command(*args: object) -> None:
+    """Run `nsde-policy` in this process; it must succeed."""
+    assert main([str(arg) for arg in args]) == 0
+
+
+def train(folder: Path) -> Path:
+    """Train a tiny Neural SDE for 200 steps on the embedded demonstrations."""
+    steps = ("--train.steps", 200, "--train.batch-size", 64, "--validation", 0.02)
+    run_command(*TRAIN, *steps, "--out", folder)
+    return folder
+
+
+def train_camera(folder: Path) -> Path:
+    """Train a tiny encoder of camera frames, and a policy on its features."""
+    steps = ("--train.steps", 20, "--train.batch-size", 32)
+    encoder = [part for name, value in ENCODER.items() for part in (f"--encoder.{name}", value)]
+    demos = ("--obs", "pixels", "--demos", DATA / "camera_demos.zarr.zip")
+    run_command(*TRAIN, *steps, *demos, *encoder, "--out", folder)
+    return folder
+
+
+def read_weights(run: Path) -> dict[str, Tensor]:
+    """Return all weights of a run directory, also of its encoder, by file and name."""
+    files = sorted(path for path in run.rglob("*.safetensors") if path.name != "training.safetensors")
+    return {f"{f.relative_to(run)} {name}": value for f in files for name, value in load_file(f).items()}
+
+
+def act(run: Path) -> list[Any]:
+    """Return ten actions of a policy for each of 20 seeds; from the ninth on, it has planned again."""
+    policy = Policy.from_pretrained(run)
+    observed = np.load(DATA / "observations.npz")
+    actions = []
+    for seed, (state, frame) in enumerate(zip(observed["states"], observed["frames"], strict=True)):
+        obs: Any = state
+        if policy.spec.cameras:
+            obs = {"observation.state": state[:2], "observation.images.img": frame}
+        policy.reset(seed=seed)
+        actions.append([policy.select_action(obs).tolist() for _ in range(10)])
+    return actions
+
+
+def plan(planner: Any) -> list[Any]:
+    """Return plans of three steps for ten seeds, actions and σ, from the history of two states."""
+    states = np.load(DATA / "observations.npz")["states"]
+    full = np.concatenate([states, states[:, :2]], axis=1).astype(np.float32)
+    plans = [planner.plan_from(np.stack([row, row - 1]), steps=3, seed=i) for i, row in enumerate(full[:10])]
+    return [[plan.actions.tolist(), plan.std.tolist()] for plan in plans]
+
+
+def export(run: Path, graph: Path) -> RuntimePolicy:
+    """Export a run as an ONNX graph with plans of three steps, and load it."""
+    run_command("export", run, "--steps", 3, "--cases", 8, "--out", graph)
+    return RuntimePolicy.load(graph)
+
+
+def remove_noise(run: Path, folder: Path) -> Path:
+    """Copy a run that then plans without noise: torch and ONNX draw different numbers from a seed."""
+    shutil.copytree(run, folder)
+    record = json.loads((folder / "config.json").read_text())
+    record["config"]["model"]["sampling"]["diffusion"] = 0.0
+    (folder / "config.json").write_text(json.dumps(record))
+    return folder
+
+
+def evaluate(file: Path) -> Any:
+    """Return the JSON of ten evaluated seeds of the shipped policy."""
+    run_command("eval", "--episodes", 10, "--workers", 1, "--json", file)
+    return read_stable(file)
+
+
+def score(run: Path, file: Path) -> Any:
+    """Return the scores of a run on the recorded episodes that it was not trained on."""
+    run_command("eval", run, "--demos", DEMOS, "--samples", 9, "--stride", 40, "--json", file)
+    found = read_stable(file)
+    return {name: found[name] for name in ("episodes", "scored_frames", "action_mean")} | {
+        "log_prob": found["parts"]["all"]["log_prob"]
+    }
+
+
+def compare(runs: list[Path], folder: Path, *options: object) -> Path:
+    """Compare runs, or files of earlier comparisons with `--from-json`; return the written file."""
+    run_command("compare", *runs, *options, "--out", folder)
+    return folder / "comparison.json"
+
+
+def read_stable(file: Path) -> Any:
+    """Read a JSON file without what depends on machine, time or place."""
+    return _drop_unstable(json.loads(file.read_text()))
+
+
+def _drop_unstable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _drop_unstable(inner) for name, inner in value.items() if name not in UNSTABLE}
+    return [_drop_unstable(inner) for inner in value] if isinstance(value, list) else value
