@@ -1,6 +1,5 @@
 """Tests for deploy/runtime: exported policies without torch, and rejection of hostile files."""
 
-import contextlib
 import json
 import os
 import pickle
@@ -19,10 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+from nsde_policy.deploy.export.formats import add_record
 from nsde_policy.deploy.runtime import RuntimePolicy
 from nsde_policy.deploy.runtime.graph import Graph
-from nsde_policy.deploy.runtime.metadata import RECORD_KEY, GraphRecord
-from nsde_policy.deploy.runtime.onnx_file import add_metadata, graph_sha256, validate_graph
+from nsde_policy.deploy.runtime.metadata import GraphRecord
+from nsde_policy.deploy.runtime.onnx_file import read_record
 from nsde_policy.errors import ConfigError, GraphError, PlanError, PolicyInputError
 from tests.helpers.exported_policies import (
     build_policy,
@@ -242,44 +242,11 @@ def test_changed_byte_is_rejected_or_does_not_change_actions(exported, at, bits)
     assert np.array_equal(graph.outputs["actions"], whole.outputs["actions"])
 
 
-@given(at=st.floats(0, 1, exclude_max=True), bits=st.integers(1, 255))
-@settings(max_examples=100, deadline=None)
-def test_forged_graph_is_rejected_or_runs(exported, at, bits):
-    model = onnx.load(exported)
-    graph = bytearray(model.graph.SerializeToString())
-    graph[int(at * len(graph))] ^= bits
-    (entry,) = [entry for entry in model.metadata_props if entry.key == RECORD_KEY]
-    del model.metadata_props[:]
-    model.ClearField("graph")
-    size, head = len(graph), bytearray()
-    while size >= 0x80:
-        head.append(size & 0x7F | 0x80)
-        size >>= 7
-    bare = model.SerializeToString() + b"\x3a" + bytes([*head, size]) + bytes(graph)
-    record = json.loads(entry.value) | {"graph_sha256": graph_sha256(bare)}
-    content = add_metadata(bare, json.dumps(record))
-    with contextlib.suppress(GraphError):
-        Graph(content).run()
-
-
-def test_invalid_utf8_is_rejected_without_terminal_output(model, capfd):
-    content = sign_graph(model)
-    graph = content.replace(b"trunk.layers.1.weight", b"trunk.layers.1.we\xff\xffht")
-    record = {"graph_sha256": graph_sha256(graph)}
-    (entry,) = [
-        entry for entry in onnx.ModelProto.FromString(content).metadata_props if entry.key == RECORD_KEY
-    ]
-    assert_rejected(
-        add_metadata(graph, json.dumps(json.loads(entry.value) | record)), "UTF-8|cannot load the graph"
-    )
-    assert capfd.readouterr() == ("", "")
-
-
 def test_random_bytes_are_rejected():
     rng = np.random.default_rng(0)
     for size in (0, 1, 2, 10, 1000, 100_000):
         with pytest.raises(GraphError):
-            validate_graph(rng.bytes(size), GraphRecord)
+            read_record(rng.bytes(size), GraphRecord)
 
 
 def test_oversized_file_is_not_read(exported, tmp_path):
@@ -361,43 +328,10 @@ def test_weights_in_another_file_are_rejected(model, tmp_path):
         del weight.external_data[:]
         weight.data_location = TensorProto.EXTERNAL
         weight.external_data.add(key="location", value=location)
-        assert_rejected(sign_graph(onnx.ModelProto.FromString(model.SerializeToString())), "in another file")
-
-
-def add_large_tensor(model: onnx.ModelProto, elements: int, stated: int | None = None) -> onnx.NodeProto:
-    """Add zeros that the first action is not changed by, and state their number, maybe wrongly."""
-    size = onnx.numpy_helper.from_array(np.array([elements]), "large_size")
-    model.graph.initializer.append(size)
-    model.graph.node.insert(0, onnx.helper.make_node("ConstantOfShape", ["large_size"], ["large"]))
-    if stated is not None:
-        info = onnx.helper.make_tensor_value_info("large", onnx.TensorProto.FLOAT, [stated])
-        model.graph.value_info.append(info)
-    return model.graph.node[0]
-
-
-def test_graph_that_takes_too_much_memory_is_rejected(model):
-    add_large_tensor(model, 2**30, stated=2**30)
-    assert_rejected(sign_graph(model), "its tensors take 4[0-9]{9} bytes, the limit is 1073741824")
-
-
-def test_graph_that_hides_its_memory_is_rejected(model):
-    add_large_tensor(model, 2**30)
-    assert_rejected(sign_graph(model), "does not state the shape of 'large'")
-
-
-def test_graph_that_understates_its_memory_is_rejected(model):
-    add_large_tensor(model, 2**30, stated=1)
-    assert_rejected(sign_graph(model), "onnxruntime cannot load the graph")
-
-
-def test_graph_whose_memory_depends_on_its_input_is_rejected(model):
-    node = add_large_tensor(model, 2**30, stated=1)
-    shape = onnx.helper.make_tensor_value_info("computed", onnx.TensorProto.INT64, [1])
-    model.graph.value_info.append(shape)
-    model.graph.node.insert(0, onnx.helper.make_node("Neg", ["large_size"], ["computed"]))
-    node.input[0] = "computed"
-    model.graph.node[1].input[0] = "computed"
-    assert_rejected(sign_graph(model), "the output shape of a ConstantOfShape depends on a computed value")
+        assert_rejected(
+            sign_graph(onnx.ModelProto.FromString(model.SerializeToString())),
+            "onnxruntime cannot load the graph",
+        )
 
 
 def test_huge_inputs_and_outputs_are_rejected(model):
@@ -405,27 +339,6 @@ def test_huge_inputs_and_outputs_are_rejected(model):
         record["inputs"] += [{"name": f"n{i}", "kind": "normal", "shape": [2**23]} for i in range(3)]
 
     assert_rejected(sign_graph(model, enlarge), "inputs or outputs of 251[0-9]+ numbers are too large")
-
-
-def test_nested_graph_is_rejected(model):
-    body = helper.make_graph([], "body", [], [])
-    flag = helper.make_tensor("flag", TensorProto.BOOL, [], [True])
-    node = helper.make_node("If", ["flag"], ["nothing"], then_branch=body, else_branch=body)
-    model.graph.initializer.append(flag)
-    model.graph.node.append(node)
-    assert_rejected(sign_graph(model), "contains a graph")
-
-
-@pytest.mark.parametrize(("operator", "domain"), [("Loop", ""), ("RandomNormal", ""), ("Gelu", "com.evil")])
-def test_unknown_operators_are_rejected(model, operator, domain):
-    model.graph.node.append(helper.make_node(operator, [], ["nothing"], domain=domain))
-    assert_rejected(sign_graph(model), f"operator {domain or 'ai.onnx'}.{operator}")
-
-
-def test_functions_are_rejected(model):
-    function = helper.make_function("com.evil", "Gelu", ["x"], ["y"], [], [])
-    model.functions.append(function)
-    assert_rejected(sign_graph(model), "functions")
 
 
 def test_file_without_record_is_rejected(model):
@@ -467,7 +380,7 @@ def test_invalid_record_is_rejected(model, change, match):
 
 def test_deeply_nested_metadata_is_rejected(model):
     del model.metadata_props[:]
-    assert_rejected(add_metadata(model.SerializeToString(), "[" * 100_000), "metadata is invalid")
+    assert_rejected(add_record(model.SerializeToString(), "[" * 100_000), "metadata is invalid")
 
 
 def test_first_action_graph_of_another_policy_is_rejected(exported, tmp_path):

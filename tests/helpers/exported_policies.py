@@ -12,8 +12,9 @@ import torch
 from nsde_policy.config import ModelConfig, NetworkConfig
 from nsde_policy.core.spec import CameraSpec, StateSpec
 from nsde_policy.core.targets import Windows
+from nsde_policy.deploy.export.formats import add_record
 from nsde_policy.deploy.runtime.metadata import RECORD_KEY
-from nsde_policy.deploy.runtime.onnx_file import add_metadata, graph_sha256
+from nsde_policy.deploy.runtime.onnx_file import graph_sha256
 from nsde_policy.encoders.keypoints.config import KeypointConfig
 from nsde_policy.encoders.keypoints.model import KeypointModel
 from nsde_policy.inference.loading import build_encoder, build_model
@@ -58,7 +59,7 @@ def sign_graph(
     bare = model.SerializeToString()
     record["graph_sha256"] = graph_sha256(bare)
     change(record)
-    return add_metadata(bare, json.dumps(record))
+    return add_record(bare, json.dumps(record))
 
 
 def build_policy(config: ModelConfig, *, chunk: int = 4, seed: int = 0, layout: StateSpec = LAYOUT) -> Policy:

@@ -11,7 +11,7 @@ from nsde_policy.data.frames import resize_frames
 from nsde_policy.deploy.export import formats
 from nsde_policy.deploy.runtime.graph import EncoderGraph
 from nsde_policy.deploy.runtime.metadata import CODES, GRAPH_FORMAT, MEASURED, EncoderRecord
-from nsde_policy.deploy.runtime.onnx_file import add_metadata, graph_sha256
+from nsde_policy.deploy.runtime.onnx_file import graph_sha256
 from nsde_policy.encoders.base_model import EncoderModel
 from nsde_policy.errors import ExportError
 from nsde_policy.inference.spec import PolicySpec
@@ -51,7 +51,7 @@ def build_encoder_graph(
         opset=opset,
     )
     record = replace(record, graph_sha256=graph_sha256(bare))
-    return add_metadata(bare, record.to_json()), record
+    return formats.add_record(bare, record.to_json()), record
 
 
 @torch.no_grad()

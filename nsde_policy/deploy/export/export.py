@@ -22,7 +22,7 @@ from nsde_policy.deploy.runtime.metadata import (
     EncoderRecord,
     GraphRecord,
 )
-from nsde_policy.deploy.runtime.onnx_file import add_metadata, graph_sha256
+from nsde_policy.deploy.runtime.onnx_file import graph_sha256
 from nsde_policy.deploy.runtime.policy import encoder_file, first_action_file
 from nsde_policy.encoders.base_model import EncoderModel
 from nsde_policy.errors import ConfigError, ExportError
@@ -147,7 +147,7 @@ def _build(
         opset=opset,
     )
     record = replace(record, graph_sha256=graph_sha256(bare))
-    content = add_metadata(bare, record.to_json())
+    content = formats.add_record(bare, record.to_json())
     return content, record, formats.load_onnx(content)
 
 

@@ -71,8 +71,17 @@ def build_onnx(
     assert program is not None
     model = program.model_proto
     _remove_notes(model)
+    import_optional("onnx", "onnx").checker.check_model(model, full_check=True)
     content: bytes = model.SerializeToString(deterministic=True)
     return content
+
+
+def add_record(content: bytes, text: str) -> bytes:
+    """Add a record, as JSON, to an ONNX file."""
+    model = import_optional("onnx", "onnx").load_from_string(content)
+    model.metadata_props.add(key=RECORD_KEY, value=text)
+    signed: bytes = model.SerializeToString(deterministic=True)
+    return signed
 
 
 def _remove_notes(message: Any) -> None:

@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Generic, Self
 import numpy as np
 
 from nsde_policy.data.frames import resize_frames
-from nsde_policy.deploy.runtime.graph_memory import STRICT_SHAPES
 from nsde_policy.deploy.runtime.metadata import (
     CODES,
     FRAME,
@@ -19,7 +18,7 @@ from nsde_policy.deploy.runtime.metadata import (
     GraphRecord,
     is_frame,
 )
-from nsde_policy.deploy.runtime.onnx_file import AnyRecord, validate_graph
+from nsde_policy.deploy.runtime.onnx_file import AnyRecord, read_record
 from nsde_policy.errors import GraphError, import_optional, summarize_error
 from nsde_policy.files import read_file
 
@@ -38,7 +37,7 @@ class LoadedGraph(abc.ABC, Generic[AnyRecord]):
     _record_class: ClassVar[type[Any]]
 
     def __init__(self, content: bytes, *, threads: int = 1) -> None:
-        self.record: AnyRecord = validate_graph(content, self._record_class)
+        self.record: AnyRecord = read_record(content, self._record_class)
         self.inputs = {
             name: np.zeros(shape, np.uint8 if is_frame(name) else np.float32)
             for name, shape in self.record.input_shapes.items()
@@ -55,7 +54,7 @@ class LoadedGraph(abc.ABC, Generic[AnyRecord]):
 
     @classmethod
     def load(cls, path: Path, *, threads: int = 1, max_bytes: int = MAX_GRAPH_BYTES) -> Self:
-        """Read a file, validate it, and run it once."""
+        """Read a file, check it, and run it once."""
         content = read_file(path, max_bytes, error=GraphError)
         try:
             return cls(content, threads=threads)
@@ -150,7 +149,6 @@ def _create_session(content: bytes, threads: int) -> Any:
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.enable_cpu_mem_arena = False  # measured: faster for small graphs, and memory use is constant
     options.log_severity_level = 4
-    options.add_session_config_entry(STRICT_SHAPES, "1")
     try:
         return onnxruntime.InferenceSession(
             content, options, providers=["CPUExecutionProvider"], enable_fallback=0
