@@ -78,7 +78,7 @@ def graph(run: Path, tmp_path_factory: pytest.TempPathFactory) -> RuntimePolicy:
 def server(policy: Policy) -> Iterator[RemotePolicy]:
     """A client of a server with the policy."""
     with (
-        serve_in_thread(policy, calibration=policy.calibration, max_rate=1e6) as running,
+        serve_in_thread(policy, calibration=policy.calibration) as running,
         RemotePolicy.connect(running.url, deadline_s=30, timeout_s=60) as remote,
     ):
         yield remote

@@ -39,6 +39,7 @@ class ViewerSettings(ServerSettings):
     max_message: int = MAX_CLIENT_MESSAGE_BYTES
     max_clients: Count = 16
     max_rate: Positive = 100.0
+    """Messages per second and client; further messages wait."""
     patience_s: Positive = 10.0
 
     def __post_init__(self) -> None:

@@ -14,7 +14,7 @@ from websockets.protocol import State
 
 from nsde_policy import __version__
 from nsde_policy.deploy.server.auth import Log, RateLimiter
-from nsde_policy.deploy.server.connection import LimitedServer
+from nsde_policy.deploy.server.connection import WebsocketServer
 from nsde_policy.errors import NsdePolicyError, ProtocolError
 from nsde_policy.viewer import messages
 from nsde_policy.viewer.app import App
@@ -62,7 +62,7 @@ class Client:
             pass
 
 
-class ViewerServer(LimitedServer):
+class ViewerServer(WebsocketServer):
     """Serves an app to web browsers.
 
     server = ViewerServer(app, ViewerSettings(port=0), build_json_log(sys.stderr))
@@ -70,7 +70,7 @@ class ViewerServer(LimitedServer):
     """
 
     def __init__(self, app: App, settings: ViewerSettings, log: Log) -> None:
-        super().__init__(settings, log, buffer=2**20)
+        super().__init__(settings, log)
         self._settings, self._files = settings, load_files(app.scene.script)
         self._hello = messages.encode_message(app.hello)
         self._clients: set[Client] = set()
@@ -117,8 +117,8 @@ class ViewerServer(LimitedServer):
         if path in ("/", "/healthz") and not self._settings.accepts_token(request):
             return self._refuse(connection, "a token is required in the address: ?token=…")
         if path == "/healthz":
-            counts = {"clients": len(self._clients), "sockets": self.client_count + len(self.pending)}
-            facts = {"status": "ok", "version": __version__, **counts, **self.simulation.timing()}
+            facts = {"status": "ok", "version": __version__, "clients": self.client_count}
+            facts |= self.simulation.timing()
             return connection.respond(HTTPStatus.OK, json.dumps(facts) + "\n")
         if path not in self._files:
             return connection.respond(HTTPStatus.NOT_FOUND, f"{path[:80]} does not exist\n")
@@ -131,12 +131,12 @@ class ViewerServer(LimitedServer):
     async def _serve_client(self, connection: ServerConnection) -> None:
         assert connection.request is not None
         token = self._settings.accepts_token(connection.request)
-        if not token or len(self._clients) >= self._settings.max_clients:
+        if not token or self.client_count >= self._settings.max_clients:
             code, why = FULL if token else NO_TOKEN
             self._log("refused", why=why)
             await connection.close(code, why)
             return
-        with self._admit(connection):
+        with self._admit():
             await self._serve_page(connection)
 
     async def _serve_page(self, connection: ServerConnection) -> None:

@@ -50,13 +50,6 @@ def running() -> Iterator[RunningServer]:
         yield running
 
 
-@pytest.fixture
-def patient() -> Iterator[RunningServer]:
-    """A server with a long client timeout."""
-    with serve_in_thread(LinearPlanner(), patience_s=60.0) as running:
-        yield running
-
-
 @pytest.fixture(autouse=True)
 def check_that_the_server_still_works(running: RunningServer) -> Iterator[None]:
     """Serve a normal client after each test."""
@@ -213,7 +206,7 @@ def test_client_that_sends_single_bytes_is_disconnected(running: RunningServer):
 
 def test_client_that_does_not_read_is_disconnected():
     """It requests long plans and reads no reply: the server stops reading, then disconnects."""
-    with serve_in_thread(LinearPlanner(), patience_s=0.5, max_rate=1e6) as running:
+    with serve_in_thread(LinearPlanner(), patience_s=0.5) as running:
         sock = socket.socket()
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
         sock.connect(("127.0.0.1", running.port))
@@ -226,29 +219,6 @@ def test_client_that_does_not_read_is_disconnected():
         (gone,) = running.wait_for("disconnected")
         assert gone["why"] in ("timeout", "closed with no close frame")
         assert_server_works(running)
-
-
-def test_pings_without_reading_pongs_close_the_connection(patient: RunningServer):
-    sock = socket.socket()
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
-    sock.connect(("127.0.0.1", patient.port))
-    sock.sendall(UPGRADE)
-    sock.recv(129)
-    sock.sendall(HELLO)
-    sock.settimeout(20)
-    pings = Frame(Opcode.PING, b"x" * 120).serialize(mask=True) * 500
-    send_until_refused(sock, itertools.repeat(pings, 1000))
-    assert_server_works(patient)
-
-
-def test_endless_empty_fragments_close_the_connection(patient: RunningServer):
-    sock = patient.open_socket(UPGRADE)
-    assert b"101 Switching" in sock.recv(4096)
-    sock.sendall(HELLO)
-    sock.sendall(Frame(Opcode.BINARY, b"", fin=False).serialize(mask=True))
-    sock.sendall(Frame(Opcode.CONT, b"", fin=False).serialize(mask=True) * 100)
-    received_until_closed(sock)
-    assert_server_works(patient)
 
 
 def test_client_that_disconnects_during_its_request_is_removed():
@@ -278,45 +248,6 @@ def test_clients_beyond_the_limit_are_refused_until_one_leaves():
         second.close()
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET / HT", UPGRADE], ids=["silent", "partial", "no greeting"])
-def test_many_connections_that_stop_before_their_greeting_do_not_block_clients(sent: bytes):
-    with serve_in_thread(LinearPlanner(), max_clients=2, max_pending=16, patience_s=60.0) as running:
-        crowd = [running.open_socket(sent) for _ in range(60)]
-        assert_server_works(running)
-        gone = sum(is_closed(sock) for sock in crowd)
-        assert gone >= 60 - 16
-        assert not any(is_closed(sock) for sock in crowd[-8:]), "the oldest are closed first"
-
-
-def is_closed(sock: socket.socket) -> bool:
-    """Return whether the server has closed a connection."""
-    sock.setblocking(False)
-    try:
-        while data := sock.recv(4096):
-            pass
-    except BlockingIOError:
-        return False
-    except ConnectionResetError:
-        return True
-    return not data
-
-
-def test_flood_closes_connections_of_its_own_address_first():
-    with serve_in_thread(LinearPlanner(), max_pending=16, patience_s=60.0) as running:
-        early = running.open_socket()
-        flood = []
-        for _ in range(60):
-            flood.append(socket.socket())
-            flood[-1].bind(("127.0.0.2", 0))
-            flood[-1].connect(("127.0.0.1", running.port))
-        wait_until(lambda: is_closed(flood[0]), "the flood is limited")
-        early.settimeout(10)
-        early.sendall(UPGRADE)
-        assert b"101 Switching" in early.recv(4096)
-        for sock in (early, *flood):
-            sock.close()
-
-
 def test_client_limit_holds_for_clients_that_greet_at_the_same_time():
     with serve_in_thread(LinearPlanner(), max_clients=2) as running:
         lines = [running.connect().__enter__() for _ in range(3)]
@@ -332,26 +263,33 @@ def test_client_limit_holds_for_clients_that_greet_at_the_same_time():
             line.close()
 
 
-def test_robot_is_served_before_greedy_clients():
-    """All connections have the same address; the robot asks last."""
+@pytest.mark.parametrize("sent", [b"", b"GET / HT", UPGRADE], ids=["silent", "partial", "no greeting"])
+def test_connections_that_stop_before_their_greeting_do_not_block_clients(sent: bytes):
+    with serve_in_thread(LinearPlanner(), max_clients=2, patience_s=60.0) as running:
+        crowd = [running.open_socket(sent) for _ in range(40)]
+        assert_server_works(running)
+        for sock in crowd:
+            sock.close()
+
+
+def test_clients_are_served_in_turn():
+    """A client that asks without pause waits for those that asked before its second request."""
     go, planner = threading.Event(), LinearPlanner()
     planner.before = lambda seed: go.wait(10) and None if seed == 99 else None
     with serve_in_thread(planner, deadline_s=20.0) as running:
-        robot, *greedy = (running.connect_and_greet() for _ in range(5))
-        robot.send(encode_request(1, seed=1))
-        assert isinstance(receive_reply(robot), PlanReply)
-        del planner.seeds[:]
-        greedy[0].send(encode_request(1, seed=99, steps=128, deadline_s=20.0))
+        greedy, robot = running.connect_and_greet(), running.connect_and_greet()
+        greedy.send(encode_request(1, seed=99, deadline_s=20.0))
         wait_until(lambda: planner.seeds == [99], "the first has begun")
-        for number, line in enumerate((*greedy[1:], robot), 11):
-            line.send(encode_request(number, seed=number, steps=4, deadline_s=20.0))
-            wait_until(lambda waiting=number - 9: running.server._in_flight == waiting, "it waits")
+        for number in (2, 3, 4):
+            greedy.send(encode_request(number, seed=number, deadline_s=20.0))
+        robot.send(encode_request(1, seed=50, deadline_s=20.0))
+        wait_until(lambda: running.server._in_flight == 2, "the robot waits")
         go.set()
-        for line in (robot, *greedy):
-            assert isinstance(receive_reply(line), PlanReply)
-        assert planner.seeds[:2] == [99, 14]
-        for line in (robot, *greedy):
-            line.close()
+        for line, answers in ((robot, 1), (greedy, 4)):
+            assert all(isinstance(receive_reply(line), PlanReply) for _ in range(answers))
+        assert planner.seeds == [99, 50, 2, 3, 4]
+        robot.close()
+        greedy.close()
 
 
 def test_waiting_request_of_a_client_that_disconnects_is_dropped():
@@ -371,19 +309,6 @@ def test_waiting_request_of_a_client_that_disconnects_is_dropped():
         assert get_health(running)[1]["dropped"] == 1
         slow.close()
         leaving.close()
-
-
-def test_flood_of_invalid_requests_is_throttled():
-    with serve_in_thread(LinearPlanner()) as running:
-        line, began = running.connect_and_greet(), time.monotonic()
-        for number in range(200):
-            line.send(encode_request(number, steps=129))
-        for _ in range(12):
-            assert isinstance(receive_reply(line), Refusal)
-        assert_server_works(running)
-        answered, elapsed_s = get_health(running)[1]["refused"], time.monotonic() - began
-        assert 12 <= answered <= 10 * (elapsed_s + 1) + 5
-        line.close()
 
 
 def test_requests_of_one_client_run_one_at_a_time():

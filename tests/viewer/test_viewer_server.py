@@ -356,17 +356,17 @@ def test_client_limit_is_enforced_and_freed(small_viewer: RunningViewer):
         assert receive(one, "frame")
 
 
-MAX_PENDING = 16
+CROWD = 16
 
 
 @pytest.fixture
 def small_viewer() -> Iterator[RunningViewer]:
-    with run_viewer(NoisyApp(10), max_clients=2, max_pending=MAX_PENDING) as viewer_server:
+    with run_viewer(NoisyApp(10), max_clients=2) as viewer_server:
         yield viewer_server
 
 
 def test_many_connections_without_token_do_not_block_others():
-    with run_viewer(NoisyApp(10), token=TOKEN, max_clients=2, max_pending=MAX_PENDING) as viewer_server:
+    with run_viewer(NoisyApp(10), token=TOKEN, max_clients=2) as viewer_server:
         greeting = (
             f"GET /live HTTP/1.1\r\nHost: 127.0.0.1:{viewer_server.port}\r\nUpgrade: websocket\r\n"
             "Connection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
@@ -374,7 +374,7 @@ def test_many_connections_without_token_do_not_block_others():
         ).encode()
         crowd = []
         try:
-            for _ in range(MAX_PENDING + 2):
+            for _ in range(CROWD + 2):
                 crowd.append(socket.create_connection(("127.0.0.1", viewer_server.port), timeout=20))
                 crowd[-1].sendall(greeting)
                 assert b"101" in crowd[-1].recv(100)
@@ -386,7 +386,7 @@ def test_many_connections_without_token_do_not_block_others():
 
 
 def test_many_silent_sockets_do_not_block_others(small_viewer: RunningViewer):
-    crowd = [socket.create_connection(("127.0.0.1", small_viewer.port)) for _ in range(MAX_PENDING + 30)]
+    crowd = [socket.create_connection(("127.0.0.1", small_viewer.port)) for _ in range(CROWD + 30)]
     try:
         with small_viewer.connect() as client:
             assert receive(client, "frame")

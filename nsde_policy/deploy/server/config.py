@@ -26,8 +26,6 @@ FRAME_OVERHEAD = 1.01
 """Upper bound of the size of a compressed frame, as a multiple of the frame."""
 SESSION_SPARE = 2
 """Actions that the first plan of a control session has beyond its chunk."""
-MAX_REFUSALS_PER_S = 10.0
-"""Invalid requests per second and client that are answered at once; further messages wait."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +40,6 @@ class ServerOptions:
     """Size limit of a message, bytes."""
     max_clients: Count = 32
     """Largest number of simultaneous clients."""
-    max_pending: Count = 256
-    """Largest number of connections that are not clients yet; beyond it the address with most of them loses
-    its oldest."""
-    max_rate: Positive = 1000.0
-    """Messages per second and client; further messages wait."""
     patience_s: Positive = 5.0
     """Timeout for a client's greeting, ping reply and reads, and for the last plan at exit, seconds."""
     tls_cert: Path | None = None

@@ -27,10 +27,9 @@ from nsde_policy.deploy.protocol import (
     encode,
     unpack_frame,
 )
-from nsde_policy.deploy.server.auth import Log, RateLimiter, format_error
-from nsde_policy.deploy.server.config import MAX_REFUSALS_PER_S, ServeSettings
-from nsde_policy.deploy.server.connection import LimitedConnection, LimitedServer
-from nsde_policy.deploy.server.fair_queue import ClientKey, FairQueue
+from nsde_policy.deploy.server.auth import Log, format_error
+from nsde_policy.deploy.server.config import ServeSettings
+from nsde_policy.deploy.server.connection import WebsocketServer
 from nsde_policy.encoders.base import STATE_KEY
 from nsde_policy.errors import ConfigError, ProtocolError, RemotePlanningError
 from nsde_policy.inference.calibration import Calibration
@@ -44,10 +43,11 @@ STALLED_DEADLINES = 10
 """/healthz reports a stalled planner if a plan takes longer than this many deadlines."""
 
 
-class PolicyServer(LimitedServer):
+class PolicyServer(WebsocketServer):
     """Server that answers plan requests and stores nothing about its clients.
 
-    A planner with cameras must also have the method `encode` of a policy.
+    Each client has one request in the planner's queue at a time, so clients are served in turn. A planner
+    with cameras must also have the method `encode` of a policy.
 
     log = build_json_log(sys.stderr)
     server = PolicyServer(policy, ServeSettings(port=0), log, calibration=policy.calibration)
@@ -57,8 +57,9 @@ class PolicyServer(LimitedServer):
     def __init__(
         self, planner: Planner, settings: ServeSettings, log: Log, *, calibration: Calibration | None = None
     ) -> None:
-        super().__init__(settings, log, buffer=2**20 + 2 * settings.max_message)
-        self._settings, self._spec = settings, planner.spec
+        super().__init__(settings, log)
+        self._settings = settings
+        self._spec = planner.spec
         self._encode = getattr(planner, "encode", None)
         if planner.spec.cameras and self._encode is None:
             raise ConfigError(f"{type(planner).__name__} has cameras, but no method encode for their frames")
@@ -72,8 +73,10 @@ class PolicyServer(LimitedServer):
             max_steps=settings.compute_max_steps(planner.spec),
             deadline_s=settings.deadline_s,
         )
-        self._planner, self._thread, self._queue = planner, PlannerThread(), FairQueue(planner.spec.chunk)
-        self._in_flight = self._last_client = 0
+        self._planner = planner
+        self._thread = PlannerThread()
+        self._in_flight = 0
+        self._last_client = 0
         answers = ("planned", "encoded") if planner.spec.cameras else ("planned",)
         self._counts = dict.fromkeys((*answers, "refused", "late", "failed", "dropped"), 0)
         self._stopping = False
@@ -126,23 +129,17 @@ class PolicyServer(LimitedServer):
 
     async def _handle_client(self, connection: ServerConnection) -> None:
         """Answer one client, one request at a time, until the connection ends."""
-        assert isinstance(connection, LimitedConnection)
         self._last_client += 1
-        client, answered, why = ClientKey(connection.address, self._last_client), 0, "closed"
+        client, answered, why = self._last_client, 0, "closed"
         closed = asyncio.create_task(connection.wait_closed())
-        self._log("connected", client=client.connection, peer=_format_peer(connection))
+        self._log("connected", client=client, peer=_format_peer(connection))
         try:
             if await self._greet(connection):
-                with self._admit(connection):
+                with self._admit():
                     await self._send(connection, self._welcome)
-                    limiter, refusals = RateLimiter(self._settings.max_rate), RateLimiter(MAX_REFUSALS_PER_S)
                     async for data in connection:
-                        answer = await self._answer(data, client, closed)
-                        await self._send(connection, answer)
+                        await self._send(connection, await self._answer(data, client, closed))
                         answered += 1
-                        is_invalid = isinstance(answer, Refusal) and answer.code == "bad_request"
-                        if wait_s := (refusals if is_invalid else limiter).wait_s(self._loop.time()):
-                            await asyncio.sleep(wait_s)
         except ConnectionClosed as error:
             why = f"closed with {error.rcvd.code if error.rcvd else 'no close frame'}"
         except ProtocolError as error:
@@ -153,9 +150,8 @@ class PolicyServer(LimitedServer):
             connection.transport.abort()
         finally:
             closed.cancel()
-            self._queue.forget(client)
             facts = {"answered": answered, "why": why, "clients": self.client_count}
-            self._log("disconnected", client=client.connection, **facts)
+            self._log("disconnected", client=client, **facts)
 
     async def _greet(self, connection: ServerConnection) -> bool:
         """Receive the greeting; return whether the connection becomes a client."""
@@ -170,23 +166,15 @@ class PolicyServer(LimitedServer):
             return False
         return True
 
-    async def _answer(self, data: object, client: ClientKey, closed: asyncio.Task[None]) -> Answer:
+    async def _answer(self, data: object, client: int, closed: asyncio.Task[None]) -> Answer:
         """Answer a message; drop its answer if the deadline passes or the connection is `closed`."""
         received = self._loop.time()
         request: AnyRequest = decode(data, self._kinds, limit=self._settings.max_message)
         if refusal := self._check_request(request):
             self._counts["refused"] += 1
             return refusal
-        deadline_s, steps = min(request.deadline_s, self._settings.deadline_s), getattr(request, "steps", 1)
-        result = asyncio.wrap_future(
-            self._queue.submit(
-                client,
-                lambda: self._compute(request),
-                cost=max(steps, self._spec.chunk),  # a short plan or a frame costs almost as much as a chunk
-                expires=received + deadline_s,
-            )
-        )
-        self._thread.submit(self._queue.run_next)
+        deadline_s = min(request.deadline_s, self._settings.deadline_s)
+        result = asyncio.wrap_future(self._thread.submit(lambda: self._compute(request)))
         self._in_flight += 1
         try:
             remaining_s = received + deadline_s - self._loop.time()
@@ -194,7 +182,7 @@ class PolicyServer(LimitedServer):
             await asyncio.wait(either, timeout=remaining_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._in_flight -= 1
-            result.cancel()  # no effect on an answer that is ready
+            result.cancel()  # a plan that has not started never will; no effect on an answer that is ready
         if result.cancelled():
             return self._report_missing_answer(request, client, deadline_s, gone=closed.done())
         if error := result.exception():
@@ -203,22 +191,22 @@ class PolicyServer(LimitedServer):
         return result.result()
 
     def _report_missing_answer(
-        self, request: AnyRequest, client: ClientKey, deadline_s: float, *, gone: bool
+        self, request: AnyRequest, client: int, deadline_s: float, *, gone: bool
     ) -> Refusal:
         """Count and log an answer that was dropped because its client has disconnected, or as late."""
         event = "dropped" if gone else "late"
         self._counts[event] += 1
-        self._log(event, client=client.connection, deadline_s=deadline_s)
+        self._log(event, client=client, deadline_s=deadline_s)
         what = "plan" if isinstance(request, PlanRequest) else "codes"
         return Refusal(request.id, "late", f"no {what} within {deadline_s:.3f} s")
 
-    def _report_error(self, request: AnyRequest, client: ClientKey, error: BaseException) -> Refusal:
+    def _report_error(self, request: AnyRequest, client: int, error: BaseException) -> Refusal:
         """Count an error; frames that cannot be decompressed are an invalid request, others are logged."""
         if isinstance(error, ProtocolError):
             self._counts["refused"] += 1
             return Refusal(request.id, "bad_request", str(error))
         self._counts["failed"] += 1
-        self._log("failed", client=client.connection, error=str(error))
+        self._log("failed", client=client, error=str(error))
         return Refusal(request.id, "failed", "the policy failed; see the server's log")
 
     def _check_request(self, request: AnyRequest) -> Refusal | None:

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from nsde_policy.core.networks import SharedTrunk
-from nsde_policy.core.pause import pause_point
 from nsde_policy.core.state import StateLayout
 from nsde_policy.methods.neural_sde.config import SamplingConfig
 from nsde_policy.methods.neural_sde.equation import LearnedSDE
@@ -137,11 +136,7 @@ class FusedStep:
             x0: States with history, (rows, history·d), newest first.
             noise: Standard normal numbers, (solver steps, rows, d).
         """
-        path = [x0[:, : self.layout.dim]]
-        for x, _ in self.walk(x0, noise):
-            path.append(x)
-            pause_point()
-        return torch.stack(path)
+        return torch.stack([x0[:, : self.layout.dim], *(x for x, _ in self.walk(x0, noise))])
 
     def walk(self, x0: Tensor, noise: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield, for every control period, the state at its end and g at its start, both (rows, d)."""
