@@ -22,7 +22,6 @@ is the image recipe of Diffusion Policy, ResNet-18 and U-Net with random weights
 
 import argparse
 import json
-import math
 import resource
 import tempfile
 import time
@@ -39,7 +38,6 @@ import torch
 from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.deploy.export import export_policy, formats
-from nsde_policy.deploy.export.plan_module import PlanTracer
 from nsde_policy.deploy.runtime import RuntimePolicy
 from nsde_policy.deploy.runtime.graph import Graph
 from nsde_policy.encoders.keypoints.model import KeypointModel
@@ -47,7 +45,6 @@ from nsde_policy.eval.latency import device_name
 from nsde_policy.inference.loading import build_encoder, build_model
 from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.base import Draws
-from nsde_policy.methods.neural_sde.fused_step import FoldedPlan, FusedStep
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import get_task
@@ -58,52 +55,6 @@ BASELINE, PIXEL_BASELINE = "diffusion, DDPM-100", "image diffusion, DDPM-100, fr
 SHIFT = 2
 TIMES = ("median_ms", "p99_ms", "first_call_median_ms", "cpu_median_ms")
 Job = Callable[[], object]
-
-
-def make_numpy_plan(step: FusedStep, states: np.ndarray) -> Job:
-    """Return the folded step in numpy; erf is a polynomial, error 3e-7 (Abramowitz and Stegun 7.1.28)."""
-    weights, circular = step.weights, list(step.layout.spec.circular)
-    assert weights.norms is not None
-    layers = [
-        tuple(np.ascontiguousarray(tensor.detach().numpy()) for tensor in (*layer, *norm))
-        for layer, norm in zip(weights.layers, weights.norms, strict=True)
-    ]
-    mean, shift, variance, log_variance = (
-        tensor.detach().numpy() for tensor in (*weights.drift, *weights.log_variance)
-    )
-    floor, spread = np.float32(step.variance_floor), step.spread.numpy()
-    poly = [0.0705230784, 0.0422820123, 0.0092705272, 0.0001520143, 0.0002765672, 0.0000430638]
-    rng = np.random.default_rng(0)
-
-    def gelu(x: np.ndarray) -> np.ndarray:
-        size = np.abs(x) * np.float32(math.sqrt(0.5))
-        fall = np.float32(poly[-1])
-        for factor in (*poly[-2::-1], 1.0):
-            fall = fall * size + np.float32(factor)
-        fall *= fall
-        fall *= fall
-        fall *= fall
-        fall *= fall
-        return 0.5 * (x + np.abs(x) * (1 - 1 / fall))
-
-    def features(x: np.ndarray) -> np.ndarray:
-        return np.concatenate([x, np.sin(x[circular]), np.cos(x[circular])])
-
-    def plan() -> np.ndarray:
-        noise = rng.standard_normal((ACTIONS, states.shape[1]), np.float32)
-        x, older, path = states[0], features(states[1]), []
-        for z in noise:
-            now = features(x)
-            h, older = np.concatenate([now, older]), now
-            for weight, bias, gain, offset in layers:
-                h = weight @ h + bias
-                h -= h.mean()
-                h = gelu(h * (gain / np.sqrt(h @ h / len(h) + np.float32(1e-5))) + offset)
-            x = x + (mean @ h + shift + np.sqrt(floor + np.exp(variance @ h + log_variance)) * spread * z)
-            path.append(x)
-        return np.stack(path)
-
-    return plan
 
 
 def make_baseline() -> Job:
@@ -133,8 +84,6 @@ def make_contenders(folder: Path) -> tuple[dict[str, Job], RuntimePolicy, np.nda
         graph.inputs["states"][:] = states
         graph.draw(np.random.default_rng(0))
     inputs = [array.copy() for array in chunk.inputs.values()]
-    folded = PlanTracer(policy, ACTIONS).module
-    assert isinstance(folded, FoldedPlan)
     jobs: dict[str, Job] = {
         "onnx, graph": chunk.run,
         "onnx, graph, first action": first.run,
@@ -143,7 +92,6 @@ def make_contenders(folder: Path) -> tuple[dict[str, Job], RuntimePolicy, np.nda
         "pt2, graph": lambda: archive(inputs),
         "torch, plan_from": lambda: policy.plan_from(states, steps=ACTIONS, seed=0),
         "torch, plan_from, first action": lambda: policy.plan_from(states, steps=1, seed=0),
-        "numpy": make_numpy_plan(folded.step, states),
     }
     return jobs, runtime, states
 

@@ -1,9 +1,5 @@
 """Time-invariant Itô SDEs with diagonal noise, dx = f(x) dt + g(x) ⊙ dw  (Eq. 9, 10).
 
-This solver is the readable one and the reference in tests. Policies and exported graphs run the fused version
-of its step, `methods/neural_sde/fused_step.py`, except with options that only this one covers: separate
-networks, and a learned or cancelling strength of the denoiser.
-
 Every tensor is (..., d): leading axes are batch, the last is the state. The solver draws the noise
 from the generator it is given.
 """
@@ -154,11 +150,15 @@ def euler_maruyama(
         raise ConfigError(f"noise must be {shape}, one row per solver step, got {tuple(noise.shape)}")
     x, path = x0, [x0]
     for k in range(steps * substeps):
-        drift, diffusion = sde.coefficients(x)
-        x = torch.addcmul(torch.addcmul(x, drift, fine[k]), diffusion, noise[k] * roots[k])
+        x = euler_maruyama_step(x, sde.coefficients(x), fine[k], noise[k] * roots[k])
         if (k + 1) % substeps == 0:
             path.append(x)
     return torch.stack(path)
+
+
+def euler_maruyama_step(x: Tensor, at: Coefficients, dt: Tensor, dw: Tensor) -> Tensor:
+    """Return x + f Δt + g ⊙ Δw, one step of the solver (Eq. 11); dw has variance Δt."""
+    return torch.addcmul(torch.addcmul(x, at.drift, dt), at.diffusion, dw)
 
 
 def step_sizes(dt: float | Tensor, steps: int, like: Tensor) -> Tensor:

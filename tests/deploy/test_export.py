@@ -23,7 +23,7 @@ from nsde_policy.run_directory import RunDirectory
 from tests.helpers.exported_policies import DDIM, LAYOUT, SMALL, build_policy, make_neural_sde_config
 
 
-def test_export_traces_the_plain_solver_if_the_fused_step_does_not_cover_the_equation(tmp_path):
+def test_export_traces_the_solver_if_the_equation_cannot_be_folded(tmp_path):
     network = NetworkConfig(width=16, depth=2, kind="separate")
     sampling = SamplingConfig(denoiser="learned", substeps=2)
     policy = build_policy(

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from nsde_policy.core.networks import MLP
 from nsde_policy.errors import PlanError, PolicyInputError
 from nsde_policy.inference.policy import Policy
-from nsde_policy.methods.neural_sde.fused_step import FusedStep
 
 START = np.array([235.0, 124.0, 299.6, 145.2, 5.378])
 
@@ -32,14 +32,14 @@ def test_actions_depend_only_on_the_seed(policy):
 
 def test_plan_makes_one_network_call_per_action(policy, monkeypatch):
     calls = 0
-    trunk = FusedStep._trunk
+    forward = MLP.forward
 
-    def count(self, features):
+    def count(self, *features):
         nonlocal calls
         calls += 1
-        return trunk(self, features)
+        return forward(self, *features)
 
-    monkeypatch.setattr(FusedStep, "_trunk", count)
+    monkeypatch.setattr(MLP, "forward", count)
     history = policy.spec.new_history()
     history.add_observation(START)
     policy.plan(history, generator=torch.Generator().manual_seed(0))

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from nsde_policy.core.networks import MLP
 from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.torch_threads import count_cores, count_threads
 from nsde_policy.inference.worker import PlannerThread
-from nsde_policy.methods.neural_sde.fused_step import FusedStep
 
 START = np.array([235.0, 124.0, 299.6, 145.2, 5.378])
 
@@ -20,13 +20,13 @@ START = np.array([235.0, 124.0, 299.6, 145.2, 5.378])
 @pytest.fixture
 def policy(monkeypatch):
     """Return the shipped policy; `policy.used` collects the number of torch threads of each network call."""
-    policy, trunk, policy_threads = Policy.from_pretrained(), FusedStep._trunk, set()
+    policy, forward, policy_threads = Policy.from_pretrained(), MLP.forward, set()
 
-    def record(self, features):
+    def record(self, *features):
         policy_threads.add(torch.get_num_threads())
-        return trunk(self, features)
+        return forward(self, *features)
 
-    monkeypatch.setattr(FusedStep, "_trunk", record)
+    monkeypatch.setattr(MLP, "forward", record)
     policy.used = policy_threads
     torch.set_num_threads(3)
     yield policy
@@ -69,13 +69,13 @@ def test_a_plan_uses_one_thread_and_the_callers_settings_stay(policy, call):
 def test_threads_that_start_while_a_plan_runs_get_the_callers_number(policy):
     policy.select_action(START)
     found = []
-    record = FusedStep._trunk
+    record = MLP.forward
 
-    def look(self, features):
+    def look(self, *features):
         found.append(count_in_new_thread())
-        return record(self, features)
+        return record(self, *features)
 
-    FusedStep._trunk = look  # the fixture restores it
+    MLP.forward = look  # the fixture restores it
     policy.predict_action_chunk(START)
     assert set(found) == {3}
 

@@ -1,4 +1,4 @@
-"""The Neural SDE: configuration, model, learned equation and the fused solver step."""
+"""The Neural SDE: configuration, model, learned equation and the folded plan of an export."""
 
 from nsde_policy.methods.neural_sde.auto_preset import adapt_to_demos
 from nsde_policy.methods.neural_sde.config import PRESETS, NeuralSDEConfig

@@ -83,24 +83,46 @@ class LearnedSDE(AbstractScoredSDE):
         return self.layout.increment(self._blocks(x), self._blocks(x_next)).flatten(-2)
 
     def terms(self, x: Tensor) -> Terms:
-        """Return drift, diffusion and score from one network call.
+        """Return drift, diffusion and score of a state with its history, (..., history·d).
 
         Older states follow their neighbour: their drift is the difference, their diffusion and score are 0.
         """
-        scale, d = self.layout.increment_std, self.layout.dim
-        out = self.outputs(self.features(x))
-        drift = out.drift * (scale / self.period)
-        diffusion = (0.5 * out.log_variance).exp() * (scale / math.sqrt(self.period))
-        score = out.score / self.noise_std
+        newest = NewestState(self).terms(x)
         if self.history == 1:
-            return Terms(drift, diffusion, score)
-        newer = torch.cat([x[..., :d], x[..., :-d]], dim=-1)
-        follow = self.increment(x, newer)[..., d:] / self.period
+            return newest
+        follow = self._follow(x)
         still = torch.zeros_like(follow)
-        return Terms(*(torch.cat(pair, -1) for pair in ((drift, follow), (diffusion, still), (score, still))))
+        return Terms(*(torch.cat(pair, -1) for pair in zip(newest, (follow, still, still), strict=True)))
+
+    def shift(self, x: Tensor, now: Tensor, dt: Tensor) -> Tensor:
+        """Put the new state first; older states move towards their newer neighbours for a time `dt`."""
+        if self.history == 1:
+            return now
+        return torch.cat([now, torch.addcmul(x[..., self.layout.dim :], self._follow(x), dt)], dim=-1)
+
+    def _follow(self, x: Tensor) -> Tensor:
+        """Return the velocity of the older states, (..., (history − 1)·d)."""
+        blocks = self._blocks(x)
+        return self.layout.increment(blocks[..., 1:, :], blocks[..., :-1, :]).flatten(-2) / self.period
 
     def _blocks(self, x: Tensor) -> Tensor:
         return x.reshape(*x.shape[:-1], self.history, self.layout.dim)
+
+
+class NewestState(AbstractScoredSDE):
+    """The equation of the newest state alone, (..., history·d) to (..., d)."""
+
+    def __init__(self, learned: LearnedSDE) -> None:
+        super().__init__()
+        self.learned = learned
+        self.flow_unit = learned.layout.increment_std / learned.period
+        self.diffusion_unit = learned.layout.increment_std / math.sqrt(learned.period)
+
+    def terms(self, x: Tensor) -> Terms:
+        """Return f, g and d of the newest state, given its history, from one network call."""
+        out = self.learned.outputs(self.learned.features(x))
+        diffusion = (0.5 * out.log_variance).exp() * self.diffusion_unit
+        return Terms(out.drift * self.flow_unit, diffusion, out.score / self.learned.noise_std)
 
 
 def build_mlp(config: NetworkConfig, inputs: int, outputs: int | None, generator: torch.Generator) -> MLP:

@@ -10,6 +10,7 @@ from nsde_policy.config import Sampling
 from nsde_policy.core import losses
 from nsde_policy.core.networks import MLP, Outputs, SharedTrunk
 from nsde_policy.core.sde import (
+    AbstractScoredSDE,
     AbstractSDE,
     Coefficients,
     ScaledDiffusionSDE,
@@ -17,7 +18,7 @@ from nsde_policy.core.sde import (
     Strength,
     cancelling_strength,
     constant_strength,
-    euler_maruyama,
+    euler_maruyama_step,
     increment_log_prob,
     step_sizes,
 )
@@ -35,8 +36,8 @@ from nsde_policy.methods.base import (
     choose_sampling,
 )
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
-from nsde_policy.methods.neural_sde.equation import LearnedSDE, build_state_mlp
-from nsde_policy.methods.neural_sde.fused_step import FoldedPlan, FusedStep
+from nsde_policy.methods.neural_sde.equation import LearnedSDE, NewestState, build_state_mlp
+from nsde_policy.methods.neural_sde.folded_plan import FoldedPlan
 
 
 class NeuralSDE(PolicyModel[Transitions]):
@@ -128,13 +129,22 @@ class NeuralSDE(PolicyModel[Transitions]):
 
     def sde(self, sampling: Sampling | None = None) -> AbstractSDE:
         """Return the equation of states with history, (..., history·d), with its denoiser."""
+        return self._correct(self.learned, self.config.history, sampling)
+
+    def _newest_sde(self, sampling: Sampling | None = None) -> AbstractSDE:
+        """Return the equation of the newest state, (..., history·d) to (..., d), with its denoiser."""
+        return self._correct(NewestState(self.learned), 1, sampling)
+
+    def _correct(self, learned: AbstractScoredSDE, states: int, sampling: Sampling | None) -> AbstractSDE:
+        """Add the denoiser and the factor on g to an equation of a number of states."""
         sampling = choose_sampling(self.config.sampling, sampling)
         self.config.check_sampling(sampling)
-        learned = ScaledDiffusionSDE(self.learned, sampling.diffusion)
-        off = sampling.denoiser == "off"
-        return learned if off else ScoreCorrectedSDE(learned, self._strength(sampling))
+        scaled = ScaledDiffusionSDE(learned, sampling.diffusion)
+        if sampling.denoiser == "off":
+            return scaled
+        return ScoreCorrectedSDE(scaled, self._strength(sampling, states))
 
-    def _strength(self, sampling: SamplingConfig) -> Strength:
+    def _strength(self, sampling: SamplingConfig, states: int) -> Strength:
         """Return α of Eq. 22; a constant counts full corrections σ² per control period and has no unit.
 
         Deviation: the paper leaves the unit of α open. With α = 1 a step of one period adds σ² d(x): by
@@ -142,14 +152,14 @@ class NeuralSDE(PolicyModel[Transitions]):
         """
         if sampling.denoiser == "cancelling":
             return cancelling_strength(sampling.alpha)
-        full = sampling.alpha * self.learned.noise_std.square().repeat(self.config.history) / self.config.dt
+        full = sampling.alpha * self.learned.noise_std.square().repeat(states) / self.config.dt
         if sampling.denoiser == "constant":
             return constant_strength(full)
 
         def learned(x: Tensor, diffusion: Tensor) -> Tensor:
             assert self.strength is not None
             fraction: Tensor = nn.functional.softplus(self.strength(self.learned.features(x)))
-            return full * torch.cat([fraction] * self.config.history, dim=-1)
+            return full * torch.cat([fraction] * states, dim=-1)
 
         return learned
 
@@ -164,27 +174,24 @@ class NeuralSDE(PolicyModel[Transitions]):
         """Sample one path per row, the present state first, (rows, steps + 1, d)."""
         sampling = choose_sampling(self.config.sampling, sampling)
         noise = draws.normal(steps * sampling.substeps, self.dim).transpose(0, 1)
-        self.config.check_sampling(sampling)
-        x0, fused = states.flatten(-2), FusedStep.build(self.learned, sampling)
-        if fused is None:
-            return self.sample_paths(x0, steps=steps, noise=noise, sampling=sampling).transpose(0, 1)
-        return fused.sample(x0, noise).transpose(0, 1)
+        x0 = states.flatten(-2)
+        return self.sample_paths(x0, steps=steps, noise=noise, sampling=sampling).transpose(0, 1)
 
     def fold_for_export(self, sampling: Sampling) -> nn.Module | None:
-        """Return the fused step with its constants in the weights, if it covers this equation."""
-        sampling, networks = choose_sampling(self.config.sampling, sampling), self.learned.networks
-        fused = FusedStep.build(self.learned, sampling)
+        """Return the solver with its constants in the weights; None if the equation does not allow it."""
+        sampling = choose_sampling(self.config.sampling, sampling)
+        networks = self.learned.networks
         lags = self.config.history > 1 and sampling.substeps > 1
-        if fused is None or lags or not isinstance(networks, SharedTrunk):
+        if lags or not isinstance(networks, SharedTrunk) or sampling.denoiser not in ("constant", "off"):
             return None
-        return FoldedPlan(fused, networks)
+        return FoldedPlan(self.learned, networks, sampling)
 
     def network_calls(self, steps: int, sampling: Sampling | None = None) -> int:
         """Count one call per solver step, or two if the denoiser's strength is a network."""
         sampling = choose_sampling(self.config.sampling, sampling)
         return steps * sampling.substeps * (2 if sampling.denoiser == "learned" else 1)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def sample_paths(
         self,
         x0: Tensor,
@@ -206,22 +213,23 @@ class NeuralSDE(PolicyModel[Transitions]):
             sampling: Replaces `config.sampling`.
         """
         sampling = choose_sampling(self.config.sampling, sampling)
-        dt = self._step_size(dt)
+        substeps = sampling.substeps
+        sizes = step_sizes(self._step_size(dt), steps, x0).repeat_interleave(substeps) / substeps
         if noise is None:
             if generator is None:
                 raise ConfigError("sampling a path needs a generator or the noise itself")
-            shape = (steps * sampling.substeps, *x0.shape[:-1], self.dim)
+            shape = (steps * substeps, *x0.shape[:-1], self.dim)
             noise = torch.randn(shape, generator=generator, dtype=x0.dtype, device=x0.device)
-        older = noise.new_zeros(()).expand(*noise.shape[:-1], (self.config.history - 1) * self.dim)
-        path = euler_maruyama(
-            self.sde(sampling),
-            x0,
-            dt=dt,
-            steps=steps,
-            substeps=sampling.substeps,
-            noise=torch.cat([noise, older], dim=-1),
-        )
-        return path[..., : self.dim]
+        sde = self._newest_sde(sampling)
+        x = x0
+        now = x0[..., : self.dim]
+        path = [now]
+        for k, (size, root) in enumerate(zip(sizes, sizes.sqrt(), strict=True)):
+            now = euler_maruyama_step(now, sde.coefficients(x), size, noise[k] * root)
+            x = self.learned.shift(x, now, size)
+            if (k + 1) % substeps == 0:
+                path.append(now)
+        return torch.stack(path)
 
     def _step_size(self, dt: float | Tensor | None) -> float | Tensor:
         if dt is None:
@@ -285,8 +293,7 @@ class NeuralSDE(PolicyModel[Transitions]):
 
     def _newest_coefficients(self, x: Tensor, sampling: Sampling | None) -> Coefficients:
         """Return drift and diffusion of the newest state of (..., history·d), (..., d) each."""
-        at = self.sde(sampling).coefficients(x)
-        return Coefficients(at.drift[..., : self.dim], at.diffusion[..., : self.dim])
+        return self._newest_sde(sampling).coefficients(x)
 
     @torch.no_grad()
     def path_log_prob(

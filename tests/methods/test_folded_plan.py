@@ -1,4 +1,4 @@
-"""Tests for methods/neural_sde/fused_step.py: the same paths as core/sde.py, bit for bit."""
+"""Tests of sampled paths: those of core/sde.py, bit for bit, and of the folded plan up to rounding."""
 
 from dataclasses import replace
 
@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from nsde_policy.config import NetworkConfig
+from nsde_policy.core.sde import euler_maruyama
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
-from nsde_policy.methods.neural_sde.fused_step import FoldedPlan, FusedStep
+from nsde_policy.methods.neural_sde.folded_plan import FoldedPlan
 from nsde_policy.methods.neural_sde.model import NeuralSDE
-from tests.helpers.rng import make_draws, make_rng
+from tests.helpers.rng import make_rng
 
 SPEC = StateSpec(
     obs_dim=3, act_dim=1, circular=(1,), low=(0.0, 0.0, -5.0, -1.0), high=(9.0, 6.3, 5.0, 1.0),
@@ -51,20 +52,22 @@ MODELS = [
 
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("model", MODELS)
-def test_fused_paths_equal_those_of_the_plain_solver_bit_for_bit(model: NeuralSDE, rows: int):
+def test_sampled_paths_equal_those_of_the_solver_in_core_bit_for_bit(model: NeuralSDE, rows: int):
     sampling, x0 = model.config.sampling, make_states(model.config.history, rows)
     noise = torch.randn(5 * sampling.substeps, rows, 4, generator=make_rng(2))
-    fused = FusedStep.build(model.learned, sampling)
-    assert fused is not None
-    plain = model.sample_paths(x0, steps=5, noise=noise)
-    assert torch.equal(fused.sample(x0, noise), plain)
-    assert plain[1:].std() > 0.1
+    older = torch.zeros(*noise.shape[:2], x0.shape[1] - 4)
+    options = {"dt": model.config.dt, "steps": 5, "substeps": sampling.substeps}
+    with torch.no_grad():
+        whole = euler_maruyama(model.sde(), x0, noise=torch.cat([noise, older], dim=-1), **options)
+    sampled = model.sample_paths(x0, steps=5, noise=noise)
+    assert torch.equal(sampled, whole[..., :4])
+    assert sampled[1:].std() > 0.1
 
 
 @pytest.mark.parametrize(
     "model", [m for m in MODELS if m.config.history == 1 or m.config.sampling.substeps == 1]
 )
-def test_folded_plan_equals_the_plain_solver_up_to_rounding(model: NeuralSDE):
+def test_folded_plan_equals_the_solver_up_to_rounding(model: NeuralSDE):
     sampling, history = model.config.sampling, model.config.history
     x = make_states(history, 1).reshape(history, 4)
     noise = torch.randn(5 * sampling.substeps, 4, generator=make_rng(2))
@@ -84,25 +87,12 @@ def test_folded_plan_equals_the_plain_solver_up_to_rounding(model: NeuralSDE):
         build(network=NetworkConfig(kind="separate", width=16, depth=2)),
         build(sampling=SamplingConfig(denoiser="cancelling")),
         build(learned_strength=True, sampling=SamplingConfig(denoiser="learned")),
-        build().train(),
     ],
 )
-def test_equations_that_the_fused_step_does_not_cover_use_the_plain_solver(model: NeuralSDE):
-    assert FusedStep.build(model.learned, model.config.sampling) is None
+def test_equations_without_constant_factors_are_not_folded(model: NeuralSDE):
     assert model.fold_for_export(model.config.sampling) is None
 
 
 def test_history_with_several_substeps_is_not_folded():
     model = build(history=2, sampling=SamplingConfig(substeps=2))
     assert model.fold_for_export(model.config.sampling) is None
-
-
-def test_sampled_futures_are_the_same_with_the_plain_solver(monkeypatch: pytest.MonkeyPatch):
-    model, x = build(), make_states(2, 2).reshape(2, 2, 4)
-
-    def sample() -> torch.Tensor:
-        return model.sample_futures(x, steps=4, draws=make_draws(2, seed=5))
-
-    fused = sample()
-    monkeypatch.setattr(FusedStep, "build", classmethod(lambda *_: None))
-    assert torch.equal(sample(), fused)

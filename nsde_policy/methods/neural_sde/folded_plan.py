@@ -1,0 +1,106 @@
+"""The plan of an exported graph: every constant of a solver step is multiplied into the weights.
+
+A folded step has half as many operators as the step of `model.py`. It rounds differently, so only exported
+graphs use it; tests compare both.
+"""
+
+import copy
+import math
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from nsde_policy.core.networks import SharedTrunk
+from nsde_policy.core.state import StateLayout
+from nsde_policy.methods.neural_sde.config import SamplingConfig
+from nsde_policy.methods.neural_sde.equation import LearnedSDE
+
+
+class FoldedPlan(nn.Module):
+    """Folded steps of an equation with a shared trunk, one per row of noise.
+
+    A solver step is the unit of time. With history, there must be one solver step per control period, so that
+    an older state becomes the state before.
+    """
+
+    spread: Tensor
+    """Factor from √(v₀ + exp(network output)) to g, (d,)."""
+
+    def __init__(self, learned: LearnedSDE, networks: SharedTrunk, sampling: SamplingConfig) -> None:
+        super().__init__()
+        self.layout = learned.layout
+        self.history = learned.history
+        self.substeps = sampling.substeps
+        self.variance_floor = learned.variance_floor
+        dt = learned.period / sampling.substeps
+        std = self.layout.increment_std.double()
+        self.register_buffer("spread", (std * (sampling.diffusion / math.sqrt(sampling.substeps))).float())
+        self.networks = copy.deepcopy(networks)
+        first = cast(nn.Linear, networks.trunk.layers[0])
+        self.networks.trunk.layers[0] = _fold_inputs(first, self.layout, learned.history)
+        drift = cast(nn.Linear, networks.drift)
+        flow = std / learned.period * dt
+        weight = drift.weight.double() * flow[:, None]
+        bias = drift.bias.double() * flow
+        if sampling.denoiser != "off":
+            score = cast(nn.Linear, networks.score)
+            pull = sampling.alpha * learned.noise_std.double() / learned.period * dt
+            weight = weight + score.weight.double() * pull[:, None]
+            bias = bias + score.bias.double() * pull
+        self.networks.drift = _build_linear(weight, bias)
+        del self.networks.score
+
+    @torch.no_grad()
+    def forward(self, states: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Sample one path.
+
+        Args:
+            states: (history, d), newest first.
+            noise: (solver steps, d).
+
+        Returns:
+            Actions (steps, act_dim), the path (steps + 1, d), and σ of each action (steps, act_dim).
+        """
+        obs_dim = self.layout.spec.obs_dim
+        x = states
+        path = [states[:1]]
+        std = []
+        for k in range(len(noise)):
+            h = self.networks.trunk(self._features(x))
+            # √(v₀ + e^l) equals exp(½ (log v₀ + softplus(l − log v₀))), the formula of `LearnedSDE.outputs`
+            sigma = (self.variance_floor + self.networks.log_variance(h).exp()).sqrt() * self.spread
+            now = x[:1] + self.networks.drift(h) + sigma * noise[k : k + 1]
+            x = torch.cat([now, x[:-1]]) if self.history > 1 else now
+            if k % self.substeps == 0:
+                std.append(sigma * math.sqrt(self.substeps))
+            if (k + 1) % self.substeps == 0:
+                path.append(now)
+        whole = torch.cat(path)
+        return whole[1:, obs_dim:], whole, torch.cat(std)[:, obs_dim:]
+
+    def _features(self, x: Tensor) -> Tensor:
+        """Return all columns of the states unscaled, then sines and cosines of their angles, in one row."""
+        if self.layout.spec.circular:
+            angle = x.index_select(-1, self.layout.circular_index)
+            x = torch.cat([x, angle.sin(), angle.cos()], dim=-1)
+        return x.reshape(1, -1)
+
+
+def _fold_inputs(layer: nn.Linear, layout: StateLayout, history: int) -> nn.Linear:
+    """Return the first layer with the scaling of its inputs to [-1, 1] multiplied into its weights."""
+    index, n = layout.linear_index, len(layout.linear_index)
+    weight = layer.weight.double().reshape(-1, history, layout.feature_dim)
+    low = layout.low.double()[index]
+    gain = 2 / (layout.high.double() - layout.low.double())[index]
+    bias = layer.bias.double() - (weight[..., :n] @ (low * gain + 1)).sum(-1)
+    columns = weight.new_zeros(*weight.shape[:-1], layout.dim)
+    columns[..., index] = weight[..., :n] * gain
+    return _build_linear(torch.cat([columns, weight[..., n:]], dim=-1).flatten(1), bias)
+
+
+def _build_linear(weight: Tensor, bias: Tensor) -> nn.Linear:
+    module = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
+    module.weight = nn.Parameter(weight.detach().float())
+    module.bias = nn.Parameter(bias.detach().float())
+    return module
