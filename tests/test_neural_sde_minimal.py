@@ -1,0 +1,68 @@
+"""Tests for examples/neural_sde_minimal.py: its losses and its solver are those of `core`, bit for bit."""
+
+import math
+import runpy
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from nsde_policy.core import losses
+from nsde_policy.core.sde import (
+    AbstractScoredSDE,
+    ScoreCorrectedSDE,
+    Terms,
+    constant_strength,
+    euler_maruyama,
+)
+
+FILE = Path(__file__).parents[1] / "examples/neural_sde_minimal.py"
+
+
+@pytest.fixture(scope="module")
+def minimal() -> SimpleNamespace:
+    return SimpleNamespace(**runpy.run_path(str(FILE)))
+
+
+@pytest.fixture
+def drawn() -> list[torch.Tensor]:
+    """Return four random batches, (50, 2)."""
+    return [*torch.randn(4, 50, 2, generator=torch.Generator().manual_seed(0))]
+
+
+def test_losses_are_those_of_core(minimal, drawn):
+    drift, velocity, log_variance, noise = drawn
+    assert minimal.flow_loss(drift, velocity) == losses.flow_loss(drift, velocity, delta=math.inf)
+    found = minimal.diffusion_nll(log_variance, drift, velocity, 0.1)
+    assert found == losses.diffusion_nll(log_variance, drift, velocity, 0.1)
+    assert minimal.denoiser_loss(drift, noise) == losses.denoiser_loss(drift, noise)
+
+
+def test_the_solver_is_that_of_core(minimal, drawn):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = minimal.SharedTrunk()
+
+    class Learned(AbstractScoredSDE):
+        def terms(self, x):
+            drift, log_variance, score = network(x)
+            return Terms(drift, (0.5 * log_variance).exp(), score / minimal.NOISE_STD)
+
+    sde = ScoreCorrectedSDE(Learned(), constant_strength(minimal.ALPHA))
+    noise = torch.randn(8, 50, 2, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        expected = euler_maruyama(sde, drawn[0], dt=0.025, steps=8, noise=noise)
+    assert torch.equal(minimal.euler_maruyama(network, drawn[0], noise, 0.025), expected)
+
+
+@pytest.mark.slow
+def test_paths_take_both_branches(minimal):
+    with torch.random.fork_rng(devices=[]):
+        left, right = minimal.main(paths=300)
+    assert min(left, right) > 50
+    assert left + right > 270
+
+
+def test_it_fits_on_a_page():
+    assert len(FILE.read_text().splitlines()) <= 120
