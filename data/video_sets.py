@@ -67,7 +67,7 @@ class VideoItem:
     @property
     def source(self) -> int:
         """Number made from the name."""
-        return int.from_bytes(hashlib.sha256(self.name.encode()).digest()[:7], "big")
+        return int.from_bytes(hashlib.sha256(os.fsencode(self.name)).digest()[:7], "big")
 
 
 @dataclass(frozen=True)

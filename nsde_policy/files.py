@@ -178,18 +178,21 @@ def _reject_constant(text: str) -> float:
     raise ValueError(f"{text} is not a finite number")
 
 
-def replace_file(target: Path, content: bytes) -> None:
+def replace_file(target: Path, content: bytes | str) -> None:
     """Write a file atomically: to a partial file of its own, flushed to the disk, then renamed.
 
-    Processes that replace the same file do not disturb each other; the last one wins. A process that is
-    killed may leave a partial file behind, see `remove_partial_files`.
+    Text is written as UTF-8; bytes of a path that are not UTF-8 become escapes, as in JSON. Processes that
+    replace the same file do not disturb each other; the last one wins. A process that is killed may leave a
+    partial file behind, see `remove_partial_files`.
     """
-    check_writable(target)
-    partial = target.with_name(f"{target.name}.{secrets.token_hex(6)}{PARTIAL}")
+    data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
     try:
+        _check_replaceable(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = _name_partial(target)
         try:
             with partial.open("xb") as file:
-                file.write(content)
+                file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
             partial.replace(target)
@@ -202,8 +205,37 @@ def replace_file(target: Path, content: bytes) -> None:
             os.fsync(directory)
         finally:
             os.close(directory)
-    except OSError as error:
-        raise OutputError(f"{target} cannot be written: {error.strerror}") from error
+    except (OSError, ValueError) as error:  # the latter for a null byte in the path
+        raise OutputError(f"{target} cannot be written: {_describe_problem(error)}") from error
+
+
+def check_writable(target: Path) -> None:
+    """Raise `OutputError` if a file cannot be written; leave nothing behind, not even its folder."""
+    missing = [folder for folder in target.parents if not os.path.lexists(folder)]
+    trial = _name_partial(target)
+    try:
+        _check_replaceable(target)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        trial.open("xb").close()
+        trial.unlink()
+    except (OSError, ValueError) as error:  # the latter for a null byte in the path
+        raise OutputError(f"{target} cannot be written: {_describe_problem(error)}") from error
+    finally:
+        for folder in missing:  # the innermost first
+            with suppress(OSError):
+                folder.rmdir()
+
+
+def _name_partial(target: Path) -> Path:
+    return target.parent / f"{target.name}.{secrets.token_hex(6)}{PARTIAL}"
+
+
+def _check_replaceable(target: Path) -> None:
+    """Raise `OutputError` for folders, and for devices and pipes, which a renamed file would replace."""
+    if target.is_dir():
+        raise OutputError(f"{target} cannot be written: it is a folder")
+    if target.exists() and not target.is_file():
+        raise OutputError(f"{target} cannot be written: it is not a regular file")
 
 
 def remove_partial_files(target: Path) -> None:
@@ -213,20 +245,6 @@ def remove_partial_files(target: Path) -> None:
         if file.name.startswith(start) and file.suffix == PARTIAL:
             with suppress(OSError):
                 file.unlink()
-
-
-def check_writable(target: Path) -> None:
-    """Create the parent folder of a file; raise `OutputError` if the file cannot be written there."""
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if "\0" in target.name:
-            raise ValueError("null byte in the path")
-    except (OSError, ValueError) as error:
-        raise OutputError(f"{target} cannot be written: {_describe_problem(error)}") from error
-    if target.is_dir():
-        raise OutputError(f"{target} cannot be written: it is a folder")
-    if not os.access(target.parent, os.W_OK):
-        raise OutputError(f"{target} cannot be written: permission denied")
 
 
 def lock_directory(

@@ -1,5 +1,6 @@
 """Tests for nsde_policy/files.py."""
 
+import json
 import os
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from nsde_policy import files
 from nsde_policy.errors import CheckpointError, ComparisonError, NsdePolicyError, OutputError
 from nsde_policy.files import (
     PARTIAL,
+    check_writable,
     lock_directory,
     parse_json,
     read_file,
@@ -162,7 +164,29 @@ def test_null_bytes_in_paths_are_typed_errors():
     path = Path("a\0b")
     with pytest.raises(CheckpointError, match="cannot be read: embedded null"):
         read_file(path, 10, error=CheckpointError)
-    with pytest.raises(OutputError, match="cannot be written: null byte"):
+    with pytest.raises(OutputError, match="cannot be written: embedded null"):
         replace_file(path, b"content")
     with pytest.raises(CheckpointError, match="cannot be created: embedded null"):
         lock_directory(path, error=CheckpointError)
+
+
+def test_a_path_that_is_not_utf8_is_written_into_text(tmp_path):
+    name = os.fsdecode(b"run\xff")
+    replace_file(tmp_path / "page.html", f'<p>{name}</p>{{"path": "{name}"}}')
+    text = (tmp_path / "page.html").read_text()
+    assert json.loads(text.partition("</p>")[2])["path"] == name
+
+
+@pytest.mark.parametrize("write", [check_writable, lambda path: replace_file(path, b"x")])
+def test_a_pipe_or_device_is_not_replaced(write, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OutputError, match="not a regular file"):
+        write(tmp_path / "pipe")
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_the_check_of_a_path_leaves_nothing_behind(tmp_path):
+    check_writable(tmp_path / "new" / "folder" / "file")
+    with pytest.raises(OutputError, match="File name too long"):
+        check_writable(tmp_path / "new" / ("n" * 250))
+    assert list(tmp_path.iterdir()) == []

@@ -93,7 +93,7 @@ def encode_png(picture: np.ndarray) -> bytes:
 
 
 def check_png(path: Path) -> None:
-    """Raise `OutputError` if a picture cannot be written to `path`; make its folder."""
+    """Raise `OutputError` if a picture cannot be written to `path`."""
     if path.suffix.lower() != ".png" or path.is_dir():
         raise OutputError(f"{path} is not the name of a picture; expected a file name that ends in .png")
     check_writable(path)

@@ -11,7 +11,6 @@ import numpy as np
 
 from nsde_policy.control.faults import Fault, FaultKind
 from nsde_policy.errors import OutputError
-from nsde_policy.files import check_writable
 
 logger = logging.getLogger(__name__)
 
@@ -120,11 +119,11 @@ class Recorder:
         self._commands: deque[np.ndarray] = deque(maxlen=4)  # one control period apart
         self._log = None
         if log is not None:
-            check_writable(Path(log))
             try:
+                Path(log).parent.mkdir(parents=True, exist_ok=True)
                 self._log = Path(log).open("w", buffering=1 << 16)  # noqa: SIM115
-            except OSError as error:
-                raise OutputError(f"{log} cannot be written: {error.strerror}") from error
+            except (OSError, ValueError) as error:  # the latter for a null byte in the path
+                raise OutputError(f"{log} cannot be written: {error}") from error
         self._periods: deque[tuple[int, np.ndarray, int]] = deque(maxlen=4)
         self._jerks_at_joins: deque[float] = deque(maxlen=MAX_SAMPLES)
         self._jerks_elsewhere: deque[float] = deque(maxlen=MAX_SAMPLES)
