@@ -36,6 +36,7 @@ from nsde_policy.deploy.protocol import (
     encode,
     pack_frame,
 )
+from nsde_policy.deploy.server.auth import fits_header
 from nsde_policy.deploy.server.tls import load_client_tls
 from nsde_policy.errors import (
     ConfigError,
@@ -95,6 +96,10 @@ class RemotePolicy(NumpyPolicy):
     ) -> None:
         if not 0 < deadline_s <= timeout_s:
             raise ConfigError(f"need 0 < deadline_s <= timeout_s, got {deadline_s} and {timeout_s}")
+        if token is not None and not fits_header(token):
+            raise ConfigError(
+                "the token has blanks or characters that are not ASCII: check its file or variable"
+            )
         self._url, self._token, self._max_message = url, token, max_message
         self._tls = load_client_tls(url, ca_file)
         self._deadline_s, self._timeout_s, self._limit_s = deadline_s, timeout_s, timeout_s

@@ -135,6 +135,13 @@ def test_wrong_token_is_refused():
         RemotePolicy.connect(running.url, token=TOKEN).close()
 
 
+@pytest.mark.parametrize("token", ["secret\nsecret-secret", "secret secret", "sécret"])
+def test_a_token_that_fits_no_header_is_refused_and_not_repeated(token):
+    with pytest.raises(ConfigError, match="the token has blanks") as caught:
+        RemotePolicy.connect("ws://127.0.0.1:1", token=token)
+    assert "cret" not in str(caught.value)
+
+
 def test_full_server_refuses_clients():
     with (
         serve_in_thread(LinearPlanner(), max_clients=1) as running,

@@ -31,9 +31,14 @@ def compare_tokens(expected: str, given: str) -> bool:
     return hmac.compare_digest(expected.encode(), given.encode("utf-8", "replace"))
 
 
+def fits_header(token: str) -> bool:
+    """Return whether a token can stand in an HTTP header: printable ASCII characters, no blanks."""
+    return token.isascii() and token.isprintable() and " " not in token
+
+
 def check_token(token: str) -> str:
     """Return the token, or raise `ConfigError` if it is short or cannot stand in an HTTP header."""
-    if len(token) < MIN_TOKEN_LENGTH or not token.isascii() or not token.isprintable() or " " in token:
+    if len(token) < MIN_TOKEN_LENGTH or not fits_header(token):
         raise ConfigError(
             f"a token needs at least {MIN_TOKEN_LENGTH} ASCII characters and no blanks, got {len(token)}: "
             "make one with python -c 'import secrets; print(secrets.token_urlsafe())'"
