@@ -1,11 +1,9 @@
 """Many episodes, one per seed, on several processes; results come in the order of the seeds."""
 
 import itertools
-import multiprocessing
-import signal
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence, Sized
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +14,7 @@ import torch
 from nsde_policy.bounds import Count
 from nsde_policy.config import BaseConfig
 from nsde_policy.errors import EnvError
+from nsde_policy.eval.processes import WorkerPool
 from nsde_policy.eval.rollout import EpisodeResult, Player, RolloutConfig, Trace
 from nsde_policy.inference.torch_threads import use_threads
 
@@ -60,26 +59,20 @@ class RolloutPool(BaseConfig):
     def _play_in_processes(
         self, shards: Iterable[list[int]], workers: int, traced: bool
     ) -> Iterator[EpisodeResult]:
-        context = multiprocessing.get_context("spawn")
-        others = {*multiprocessing.active_children()}
-        pool = ProcessPoolExecutor(workers, context, _start_worker, (self,))
         queue: deque[Future[list[EpisodeResult]]] = deque()
         try:
-            for shard in shards:
-                queue.append(pool.submit(_play_in_worker, shard, traced))
-                if len(queue) > AHEAD * workers:
+            with WorkerPool(workers, _start_worker, self) as pool:
+                for shard in shards:
+                    queue.append(pool.submit(_play_in_worker, shard, traced))
+                    if len(queue) > AHEAD * workers:
+                        yield from queue.popleft().result()
+                while queue:
                     yield from queue.popleft().result()
-            while queue:
-                yield from queue.popleft().result()
         except BrokenProcessPool as error:
             raise EnvError(
                 "a process that plays episodes has died, perhaps in a library of the environment: run with "
                 "--workers 1 to see its message"
             ) from error
-        finally:
-            for process in {*multiprocessing.active_children()} - others:
-                process.terminate()  # their results are not needed any more
-            pool.shutdown()
 
     def make_player(self) -> EpisodePlayer:
         """Load the policy and make its environments."""
@@ -97,7 +90,6 @@ _player: EpisodePlayer | None = None
 
 def _start_worker(pool: RolloutPool) -> None:
     global _pool
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
     torch.set_num_threads(1)
     _pool = pool
 

@@ -1,9 +1,8 @@
 """Run the experiment: train and score every method at every density and seed, in several processes."""
 
 import itertools
-import multiprocessing
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import dataclass
 
 import msgspec
@@ -15,6 +14,7 @@ from nsde_policy.eval.bifurcation import methods
 from nsde_policy.eval.bifurcation.data import Bifurcation
 from nsde_policy.eval.bifurcation.methods import Budget, VectorField
 from nsde_policy.eval.bifurcation.scores import PathScores, score_paths
+from nsde_policy.eval.processes import WorkerPool
 from nsde_policy.inference.torch_threads import use_threads
 
 SAVED_PATHS = 30
@@ -105,10 +105,6 @@ def run_experiment(settings: ExperimentSettings, *, workers: int) -> Iterator[Jo
     if workers <= 1:
         yield from itertools.starmap(run_job, jobs)
         return
-    context = multiprocessing.get_context("spawn")  # a forked torch may hang
-    pool = ProcessPoolExecutor(workers, mp_context=context)
-    try:
+    with WorkerPool(workers) as pool:
         for future in as_completed([pool.submit(run_job, *job) for job in jobs]):
             yield future.result()
-    finally:
-        pool.shutdown(cancel_futures=True)  # after Ctrl-C, start no further job
