@@ -35,22 +35,7 @@ class BaseConfig:
     """Bounds check and JSON conversion for frozen dataclasses of plain values, tuples and nested configs."""
 
     def __post_init__(self) -> None:
-        for name, hint in _get_annotations(type(self)).items():  # type: ignore[arg-type]
-            value, options = getattr(self, name), typing.get_args(hint)
-            if type(None) in options:
-                if value is None:
-                    continue
-                hint = options[0]
-            if typing.get_origin(hint) is Literal:
-                choices = typing.get_args(hint)
-                require(self, value in choices, f"{name} must be {_describe_type(hint)}, got {value!r}")
-            for meta in getattr(hint, "__metadata__", ()):
-                kind, what = (Integral, "an integer") if hint.__origin__ is int else (Real, "a number")
-                require(self, isinstance(value, kind), f"{name} must be {what}, got {value!r}")
-                for key, (sign, holds) in _COMPARISONS.items():
-                    if (bound := getattr(meta, key, None)) is not None:
-                        require(self, holds(value, bound), f"need {name} {sign} {bound:g}, got {value}")
-                require(self, abs(value) < math.inf, f"{name} must be finite, got {value}")
+        check_bounds(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to plain dicts and numbers."""
@@ -79,6 +64,36 @@ class BaseConfig:
     def from_json(cls, text: str) -> Self:
         """Read what `to_json` returned."""
         return cls.from_dict(parse_json(text, name=cls.__name__, error=ConfigError))
+
+
+def check_bounds(settings: Any) -> None:
+    """Raise `ConfigError` if a field of a dataclass is outside the choices or bounds of its annotation."""
+    for name, hint in _get_annotations(type(settings)).items():  # type: ignore[arg-type]
+        value, inner = getattr(settings, name), _unwrap(hint)
+        if value is None and inner is not hint:
+            continue
+        if typing.get_origin(inner) is Literal:
+            choices = typing.get_args(inner)
+            require(settings, value in choices, f"{name} must be {_describe_type(inner)}, got {value!r}")
+        for meta in getattr(inner, "__metadata__", ()):
+            if not isinstance(meta, Meta):
+                continue
+            kind, what = (Integral, "an integer") if inner.__origin__ is int else (Real, "a number")
+            require(settings, isinstance(value, kind), f"{name} must be {what}, got {value!r}")
+            for key, (sign, holds) in _COMPARISONS.items():
+                if (bound := getattr(meta, key, None)) is not None:
+                    require(settings, holds(value, bound), f"need {name} {sign} {bound:g}, got {value}")
+            require(settings, abs(value) < math.inf, f"{name} must be finite, got {value}")
+
+
+def _unwrap(hint: Any) -> Any:
+    """Return the type of a field that is optional, or annotated with anything but bounds."""
+    parts = typing.get_args(hint)
+    if type(None) in parts:
+        return _unwrap(parts[0])
+    if typing.get_origin(hint) is Annotated and not any(isinstance(part, Meta) for part in parts):
+        return _unwrap(parts[0])
+    return hint
 
 
 @functools.cache

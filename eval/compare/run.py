@@ -132,7 +132,7 @@ class EntryCache:
         machine = {"play": device_name(self.device), "torch": str(torch.__version__)}
         env_kwargs = task.without_observations(task.env_kwargs)
         played = Comparison(task.name, env_kwargs, seeds, machine, (entry,))
-        replace_file(self.path(job, record), played.to_json().encode())
+        replace_file(self.path(job, record), played.to_json())
         return evaluation.scores.episodes
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 import tyro
 
 from nsde_policy.assets import resolve_run
+from nsde_policy.bounds import Count, Positive
 from nsde_policy.cli import options
 from nsde_policy.errors import ConfigError
 from nsde_policy.methods.registry import METHODS, get_method
@@ -25,20 +26,18 @@ class Benchmark:
     """Methods to time with untrained weights of the default size; all methods if there are no --runs."""
     runs: tuple[Path, ...] = ()
     """Run directories to time."""
-    rounds: int = 30
+    rounds: Count = 30
     """Timed plans per method, after a warm-up."""
-    chunk: int = 8
+    chunk: Count = 8
     """Actions per plan; a method with shorter plans plans repeatedly."""
-    budget: float = 20.0
+    budget: Positive = 20.0
     """Seconds per method; slow methods run fewer rounds, at least 3."""
-    device: Literal["cpu", "cuda"] = "cpu"
-    """Torch device of the policies."""
+    device: options.DeviceFlag = "cpu"
     json: options.JsonFileFlag = None
 
     def run(self) -> None:
         """Measure and print the table."""
         from nsde_policy.eval import latency
-        from nsde_policy.training.progress import pick_device
 
         methods = self.methods or (() if self.runs else tuple(METHODS.names()))
         for name in methods:
@@ -46,10 +45,9 @@ class Benchmark:
         if len(set(methods)) < len(methods) or len(set(self.runs)) < len(self.runs):
             raise ConfigError("a method or a run is named twice; name each once")
         options.check_json_file(self.json)
-        device = pick_device(self.device)
         contenders = [
-            *latency.build_fresh_contenders(methods, device=device),
-            *latency.load_contenders([resolve_run(run) for run in self.runs], device=device),
+            *latency.build_fresh_contenders(methods, device=self.device),
+            *latency.load_contenders([resolve_run(run) for run in self.runs], device=self.device),
         ]
         rows = latency.measure_latency(
             contenders, rounds=self.rounds, actions=self.chunk, budget_s=self.budget

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from nsde_policy.errors import ConfigError
+from nsde_policy.bounds import Count, SeedNumber
 
 
 @dataclass(frozen=True)
@@ -16,15 +16,15 @@ class BifurcationCommand:
     """Points per trajectory, in hundreds."""
     out: Path = Path("out/bifurcation")
     """Directory for results.json, results.md, paths.npz and the figures."""
-    seed: int = 0
+    seed: SeedNumber = 0
     """First seed of the runs."""
-    seeds: int = 3
+    seeds: Count = 3
     """Number of consecutive seeds."""
-    paths: int = 1000
+    paths: Count = 1000
     """Trajectories to generate per method, density and seed."""
-    train_steps: int = 3000
+    train_steps: Count = 3000
     """Optimiser steps per method."""
-    workers: int = 2
+    workers: Count = 2
     """Worker processes. Results do not depend on it."""
     from_json: Path | None = None
     """Print the table of an earlier results.json and run nothing."""
@@ -44,8 +44,6 @@ class BifurcationCommand:
         if self.from_json is not None:
             print(ExperimentResults.read(self.from_json).to_markdown())
             return
-        if self.seeds < 1 or self.workers < 1:
-            raise ConfigError(f"need --seeds and --workers >= 1, got {self.seeds} and {self.workers}")
         pyplot()  # fail before the work starts, not after it
         check_writable(self.out / "results.json")
         settings = ExperimentSettings(

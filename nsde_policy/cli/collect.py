@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nsde_policy.bounds import Count
 from nsde_policy.cli import options
 from nsde_policy.errors import ConfigError
 
@@ -26,7 +27,7 @@ class Collect:
     policy: str | None = None
     """What generates episodes: a run directory, `shipped` for the policy of this package, or module:Class of
     a scripted expert with select_action(obs), get_action(obs) or __call__(obs), which needs --env."""
-    episodes: int = 100
+    episodes: Count = 100
     """With --policy: number of episodes in the finished store."""
     only_success: bool = False
     """With --policy: discard failed episodes."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import tyro
 
 from nsde_policy.assets import resolve_run
+from nsde_policy.bounds import Count
 from nsde_policy.cli import offline, options
 from nsde_policy.errors import ConfigError
 
@@ -30,7 +31,7 @@ class Compare:
     are trained, and compare them. Takes hours on a GPU; use --preset fast on a CPU."""
     preset: Literal["default", "fast"] = "default"
     """With --suite: preset of all methods; default: those of the task, for an environment auto."""
-    train_seeds: int = 1
+    train_seeds: Count = 1
     """With --suite: number of training seeds per method, from 0."""
     demos: Path | None = None
     """Score the runs on recorded episodes of this store as well, or only so if they have no environment.
@@ -61,7 +62,6 @@ class Compare:
         from nsde_policy.eval.compare.table import format_comparison
         from nsde_policy.eval.render.plotting import pyplot
         from nsde_policy.files import check_writable, replace_file
-        from nsde_policy.training.progress import pick_device
 
         if not (self.runs or self.suite or self.from_json):
             raise ConfigError("nothing to compare: give run directories, --suite TASK, or --from-json FILE")
@@ -79,24 +79,23 @@ class Compare:
         parts = [read_comparison(path) for path in self.from_json]
         rows = None if self.latency is None else read_latency(self.latency)
         if self.runs or self.suite:
-            device = pick_device(self.device)
             starts = Starts(self.episodes, self.seed_start, self.env, env_kwargs)
-            cache = EntryCache(self.out / "entries", starts, self.workers, device)
+            cache = EntryCache(self.out / "entries", starts, self.workers, self.device)
             rounds = self.latency_rounds if rows is None else 0
-            parts.append(compare_runs(self._jobs(device), cache, rounds=rounds))
+            parts.append(compare_runs(self._jobs(), cache, rounds=rounds))
         comparison = merge_comparisons(parts)
         if rows is not None:
             comparison = add_latency(comparison, rows)
         text = format_comparison(comparison, reference=self.reference)
-        replace_file(self.out / "comparison.json", comparison.to_json().encode())
-        replace_file(self.out / "comparison.md", f"{text}\n".encode())
+        replace_file(self.out / "comparison.json", comparison.to_json())
+        replace_file(self.out / "comparison.md", f"{text}\n")
         draw_comparison(comparison, self.out, reference=self.reference)
         if recorded is not None:
             text += f"\n\n{recorded.as_text()}"
         options.print_results(self.json, comparison.to_json(), text)
         print(f"wrote {self.out}", file=sys.stderr)
 
-    def _jobs(self, device: str) -> "list[Job]":
+    def _jobs(self) -> "list[Job]":
         from nsde_policy.assets import find_demos
         from nsde_policy.eval.compare.run import Job, load_records
         from nsde_policy.eval.compare.suite import train_suite
@@ -106,8 +105,6 @@ class Compare:
         load_records(jobs, env=self.env)
         if self.suite is None:
             return jobs
-        if self.train_seeds < 1:
-            raise ConfigError(f"need --train-seeds >= 1, got {self.train_seeds}")
         task = get_task(self.suite)
         if task.env_id is None:
             raise ConfigError(f"the task {task.name!r} has no environment to play in: give --suite another")
@@ -120,7 +117,7 @@ class Compare:
             seeds=range(self.train_seeds),
             demos=self.demos,
             accept_omitted_chunks=self.accept_omitted_chunks,
-            device=device,
+            device=self.device,
         )
         for member, path in trained:
             jobs.append(Job(path))

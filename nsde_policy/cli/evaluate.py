@@ -4,6 +4,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from nsde_policy.bounds import Count, Natural, SeedNumber
 from nsde_policy.cli import offline, options
 
 
@@ -16,13 +17,13 @@ class Evaluate:
     demos: Path | None = None
     """Score on the episodes of this store instead of an environment: likelihood per step, action error by
     horizon, coverage of σ. Of the training store, only held-out episodes are used."""
-    horizon: int | None = None
+    horizon: Count | None = None
     """With --demos: number of planned actions to compare; default: the chunk, or 8 if it is shorter."""
-    samples: int | None = None
+    samples: Count | None = None
     """With --demos: number of plans sampled from each frame; default 39."""
-    stride: int | None = None
+    stride: Count | None = None
     """With --demos: distance between the frames that are planned from; default: about 1000 frames in all."""
-    seed: int | None = None
+    seed: SeedNumber | None = None
     """With --demos: seed of the sampled plans; default 0."""
     accept_omitted_chunks: options.AcceptOmittedChunksFlag = False
     episodes: options.EpisodesFlag = 50
@@ -59,7 +60,7 @@ class Evaluate:
     """Show episodes in a window; without a display, or with --out, write videos and a contact sheet."""
     out: Path | None = None
     """Directory for --render; default RUN/eval, or out/eval for the shipped policy."""
-    videos: int = 3
+    videos: Natural = 3
     """With --render: number of failures and number of successes to write as videos."""
     json: options.JsonFileFlag = None
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from nsde_policy.assets import resolve_run
+from nsde_policy.bounds import Count, SeedNumber
 from nsde_policy.cli import options
 
 
@@ -22,14 +23,14 @@ class Export:
     """onnx runs without torch (nsde_policy.deploy.runtime, onnxruntime); pt2 is torch.export's archive."""
     out: Path | None = None
     """Output file; default RUN/policy.onnx or RUN/policy.pt2, or in the working directory if shipped."""
-    steps: int | None = None
+    steps: Count | None = None
     """Actions per plan; by default the chunk of the run."""
     sampling: options.SamplingFlag = ()
     opset: int = 20
     """ONNX operator set, 18 to 23; from 20 on graphs are smallest and fastest."""
-    cases: int = 256
+    cases: Count = 256
     """Number of random states for the comparison."""
-    seed: int = 0
+    seed: SeedNumber = 0
     """Seed of the comparison."""
 
     def run(self) -> None:

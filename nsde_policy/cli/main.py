@@ -3,21 +3,26 @@
 Commands import heavy packages inside `run`, after parsing, so that help and usage errors are fast.
 """
 
+import errno
 import functools
 import io
 import logging
 import operator
+import os
 import re
+import signal
 import sys
 import threading
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import tyro
 
 from nsde_policy import __version__
+from nsde_policy.cli import options
 from nsde_policy.cli.benchmark import Benchmark
 from nsde_policy.cli.bifurcation import BifurcationCommand
 from nsde_policy.cli.collect import Collect
@@ -75,6 +80,8 @@ COMMANDS: dict[str, Any] = {
     },
 }
 """Classes of the commands by name; a group of commands is a dict. Fields are flags, docstrings help texts."""
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Errors of writing that are no bug although they name no file."""
 
 
 class ProgressBarHandler(logging.Handler):
@@ -94,41 +101,78 @@ class ProgressBarHandler(logging.Handler):
         """Print one record above the progress bar."""
         from tqdm import tqdm
 
-        tqdm.write(self.format(record), file=sys.stderr)
+        with suppress(OSError):  # a full disk behind standard error stops no work
+            tqdm.write(self.format(record), file=sys.stderr)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0, 2 for invalid input, 1 for a bug, 130 if interrupted."""
+    """Run one command and return its exit code.
+
+    0, 2 for invalid input, 1 for a bug, 130 if interrupted, 141 if the reader of the output has closed it.
+    """
     args = list(sys.argv[1:] if argv is None else argv)
+    _open_missing_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # for terminals without … or π
     debug = "--debug" in args
     args = [arg for arg in args if arg != "--debug"]
-    if args == ["--version"]:
-        print(f"nsde-policy {__version__}")
-        return 0
     logger = logging.getLogger("nsde_policy")
     if not any(isinstance(handler, ProgressBarHandler) for handler in logger.handlers):
         logger.addHandler(ProgressBarHandler())
         logger.setLevel(logging.INFO)
     command = None
     try:
-        command = _parse_flags(args)
-        command.run()
-    except SystemExit as stop:  # tyro has printed the help text or the error
-        return int(stop.code or 0)
-    except NsdePolicyError as error:
-        return _fail(_name_flags(str(error), command), 2, debug)
-    except KeyboardInterrupt as stop:
-        return _fail(str(stop) or "interrupted", 130, debug)
-    except BrokenPipeError:  # the reader of our output has closed it, as `| head` does
-        sys.stderr.close()
-        return 0
-    except Exception as error:
-        if is_out_of_memory(error):
-            return _fail(f"out of memory: {summarize_error(error)}; use smaller settings", 2, debug)
-        return _fail(f"unexpected {type(error).__name__}: {error} (a bug; --debug shows where)", 1, debug)
+        if args == ["--version"]:
+            print(f"nsde-policy {__version__}")
+        elif (command := _parse_flags(args)) is not None:
+            options.check_command(command).run()
+        sys.stdout.flush()
+    except BaseException as error:
+        return _report_error(error, command, debug)
     return 0
+
+
+def _report_error(error: BaseException, command: Any, debug: bool) -> int:
+    """Print why a command ended, and return its exit code."""
+    if isinstance(error, SystemExit) and command is None:  # tyro has printed the help text or the error
+        return int(error.code or 0)
+    if isinstance(error, BrokenPipeError):  # the reader of our output has closed it, as `| head` does
+        _discard_output()
+        return 128 + signal.SIGPIPE
+    if interrupt := _find_interrupt(error):
+        return _fail(str(interrupt) or "interrupted", 130, debug)
+    if isinstance(error, NsdePolicyError):
+        return _fail(_name_flags(str(error), command), 2, debug)
+    if isinstance(error, OSError) and error.filename is not None:
+        return _fail(f"{os.fsdecode(error.filename)} cannot be used: {error.strerror}", 2, debug)
+    if isinstance(error, OSError) and error.errno in FULL:
+        _discard_output()  # perhaps it is what cannot be written
+        return _fail(f"the output cannot be written: {error.strerror}", 2, debug)
+    if is_out_of_memory(error):
+        return _fail(f"out of memory: {summarize_error(error)}; use smaller settings", 2, debug)
+    return _fail(f"unexpected {type(error).__name__}: {error} (a bug; --debug shows where)", 1, debug)
+
+
+def _find_interrupt(error: BaseException | None) -> KeyboardInterrupt | None:
+    """Return the Ctrl-C that an error comes from: libraries turn it into others while they are imported."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def _open_missing_streams() -> None:
+    """Open standard streams that were closed, so that no other file takes their place."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            stream = open(number, "w" if number else "r", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
+
+
+def _discard_output() -> None:
+    """Let standard output lead nowhere, so that Python does not fail to write the rest of it at exit."""
+    with suppress(OSError):  # of a stream without a file, as in tests
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parse_flags(args: list[str]) -> Any:
@@ -137,21 +181,24 @@ def _parse_flags(args: list[str]) -> Any:
     prog = "nsde-policy"
     while isinstance(chosen, dict) and args and args[0] in chosen:
         chosen, prog, args = chosen[args[0]], f"{prog} {args[0]}", args[1:]
-    options: dict[str, Any] = {}
+    for arg in args:
+        if not arg.isascii() and arg != arg.encode(errors="replace").decode():
+            raise ConfigError(f"{arg!r} is not UTF-8: rename the file, or link to it under another name")
+    defaults: dict[str, Any] = {}
     if chosen is Train:
         args = expand_short_flags(args)
     if hasattr(chosen, "from_preset"):
-        options["default"] = chosen.from_preset(args)
+        defaults["default"] = chosen.from_preset(args)
     if {"-h", "--help"} & {*args}:  # tyro leaves flags that are given out of the help text
         args = ["--help"]
     if isinstance(chosen, dict):
-        options["description"] = COMMAND_GROUPS.get(prog.partition(" ")[2], DESCRIPTION)
+        defaults["description"] = COMMAND_GROUPS.get(prog.partition(" ")[2], DESCRIPTION)
     return tyro.cli(
         _build_union(chosen, prog.partition(" ")[2]) if isinstance(chosen, dict) else chosen,
         args=args,
         prog=prog,
         config=(tyro.conf.OmitSubcommandPrefixes,),
-        **options,
+        **defaults,
     )
 
 
@@ -181,7 +228,7 @@ def _name_flags(message: str, command: Any) -> str:
 
     Flags of `CameraCondition` start with camera.
     """
-    rule = re.match(r"([A-Z]\w*): (need .*)", message)
+    rule = re.match(r"([A-Z]\w*): (need .*|\w+ must be .*)", message)
     if command is None or rule is None:
         return message
     prefix = "camera_" if rule[1] == "CameraCondition" else ""
@@ -193,9 +240,11 @@ def _name_flags(message: str, command: Any) -> str:
 
 
 def _fail(message: str, code: int, debug: bool) -> int:
-    if debug:
-        traceback.print_exc()
-    print(f"nsde-policy: {' '.join(message.split())}", file=sys.stderr)
+    line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(message.split()))
+    with suppress(OSError):  # standard error may be full or closed
+        if debug:
+            traceback.print_exc()
+        print(f"nsde-policy: {line}", file=sys.stderr, flush=True)
     return code
 
 

@@ -39,13 +39,12 @@ def run_offline(command: Any, run: Path | None, changes: list[str]) -> None:
     from nsde_policy.eval.offline.score import OfflineConfig, score_run
     from nsde_policy.eval.render.plotting import pyplot
     from nsde_policy.eval.render.video import choose_eval_folder
-    from nsde_policy.training.progress import pick_device
 
     given = {name: getattr(command, name) for name in OFFLINE_FLAGS}
     config = OfflineConfig(**{name: value for name, value in given.items() if value is not None})
     if command.render:
         pyplot()  # fail before the work starts, not after it
-    score = score_run(run, command.demos, config, sampling=changes, device=pick_device(command.device))
+    score = score_run(run, command.demos, config, sampling=changes, device=command.device)
     options.print_results(command.json, score.to_json(), score.as_text())
     if command.render:
         files = draw_offline_score(score, command.out or choose_eval_folder(run))
@@ -56,7 +55,6 @@ def compare_recorded(command: Any, runs: Sequence[Path]) -> "OfflineComparison |
     """Score runs on the store of --demos; None without the flag."""
     from nsde_policy.eval.offline.comparison import compare_offline
     from nsde_policy.eval.offline.score import OfflineConfig
-    from nsde_policy.training.progress import pick_device
 
     if command.demos is None:
         if command.accept_omitted_chunks:
@@ -69,7 +67,7 @@ def compare_recorded(command: Any, runs: Sequence[Path]) -> "OfflineComparison |
         command.demos,
         config=OfflineConfig(accept_omitted_chunks=command.accept_omitted_chunks),
         reference=command.reference,
-        device=pick_device(command.device),
+        device=command.device,
     )
 
 
@@ -87,7 +85,7 @@ def write_comparison(comparison: "OfflineComparison", out: Path) -> None:
     from nsde_policy.eval.offline.figures import draw_offline_comparison
     from nsde_policy.files import replace_file
 
-    replace_file(out / "offline.json", comparison.to_json().encode())
-    replace_file(out / "offline.md", f"{comparison.as_text()}\n".encode())
+    replace_file(out / "offline.json", comparison.to_json())
+    replace_file(out / "offline.md", f"{comparison.as_text()}\n")
     draw_offline_comparison(comparison, out)
     print(f"wrote {out / 'offline.json'}, offline.md and offline.png", file=sys.stderr)

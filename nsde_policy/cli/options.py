@@ -1,13 +1,18 @@
 """Flags that several commands share, with their help texts."""
 
 import logging
+import math
 import os
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from msgspec import Meta
 from tyro.conf import Positional, arg
 
 from nsde_policy.assets import USUAL_OBSERVATIONS, find_shipped, resolve_run
+from nsde_policy.bounds import Count, Natural, SeedNumber
+from nsde_policy.config import check_bounds
 from nsde_policy.errors import ConfigError
 from nsde_policy.files import check_writable, decode_json, read_file, replace_file
 from nsde_policy.methods.registry import METHODS
@@ -30,8 +35,10 @@ RunFlag = Annotated[Path | None, Positional, arg(help="Run directory; default: t
 ShippedObsFlag = Annotated[
     str, arg(help="Without a run directory: observations of the policy of this package, state or pixels.")
 ]
-EpisodesFlag = Annotated[int, arg(help="Number of episodes per run, on consecutive seeds.")]
-SeedStartFlag = Annotated[int, arg(help="First seed; scores are published for 100000+, tuning uses 200000+.")]
+EpisodesFlag = Annotated[Count, arg(help="Number of episodes per run, on consecutive seeds.")]
+SeedStartFlag = Annotated[
+    SeedNumber, arg(help="First seed; scores are published for 100000+, tuning uses 200000+.")
+]
 EnvFlag = Annotated[
     str | None,
     arg(
@@ -44,17 +51,17 @@ EnvKwargsFlag = Annotated[
     arg(help="""Keyword arguments of the environment, a JSON object: '{"g": 9.8}'."""),
 ]
 ChunkFlag = Annotated[
-    int | None, arg(help="Actions executed before planning again; default: as in training.")
+    Count | None, arg(help="Actions executed before planning again; default: as in training.")
 ]
 SamplingFlag = Annotated[
     tuple[str, ...], arg(help="Changes to the sampling settings: alpha=0.5, or scheduler=ddim steps=10.")
 ]
-WorkersFlag = Annotated[int, arg(help="Processes; 0 for one per core. Results do not depend on it.")]
+WorkersFlag = Annotated[Natural, arg(help="Processes; 0 for one per core. Results do not depend on it.")]
 DeviceFlag = Annotated[str, arg(help="Torch device: cpu, cuda, cuda:1; auto uses a GPU if there is one.")]
-LatencyRoundsFlag = Annotated[int, arg(help="Timed plans per method, on one CPU thread; 0 for none.")]
+LatencyRoundsFlag = Annotated[Natural, arg(help="Timed plans per method, on one CPU thread; 0 for none.")]
 ReferenceFlag = Annotated[str | None, arg(help="Row to compare the others with; default neural_sde.")]
 HostFlag = Annotated[str, arg(help="Address to listen on; any address except loopback requires a token.")]
-PortFlag = Annotated[int, arg(help="TCP port; 0 picks a free one.")]
+PortFlag = Annotated[int, Meta(ge=0, le=65535), arg(help="TCP port; 0 picks a free one.")]
 TlsCertFlag = Annotated[
     Path | None, arg(help="PEM file with the certificate chain for TLS; needs --tls-key.")
 ]
@@ -67,6 +74,26 @@ JsonFileFlag = Annotated[
 ]
 BrowserFlag = Annotated[bool, arg(help="Open the page in a browser on this machine.")]
 JsonAddressFlag = Annotated[bool, arg(help="Print the address as one line of JSON.")]
+
+
+def check_command(command: Any) -> Any:
+    """Check the numbers and the device of any command; return it with a device that torch can use.
+
+    Raises:
+        ConfigError: If a number is out of bounds, NaN or infinite, or torch cannot use the device.
+    """
+    check_bounds(command)
+    for each in fields(command):
+        value = getattr(command, each.name)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"--{each.name.replace('_', '-')} must be finite, got {value}")
+        if isinstance(value, int) and abs(value) >= 2**63:
+            raise ConfigError(f"--{each.name.replace('_', '-')} must be below 2**63, got {value!s:.12}…")
+    if getattr(command, "device", "cpu") == "cpu":
+        return command
+    from nsde_policy.training.progress import pick_device
+
+    return replace(command, device=pick_device(command.device))
 
 
 def choose_run(run: Path | None, obs: str) -> Path | None:
@@ -119,7 +146,7 @@ def check_json_file(path: Path | None) -> None:
 def print_results(path: Path | None, results: str, table: str) -> None:
     """Write `results`, JSON, to the file of `--json`, and print the table, or `results` for '-'."""
     if path not in (None, STANDARD_OUTPUT):
-        replace_file(path, results.encode())
+        replace_file(path, results)
     print(results if path == STANDARD_OUTPUT else table)
 
 

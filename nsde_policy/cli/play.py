@@ -7,6 +7,7 @@ from pathlib import Path
 
 import tyro
 
+from nsde_policy.bounds import SeedNumber
 from nsde_policy.cli import options
 from nsde_policy.errors import ConfigError
 
@@ -30,7 +31,7 @@ class Play:
     token_file: options.TokenFileFlag = None
     tls_cert: options.TlsCertFlag = None
     tls_key: options.TlsKeyFlag = None
-    seed: int = 100_000
+    seed: SeedNumber = 100_000
     """Seed of the first episode."""
     open: options.BrowserFlag = False
     json: options.JsonAddressFlag = False

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import tyro
 
+from nsde_policy.bounds import Natural
 from nsde_policy.cli import offline, options
 from nsde_policy.errors import ConfigError
 
@@ -35,7 +36,7 @@ class ReportCommand:
     from_json: tuple[Path, ...] = ()
     """Files written by `compare` with the same starts; their further runs are shown without playback."""
     reference: options.ReferenceFlag = None
-    videos: int = 1
+    videos: Natural = 1
     """Number of failures and number of successes per run to write as videos; without known successes, of
     the highest and of the lowest scores."""
     video_model: Path | None = None
@@ -57,12 +58,9 @@ class ReportCommand:
         from nsde_policy.eval.report.collect import collect_report
         from nsde_policy.eval.report.page import format_page
         from nsde_policy.files import check_writable
-        from nsde_policy.training.progress import pick_device
 
         if not self.runs and not self.from_json:
             raise ConfigError("nothing to report on: give run directories, or --from-json FILE")
-        if self.videos < 0:
-            raise ConfigError(f"need --videos >= 0, got {self.videos}")
         env_kwargs = options.parse_env_kwargs(self.env_kwargs)
         if self.runs and self.videos:
             import_video_writer()  # fail before the work starts, not after it
@@ -76,7 +74,7 @@ class ReportCommand:
         starts = Starts(self.episodes, self.seed_start, self.env, env_kwargs)
         comparison, runs = collect_report(
             paths,
-            EntryCache(self.cache, starts, self.workers, pick_device(self.device)),
+            EntryCache(self.cache, starts, self.workers, self.device),
             earlier=earlier,
             rounds=self.latency_rounds,
             videos=self.videos,
@@ -90,5 +88,5 @@ class ReportCommand:
     def _write(self, page: str) -> None:
         from nsde_policy.files import replace_file
 
-        replace_file(self.out, page.encode())
-        print(f"wrote {self.out}, {len(page.encode()) / 1e6:.1f} MB", file=sys.stderr)
+        replace_file(self.out, page)
+        print(f"wrote {self.out}, {self.out.stat().st_size / 1e6:.1f} MB", file=sys.stderr)

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, fields
 
 from nsde_policy.assets import resolve_run
+from nsde_policy.bounds import Count
 from nsde_policy.cli import options
 from nsde_policy.deploy.server.config import ServeOptions, ServeSettings
-from nsde_policy.errors import ConfigError
 
 SWITCH_INTERVAL_S = 5e-4
 """Longest wait of the thread that answers clients for the one that plans, seconds; Python's default of 5 ms,
@@ -22,7 +22,7 @@ class Serve(ServeOptions):
     run_dir: options.RunFlag = None
     token_file: options.TokenFileFlag = None
     device: options.DeviceFlag = "cpu"
-    threads: int = 1
+    threads: Count = 1
     """CPU threads per plan; small networks are fastest with one."""
     json: options.JsonAddressFlag = False
 
@@ -38,16 +38,11 @@ class Serve(ServeOptions):
         from nsde_policy.deploy.server.auth import build_json_log
         from nsde_policy.deploy.server.server import PolicyServer
         from nsde_policy.inference.policy import Policy
-        from nsde_policy.training.progress import pick_device
 
-        if self.threads < 1:
-            raise ConfigError(f"need --threads >= 1, got {self.threads}")
         shared = {each.name: getattr(self, each.name) for each in fields(ServeOptions)}
         settings = ServeSettings(**shared, token=options.read_token(self.token_file))
         sys.setswitchinterval(SWITCH_INTERVAL_S)
-        policy = Policy.from_pretrained(self.run_dir and resolve_run(self.run_dir)).to(
-            pick_device(self.device)
-        )
+        policy = Policy.from_pretrained(self.run_dir and resolve_run(self.run_dir)).to(self.device)
         policy.threads = self.threads
         server = PolicyServer(policy, settings, build_json_log(sys.stderr), calibration=policy.calibration)
 

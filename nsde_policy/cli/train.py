@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import tyro
 
 from nsde_policy.assets import SHIPPED_TASK, USUAL_OBSERVATIONS, find_demos
+from nsde_policy.bounds import SeedNumber
 from nsde_policy.cli.options import (
     DeviceFlag,
     EnvKwargsFlag,
@@ -71,7 +72,7 @@ class Train:
     env_kwargs: EnvKwargsFlag = None
     out: Path | None = None
     """Run directory; default runs/TASK-METHOD-PRESET-SEED."""
-    seed: int = 0
+    seed: SeedNumber = 0
     """Seed of weights, batches and noise."""
     device: DeviceFlag = "auto"
     resume: bool = False

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
+from nsde_policy.bounds import Count, Positive, SeedNumber
+
 if TYPE_CHECKING:
     from nsde_policy.data.video_sets import VideoSet, WriteReport
 
@@ -21,11 +23,11 @@ class FrameFlags:
     root: VideoRootFlag
     out: Path
     """Zarr directory to create, or to continue with the same settings."""
-    size: int = 64
+    size: Count = 64
     """Height and width of the stored frames."""
     crop: bool = False
     """Cut the largest square out of the middle of each frame; otherwise the whole frame is squeezed."""
-    rate: float | None = None
+    rate: Positive | None = None
     """Take this many frames per second by their timestamps; default: all frames, which must be evenly
     spaced."""
     skip_damaged: bool = False
@@ -63,7 +65,7 @@ class DataKth(FrameFlags):
 
     split: VideoSplit = "train"
     """Part, by persons as in Schuldt et al. (2004)."""
-    stride: int = 1
+    stride: Count = 1
     """Keep every n-th frame."""
 
     def run(self) -> None:
@@ -82,7 +84,7 @@ class DataClevrer(FrameFlags):
 
     split: VideoSplit = "train"
     """Part of the set, by number."""
-    stride: int = 5
+    stride: Count = 5
     """Keep every n-th frame."""
 
     def run(self) -> None:
@@ -96,7 +98,7 @@ class DataClevrer(FrameFlags):
 class DataFolder(FrameFlags):
     """Turn all videos of a folder, and of the folders in it, into a store; ROOT may also be one video."""
 
-    stride: int = 1
+    stride: Count = 1
     """Keep every n-th frame."""
 
     def run(self) -> None:
@@ -112,15 +114,15 @@ class DataCollisions:
 
     out: Path
     """Zarr directory to create, or to continue with the same settings."""
-    videos: int = 1000
+    videos: Count = 1000
     """Number of videos in the finished store."""
-    frames: int = 16
+    frames: Count = 16
     """Number of frames per video."""
-    substeps: int = 1
+    substeps: Count = 1
     """Frames that are kept per frame, a divisor of 20: 5 keeps four frames between each two."""
-    size: int = 64
+    size: Count = 64
     """Height and width of the frames."""
-    seed: int = 0
+    seed: SeedNumber = 0
     """Seed of all randomness."""
     json: bool = False
     """Print JSON instead of text."""

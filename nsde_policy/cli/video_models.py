@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from nsde_policy.assets import SHIPPED_FEATURES
+from nsde_policy.bounds import Count, Natural, SeedNumber
 from nsde_policy.cli.options import DeviceFlag, JsonFileFlag, check_json_file, print_results
 from nsde_policy.errors import ConfigError
 from nsde_policy.files import check_writable
@@ -49,9 +50,9 @@ class VideoTrain:
     """Settings to start from: default (a GPU), fast (a CPU, frames of 32 × 32), paper (as published)."""
     out: Path | None = None
     """Run directory; default runs/video-METHOD-PRESET-SEED, with -latents before the seed for latents."""
-    seed: int = 0
+    seed: SeedNumber = 0
     """Seed of weights, windows and noise."""
-    videos: int | None = None
+    videos: Count | None = None
     """Number of simulated videos, only with `collisions`; default: 16384, or 8192 with --preset fast."""
     device: DeviceFlag = "auto"
     validation: float = 0.0
@@ -80,7 +81,6 @@ class VideoTrain:
     def run(self) -> None:
         """Train with a progress bar and print the run directory."""
         from nsde_policy.inference.torch_threads import count_threads, use_threads
-        from nsde_policy.training.progress import pick_device
         from nsde_policy.video.collisions import COLLISIONS
         from nsde_policy.video.pretrained import find_autoencoder_class
         from nsde_policy.video.run import train_video
@@ -88,8 +88,6 @@ class VideoTrain:
 
         if not self.data:
             raise ConfigError(f"name a store of videos, or `{COLLISIONS}` to simulate some")
-        if self.seed < 0:
-            raise ConfigError(f"need --seed >= 0, got {self.seed}")
         make_video_preset(self.preset, self.method)
         if self.validation and self.data == COLLISIONS:
             raise ConfigError("collisions are scored on other simulated videos: leave out --validation")
@@ -100,12 +98,11 @@ class VideoTrain:
             )
         latents = "-latents" if self.config.latents else ""
         out = self.out or Path("runs") / f"video-{self.method}-{self.preset}{latents}-{self.seed}"
-        device = pick_device(self.device)
         if self.config.latents not in (None, OWN_LATENTS) and not self.resume:
             find_autoencoder_class(Path(self.config.latents).expanduser())  # before videos are simulated
         usual = TRAINING_COLLISIONS // 2 if self.preset == "fast" else TRAINING_COLLISIONS
         count = usual if self.videos is None else self.videos
-        videos = open_training_videos(self.data, self.config, count=count, device=device)
+        videos = open_training_videos(self.data, self.config, count=count, device=self.device)
         videos, _ = videos.split(self.validation)
         with VideoProgress() as monitor, use_threads(count_threads()):
             run = train_video(
@@ -113,7 +110,7 @@ class VideoTrain:
                 self.config,
                 out,
                 seed=self.seed,
-                device=device,
+                device=self.device,
                 resume=self.resume,
                 monitor=monitor,
                 compile_network=self.compile,
@@ -131,17 +128,17 @@ class VideoEval:
     that a run was trained on are never used."""
     tuning: bool = False
     """Use other simulated videos, or the other half of the held-out ones, on which settings may be chosen."""
-    videos: int = 512
+    videos: Count = 512
     """Most videos to score; longer ones of a store are cut into windows, and this many of those are used."""
-    steps: int = 12
+    steps: Count = 12
     """Frames to predict after the context."""
-    calls: int | None = None
+    calls: Count | None = None
     """Network calls per frame; default: as in training."""
     alpha: float | None = None
     """Strength of the denoiser of a Neural SDE; default: as in training."""
     first_phase: bool = False
     """Score the model before the second phase of training."""
-    seed: int = 0
+    seed: SeedNumber = 0
     """Seed of the sampled predictions."""
     device: DeviceFlag = "auto"
     features: Path | None = None
@@ -151,7 +148,7 @@ class VideoEval:
     JEDi for the folder of a V-JEPA 2 model with config.json and model.safetensors."""
     film: Path | None = None
     """Folder for a film strip and an animation of true and predicted frames of one video."""
-    film_video: int | None = None
+    film_video: Natural | None = None
     """Number of the scored video that is drawn, from 0 on; default 0. Simulated videos have the same numbers
     for every --videos up to 512; they are made on the CPU, and a GPU would make others of the same seed."""
     json: JsonFileFlag = None
@@ -165,7 +162,6 @@ class VideoEval:
             make_predictor,
         )
         from nsde_policy.eval.video.features import FeatureConfig, load_features
-        from nsde_policy.training.progress import pick_device
         from nsde_policy.video.run import load_video_model, read_video_record
 
         if not self.runs:
@@ -177,12 +173,13 @@ class VideoEval:
         check_json_file(self.json)
         if self.film:
             check_writable(self.film / FILM)
-        device = pick_device(self.device)
         networks = {}
         if self.features:
             wanted = FeatureConfig(self.features, "jedi" if self.features.is_dir() else "frechet")
-            networks[self.features.absolute().stem] = load_features(wanted, device=device)
-        models = [load_video_model(run, device=device, first_phase=self.first_phase) for run in self.runs]
+            networks[self.features.absolute().stem] = load_features(wanted, device=self.device)
+        models = [
+            load_video_model(run, device=self.device, first_phase=self.first_phase) for run in self.runs
+        ]
         context, shown = max(model.config.context for model in models), self.film_video or 0
         predictors = {
             label: FilmedPredictor(
@@ -200,15 +197,15 @@ class VideoEval:
                 "--data collisions"
             )
         scores = evaluate_video(
-            predictors, videos, steps=self.steps, context=context, device=device, networks=networks
+            predictors, videos, steps=self.steps, context=context, device=self.device, networks=networks
         )
         if self.film:
             rows = {label: predictor.frames for label, predictor in predictors.items()}
             self._draw_film(self.film, rows, videos.frames[shown, : context + self.steps])
-        results = scores.to_json(**self._describe(records[0].source, device))
+        results = scores.to_json(**self._describe(records[0].source))
         print_results(self.json, results, scores.format_table())
 
-    def _describe(self, source: str, device: str) -> dict[str, Any]:
+    def _describe(self, source: str) -> dict[str, Any]:
         """Return what was scored, and how; None for settings of the runs."""
         from nsde_policy.eval.latency import device_name
 
@@ -217,7 +214,7 @@ class VideoEval:
             "runs": [str(run) for run in self.runs],
             "data": self.data or source,
             **{name: getattr(self, name) for name in names},
-            "device": device_name(device),
+            "device": device_name(self.device),
         }
 
     def _draw_film(self, out: Path, rows: dict[str, Any], true: "Tensor") -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg
 
+from nsde_policy.bounds import Natural, Positive, SeedNumber
 from nsde_policy.cli import options
 from nsde_policy.cli.video_models import FILM
 
@@ -27,12 +28,12 @@ class VideoPredict:
     """Run directory of the policy, or `shipped`, `shipped-pixels` for those of this package."""
     env: options.EnvFlag = None
     env_kwargs: options.EnvKwargsFlag = None
-    seed: int = 100_000
+    seed: SeedNumber = 100_000
     """Seed of the first episode."""
     episodes: options.EpisodesFlag = 1
-    step: int = 24
+    step: Natural = 24
     """Control period from which on the next plan of the policy is predicted."""
-    seconds: float | None = None
+    seconds: Positive | None = None
     """How far to predict; default: 1.6, or the length of a plan if that is shorter."""
     alpha: float | None = None
     """Strength of the denoiser of a Neural SDE for video; default: as in training."""
@@ -47,7 +48,6 @@ class VideoPredict:
         from nsde_policy.eval.video.figures import draw_film_strip, write_animation
         from nsde_policy.eval.video.plan import PlanConfig, predict_plans
         from nsde_policy.files import check_writable
-        from nsde_policy.training.progress import pick_device
 
         config = PlanConfig(
             seed=self.seed,
@@ -60,7 +60,7 @@ class VideoPredict:
         )
         options.check_json_file(self.json)
         check_writable(self.out / FILM)
-        found = predict_plans(self.run_dir, resolve_run(self.policy), config, device=pick_device(self.device))
+        found = predict_plans(self.run_dir, resolve_run(self.policy), config, device=self.device)
         draw_film_strip(found.context, found.rows, self.out, columns=16)
         write_animation(found.context, found.rows, self.out / FILM, period_s=found.period_s)
         facts = {"policy": str(self.policy), **found.to_dict()}

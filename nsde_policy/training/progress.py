@@ -106,11 +106,11 @@ def pick_device(name: str) -> str:
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        torch.empty(1, device=name)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
+        torch.empty(1, device=name).tolist()
+    except Exception as error:  # of several types, by the backend that is missing
+        reason = str(error).splitlines()[0][:100]
         raise ConfigError(f"device {name!r} cannot be used here ({reason}); try --device cpu") from None
-    return name
+    return "cpu" if torch.device(name).type == "cpu" else name
 
 
 class ProgressMonitor:
