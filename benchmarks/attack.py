@@ -1,63 +1,91 @@
-"""Attack the package and print one table: tried, refused, survived, bugs.
+"""Attack the package and print a table for each target: tried, refused, survived, bugs.
 
-    python benchmarks/attack.py                          # everything, in about half an hour on two cores
-    python benchmarks/attack.py sessions files           # two targets
-    python benchmarks/attack.py --scale 0.01             # a hundredth of the attempts
-    python benchmarks/attack.py --json attack.json
+    python benchmarks/attack.py                             # all targets, two minutes each
+    python benchmarks/attack.py --target sessions files     # two targets
+    python benchmarks/attack.py --seconds 20 --seed 7       # less time, other attempts
 
-Targets are the modules of `benchmarks/attacks`; each has a function `run(scale, seed)` that yields an
-`AttackResult` per row. The exit code is 1 if an attack found a bug.
+Targets are the modules of `benchmarks/attacks` without an underscore. Each has a function
+`run(seconds, seed) -> Result` that tries attacks for about that long, in a process of its own. A target that
+takes much longer is ended and counts as a bug. The exit code is 1 if there is a bug.
 """
 
 import argparse
 import importlib
 import json
+import multiprocessing
 import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
 
-from attacks.result import AttackResult
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-TARGETS = sorted(
-    path.stem for path in Path(__file__).with_name("attacks").glob("[a-z]*.py") if path.stem != "result"
-)
+from attacks.result import Result  # noqa: E402
+
+TARGETS = sorted(path.stem for path in HERE.glob("attacks/[a-z]*.py") if path.stem != "result")
+PREPARATION_S = 300.0
+"""Seconds that a target may take in addition, to import, to train a small policy and to end."""
 
 
-def print_table(results: list[AttackResult]) -> None:
+def run_target(name: str, seconds: float, seed: int) -> Result:
+    """Run a target in a process of its own; return its result, or a bug if it raises or does not end."""
+    failed = Result()
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_work, args=(theirs, name, seconds, seed))
+    process.start()
+    theirs.close()
+    try:
+        if ours.poll(seconds + PREPARATION_S):
+            return ours.recv()
+        failed.count(name, f"not finished after {seconds + PREPARATION_S:.0f} s", "the target")
+    except EOFError:
+        process.join()
+        failed.count(name, f"ended with exit code {process.exitcode}", "the target")
+    finally:
+        process.kill()
+        process.join()
+    return failed
+
+
+def _work(connection: "multiprocessing.connection.Connection", name: str, seconds: float, seed: int) -> None:
+    connection.send(importlib.import_module(f"attacks.{name}").run(seconds, seed))
+
+
+def print_table(result: Result) -> None:
     """Print a Markdown table of the counts, then every bug."""
     print("| attack | tried | refused | survived | bugs |\n| --- | --: | --: | --: | --: |")
-    for result in results:
-        counts = (result.tried, result.refused, result.survived, len(result.bugs))
-        print(f"| {result.name} | " + " | ".join(f"{count:,}" for count in counts) + " |")
-    for result in results:
-        for bug in result.bugs:
-            print(f"BUG {result.name}: {bug}")
+    for name, row in result.rows.items():
+        counts = (row.refused + row.survived + len(row.bugs), row.refused, row.survived, len(row.bugs))
+        print(f"| {name} | " + " | ".join(f"{count:,}" for count in counts) + " |")
+    for name, row in result.rows.items():
+        for bug in row.bugs:
+            print(f"BUG {name}: {bug}")
+    sys.stdout.flush()
 
 
 def main() -> int:
+    """Run the targets and return the exit code."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("targets", nargs="*", help=f"default: all of {', '.join(TARGETS)}")
-    parser.add_argument("--scale", type=float, default=1.0, help="share of the attempts, default 1")
+    parser.add_argument("--target", nargs="+", choices=TARGETS, default=TARGETS, metavar="NAME",
+                        help=f"default: all of {', '.join(TARGETS)}")  # fmt: skip
+    parser.add_argument("--seconds", type=float, default=120.0, help="time for each target, default 120")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the counts to this file")
     args = parser.parse_args()
-    if unknown := set(args.targets) - set(TARGETS):
-        parser.error(f"unknown target {', '.join(sorted(unknown))}; choose from {', '.join(TARGETS)}")
-    results: list[AttackResult] = []
-    for target in args.targets or TARGETS:
+    result = Result()
+    for target in args.target:
         start = time.monotonic()
-        try:
-            results += importlib.import_module(f"attacks.{target}").run(args.scale, args.seed)
-        except Exception as error:  # the table of the other targets should not be lost
-            results.append(AttackResult(f"{target}: not finished", bugs=[f"{type(error).__name__}: {error}"]))
+        found = run_target(target, args.seconds, args.seed)
+        print_table(found)
         print(f"{target}: {time.monotonic() - start:.0f} s", file=sys.stderr)
-    print_table(results)
+        result.rows.update(found.rows)
     if args.json:
-        args.json.write_text(json.dumps([asdict(result) for result in results], indent=1) + "\n")
-    return 1 if any(result.bugs for result in results) else 0
+        args.json.write_text(json.dumps(asdict(result), indent=1) + "\n")
+    return 1 if any(row.bugs for row in result.rows.values()) else 0
 
 
 if __name__ == "__main__":

@@ -10,13 +10,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from attacks.result import AttackResult
+from attacks.result import REFUSED
 
-ANSWER_S, START_S = 5.0, 120.0
-"""Seconds that an attempt may take, and the start of a process."""
+ANSWER_S, START_S = 20.0, 300.0
+"""Seconds that an attempt may take on a busy machine, and the start of a process."""
 MOST_BYTES = 500 << 20
 """Bytes of resident memory that an attempt may take above those of the started process."""
-REFUSED, SURVIVED = "refused", "survived"
 
 Attempt = Callable[[Any], str]
 """Attacks with a payload; returns `REFUSED`, `SURVIVED` or a bug, or raises an error of the package."""
@@ -32,35 +31,8 @@ class Worker:
 
     def __init__(self, prepare: Callable[[Any], Attempt], argument: Any) -> None:
         self._prepare, self._argument = prepare, argument
-        self._process: Any = None
 
     def __enter__(self) -> "Worker":
-        self._start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._connection.send(None)
-        self._process.join(ANSWER_S)
-        self._process.kill()
-        self._process.join()
-
-    def attempt(self, payload: Any, result: AttackResult, name: str) -> None:
-        """Run one attempt and count how it ended."""
-        self._connection.send(payload)
-        answer = None
-        try:
-            if self._connection.poll(ANSWER_S):
-                answer = self._connection.recv()
-        except (EOFError, ConnectionError):
-            self._process.join()
-            answer = f"the process died with exit code {self._process.exitcode}"
-        if answer is None or not self._process.is_alive():
-            self._process.kill()
-            self._process.join()
-            self._start()
-        count(result, answer or f"no answer within {ANSWER_S:g} s", name)
-
-    def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
         self._connection, other = context.Pipe()
         self._process = context.Process(target=_serve, args=(other, self._prepare, self._argument))
@@ -68,16 +40,25 @@ class Worker:
         other.close()
         if not self._connection.poll(START_S) or self._connection.recv() != "ready":
             raise RuntimeError(f"the process for {self._prepare.__module__} did not start")
+        return self
 
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.join()
 
-def count(result: AttackResult, answer: str, name: str) -> None:
-    """Count an answer of an attempt."""
-    if answer == REFUSED:
-        result.refused += 1
-    elif answer == SURVIVED:
-        result.survived += 1
-    else:
-        result.bugs.append(f"{name}: {answer}")
+    def attempt(self, payload: Any) -> str:
+        """Run one attempt and return how it ended."""
+        self._connection.send(payload)
+        try:
+            if self._connection.poll(ANSWER_S):
+                return self._connection.recv()
+            answer = f"no answer within {ANSWER_S:g} s"
+        except (EOFError, ConnectionError):
+            self._process.join()
+            answer = f"the process died with exit code {self._process.exitcode}"
+        self.__exit__()
+        self.__enter__()
+        return answer
 
 
 def run_guarded(attempt: Attempt, payload: Any) -> str:
@@ -97,15 +78,14 @@ def _serve(connection: Connection, prepare: Callable[[Any], Attempt], argument: 
     attempt = prepare(argument)
     start = _read_status("VmRSS")
     connection.send("ready")
-    while (payload := connection.recv()) is not None:
+    while True:
+        payload = connection.recv()
         with contextlib.suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")  # forget the earlier peak
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             answer = run_guarded(attempt, payload)
         above = _read_status("VmHWM") - start
-        if above > MOST_BYTES:
-            answer = f"{above >> 20} MB above the start ({answer})"
-        connection.send(answer)
+        connection.send(f"{above >> 20} MB above the start ({answer})" if above > MOST_BYTES else answer)
 
 
 def _read_status(key: str) -> int:

@@ -1,112 +1,135 @@
-"""Random mutations of every kind of file that is read.
+"""Damaged and hostile files of every kind that is read: runs, exported graphs, stores and zips.
 
-An attempt is refused with a typed error, or survived with correct numbers: equal to those of the file before
-the mutation where a checksum protects them (ONNX, zip), and finite and of the stated shape where a mutation
-may change a number unnoticed (config, calibration, safetensors, zarr). A load that takes more than 5 s or
-500 MB is a bug.
+A file is mutated at random, or replaced by what a path can lead to: a pipe, a device, a socket, links in a
+circle, sparse gigabytes, hostile JSON. An attempt is refused with a typed error, or survived with correct
+numbers: unchanged where a checksum protects them (ONNX, zip), finite and of the stated shape elsewhere.
+A load that hangs or takes 500 MB is a bug.
 """
 
+import os
 import random
 import re
 import shutil
+import socket
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from attacks._worker import SURVIVED, Attempt, Worker
-from attacks.result import AttackResult
+from attacks._worker import Attempt, Worker
+from attacks.result import SURVIVED, Result, number_attempts
 
-KINDS = ("config", "calibration", "safetensors", "onnx", "zarr v2", "zarr v3", "zip")
-MUTATIONS = 1000
-"""Mutations of each kind at scale 1."""
 VALUES = (
-    "1e999 NaN -Infinity -1 0 1 2 7 1e308 -1e308 1e-320 null true [] {} [[]] [1] 1e30 1000000000000 0.5 "
-    + "1" * 400
-    + " "
-    + "[" * 400
-    + "]" * 400
-).split()
-WORDS = ("x", "", "../../etc/passwd", "\u0000", "|O", "pickle", "zstd", "gzip", "float64", "é" * 50)
+    *("1e999", "NaN", "-Infinity", "-1", "0", "1", "2", "7", "1e308", "-1e308", "1e-320", "1e30", "0.5"),
+    *("1000000000000", "null", "true", "[]", "{}", "[[]]", "[1]", "1" * 400, "[" * 400 + "]" * 400),
+)
+WORDS = (
+    "x",
+    "",
+    "../../etc/passwd",
+    "\u0000",
+    "|O",
+    "pickle",
+    "zstd",
+    "gzip",
+    "float64",
+    "é" * 50,
+    "os:system",
+)
 """Values that replace numbers, and words that replace texts, in JSON."""
 
 
-def run(scale: float, seed: int) -> Iterator[AttackResult]:
-    """Mutate files of each kind and load them in a process of their own."""
+def run(seconds: float, seed: int) -> Result:
+    """Mutate and replace files of each kind, and load them in a process of their own."""
+    result, kinds = Result(), [*KINDS]
     with tempfile.TemporaryDirectory() as folder:
         make_files(Path(folder))
-        for kind in KINDS:
-            result = AttackResult(f"files: {kind}")
-            with Worker(prepare, (folder, kind)) as worker:
-                for number in range(max(1, round(MUTATIONS * scale))):
-                    worker.attempt((seed, number), result, f"seed {seed}, mutation {number}")
-            yield result
+        with Worker(prepare, folder) as worker:
+            for number in number_attempts(seconds):
+                kind = kinds[number % len(kinds)]
+                how = "replaced" if number // len(kinds) % 3 == 2 else "mutated"
+                answer = worker.attempt((kind, how, f"{seed} {number}"))
+                result.count(f"files: {how}, {kind}", answer, f"seed {seed}, attempt {number}")
+    return result
+
+
+def make_demos() -> Any:
+    """Make three episodes of demonstrations."""
+    from nsde_policy.data.types import Demonstrations
+
+    rng = np.random.default_rng(0)
+    act = rng.normal(size=(120, 2)).cumsum(0).astype(np.float32)
+    obs = np.concatenate([act, rng.normal(size=(120, 1)).astype(np.float32)], axis=1)
+    return Demonstrations(obs, act, np.array([40, 80, 120]), rate_hz=10.0)
+
+
+def train(path: Path, *, steps: int = 20, **options: Any) -> None:
+    """Train a small policy, or continue its training."""
+    from nsde_policy.config import NetworkConfig, TrainConfig
+    from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
+    from nsde_policy.run_config import RunConfig
+    from nsde_policy.training.run import train_run
+
+    config = RunConfig(
+        model=NeuralSDEConfig(network=NetworkConfig(width=16, depth=2)),
+        train=TrainConfig(steps=steps, batch_size=16, log_every=5),
+    )
+    train_run(make_demos(), config, path, task="none", seed=0, **options)
 
 
 def make_files(folder: Path) -> None:
     """Write a small run directory, its export, and stores of both formats and as a zip."""
     import zarr
 
-    from nsde_policy.config import NetworkConfig, TrainConfig
-    from nsde_policy.data.types import Demonstrations
     from nsde_policy.deploy.export import export_policy
     from nsde_policy.inference.policy import Policy
-    from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
-    from nsde_policy.run_config import RunConfig
-    from nsde_policy.training.run import train_run
 
-    rng = np.random.default_rng(0)
-    act = rng.normal(size=(120, 2)).cumsum(0).astype(np.float32)
-    obs = np.concatenate([act, rng.normal(size=(120, 1)).astype(np.float32)], axis=1)
-    ends = np.array([40, 80, 120])
-    config = RunConfig(
-        model=NeuralSDEConfig(network=NetworkConfig(width=16, depth=2)),
-        train=TrainConfig(steps=20, batch_size=16, log_every=10),
-    )
-    train_run(Demonstrations(obs, act, ends, rate_hz=10.0), config, folder / "run", task="none", seed=0)
+    train(folder / "run")
     (folder / "graph").mkdir()
     export_policy(Policy.from_pretrained(folder / "run"), folder / "graph" / "policy.onnx", cases=2)
+    demos = make_demos()
+    arrays = {"data/state": demos.obs, "data/action": demos.act, "meta/episode_ends": demos.episode_ends}
     for zarr_format in (2, 3):
         group = zarr.open_group(folder / f"v{zarr_format}.zarr", mode="w", zarr_format=zarr_format)
         group.attrs.update({"rate_hz": 10.0, "action_space": {"low": [-99, -99], "high": [99, 99]}})
-        for name, values in (("data/state", obs), ("data/action", act), ("meta/episode_ends", ends)):
-            array = group.create_array(
-                name, shape=values.shape, dtype=values.dtype, chunks=(30, *values.shape[1:])
-            )
-            array[...] = values
+        for name, values in arrays.items():
+            shape = {"shape": values.shape, "chunks": (30, *values.shape[1:])}
+            group.create_array(name, dtype=values.dtype, **shape)[...] = values
     shutil.make_archive(str(folder / "store"), "zip", folder / "v2.zarr")
 
 
-def prepare(argument: tuple[str, str]) -> Attempt:
-    """Return the attempt for one kind of file; it works on a copy of the genuine files."""
-    source, kind = Path(argument[0]), argument[1]
-    name, target, load, is_protected = {
-        "config": ("run", "config.json", load_policy, False),
-        "calibration": ("run", "calibration.json", load_calibration, False),
-        "safetensors": ("run", "model.safetensors", load_policy, False),
-        "onnx": ("graph", "policy.onnx", load_graph, True),
-        "zarr v2": ("v2.zarr", None, load_store, False),
-        "zarr v3": ("v3.zarr", None, load_store, False),
-        "zip": ("store.zip", "", load_store, True),
-    }[kind]
-    genuine = source / name
+def prepare(folder: str) -> Attempt:
+    """Return an attempt on a file of any kind; it works on copies of the genuine files."""
+    attempts = {kind: prepare_kind(Path(folder), kind) for kind in KINDS}
+    return lambda payload: attempts[payload[0]](payload[1:])
+
+
+def prepare_kind(source: Path, kind: str) -> Attempt:
+    """Return the attempt for one kind of file."""
+    name, target, load, is_protected = KINDS[kind]
     copy = Path(tempfile.mkdtemp(dir=source)) / name
-    (shutil.copytree if genuine.is_dir() else shutil.copy)(genuine, copy)
+    (shutil.copytree if (source / name).is_dir() else shutil.copy)(source / name, copy)
     files = [copy / target] if target else [p for p in copy.rglob("*") if p.is_file()] or [copy]
     contents = {file: file.read_bytes() for file in sorted(files)}
     expected = load(copy)
 
-    def attempt(payload: tuple[int, int]) -> str:
-        rng = random.Random(f"{kind} {payload}")
+    def attempt(payload: tuple[str, str]) -> str:
+        how, seed = payload
+        rng = random.Random(f"{kind} {how} {seed}")
         file = rng.choice(list(contents))
-        file.write_bytes(mutate(contents[file], rng))
+        if how == "replaced":
+            file.unlink()
+            rng.choice(REPLACEMENTS)(file)
+        else:
+            file.write_bytes(mutate(contents[file], rng))
         try:
-            found = load(copy)
+            return compare(load(copy), expected, is_protected)
         finally:
+            if os.path.lexists(file):
+                (shutil.rmtree if file.is_dir() and not file.is_symlink() else os.unlink)(file)
             file.write_bytes(contents[file])
-        return compare(found, expected, is_protected)
 
     return attempt
 
@@ -146,7 +169,6 @@ def _mutate_bytes(content: bytes, rng: random.Random) -> bytes:
     before, part, after = content[:at], content[at : at + size], content[at + size :]
     changes: list[Callable[[], bytes]] = [
         lambda: before + bytes([content[at] ^ 1 << rng.randrange(8)]) + content[at + 1 :],
-        lambda: before + bytes([rng.randrange(256)]) + content[at + 1 :],
         lambda: before + rng.randbytes(len(part)) + after,
         lambda: before + rng.choice((b"\x00", b"\xff")) * len(part) + after,
         lambda: before + after,
@@ -157,31 +179,67 @@ def _mutate_bytes(content: bytes, rng: random.Random) -> bytes:
     return rng.choice(changes)()
 
 
-def load_policy(folder: Path) -> dict[str, np.ndarray]:
-    """Load a run directory and plan."""
+def _make_socket(path: Path) -> None:
+    here = os.getcwd()
+    os.chdir(path.parent)  # the path of a socket has at most 108 bytes
+    try:
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(path.name)
+    finally:
+        os.chdir(here)
+
+
+REPLACEMENTS: tuple[Callable[[Path], Any], ...] = (
+    os.mkfifo,
+    _make_socket,
+    Path.mkdir,
+    lambda path: path.symlink_to("/dev/zero"),
+    lambda path: path.symlink_to("/dev/tty"),
+    lambda path: path.symlink_to(path.name),
+    lambda path: path.symlink_to("nowhere"),
+    lambda path: path.symlink_to("."),
+    lambda path: None,
+    lambda path: path.touch(),
+    lambda path: (path.touch(), os.truncate(path, 20 * 2**30)),
+    lambda path: (path.touch(), os.truncate(path, 15 * 2**20)),
+    lambda path: path.write_text('{"shape": ' + "[" * 5000 + "]" * 5000 + "}"),
+    lambda path: path.write_text("[" * 10**6),
+    lambda path: path.write_text('{"shape": [1' + "0" * 400 + '], "step": 1e999}'),
+    lambda path: path.write_text('{"a": [' + "[]," * 10**6 + "1]}"),
+    lambda path: path.write_text("[1, 2]"),
+    lambda path: path.write_bytes(random.Random(0).randbytes(5000)),
+    lambda path: path.write_bytes(b"\x80\x04cos\nsystem\n(S'true'\ntR."),
+)
+"""What a file is replaced by, the last by a pickle that would run a command."""
+
+
+def load_run(folder: Path) -> dict[str, np.ndarray]:
+    """Load a run directory with its curves, plan, and open a session with its calibration."""
+    from nsde_policy.eval.report.collect import read_curves
     from nsde_policy.inference.policy import Policy
+    from nsde_policy.run_directory import RunDirectory
 
     policy = Policy.from_pretrained(folder)
-    spec = policy.spec
+    spec, calibration = policy.spec, policy.calibration
     states = np.tile(0.5 * (np.array(spec.low) + np.array(spec.high)), (spec.history, 1))
     plan = policy.plan_from(states, steps=2, seed=0)
     if plan.actions.shape != (2, spec.act_dim):
         raise AssertionError(f"a plan of shape {plan.actions.shape}")
-    return {"actions": plan.actions}
-
-
-def load_calibration(folder: Path) -> dict[str, np.ndarray]:
-    """Load the calibration of a run and open a session with it."""
-    from nsde_policy.inference.policy import Policy
-
-    policy = Policy.from_pretrained(folder)
-    calibration = policy.calibration
     with policy.session(**({} if calibration.rate_hz else {"rate_hz": 10.0})) as session:
-        command = session.step(np.zeros(policy.spec.obs_dim))
-    values: dict[str, Any] = vars(calibration)
-    return {"command": command} | {
-        name: np.array(value, float) for name, value in values.items() if name != "precision"
-    }
+        command = session.step(np.zeros(spec.obs_dim))
+    read_curves(RunDirectory(folder))
+    return {"actions": plan.actions, "command": command, "step": np.array(calibration.step, float)}
+
+
+def resume_run(folder: Path) -> dict[str, np.ndarray]:
+    """Resume the training of a copy of a run, and load it."""
+    copy = folder.with_name("resumed")
+    shutil.copytree(folder, copy, symlinks=True)
+    try:
+        train(copy, steps=25, resume=True)
+        return load_run(copy)
+    finally:
+        shutil.rmtree(copy)
 
 
 def load_graph(folder: Path) -> dict[str, np.ndarray]:
@@ -203,3 +261,16 @@ def load_store(path: Path) -> dict[str, np.ndarray]:
     if not len(demos.obs) == len(demos.act) == demos.episode_ends[-1]:
         raise AssertionError(f"arrays of shapes {demos.obs.shape} and {demos.act.shape}")
     return {"obs": demos.obs, "act": demos.act, "ends": demos.episode_ends}
+
+
+KINDS: dict[str, tuple[str, str | None, Callable[[Path], dict[str, np.ndarray]], bool]] = {
+    "config": ("run", "config.json", load_run, False),
+    "calibration": ("run", "calibration.json", load_run, False),
+    "weights": ("run", "model.safetensors", load_run, False),
+    "resumed run": ("run", None, resume_run, False),
+    "graph": ("graph", "policy.onnx", load_graph, True),
+    "zarr v2": ("v2.zarr", None, load_store, False),
+    "zarr v3": ("v3.zarr", None, load_store, False),
+    "zip": ("store.zip", None, load_store, True),
+}
+"""Files of each kind: folder, the file that is attacked (None for any), reader, whether it has checksums."""

@@ -1,49 +1,40 @@
-"""Attacks on `serve`, `play` and `RemotePolicy` with damaged messages."""
+"""Attacks on `serve` and `play` with damaged messages; tests hold access, floods and slow clients."""
 
 import json
 import random
-import socket
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
-from websockets.sync.server import ServerConnection
-from websockets.sync.server import serve as serve_in_threads
 
-from attacks._servers import (
-    HELLO,
-    SPEC,
-    STATES,
-    WalkPlanner,
-    add_internal_errors,
-    check_plans,
-    connect_to,
-    run_policy_server,
-    run_viewer,
-)
-from attacks.result import AttackResult
-from nsde_policy import __version__
-from nsde_policy.deploy.client import RemotePolicy
+from attacks.result import REFUSED, SURVIVED, Result, number_attempts
+from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.deploy.protocol import (
     PROTOCOL,
-    Array,
+    Hello,
     PlanReply,
-    PlanRequest,
     Refusal,
     Welcome,
-    check_plan,
     decode,
     encode,
 )
-from nsde_policy.errors import NsdePolicyError, ProtocolError
-from nsde_policy.inference.calibration import Calibration
+from nsde_policy.errors import ProtocolError
+from nsde_policy.viewer.launch import load_runners
 from nsde_policy.viewer.messages import parse_message
+from nsde_policy.viewer.play_app import PlayApp
+from tests.helpers.policy_servers import (
+    LinearPlanner,
+    RunningServer,
+    assert_server_works,
+    encode_request,
+    serve_in_thread,
+)
+from tests.helpers.viewer_servers import run_viewer
 
-PLAN = encode(PlanRequest(1, Array.pack(STATES), 4, 7, 10.0))
+HELLO, PLAN = encode(Hello(PROTOCOL, "attack")), encode_request()
 COMMANDS = (
     '{"do": "set_control", "name": "alpha", "value": 1.5}',
     '{"do": "drag", "panel": 0, "what": "agent", "x": 20, "y": 30, "angle": 1.0}',
@@ -60,12 +51,12 @@ CLOSED_ON_PURPOSE = {1002, 1003, 1007, 1008, 1009}
 """Close codes that say that the client is at fault; 1011 would be a bug of the server."""
 
 
-def run(scale: float, seed: int) -> Iterator[AttackResult]:
+def run(seconds: float, seed: int) -> Result:
     """Run all attacks with damaged messages."""
-    rng = random.Random(seed)
-    yield attack_requests(max(1, round(2500 * scale)), rng)
-    yield attack_replies(max(1, round(500 * scale)), rng)
-    yield attack_commands(max(1, round(1000 * scale)), rng)
+    result, rng = Result(), random.Random(seed)
+    attack_server(result, seconds / 2, rng)
+    attack_page(result, seconds / 2, rng)
+    return result
 
 
 def damage(data: bytes, rng: random.Random) -> bytes:
@@ -99,122 +90,76 @@ def replace_field(data: bytes, rng: random.Random) -> bytes:
     return msgspec.msgpack.encode(values)
 
 
-def attack_requests(count: int, rng: random.Random) -> AttackResult:
-    """Send damaged greetings and requests to a policy server."""
-    result, events = AttackResult("messages: damaged requests to serve"), list[dict[str, Any]]()
-    with run_policy_server(events, max_rate=1e6) as port:
-        line: ClientConnection | None = None
-        for number in range(count):
-            message = rng.choice((damage, replace_field))(HELLO if number % 5 == 0 else PLAN, rng)
-            if number % 5 == 0 or line is None:
-                line = connect_to(port).__enter__()
-                if number % 5:
-                    line.send(HELLO)
-                    line.recv(timeout=10)
-            try:
-                line.send(message)
-                answer = decode(line.recv(timeout=15), Welcome | PlanReply | Refusal)
-                refused = isinstance(answer, Refusal)
-                result.refused += refused
-                result.survived += not refused
-                if not (refused and answer.id is not None) and not isinstance(answer, PlanReply):
-                    line = close(line)
-            except ConnectionClosed as error:
-                code = error.rcvd.code if error.rcvd else None
-                if code in CLOSED_ON_PURPOSE:
-                    result.refused += 1
-                else:
-                    result.bugs.append(f"{message.hex()[:200]}: closed with {code}, expected a refusal")
-                line = close(line)
-            except (TimeoutError, NsdePolicyError) as error:
-                result.bugs.append(f"{message.hex()[:200]}: {error!r:.200}, expected an answer")
-                line = close(line)
-            if number % 250 == 249 and (problem := check_plans(port)):
-                result.bugs.append(f"after {number + 1} messages {problem}")
-    return add_internal_errors(result, events)
+def count_events(result: Result, row: str, events: list[dict[str, Any]]) -> None:
+    """Count internal errors that a server logged as bugs."""
+    for event in events:
+        if event["event"] in ("error", "transport"):
+            result.count(row, f"{event}", "the server logged")
 
 
-def close(line: ClientConnection) -> None:
-    with suppress(OSError):
-        line.socket.shutdown(socket.SHUT_RDWR)
-    line.close()
-
-
-def attack_replies(count: int, rng: random.Random) -> AttackResult:
-    """Answer a client with damaged plans and greetings."""
-    result = AttackResult("messages: damaged replies to RemotePolicy")
-    calibration = Calibration.from_spec(SPEC)
-    limits = {"version": __version__, "max_message": 65_536, "max_steps": 8, "deadline_s": 1.0}
-    welcome = encode(Welcome.build(SPEC, calibration, protocol=PROTOCOL, **limits))
-    plan = encode(PlanReply.pack(1, WalkPlanner().plan_from(STATES, steps=4, seed=7)))
-    replies: dict[str, Any] = {"welcome": welcome, "plan": plan}
-    with answer_with(replies) as url:
-        for number in range(count):
-            kind = "welcome" if number % 4 == 0 else "plan"
-            data = rng.choice((damage, replace_field))({"welcome": welcome, "plan": plan}[kind], rng)
-            replies.update({"welcome": welcome, "plan": plan, kind: data})
-            try:
-                with RemotePolicy.connect(url, deadline_s=1.0, timeout_s=15.0) as policy:
-                    found = policy.plan_from(STATES, steps=4, seed=7)
-                check_plan(found, policy.spec, 4)
-                result.survived += 1
-            except NsdePolicyError as error:
-                result.refused += "\n" not in str(error)
-                if "\n" in str(error):
-                    result.bugs.append(f"{data.hex()[:200]}: an error of several lines, {error!r:.200}")
-            except BaseException as error:
-                result.bugs.append(f"{kind} {data.hex()[:200]}: {error!r:.200}, expected a typed error")
-    return result
+def attack_server(result: Result, seconds: float, rng: random.Random) -> None:
+    """Send damaged greetings and requests to a policy server; it must go on to serve others."""
+    row = "messages: requests to serve"
+    with serve_in_thread(LinearPlanner()) as running:
+        for number in number_attempts(seconds):
+            first = number % 5 == 0
+            message = rng.choice((damage, replace_field))(HELLO if first else PLAN, rng)
+            with open_connection(running, greet=not first) as line:
+                result.count(row, send_damaged(line, message), message.hex()[:200])
+            if number % 100 == 99:
+                assert_server_works(running)
+    count_events(result, row, running.events)
 
 
 @contextmanager
-def answer_with(replies: dict[str, bytes]) -> Iterator[str]:
-    """Run a server that answers every greeting and request with the same messages; yield its address."""
-
-    def answer(connection: ServerConnection) -> None:
-        with suppress(ConnectionClosed):
-            connection.recv(timeout=15)
-            connection.send(replies["welcome"])
-            for _ in connection:
-                connection.send(replies["plan"])
-
-    with serve_in_threads(answer, "127.0.0.1", 0, compression=None) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        yield f"ws://127.0.0.1:{server.socket.getsockname()[1]}"
-        server.shutdown()
-        thread.join()
+def open_connection(running: RunningServer, *, greet: bool) -> Iterator[ClientConnection]:
+    """Open a connection to a policy server, and greet it."""
+    with running.connect() as line:
+        if greet:
+            line.send(HELLO)
+            line.recv(timeout=15)
+        yield line
 
 
-def attack_commands(count: int, rng: random.Random) -> AttackResult:
+def send_damaged(line: ClientConnection, message: bytes) -> str:
+    """Send a message; the server must answer it, refuse it, or close the connection with a reason."""
+    try:
+        line.send(message)
+        answer = decode(line.recv(timeout=15), Welcome | PlanReply | Refusal)
+        return REFUSED if isinstance(answer, Refusal) else SURVIVED
+    except ConnectionClosed as error:
+        return judge_closing(error)
+    except (TimeoutError, ProtocolError) as error:
+        return f"{error!r:.200}, expected an answer"
+
+
+def judge_closing(error: ConnectionClosed) -> str:
+    """Return whether a server closed a connection for a reason."""
+    code = error.rcvd.code if error.rcvd else None
+    return REFUSED if code in CLOSED_ON_PURPOSE else f"closed with {code}, expected a refusal"
+
+
+def attack_page(result: Result, seconds: float, rng: random.Random) -> None:
     """Send damaged commands to the page's server, and check that its control loop continues."""
-    result, events = AttackResult("messages: damaged commands to play"), list[dict[str, Any]]()
-    with run_viewer(events, max_rate=1e6) as port:
-        for start in range(0, count, 9):
-            with connect_to(port, "/live") as page:
-                for _ in range(min(9, count - start)):
-                    text = damage_command(rng)
-                    try:
-                        page.send(text)
-                    except ConnectionClosed as error:
-                        closed_by_server(result, text, error)
-                        break
-                    is_valid = is_command(text)
-                    result.refused += not is_valid
-                    result.survived += is_valid
+    row = "messages: commands to play"
+    app = PlayApp(load_runners([SHIPPED_POLICY]), seed=100_000)
+    with run_viewer(app) as running:
+        for _ in number_attempts(seconds):
+            texts = [damage_command(rng) for _ in range(9)]
+            with running.connect() as page:
                 try:
+                    for text in texts:
+                        page.send(text)
+                        result.count(row, SURVIVED if is_command(text) else REFUSED, text)
                     page.send('{"do": "pause", "on": false}')
                     while json.loads(page.recv(timeout=20))["type"] != "frame":
                         pass
                 except ConnectionClosed as error:
-                    closed_by_server(result, "commands", error)
+                    result.count(row, judge_closing(error), texts)
                 except TimeoutError:
-                    result.bugs.append("no frame within 20 s after damaged commands")
-        with connect_to(port, "/live") as page:
-            page.send('{"do": "reset", "seed": 5}')
-            while json.loads(page.recv(timeout=20)).get("seed") != 5:
-                pass
-    return add_internal_errors(result, events)
+                    result.count(row, "no frame within 20 s", texts)
+    app.close(5.0)
+    count_events(result, row, running.events)
 
 
 def damage_command(rng: random.Random) -> str | bytes:
@@ -235,11 +180,3 @@ def is_command(text: str | bytes) -> bool:
     except ProtocolError:
         return False
     return True
-
-
-def closed_by_server(result: AttackResult, what: object, error: ConnectionClosed) -> None:
-    code = error.rcvd.code if error.rcvd else None
-    if code in CLOSED_ON_PURPOSE:
-        result.refused += 1
-    else:
-        result.bugs.append(f"{what!r:.200}: closed with {code}, expected 1007 to 1009")

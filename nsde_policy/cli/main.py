@@ -120,22 +120,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not any(isinstance(handler, ProgressBarHandler) for handler in logger.handlers):
         logger.addHandler(ProgressBarHandler())
         logger.setLevel(logging.INFO)
-    command = None
+    command, code = None, 0
     try:
-        if args == ["--version"]:
-            print(f"nsde-policy {__version__}")
-        elif (command := _parse_flags(args)) is not None:
+        try:
+            command = _parse_flags(args)
+        except SystemExit as stop:  # the version, the help text or tyro's error has been printed
+            code = int(stop.code or 0)
+        else:
             options.check_command(command).run()
         sys.stdout.flush()
     except BaseException as error:
         return _report_error(error, command, debug)
-    return 0
+    return code
 
 
 def _report_error(error: BaseException, command: Any, debug: bool) -> int:
     """Print why a command ended, and return its exit code."""
-    if isinstance(error, SystemExit) and command is None:  # tyro has printed the help text or the error
-        return int(error.code or 0)
     if isinstance(error, BrokenPipeError):  # the reader of our output has closed it, as `| head` does
         _discard_output()
         return 128 + signal.SIGPIPE
@@ -144,7 +144,7 @@ def _report_error(error: BaseException, command: Any, debug: bool) -> int:
     if isinstance(error, NsdePolicyError):
         return _fail(_name_flags(str(error), command), 2, debug)
     if isinstance(error, OSError) and error.filename is not None:
-        return _fail(f"{os.fsdecode(error.filename)} cannot be used: {error.strerror}", 2, debug)
+        return _fail(f"{error.filename} cannot be used: {error.strerror}", 2, debug)
     if isinstance(error, OSError) and error.errno in FULL:
         _discard_output()  # perhaps it is what cannot be written
         return _fail(f"the output cannot be written: {error.strerror}", 2, debug)
@@ -177,6 +177,9 @@ def _discard_output() -> None:
 
 def _parse_flags(args: list[str]) -> Any:
     """Parse the flags of one command; exit with tyro's own message if they are invalid."""
+    if args == ["--version"]:
+        print(f"nsde-policy {__version__}")
+        sys.exit()
     chosen: Any = COMMANDS
     prog = "nsde-policy"
     while isinstance(chosen, dict) and args and args[0] in chosen:

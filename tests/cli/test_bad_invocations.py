@@ -112,7 +112,7 @@ def test_an_error_is_one_line_without_control_characters(capsys):
         ("data info /nowhere <&- >&- 2>&-", 2, ""),
         ("data info /nowhere 2>/dev/full", 2, ""),
         ("--version >/dev/full", 2, "nsde-policy: the output cannot be written: No space left on device\n"),
-        ("--version | true", 141, ""),
+        ("--help | true", 141, ""),
     ],
 )
 def test_standard_streams_may_be_closed_or_full(line, code, error):

@@ -400,7 +400,7 @@ def test_damaged_run_raises_a_one_line_error(finished_run: RunDirectory, tmp_pat
 
 @pytest.mark.parametrize("name", ["config.json", "calibration.json", "model.safetensors"])
 def test_random_damage_raises_only_one_line_errors(finished_run: RunDirectory, tmp_path: Path, name: str):
-    """`benchmarks/attack.py files` tries more kinds of damage, and more often."""
+    """`benchmarks/attack.py --target files` tries more kinds of damage, and more often."""
     for file in finished_run.path.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     content, rng, refused = (tmp_path / name).read_bytes(), random.Random(name), 0
