@@ -236,7 +236,7 @@ def resume_run(folder: Path) -> dict[str, np.ndarray]:
     copy = folder.with_name("resumed")
     shutil.copytree(folder, copy, symlinks=True)
     try:
-        train(copy, steps=25, resume=True)
+        train(copy, resume=True)
         return load_run(copy)
     finally:
         shutil.rmtree(copy)

@@ -23,7 +23,7 @@ from tests.control.test_session_contract import SessionMachine
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = settings(max_examples=20, stateful_step_count=14, database=None, deadline=None)
-EXIT_TIMEOUT_S = 60.0
+EXIT_TIMEOUT_S = 240.0
 
 
 def run(seconds: float, seed: int) -> Result:
