@@ -24,7 +24,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent)]
 from attacks.result import Result  # noqa: E402
 
 TARGETS = sorted(path.stem for path in HERE.glob("attacks/[a-z]*.py") if path.stem != "result")
-PREPARATION_S = 300.0
+PREPARATION_S = 600.0
 """Seconds that a target may take in addition, to import, to train a small policy and to end."""
 
 

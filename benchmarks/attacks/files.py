@@ -46,6 +46,7 @@ def run(seconds: float, seed: int) -> Result:
     result, kinds = Result(), [*KINDS]
     with tempfile.TemporaryDirectory() as folder:
         make_files(Path(folder))
+        export(Path(folder))
         with Worker(prepare, folder) as worker:
             for number in number_attempts(seconds):
                 kind = kinds[number % len(kinds)]
@@ -79,16 +80,19 @@ def train(path: Path, *, steps: int = 20, **options: Any) -> None:
     train_run(make_demos(), config, path, task="none", seed=0, **options)
 
 
-def make_files(folder: Path) -> None:
-    """Write a small run directory, its export, and stores of both formats and as a zip."""
-    import zarr
-
+def export(folder: Path) -> None:
+    """Export the small policy."""
     from nsde_policy.deploy.export import export_policy
     from nsde_policy.inference.policy import Policy
 
+    export_policy(Policy.from_pretrained(folder / "run"), folder / "graph" / "policy.onnx", steps=2, cases=1)
+
+
+def make_files(folder: Path) -> None:
+    """Write a small run directory, and stores of both formats and as a zip."""
+    import zarr
+
     train(folder / "run")
-    (folder / "graph").mkdir()
-    export_policy(Policy.from_pretrained(folder / "run"), folder / "graph" / "policy.onnx", cases=2)
     demos = make_demos()
     arrays = {"data/state": demos.obs, "data/action": demos.act, "meta/episode_ends": demos.episode_ends}
     for zarr_format in (2, 3):

@@ -16,11 +16,13 @@ from pathlib import Path
 import numpy as np
 
 from attacks._worker import run_guarded
-from attacks.files import load_graph, load_run, make_files, train
+from attacks.files import export, load_graph, load_run, make_files, train
 from attacks.result import REFUSED, SURVIVED, Result, number_attempts
 
 LONGEST_S = 3.0
 """Seconds after which a command is killed at the latest."""
+HANGING_S, HUNG = 120.0, 99
+"""Seconds after which a command counts as hanging, and its exit code."""
 
 
 def run(seconds: float, seed: int) -> Result:
@@ -48,7 +50,7 @@ def run(seconds: float, seed: int) -> Result:
 
 def train_more(folder: Path) -> None:
     """Train a small policy, or continue its training."""
-    train(folder / "trained", steps=400, resume=True, save_every_s=0.0)
+    train(folder / "trained", steps=60, resume=True, save_every_s=0.0)
 
 
 def check_trained(folder: Path) -> str:
@@ -63,14 +65,6 @@ def check_trained(folder: Path) -> str:
 def check_actions(found: dict[str, np.ndarray]) -> str:
     """Return whether planned actions are finite."""
     return SURVIVED if np.isfinite(found["actions"]).all() else "actions that are not finite"
-
-
-def export(folder: Path) -> None:
-    """Export the policy again."""
-    from nsde_policy.deploy.export import export_policy
-    from nsde_policy.inference.policy import Policy
-
-    export_policy(Policy.from_pretrained(folder / "run"), folder / "graph" / "policy.onnx", steps=2, cases=1)
 
 
 COMMANDS: dict[str, tuple[Callable[[Path], None], Callable[[Path], str]]] = {
@@ -101,8 +95,15 @@ def fork(work: Callable[[Path], None], folder: Path, limit: Callable[[], None] =
 
 
 def wait_for(child: int) -> int:
-    """Return the exit code of a child."""
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    """Return the exit code of a child, which is killed if it hangs."""
+    for _ in number_attempts(HANGING_S):
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.05)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return HUNG
 
 
 def kill(folder: Path, work: Callable[[Path], None], check: Callable[[Path], str], rng: random.Random) -> str:
@@ -125,7 +126,7 @@ def run_limited(
     code = wait_for(fork(work, folder, limit))
     answer = run_guarded(check, folder)
     if answer == SURVIVED and code:
-        return REFUSED if code != 1 else "an unexpected error"  # libraries abort without memory
+        return f"exit code {code}" if code in (1, HUNG) else REFUSED  # libraries abort without memory
     return answer
 
 
