@@ -151,9 +151,9 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
     def step(self, action: np.ndarray) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Run one control period towards the target `action`."""
         obs, info = self.advance(action, STEPS_PER_PERIOD)
-        return obs, self.compute_reward(info), info["success"], False, info
+        return obs, self.find_reward(info), info["success"], False, info
 
-    def compute_reward(self, info: dict[str, Any]) -> float:
+    def find_reward(self, info: dict[str, Any]) -> float:
         """Return the reward of a period that ends with this info."""
         return float(min(info["coverage"] / geometry.SUCCESS_COVERAGE, 1.0))
 

@@ -56,7 +56,7 @@ class PushTTable:
             obs, info = self._env.advance(target, 1)
             trail.append(np.asarray(obs))
         self._state = trail[-1]
-        return trail, self._env.compute_reward(info), info["success"], info
+        return trail, self._env.find_reward(info), info["success"], info
 
     def restart_arguments(self, state: np.ndarray) -> dict[str, Any]:
         """Return arguments of a reset to the poses of a state, at rest and within the table."""

@@ -63,6 +63,14 @@ def test_env_passes_the_gymnasium_checker(obs_type):
     check_env(gym.make(PUSHT_ID, obs_type=obs_type).unwrapped)
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # advice on the action space
+@pytest.mark.parametrize("obs_type", OBS_TYPES)
+def test_env_passes_the_checker_of_stable_baselines3(obs_type):
+    env = make(obs_type=obs_type).unwrapped
+    assert not hasattr(env, "compute_reward")  # by which it recognises a goal environment
+    pytest.importorskip("stable_baselines3.common.env_checker").check_env(env)
+
+
 @pytest.mark.parametrize("obs_type", OBS_TYPES)
 @pytest.mark.parametrize("rule", ["benchmark", "gym_pusht"])
 def test_observations_stay_inside_the_declared_space(obs_type, rule):
