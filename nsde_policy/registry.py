@@ -15,18 +15,23 @@ Nothing is imported before its name is asked for, so that help texts stay fast.
 import contextlib
 import difflib
 import importlib
+import logging
 import pkgutil
 import re
 from functools import cached_property
 from importlib import metadata
 from typing import Generic, TypeVar
 
-from nsde_policy.errors import ConfigError, PluginError
+from nsde_policy.errors import ConfigError, PluginError, summarize_error
+
+logger = logging.getLogger(__name__)
 
 Plugin = TypeVar("Plugin")
 
 _INFRASTRUCTURE = frozenset({"base", "base_model", "registry", "gym", "adapter", "detection", "live_table"})
 """Modules of a plug-in package that are not plug-ins."""
+_PACKAGE = re.compile(r"\w[\w.-]*(==[\w.+!]+)?", re.ASCII)
+"""Name and version of a distribution, as a run directory records them."""
 MAX_LISTED = 20
 """Names that an error lists; of more it shows a few."""
 SIMILARITY, SIMILARITY_IN_GROUP = 0.6, 0.75
@@ -47,6 +52,8 @@ class Registry(Generic[Plugin]):
         self._group = group or "nsde_policy." + package.rsplit(".", 1)[-1]
         self._found: dict[str, Plugin] = {}
         self._built_in: list[str] | None = None
+        self._broken: dict[str, str] = {}
+        self._reported: set[str] = set()
 
     def add(self, name: str, plugin: Plugin) -> None:
         """Register a plug-in.
@@ -71,16 +78,31 @@ class Registry(Generic[Plugin]):
 
     def list_group(self, name: str) -> list[str]:
         """Import a group and return the names in it; empty if it is not a group, or cannot be imported."""
-        if name in self._list_modules() and name not in self._found:
+        if name in self._list_modules() and name not in {*self._found, *self._broken}:
             with contextlib.suppress(PluginError):
                 self._import(name)
         return [each for each in self._found if _find_group(each) == name and name not in self._found]
 
+    def list_usable(self) -> list[str]:
+        """Import all plug-ins and list their names; log once which packages cannot be imported."""
+        for name, problem in self._find_broken().items():
+            if name not in self._reported:
+                logger.warning("left out: %s", problem)
+                self._reported.add(name)
+        return [name for name in self.names() if name in self._found or self.list_group(name)]
+
+    def _find_broken(self) -> dict[str, str]:
+        """Import all modules, each once, and return what is wrong with broken ones by name."""
+        for name in [name for name in self._list_modules() if name not in self._broken]:
+            try:
+                self._import(name)
+            except PluginError as error:
+                self._broken[name] = str(error)
+        return self._broken
+
     def load_all(self) -> list[Plugin]:
         """Import and return all plug-ins, except those of packages that cannot be imported."""
-        for name in self._list_modules():
-            with contextlib.suppress(PluginError):
-                self._import(name)
+        self._find_broken()
         return list(self._found.values())
 
     def get(self, name: str, *, package: str | None = None) -> Plugin:
@@ -142,31 +164,38 @@ class Registry(Generic[Plugin]):
         module = self._find_module(name)
         try:
             importlib.import_module(module)
-        except ImportError as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # another package may raise anything, and call sys.exit
+            what = "" if isinstance(error, ImportError) else f"{type(error).__name__}: "
             raise PluginError(
-                f"the {self.kind} {name!r} cannot be imported from {module}: {error}"
+                f"the {self.kind} {name!r} cannot be imported from {module}: {what}{summarize_error(error)}"
             ) from error
 
     def _unknown(self, name: str, package: str | None) -> str:
         """Return an error message that lists the plug-ins of the name's group, or else all of them."""
         if package:
+            advice = f"; run: pip install '{package}'" if _PACKAGE.fullmatch(str(package)) else ""
             return (
-                f"unknown {self.kind} {name!r}: it comes with the package {package}, which is not "
-                f"installed; run: pip install '{package}'"
+                f"unknown {self.kind} {name!r}: it comes with the package {package!s:.80}, which is not "
+                f"installed{advice}"
             )
+        broken: dict[str, str] = {}
         group, similarity = _find_group(name), SIMILARITY_IN_GROUP
         if shown := self.list_group(group):
             names = shown
         else:
             group, similarity = "", SIMILARITY
-            parts = [self.list_group(each) or [each] for each in self.names()]
+            broken = self._find_broken()
+            parts = [self.list_group(each) or [each] for each in self.names() if each not in broken]
             shown = [f"{first} and {len(rest)} more" if rest else first for first, *rest in parts]
             names = [each for part in parts for each in part]
         ends = [each.removeprefix(group) for each in names]
         close = difflib.get_close_matches(name.removeprefix(group), ends, n=1, cutoff=similarity)
         hint = f"; perhaps you meant {group + close[0]!r}" if close else ""
+        unavailable = "".join(f"; unavailable: {why}" for why in broken.values())
         return (
-            f"unknown {self.kind} {name!r}; available: {_abbreviate_names(shown)}{hint}. "
+            f"unknown {self.kind} {name!r}; available: {_abbreviate_names(shown)}{unavailable}{hint}. "
             f"If it comes with another package, install that package (entry points '{self._group}')"
         )
 

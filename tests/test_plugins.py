@@ -108,6 +108,58 @@ def test_a_run_of_a_package_that_is_not_installed_names_the_package(
     assert printed.count("\n") == 1
 
 
+BROKEN = {
+    "methods": "raise RuntimeError('no licence')",
+    "tasks": "import sys; sys.exit(0)",
+    "readers": "import sys; sys.exit('no reader')",
+    "encoders": "1 / 0",
+}
+"""Modules of a package whose plug-ins cannot be imported, by the end of their group."""
+RUDE_READER = """
+import sys
+from nsde_policy.data.readers.registry import register_reader
+from nsde_policy.data.readers.zarr import ZarrReader
+
+@register_reader
+class RudeReader(ZarrReader):
+    name = "rude_reader"
+
+    def probe(self, path):
+        sys.exit(0)
+"""
+
+
+def test_broken_plug_ins_matter_only_to_those_who_ask_for_them(tmp_path: Path):
+    site = tmp_path / "site"
+    (site / "broken-1.0.dist-info").mkdir(parents=True)
+    (site / "broken-1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    points = [f"[nsde_policy.{group}]\nbroken_{group} = broken_{group}\n" for group in BROKEN]
+    points[2] += "rude_reader = rude_reader\nempty_reader = json\n"
+    (site / "broken-1.0.dist-info/entry_points.txt").write_text("".join(points))
+    for group, content in BROKEN.items():
+        (site / f"broken_{group}.py").write_text(content)
+    (site / "rude_reader.py").write_text(RUDE_READER)
+    write_reaches(tmp_path / "demos.zarr")
+    good = [
+        "data info demos.zarr",
+        "train --policy knn --demos demos.zarr --out run --device cpu",
+        "eval --episodes 1 --workers 1 --env-kwargs '{\"max_episode_steps\": 2}'",
+    ]
+    commands = shlex.join(f"nsde-policy {line}" for line in good)
+    suite = "\nfrom nsde_policy.tasks import get_task\nassert len(get_task('none').suite()) > 3"
+    done = run_line(f"python -c {shlex.quote(COMMANDS + suite)} {commands}", path=[ROOT, site], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "left out: the method 'broken_methods'" in done.stderr
+    assert done.stderr.count("left out: the reader 'broken_readers'") == 1
+    for line, message in {
+        "train --policy broken_methods": "cannot be imported from broken_methods: RuntimeError: no licence",
+        "train --task broken_tasks": "cannot be imported from broken_tasks: SystemExit: 0",
+        "train --task nowhere": "unavailable: the task 'broken_tasks' cannot be imported",
+    }.items():
+        refused = run_line(f"nsde-policy {line}", path=[ROOT, site], cwd=tmp_path)
+        assert (refused.returncode, message in refused.stderr) == (2, True), refused.stderr
+
+
 @pytest.fixture(scope="module")
 def evaluations(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Results of a method and of a task that were added to a copy of the library, one file each."""

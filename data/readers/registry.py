@@ -8,6 +8,7 @@ Entry points of other packages belong to the group `nsde_policy.readers`.
 """
 
 import inspect
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from typing import Any
 from nsde_policy.data.readers.base import Reader
 from nsde_policy.data.types import Demonstrations
 from nsde_policy.registry import Registry
+
+logger = logging.getLogger(__name__)
 
 READERS: Registry[Reader] = Registry("reader", "nsde_policy.data.readers")
 FALLBACK = "zarr"
@@ -29,8 +32,16 @@ def register_reader(cls: type[Reader]) -> type[Reader]:
 
 def find_reader(path: Path) -> Reader:
     """Return the reader that recognises a file or folder, `FALLBACK` if none does."""
-    readers = (READERS.get(name) for name in READERS.names() if name != FALLBACK)
-    return next((reader for reader in readers if reader.probe(path)), READERS.get(FALLBACK))
+    readers = (READERS.get(name) for name in READERS.list_usable() if name != FALLBACK)
+    return next((reader for reader in readers if _recognises(reader, path)), READERS.get(FALLBACK))
+
+
+def _recognises(reader: Reader, path: Path) -> bool:
+    try:
+        return reader.probe(path)
+    except (Exception, SystemExit) as error:  # of another package, which must not keep others from reading
+        logger.warning("left out: the reader %r raised %r for %s", reader.name, error, path)
+        return False
 
 
 def load_demonstrations(

@@ -39,7 +39,7 @@ class Benchmark:
         """Measure and print the table."""
         from nsde_policy.eval import latency
 
-        methods = self.methods or (() if self.runs else tuple(METHODS.names()))
+        methods = self.methods or (() if self.runs else tuple(METHODS.list_usable()))
         for name in methods:
             get_method(name)
         if len(set(methods)) < len(methods) or len(set(self.runs)) < len(self.runs):

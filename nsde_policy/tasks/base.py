@@ -310,7 +310,7 @@ class Task(abc.ABC):
 
     def suite(self) -> Sequence[SuiteMember]:
         """Return the methods that are compared on this task; by default all, with `default_preset`."""
-        return [SuiteMember(method, self.default_preset) for method in METHODS.names()]
+        return [SuiteMember(method, self.default_preset) for method in METHODS.list_usable()]
 
     def presets(self, method: str) -> Mapping[str, Preset]:
         """Return a method's presets; a task may override or add some."""
