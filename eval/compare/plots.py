@@ -45,7 +45,7 @@ COSTS: dict[str, tuple[str, str, Callable[[Row], float | None]]] = {
 }
 """Title of the axis, note on rows without this cost, and the cost of a row."""
 AXIS_LABELS = {
-    "chunk": "actions executed before planning again, $T_a$",
+    "chunk": "actions executed before planning again, Tₐ",
     "demos": "demonstrations",
     "latency_steps": "delay of plans, control periods",
     "obs_noise": "observation noise, std of one period's change",

@@ -222,7 +222,7 @@ def _make_name(path: Path, record: RunRecord) -> str:
     if preset == "default":
         return method
     folder = re.sub(rf"[-_]{record.seed}$", "", path.resolve().name)
-    folder = re.sub(rf"^(.*-)?{method}-", "", folder)  # as `train` and the suite name directories
+    folder = re.sub(rf"^(.*-)?{re.escape(method)}-", "", folder)  # as `train` and the suite name directories
     return f"{method}, {preset or ('custom' if folder == method else folder)}"
 
 

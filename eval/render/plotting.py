@@ -23,6 +23,7 @@ STYLE = {
     "ytick.major.width": 0.6,
     "svg.hashsalt": "nsde-policy",
     "svg.fonttype": "none",
+    "text.parse_math": False,  # names come from files, and $ in them is a character
 }
 
 

@@ -88,6 +88,7 @@ def load_space(config: VideoConfig, run: RunDirectory, *, device: str) -> FrameS
     if config.latents is None:
         return PixelSpace(config.size)
     folder = RunDirectory(run.path / AUTOENCODER_FOLDER)
+    read_json(folder.path / SCALE_FILE, error=CheckpointError)  # or the path in the settings would be opened
     autoencoder = build_autoencoder(config, run, seed=0)
     assert autoencoder is not None
     if isinstance(autoencoder, FrameAutoencoder):

@@ -87,7 +87,10 @@ def find_autoencoder_class(folder: Path) -> str:
         is_pipeline = (folder / "vae" / "config.json").exists()
         hint = f"; try {folder / 'vae'}" if is_pipeline else ""
         raise ConfigError(f"--latents {folder} has no config.json: expected {wanted}{hint}")
-    kind = read_json(file, error=ConfigError).get("_class_name")
+    values = read_json(file, error=ConfigError)
+    kind = values.get("_class_name")
+    if values.get("quantization_config"):
+        raise ConfigError(f"--latents {folder} holds quantised weights: expected plain ones")
     if kind not in AUTOENCODER_CLASSES:
         raise ConfigError(f"--latents {folder} holds {kind or 'another model'}: expected {wanted}")
     return str(kind)

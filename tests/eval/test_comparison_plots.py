@@ -27,6 +27,12 @@ def list_names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
+def test_names_of_a_file_are_no_formulas(tmp_path: Path):
+    entries = make_entry(r"a $\frac{$", title=r"a $\frac{$"), make_entry("knn")
+    draw_comparison(msgspec.structs.replace(make_full_comparison(), entries=entries), tmp_path)
+    assert r"a $\frac{$" in (tmp_path / "scores.svg").read_text()
+
+
 @pytest.mark.slow
 def test_all_figures_are_written(tmp_path: Path):
     full = make_full_comparison()

@@ -19,7 +19,7 @@ from nsde_policy.video.autoencoder import FrameAutoencoder
 from nsde_policy.video.base import VideoBatch
 from nsde_policy.video.collisions import CollisionsConfig, make_collisions
 from nsde_policy.video.config import AutoencoderConfig, BackboneConfig, UnrollConfig, VideoConfig
-from nsde_policy.video.latent_stage import AUTOENCODER_FOLDER, SCALE_FILE
+from nsde_policy.video.latent_stage import AUTOENCODER_FOLDER, SCALE_FILE, load_space
 from nsde_policy.video.latents import LatentScale, LatentSpace
 from nsde_policy.video.methods.neural_sde.config import NeuralSDEVideoConfig
 from nsde_policy.video.presets import make_video_preset
@@ -218,6 +218,19 @@ def use_another_model(folder: Path) -> None:
     (folder / "config.json").write_text('{"_class_name": "UNet2DModel"}')
 
 
+def quantise(folder: Path) -> None:
+    values = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(
+        json.dumps({**values, "quantization_config": {"quant_method": "gguf"}})
+    )
+
+
+def test_a_run_never_opens_the_folder_that_its_settings_name(tmp_path: Path):
+    config = replace(CONFIG, latents=str(tmp_path / "elsewhere"))
+    with pytest.raises(CheckpointError, match=SCALE_FILE):
+        load_space(config, RunDirectory(tmp_path), device="cpu")
+
+
 BAD_FOLDERS: dict[str, tuple[Any, str]] = {
     "missing": (shutil.rmtree, "does not exist: expected `own`, or a folder of diffusers"),
     "no config": (lambda folder: (folder / "config.json").unlink(), "has no config.json"),
@@ -230,6 +243,7 @@ BAD_FOLDERS: dict[str, tuple[Any, str]] = {
     ),
     "damaged weights": (damage_weights, "weights of this AutoencoderKL cannot be read"),
     "incomplete weights": (drop_weights, "weights of this AutoencoderKL are missing, such as"),
+    "quantised": (quantise, "holds quantised weights: expected plain ones"),
     "grey": (use_grey_frames, "maps 1 to 1 channels, expected 3 to 3"),
 }
 
