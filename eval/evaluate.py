@@ -119,9 +119,14 @@ def _make_pool(
     return RolloutPool(path, config, device=device, batch=min(episodes, MAX_BATCH))
 
 
-def evaluate_quickly(path: Path) -> dict[str, float]:
-    """Score a run on a few seeds that are never reported, for `train --eval-every`."""
-    task = get_task_of_run(RunDirectory(path).read_record())
+def evaluate_quickly(path: Path, task: Task | None = None) -> dict[str, float]:
+    """Score a run on a few seeds that are never reported, for `train --eval-every`.
+
+    Args:
+        path: Run directory.
+        task: Task to play; None for the one that the run was trained for.
+    """
+    task = task or get_task_of_run(RunDirectory(path).read_record())
     results = list(RolloutPool(path, RolloutConfig(task)).evaluate(QUICK_SEEDS))
     scores = score_episodes(results, task)
     success = {} if scores.success_rate is None else {"success": scores.success_rate.value}

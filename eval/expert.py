@@ -100,9 +100,9 @@ class ScriptedExpert:
     def _call(self, what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
-        except NsdePolicyError:
+        except (NsdePolicyError, KeyboardInterrupt):
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             self._fail(f"{what} raised {type(error).__name__}: {summarize_error(error)}", error)
 
     def _fail(self, found: str, cause: BaseException | None = None) -> NoReturn:
@@ -122,7 +122,7 @@ class ExpertPlayer:
 
     def __init__(self, name: str, task: Task, config: RolloutConfig) -> None:
         self.task, self._images = task, config.images
-        self._env = EnvAdapter(task.make_env(**config.env_kwargs), task.env_id or task.name)
+        self._env = EnvAdapter.open(task, config.env_kwargs)
         self._expert = ScriptedExpert(name, self._env.env)
 
     def play_batch(self, seeds: Sequence[int]) -> list[EpisodeResult]:
@@ -148,8 +148,10 @@ class ExpertPlayer:
             trace.actions.append(action)
             rewards.append(reward)
             infos.append(info)
-        outcome, steps = task.outcome(rewards, infos), len(rewards)
-        progress = [value for value in map(task.progress, infos) if value is not None]
+        with env.guard("scoring the episode"):
+            outcome, mode = task.outcome(rewards, infos), task.read_mode(infos[-1])
+            progress = [value for value in map(task.progress, infos) if value is not None]
+        steps = len(rewards)
         return EpisodeResult(
             seed=seed,
             success=outcome.success,
@@ -161,7 +163,7 @@ class ExpertPlayer:
             planned=steps,
             network_calls=0,
             planning_s=acting_s,
-            mode=task.read_mode(infos[-1]),
+            mode=mode,
             success_step=outcome.success_step,
             path=shorten_path(trace.obs, task),
             trace=trace,

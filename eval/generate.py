@@ -168,7 +168,7 @@ def _load_expert(name: str, config: GenerateConfig) -> Demonstrator:
     if config.env is None:
         raise ConfigError(f"the expert {name} needs an environment: give one with --env")
     task = _choose_observations(get_task(config.env), config.obs).with_env_kwargs(config.env_kwargs)
-    env = EnvAdapter(task.make_env(), task.env_id or task.name)
+    env = EnvAdapter.open(task, {})
     ScriptedExpert(name, env.env)
     images = find_recorded_images(env, task, config.obs)
     pool = ExpertPool(None, RolloutConfig(task, images=images), expert=name)

@@ -6,18 +6,18 @@ as recorded was recorded with the same physics.
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import gymnasium as gym
 import numpy as np
 
 from nsde_policy.data import Demonstrations, Episode
 from nsde_policy.data.zarr_store.store import Store
 from nsde_policy.errors import DemoError, EnvError
 from nsde_policy.tasks import Task
+from nsde_policy.tasks.adapter import EnvAdapter, check_figure
 
 Start = Literal["state", "seed"]
 """Start of a replay: the recorded first state, passed as `options["state"]` to the environment's reset, or
@@ -60,7 +60,7 @@ class ReplayReport:
             {key: getattr(r, key) for key in errors} | {best: r.max_progress, "success": r.success}
             for r in self.replays
         ]
-        return json.dumps({"episodes": rows}, indent=2)
+        return json.dumps({"episodes": rows}, indent=2, allow_nan=False)
 
     def as_text(self) -> str:
         """Return a summary for a terminal: the median and the worst episode."""
@@ -119,42 +119,48 @@ def replay_demonstrations(
     seeds = range(len(demos)) if seeds is None else seeds
     if len(seeds) < len(demos):
         raise DemoError(f"{demos.source} has {len(demos)} episodes, but records {len(seeds)} seeds")
-    env = task.make_env(max_episode_steps=-1)
-    held = demos.obs.shape[1:], demos.act.shape[1:]
-    needed = env.observation_space.shape, env.action_space.shape
+    env = EnvAdapter.open(task, {"max_episode_steps": -1})
+    held = demos.obs.shape[1], demos.act.shape[1]
+    needed = env.obs_dim, env.act_dim
     if held != needed:
         raise DemoError(
-            f"{demos.source} holds observations and actions of shapes {held[0]} and {held[1]}; the "
-            f"environment of {task.name!r} has {needed[0]} and {needed[1]}: give the store's task with --task"
+            f"{demos.source} holds {held[0]}-D observations and {held[1]}-D actions; the environment of "
+            f"{task.name!r} has {needed[0]}-D and {needed[1]}-D ones: give the store's task with --task"
         )
     for k, episode in enumerate(demos):
-        begin = {"seed": seeds[k]} if start == "seed" else {"options": {"state": episode.obs[0]}}
-        yield _replay(env, task, k, episode, begin, list(demos.angles))
+        yield _replay(env, task, k, episode, seeds[k] if start == "seed" else None, list(demos.angles))
+    env.close()
 
 
 def _replay(
-    env: gym.Env[Any, Any], task: Task, k: int, episode: Episode, begin: Mapping[str, Any], angles: list[int]
+    env: EnvAdapter, task: Task, k: int, episode: Episode, seed: int | None, angles: list[int]
 ) -> Replay:
-    seen, rewards = [env.reset(**begin)], []
+    """Replay an episode from its seed, or from its first state if that is None."""
+    seen = [env.reset(seed, **({"options": {"state": episode.obs[0]}} if seed is None else {}))]
+    rewards = []
     for action in episode.act:
-        state, reward, _, _, info = env.step(action)
+        state, reward, _, info = env.step(action, is_limited=False)
         seen.append((state, info))
-        rewards.append(float(reward))
+        rewards.append(reward)
     out = np.array([state for state, _ in seen[: len(episode)]])
     off = np.abs(out - episode.obs)
     turn = np.minimum(off[:, angles], 2 * math.pi - off[:, angles])
     first = max(np.delete(off[0], angles).max(initial=0.0), turn[0].max(initial=0.0))
-    if "options" in begin and first > EXACT_ERROR:
+    if seed is None and first > EXACT_ERROR:
         raise EnvError(
             f"environment {task.env_id} does not start in the recorded state (off by {first:.3g}): its reset "
             'must use options["state"], or give --start seed if episodes were recorded from seeds'
         )
-    progress = [task.progress(info) for _, info in seen]
+    with env.guard("scoring the episode"):
+        progress = [value for value in (task.progress(info) for _, info in seen) if value is not None]
+        success = task.outcome(rewards, [info for _, info in seen]).success
+    best = max(progress, default=None)
+    check_figure(f"episode {k}: its progress", best or 0.0)
     return Replay(
         episode=k,
         states=out,
-        position_error=float(np.delete(off, angles, axis=1).max()),
+        position_error=float(np.delete(off, angles, axis=1).max(initial=0.0)),
         angle_error=float(turn.max(initial=0.0)),
-        max_progress=max((value for value in progress if value is not None), default=None),
-        success=task.outcome(rewards, [info for _, info in seen]).success,
+        max_progress=best,
+        success=success,
     )

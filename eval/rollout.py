@@ -28,7 +28,7 @@ from nsde_policy.inference.history import History
 from nsde_policy.inference.policy import Policy
 from nsde_policy.run_directory import RunRecord
 from nsde_policy.tasks import Task, find_rate, get_task_of_run
-from nsde_policy.tasks.adapter import EnvAdapter
+from nsde_policy.tasks.adapter import EnvAdapter, check_figure
 from nsde_policy.tasks.gym import choose_mujoco_renderer
 
 Frames = Literal["none", "last", "all"]
@@ -111,6 +111,11 @@ class EpisodeResult:
     """Where it went, at few moments, see `shorten_path`."""
     trace: Trace = field(default_factory=Trace, compare=False, repr=False)
     """What happened, step by step; `RolloutPool` returns it on demand only."""
+
+    def __post_init__(self) -> None:
+        figures = {"score": self.score, "progress": self.max_progress or 0.0, **self.metrics}
+        for name, value in figures.items():
+            check_figure(f"episode seed {self.seed}: its {name}", value)
 
     @property
     def steps_to_success(self) -> int | None:
@@ -205,7 +210,8 @@ class EpisodeRunner:
             self._actions = list(self._pending.pop(0)[1])
         planned = self._actions.pop(0) if self._actions else self.history.last_action
         if (rng := self._disturbances.push_rng(self.steps)) is not None:
-            self._env.env.unwrapped.push(self._push, rng)  # type: ignore[attr-defined]
+            with self._env.guard("push"):
+                self._env.env.unwrapped.push(self._push, rng)  # type: ignore[attr-defined]
         action = self._env.clip(planned)
         obs, reward, self.ended, info = self._env.step(action)
         self.history.add_action(action)
@@ -217,8 +223,9 @@ class EpisodeRunner:
     def _observe(self, obs: np.ndarray, info: Mapping[str, Any]) -> None:
         self.history.add_observation(self._encode(self._disturbances.add_noise(obs)))
         self._infos.append(info)
-        self._trace.obs.append(self._task.read_state(obs, info))
-        self._trace.progress.append(self._task.progress(info))
+        with self._env.guard("reading the state and the progress"):
+            self._trace.obs.append(self._task.read_state(obs, info))
+            self._trace.progress.append(self._task.progress(info))
         self._trace.add_images(self._env, self._images)
         if self._frames == "all" or (self._frames == "last" and self.ended):
             picture = next(iter(self._env.last_frames.values()), None)
@@ -232,7 +239,9 @@ class EpisodeRunner:
 
     def result(self, *, planned: int, calls: int) -> EpisodeResult:
         """Return the result, given the planned actions and network calls of one plan."""
-        outcome = self._task.outcome(self._rewards, self._infos)
+        with self._env.guard("scoring the episode"):
+            outcome = self._task.outcome(self._rewards, self._infos)
+            mode = self._task.read_mode(self._infos[-1])
         plans, progress = len(self._trace.histories), self._trace.progress
         return EpisodeResult(
             seed=self.seed,
@@ -245,7 +254,7 @@ class EpisodeRunner:
             planned=plans * planned,
             network_calls=plans * calls,
             planning_s=self.planning_s,
-            mode=self._task.read_mode(self._infos[-1]),
+            mode=mode,
             success_step=outcome.success_step,
             path=shorten_path(self._trace.obs, self._task),
             trace=self._trace,
@@ -298,12 +307,13 @@ class Player:
         Raises:
             EnvError: If it does not draw pictures.
         """
-        name, modes = self._envs[0].name, self._envs[0].env.metadata.get("render_modes") or ()
+        name = self._envs[0].name
+        with self._envs[0].guard("its metadata"):
+            modes = [str(mode) for mode in self._envs[0].env.metadata.get("render_modes") or ()]
         if "rgb_array" not in modes:
-            found = ", ".join(map(str, modes)) or "none"
             raise EnvError(
                 f"environment {name} cannot be rendered: it needs the render mode rgb_array in its metadata, "
-                f"found {found}; leave out --render, or add that mode"
+                f"found {', '.join(modes) or 'none'}; leave out --render, or add that mode"
             )
         if not is_display_named():
             os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # SDL would print that it finds no display
@@ -343,8 +353,11 @@ def count_planned(policy: Policy, config: RolloutConfig) -> int:
 
 def check_push(env: EnvAdapter, config: RolloutConfig) -> None:
     """Raise `ConfigError` if pushes are asked for in an environment without them."""
-    if config.condition.push and not hasattr(env.env.unwrapped, "push"):
-        raise ConfigError(f"nothing can be pushed in {env.name}: leave out --push")
+    if config.condition.push:
+        with env.guard("its attribute push"):
+            can_push = hasattr(env.env.unwrapped, "push")
+        if not can_push:
+            raise ConfigError(f"nothing can be pushed in {env.name}: leave out --push")
 
 
 def make_adapter(task: Task, record: RunRecord, env_kwargs: Mapping[str, Any]) -> EnvAdapter:
@@ -354,13 +367,8 @@ def make_adapter(task: Task, record: RunRecord, env_kwargs: Mapping[str, Any]) -
         EnvError: If it cannot be made, or its observations or actions have other sizes.
     """
     layout, obs_keys = record.layout, record.config.demos.obs_keys
-    name = task.env_id or task.name
-    env = EnvAdapter(
-        task.make_env(**env_kwargs),
-        name,
-        obs_keys=obs_keys,
-        obs_dim=layout.plain_dim,
-        cameras=record.cameras,
+    env = EnvAdapter.open(
+        task, env_kwargs, obs_keys=obs_keys, obs_dim=layout.plain_dim, cameras=record.cameras
     )
     env.check_sizes(layout.plain_dim, layout.act_dim)
     return env

@@ -52,7 +52,7 @@ class EvaluationScores:
             **({} if self.modes is None else self.modes.to_dict()),
             "episodes": [episode.to_dict(self.score_name) for episode in self.episodes],
         }
-        return json.dumps({**context, **values}, indent=2)
+        return json.dumps({**context, **values}, indent=2, allow_nan=False)
 
     def as_text(self) -> str:
         """Return a table for a terminal, one line per figure."""

@@ -186,7 +186,10 @@ class GraphError(NsdePolicyError, ValueError):
 
 def summarize_error(error: BaseException) -> str:
     """Return the message of an error, or its type if it has none, on one line of at most 300 characters."""
-    return " ".join(str(error).split())[:300] or type(error).__name__
+    try:
+        return " ".join(str(error).split())[:300] or type(error).__name__
+    except Exception:  # from the error's own __str__
+        return type(error).__name__
 
 
 def is_out_of_memory(error: BaseException) -> bool:

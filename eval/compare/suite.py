@@ -9,7 +9,7 @@ from nsde_policy.assets import USUAL_OBSERVATIONS
 from nsde_policy.errors import ConfigError
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunRecord
-from nsde_policy.tasks import SuiteMember, Task, find_task, get_task_of_run
+from nsde_policy.tasks import SuiteMember, Task, find_task, get_task
 from nsde_policy.training.presets import resolve_preset
 from nsde_policy.training.progress import train
 
@@ -56,7 +56,7 @@ def train_suite(
 
 def find_preset(record: RunRecord) -> str:
     """Return the preset that a run was trained with, on any number of demonstrations; "" if there is none."""
-    task, method = get_task_of_run(record), record.config.method
+    task, method = get_task(record.task, package=record.plugins.get("task")), record.config.method
     settings = ignore_demo_count(record.config)
     for name, obs in itertools.product(task.presets(method), (USUAL_OBSERVATIONS, *task.observations)):
         try:

@@ -97,11 +97,12 @@ class Collect:
         """Return the task to demonstrate by hand; raise `ConfigError` if it has no page."""
         from nsde_policy.assets import SHIPPED_TASK
         from nsde_policy.tasks import get_task
+        from nsde_policy.tasks.gym import close_env, open_env
 
         task, env_kwargs = get_task(self.env or SHIPPED_TASK), options.parse_env_kwargs(self.env_kwargs)
         task.live_table()
         chosen = task.with_env_kwargs(env_kwargs)
-        chosen.make_env().close()  # its errors should not wait for the page
+        close_env(open_env(chosen))  # its errors should not wait for the page
         if unknown := [name for name in env_kwargs if name not in task.env_kwargs]:
             raise ConfigError(
                 f"recording by hand does not take {', '.join(unknown)}: leave it out of --env-kwargs"

@@ -83,6 +83,9 @@ class DataReplay:
     task: str = "auto"
     """Task whose environment replays them, which must accept a start in options["state"]; auto: the one that
     the store records."""
+    env: str | None = None
+    """Environment that replays them, instead of a task: a Gymnasium id (Pendulum-v1) or module:Class."""
+    env_kwargs: options.EnvKwargsFlag = None
     start: Literal["state", "seed"] = "state"
     """Start of an episode: its recorded first state, or its seed. Seeds are read from meta/episode_seed or
     meta/seed; without them, episode k has seed k, as the human demonstrations of Push-T. Stored first states
@@ -125,16 +128,19 @@ class DataReplay:
         """Return the task to replay in; raise `ConfigError` if none has an environment."""
         from nsde_policy.tasks import find_task, get_task
 
-        if self.task == "auto":
+        env_kwargs = options.parse_env_kwargs(self.env_kwargs)
+        if self.env is not None and self.task != "auto":
+            raise ConfigError(f"--task {self.task} and --env {self.env} are two tasks; leave one out")
+        if self.env is None and self.task == "auto":
             found = find_task(self.path)
             task = get_task(found.name).with_env_kwargs(found.env_kwargs)
-            missing = f"no record of an available environment in {self.path}"
+            missing = f"found no environment to replay it in: give its task with --task ({found.reason})"
         else:
-            task = get_task(self.task)
-            missing = f"the task {self.task!r} has no environment"
+            task = get_task(self.env or self.task)
+            missing = f"the task {self.task!r} has no environment to replay it in: give another with --task"
         if task.env_id is None:
-            raise ConfigError(f"{missing} to replay it in: give its task with --task")
-        return task
+            raise ConfigError(missing)
+        return task.with_env_kwargs(env_kwargs)
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +24,7 @@ from nsde_policy.errors import ConfigError, DemoError, NsdePolicyError
 from nsde_policy.methods.registry import METHODS
 from nsde_policy.run_config import RunConfig
 from nsde_policy.tasks import TASKS, find_task, get_task
+from nsde_policy.tasks.gym import close_env, open_env
 from nsde_policy.training.presets import choose_preset, resolve_preset
 
 logger = logging.getLogger(__name__)
@@ -149,7 +151,7 @@ class Train:
                 "--eval-every"
             )
         if self.eval_every or self.env is not None or self.env_kwargs is not None:
-            get_task(task).make_env(**env_kwargs).close()  # its errors should not wait for the evaluation
+            close_env(open_env(get_task(task), env_kwargs))  # its errors should not wait for the evaluation
         preset = self.preset or choose_preset(chosen, self.policy)
         name = re.sub(r"[^\w.-]", "_", f"{task}-{self.policy}-{preset}-{self.seed}")
         run = train(
@@ -162,7 +164,7 @@ class Train:
             device=self.device,
             resume=self.resume,
             eval_every=self.eval_every,
-            evaluate=evaluate_quickly,
+            evaluate=partial(evaluate_quickly, task=get_task(task).with_env_kwargs(env_kwargs)),
             tensorboard=self.tensorboard,
             validation=self.validation,
             calibration=self.calibration,

@@ -1,18 +1,25 @@
 """Environments as policies see them: one flat observation, one flat action, every value checked."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from numbers import Real
+from typing import Any, NoReturn, Self
 
 import gymnasium as gym
 import numpy as np
 
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.encoders.base import IMAGE_KEY
-from nsde_policy.errors import EnvError, NsdePolicyError, summarize_error
-from nsde_policy.tasks.gym import INSTALL_EGL
+from nsde_policy.errors import EnvError
+from nsde_policy.tasks.base import Task
+from nsde_policy.tasks.gym import INSTALL_EGL, close_env, open_env, run_env_code
 
 MAX_STEPS = 20_000
 """An episode that takes longer is an error: most likely the environment never ends it."""
+LARGEST_NUMBER = float(np.finfo(np.float32).max)
+"""Largest observation and reward: policies and stores hold float32."""
+LARGEST_FIGURE = 1e100
+"""Largest score; squares of larger ones overflow."""
 RENDER_HINT = f"; leave out --render, or for MuJoCo without a display run: {INSTALL_EGL}"
 
 
@@ -49,14 +56,32 @@ class EnvAdapter:
         self._step = 0
         self.last_obs: Any = None
         """The last observation as the environment gave it."""
-        self.images = _find_images(getattr(env, "observation_space", None))
+        self.last_frames: dict[str, np.ndarray] = {}
+        """Frames of the last observation by the name of the camera, (height, width, 3) uint8."""
+        with self.guard("its observation_space or action_space"):
+            self._read_spaces(obs_keys, obs_dim, cameras)
+
+    @classmethod
+    def open(cls, task: Task, env_kwargs: Mapping[str, Any], **options: Any) -> Self:
+        """Make the environment of a task; `options` are those of the constructor.
+
+        Raises:
+            EnvError: If it cannot be made, or its spaces cannot be flattened.
+        """
+        return cls(open_env(task, env_kwargs), task.env_id or task.name, **options)
+
+    def _read_spaces(
+        self, obs_keys: Sequence[str], obs_dim: int | None, cameras: Sequence[CameraSpec]
+    ) -> None:
+        space = getattr(self.env, "observation_space", None)
+        if isinstance(space, gym.spaces.Dict) and not all(isinstance(key, str) for key in space.spaces):
+            self._fail(f"its observation {_list_parts(space)} has names that are not text: rename them")
+        self.images = _find_images(space)
         """Shape of each part of the observation that is a colour picture, uint8, by its name."""
         self.cameras = self._find_cameras(cameras)
         """Which part of the observation is the frame of each camera, by the camera's name."""
-        self.last_frames: dict[str, np.ndarray] = {}
-        """Frames of the last observation by the name of the camera, (height, width, 3) uint8."""
-        self._observed = self._find_parts(getattr(env, "observation_space", None), obs_keys, obs_dim)
-        action = getattr(env, "action_space", None)
+        self._observed = self._find_parts(space, obs_keys, obs_dim)
+        action = getattr(self.env, "action_space", None)
         if not isinstance(action, gym.spaces.Box):
             self._fail(
                 f"its action space is {action}, but policies give real numbers and need a Box: wrap the "
@@ -84,16 +109,22 @@ class EnvAdapter:
                     "choose the environment that fits with --env, or wrap it"
                 )
 
-    def reset(self, seed: int) -> tuple[np.ndarray, Mapping[str, Any]]:
-        """Start an episode and return the first observation, (obs_dim,), and the info."""
+    def reset(self, seed: int | None, **options: Any) -> tuple[np.ndarray, Mapping[str, Any]]:
+        """Start an episode and return the first observation, (obs_dim,), and the info.
+
+        Args:
+            seed: Seed of the episode.
+            options: Further arguments of the environment's own `reset`.
+        """
         self._seed, self._step = seed, 0
-        found = self._call("reset", lambda: self.env.reset(seed=seed))
-        if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Mapping)):
-            self._fail(
-                f"reset returned {_describe_found(found)}, expected (observation, info) with a dict as info: "
-                "follow Gymnasium's interface, Env.reset"
-            )
-        return self._flatten(found[0]), found[1]
+        with self.guard("reset"):
+            found = self.env.reset(seed=seed, **options)
+            if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Mapping)):
+                self._fail(
+                    f"reset returned {_describe_found(found)}, expected (observation, info) with a dict as "
+                    "info: follow Gymnasium's interface, Env.reset"
+                )
+            return self._flatten(found[0]), found[1]
 
     def clip(self, action: np.ndarray) -> np.ndarray:
         """Return an action, (act_dim,), inside the action space; rounded if that holds integers."""
@@ -102,36 +133,44 @@ class EnvAdapter:
             np.rint(clipped, out=clipped)
         return clipped
 
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, Mapping[str, Any]]:
+    def step(
+        self, action: np.ndarray, *, is_limited: bool = True
+    ) -> tuple[np.ndarray, float, bool, Mapping[str, Any]]:
         """Execute an action, (act_dim,), that `clip` returned.
+
+        Args:
+            action: The action.
+            is_limited: Whether an episode of more than `MAX_STEPS` steps is an error.
 
         Returns:
             Observation (obs_dim,), reward, whether the episode is over, and the info.
         """
         self._step += 1
         given = action.astype(self._action.dtype).reshape(self._action.shape)
-        found = self._call("step", lambda: self.env.step(given))
-        if not (isinstance(found, tuple) and len(found) == 5):
-            self._fail(
-                f"step returned {_describe_found(found)}, expected 5 values (observation, reward, "
-                "terminated, truncated, info): follow Gymnasium's interface, Env.step"
-            )
-        obs, reward, terminated, truncated, info = found
-        if not isinstance(info, Mapping):
-            self._fail(
-                f"step returned {_describe_found(info)} as info, expected a dict: return at least {{}}"
-            )
-        ended = bool(terminated) or bool(truncated)
-        if not ended and self._step >= MAX_STEPS:
-            self._fail(
-                f"the episode has not ended after {MAX_STEPS} steps: set a limit, "
-                """--env-kwargs '{"max_episode_steps": 500}'"""
-            )
-        return self._flatten(obs), self._check_reward(reward), ended, info
+        with self.guard("step"):
+            found: Any = self.env.step(given)
+            if not (isinstance(found, tuple) and len(found) == 5):
+                self._fail(
+                    f"step returned {_describe_found(found)}, expected 5 values (observation, reward, "
+                    "terminated, truncated, info): follow Gymnasium's interface, Env.step"
+                )
+            obs, reward, terminated, truncated, info = found
+            if not isinstance(info, Mapping):
+                self._fail(
+                    f"step returned {_describe_found(info)} as info, expected a dict: return at least {{}}"
+                )
+            ended = bool(terminated) or bool(truncated)
+            if is_limited and not ended and self._step >= MAX_STEPS:
+                self._fail(
+                    f"the episode has not ended after {MAX_STEPS} steps: set a limit, "
+                    """--env-kwargs '{"max_episode_steps": 500}'"""
+                )
+            return self._flatten(obs), self._check_reward(reward), ended, info
 
     def render(self) -> np.ndarray:
         """Return the picture of the present state, (height, width, 3) uint8."""
-        picture = np.asarray(self._call("render", self.env.render, RENDER_HINT))
+        with self.guard("render", RENDER_HINT):
+            picture = np.asarray(self.env.render())
         if picture.ndim != 3 or picture.shape[2] != 3 or picture.dtype != np.uint8:
             self._fail(
                 f"render returned {_describe_found(picture)}, expected an array (height, width, 3) uint8 "
@@ -141,10 +180,7 @@ class EnvAdapter:
 
     def close(self) -> None:
         """Close the environment; its errors do not matter any more."""
-        try:
-            self.env.close()
-        except Exception:
-            return
+        close_env(self.env)
 
     def _find_parts(
         self, space: Any, obs_keys: Sequence[str], obs_dim: int | None
@@ -183,7 +219,8 @@ class EnvAdapter:
 
     def read_image(self, part: str) -> np.ndarray:
         """Return a picture of the last observation, one of `images`, (height, width, 3) uint8."""
-        frame = np.asarray(self.last_obs.get(part) if isinstance(self.last_obs, Mapping) else None)
+        with self.guard(f"the frame {part!r}"):
+            frame = np.asarray(self.last_obs.get(part) if isinstance(self.last_obs, Mapping) else None)
         if frame.dtype != np.uint8 or frame.shape != self.images[part]:
             self._fail(f"the frame {part!r} is {_describe_found(frame)}: return what it declares")
         return frame
@@ -201,38 +238,44 @@ class EnvAdapter:
             given = obs if key is None else obs[key]
             try:
                 value = np.asarray(given, np.float64)
-            except (TypeError, ValueError):
+            except Exception:
                 self._fail(f"{what} must hold numbers, found {_describe_found(given)}")
             if value.shape != part.shape:
                 self._fail(
                     f"{what} has shape {value.shape}, but observation_space declares {part.shape}: return "
                     "what it declares, or correct it"
                 )
-            if not np.isfinite(value).all():
-                self._fail(f"{what} must be finite, found {value.reshape(-1).tolist()!s:.120}")
+            if not (np.abs(value) <= LARGEST_NUMBER).all():
+                self._fail(f"{what} must be finite as float32, found {value.reshape(-1).tolist()!s:.120}")
             values.append(value.reshape(-1))
         return np.concatenate(values)
 
     def _check_reward(self, reward: Any) -> float:
         try:
             value = float(reward)
-        except (TypeError, ValueError):
+        except Exception:
             self._fail(f"the reward must be a number, found {_describe_found(reward)}")
-        if not np.isfinite(value):
-            self._fail(f"the reward must be finite, found {value}")
+        if not abs(value) <= LARGEST_NUMBER:
+            self._fail(f"the reward must be finite as float32, found {value}")
         return value
 
-    def _call(self, method: str, function: Callable[[], Any], hint: str = "") -> Any:
-        try:
-            return function()
-        except NsdePolicyError:
-            raise
-        except (Exception, SystemExit) as error:
-            self._fail(f"{method} raised {type(error).__name__}: {summarize_error(error)}{hint}", error)
+    def guard(self, what: str, advice: str = "") -> AbstractContextManager[None]:
+        """Return a context for code of the environment, see `run_env_code`; `what` names it in errors."""
+        return run_env_code(f"{self._locate()}: {what}", advice)
 
-    def _fail(self, found: str, cause: BaseException | None = None) -> NoReturn:
+    def _locate(self) -> str:
         where = "" if self._seed is None else f", episode seed {self._seed}, step {self._step}"
-        raise EnvError(f"environment {self.name}{where}: {found}") from cause
+        return f"environment {self.name}{where}"
+
+    def _fail(self, found: str) -> NoReturn:
+        raise EnvError(f"{self._locate()}: {found}")
+
+
+def check_figure(what: str, value: Any) -> None:
+    """Raise `EnvError` if a figure of an episode is not a number that can be averaged and squared."""
+    is_number = isinstance(value, Real)
+    if not (is_number and abs(value) <= LARGEST_FIGURE):
+        raise EnvError(f"{what} is {value!r:.60}, expected a finite number: correct the task or environment")
 
 
 def _count_values(parts: Iterable[gym.spaces.Box]) -> int:

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from nsde_policy.assets import EMBEDDED_DEMOS, SHIPPED_TASK
-from nsde_policy.errors import ConfigError, DemoError, PluginError
+from nsde_policy.errors import ConfigError, DemoError
 from nsde_policy.tasks.base import Task
-from nsde_policy.tasks.registry import TASKS, get_task
+from nsde_policy.tasks.gym import is_env_id
+from nsde_policy.tasks.registry import TASKS, get_recorded_task
 
 NO_TASK = "none"
 
@@ -21,6 +22,8 @@ class FoundTask:
     reason: str
     env_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Keyword arguments of the environment that the store records."""
+    env_id: str | None = None
+    """Environment that the store records, even if it is not available."""
 
 
 def find_task(demos: Path | None) -> FoundTask:
@@ -33,7 +36,8 @@ def find_task(demos: Path | None) -> FoundTask:
         DemoError: If the store cannot be read.
     """
     if demos is None or demos == EMBEDDED_DEMOS:
-        return FoundTask(SHIPPED_TASK, f"task {SHIPPED_TASK}: the demonstrations of the package")
+        reason = f"task {SHIPPED_TASK}: the demonstrations of the package"
+        return FoundTask(SHIPPED_TASK, reason, env_id=TASKS.get(SHIPPED_TASK).env_id)
     attributes, frames = _read_store_record(demos)
     made_with = _as_mapping(attributes.get("made_with"))
     sessions = attributes.get("sessions")
@@ -42,16 +46,16 @@ def find_task(demos: Path | None) -> FoundTask:
     recorded = next((r for r in (*records, _as_mapping(session).get("env")) if isinstance(r, str)), None)
     if recorded is not None:
         try:
-            task = get_task(recorded)
-        except (ConfigError, PluginError) as error:
-            return FoundTask(
-                NO_TASK, f"{demos} records the task {recorded}, which is not available ({error}): no task"
-            )
+            task = get_recorded_task(recorded, _as_mapping(made_with.get("env_kwargs")))
+        except ConfigError as error:
+            reason = f"{demos} records the task {recorded!r:.80}, which is not available ({error}): no task"
+            return FoundTask(NO_TASK, reason, env_id=recorded if is_env_id(recorded) else None)
         env_kwargs = task.without_observations(_as_mapping(made_with.get("env_kwargs")))
-        return FoundTask(task.name, f"task {task.name}: recorded in {demos}", env_kwargs)
+        return FoundTask(task.name, f"task {task.name}: recorded in {demos}", env_kwargs, task.env_id)
     for task in TASKS.load_all():
         if _is_public(task, demos, frames):
-            return FoundTask(task.name, f"task {task.name}: {demos} holds its public demonstrations")
+            reason = f"task {task.name}: {demos} holds its public demonstrations"
+            return FoundTask(task.name, reason, env_id=task.env_id)
     return FoundTask(
         NO_TASK, f"no record of a task in {demos}: trained without one; --task NAME or --env ID gives it one"
     )
@@ -68,7 +72,7 @@ def check_recorded_task(task: Task, demos: Path) -> None:
     """
     if task.env_id is None:
         return
-    found = get_task(find_task(demos).name)
+    found = find_task(demos)
     if found.env_id not in (None, task.env_id):
         raise ConfigError(
             f"{demos} was made in the environment {found.env_id}, expected {task.env_id} of the task "
@@ -95,7 +99,10 @@ def _as_mapping(value: object) -> Mapping[str, Any]:
 
 def _is_public(task: Task, path: Path, frames: int) -> bool:
     """Return whether a store holds a task's public demonstrations; reads them only if their number fits."""
-    public = task.public_demos
+    try:
+        public = task.public_demos
+    except Exception:  # of another package, which matters only to its own demonstrations
+        return False
     if public is None or frames != public.frames:
         return False
     from nsde_policy.data import load_demonstrations

@@ -6,7 +6,8 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from ctypes.util import find_library
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,59 @@ INSTALL_EGL = "apt-get install libegl1 libgl1-mesa-dri libopengl0"
 MUJOCO_GL_VALUES = "egl, osmesa (needs libOSMesa) or glfw (needs a display), or unset it"
 """What the variable MUJOCO_GL may be, for errors."""
 _ENV_ID = re.compile(r"[\w./-]+-v\d+|[\w.]+:[\w./-]+")
+_env_folder: str | None = None
+"""Working directory of the environments of this process, if one of them has left ours."""
+
+
+@contextmanager
+def run_env_code(what: str, advice: str = "") -> Iterator[None]:
+    """Run code of an environment, which may raise anything and change the working directory.
+
+    Environments keep the directory that they change to, but our relative paths stay what they are.
+
+    Args:
+        what: Start of the error message, such as "environment Mine-v0: step".
+        advice: End of the error message.
+
+    Raises:
+        EnvError: For every exception that is not from this package, even `SystemExit`.
+    """
+    global _env_folder
+    folder, chosen, _env_folder = _find_folder(), _env_folder, None
+    try:
+        if chosen is not None:
+            os.chdir(chosen)
+        yield
+    except (NsdePolicyError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        found = f"{type(error).__name__}: {summarize_error(error)}"
+        raise EnvError(f"{what} raised {found}{advice}") from error
+    finally:
+        left = _find_folder()
+        if folder is not None and left != folder:
+            _env_folder = _env_folder or left
+            os.chdir(folder)
+
+
+def _find_folder() -> str | None:
+    """Return the working directory, None if it was deleted."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return None
+
+
+def open_env(task: Task, env_kwargs: Mapping[str, Any] | None = None) -> gym.Env[Any, Any]:
+    """Make the environment of a task; raise `EnvError` whatever its code raises."""
+    with run_env_code(f"environment {task.env_id or task.name}: make_env"):
+        return task.make_env(**(env_kwargs or {}))
+
+
+def close_env(env: gym.Env[Any, Any]) -> None:
+    """Close an environment; its errors do not matter any more."""
+    with suppress(EnvError), run_env_code("close"):
+        env.close()
 
 
 class GymTask(Task):
@@ -78,20 +132,19 @@ def make_gym_env(env_id: str, kwargs: Mapping[str, Any]) -> gym.Env[Any, Any]:
             return gym.make(env_id, disable_env_checker=True, **kwargs)
         kwargs = dict(kwargs)
         limit = kwargs.pop("max_episode_steps", -1)
-        env = cls(**kwargs)
+        is_other_class = isinstance(cls, type) and not issubclass(cls, gym.Env)
+        env = cls if is_other_class else cls(**kwargs)  # what is no environment is not even called
         if not isinstance(env, gym.Env):
-            raise EnvError(
-                f"{env_id} gives {type(env)!r}, expected a gymnasium.Env: derive the class from it"
-            )
+            raise EnvError(f"{env_id} gives {env!r:.80}, expected a gymnasium.Env: derive the class from it")
         return env if limit == -1 else gym.wrappers.TimeLimit(env, limit)
-    except NsdePolicyError:
+    except (NsdePolicyError, KeyboardInterrupt):
         raise
     except gym.error.UnregisteredEnv as error:
         raise EnvError(
             f"the environment {env_id!r} is not registered with Gymnasium ({summarize_error(error)}); check "
             "the name, or give module:Class (--env)"
         ) from error
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         reason = summarize_error(error)
         if isinstance(error, TypeError) and "argument" in reason:
             raise ConfigError(
@@ -118,7 +171,9 @@ def find_env_class(env_id: str) -> Callable[..., gym.Env[Any, Any]] | None:
         return None
     try:
         module = import_user_module(module_name)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise EnvError(
             f"the module of the environment {env_id!r} cannot be imported: {summarize_error(error)}; run the "
             "command in its folder, or install it"
@@ -194,13 +249,14 @@ def find_rate(task: Task, env: gym.Env[Any, Any]) -> float | None:
 
     They are `task.rate_hz`, else 1 / `env.unwrapped.dt`, else `env.metadata["render_fps"]`.
     """
-    period: Any = getattr(env.unwrapped, "dt", None)
-    frames: Any = env.metadata.get("render_fps")
     if task.rate_hz:
         return task.rate_hz
-    if _is_positive(period):
-        return 1.0 / float(period)
-    return float(frames) if _is_positive(frames) else None
+    with run_env_code(f"environment {task.env_id or task.name}: its rate (dt, metadata)"):
+        period: Any = getattr(env.unwrapped, "dt", None)
+        if _is_positive(period):
+            return 1.0 / float(period)
+        frames: Any = env.metadata.get("render_fps")
+        return float(frames) if _is_positive(frames) else None
 
 
 def _is_positive(value: Any) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 from nsde_policy.data import Demonstrations
 from nsde_policy.errors import ConfigError, EnvError, NsdePolicyError
 from nsde_policy.tasks import Task, find_rate, get_task
+from nsde_policy.tasks.gym import close_env, open_env, run_env_code
 from nsde_policy.training.dataset import check_task_sizes
 
 logger = logging.getLogger(__name__)
@@ -30,12 +31,13 @@ def add_environment(
     from nsde_policy.tasks.adapter import EnvAdapter
 
     try:
-        env = task.make_env()
+        env = open_env(task)
     except NsdePolicyError as error:
         logger.info("rate, sizes and limits of actions come from the demonstrations alone: %s", error)
         return demos
     try:
-        limit = env.spec.max_episode_steps if env.spec else None
+        with run_env_code(f"environment {task.env_id}: its spec"):
+            limit = int(env.spec.max_episode_steps or 0) if env.spec else 0
         if limit and chunk > limit:
             raise ConfigError(
                 f"--chunk is {chunk}, but episodes of {task.name} end after {limit} steps: choose fewer"
@@ -51,7 +53,7 @@ def add_environment(
     except EnvError as error:
         raise ConfigError(f"{error}; --task none trains without a task") from None
     finally:
-        env.close()
+        close_env(env)
 
 
 def find_env_rate(task: Task) -> float | None:
@@ -59,10 +61,10 @@ def find_env_rate(task: Task) -> float | None:
     if task.rate_hz or task.env_id is None:
         return task.rate_hz
     try:
-        env = task.make_env()
+        env = open_env(task)
     except NsdePolicyError:
         return None
     try:
         return find_rate(task, env)
     finally:
-        env.close()
+        close_env(env)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nsde_policy.errors import ConfigError, EnvInputError, ProtocolError
-from nsde_policy.tasks import Task, get_task_of_run
+from nsde_policy.tasks import Task, get_task, get_task_of_run
 from nsde_policy.viewer import messages
 from nsde_policy.viewer.app import App
 from nsde_policy.viewer.camera import check_table_policy
@@ -201,8 +201,10 @@ def find_common_task(runners: Sequence[PolicyRunner]) -> Task:
     """Return the task of policies that play side by side, from the starts of the first one.
 
     Raises:
-        ConfigError: If they were trained for different tasks.
+        ConfigError: If they were trained for different tasks, or one without a page.
     """
+    for record in (runner.policy.record for runner in runners):
+        get_task(record.task, package=record.plugins.get("task")).live_table()  # raises if it has no page
     tasks = [get_task_of_run(runner.policy.record) for runner in runners]
     for runner, task in zip(runners, tasks, strict=True):
         if task.name != tasks[0].name:

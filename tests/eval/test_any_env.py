@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from nsde_policy.data.zarr_store.writer import DemoWriter
 from nsde_policy.errors import EnvError
 from nsde_policy.eval import evaluate as evaluation
 from nsde_policy.eval.render import video
-from nsde_policy.eval.rollout import Player, RolloutConfig
+from nsde_policy.eval.rollout import EpisodeResult, Player, RolloutConfig
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import GymTask, Task, find_rate, get_task, get_task_of_run
 from nsde_policy.tasks import adapter as adapters
@@ -143,11 +144,11 @@ FAULTS = {
     "no_step_info": ["step 3", "step returned NoneType None as info, expected a dict"],
     "text_success": ["info['success'] is str 'yes', expected True or False"],
     "two_successes": ["info['success'] is ndarray array([ True, False]), expected True or False"],
-    "nan_observation": ["step 3", "observation must be finite, found [0.0, nan, 0.0, 0.0]"],
+    "nan_observation": ["step 3", "observation must be finite as float32, found [0.0, nan, 0.0, 0.0]"],
     "wrong_shape": ["observation has shape (4, 1), but observation_space declares (4,)"],
     "text_observation": ["observation must hold numbers, found str 'left'"],
     "text_reward": ["reward must be a number, found str 'good'"],
-    "nan_reward": ["reward must be finite, found nan"],
+    "nan_reward": ["reward must be finite as float32, found nan"],
     "endless": ["has not ended after 50 steps", "max_episode_steps"],
 }
 
@@ -163,8 +164,70 @@ def test_a_broken_environment_gives_one_clear_error(runs, fault, monkeypatch, ca
     assert [part for part in FAULTS[fault] if part not in said] == []
 
 
-def test_the_environment_of_these_faults_works_without_one(runs):
-    assert evaluate(runs(4, 2), "--env", f"{HERE}:BrokenEnv", "--episodes", "1") == 0
+@pytest.mark.parametrize("env", ["BrokenEnv", "OddEnv"])
+def test_the_environment_of_these_faults_works_without_one(runs, env):
+    assert evaluate(runs(4, 2), "--env", f"{HERE}:{env}", "--episodes", "1") == 0
+
+
+ODDITIES = {
+    "base_exception": "step 1: step raised GeneratorExit",
+    "mute_exception": "step 1: step raised MuteError: MuteError",
+    "observation_space": "its observation_space or action_space raised RuntimeError: no space",
+    "action_space": "its observation_space or action_space raised RuntimeError: no space",
+    "no_spaces": "its observation is None, not a Box",
+    "number_names": "names that are not text",
+    "unwrapped": "its rate (dt, metadata) raised RuntimeError: no robot",
+    "rate": "its rate (dt, metadata) raised SystemExit: 7",
+    "metadata": "its rate (dt, metadata) raised AttributeError",
+    "two_ends": "step raised ValueError: The truth value of an array",
+    "two_rewards": "reward must be a number, found an array (2,)",
+    "huge_integer": "reward must be a number, found int 1000",
+    "large_reward": "reward must be finite as float32, found 1e+308",
+    "large_observation": "observation must be finite as float32, found [1e+300",
+    "ragged_observation": "observation must hold numbers, found list",
+    "angry_observation": "observation must hold numbers, found AngryArray",
+    "mute_observation": "step raised RuntimeError: no description",
+    "angry_info": "scoring the episode raised RuntimeError: no info",
+    "mute_success": "scoring the episode raised RuntimeError: no description",
+}
+
+
+@pytest.mark.parametrize("fault", ODDITIES)
+def test_an_odd_environment_gives_one_clear_error(runs, fault, capsys):
+    env = ["--env", f"{HERE}:OddEnv", "--env-kwargs", json.dumps({"fault": fault}), "--episodes", "1"]
+    assert evaluate(runs(4, 2), *env) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert f"environment {HERE}:OddEnv" in said
+    assert ODDITIES[fault] in said
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("render", "render raised SystemExit: 5; leave out --render"),
+        ("modes", "its metadata raised TypeError"),
+    ],
+)
+def test_an_environment_that_cannot_draw_gives_one_clear_error(runs, fault, message, tmp_path, capsys):
+    env = ["--env", f"{HERE}:OddEnv", "--env-kwargs", json.dumps({"fault": fault}), "--episodes", "1"]
+    assert evaluate(runs(4, 2), *env, "--render", "--out", str(tmp_path)) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_scores_that_overflow_are_refused():
+    with pytest.raises(EnvError, match="its score is inf, expected a finite number"):
+        EpisodeResult(1, None, sum([1e308, 1e308]), {}, None, 2, 1, 2, 1, 0.1)
+
+
+def test_an_environment_that_leaves_the_directory_keeps_it_to_itself(runs, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    kwargs = json.dumps({"folder": "elsewhere", "max_episode_steps": 3})
+    flags = ["--env", f"{HERE}:WanderingEnv", "--env-kwargs", kwargs, "--episodes", "2"]
+    assert evaluate(runs(4, 2), *flags, "--json", "scores.json") == 0
+    assert Path.cwd() == tmp_path
+    assert json.loads((tmp_path / "scores.json").read_text())["mean_return"]["value"] == 3.0
 
 
 @pytest.mark.parametrize(
@@ -273,11 +336,10 @@ def test_a_run_remembers_its_environment(runs, tmp_path):
     kwargs = {"fault": "step"}
     train_run(demos, config, tmp_path / "run", task=f"{HERE}:BrokenEnv", env_kwargs=kwargs, seed=0)
     record = RunDirectory(tmp_path / "run").read_record()
-    assert get_task_of_run(record).env_kwargs == record.env_kwargs == kwargs
+    assert (record.task, record.env_kwargs) == (f"{HERE}:BrokenEnv", kwargs)
+    assert get_task_of_run(replace(record, task="pusht")).env_kwargs["fault"] == "step"
     assert get_task_of_run(record, record.task).env_kwargs == {}  # a named environment starts afresh
     assert get_task_of_run(record, "Pendulum-v1").env_kwargs == {}
-    with pytest.raises(EnvError, match="step raised"):
-        Player(tmp_path / "run", RolloutConfig()).play(0)
 
 
 def test_train_records_the_environment_and_evaluates_in_it(tmp_path, monkeypatch, capsys):

@@ -1,0 +1,141 @@
+"""Tests that a store or a run directory never runs code: `module:Class` comes from the command line only."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nsde_policy.cli.main import main
+from nsde_policy.data import DemoWriter, Episode
+from nsde_policy.errors import ConfigError
+from nsde_policy.tasks.registry import get_recorded_task
+from tests.helpers import environments
+
+HERE = environments.__name__
+CODE = "os:system"
+
+
+def write_store(path: Path, attributes: object, *, obs_dim: int = 5, act_dim: int = 2) -> Path:
+    rng = np.random.default_rng(0)
+    with DemoWriter(path, rate_hz=10) as writer:
+        for _ in range(3):
+            writer.append(Episode(*(rng.normal(size=(12, n)).astype("f4") for n in (obs_dim, act_dim))))
+    (path / ".zattrs").write_text(json.dumps(attributes))
+    return path
+
+
+def train(store: Path, out: Path, *flags: str) -> int:
+    return main(["train", "--demos", str(store), "--policy", "knn", "--out", str(out), *flags])
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run directory whose files a test may change in a copy."""
+    folder = tmp_path_factory.mktemp("code")
+    assert train(write_store(folder / "demos.zarr", {}), folder / "run", "--device", "cpu") == 0
+    return folder / "run"
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        {"env_id": CODE},
+        {"task": CODE},
+        {"made_with": {"env": CODE}},
+        {"made_with": {"task": CODE}},
+        {"sessions": [{"env": CODE}]},
+    ],
+    ids=json.dumps,
+)
+def test_a_store_runs_no_code(attributes, packed, tmp_path, capsys):
+    marker = tmp_path / "pwned"
+    made_with = {**attributes.get("made_with", {}), "env_kwargs": {"command": f"touch {marker}"}}
+    store = write_store(tmp_path / "demos.zarr", {**attributes, "made_with": made_with})
+    if packed:
+        store = Path(shutil.make_archive(str(store), "zip", store))
+    assert train(store, tmp_path / "run", "--device", "cpu") == 0
+    assert "name it yourself with --env os:system" in capsys.readouterr().err
+    assert json.loads((tmp_path / "run/config.json").read_text())["task"] == "none"
+    assert main(["data", "replay", str(store)]) == 2
+    assert main(["data", "info", str(store)]) == 0
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["eval RUN", "eval RUN --render", "compare RUN", "report RUN", "collect --policy RUN --out new.zarr"],
+)
+def test_a_run_directory_runs_no_code(run, command, tmp_path, monkeypatch, capsys):
+    copy = shutil.copytree(run, tmp_path / "run")
+    record = json.loads((copy / "config.json").read_text())
+    marker = tmp_path / "pwned"
+    record.update(task=CODE, env_kwargs={"command": f"touch {marker}"})
+    (copy / "config.json").write_text(json.dumps(record))
+    monkeypatch.chdir(tmp_path)
+    assert main(command.replace("RUN", str(copy)).split()) == 2
+    said = capsys.readouterr().err
+    assert "name it yourself with --env os:system --env-kwargs" in said
+    assert said.count("\n") == 1
+    assert not marker.exists()
+
+
+def test_play_refuses_a_run_of_code_because_it_has_no_page(run, tmp_path, capsys):
+    copy = shutil.copytree(run, tmp_path / "run")
+    record = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({**record, "task": CODE}))
+    assert main(["play", str(copy)]) == 2
+    assert "os:system has no live page" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "env_kwargs",
+    [
+        {"env_id": "os:system"},
+        {"xml_file": "/tmp/robot.xml"},
+        {"options": [{"path": "../robot.xml"}]},
+        {"a/b": 1},
+        {"xml_file": "~"},
+        {"url": "C:\\robot.xml"},
+    ],
+    ids=json.dumps,
+)
+@pytest.mark.parametrize("name", ["Pendulum-v1", "pusht"])
+def test_recorded_arguments_are_plain_values(name, env_kwargs):
+    with pytest.raises(ConfigError, match=f"arguments with paths or code.*--env {name} --env-kwargs"):
+        get_recorded_task(name, env_kwargs)
+
+
+def test_recorded_arguments_of_a_registered_environment_are_used():
+    env_kwargs = {"g": 9.8, "render_mode": "rgb_array", "limits": [1, None, True, "fast-2.0"]}
+    assert get_recorded_task("Pendulum-v1", env_kwargs).env_kwargs == env_kwargs
+
+
+def test_what_is_no_environment_is_not_called(run, tmp_path, capsys):
+    marker = tmp_path / "pwned"
+    env_kwargs = json.dumps({"args": ["touch", str(marker)]})
+    assert main(["eval", str(run), "--env", "subprocess:Popen", "--env-kwargs", env_kwargs]) == 2
+    assert "Popen'>, expected a gymnasium.Env" in capsys.readouterr().err
+    assert not marker.exists()
+
+
+def test_a_run_of_an_own_class_is_played_if_the_command_line_names_it(tmp_path, capsys):
+    env, flags = f"{HERE}:DictEnv", ["--episodes", "2", "--workers", "1"]
+    run, store = tmp_path / "run", tmp_path / "demos.zarr"
+    write_store(store, {"made_with": {"env": env}})
+    assert train(store, run, "--env", env, "--device", "cpu", "--eval-every", "1") == 0
+    assert json.loads((run / "config.json").read_text())["task"] == env
+    assert "reward" in (run / "metrics.jsonl").read_text()
+    assert main(["eval", str(run), *flags]) == 2
+    assert f"name it yourself with --env {env}" in capsys.readouterr().err
+    assert main(["eval", str(run), "--env", env, *flags]) == 0
+    compare = ["compare", str(run), "--env", env, *flags, "--latency-rounds", "0"]
+    assert main([*compare, "--out", str(tmp_path / "compared")]) == 0
+
+
+def test_demonstrations_of_another_class_are_refused(tmp_path, capsys):
+    store = write_store(tmp_path / "demos.zarr", {"env_id": CODE})
+    assert train(store, tmp_path / "run", "--env", f"{HERE}:DictEnv") == 2
+    assert f"made in the environment {CODE}, expected {HERE}:DictEnv" in capsys.readouterr().err
