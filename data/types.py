@@ -159,6 +159,14 @@ class Demonstrations:
         return np.diff(self.episode_ends, prepend=0)
 
     @cached_property
+    def episode_fingerprints(self) -> tuple[str, ...]:
+        """Short SHA-256 of the numbers of each episode, equal in any store that holds the same episode."""
+        return tuple(
+            hashlib.sha256(self.obs[start:end].tobytes() + self.act[start:end].tobytes()).hexdigest()[:16]
+            for start, end in zip(self.starts, self.episode_ends, strict=True)
+        )
+
+    @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of everything that training depends on: numbers, episode ends and angle columns."""
         digest = hashlib.sha256(repr((self.obs.shape, self.act.shape, self.angles, self.act_angles)).encode())

@@ -64,6 +64,8 @@ class DemoRecord(BaseConfig):
     frames: int
     held_out: tuple[int, ...] = ()
     """Episodes that were not used for training, by `train --validation`."""
+    episode_fingerprints: tuple[str, ...] = ()
+    """Fingerprint of each episode, held out or not; empty in runs of earlier versions."""
 
 
 @dataclass(frozen=True)

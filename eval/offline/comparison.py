@@ -195,10 +195,19 @@ def compare_offline(
     for path, policy, label, episodes in zip(runs, policies, labels, scored, strict=True):
         score = score_episodes_offline(policy, episodes, config, name=str(path), chunk=chunk, device=device)
         found.append(OfflineRun(label, path, policy.record, score))
-    seen = [run.label for run, episodes in zip(found, scored, strict=True) if episodes.seen]
-    note = f"{len(scored[0].demos)} episodes of {demos}"
-    note += f"; {', '.join(seen)} TRAINED on them" if seen else ", unseen in training"
+    note = f"{len(scored[0].demos)} episodes of {demos}{_describe_knowledge(scored, labels)}"
     return OfflineComparison(tuple(_put_first(found, reference)), note)
+
+
+def _describe_knowledge(scored: Sequence[ScoredEpisodes], labels: Sequence[str]) -> str:
+    """Say which runs were trained on the scored episodes, as far as they record their episodes."""
+    seen = [label for label, each in zip(labels, scored, strict=True) if each.seen]
+    if seen:
+        return f"; {', '.join(seen)} TRAINED on them"
+    unknown = [label for label, each in zip(labels, scored, strict=True) if not each.is_known]
+    if unknown:
+        return f"; {', '.join(unknown)} may have TRAINED on some: their runs do not record episodes"
+    return ", unseen in training"
 
 
 def _choose_labels(records: dict[Path, RunRecord]) -> list[str]:

@@ -18,7 +18,7 @@ from nsde_policy.inference.observation import find_implausible
 from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.spec import PolicySpec
 from nsde_policy.run_config import DemoConfig
-from nsde_policy.run_directory import RunRecord
+from nsde_policy.run_directory import DemoRecord, RunRecord
 from nsde_policy.training.dataset import build_transitions, get_first_action, load_training_demos
 from nsde_policy.training.encoder import list_rows
 
@@ -52,6 +52,8 @@ class ScoredEpisodes:
     """One sentence about the selection."""
     images: RecordedImages | None = None
     """Their camera frames, which are encoded when they are scored; None for a policy without cameras."""
+    is_known: bool = True
+    """Whether episodes of the training can be recognised; runs of earlier versions do not record them."""
 
     def select(self, episodes: Sequence[int]) -> "ScoredEpisodes":
         """Return some of the episodes, by their position among these."""
@@ -67,9 +69,9 @@ class ScoredEpisodes:
 def select_episodes(policy: Policy, path: Path, *, accept_omitted_chunks: bool = False) -> ScoredEpisodes:
     """Load the episodes of a store that a run has not seen in training.
 
-    All episodes of a store are scored, unless the run was trained on that store: then only those that it held
-    out are, or all with a note if there are none. `accept_omitted_chunks` reads missing chunks as the fill
-    value, even if the run's settings do not.
+    Episodes are recognised by their numbers, whatever store they are in. Those that the run was trained on
+    are left out; a store that holds no others is scored whole, with a note. `accept_omitted_chunks` reads
+    missing chunks as the fill value, even if the run's settings do not.
 
     Raises:
         DemoError: If arrays are missing, or observations or actions have other sizes than those of the run.
@@ -87,26 +89,49 @@ def select_episodes(policy: Policy, path: Path, *, accept_omitted_chunks: bool =
             f"{path} has observations of {found[0]} and actions of {found[1]} numbers, the run was trained "
             f"on {expected[0]} and {expected[1]}: give --demos a store of the same robot"
         )
-    used = settings.episodes or len(demos)
-    trained_here = used <= len(demos) and demos.take(used).fingerprint == record.demos.fingerprint
-    if not trained_here:
+    trained = _find_trained(record.demos, demos)
+    if not trained:
         _check_rate(demos, settings.rate_hz or policy.calibration.rate_hz)
         _warn_if_implausible(demos, policy.spec)
     images = open_recorded_images(policy, settings, path, len(demos.obs)) if record.cameras else None
-    unseen = (*record.demos.held_out, *range(used, len(demos))) if trained_here else range(len(demos))
-    seen = not unseen
     everything = tuple(range(len(demos)))
-    episodes = tuple(unseen) or everything
-    note = f"all {len(demos)} episodes of {path}"
-    if seen:
-        note += ", which the run was TRAINED on: hold some out with `train --validation 0.1`"
-    elif trained_here:
-        note = f"the {len(episodes)} of {len(demos)} episodes of {path} that were held out of training"
+    unseen = tuple(i for i in everything if i not in (trained or ()))
+    note = _describe_selection(path, len(demos), len(unseen), is_known=trained is not None)
     obs_angles = tuple(column for column in spec.circular if column < spec.obs_dim)
     act_angles = tuple(column - spec.obs_dim for column in spec.circular if column >= spec.obs_dim)
     demos = replace(demos, angles=obs_angles, act_angles=act_angles)
-    scored = ScoredEpisodes(demos, everything, seen, note, images)
-    return scored if len(episodes) == len(demos) else scored.select(episodes)
+    scored = ScoredEpisodes(demos, everything, not unseen, note, images, is_known=trained is not None)
+    return scored.select(unseen) if unseen and trained else scored
+
+
+def _find_trained(record: DemoRecord, demos: Demonstrations) -> set[int] | None:
+    """Return which episodes a run was trained on; None if that cannot be known.
+
+    Runs of earlier versions record no episodes: they recognise only their own store, with others appended.
+    """
+    held_out = set(record.held_out)
+    if record.episode_fingerprints:
+        trained = {each for i, each in enumerate(record.episode_fingerprints) if i not in held_out}
+        return {i for i, each in enumerate(demos.episode_fingerprints) if each in trained}
+    if 0 < record.episodes <= len(demos) and demos.take(record.episodes).fingerprint == record.fingerprint:
+        return set(range(record.episodes)) - held_out
+    return None
+
+
+def _describe_selection(path: Path, episodes: int, unseen: int, *, is_known: bool) -> str:
+    """Describe in one sentence which episodes of a store are scored."""
+    if not unseen:
+        return (
+            f"all {episodes} episodes of {path}, which the run was TRAINED on: hold some out with "
+            "`train --validation 0.1`"
+        )
+    if unseen < episodes:
+        return (
+            f"the {unseen} of {episodes} episodes of {path} that the run was not trained on; "
+            f"{episodes - unseen} left out"
+        )
+    unknown = "; the run does not record its episodes, so it may have been trained on some of these"
+    return f"all {episodes} episodes of {path}" + ("" if is_known else unknown)
 
 
 def _load_recorded(settings: DemoConfig, path: Path) -> Demonstrations:

@@ -16,7 +16,7 @@ class Evaluate:
     obs: options.ShippedObsFlag = "state"
     demos: Path | None = None
     """Score on the episodes of this store instead of an environment: likelihood per step, action error by
-    horizon, coverage of σ. Of the training store, only held-out episodes are used."""
+    horizon, coverage of σ. Episodes that the run was trained on are left out."""
     horizon: Count | None = None
     """With --demos: number of planned actions to compare; default: the chunk, or 8 if it is shorter."""
     samples: Count | None = None

@@ -257,7 +257,14 @@ def _build_record(
 
 
 def _describe_demos(demos: Demonstrations, held_out: tuple[int, ...]) -> DemoRecord:
-    return DemoRecord(demos.source, demos.fingerprint, len(demos), len(demos.obs), held_out)
+    return DemoRecord(
+        demos.source,
+        demos.fingerprint,
+        len(demos),
+        len(demos.obs),
+        held_out,
+        demos.episode_fingerprints,
+    )
 
 
 def find_plugins(config: RunConfig, task: str) -> dict[str, str]:

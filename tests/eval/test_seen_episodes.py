@@ -1,0 +1,118 @@
+"""Tests of eval/offline/frames.py: episodes of the training are recognised in any store."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nsde_policy.config import NetworkConfig, TrainConfig
+from nsde_policy.data import Demonstrations
+from nsde_policy.eval.offline.comparison import compare_offline
+from nsde_policy.eval.offline.frames import ScoredEpisodes, select_episodes
+from nsde_policy.eval.offline.score import OfflineConfig
+from nsde_policy.inference.policy import Policy
+from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
+from nsde_policy.run_config import DemoConfig, RunConfig
+from nsde_policy.run_directory import RunDirectory
+from nsde_policy.training.run import train_run
+from tests.helpers.demo_stores import write_store
+from tests.helpers.toy_problems import make_robot_demos
+
+DEMOS = make_robot_demos(12, 10)
+TRAINED = 8
+"""The first 8 demonstrations are those of the run, which holds out 4 of them."""
+NEW = (8, 9, 10, 11)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    config = RunConfig(
+        demos=DemoConfig(angles=DEMOS.angles),
+        model=NeuralSDEConfig(network=NetworkConfig(width=8, depth=1)),
+        train=TrainConfig(steps=1),
+        chunk=2,
+    )
+    path = tmp_path_factory.mktemp("seen") / "run"
+    return train_run(DEMOS.take(TRAINED), config, path, task="none", seed=0, validation=0.5)
+
+
+@pytest.fixture(scope="module")
+def older_run(run: RunDirectory) -> RunDirectory:
+    """Return the run as the version before fingerprints of episodes wrote it."""
+    older = RunDirectory(run.path.with_name("older"))
+    shutil.copytree(run.path, older.path)
+    record = json.loads(older.config.read_text())
+    del record["demos"]["episode_fingerprints"]
+    record["seed"] += 1  # a comparison tells runs apart by their seeds
+    older.config.write_text(json.dumps(record))
+    return older
+
+
+def write_demos(path: Path, demos: Demonstrations, *, kind: type = np.float32, zarr_format: int = 2) -> Path:
+    arrays = {
+        "data/state": demos.obs.astype(kind),
+        "data/action": demos.act.astype(kind),
+        "meta/episode_ends": demos.episode_ends,
+    }
+    others = {"data/keypoint": None, "data/img": None}
+    return write_store(path, {**arrays, **others}, zarr_format=zarr_format)
+
+
+def select(run: RunDirectory, store: Path) -> tuple[ScoredEpisodes, list[float]]:
+    """Return what is scored, and the first number of each episode."""
+    scored = select_episodes(Policy.from_pretrained(run.path), store)
+    return scored, [float(each.obs[0, 0]) for each in scored.demos]
+
+
+def name(episodes: list[int]) -> list[float]:
+    return [float(DEMOS[i].obs[0, 0]) for i in episodes]
+
+
+@pytest.mark.parametrize(
+    ("order", "options"),
+    [
+        (range(8), {}),  # the training store
+        (range(12), {}),  # with episodes appended
+        ((9, 8, 7, 6, 5, 4, 3, 2, 1, 0), {}),  # in another order
+        ((1, 3, 4, 5, 6), {}),  # cut
+        (NEW, {}),  # only new ones
+        ((11, 0, 1, 2, 3, 4, 5, 6, 7), {"kind": np.float64, "zarr_format": 3}),  # converted
+    ],
+)
+def test_only_unseen_episodes_are_scored(run: RunDirectory, tmp_path: Path, order, options):
+    store = write_demos(tmp_path / "demos.zarr", DEMOS.select(order), **options)
+    unseen = [i for i in order if i in (*run.read_record().demos.held_out, *NEW)]
+    scored, found = select(run, store)
+    assert found == name(unseen)
+    assert not scored.seen
+    left_out = len(order) - len(unseen)
+    expected = f"not trained on; {left_out} left out" if left_out else f"all {len(order)} episodes of {store}"
+    assert scored.note.endswith(expected)
+
+
+def test_a_store_of_trained_episodes_alone_is_scored_with_a_warning(run: RunDirectory, tmp_path: Path):
+    trained = [i for i in range(TRAINED) if i not in run.read_record().demos.held_out]
+    scored, found = select(run, write_demos(tmp_path / "demos.zarr", DEMOS.select(trained[1:])))
+    assert found == name(trained[1:])
+    assert scored.seen
+    assert "TRAINED on" in scored.note
+
+
+@pytest.mark.parametrize("appended", [0, 4])
+def test_older_run_recognises_its_store_with_episodes_appended(older_run, tmp_path: Path, appended: int):
+    store = write_demos(tmp_path / "demos.zarr", DEMOS.take(TRAINED + appended))
+    scored, found = select(older_run, store)
+    assert found == name([*older_run.read_record().demos.held_out, *NEW[:appended]])
+    assert "4 left out" in scored.note
+
+
+def test_older_run_says_what_it_cannot_know(older_run: RunDirectory, run: RunDirectory, tmp_path: Path):
+    store = write_demos(tmp_path / "demos.zarr", DEMOS.select(range(11, -1, -1)))
+    scored, found = select(older_run, store)
+    assert len(found) == 12
+    assert "does not record its episodes, so it may have been trained on some" in scored.note
+    compared = compare_offline([run.path, older_run.path], store, config=OfflineConfig(samples=2, stride=9))
+    assert "may have TRAINED on some" in compared.note
+    assert len(compared.runs[0].score.context["episodes"]) == 8
