@@ -74,6 +74,7 @@ class Collection(DemoWriter):
         made_with = {"by": provenance.by, **provenance.settings}
         super().__init__(
             path,
+            resume=True,
             rate_hz=rate_hz,
             angles=angles,
             provenance=provenance.notes,

@@ -232,7 +232,7 @@ def write_videos(
     """
     rate, skipped = config.rate or _find_rate(videos.items, skip_damaged=skip_damaged), []
     made_with = {"by": "video", **videos.settings, **config.to_dict()}
-    with DemoWriter(out, rate_hz=rate / config.stride, made_with=made_with) as writer:
+    with DemoWriter(out, resume=True, rate_hz=rate / config.stride, made_with=made_with) as writer:
         before = len(writer)
         done = Counter(writer.read_info().get("source", np.zeros(0)).tolist())
         for item in progress(videos.items):

@@ -4,7 +4,7 @@
 
 The demonstrator is a simple script that goes behind the block and pushes it towards the goal; it moves the
 block but rarely solves the task. Replace it by yours. The program can be stopped at any time, even with
-kill -9: at most the current episode is lost, and the next start appends to the same store.
+kill -9: at most the current episode is lost, and the next start records those that are missing.
 """
 
 import argparse
@@ -39,8 +39,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, required=True, help="zarr store to create or to append to")
-    parser.add_argument("--episodes", type=int, default=12, help="number of episodes")
+    parser.add_argument("--out", type=Path, required=True, help="zarr store to create or to continue")
+    parser.add_argument("--episodes", type=int, default=12, help="episodes that the store should hold")
     parser.add_argument("--steps", type=int, default=100, help="control periods per episode")
     args = parser.parse_args()
     if args.episodes < 1 or args.steps < 2:
@@ -50,8 +50,8 @@ def main() -> None:
 
     env = gym.make(PUSHT_ID)
     provenance = {"demonstrator": "examples/record_demonstrations.py", "env": PUSHT_ID}
-    with DemoWriter(args.out, rate_hz=10, angles=(4,), provenance=provenance) as writer:
-        for seed in range(args.episodes):
+    with DemoWriter(args.out, resume=True, rate_hz=10, angles=(4,), provenance=provenance) as writer:
+        for seed in range(len(writer), args.episodes):
             observations, actions = [], []
             obs, _ = env.reset(seed=seed)
             for _ in range(args.steps):
@@ -62,7 +62,7 @@ def main() -> None:
                 if terminated or truncated:
                     break
             writer.append(Episode(np.array(observations, np.float32), np.array(actions, np.float32)))
-    print(f"recorded {args.episodes} episodes in {args.out}")
+        print(f"{args.out} holds {len(writer)} episodes")
 
 
 if __name__ == "__main__":

@@ -33,13 +33,13 @@ def run_here(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return run_main
 
 
-def test_recorded_demonstrations_load_and_a_second_recording_appends(tmp_path: Path):
+def test_recorded_demonstrations_load_and_a_second_recording_adds_what_is_missing(tmp_path: Path):
     out = tmp_path / "demos.zarr"
-    for expected in (2, 4):
-        done = run("record_demonstrations.py", "--out", out, "--episodes", 2, "--steps", 20)
+    for expected in (2, 2, 3):
+        done = run("record_demonstrations.py", "--out", out, "--episodes", expected, "--steps", 20)
         assert done.returncode == 0, done.stderr
         demos = load_demonstrations(out)
-        assert len(demos) == expected
+        assert len(set(demos.episode_fingerprints)) == len(demos) == expected
         assert demos.angles == (4,)
 
 

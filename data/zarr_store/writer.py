@@ -59,8 +59,8 @@ class DemoWriter:
         with DemoWriter("demos.zarr", rate_hz=10, angles=(4,)) as writer:
             writer.append(Episode(obs, act), extras={"img": frames}, info={"seed": 7})
 
-    The first episode determines the arrays, their widths and types. An existing recording is continued;
-    a writer that appends nothing leaves it unchanged.
+    The first episode determines the arrays, their widths and types. A recording that holds episodes is only
+    continued with `resume=True`; a writer that appends nothing leaves it unchanged.
     """
 
     _ends: GrowingArray
@@ -70,6 +70,7 @@ class DemoWriter:
         self,
         path: Path | str,
         *,
+        resume: bool = False,
         rate_hz: float | None = None,
         angles: Sequence[int] = (),
         act_angles: Sequence[int] = (),
@@ -81,6 +82,8 @@ class DemoWriter:
 
         Args:
             path: Directory that is created or holds an earlier recording.
+            resume: Append to a recording that holds episodes; without it, one is refused, so that a script
+                that runs twice does not store its episodes twice.
             rate_hz: Frames per second.
             angles: Columns of an observation that are angles in radians.
             act_angles: Columns of an action that are angles in radians.
@@ -95,6 +98,7 @@ class DemoWriter:
         self._session_start: int | None = None
         self._lock = lock_directory(self.path)
         try:
+            self._check_path(resume=resume)
             self._open(rate_hz, json.loads(json.dumps(made_with or {})), attributes or {})
         except BaseException:
             self.close()
@@ -172,6 +176,27 @@ class DemoWriter:
         if self._lock < 0:
             raise DemoError(f"the writer of {self.path} is closed; open a new one")
 
+    def _check_path(self, *, resume: bool) -> None:
+        """Raise a `DemoError` if writing could change something that is not meant.
+
+        A link to a folder would let the writer replace and delete files outside the store.
+        """
+        for parent, folders, _ in os.walk(self.path):
+            for folder in folders:
+                if os.path.islink(link := os.path.join(parent, folder)):
+                    raise NotAStoreError(
+                        f"{link} is a link; recording needs real folders: replace it with a copy of what it "
+                        "leads to, or choose a new path"
+                    )
+        if self._has_episodes() and not resume and RECORDING in self._read_attributes():
+            raise EpisodeError(
+                f"{self.path} already holds episodes; append to them with resume=True, or choose a new path"
+            )
+
+    def _has_episodes(self) -> bool:
+        ends = self.path / ENDS / ".zarray"
+        return ends.is_file() and read_json(ends, error=DamagedStoreError).get("shape") != [0]
+
     def _open(
         self, rate_hz: float | None, made_with: dict[str, Any], more_attributes: Mapping[str, Any]
     ) -> None:
@@ -184,7 +209,7 @@ class DemoWriter:
         if RECORDING not in attributes:
             raise NotAStoreError(f"{self.path} is not a recording of this package; choose a new path")
         self._check_settings(attributes, {**made_with, "rate_hz": rate_hz})
-        for partial in self.path.rglob(f"*{PARTIAL}"):
+        for partial in self.path.rglob(f"*{PARTIAL}"):  # does not follow links
             with suppress(OSError):
                 partial.unlink()
         self._write({group: b'{"zarr_format": 2}' for group in GROUPS if not (self.path / group).is_file()})
@@ -198,11 +223,8 @@ class DemoWriter:
         """Return whether the directory is empty or a recording without episodes, whatever its settings."""
         if all(path.suffix == PARTIAL for path in self.path.iterdir()):
             return True
-        ends = self.path / ENDS / ".zarray"
-        if ends.is_file() and read_json(ends, error=DamagedStoreError).get("shape") != [0]:
-            return False
         has_arrays = any(path.is_dir() for path in (self.path / "data").glob("*"))
-        return RECORDING in attributes and not has_arrays
+        return RECORDING in attributes and not has_arrays and not self._has_episodes()
 
     def _check_settings(self, attributes: Mapping[str, Any], given: Mapping[str, Any]) -> None:
         made_with = attributes.get(MADE_WITH) or {}
@@ -239,7 +261,7 @@ class DemoWriter:
         if not len(ends):
             for path in [path for part in ("data", "meta") for path in (self.path / part).iterdir()]:
                 if path.is_dir() and path != self.path / ENDS:
-                    shutil.rmtree(path, ignore_errors=path.is_symlink())
+                    shutil.rmtree(path)
             return
         with Store(self.path) as store:
             for folder, rows in (("data", int(ends[-1])), ("meta", len(ends))):

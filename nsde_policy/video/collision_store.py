@@ -36,7 +36,7 @@ def write_collisions(
         raise ConfigError(f"need --videos >= 1 and --seed >= 0, got {videos} and {seed}")
     rate_hz = float(FRAMES_PER_SECOND * config.substeps)
     made_with = {"by": "collisions", "seed": seed, **config.to_dict()}
-    with DemoWriter(out, rate_hz=rate_hz, made_with=made_with) as writer:
+    with DemoWriter(out, resume=True, rate_hz=rate_hz, made_with=made_with) as writer:
         before = len(writer)
         for first in progress(range(before - before % COLLISION_BATCH, videos, COLLISION_BATCH)):
             state = np.random.SeedSequence([seed, first // COLLISION_BATCH]).generate_state(1)

@@ -72,7 +72,7 @@ def test_zarr_reads_recording_as_replay_buffer(tmp_path: Path) -> None:
 def test_recording_is_continued(tmp_path: Path) -> None:
     path = tmp_path / "demos.zarr"
     for number in range(3):
-        with DemoWriter(path, rate_hz=10) as writer:
+        with DemoWriter(path, resume=True, rate_hz=10) as writer:
             assert len(writer) == number
             writer.append(make_episode(number))
     assert read_numbers(path) == [0, 1, 2]
@@ -85,10 +85,10 @@ def test_episodes_span_several_chunks(tmp_path: Path, monkeypatch: pytest.Monkey
         "nsde_policy.data.zarr_store.growing_array.CHUNK_BYTES", 60
     )  # five frames of state, one end
     path = tmp_path / "demos.zarr"
-    with DemoWriter(path) as writer:
+    with DemoWriter(path, resume=True) as writer:
         for number in range(6):
             writer.append(make_episode(number, steps=2 + 3 * (number % 3)))
-    with DemoWriter(path) as writer:
+    with DemoWriter(path, resume=True) as writer:
         writer.append(make_episode(6))
     assert read_numbers(path) == list(range(7))
     assert len(list((path / "data/state").glob("[0-9]*"))) == 8
@@ -148,17 +148,17 @@ def test_crash_while_dropping_an_episode_keeps_or_drops_all_of_it(
     monkeypatch.setattr("nsde_policy.data.zarr_store.growing_array.CHUNK_BYTES", 60)
     for writes in itertools.count():
         path = tmp_path / f"{writes}.zarr"
-        with DemoWriter(path) as writer:
+        with DemoWriter(path, resume=True) as writer:
             for number in range(3):
                 writer.append(make_episode(number), info={"seed": number})
         finished = False
-        with monkeypatch.context() as patch, contextlib.suppress(Crash), DemoWriter(path) as writer:
+        with monkeypatch.context() as patch, contextlib.suppress(Crash), DemoWriter(path, resume=True) as writer:
             crash_after(patch, writes, half_written=True)
             writer.drop_last()
             finished = True
         assert read_numbers(path) in ([0, 1], [0, 1, 2][: 3 - finished])
         assert check_store(path) == []
-        with DemoWriter(path) as writer:
+        with DemoWriter(path, resume=True) as writer:
             assert writer.read_info()["seed"].tolist() == read_numbers(path)
             writer.append(make_episode(9), info={"seed": 9})
             assert writer.read_info()["seed"].tolist() == read_numbers(path)
@@ -170,9 +170,9 @@ def test_crash_while_dropping_an_episode_keeps_or_drops_all_of_it(
 def test_episode_info_is_stored(tmp_path: Path) -> None:
     path = tmp_path / "demos.zarr"
     for number in range(3):
-        with DemoWriter(path) as writer:
+        with DemoWriter(path, resume=True) as writer:
             writer.append(make_episode(number), info={"seed": number, "won": number > 0})
-    with DemoWriter(path) as writer:
+    with DemoWriter(path, resume=True) as writer:
         assert writer.read_info()["seed"].tolist() == [0, 1, 2]
         assert writer.read_info()["won"].tolist() == [False, True, True]
         for info in ({"seed": 3}, {"seed": 3, "won": np.nan}, {"seed": 0.5, "won": True}):
@@ -185,12 +185,12 @@ def test_episode_info_is_stored(tmp_path: Path) -> None:
 
 def test_session_without_episodes_is_not_stored(tmp_path: Path) -> None:
     path = tmp_path / "demos.zarr"
-    with DemoWriter(path, provenance={"operator": "ada"}) as writer:
+    with DemoWriter(path, resume=True, provenance={"operator": "ada"}) as writer:
         writer.append(make_episode(0))
         writer.append(make_episode(1))
-    with DemoWriter(path, provenance={"operator": "bob"}):
+    with DemoWriter(path, resume=True, provenance={"operator": "bob"}):
         pass
-    with DemoWriter(path, provenance={"operator": "eve"}) as writer:
+    with DemoWriter(path, resume=True, provenance={"operator": "eve"}) as writer:
         writer.append(make_episode(2))
         writer.drop_last()
         writer.drop_last()
@@ -201,19 +201,19 @@ def test_session_without_episodes_is_not_stored(tmp_path: Path) -> None:
 
 def test_recording_with_other_made_with_is_not_continued(tmp_path: Path) -> None:
     path = tmp_path / "demos.zarr"
-    with DemoWriter(path, made_with={"by": "ada", "rule": [1, 2]}) as writer:
+    with DemoWriter(path, resume=True, made_with={"by": "ada", "rule": [1, 2]}) as writer:
         writer.append(make_episode(0))
     before = {p: p.stat().st_mtime_ns for p in path.rglob("*")}
     for other in ({"by": "bob", "rule": [1, 2]}, {"by": "ada"}, None):
         with pytest.raises(EpisodeError, match="was made"):
-            DemoWriter(path, made_with=other)
+            DemoWriter(path, resume=True, made_with=other)
     assert before == {p: p.stat().st_mtime_ns for p in path.rglob("*")}
-    with DemoWriter(path, made_with={"by": "ada", "rule": (1, 2)}) as writer:
+    with DemoWriter(path, resume=True, made_with={"by": "ada", "rule": (1, 2)}) as writer:
         assert len(writer) == 1
-    with DemoWriter(tmp_path / "frames.zarr", made_with={"by": "ada", "images": ["img"]}) as writer:
+    with DemoWriter(tmp_path / "frames.zarr", resume=True, made_with={"by": "ada", "images": ["img"]}) as writer:
         writer.append(make_episode(0))
     with pytest.raises(EpisodeError, match=r'images \["img"\], not null; .*add --obs pixels'):
-        DemoWriter(tmp_path / "frames.zarr", made_with={"by": "ada"})
+        DemoWriter(tmp_path / "frames.zarr", resume=True, made_with={"by": "ada"})
 
 
 def read_lengths(path: Path) -> set[int]:
@@ -254,7 +254,7 @@ def test_crash_between_any_two_writes_loses_only_the_current_episode(
         with monkeypatch.context() as patch:
             crash_after(patch, writes, half_written)
             try:
-                with DemoWriter(path) as writer:
+                with DemoWriter(path, resume=True) as writer:
                     for number in range(2):
                         writer.append(make_episode(number))
                         committed += 1
@@ -264,7 +264,7 @@ def test_crash_between_any_two_writes_loses_only_the_current_episode(
         if committed:
             assert read_numbers(path) == list(range(committed)), f"before repair, after {writes} steps"
             assert check_store(path) == []
-        with DemoWriter(path) as writer:
+        with DemoWriter(path, resume=True) as writer:
             assert len(writer) == committed
             assert read_lengths(path) <= {7 * committed}, "the tail was not cut off"
             assert not list(path.rglob(f"*{PARTIAL}"))
@@ -283,7 +283,7 @@ sys.path.insert(0, sys.argv[2])
 from tests.helpers.numbered_episodes import make_episode, make_images
 from nsde_policy.data import DemoWriter
 
-with DemoWriter(sys.argv[1]) as writer:
+with DemoWriter(sys.argv[1], resume=True) as writer:
     print("ready", flush=True)
     while True:
         number = len(writer)
@@ -314,7 +314,7 @@ def test_sigkill_at_random_times_loses_only_the_current_episode(tmp_path: Path) 
         if reported:
             assert int(reported[-1]) + 1 <= len(found) <= int(reported[-1]) + 2
         committed_before = len(found)
-    with DemoWriter(path) as writer:
+    with DemoWriter(path, resume=True) as writer:
         assert len(writer) == committed_before
     assert check_store(path) == []
 
@@ -353,11 +353,11 @@ def test_uncommitted_rows_are_an_error_in_other_stores(tmp_path: Path) -> None:
 
 def test_second_writer_is_rejected_until_the_first_is_closed(tmp_path: Path) -> None:
     path = tmp_path / "demos.zarr"
-    with DemoWriter(path) as first:
+    with DemoWriter(path, resume=True) as first:
         with pytest.raises(StoreLockedError, match="another process"):
-            DemoWriter(path)
+            DemoWriter(path, resume=True)
         first.append(make_episode(0))
-    with DemoWriter(path) as second:
+    with DemoWriter(path, resume=True) as second:
         second.append(make_episode(1))
     assert read_numbers(path) == [0, 1]
     for call in (second.drop_last, second.read_info):
@@ -392,13 +392,13 @@ def test_recording_without_episode_ends_is_not_overwritten(tmp_path: Path) -> No
 
 def test_recording_with_other_settings_is_not_continued(tmp_path: Path) -> None:
     path = tmp_path / "demos.zarr"
-    with DemoWriter(path, rate_hz=10, angles=(2,)) as writer:
+    with DemoWriter(path, resume=True, rate_hz=10, angles=(2,)) as writer:
         writer.append(make_episode(0))
     with pytest.raises(EpisodeError, match="rate_hz 10, not 20"):
-        DemoWriter(path, rate_hz=20, angles=(2,))
+        DemoWriter(path, resume=True, rate_hz=20, angles=(2,))
     with pytest.raises(EpisodeError, match=r"angle columns \[2\]"):
-        DemoWriter(path, rate_hz=10)
-    with DemoWriter(path, rate_hz=10, angles=(2,)) as writer:
+        DemoWriter(path, resume=True, rate_hz=10)
+    with DemoWriter(path, resume=True, rate_hz=10, angles=(2,)) as writer:
         assert len(writer) == 1
 
 
