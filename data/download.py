@@ -75,6 +75,8 @@ def download(
         work = out.with_name(out.name + PARTIAL)
         lock = lock_directory(work)
         try:
+            if any(path.is_symlink() for path in (work, *work.iterdir())):
+                raise DownloadError(f"{work} is a link or holds one; delete it or choose another --out")
             _install(demos, url or demos.url, out, work, progressbar)
         finally:
             with suppress(OSError):

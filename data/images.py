@@ -1,6 +1,7 @@
 """Images of a store, read on demand as uint8."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,16 +11,36 @@ from nsde_policy.data.zarr_store.store import Store
 from nsde_policy.errors import ArrayError, EpisodeError
 
 
+def describe_scale(name: str, dtype: np.dtype[Any], brightest: float) -> str | None:
+    """Describe what is wrong with the scale of images, given their largest value; None if nothing is.
+
+    Rounded to uint8, bools and floats from 0 to 1 would be black.
+    """
+    if dtype.kind == "b" or (dtype.kind == "f" and 0 < brightest <= 1):
+        return (
+            f"{name} holds {dtype} images from 0 to {brightest:g}, expected brightness from 0 to 255: "
+            "multiply them by 255 and store uint8"
+        )
+    return None
+
+
 class LazyFrames:
     """Frames of a store, (frames, …), read only when indexed.
 
-    zarr decodes whole chunks, which often hold more than 100 frames, so read slices.
+    zarr decodes whole chunks, which often hold more than 100 frames, so read slices. The scale of floats is
+    judged by the frames that are read, until one is brighter than 1.
+
+    Raises:
+        ArrayError: If the array holds bools.
     """
 
     def __init__(self, array: StoredArray, frames: int) -> None:
         self._array = array
         self.shape = (frames, *array.shape[1:])
         self.dtype = np.dtype(np.uint8)
+        self._has_known_scale = False
+        if array.zarray.dtype == bool:
+            raise ArrayError(describe_scale(array.name, array.zarray.dtype, 1) or "")
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -38,6 +59,11 @@ class LazyFrames:
         values = self._array.read(start, max(start, stop))
         if values.dtype == np.uint8:
             return values
+        if values.size and not self._has_known_scale:
+            brightest = float(values.max())
+            if wrong := describe_scale(self._array.name, values.dtype, brightest):
+                raise EpisodeError(f"{wrong} (frames {start} to {stop})")
+            self._has_known_scale = brightest > 1
         rounded = np.rint(values)
         outside = ~((rounded >= 0) & (rounded <= 255))
         if outside.any():

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from nsde_policy.data.images import describe_scale
 from nsde_policy.data.zarr_store.arrays import StoredArray
+from nsde_policy.data.zarr_store.roles import is_colour
 from nsde_policy.data.zarr_store.store import Store
 from nsde_policy.errors import DemoError
 
@@ -46,14 +48,20 @@ def check_store(
             if not faults:
                 step = array.rows_per_read
                 ranges += [(array, row, min(row + step, frames)) for row in range(0, frames, step)]
+        brightest = {array.name: -np.inf for array, _ in arrays if is_colour(array.shape)}
         for array, start, stop in progress(ranges):
             try:
-                bad = np.count_nonzero(~np.isfinite(array.read(start, stop)))
+                values = array.read(start, stop)
             except DemoError as error:
                 problems.append(str(error))
                 continue
-            if bad:
+            if bad := np.count_nonzero(~np.isfinite(values)):
                 problems.append(f"{array.name}: {bad} NaN or infinite numbers in frames {start} to {stop}")
+            if array.name in brightest:
+                brightest[array.name] = max(brightest[array.name], float(values.max()))
+        dtypes = {array.name: array.zarray.dtype for array, _ in arrays}
+        scales = (describe_scale(name, dtypes[name], value) for name, value in brightest.items())
+        problems += [wrong for wrong in scales if wrong]
     return problems
 
 

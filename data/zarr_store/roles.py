@@ -1,9 +1,10 @@
 """Which arrays of a store can be observations, actions or camera images, judged by their shapes."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from nsde_policy.data.zarr_store.store import MAX_COLUMNS, Store
-from nsde_policy.errors import ArrayChoiceError, ArrayError, DemoError
+from nsde_policy.errors import ArrayChoiceError, ArrayError, DemoError, NotAStoreError
 
 Shape = tuple[int, ...]
 CHANNELS = (1, 3, 4)
@@ -13,6 +14,21 @@ CHANNELS = (1, 3, 4)
 def is_camera(shape: Shape) -> bool:
     """Return whether rows of this shape, (frames, …), are images, channels first or last."""
     return len(shape) >= 4 and (shape[-1] in CHANNELS or shape[-3] in CHANNELS)
+
+
+def is_colour(shape: Shape) -> bool:
+    """Return whether an array of this shape holds colour images, (frames, height, width, 3)."""
+    return len(shape) == 4 and shape[-1] == 3
+
+
+def find_cameras(path: Path) -> dict[str, Shape]:
+    """Return the shapes of the camera arrays of a zarr store by name; empty for other formats."""
+    try:
+        with Store(path) as store:
+            shapes = read_shapes(store)
+    except NotAStoreError:
+        return {}
+    return {name: shape for name, shape in shapes.items() if is_camera(shape)}
 
 
 def read_shapes(store: Store) -> dict[str, Shape]:

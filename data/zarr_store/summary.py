@@ -10,10 +10,10 @@ import numpy as np
 
 from nsde_policy.data.angles import TURN
 from nsde_policy.data.first_action import format_matches, match_columns
-from nsde_policy.data.statistics import measure_still_share
+from nsde_policy.data.statistics import find_oddities, measure_still_share
 from nsde_policy.data.types import Demonstrations, Floats, Ints, check_rate
 from nsde_policy.data.zarr_store.arrays import StoredArray
-from nsde_policy.data.zarr_store.roles import find_roles, is_camera
+from nsde_policy.data.zarr_store.roles import find_roles, is_camera, is_colour
 from nsde_policy.data.zarr_store.store import MAX_COLUMNS, Store, read_columns
 
 SHOWN_COLUMNS = 8
@@ -80,6 +80,8 @@ class StoreSummary:
     Observations are `state`, or all arrays of `observations` without it."""
     still: float | None
     """Share of frames in which hardly anything changes; see `measure_still_share`."""
+    oddities: tuple[str, ...]
+    """One line about everything that is often a mistake; see `find_oddities`."""
     attributes: dict[str, Any]
     """Attributes of the store, such as its provenance."""
 
@@ -116,6 +118,7 @@ class StoreSummary:
             yield f"absolute positions: {matches}" if matches else "no action is an observed position"
         if self.still is not None:
             yield f"still frames: {self.still:.1%}"
+        yield from self.oddities
 
 
 def summarize(
@@ -141,9 +144,10 @@ def summarize(
             arrays=tuple(_summarize_array(array, ends) for array in arrays),
             observations=tuple(observations),
             actions=tuple(actions),
-            videos=tuple(name for name, shape in shapes.items() if len(shape) == 4 and shape[-1] == 3),
+            videos=tuple(name for name, shape in shapes.items() if is_colour(shape)),
             positions=None if demos is None else match_columns(demos),
             still=None if demos is None else measure_still_share(demos),
+            oddities=() if demos is None else tuple(find_oddities(demos)),
             attributes=store.attributes,
         )
 

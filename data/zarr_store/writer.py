@@ -20,8 +20,10 @@ from typing import Any, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
+from nsde_policy.data.images import describe_scale
 from nsde_policy.data.types import MIN_STEPS, Episode, Ints, check_angles, check_rate
 from nsde_policy.data.zarr_store.growing_array import GrowingArray
+from nsde_policy.data.zarr_store.roles import is_colour
 from nsde_policy.data.zarr_store.store import RECORDING, Store
 from nsde_policy.errors import DamagedStoreError, DemoError, EpisodeError, NotAStoreError, OutputError
 from nsde_policy.files import PARTIAL, lock_directory, read_json, replace_file
@@ -357,6 +359,10 @@ def _check_rows(key: str, values: LazyRows, frames: int) -> LazyRows:
         raise EpisodeError(f"{key} is {_describe(values)}, expected {frames} rows of real numbers")
     if values.dtype.kind == "f" and not np.isfinite(values[:]).all():
         raise EpisodeError(f"{key} holds NaN or infinity; nothing of this episode was recorded")
+    if is_colour(shape) and values.dtype.kind in "bf":
+        wrong = describe_scale(key, values.dtype, float(values[:].max()))
+        if wrong:
+            raise EpisodeError(f"{wrong}; nothing of this episode was recorded")
     return values
 
 

@@ -5,7 +5,7 @@ import logging
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
@@ -61,18 +61,24 @@ class DataCheck(StoreFlags):
         from tqdm import tqdm
 
         from nsde_policy.data.zarr_store.check import check_store
+        from nsde_policy.data.zarr_store.summary import summarize
         from nsde_policy.errors import DemoError
 
+        given: dict[str, Any] = {
+            "episode_ends": self.episode_ends,
+            "accept_omitted_chunks": self.accept_omitted_chunks,
+        }
         problems = check_store(
             self.path,
-            episode_ends=self.episode_ends,
-            accept_omitted_chunks=self.accept_omitted_chunks,
+            **given,
             progress=lambda readings: tqdm(readings, desc="reading", unit="chunk", leave=False, disable=None),
         )
         if problems:
             print("\n".join(problems))
             raise DemoError(f"{self.path} has {len(problems)} problem(s), listed above; do not train on it")
-        print(f"OK: {self.path} is complete and readable")
+        print(
+            "\n".join([f"OK: {self.path} is complete and readable", *summarize(self.path, **given).oddities])
+        )
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ from nsde_policy.core.state import measure_state
 from nsde_policy.core.targets import Transitions, Windows
 from nsde_policy.data import Demonstrations, Mirror, add_mirror_images, load_demonstrations, unwrap_angles
 from nsde_policy.data.first_action import format_matches, match_columns, measure_first_action
+from nsde_policy.data.statistics import find_oddities
+from nsde_policy.data.zarr_store.roles import find_cameras
 from nsde_policy.encoders import get_encoder
 from nsde_policy.errors import ConfigError
 from nsde_policy.inference.history import check_first_action, replace_first_action
@@ -59,6 +61,20 @@ def load_training_demos(config: DemoConfig, path: Path, *, task: str = "none") -
     demos = replace(demos, angles=config.angles) if config.angles else demos
     demos = get_encoder(config.encoder).encode_demonstrations(demos)
     return demos.take(config.episodes) if config.episodes else demos
+
+
+def report_store(demos: Demonstrations, config: DemoConfig, path: Path) -> None:
+    """Log what is often a mistake in demonstrations, and the cameras of their store that are not used."""
+    for line in find_oddities(demos):
+        logger.warning("%s: %s", path, line)
+    cameras = {} if config.images else find_cameras(path)
+    if cameras:
+        logger.info(
+            "%s has camera arrays that are not used: %s; train on them with --images %s",
+            path,
+            ", ".join(f"{name} {shape[1:]}" for name, shape in cameras.items()),
+            " ".join(cameras),
+        )
 
 
 def _check_task(demos: Demonstrations, task: str) -> None:

@@ -18,7 +18,7 @@ from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory
 from nsde_policy.tasks import get_task
 from nsde_policy.training.checkpoints import TrainingProgress, save_weights
-from nsde_policy.training.dataset import load_training_demos
+from nsde_policy.training.dataset import load_training_demos, report_store
 from nsde_policy.training.encoder import open_training_images
 from nsde_policy.training.run import train_run
 from nsde_policy.training.std_calibration import check_std_calibration
@@ -68,7 +68,7 @@ def train(
     check_std_calibration(config, calibration)
     demos = demos or find_demos(get_task(task).name)
     episodes = load_training_demos(config.demos, demos, task=task)
-    where = _prepare_device(device, config)
+    report_store(episodes, config.demos, demos)
     quick = evaluate if eval_every else None
     monitor = ProgressMonitor(RunDirectory(path), config.train.steps, eval_every, quick, tensorboard)
     with ProgressMonitor.for_encoder(path, config.encoder) as encoding, monitor:
@@ -79,7 +79,7 @@ def train(
             task=task,
             env_kwargs=env_kwargs,
             seed=seed,
-            device=where,
+            device=_prepare_device(device, config),
             resume=resume,
             monitor=monitor,
             validation=validation,

@@ -268,6 +268,18 @@ def test_store_with_other_numbers_is_rejected(demos, site, out, tmp_path):
     check_error(demos, site, out, "fingerprint", ArchiveError)
 
 
+@pytest.mark.parametrize("link", ["", "store", "archive.zip.partial"])
+def test_nothing_behind_a_link_is_changed(demos, site, out, tmp_path, link):
+    outside = tmp_path / "outside"
+    (outside / "store").mkdir(parents=True)
+    (outside / "store/holiday.jpg").write_text("sun")
+    work = out.with_name(out.name + ".partial")
+    (work / link).parent.mkdir(parents=True, exist_ok=True)
+    (work / link).symlink_to(outside)
+    check_error(demos, site, out, "is a link or holds one; delete it")
+    assert (outside / "store/holiday.jpg").read_text() == "sun"
+
+
 def test_archive_with_a_path_outside_is_rejected(demos, site, out, store):
     site.content = zip_files(read_files(store), extra=[("../../evil", b"")])
     check_error(demos, site, out, "lead outside", ArchiveError)

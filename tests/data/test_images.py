@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nsde_policy.data import open_images
+from nsde_policy.data import DemoWriter, open_images
+from nsde_policy.data.zarr_store.check import check_store
 from nsde_policy.errors import ArrayError, DamagedStoreError, EpisodeError
 from tests.helpers.demo_stores import example_arrays, write_store, zip_store
+from tests.helpers.numbered_episodes import make_episode
 
 
 @pytest.mark.parametrize("in_a_zip", [False, True])
@@ -43,6 +45,8 @@ def test_only_requested_chunks_are_decoded(tmp_path: Path) -> None:
         (np.full((40, 4, 4, 3), 256.0), EpisodeError, r"256.0 at frame 0 is not a brightness"),
         (np.full((40, 4, 4, 3), np.nan), EpisodeError, "nan at frame 0"),
         (np.full((40, 4, 4, 3), -3), EpisodeError, "-3 at frame 0"),
+        (np.full((40, 4, 4, 3), 0.6, np.float32), EpisodeError, r"float32 images from 0 to 0.6.*by 255 and"),
+        (np.full((40, 4, 4, 3), True), ArrayError, r"data/img holds bool images.*multiply them by 255"),
         (np.ones((40, 4)), ArrayError, "expected images"),
         (np.ones((39, 4, 4)), EpisodeError, "overruns the 39 frames"),
     ],
@@ -51,6 +55,28 @@ def test_other_arrays_are_rejected(tmp_path: Path, change: Any, error: type[Exce
     path = write_store(tmp_path / "demos.zarr", {"data/img": change})
     with pytest.raises(error, match=message):
         open_images(path)[0:2]
+
+
+def test_dark_frames_of_a_bright_camera_are_read(tmp_path: Path) -> None:
+    images = np.full((40, 4, 4, 3), 200, np.float32)
+    images[:10] = 0
+    images[10:20] = 0.7
+    path = write_store(tmp_path / "demos.zarr", {"data/img": images})
+    assert check_store(path) == []
+    frames = open_images(path)
+    assert [int(frames[i].max()) for i in (0, 30, 12)] == [0, 200, 1]
+
+
+@pytest.mark.parametrize(("kind", "brightest"), [(np.float32, 0.6), (bool, 1)])
+def test_images_of_another_scale_are_found_and_not_recorded(tmp_path: Path, kind: type, brightest: float):
+    images = np.zeros((40, 4, 4, 3), kind)
+    images[20] = brightest
+    (problem,) = check_store(write_store(tmp_path / "demos.zarr", {"data/img": images}))
+    assert problem.startswith(f"data/img holds {images.dtype} images from 0 to {brightest}")
+    with DemoWriter(tmp_path / "own.zarr") as writer:
+        with pytest.raises(EpisodeError, match=r"multiply them by 255 .* nothing of this episode"):
+            writer.append(make_episode(0), {"img": images[:7] + images[20]})
+        writer.append(make_episode(0), {"img": 255 * images[:7].astype(np.uint8), "mask": images[:7, ..., 0]})
 
 
 def test_missing_chunk_is_detected_when_opening(tmp_path: Path) -> None:

@@ -152,7 +152,11 @@ def test_crash_while_dropping_an_episode_keeps_or_drops_all_of_it(
             for number in range(3):
                 writer.append(make_episode(number), info={"seed": number})
         finished = False
-        with monkeypatch.context() as patch, contextlib.suppress(Crash), DemoWriter(path, resume=True) as writer:
+        with (
+            monkeypatch.context() as patch,
+            contextlib.suppress(Crash),
+            DemoWriter(path, resume=True) as writer,
+        ):
             crash_after(patch, writes, half_written=True)
             writer.drop_last()
             finished = True
@@ -210,7 +214,9 @@ def test_recording_with_other_made_with_is_not_continued(tmp_path: Path) -> None
     assert before == {p: p.stat().st_mtime_ns for p in path.rglob("*")}
     with DemoWriter(path, resume=True, made_with={"by": "ada", "rule": (1, 2)}) as writer:
         assert len(writer) == 1
-    with DemoWriter(tmp_path / "frames.zarr", resume=True, made_with={"by": "ada", "images": ["img"]}) as writer:
+    with DemoWriter(
+        tmp_path / "frames.zarr", resume=True, made_with={"by": "ada", "images": ["img"]}
+    ) as writer:
         writer.append(make_episode(0))
     with pytest.raises(EpisodeError, match=r'images \["img"\], not null; .*add --obs pixels'):
         DemoWriter(tmp_path / "frames.zarr", resume=True, made_with={"by": "ada"})
