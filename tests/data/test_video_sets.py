@@ -128,7 +128,7 @@ def test_a_video_with_some_sequences_written_is_finished(tmp_path):
     from nsde_policy.data.video_sets import DemoWriter
 
     with DemoWriter(
-        out, rate_hz=25.0, made_with={"by": "video", **videos.settings, **SMALL.to_dict()}
+        out, resume=True, rate_hz=25.0, made_with={"by": "video", **videos.settings, **SMALL.to_dict()}
     ) as writer:
         writer.drop_last()
         writer.drop_last()
