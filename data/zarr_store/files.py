@@ -1,11 +1,11 @@
 """Raw files of a zarr store, in a directory or a zip file, before zarr interprets them."""
 
-import io
 import os
 import stat
 import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,10 +14,6 @@ from nsde_policy.files import MAX_JSON_BYTES, open_regular, parse_json
 
 ROOT_KEYS = (".zgroup", "zarr.json")
 """Files that mark the root group of a store, formats 2 and 3."""
-METADATA_FILES = (".zarray", ".zgroup", "zarr.json")
-"""Files that describe a node; a folder has exactly one of them."""
-MAX_ZIP_DIRECTORY_BYTES = 2**24
-"""Largest table of contents of a zip file, about 100,000 members."""
 
 
 class StoreFiles:
@@ -42,12 +38,11 @@ class StoreFiles:
             raise NotAStoreError(f"{path} cannot be read: {error.strerror or error}") from error
         except Exception as error:  # zipfile raises many kinds for damaged files
             raise DamagedStoreError(f"{path} is a damaged zip file ({error}); copy it again") from error
-        self._prefix = find_root(self._entries) or ""
-        self._folders = _index_folders(self._entries)
+        self.prefix = find_root(self._entries) or ""
+        """Folder of the store in a zip file, empty or ending in a slash."""
         try:
             if not any(self.size(key) for key in ROOT_KEYS):
                 raise NotAStoreError(f"{path} is not a zarr group: it holds neither .zgroup nor zarr.json")
-            self.check_node("")
         except BaseException:
             self.close()
             raise
@@ -63,10 +58,18 @@ class StoreFiles:
         """Container of the store, directory or zip."""
         return "zip" if self._zip else "directory"
 
+    @cached_property
+    def zarr_store(self) -> Any:
+        """The files as zarr reads them, below `prefix`."""
+        from zarr.storage import LocalStore, ZipStore
+
+        return ZipStore(self.path, mode="r") if self._zip else LocalStore(self.path, read_only=True)
+
     def close(self) -> None:
         """Close the underlying files."""
         if self._zip:
             self._zip.close()
+            self.__dict__.pop("zarr_store", None)  # closed with the last array that reads it
 
     def size(self, key: str) -> int | None:
         """Return the size of a file in bytes, None if it does not exist.
@@ -75,7 +78,7 @@ class StoreFiles:
             DamagedStoreError: If it is a folder, a pipe, a device or a link that leads nowhere.
         """
         if self._zip:
-            entry = self._entries.get(self._prefix + key)
+            entry = self._entries.get(self.prefix + key)
             return entry.file_size if entry else None
         try:
             found = os.stat(self.path / key)
@@ -89,16 +92,15 @@ class StoreFiles:
             raise DamagedStoreError(f"{key} is not a regular file")
         return found.st_size
 
-    def read(self, key: str, start: int = 0, length: int = -1) -> bytes:
-        """Read `length` bytes from `start` on, or all that follow if `length` is −1."""
+    def read(self, key: str, length: int) -> bytes:
+        """Read the first `length` bytes of a file."""
         with wrap_read_errors(f"{key} cannot be read"):
             opened: Any = (
-                self._zip.open(self._prefix + key)
+                self._zip.open(self.prefix + key)
                 if self._zip
                 else open_regular(self.path / key, error=DamagedStoreError)
             )
             with opened as file:
-                file.seek(start)
                 content: bytes = file.read(length)
                 return content
 
@@ -109,21 +111,15 @@ class StoreFiles:
             return {}
         if size > MAX_JSON_BYTES:
             raise DamagedStoreError(f"{key} has {size} bytes, expected at most {MAX_JSON_BYTES}")
-        content = self.read(key, length=MAX_JSON_BYTES + 1)
+        content = self.read(key, MAX_JSON_BYTES + 1)
         return parse_json(content, name=key, error=DamagedStoreError, allow_nan=True)
-
-    def check_node(self, name: str) -> None:
-        """Raise `DamagedStoreError` if a group or an array is described twice, maybe differently."""
-        found = [key for key in METADATA_FILES if self.size(f"{name}/{key}" if name else key) is not None]
-        if len(found) > 1:
-            raise DamagedStoreError(
-                f"{name or self.path} holds both {' and '.join(found)}; delete the wrong one"
-            )
 
     def list_folders(self, folder: str) -> list[str]:
         """Return the names of the folders directly in `folder`, sorted."""
         if self._zip:
-            return sorted(self._folders.get(f"{self._prefix}{folder}/", ()))
+            start = f"{self.prefix}{folder}/"
+            below = (name.removeprefix(start) for name in self._entries if name.startswith(start))
+            return sorted({name.partition("/")[0] for name in below if "/" in name})
         path = self.path / folder
         with wrap_read_errors(f"{folder} cannot be read"):
             return sorted(child.name for child in path.iterdir() if child.is_dir()) if path.is_dir() else []
@@ -145,47 +141,6 @@ def find_root(names: Iterable[str]) -> str | None:
     return min(prefixes, key=lambda prefix: prefix.count("/"), default=None)
 
 
-def _index_folders(names: Iterable[str]) -> dict[str, set[str]]:
-    """Return the names of the folders in each folder of a zip file, which is empty or ends in a slash."""
-    found: dict[str, set[str]] = {}
-    for name in {name[: name.rfind("/") + 1] for name in names}:
-        parts = name.split("/")[:-1]
-        for depth, part in enumerate(parts):
-            found.setdefault("".join(f"{parent}/" for parent in parts[:depth]), set()).add(part)
-    return found
-
-
-class CheckedZip(zipfile.ZipFile):
-    """A zip file for reading, opened without blocking, whose table of contents has a bounded size.
-
-    Raises:
-        zipfile.BadZipFile: If it is damaged or its table of contents is too large.
-    """
-
-    def __init__(self, path: Path, *, error: type[NsdePolicyError]) -> None:
-        self._file = _BoundedReader(open_regular(path, error=error).detach())  # type: ignore[attr-defined]
-        try:
-            super().__init__(self._file)
-        except BaseException:
-            self._file.close()
-            raise
-        self._file.limit = None
-
-    def close(self) -> None:
-        """Close the file, which `ZipFile` leaves open because it did not open it."""
-        super().close()
-        self._file.close()
-
-
-class _BoundedReader(io.BufferedReader):
-    limit: int | None = MAX_ZIP_DIRECTORY_BYTES
-
-    def read(self, size: int | None = -1) -> bytes:
-        if self.limit is not None and size is not None and size > self.limit:
-            raise zipfile.BadZipFile(f"its table of contents has {size} bytes, at most {self.limit} are read")
-        return super().read(size)
-
-
 def _open_store_zip(path: Path) -> zipfile.ZipFile | None:
     """Open a zip file; None for a directory."""
     if path.is_dir():
@@ -199,4 +154,4 @@ def _open_store_zip(path: Path) -> zipfile.ZipFile | None:
     with open_regular(path, error=NotAStoreError) as file:
         if file.read(2) != b"PK":
             raise NotAStoreError(f"{path} is not a zarr store: expected a zarr directory or a zip of one")
-    return CheckedZip(path, error=NotAStoreError)
+    return zipfile.ZipFile(path)

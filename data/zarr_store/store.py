@@ -2,13 +2,11 @@
 
 import re
 from collections.abc import Sequence
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from nsde_policy.data.types import Floats, Ints, check_ends, check_finite, check_lengths, convert_to_float32
 from nsde_policy.data.zarr_store.arrays import ACCEPT_OMITTED, StoredArray, format_brief
-from nsde_policy.data.zarr_store.codecs import find_compressor
 from nsde_policy.data.zarr_store.files import StoreFiles
 from nsde_policy.errors import ArrayError, DamagedStoreError, EpisodeError
 
@@ -60,7 +58,7 @@ class Store(StoreFiles):
         found: list[str] = []
         open_folders, visited = [folder], 0
         while open_folders:
-            self.check_node(parent := open_folders.pop())
+            parent = open_folders.pop()
             children = [f"{parent}/{child}" for child in self.list_folders(parent)]
             visited += len(children)
             if parent.count("/") >= MAX_DEPTH or visited > MAX_FOLDERS:
@@ -85,10 +83,6 @@ class Store(StoreFiles):
         """Open the array at the path `name`, such as data/state."""
         import zarr
 
-        from nsde_policy.data.zarr_store.zarr_files import ZarrFiles
-
-        for parent in accumulate(name.split("/"), "{}/{}".format):
-            self.check_node(parent)
         metadata = self._read_array_metadata(name)
         if metadata is None:
             raise ArrayError(self.describe_missing(name))
@@ -100,9 +94,13 @@ class Store(StoreFiles):
             raise DamagedStoreError(f"the metadata of {name} does not give a data type")
         if not (isinstance(dtype, str) and _REAL_DTYPE.fullmatch(dtype)):
             raise ArrayError(f"{name} holds {dtype!r}, expected real numbers")
+        self.read_metadata(f"{name}/.zattrs")  # zarr reads it too, and trusts it
         try:
             zarray = zarr.open_array(
-                store=ZarrFiles(self), path=name, mode="r", zarr_format=2 if "dtype" in metadata else 3
+                self.zarr_store,
+                path=self.prefix + name,
+                mode="r",
+                zarr_format=2 if "dtype" in metadata else 3,
             )
         except Exception as error:
             # versions of zarr before 3.1 raise other errors for an unknown codec
@@ -116,9 +114,7 @@ class Store(StoreFiles):
             raise DamagedStoreError(f"the metadata of {name} is invalid ({format_brief(error)})") from error
         if zarray.ndim == 0 or 0 in zarray.shape[1:] or 0 in zarray.chunks:
             raise ArrayError(f"{name} has shape {zarray.shape}, expected (frames, at least one column)")
-        return StoredArray(
-            name, zarray, self, self._accept_omitted, self._omitted_advice, find_compressor(metadata, name)
-        )
+        return StoredArray(name, zarray, self, self._accept_omitted, self._omitted_advice)
 
     def open_episodes(self, names: Sequence[str]) -> tuple[Ints, list[StoredArray]]:
         """Read the episode ends and open the named arrays, which must have the same number of frames.
