@@ -280,12 +280,6 @@ def test_nothing_behind_a_link_is_changed(demos, site, out, tmp_path, link):
     assert (outside / "store/holiday.jpg").read_text() == "sun"
 
 
-def test_archive_with_a_path_outside_is_rejected(demos, site, out, store):
-    site.content = zip_files(read_files(store), extra=[("../../evil", b"")])
-    check_error(demos, site, out, "lead outside", ArchiveError)
-    assert not any(out.parent.iterdir())
-
-
 def test_flipped_bits_are_detected_or_harmless(demos, site, out):
     genuine = site.content
     for at in np.linspace(0, len(genuine) - 1, 60).astype(int):
