@@ -7,7 +7,7 @@ import abc
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -43,6 +43,11 @@ def linear(inputs: int, outputs: int, generator: torch.Generator) -> nn.Linear:
         layer.weight.uniform_(-bound, bound, generator=generator)
         layer.bias.uniform_(-bound, bound, generator=generator)
     return layer
+
+
+def get_affine(module: nn.Module) -> tuple[Tensor, Tensor]:
+    """Return weight and bias of a linear layer or a LayerNorm."""
+    return cast(Tensor, module.weight), cast(Tensor, module.bias)
 
 
 @contextmanager
@@ -90,13 +95,14 @@ class MLP(nn.Module):
         """Map (..., inputs) to (..., outputs); in training, dropout masks come from `generator`."""
         masks = self._dropout_masks(features, generator)
         activation, residual, shape = self.activation, self.residual, (self.width,)
-        norms = [(norm.weight, norm.bias) for norm in self.norms]
+        layers = [get_affine(layer) for layer in self.layers]
+        norms = [get_affine(norm) for norm in self.norms]
         h = features
         # Functions instead of modules: for a single row, calling a module takes longer than its arithmetic.
-        for i, layer in enumerate(self.layers):
+        for i, (weight, bias) in enumerate(layers):
             inner = residual and i > 0
             new = torch.layer_norm(h, shape, *norms[i]) if inner and norms else h
-            new = functional.linear(new, layer.weight, layer.bias)
+            new = functional.linear(new, weight, bias)
             if norms and not inner:
                 new = torch.layer_norm(new, shape, *norms[i])
             new = activation(new)
