@@ -31,7 +31,7 @@ class SessionConfig(BaseConfig):
     rate_hz: Annotated[float, Meta(ge=1e-3, le=1e6)] = 10.0
     """Commands per second."""
     deadline_s: Positive = 0.05
-    """Longest time that planning may block the loop."""
+    """Longest time that encoding frames and planning may block the loop."""
     limits: Literal["from_demos"] | Limits = "from_demos"
     """Limits of position, speed and acceleration of every command."""
     on_fault: OnFault = "hold"
@@ -50,8 +50,9 @@ class SessionConfig(BaseConfig):
     chunk: Count | None = None
     """Commands executed before planning again; None for the policy's default."""
     initial_command: np.ndarray | None = None
-    """Command at which the robot rests before the first one, (act_dim,). None for the policy's default, which
-    needs an observation: until the first valid one, `step` raises."""
+    """Command at which the robot rests before the first one, (act_dim,); changes per period rest at zero,
+    whatever is given. None for the policy's default, which needs an observation: until the first valid one,
+    `step` raises."""
     jerk_limit: float | Sequence[float] | np.ndarray | None = None
     """Largest change of a command's acceleration, units per second cubed, one number or (act_dim,); None for
     that of `limits`, which have none by default."""

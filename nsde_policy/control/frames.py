@@ -1,5 +1,6 @@
 """Checks of the camera frames that a control session receives."""
 
+import copy
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -22,7 +23,7 @@ and by at least the typical change over one policy period."""
 
 
 class _Sight(NamedTuple):
-    """A frame, and what was observed when it was first seen."""
+    """A frame, and what was observed when it was first seen, on the session's clock."""
 
     frame: np.ndarray
     plain: np.ndarray
@@ -69,6 +70,10 @@ class FrameMonitor:
                 faults += self._check_time(camera.name, times[camera.name], now)
         return faults
 
+    def copy_observation(self, obs: Mapping[str, Any]) -> dict[str, Any]:
+        """Copy the observation that `check` saw: a driver may write the next frame into the same memory."""
+        return {name: copy.copy(self._frames.get(name, value)) for name, value in obs.items()}
+
     def _parse(self, obs: Mapping[str, Any], camera: CameraSpec) -> np.ndarray:
         frame: np.ndarray = parse_frame(obs, camera)[0]
         seen = self._ranges.get(camera.name)
@@ -92,24 +97,23 @@ class FrameMonitor:
             return [Fault(FaultKind.STALE_FRAME, now, f"{name} is {now - time:.4g} s old", name)]
         return []
 
-    def find_frozen(self, plain: np.ndarray, time: float, now: float) -> list[Fault]:
+    def find_frozen(self, plain: np.ndarray, now: float) -> list[Fault]:
         """Return a fault for each camera whose frame stays the same although the robot moves.
 
-        Call it after `check` found no fault.
+        Call it after `check` found no fault. It goes by the session's clock: a time stamp may be wrong.
 
         Args:
-            plain: Low-dimensional observation, (plain_dim,).
-            time: When it was made.
+            plain: Plausible low-dimensional observation, (plain_dim,).
             now: Time of the session's clock.
         """
         faults = []
         for name, visible in self._visible.items():
             first, frame = self._first.get(name), self._frames[name]
             if first is None or not np.array_equal(first.frame, frame):
-                self._first[name] = _Sight(frame.copy(), plain, time)  # a camera may reuse its memory
+                self._first[name] = _Sight(frame.copy(), plain, now)  # a camera may reuse its memory
                 continue
             moved = np.abs(measure_change(plain, first.plain, self._circular))
-            seconds = time - first.time
+            seconds = now - first.time
             if seconds > self._max_frozen + 1e-9 and (moved > visible).any():
                 column = int(np.argmax(moved / visible))
                 detail = (

@@ -1,8 +1,9 @@
 """Checks of everything that a control session receives: observations, their time stamps, the clock."""
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +21,15 @@ from nsde_policy.inference.observation import (
 from nsde_policy.inference.spec import PolicySpec
 
 TIME_TOLERANCE_S = 1e-9
+
+
+class CheckedObservation(NamedTuple):
+    """An observation without faults."""
+
+    plain: np.ndarray
+    """All of it, (obs_dim,); of an observation with frames the low-dimensional part, (plain_dim,)."""
+    encode: Callable[[], np.ndarray] | None = None
+    """Encodes an observation with frames, (obs_dim,)."""
 
 
 class InputMonitor:
@@ -67,31 +77,43 @@ class InputMonitor:
 
     def check_observation(
         self, obs: Any, t: Any, now: float, *, is_new_period: bool
-    ) -> tuple[np.ndarray | None, list[Fault]]:
-        """Return the parsed observation, (obs_dim,), or None and the faults that it has.
+    ) -> tuple[CheckedObservation | None, list[Fault]]:
+        """Return the parsed observation, or None and the faults that it has.
 
-        In the middle of a policy period, frames are checked but not encoded: (plain_dim,).
+        Frames are checked here, but encoded by the planner's thread.
         """
         time, frame_times = parse_times(t, self._spec.cameras, now)
-        values: np.ndarray | None = None
+        observed: CheckedObservation | None = None
         faults: list[Fault] = []
         try:
-            if self._spec.cameras and isinstance(obs, Mapping):
+            has_frames = bool(self._spec.cameras) and isinstance(obs, Mapping)
+            if has_frames:
                 values = parse_plain_observation(obs, self._spec)
                 faults += self._frames.check(obs, frame_times, now)
-                faults += [] if faults else self._frames.find_frozen(values, time, now)
-            if values is None or (is_new_period and not faults):
+            else:
                 values = parse_observation(obs, self._spec, self._encode)
             if (reason := find_implausible(values, self._spec)) is not None:
                 faults.append(Fault(FaultKind.IMPLAUSIBLE_OBSERVATION, now, reason))
+            observed = CheckedObservation(values)
+            if has_frames and not faults:
+                faults += self._frames.find_frozen(values, now)
+                if is_new_period:
+                    later = partial(self._encode_frames, self._frames.copy_observation(obs), values)
+                    observed = CheckedObservation(values, later)
         except NonFiniteObservationError as error:
             faults.append(Fault(FaultKind.NON_FINITE_OBSERVATION, now, str(error)))
         except PolicyInputError as error:
             faults.append(Fault(FaultKind.WRONG_OBSERVATION, now, str(error)))
-        except Exception as error:  # an encoder may raise anything
+        except Exception as error:  # an observation may raise anything
             faults.append(Fault(FaultKind.WRONG_OBSERVATION, now, describe_error(error)))
         faults += self._check_time(time, now, is_new_period=is_new_period)
-        return (None, faults) if faults else (values, faults)
+        return (None, faults) if faults else (observed, faults)
+
+    def _encode_frames(self, obs: Mapping[str, Any], plain: np.ndarray) -> np.ndarray:
+        """Encode named observations, (obs_dim,), in the planner's thread."""
+        encoded = parse_observation(obs, self._spec, self._encode).copy()
+        encoded[: len(plain)] = plain  # as it was checked
+        return encoded
 
     def mark_used(self) -> None:
         """Register that the policy got the newest observation."""

@@ -1,7 +1,7 @@
 """Interpolation of commands at any control rate between the commands of a plan, and from plan to plan."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy as np
 from nsde_policy.control.limits import Limiter
 from nsde_policy.encoders.identity import to_floats
 from nsde_policy.errors import PlanError, PolicyInputError
-from nsde_policy.inference.history import LARGEST_FLOAT32
+from nsde_policy.inference.history import LARGEST_FLOAT32, History
 from nsde_policy.inference.spec import Plan, PolicySpec
 
 
@@ -19,8 +19,8 @@ class PlanJob:
 
     index: int
     """Number of plans requested before."""
-    states: np.ndarray
-    """States that the policy plans from, newest first, (history, d)."""
+    history: History
+    """States up to the time of the request; frames in them are not encoded yet."""
     start: int
     """Policy period of the first command."""
     previous_action: np.ndarray
@@ -28,10 +28,15 @@ class PlanJob:
     steps: int
     use: int
     """Commands to execute before the next plan takes over."""
-    ahead: bool
-    """Whether `start` was in the future at the time of the request."""
+    predict: Callable[[np.ndarray], np.ndarray] | None
+    """Predicts the states at `start` from the present ones; None if `start` is the present."""
     requested_at: float
     """Time of the request on the session's clock, seconds."""
+
+    @property
+    def ahead(self) -> bool:
+        """Whether `start` was in the future at the time of the request."""
+        return self.predict is not None
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,22 +118,35 @@ class TimedPlan:
         std: np.ndarray = default * math.sqrt(steps) if self.std is None else self.std[steps - 1]
         return std
 
-    def predict_states(self, recent: np.ndarray, now: int, then: int, spec: PolicySpec) -> np.ndarray | None:
+    def predicts(self, now: int, then: int) -> bool:
+        """Return whether the plan predicts the states from period `now` to period `then`."""
+        first = self.job.start
+        return self.states is not None and first <= now <= then < first + len(self.states)
+
+    def predict_action(self, then: int, spec: PolicySpec) -> np.ndarray:
+        """Return the command before period `then`, (act_dim,), as it is in a predicted state."""
+        assert self.states is not None
+        command: np.ndarray = self.states[then - self.job.start, spec.obs_dim :].astype(np.float32)
+        return command.astype(np.float64)
+
+    def predict_states(self, recent: np.ndarray, now: int, then: int, spec: PolicySpec) -> np.ndarray:
         """Predict the policy's input in period `then`: states newest first, (history, d).
 
         The states of the plan are corrected by its prediction error in period `now`; `recent` are the states
-        up to then, newest first. None if the plan predicts no states, or none for `then`.
+        up to then, newest first.
+
+        Raises:
+            PlanError: If the corrected states are infinite in float32.
         """
+        assert self.states is not None
         now, then = now - self.job.start, then - self.job.start
-        if self.states is None or not 0 <= now <= then < len(self.states):
-            return None
         error = recent[0, : spec.obs_dim] - self.states[now, : spec.obs_dim]
         angles = [column for column in spec.circular if column < spec.obs_dim]
         error[angles] = (error[angles] + np.pi) % (2 * np.pi) - np.pi
         predicted = self.states[now + 1 : then + 1].copy()
         predicted[:, : spec.obs_dim] += error
         if not (np.abs(predicted) <= LARGEST_FLOAT32).all():
-            return None
+            raise PlanError("the states predicted by the plan before are not finite in float32")
         return np.concatenate([predicted[::-1], recent])[: spec.history].astype(np.float32)
 
 
@@ -137,7 +155,8 @@ class PlanFollower:
 
     The offset between the command and a new plan fades over `blend` policy periods. It is zero if the plan
     starts at the last command, as those of a Neural SDE do. Changes per period (`delta_columns`) are not
-    blended: the mean of two of them is neither's movement.
+    blended, because the mean of two of them is neither's movement, and sent once: again in the same period,
+    the change is zero.
     """
 
     def __init__(self, *, policy_hz: float, blend: float, delta_columns: Sequence[int] = ()) -> None:
@@ -157,7 +176,9 @@ class PlanFollower:
             self._offset = limiter.command - plan.interpolate(before)
             self._offset[self._deltas] = 0.0
         if dt <= 0:
-            return limiter.command
+            command = limiter.command
+            command[self._deltas] = 0.0
+            return command
         target = self._blend_into(plan, position)
         return limiter.follow(target, (target - self._blend_into(plan, before)) / dt, dt)
 

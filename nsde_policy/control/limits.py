@@ -83,8 +83,8 @@ class Limiter:
 
     It computes with plain floats, which are faster than arrays of this size.
 
-    Commands in `delta_columns` are changes per period: they rest at zero, and their speed is already the
-    acceleration of the robot, so that only range and speed limit them.
+    Commands in `delta_columns` are changes per period: they rest at zero wherever the robot is, and their
+    speed is already the acceleration of the robot, so that only range and speed limit them.
 
     Args:
         limits: Limits of the commands.
@@ -193,11 +193,19 @@ class _Axis:
 
 @dataclass(slots=True)
 class _DeltaAxis(_Axis):
-    """Command that is a change per period; it has no velocity of its own, and rests at zero."""
+    """Command that is a change per period, the velocity of the robot: it rests at zero, always allowed.
+
+    `command` is the change in force in the present period; `PlanFollower` sends it once.
+    """
+
+    def __post_init__(self) -> None:
+        self.low = min(self.low, 0.0)
+        self.high = max(self.high, 0.0)
+        self.command = 0.0  # whatever the position is
 
     @property
     def at_rest(self) -> bool:
-        return self.command == min(max(0.0, self.low), self.high)
+        return not self.command
 
     def follow(self, target: float, speed: float, dt: float) -> None:
         """Change the command to the target, as far as range and speed allow."""
@@ -207,8 +215,12 @@ class _DeltaAxis(_Axis):
         self.command = min(max(target, self.low), self.high)
 
     def hold(self, dt: float) -> None:
-        """Reduce the change to zero."""
-        self.follow(0.0, 0.0, dt)
+        """Reduce the change to zero, at once if no time is known to have passed."""
+        self.follow(0.0, 0.0, dt if dt > 0 else math.inf)
+
+    def brake(self, seconds: float) -> None:
+        """Reduce the change as in a hold: nothing was sent, so that the robot rested."""
+        self.follow(0.0, 0.0, seconds)
 
 
 class _JerkAxis:

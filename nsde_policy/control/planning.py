@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -37,6 +38,8 @@ class PlanJobResult:
     error: BaseException | None
     latency: float
     """Time from request to result, seconds."""
+    newest: np.ndarray | None = None
+    """Newest state at the time of the request, with encoded frames, (d,); None if encoding failed."""
 
 
 class PlanWorker(Protocol):
@@ -93,6 +96,8 @@ class PlanScheduler:
         """Drop all plans, also one that is being made: the world or the clock has jumped."""
         self.current: TimedPlan | None = None
         self._next: TimedPlan | None = None
+        self.newest_state: np.ndarray | None = None
+        """Newest state of the last request that has been answered, with encoded frames, (d,)."""
         self._first_valid = self.requested  # plans with a lower index are dropped when they arrive
         self._waiting_since, self._reported_overdue = self._clock(), False
         self._reported_late = -1  # index of the newest plan whose deadline passed while the session waited
@@ -210,43 +215,47 @@ class PlanScheduler:
 
     def _new_job(self, history: History, period: int, lead: int, *, replan: bool) -> PlanJob:
         """Request a plan from the states that the current plan predicts `lead` periods ahead, or from now."""
-        states, start, use = None, period + lead, self._chunk
-        if lead and not replan and self.current is not None:
-            states = self.current.predict_states(history.states(), period, start, self._spec)
-        if ahead := states is not None:
-            previous_action = states[0, self._spec.obs_dim :].astype(np.float64)
+        predict, previous_action = None, history.last_action
+        start, use, current = period + lead, self._chunk, self.current
+        if lead and not replan and current is not None and current.predicts(period, start):
+            predict = partial(current.predict_states, now=period, then=start, spec=self._spec)
+            previous_action = current.predict_action(start, self._spec)
         else:
-            states, previous_action = history.states(), history.last_action
             start, use = period, self._chunk + lead
         steps = int(min(use + SPARE_COMMANDS, self._spec.longest_chunk or math.inf))
         self.requested += 1
         return PlanJob(
             index=self.requested - 1,
-            states=states,
+            history=history.copy(),
             start=start,
             previous_action=previous_action,
             steps=steps,
             use=min(use, steps),
-            ahead=ahead,
+            predict=predict,
             requested_at=self._clock(),
         )
 
     def _plan(self, job: PlanJob) -> PlanJobResult:
         """Plan in the worker; exceptions of the planner, also `SystemExit`, become part of the result.
 
-        The seed is derived here because `SeedSequence` is slow.
+        Frames are encoded and the seed is derived here because both are slow.
         """
-        plan, failure = None, None
+        plan, newest, failure = None, None, None
         try:
+            states = job.history.states()
+            newest = states[0].copy()
+            if job.predict is not None:
+                states = job.predict(states)
             seed = int(np.random.SeedSequence([self._seed, job.index]).generate_state(1)[0])
-            plan = self._planner.plan_from(job.states, steps=job.steps, seed=seed)
+            plan = self._planner.plan_from(states, steps=job.steps, seed=seed)
         except BaseException as error:
             failure = error
-        return PlanJobResult(job, plan, failure, self._clock() - job.requested_at)
+        return PlanJobResult(job, plan, failure, self._clock() - job.requested_at, newest)
 
     def _accept(self, result: PlanJobResult, period: int) -> list[Fault]:
         """Make a result the current plan, or the next one if it was planned ahead; return its faults."""
         job, now = result.job, self._clock()
+        self.newest_state = result.newest
         latency = parse_time(result.latency)
         latency = latency if latency >= 0 else 0.0  # the clock jumped or failed
         was_late = self._reported_late == job.index

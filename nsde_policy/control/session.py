@@ -26,9 +26,10 @@ from nsde_policy.control.clock import EARLY_CALL, ROUNDING, TimeGrid, parse_time
 from nsde_policy.control.config import SessionConfig
 from nsde_policy.control.faults import Fault, FaultKind, get_reaction, respond_to_faults
 from nsde_policy.control.gc import freeze_objects
-from nsde_policy.control.inputs import InputMonitor
+from nsde_policy.control.inputs import CheckedObservation, InputMonitor
 from nsde_policy.control.interpolation import PlanFollower
 from nsde_policy.control.limits import Limiter
+from nsde_policy.control.periods import PeriodCommands
 from nsde_policy.control.planning import PlanScheduler, PlanWorker
 from nsde_policy.control.report import CommandRecord, Recorder, SessionReport
 from nsde_policy.errors import ConfigError, PolicyInputError, SessionClosedError, SessionStoppedError
@@ -78,15 +79,12 @@ class Session:
             tick_s=self._tick_s,
             jerk_limit=resolved.limits.jerk,
         )
+        worker = PlannerThread() if worker is None else worker
         self._scheduler = PlanScheduler(
-            planner,
-            config,
-            resolved,
-            clock=self._clock,
-            worker=PlannerThread() if worker is None else worker,
-            recorder=self._recorder,
+            planner, config, resolved, clock=self._clock, worker=worker, recorder=self._recorder
         )
         self._grid = TimeGrid(rate_hz=config.rate_hz, policy_hz=resolved.policy_hz)
+        self._periods = PeriodCommands(self._grid, self._recorder, delta_columns=resolved.delta_columns)
         self._follower = PlanFollower(
             policy_hz=resolved.policy_hz, blend=config.blend, delta_columns=resolved.delta_columns
         )
@@ -108,6 +106,8 @@ class Session:
 
     def step(self, obs: Any, t: float | Mapping[str, float] | None = None) -> np.ndarray:
         """Return the command for this control period, (act_dim,). Call it once per control period.
+
+        Actions that are changes per period are zero if it is called again in the same period.
 
         Args:
             obs: The observation; None if it is missing.
@@ -137,6 +137,7 @@ class Session:
         faults += self._start_period(period)
         faults += self._receive(obs, t, now, period)
         faults += self._scheduler.collect(period)
+        faults += self._score_encoded_state(now)
         done = self._clock()
         if done >= now:
             self._monitor.advance_clock(done)
@@ -190,7 +191,8 @@ class Session:
 
         Args:
             position: Command at which the robot rests now, (act_dim,), if it was moved since the last
-                command, as in a new episode of a simulation: the next command moves on from there.
+                command, as in a new episode of a simulation: the next command moves on from there. Changes
+                per period rest at zero, whatever is given.
 
         Raises:
             PolicyInputError: If the position is not (act_dim,) finite numbers.
@@ -245,7 +247,7 @@ class Session:
         is_valid = not math.isnan(now)
         if fault is not None and is_valid:
             self._scheduler.reset()
-            self._start_history(self._period_command)
+            self._start_history(self._periods.command)
         if is_valid and (fault is not None or math.isnan(self._grid.origin)):
             self._start_grid(now)
             self._reset_periods()
@@ -264,12 +266,12 @@ class Session:
         self._period = self._observed_period = -1
         self._first_trusted_plan = -1  # plans with a lower index were requested before the last fault
         self._follower.reset()
-        self._period_middle: tuple[int, np.ndarray, int | None] | None = None
+        self._periods.restart()
 
     def _start_history(self, command: np.ndarray | None) -> None:
         """Forget all observations, and remember only the last command."""
         self._history = self.spec.new_history()
-        self._period_command = command
+        self._periods.command = command
         if command is not None:
             self._history.add_action(command)
 
@@ -297,26 +299,35 @@ class Session:
         is_new_period = period > self._observed_period
         if obs is None:
             return [Fault(FaultKind.MISSING_OBSERVATION, now, "for this period")] if is_new_period else []
-        values, faults = self._monitor.check_observation(obs, t, now, is_new_period=is_new_period)
-        if values is None or not is_new_period:
+        observed, faults = self._monitor.check_observation(obs, t, now, is_new_period=is_new_period)
+        if observed is None or not is_new_period:
             return faults
-        return self._add_observation(values, period, now)
+        return self._add_observation(observed, period, now)
 
-    def _add_observation(self, obs: np.ndarray, period: int, now: float) -> list[Fault]:
+    def _add_observation(self, obs: CheckedObservation, period: int, now: float) -> list[Fault]:
         if self._observed_period >= 0 and period > self._observed_period + 1:
-            self._start_history(self._period_command)
-        elif self._period_command is not None:
-            self._history.add_action(self._period_command)
-        self._history.add_observation(obs)
+            self._start_history(self._periods.command)
+        elif self._periods.command is not None:
+            self._history.add_action(self._periods.command)
+        self._history.add_observation(obs.encode or obs.plain, plain=obs.plain)
         self._monitor.mark_used()
         self._observed_period = period
         if self._limiter is None:
             self._start_limiter(self._history.last_action)
-        self._ood = self._ood_detector.distance(self._history.states()[0])
         faults = self._scheduler.update(self._history, period, replan=self._needs_new_plan)
-        if self.config.fault_when_ood and self._ood_detector.is_ood(self._ood):
-            faults.append(Fault(FaultKind.OUT_OF_DISTRIBUTION, now, f"distance {self._ood or 0.0:.3g}"))
-        return faults
+        return faults if self.spec.cameras else faults + self._score_state(self._history.states()[0], now)
+
+    def _score_encoded_state(self, now: float) -> list[Fault]:
+        """Score the state of a plan that arrived, if its frames had to be encoded."""
+        state, self._scheduler.newest_state = self._scheduler.newest_state, None
+        return self._score_state(state, now) if self.spec.cameras and state is not None else []
+
+    def _score_state(self, state: np.ndarray, now: float) -> list[Fault]:
+        """Update the out-of-distribution score; return a fault if the session reports it as one."""
+        self._ood = self._ood_detector.distance(state)
+        if not (self.config.fault_when_ood and self._ood_detector.is_ood(self._ood)):
+            return []
+        return [Fault(FaultKind.OUT_OF_DISTRIBUTION, now, f"distance {self._ood or 0.0:.3g}")]
 
     # --- Commands ---
 
@@ -325,7 +336,9 @@ class Session:
         if limiter is None:
             raise self._no_command_error(faults)
         since = time - (time - self._tick_s if self._last_time is None else self._last_time)
-        if not since > ROUNDING * self._tick_s:
+        # A change per period that comes sooner than a call may be early would be a second one.
+        shortest = 1 - EARLY_CALL if self.resolved.delta_columns else ROUNDING
+        if not since > shortest * self._tick_s:
             since = 0.0  # also if the clock fails and `time` is NaN
         dt = min(since, self._tick_s)  # move for at most one control period, even if some were skipped
         if since > 1.5 * self._tick_s:
@@ -400,16 +413,6 @@ class Session:
         self._recorder.record_command(self.last, since=0.0 if self._is_first else since)
         self._is_first = False
         if is_timed:
-            self._update_period_command(self.last, period)
+            self._periods.update(self.last, period)
             self._last_time = time if self._last_time is None else max(self._last_time, time)
         return action.copy()
-
-    def _update_period_command(self, command: CommandRecord, period: int) -> None:
-        """Keep the command closest to the middle of each policy period: the one that the policy planned."""
-        half_tick = 0.5 * self.resolved.policy_hz / self.config.rate_hz
-        if self._period_middle is not None and self._period_middle[0] != period:
-            self._recorder.record_period(*self._period_middle)
-            self._period_middle = None
-        if self._period_middle is None or self._grid.midpoint(command.time) <= period + half_tick + 1e-9:
-            self._period_middle = period, command.action, command.plan
-            self._period_command = command.action

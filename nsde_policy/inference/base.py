@@ -18,7 +18,7 @@ from nsde_policy.control.limits import Limits
 from nsde_policy.encoders import get_encoder
 from nsde_policy.encoders.base import STATE_KEY
 from nsde_policy.encoders.identity import describe_value, to_floats
-from nsde_policy.errors import PolicyInputError
+from nsde_policy.errors import NonFiniteObservationError, PolicyInputError
 from nsde_policy.inference.calibration import Calibration
 from nsde_policy.inference.frames import check_plausible_frames, parse_frames
 from nsde_policy.inference.history import History
@@ -84,8 +84,18 @@ class BasePolicy(abc.ABC):
         if not self._spec.cameras:
             return plain
         rows, frames = self._parse_frames(plain, observations, check=check)
-        encoded: np.ndarray = np.concatenate([rows, self._encode_frames(rows, frames)], axis=1)
+        encoded = self._append_codes(rows, frames)
         return encoded if plain.ndim == 2 else encoded[0]
+
+    def _append_codes(self, rows: np.ndarray, frames: list[np.ndarray]) -> np.ndarray:
+        """Return low-dimensional observations with the codes of their frames, (n, obs_dim), all finite."""
+        codes = self._encode_frames(check_finite_observation(rows), frames)
+        if not np.isfinite(codes).all():
+            raise NonFiniteObservationError(
+                "the encoder returned codes of camera frames that are not finite; its training diverged or "
+                "its weights are damaged: restore the run, or train it again"
+            )
+        return np.concatenate([rows, codes], axis=1)
 
     def _parse_frames(
         self, plain: np.ndarray, observations: Mapping[str, Any], *, check: bool
@@ -171,9 +181,8 @@ class BasePolicy(abc.ABC):
         check_plausible(check_finite_observation(rows[0]), self._spec)
 
         def encode(pictures: list[np.ndarray]) -> np.ndarray:
-            return check_finite_observation(
-                np.concatenate([rows, self._encode_frames(rows, pictures)], axis=1)[0]
-            )
+            observation: np.ndarray = self._append_codes(rows, pictures)[0]
+            return observation
 
         if len(self._queue) < self._spec.history:
             self._history.add_observation(encode(frames))

@@ -48,17 +48,24 @@ class History:
         copied._states = self._states.copy()
         return copied
 
-    def add_observation(self, obs: np.ndarray | Sequence[float] | Callable[[], np.ndarray]) -> None:
+    def add_observation(
+        self,
+        obs: np.ndarray | Sequence[float] | Callable[[], np.ndarray],
+        *,
+        plain: np.ndarray | None = None,
+    ) -> None:
         """Add the observation of a new control period, (obs_dim,).
 
         A function that returns it is called only if a plan needs it: encoding every frame of a camera would
-        be slow, and a plan needs the last few.
+        be slow, and a plan needs the last few. `plain` are its first columns, which may replace the action
+        before the first one; without them the first observation is computed now.
         """
         if self._last_action is None:
-            obs = obs() if callable(obs) else obs
-            now = check_vector(obs, self._obs_dim, "observation")
+            if plain is None or max(self._first_action_from, default=-1) >= len(plain):
+                obs = obs() if callable(obs) else obs
+                plain = check_vector(obs, self._obs_dim, "observation")
             (self._last_action,) = replace_first_action(
-                now[None], self._first_action_from, self._first_action, self._act_dim
+                plain[None], self._first_action_from, self._first_action, self._act_dim
             )
         self._states.appendleft(_State(obs, self._last_action, self._obs_dim))
         if not callable(obs):

@@ -1,5 +1,7 @@
 """Tests for control/frames.py with a made-up arm of seven joints and two cameras: bad frames are faults."""
 
+import copy
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,9 +16,16 @@ from nsde_policy.config import NetworkConfig, TrainConfig
 from nsde_policy.control import Session, SessionConfig
 from nsde_policy.control.faults import FaultKind
 from nsde_policy.encoders.keypoints.config import KeypointConfig
-from nsde_policy.errors import CheckpointError, FrameError, ImplausibleFrameError
+from nsde_policy.errors import (
+    CheckpointError,
+    FrameError,
+    ImplausibleFrameError,
+    NonFiniteObservationError,
+)
 from nsde_policy.inference.calibration import Calibration, CameraRange
 from nsde_policy.inference.policy import Policy
+from nsde_policy.inference.spec import Plan, Planner
+from nsde_policy.inference.worker import is_planner_thread
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.run_config import DemoConfig, RunConfig
 from tests.helpers.camera_robot import (
@@ -78,8 +87,8 @@ class Robot:
 
 
 @contextmanager
-def run_robot(policy: Policy, **settings: Any) -> Iterator[Robot]:
-    sim, calibration = Sim(), settings.pop("calibration", policy.calibration)
+def run_robot(policy: Planner, **settings: Any) -> Iterator[Robot]:
+    sim, calibration = Sim(), settings.pop("calibration", None) or policy.calibration
     config = SessionConfig(**{"rate_hz": 10.0, "freeze_gc": False, **settings})
     with Session(policy, config, calibration=calibration, clock=sim.clock) as session:
         yield Robot(session, sim)
@@ -211,6 +220,20 @@ def test_frame_that_stays_the_same_while_the_robot_moves_is_frozen(camera: str, 
         assert found == [[], [], [("frozen_frame", camera)]]
 
 
+@pytest.mark.parametrize("time", [np.nan, 1e9, -1e9, "noon"])
+def test_wrong_time_stamp_of_the_first_frame_does_not_hide_that_it_is_frozen(time: Any, policy: Policy):
+    with run_robot(policy, initial_command=ARRAYS["action"][0]) as robot:
+        robot.step(t=time)
+        found = [robot.step({**observe(frame), TOP: observe(0)[TOP]}) for frame in range(1, 5)]
+        assert found == [[]] * 3 + [[("frozen_frame", TOP)]]
+
+
+def test_implausible_observation_is_no_movement_of_the_robot(policy: Policy):
+    with run_robot(policy, initial_command=ARRAYS["action"][0]) as robot:
+        assert robot.step({**observe(0), STATE: np.full(JOINTS, 1e6)}) == [("implausible_observation", None)]
+        assert [robot.step(observe(0)) for _ in range(6)] == [[]] * 6
+
+
 def test_frame_of_a_robot_that_rests_may_stay_the_same(policy: Policy):
     rest = observe(5)
     trembling = np.array([seen.still for seen in policy.calibration.frames]).max(0) / 2
@@ -248,17 +271,73 @@ def test_frame_with_its_own_time_stamp_is_stale(policy: Policy):
         assert f"'top'; the names are {STATE}, {TOP}, {WRIST}" in robot.session.last.faults[0].detail
 
 
-def test_frames_within_a_policy_period_are_checked_but_not_encoded(
-    policy: Policy, monkeypatch: pytest.MonkeyPatch
-):
-    encoded = []
-    encode = Policy.encode
-    monkeypatch.setattr(Policy, "encode", lambda self, obs: encoded.append(1) or encode(self, obs))
-    with run_robot(policy, rate_hz=50.0) as robot:
-        for _ in range(10):
+class Encoder:
+    """A planner whose encoder records what it is given, and may be blocked."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.spec, self._policy = policy.spec, policy
+        self.encoded: list[Observation] = []
+        self.released = threading.Event()
+        self.released.set()
+
+    def encode(self, obs: Observation) -> np.ndarray:
+        assert is_planner_thread()
+        assert self.released.wait(60)
+        self.encoded.append(obs)
+        return self._policy.encode(obs)
+
+    def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
+        return self._policy.plan_from(states, steps=steps, seed=seed)
+
+
+def test_frames_of_a_plan_are_encoded_by_the_planners_thread_and_others_only_checked(policy: Policy):
+    planner = Encoder(policy)
+    with run_robot(planner, calibration=policy.calibration, rate_hz=50.0, chunk=3) as robot:
+        for _ in range(20):
             assert not robot.step(after=0.02)
-        assert len(encoded) == 2
-        assert robot.step(paint(TOP, 0)(observe(10)), after=0.004) == [("implausible_frame", TOP)]
+        given = [planner.encoded[k][TOP] for k in range(2)]
+        assert (given == ARRAYS["top"][[0, 15]]).all(), "a plan in period 0, and one in period 3"
+        assert robot.step(paint(TOP, 0)(observe(20)), after=0.004) == [("implausible_frame", TOP)]
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_encoder_that_hangs_does_not_block_the_loop(ahead: bool, policy: Policy):
+    planner, obs = Encoder(policy), {name: value.copy() for name, value in observe(0).items()}
+    planner.released.clear()
+    config = SessionConfig(plan_ahead=ahead, deadline_s=0.01, freeze_gc=False)
+    with Session(planner, config, calibration=policy.calibration) as session:
+        session.step(obs)
+        assert not planner.encoded, "the step came back before the encoder"
+        assert ("late_plan" in session.report().faults) == (not ahead)
+        for value in obs.values():
+            value[:] = 0  # the driver of a camera may write the next frame into the same memory
+        planner.released.set()
+        session._scheduler.pending[1].result(60)
+    assert (planner.encoded[0][TOP] == ARRAYS["top"][0]).all()
+    assert (planner.encoded[0][STATE] == ARRAYS["state"][0]).all()
+
+
+def test_encoder_that_returns_nan_is_a_fault_and_refused(policy: Policy):
+    broken = copy.deepcopy(policy)
+    broken.reset()
+    for weights in broken.encoder.parameters():
+        weights.data *= 1e30
+    with pytest.raises(NonFiniteObservationError, match=r"the encoder returned codes .* train it again"):
+        broken.select_action(observe(0))
+    with run_robot(broken) as robot:
+        assert robot.step() == [("planner_error", None)]
+        assert "the encoder returned codes" in robot.session.last.faults[0].detail
+
+
+def test_encoded_frames_are_scored_with_their_plan(policy: Policy):
+    planner = Encoder(policy)
+    planner.encode = lambda obs: policy.encode(obs) + 9 * (np.arange(policy.obs_dim) >= JOINTS)
+    with run_robot(planner, calibration=policy.calibration, fault_when_ood=True) as robot:
+        assert robot.step() == [("out_of_distribution", None)]
+        assert robot.session.last.is_ood
+    with run_robot(policy, fault_when_ood=True) as robot:
+        assert robot.step(observe(3)) == []
+        assert 0 < robot.session.last.ood < policy.calibration.threshold
 
 
 def test_keypoints_far_outside_the_training_range_are_out_of_distribution(policy: Policy):

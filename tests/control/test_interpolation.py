@@ -3,19 +3,16 @@
 import numpy as np
 import pytest
 
-from benchmarks.simulated_time import SimulatedWorker
-from nsde_policy.control import Session, SessionConfig
 from nsde_policy.control.interpolation import PlanJob, TimedPlan
-from nsde_policy.errors import PlanError, SessionStoppedError
-from nsde_policy.inference.calibration import Calibration
+from nsde_policy.errors import PlanError
 from nsde_policy.inference.spec import Plan
 from tests.helpers.numpy_planner import SPEC, Sim, Walker
 from tests.helpers.sessions import NO_LIMITS, OBS, PERIOD, make_session, run_session
 
 
 def make_plan(plan, start=0, use=3):
-    states, previous_action = np.zeros((SPEC.history, 5)), np.zeros(2)
-    return TimedPlan.from_plan(plan, SPEC, PlanJob(0, states, start, previous_action, 4, use, False, 0.0))
+    job = PlanJob(0, SPEC.new_history(), start, np.zeros(2), 4, use, predict=None, requested_at=0.0)
+    return TimedPlan.from_plan(plan, SPEC, job)
 
 
 def test_at_the_policy_rate_commands_equal_the_plan():
@@ -26,60 +23,6 @@ def test_at_the_policy_rate_commands_equal_the_plan():
     seed = int(np.random.SeedSequence([0, 0]).generate_state(1)[0])
     planned = planner.plan_from(history.states(), steps=5, seed=seed)
     assert np.allclose(commands, planned.actions[:4], atol=1e-9)
-
-
-class Deltas:
-    """Planner whose every plan holds the same irregular changes; they do not continue the last command."""
-
-    spec = SPEC
-    actions = np.random.default_rng(0).uniform(-5, 5, (8, 2))
-
-    def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
-        return Plan(self.actions[:steps])
-
-
-def make_delta_session(sim: Sim, **settings: object) -> Session:
-    calibration = Calibration(
-        rate_hz=10.0,
-        step=(12.0, 12.0),
-        acceleration=(5.0, 5.0),
-        mean=(),
-        precision=(),
-        threshold=0.0,
-        action_low=(-5.0, -5.0),
-        action_high=(5.0, 5.0),
-        delta_columns=(0, 1),
-    )
-    config = SessionConfig(initial_command=np.zeros(2), **settings)
-    worker = SimulatedWorker(sim.clock, delay_s=0.15) if config.plan_ahead else None
-    return Session(Deltas(), config, calibration=calibration, clock=sim.clock, worker=worker)
-
-
-@pytest.mark.parametrize("ahead", [False, True])
-def test_changes_per_period_are_sent_as_planned(ahead: bool):
-    sim = Sim()
-    session, origin, sent = make_delta_session(sim, plan_ahead=ahead), sim.now, []
-    for tick in range(24):
-        sim.now = origin + tick * PERIOD
-        command = session.step(OBS, sim.now)
-        if session.last.source == "plan":
-            sent.append(command)
-        else:
-            assert not command.any(), "without a plan nothing should move"
-    assert len(sent) >= 20
-    nearest = np.abs(np.array(sent)[:, None] - Deltas.actions).max(-1).min(1)
-    assert nearest.max() < 1e-9
-
-
-def test_a_hold_stops_changes_per_period():
-    sim = Sim()
-    session = make_delta_session(sim, on_fault="stop")
-    assert np.abs(session.step(OBS, sim.now)).max() > 1
-    sim.now += PERIOD
-    assert not session.step(np.full(3, np.nan), sim.now).any()
-    sim.now += PERIOD
-    with pytest.raises(SessionStoppedError):
-        session.step(OBS, sim.now)
 
 
 @pytest.mark.parametrize("rate", [20.0, 50.0, 125.0, 250.0, 1000.0])
@@ -121,7 +64,9 @@ def test_predicted_states_are_corrected_by_the_prediction_error_and_angles_wrap(
     predicted = plan.predict_states(recent, 11, 13, SPEC)
     assert predicted[0].tolist() == pytest.approx([3.5, 0, 0.0, 3, 0], abs=1e-6)
     assert predicted[1].tolist() == pytest.approx([2.5, 0, 0.0, 2, 0], abs=1e-6)
-    assert plan.predict_states(recent, 11, 15, SPEC) is None
+    assert plan.predict_action(13, SPEC).tolist() == [3, 0]
+    assert [plan.predicts(11, then) for then in (13, 14, 15)] == [True, True, False]
+    assert not plan.predicts(9, 11)
 
 
 def test_std_accumulates_along_the_plan():

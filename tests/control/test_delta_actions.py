@@ -1,0 +1,247 @@
+"""Actions that are changes per period; a robot adds them up, and its position is the oracle."""
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from benchmarks.simulated_time import InlineWorker, SimulatedWorker
+from nsde_policy.control import Session, SessionConfig
+from nsde_policy.control.faults import FaultKind
+from nsde_policy.errors import SessionStoppedError
+from nsde_policy.inference.calibration import Calibration
+from nsde_policy.inference.spec import Plan
+from tests.helpers.numpy_planner import SPEC, Sim
+from tests.helpers.sessions import OBS, PERIOD
+
+NAN_OBS = np.full(3, np.nan)
+START = np.array([50.0, 40.0])
+
+
+class Deltas:
+    """Planner of changes that all differ; it records the states that it was given."""
+
+    spec = SPEC
+
+    def __init__(self, low: float = -5.0, high: float = 5.0) -> None:
+        self._rng, self._low, self._high = np.random.default_rng(0), low, high
+        self.plans: list[np.ndarray] = []
+        self.states: list[np.ndarray] = []
+        self.trouble: str | None = None
+
+    def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
+        self.states.append(states)
+        self.plans.append(self._rng.uniform(self._low, self._high, (steps, 2)))
+        trouble, self.trouble = self.trouble, None
+        if trouble == "raise":
+            raise RuntimeError("the network broke")
+        return Plan(np.full((steps, 2), np.nan) if trouble == "nan" else self.plans[-1].copy())
+
+
+class Robot:
+    """A robot that adds up the changes of a session; `step` is what `hold`, `stop` and starts may change."""
+
+    def __init__(self, *, low=-5.0, high=5.0, step=12.0, worker=None, **settings) -> None:
+        self.sim, self.planner = Sim(), Deltas(low, high)
+        self.broken: object = None
+        calibration = Calibration(
+            rate_hz=10.0,
+            step=(step, step),
+            acceleration=(5.0, 5.0),
+            mean=(),
+            precision=(),
+            threshold=0.0,
+            action_low=(low, low),
+            action_high=(high, high),
+            delta_columns=(0, 1),
+        )
+        if settings.get("plan_ahead"):
+            worker = SimulatedWorker(self.sim.clock, delay_s=0.15)
+        self.session = Session(
+            self.planner, SessionConfig(**settings), calibration=calibration, clock=self.read, worker=worker
+        )
+        self.position = START.copy()
+
+    def read(self) -> object:
+        if isinstance(self.broken, Exception):
+            raise self.broken
+        return self.sim.now if self.broken is None else self.broken
+
+    def step(self, obs=OBS, after: float = PERIOD) -> np.ndarray:
+        """Let time pass, and move by the next change."""
+        self.sim.now += after
+        change = self.session.step(obs)
+        self.position += change
+        return change
+
+    @property
+    def planned(self) -> np.ndarray:
+        return np.concatenate(self.planner.plans)
+
+
+def match_rows(rows: np.ndarray, planned: np.ndarray) -> list[int]:
+    """Return the number of the planned change that each row is; all of them differ."""
+    distance = np.abs(np.reshape(rows, (-1, 1, 2)) - planned).max(-1)
+    assert (distance.min(1) < 1e-9).all(), "a change that was not planned"
+    return distance.argmin(1).tolist()
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("calls", [1, 2, 3])
+def test_each_change_is_sent_once_however_often_a_period_asks(ahead: bool, calls: int):
+    robot, sent = Robot(plan_ahead=ahead), []
+    for call in range(24 * calls):
+        sent.append(robot.step(after=PERIOD / calls))
+        if call % calls or robot.session.last.source != "plan":
+            assert not sent[-1].any(), "nothing moves again, and nothing without a plan"
+    sent = [change for change in sent if change.any()]
+    assert len(sent) >= 20
+    rows = match_rows(sent, robot.planned)
+    assert len(rows) == len({*rows})
+    assert robot.session.report().faults == {}
+
+
+def test_the_policy_sees_all_changes_of_a_period_as_its_action():
+    robot = Robot(chunk=2)
+    first, _, second, _, _ = (robot.step(after=after) for after in (PERIOD, 0.04, 0.06, 0.01, 0.09))
+    assert (robot.planner.states[1][:, 3:] == np.float32([second, first])).all()
+
+
+def test_jitter_repeats_no_change():
+    rng, robot, origin = np.random.default_rng(0), Robot(), 100.0
+    sent = []
+    for period in range(300):
+        robot.sim.now = origin + period * PERIOD + rng.uniform(-0.03, 0.03)
+        sent.append(robot.step(after=0.0))
+    rows = match_rows([change for change in sent if change.any()], robot.planned)
+    assert len(rows) == len({*rows})
+    assert len(rows) > 150
+
+
+CLOCKS = {"nan": math.nan, "raises": OSError("off"), "stands still": None, "goes back": None, "text": "noon"}
+
+
+@pytest.mark.parametrize("clock", CLOCKS)
+@pytest.mark.parametrize("reaction", ["hold", "stop"])
+@pytest.mark.parametrize("step", [12.0, 0.5])
+def test_a_robot_rests_while_the_clock_fails(clock: str, reaction: str, step: float):
+    robot = Robot(on_fault=reaction, step=step)
+    for _ in range(6):
+        robot.step()
+    robot.broken, before = CLOCKS[clock], robot.position.copy()
+    after = -0.7 if clock == "goes back" else 0.0
+    obs = NAN_OBS if clock == "stands still" else OBS
+    if reaction == "hold":
+        for _ in range(50):
+            robot.step(obs, after)
+    else:
+        robot.step(obs, after)
+        with pytest.raises(SessionStoppedError):
+            robot.step(obs, after)
+    assert (robot.position == before).all()
+    robot.broken = None
+    robot.session.reset()
+    assert any(robot.step().any() for _ in range(3)), "the session goes on with a good clock"
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.8, 1.2), (-1.2, -0.8), (-1.0, 1.0)])
+@pytest.mark.parametrize("reaction", ["hold", "stop", lambda _: None])
+@pytest.mark.parametrize("step", [2.0, 0.3])
+def test_hold_and_stop_end_at_rest_whatever_the_demonstrated_range_is(low, high, reaction, step):
+    robot = Robot(low=low, high=high, step=step, on_fault=reaction)
+    changes = [np.zeros(2), *(robot.step() for _ in range(6))]
+    try:
+        for _ in range(8):
+            changes.append(robot.step(NAN_OBS))
+    except SessionStoppedError:
+        assert reaction == "stop"
+    assert not changes[-1].any()
+    assert np.abs(np.diff(changes, axis=0)).max() <= step + 1e-9
+    assert min(low, 0) <= np.min(changes) <= np.max(changes) <= max(high, 0)
+
+
+def test_periods_without_a_command_count_as_braking():
+    robot = Robot(low=3.0, high=5.0, step=1.0, max_gap_s=9.0)
+    for _ in range(8):
+        change = robot.step()
+    assert change.min() >= 3
+    assert robot.step(NAN_OBS, after=0.3) == pytest.approx(change - 3)
+
+
+@pytest.mark.parametrize("given", ["initial_command", "reset", "neither"])
+def test_changes_rest_at_zero_wherever_the_robot_is(given: str):
+    robot = Robot(step=1.0, initial_command=START if given == "initial_command" else None)
+    if given == "reset":
+        robot.session.reset(START)
+    if given != "neither":
+        assert not robot.step("nothing").any()
+        assert not robot.step(None).any()
+    robot.session.reset()
+    change = robot.step()
+    assert change == pytest.approx(np.clip(robot.planner.plans[-1][0], -1, 1))
+
+
+def test_a_reset_does_not_send_two_changes_in_one_period():
+    robot = Robot()
+    assert robot.step().any()
+    robot.session.reset()
+    assert not robot.step(after=0.03).any()
+    assert robot.step().any()
+
+
+REACTIONS = ("hold", "stop", lambda _: None, lambda _: 1 / 0, {FaultKind.CLOCK_JUMP: "stop"})
+FAULTS = (
+    *("nan clock", "clock raises", "clock back", "clock ahead", "clock stands", "again", "early", "late"),
+    *("nan obs", "no obs", "wrong obs", "planner raise", "planner nan", "reset", "fine", "fine", "fine"),
+)
+
+
+def run_with_faults(seed: int) -> Counter[str]:
+    """Run a robot with random faults; it moves by each planned change at most once, and rests in the end."""
+    rng = np.random.default_rng(seed)
+    reaction, ahead = REACTIONS[rng.integers(len(REACTIONS))], bool(rng.random() < 0.5)
+    robot = Robot(low=rng.choice([-5.0, 1.0]), on_fault=reaction, plan_ahead=ahead, worker=InlineWorker())
+    used: Counter[str] = Counter()
+    sent: list[np.ndarray] = []
+    for _ in range(30):
+        fault = str(rng.choice(FAULTS))
+        used[fault] += 1
+        shifts = {"clock back": -3.0, "clock ahead": 3.0, "clock stands": 0.0, "again": 0.04, "late": 0.16}
+        obs = {"nan obs": NAN_OBS, "no obs": None, "wrong obs": "left"}.get(fault, OBS)
+        robot.broken = {"nan clock": math.nan, "clock raises": OSError("off")}.get(fault)
+        robot.planner.trouble = fault.removeprefix("planner ") if fault.startswith("planner") else None
+        try:
+            if fault == "reset":
+                robot.session.reset()
+            change = robot.step(obs, shifts.get(fault, 0.07 if fault == "early" else PERIOD))
+        except SessionStoppedError:
+            robot.session.reset()
+            continue
+        except ValueError:
+            assert not sent, "a session that has sent a command can hold it"
+            continue
+        sent.append(change)
+    rows = match_rows([change for change in sent if change.any()] or np.zeros((0, 2)), robot.planned)
+    assert len(rows) == len({*rows}), "the robot moved by a change twice"
+    assert np.allclose(robot.position, START + robot.planned[rows].sum(0))
+    check_rest(robot, fails_clock=bool(rng.random() < 0.5), stops=reaction == "stop")
+    return used
+
+
+def check_rest(robot: Robot, *, fails_clock: bool, stops: bool) -> None:
+    """Check that the robot rests at once if nothing works any more."""
+    robot.broken, before = math.nan if fails_clock else None, robot.position.copy()
+    try:
+        for _ in range(5):
+            robot.step(NAN_OBS)
+        assert not stops, "the session did not stop"
+    except (SessionStoppedError, ValueError):
+        pass
+    assert (robot.position == before).all()
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_after_any_faults_the_robot_moved_by_each_planned_change_at_most_once(part: int):
+    used = sum((run_with_faults(seed) for seed in range(100 * part, 100 * part + 100)), Counter())
+    assert {*used} == {*FAULTS}
