@@ -34,6 +34,8 @@ SPEC = PolicySpec(
 CALIBRATION = Calibration(
     rate_hz=10.0, step=(10.0, 8.0), acceleration=(6.0, 5.0), mean=(), precision=(), threshold=0.0
 )
+DELTA_RANGE: dict[str, Any] = {"action_low": (5.0, 5.0), "action_high": (12.0, 30.0)}
+"""Range of actions that are changes: the demonstrations never rested."""
 START = (50.0, 40.0)
 CAMERA, STATE = "observation.images.top", "observation.state"
 CAMERA_SPEC = replace(
@@ -126,8 +128,8 @@ class Settings:
     jerk: float | None = None
     worker: str = "inline"
     cameras: bool = False
-    deltas: bool = False
-    """Whether the second action is a change per period; needs the rate of the policy, 10 Hz."""
+    deltas: tuple[int, ...] = ()
+    """Actions that are changes per period; they need the rate of the policy, 10 Hz."""
 
 
 class ContractError(AssertionError):
@@ -147,12 +149,11 @@ class HostileSession:
         self.spec = CAMERA_SPEC if settings.cameras else SPEC
         self.codes: Any = [0.1, -0.1]
         self.encode = self._encode if settings.cameras else None
-        calibration = replace(
-            CALIBRATION,
-            frames=(CAMERA_RANGE,) if settings.cameras else (),
-            delta_columns=(1,) if settings.deltas else (),
-        )
-        self._is_position = np.array([True, not settings.deltas])
+        calibration = replace(CALIBRATION, frames=(CAMERA_RANGE,) if settings.cameras else ())
+        if settings.deltas:
+            calibration = replace(calibration, delta_columns=settings.deltas, **DELTA_RANGE)
+        self._deltas = list(settings.deltas)
+        self._is_position = np.array([column not in settings.deltas for column in range(2)])
         self.commands = self.refused = 0
         self._readings: list[float] = []
         self._plan_before: Plan | None = None
@@ -169,13 +170,25 @@ class HostileSession:
         if starts_at is not None:
             starts_at[:] = math.nan  # the session has its own copy
         self.limits, self._tick = self.session.resolved.limits, 1 / settings.rate_hz
+        self._low, self._high = self.limits.low.copy(), self.limits.high.copy()
+        self._low[self._deltas] = np.minimum(self._low, 0.0)[self._deltas]  # zero change is always allowed
+        self._sent_changes: set[tuple[int, float]] = set()
+        self.position = np.zeros(2)
+        """Sum of all changes that were sent: where a robot is whose actions are changes."""
         self._rest(settings.starts_at)
         self._read_at, self._stopped, self._is_fresh = -1e12, False, True
 
     def _rest(self, position: tuple[float, float] | None) -> None:
-        self._command = None if position is None else np.clip(position, self.limits.low, self.limits.high)
+        self._command = None if position is None else self._clip(position)
         self._moving, self._doubt = [(np.zeros(2), np.zeros(2))], np.zeros(2)
         self._sent_for: float | None = None
+        self._braking = 0
+
+    def _clip(self, position: Any) -> np.ndarray:
+        """Return where the commands rest if the robot is at a position: changes rest at zero."""
+        rest: np.ndarray = np.clip(position, self.limits.low, self.limits.high)
+        rest[self._deltas] = 0.0
+        return rest
 
     # --- What the session is given ---
 
@@ -240,7 +253,7 @@ class HostileSession:
         before = self._command
         plain = obs.get(STATE) if isinstance(obs, dict) else obs
         if before is None and isinstance(plain, list) and len(plain) == 3:
-            self._command = np.clip(plain[:2], self.limits.low, self.limits.high)  # where the robot is
+            self._command = self._clip(plain[:2])  # where the robot is
         self._check(lambda: self.session.step(obs, t), is_step=True, is_known=before is not None)
 
     def action_at(self, t: Any) -> None:
@@ -284,21 +297,54 @@ class HostileSession:
 
     def _check_command(self, command: np.ndarray, *, is_step: bool) -> None:
         self._require(command.shape == (2,) and np.isfinite(command).all(), f"command {command}")
-        inside = ((self.limits.low <= command) & (command <= self.limits.high)).all()
+        inside = ((self._low <= command) & (command <= self._high)).all()
         self._require(bool(inside), f"{command} is outside the limits")
         now, last = self._readings[0], self.session.last
         elapsed = self._measure_elapsed(now)
         dt = min(elapsed, self._tick)
         if self._command is not None:
             move = command - self._command
-            self._require((np.abs(move) <= self.limits.speed * dt + 1e-9).all(), f"{move} in {dt} s")
+            within = (np.abs(move) <= self.limits.speed * dt + 1e-9) | ~self._is_position
+            self._require(within.all(), f"{move} in {dt} s")
             if dt > 0:
                 self._check_rates(move / dt, dt, elapsed)
-        self._command = command.copy()
+        before, self._command = self._command, command.copy()
+        if self._deltas:
+            self._check_changes(np.zeros(2) if before is None else before, dt, elapsed)
         if not math.isnan(now):
             done = self._readings[-1] if is_step else now
             self._read_at, self._is_fresh = done if done >= now else now, False
             self._sent_for = last.time if self._sent_for is None else max(self._sent_for, last.time)
+
+    def _check_changes(self, before: np.ndarray, dt: float, elapsed: float) -> None:
+        """Check that the robot moves by each planned change once, brakes within the limits, and rests.
+
+        Args:
+            before: Change in force so far; a command of the same period leaves it in force unless it holds.
+            dt: Time for which the command moves, seconds.
+            elapsed: Time since the last command, seconds.
+        """
+        last, changes, reach = self.session.last, self._command, self.limits.speed * self._tick
+        moved = changes[self._deltas]
+        self.position[self._deltas] += moved
+        if elapsed < 0.7499 * self._tick:
+            self._require(not moved.any(), f"{moved} was sent {elapsed} s after the change before")
+            if last.source == "plan":
+                changes[self._deltas] = before[self._deltas]
+        elif dt > 0.7501 * self._tick:
+            skipped = self.limits.speed * (elapsed - self._tick) if elapsed > 1.49 * self._tick else 0.0
+            rest = np.sign(before) * np.maximum(np.abs(before) - skipped, 0.0)
+            off = np.maximum(np.minimum(before, rest) - changes, changes - np.maximum(before, rest))
+            self._require((off <= reach + 1e-6)[self._deltas].all(), f"{moved} after {before[self._deltas]}")
+        if last.source == "plan" and moved.any() and abs(last.time) < 1e8:  # else periods are inexact
+            key = last.plan, last.planned_for
+            self._require(key not in self._sent_changes, f"{moved} of plan {last.plan} was sent again")
+            self._sent_changes.add(key)
+        stops = self.settings.on_fault == 1 and bool(last.faults)
+        self._braking = self._braking + 1 if self._braking or stops else 0
+        longest = 2 + math.ceil(float((self._high / reach).max()))
+        is_resting = self._braking <= longest or self._is_position.any()
+        self._require(is_resting, f"a session without a clock did not stop in {self._braking} commands")
 
     def _measure_elapsed(self, now: float) -> float:
         """Return how long the command may have moved: the time between commands by the session's clock."""

@@ -45,7 +45,7 @@ class SessionMachine(RuleBasedStateMachine):
         start=st.sampled_from([None, hostile.START, (1e9, -1e9)]),
         jerk=st.sampled_from([None, 3e3, 1e5]),
         cameras=st.booleans(),
-        deltas=st.booleans(),
+        deltas=st.sampled_from([(), (1,), (0, 1)]),
     )
     def open(self, rate, blend, ahead, on_fault, start, jerk, cameras, deltas):
         rate = 10.0 if deltas else rate
@@ -60,6 +60,10 @@ class SessionMachine(RuleBasedStateMachine):
     @rule(answer=st.one_of(st.sampled_from([hostile.REENTER, hostile.RESET]), index(hostile.VALUES)))
     def choose_answers(self, answer):
         self.attack.answer = hostile.VALUES[answer] if isinstance(answer, int) else answer
+
+    @rule(codes=st.one_of(st.none(), index(hostile.VALUES)))
+    def choose_codes(self, codes):
+        self.attack.codes = [0.1, -0.1] if codes is None else hostile.VALUES[codes]
 
     @rule(position=st.sampled_from([None, hostile.START, (0.0, 100.0)]))
     def reset(self, position):
