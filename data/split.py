@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from nsde_policy.bounds import SeedNumber
+from nsde_policy.config import check_value
 from nsde_policy.data.types import Demonstrations
 from nsde_policy.errors import ConfigError
 
@@ -26,9 +28,11 @@ def split_episodes(
     `flag` is what errors call the fraction.
 
     Raises:
-        ConfigError: If the fraction is not in [0, 1), or there are too few demonstrations to split.
+        ConfigError: If the fraction is not in [0, 1), the seed is negative or above 2⁶³ − 1, or there are too
+            few demonstrations to split.
     """
     check_fraction(fraction, flag)
+    check_value("--seed", seed, SeedNumber)
     if fraction == 0:
         return EpisodeSplit(demos, None, ())
     n = len(demos)

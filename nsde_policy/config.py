@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import msgspec
 from msgspec import Meta
 
-from nsde_policy.bounds import Count, Fraction, NonNegative, Positive
+from nsde_policy.bounds import Count, Fraction, Length, NonNegative, Positive, Size
 from nsde_policy.errors import ConfigError
 from nsde_policy.files import parse_json
 
@@ -68,22 +68,38 @@ class BaseConfig:
 
 def check_bounds(settings: Any) -> None:
     """Raise `ConfigError` if a field of a dataclass is outside the choices or bounds of its annotation."""
-    for name, hint in _get_annotations(type(settings)).items():  # type: ignore[arg-type]
-        value, inner = getattr(settings, name), _unwrap(hint)
-        if value is None and inner is not hint:
+    for name, hint in _get_annotations(type(settings)).items():
+        check_value(name, getattr(settings, name), hint, owner=settings)
+
+
+def check_value(name: str, value: Any, hint: Any, *, owner: object = None) -> None:
+    """Raise `ConfigError` if a value, or an element of a tuple, is outside the bounds of its type.
+
+    Args:
+        name: What the message calls the value: a field of `owner`, or a flag.
+        value: The value to check.
+        hint: Its type, such as `nsde_policy.bounds.Count`; types without bounds are not checked.
+        owner: Object whose class starts the message.
+    """
+    inner = _unwrap(hint)
+    if value is None and inner is not hint:
+        return
+    if typing.get_origin(inner) is tuple and isinstance(value, tuple):
+        for element in value:
+            check_value(name, element, typing.get_args(inner)[0], owner=owner)
+    if typing.get_origin(inner) is Literal:
+        choices = typing.get_args(inner)
+        require(owner, value in choices, f"{name} must be {_describe_type(inner)}, got {value!r}")
+    for meta in getattr(inner, "__metadata__", ()):
+        if not isinstance(meta, Meta):
             continue
-        if typing.get_origin(inner) is Literal:
-            choices = typing.get_args(inner)
-            require(settings, value in choices, f"{name} must be {_describe_type(inner)}, got {value!r}")
-        for meta in getattr(inner, "__metadata__", ()):
-            if not isinstance(meta, Meta):
-                continue
-            kind, what = (Integral, "an integer") if inner.__origin__ is int else (Real, "a number")
-            require(settings, isinstance(value, kind), f"{name} must be {what}, got {value!r}")
-            for key, (sign, holds) in _COMPARISONS.items():
-                if (bound := getattr(meta, key, None)) is not None:
-                    require(settings, holds(value, bound), f"need {name} {sign} {bound:g}, got {value}")
-            require(settings, abs(value) < math.inf, f"{name} must be finite, got {value}")
+        kind, what = (Integral, "an integer") if inner.__origin__ is int else (Real, "a number")
+        require(owner, isinstance(value, kind), f"{name} must be {what}, got {value!r}")
+        require(owner, abs(value) != math.inf, f"{name} must be finite, got {value}")
+        for key, (sign, holds) in _COMPARISONS.items():
+            if (bound := getattr(meta, key, None)) is not None:
+                shown = f"{bound:,}" if isinstance(bound, int) else f"{bound:g}"
+                require(owner, holds(value, bound), f"need {name} {sign} {shown}, got {value}")
 
 
 def _unwrap(hint: Any) -> Any:
@@ -134,7 +150,7 @@ def _describe_type(hint: Any) -> str:
 def require(owner: object, condition: bool, rule: str) -> None:
     """Raise `ConfigError` if settings break a rule; call it in `__post_init__`."""
     if not condition:
-        raise ConfigError(f"{type(owner).__name__}: {rule}")
+        raise ConfigError(rule if owner is None else f"{type(owner).__name__}: {rule}")
 
 
 @dataclass(frozen=True)
@@ -149,7 +165,7 @@ class ModelConfig(BaseConfig):
     method: ClassVar[str] = ""
     """Name of the method, set when the method is registered."""
 
-    history: Count = 2
+    history: Length = 2
     """Number of states in the input, including the current one."""
     sampling: Sampling = field(default_factory=Sampling)
     """Default settings of sampling."""
@@ -169,7 +185,7 @@ class ModelConfig(BaseConfig):
 class WindowConfig(ModelConfig):
     """Settings of methods trained on windows of recent states and the actions from the oldest of them on."""
 
-    horizon: int = 16
+    horizon: Length = 16
     """Actions of a window (T_p), counted from its oldest state."""
 
     @property
@@ -189,9 +205,9 @@ class NetworkConfig(BaseConfig):
 
     kind: Literal["shared", "separate"] = "shared"
     """One trunk with three heads, or three networks."""
-    width: Count = 256
+    width: Size = 256
     """Units per hidden layer."""
-    depth: Count = 4
+    depth: Size = 4
     """Number of hidden layers."""
     residual: bool = False
     """Add each hidden layer to its input."""
@@ -209,7 +225,7 @@ class TrainConfig(BaseConfig):
 
     steps: Count = 30_000
     """Optimiser steps, divided evenly between the training stages."""
-    batch_size: Count = 1024
+    batch_size: Annotated[int, Meta(ge=1, le=2**20)] = 1024
     """Samples per step (transitions, windows or frames), drawn with replacement."""
     learning_rate: Positive = 1e-3
     """Largest learning rate; cosine decay to 0."""
@@ -217,7 +233,7 @@ class TrainConfig(BaseConfig):
     """Fraction of the steps with a linear warm-up."""
     weight_decay: NonNegative = 1e-3
     """Weight decay of AdamW."""
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Fraction, Fraction] = (0.9, 0.999)
     """Decay of AdamW's averages of the gradient and its square."""
     clip: Positive = 1.0
     """Largest gradient norm."""
@@ -229,10 +245,6 @@ class TrainConfig(BaseConfig):
     """Precision of matrix products on CUDA; a CPU always uses float32."""
     log_every: Count = 100
     """Steps between records of the losses."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self, all(0 <= beta < 1 for beta in self.betas), f"need 0 <= betas < 1, got {self.betas}")
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Self
 
 from msgspec import Meta
 
-from nsde_policy.bounds import Count, NonNegative
+from nsde_policy.bounds import MAX_INTEGER, Length, Natural, NonNegative, Number
 from nsde_policy.config import (
     BaseConfig,
     EncoderConfig,
@@ -27,25 +27,25 @@ class DemoConfig(BaseConfig):
     """Arrays below data/ that are concatenated to an observation; short --obs-keys."""
     act_key: str = "action"
     """Array below data/ with the actions; short --act-key."""
-    obs_columns: tuple[int, ...] = ()
+    obs_columns: tuple[Natural, ...] = ()
     """Columns of the observation to use; empty for all. Other settings count the selected columns."""
     images: tuple[str, ...] = ()
     """Arrays below data/ with camera frames, which --encoder encodes; short --images."""
     encoder: str = "identity"
     """Encoder that turns named observations into one vector; images need `keypoints`, which is trained
     before the policy, or `resnet`, which is trained together with it; short --encoder."""
-    episodes: Annotated[int, Meta(ge=0)] = 0
+    episodes: Natural = 0
     """Number of demonstrations to use, from the first on; 0 for all."""
-    angles: tuple[int, ...] = ()
+    angles: tuple[Natural, ...] = ()
     """Columns of the observation that are angles, radians; empty: as the store says; short --angles."""
     accept_omitted_chunks: bool = False
     """Read missing chunks of a zarr store as the fill value, not as damage; short --accept-omitted-chunks."""
     rate_hz: NonNegative = 0.0
     """Frames per second; 0 for what the store says; short --rate."""
-    first_action_from: tuple[int, ...] | None = None
+    first_action_from: tuple[Annotated[int, Meta(ge=-1, le=MAX_INTEGER)], ...] | None = None
     """For each action column, the column of the first observation that replaces the action before it; -1 for
     a value of `first_action`. None infers them from the demonstrations; empty for zeros."""
-    first_action: tuple[float, ...] = ()
+    first_action: tuple[Number, ...] = ()
     """Action before the first one in the columns marked -1; empty for the median of the first recorded
     actions."""
     final_action_weight: NonNegative = 1.0
@@ -73,7 +73,7 @@ class RunConfig(BaseConfig):
     """Optimisation settings."""
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
     """Settings of the encoder of images."""
-    chunk: Count = 8
+    chunk: Length = 8
     """Actions executed before planning again (T_a)."""
 
     def __post_init__(self) -> None:

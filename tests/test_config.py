@@ -2,12 +2,18 @@
 
 import dataclasses
 import math
+import typing
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from nsde_policy.config import NetworkConfig, TrainConfig, WindowConfig
+from nsde_policy.config import BaseConfig, NetworkConfig, TrainConfig, WindowConfig
+from nsde_policy.encoders import ENCODERS, get_encoder
 from nsde_policy.errors import ConfigError
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig, SamplingConfig
+from nsde_policy.methods.registry import METHODS, get_method
+from nsde_policy.run_config import DemoConfig, RunConfig
 
 
 def test_settings_survive_json():
@@ -72,3 +78,44 @@ def test_invalid_combinations_raise(changes: dict[str, object], message: str):
 def test_zero_training_settings_raise(name: str):
     with pytest.raises(ConfigError, match=name):
         dataclasses.replace(TrainConfig(), **{name: 0})
+
+
+def find_unbounded(hint: Any) -> bool:
+    """Return whether a type is a number without both bounds, or holds one."""
+    if metas := getattr(hint, "__metadata__", ()):
+        return sum(getattr(meta, key) is not None for meta in metas for key in ("ge", "gt", "le", "lt")) != 2
+    return hint in (int, float) or any(map(find_unbounded, typing.get_args(hint)))
+
+
+def list_configs(config: BaseConfig) -> Iterator[BaseConfig]:
+    yield config
+    for value in vars(config).values():
+        if isinstance(value, BaseConfig):
+            yield from list_configs(value)
+
+
+TRAINED = [
+    *(get_method(name).config() for name in METHODS.names()),
+    *(get_encoder(name).config() for name in ENCODERS.names()),
+    DemoConfig(),
+    TrainConfig(),
+    RunConfig(model=NeuralSDEConfig()),
+]
+
+
+@pytest.mark.parametrize("config", TRAINED, ids=lambda config: type(config).__name__)
+def test_every_number_has_bounds(config: BaseConfig):
+    for part in list_configs(config):
+        hints = typing.get_type_hints(type(part), include_extras=True)
+        assert not [name for name, hint in hints.items() if find_unbounded(hint)]
+        for name, hint in hints.items():
+            if getattr(hint, "__origin__", None) in (int, float):
+                with pytest.raises(ConfigError, match=f"need {name} <=? "):
+                    dataclasses.replace(part, **{name: 10**40})  # type: ignore[type-var]
+
+
+def test_elements_of_tuples_have_bounds():
+    with pytest.raises(ConfigError, match="need betas < 1, got 2"):
+        TrainConfig(betas=(0.9, 2))
+    with pytest.raises(ConfigError, match="need angles >= 0, got -1"):
+        DemoConfig(angles=(3, -1))

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from nsde_policy.bounds import Count, NonNegative, Positive
+from nsde_policy.bounds import Length, NonNegative, Positive, Size
 from nsde_policy.config import NetworkConfig, Preset, Sampling, TrainConfig, WindowConfig
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
@@ -32,7 +32,7 @@ TIME_OCTAVES = 4
 class StreamingFlowSampling(Sampling):
     """Solver settings of a trained flow."""
 
-    substeps: Count = 1
+    substeps: Size = 1
     """Solver steps, and network calls, per control period."""
     solver: Literal["midpoint", "euler"] = "midpoint"
     """Evaluate velocities in the middle of a step, corrected for the gain, or at its beginning."""
@@ -44,7 +44,7 @@ class StreamingFlowSampling(Sampling):
 class StreamingFlowConfig(WindowConfig):
     """Settings of Streaming Flow Policy."""
 
-    horizon: int = 16
+    horizon: Length = 16
     """Actions of a trajectory (T_p), counted from the oldest state in the input."""
     noise: Positive = 0.1
     """σ₀: standard deviation of the trained flow at t = 0, in half ranges of the actions."""

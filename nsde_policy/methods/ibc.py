@@ -15,7 +15,7 @@ import torch
 from msgspec import Meta
 from torch import Tensor, nn
 
-from nsde_policy.bounds import Count, Fraction, NonNegative, Positive
+from nsde_policy.bounds import MAX_SIZE, Fraction, Length, NonNegative, Positive, Size
 from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig
 from nsde_policy.core.networks import dropout_mask, linear
 from nsde_policy.core.spec import StateSpec
@@ -34,9 +34,9 @@ class ImplicitBCSampling(Sampling):
 
     inference: Literal["derivative_free", "langevin"] = "derivative_free"
     """Resample and perturb, or follow the gradient with noise."""
-    samples: Count = 1024
+    samples: Size = 1024
     """Candidates per state."""
-    iterations: Count = 5
+    iterations: Size = 5
     """Evaluations of all candidates; Langevin dynamics needs fifty or more."""
     noise: Positive = 0.1
     """Derivative-free: standard deviation of the first perturbation, in half ranges."""
@@ -52,19 +52,19 @@ class ImplicitBCSampling(Sampling):
 class ImplicitBCConfig(WindowConfig):
     """Settings of implicit behavioural cloning."""
 
-    horizon: int = 2
+    horizon: Length = 2
     """Actions of a window (T_p), counted from the oldest state; the future ones form one candidate."""
-    negatives: Count = 256
+    negatives: Size = 256
     """Negative actions per demonstrated one, uniform over the demonstrated range."""
-    local_negatives: Annotated[int, Meta(ge=0)] = 0
+    local_negatives: Annotated[int, Meta(ge=0, le=MAX_SIZE)] = 0
     """Further negatives near the demonstrated action, which sharpen the energy."""
     local_noise: Positive = 0.1
     """Standard deviation of local negatives, in half ranges of the actions."""
     blur: NonNegative = 1e-4
     """Noise on the demonstrated actions, in half ranges."""
-    width: Count = 1024
+    width: Size = 1024
     """Units per hidden layer."""
-    depth: Count = 4
+    depth: Size = 4
     """Number of hidden layers."""
     dropout: Fraction = 0.1
     """Dropout probability in training."""

@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from nsde_policy.bounds import Count
+from nsde_policy.bounds import Length, Size
 from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
@@ -28,7 +28,7 @@ SAME_PLACE = 1e-6
 class NearestNeighboursSampling(Sampling):
     """How neighbours are combined to actions."""
 
-    k: Count = 1
+    k: Size = 1
     """Neighbours that are averaged; 1 replays the nearest."""
     weights: Literal["uniform", "inverse"] = "uniform"
     """Equal weights, or weights by inverse distance."""
@@ -40,7 +40,7 @@ class NearestNeighboursSampling(Sampling):
 class NearestNeighboursConfig(WindowConfig):
     """Settings of nearest neighbours."""
 
-    horizon: int = 9
+    horizon: Length = 9
     """Actions stored with a state (T_p), counted from the oldest state in the input."""
     sampling: NearestNeighboursSampling = field(default_factory=NearestNeighboursSampling)
     """Default combination of neighbours."""

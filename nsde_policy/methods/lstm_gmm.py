@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from nsde_policy.bounds import Count, Fraction, NonNegative, Positive
+from nsde_policy.bounds import Fraction, Length, NonNegative, Positive, Size
 from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig, require
 from nsde_policy.core.networks import dropout_mask, linear, weights_from
 from nsde_policy.core.spec import StateSpec
@@ -38,15 +38,15 @@ class LSTMGMMSampling(Sampling):
 class LSTMGMMConfig(WindowConfig):
     """Settings of LSTM-GMM."""
 
-    history: Count = 10
+    history: Length = 10
     """Number of states in the input, including the current one."""
-    horizon: int = 10
+    horizon: Length = 10
     """Actions of a window; equal to history."""
-    hidden: Count = 400
+    hidden: Size = 400
     """Units per LSTM layer."""
-    layers: Count = 2
+    layers: Size = 2
     """Number of LSTM layers."""
-    modes: Count = 5
+    modes: Size = 5
     """Gaussians in the mixture."""
     min_std: Positive = 1e-4
     """Smallest standard deviation of a component in training, in half ranges of the action."""

@@ -11,6 +11,7 @@ import torch
 from msgspec import Meta
 from torch import Tensor
 
+from nsde_policy.bounds import Length
 from nsde_policy.config import NetworkConfig, Preset, Sampling, TrainConfig, WindowConfig
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
@@ -24,7 +25,7 @@ from nsde_policy.methods.registry import register_method
 class MIPConfig(WindowConfig):
     """Settings of Minimal Iterative Policy."""
 
-    horizon: int = 9
+    horizon: Length = 9
     """Predicted actions (T_p), counted from the oldest state in the input."""
     time: Annotated[float, Meta(gt=0, lt=1)] = 0.9
     """t* of the second call, whose input is t* times the actions plus 1 − t* times noise."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from nsde_policy.bounds import Length
 from nsde_policy.config import NetworkConfig, Preset, Sampling, TrainConfig, WindowConfig
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
@@ -21,7 +22,7 @@ from nsde_policy.methods.registry import register_method
 class RegressionConfig(WindowConfig):
     """Settings of regression."""
 
-    horizon: int = 9
+    horizon: Length = 9
     """Predicted actions (T_p), counted from the oldest state in the input."""
     network: NetworkConfig = field(default_factory=lambda: NetworkConfig(width=256, depth=6))
     """Architecture of the network."""

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from nsde_policy.bounds import Count, Fraction, NonNegative, Positive
+from nsde_policy.bounds import MAX_SIZE, Fraction, NonNegative, Positive, Size
 from nsde_policy.config import TrainConfig, TrainedEncoderConfig, require
 
 STRIDE = 8
@@ -24,19 +24,19 @@ class KeypointConfig(TrainedEncoderConfig):
     """Optimisation settings of the encoder, which is trained before the policy."""
     size: Annotated[int, Meta(ge=32, le=512)] = 96
     """Height and width that frames are resized to, a multiple of 8."""
-    keypoints: Count = 16
+    keypoints: Size = 16
     """Keypoints per camera; each is two numbers of the code."""
-    width: Annotated[int, Meta(ge=8)] = 16
+    width: Annotated[int, Meta(ge=8, le=MAX_SIZE)] = 16
     """Channels of the first layer, a multiple of 8; deeper layers have up to four times as many."""
-    known_points: Annotated[int, Meta(ge=0)] = 4
+    known_points: Annotated[int, Meta(ge=0, le=MAX_SIZE)] = 4
     """Positions per camera that the decoder computes from the low-dimensional observation."""
     bump: Positive = 0.12
     """Radius of the bump that a keypoint is drawn as; the frame reaches from -1 to 1."""
     blur: NonNegative = 0.02
     """Standard deviation of the noise on keypoints before they are drawn."""
-    shift: Annotated[int, Meta(ge=0)] = 4
+    shift: Annotated[int, Meta(ge=0, le=MAX_SIZE)] = 4
     """Largest random shift of a training frame, pixels."""
-    anchors: Annotated[int, Meta(ge=0)] = 4
+    anchors: Annotated[int, Meta(ge=0, le=MAX_SIZE)] = 4
     """Further keypoints on what never moves, or on the robot, whose place follows from the low-dimensional
     observation. They measure how far the camera is shifted, and that shift is undone in the picture before
     keypoints are found; 0 trusts the camera."""

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from nsde_policy.bounds import Count
+from nsde_policy.bounds import MAX_SIZE, Size
 from nsde_policy.config import ImageEncoderConfig, require
 
 CHANNELS_PER_GROUP = 16
@@ -20,11 +20,11 @@ class ResNetConfig(ImageEncoderConfig):
     """Height and width that frames are resized to."""
     crop: Annotated[int, Meta(ge=33, le=512)] = 84
     """Height and width of the part that the network sees: at a random place in training, else the centre."""
-    width: Annotated[int, Meta(ge=CHANNELS_PER_GROUP)] = 64
+    width: Annotated[int, Meta(ge=CHANNELS_PER_GROUP, le=MAX_SIZE)] = 64
     """Channels of the first layer, a multiple of 16; the last ones have eight times as many."""
-    keypoints: Count = 32
+    keypoints: Size = 32
     """Points of the spatial softmax per camera."""
-    features: Count = 64
+    features: Size = 64
     """Values per camera that are computed from these points."""
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from nsde_policy.bounds import Count, Fraction, NonNegative, Positive
+from nsde_policy.bounds import Fraction, Length, NonNegative, Positive, Size
 from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig, require
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
@@ -31,17 +31,17 @@ class BehaviourTransformerSampling(Sampling):
 class BehaviourTransformerConfig(WindowConfig):
     """Settings of the Behaviour Transformer."""
 
-    history: Count = 3
+    history: Length = 3
     """Number of states in the input, including the current one."""
-    horizon: int = 3
+    horizon: Length = 3
     """Actions of a window; equal to history."""
-    bins: Count = 64
+    bins: Size = 64
     """Number of bins of actions."""
-    width: Count = 120
+    width: Size = 120
     """Width of the transformer."""
-    depth: Count = 6
+    depth: Size = 6
     """Blocks of the transformer."""
-    heads: Count = 6
+    heads: Size = 6
     """Attention heads per block."""
     dropout: Fraction = 0.1
     """Dropout probability of embeddings, attention and block outputs in training."""

@@ -16,7 +16,7 @@ import torch
 from msgspec import Meta
 from torch import Tensor
 
-from nsde_policy.bounds import Count, Fraction
+from nsde_policy.bounds import Fraction, Size
 from nsde_policy.config import BaseConfig, Preset, Sampling, TrainConfig, WindowConfig, require
 from nsde_policy.core.networks import weights_from
 from nsde_policy.core.spec import StateSpec
@@ -34,13 +34,13 @@ LEVELS = 100
 class UNetConfig(BaseConfig):
     """Settings of the U-Net."""
 
-    channels: tuple[int, ...] = (256, 512, 1024)
+    channels: tuple[Size, ...] = (256, 512, 1024)
     """Channels of each level; every level but the last halves time."""
-    kernel: Count = 5
+    kernel: Size = 5
     """Kernel size of the convolutions over time, odd."""
-    groups: Count = 8
+    groups: Size = 8
     """Groups of GroupNorm."""
-    step_embedding: int = 256
+    step_embedding: Size = 256
     """Size of the embedding of the noise level."""
 
     def __post_init__(self) -> None:
@@ -57,11 +57,11 @@ class UNetConfig(BaseConfig):
 class TransformerConfig(BaseConfig):
     """Size of the transformer."""
 
-    layers: Count = 8
+    layers: Size = 8
     """Number of decoder layers."""
-    heads: Count = 4
+    heads: Size = 4
     """Attention heads per layer."""
-    embedding: int = 256
+    embedding: Size = 256
     """Dimensions of a token."""
     dropout: Fraction = 0.3
     """Dropout probability of attention weights and layer outputs in training."""

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from nsde_policy.bounds import Count, NonNegative, Positive
+from nsde_policy.bounds import MAX_NUMBER, Length, NonNegative, Positive, Size
 from nsde_policy.config import ModelConfig, NetworkConfig, Preset, Sampling, TrainConfig, require
 
 
@@ -19,7 +19,7 @@ class SamplingConfig(Sampling):
     """Factor on the strength. Constant: fraction of the blur undone per control period."""
     diffusion: NonNegative = 1.0
     """Factor on g; 0 follows the flow alone."""
-    substeps: Count = 1
+    substeps: Size = 1
     """Solver steps per control period."""
 
 
@@ -27,7 +27,7 @@ class SamplingConfig(Sampling):
 class NeuralSDEConfig(ModelConfig):
     """Inputs, training targets, networks and sampling of a Neural SDE."""
 
-    history: Count = 2
+    history: Length = 2
     """Number of states in the input: 1 is the paper's Markov state, 2 adds the one before."""
     dt: Positive = 1.0
     """Δt of one control period; a convention that does not change sampled paths."""
@@ -35,7 +35,7 @@ class NeuralSDEConfig(ModelConfig):
     """Separate losses for flow and diffusion, or one likelihood."""
     flow_loss: Literal["square", "log"] = "square"
     """Square loss, or the paper's log(r² + δ)."""
-    delta: Annotated[float, Meta(ge=1e-12)] = 0.1
+    delta: Annotated[float, Meta(ge=1e-12, le=MAX_NUMBER)] = 0.1
     """δ of the log loss, in squared standard deviations of the increments."""
     diffusion_loss: Literal["nll", "squared"] = "nll"
     """Gaussian likelihood of the flow's residual, or the paper's squared form."""
