@@ -104,7 +104,7 @@ class VideoTrain:
         count = usual if self.videos is None else self.videos
         videos = open_training_videos(self.data, self.config, count=count, device=self.device)
         videos, _ = videos.split(self.validation)
-        with VideoProgress() as monitor, use_threads(count_threads()):
+        with use_threads(count_threads()):
             run = train_video(
                 videos,
                 self.config,
@@ -112,7 +112,6 @@ class VideoTrain:
                 seed=self.seed,
                 device=self.device,
                 resume=self.resume,
-                monitor=monitor,
                 compile_network=self.compile,
             )
         print(f"trained {run.path}")
@@ -282,27 +281,3 @@ def _label_runs(runs: Sequence[Path]) -> list[str]:
         if label in (TRUE_FRAMES, TRUE_VIDEOS, *BASELINES_OF_VIDEO):
             raise ConfigError(f"{run} has the name of another row, {label!r}: rename the run directory")
     return labels
-
-
-class VideoProgress:
-    """Progress bar of each phase of training, one after the other."""
-
-    def __init__(self) -> None:
-        from tqdm import tqdm
-
-        self._bar = tqdm(desc="training", unit="step", leave=False, disable=None)
-        self._training: Any = None
-
-    def __enter__(self) -> "VideoProgress":
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._bar.close()
-
-    def __call__(self, progress: Any) -> None:
-        """Show the step and the losses of a record."""
-        if progress.training is not self._training:
-            self._training = progress.training
-            self._bar.reset(total=progress.steps)
-        self._bar.n = progress.step
-        self._bar.set_postfix({name: f"{loss:.3g}" for name, loss in progress.losses.items()})

@@ -1,10 +1,11 @@
 """The loop around a training: records of losses, checkpoints, and interrupts that lose nothing."""
 
+import logging
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,9 +13,12 @@ from nsde_policy.config import TrainConfig
 from nsde_policy.errors import CheckpointError
 from nsde_policy.files import PARTIAL
 from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory
+from nsde_policy.training.display import ProgressDisplay
 from nsde_policy.training.end_to_end import EndToEndModel
 from nsde_policy.training.loop import Training
 from nsde_policy.training.validation import Validation
+
+logger = logging.getLogger(__name__)
 
 SAVE_PAUSE = 20
 """A checkpoint is saved at most every this many times the duration of the last save."""
@@ -54,56 +58,70 @@ def train_loop(
     save_every_s: float,
     monitor: Monitor | None,
     validation: Validation | None = None,
+    *,
+    title: str = "training",
 ) -> None:
-    """Train to the end, with records and checkpoints in a run directory.
+    """Train to the end, with records and checkpoints in a run directory and a progress bar.
 
     Raises:
-        KeyboardInterrupt: After Ctrl-C, once a checkpoint is saved.
+        KeyboardInterrupt: After Ctrl-C, once the step is finished and a checkpoint saved. A second Ctrl-C
+            does not wait: the steps since the last checkpoint are lost.
     """
     started = saved = time.monotonic()
     pause = save_every_s
-    with _defer_interrupt() as is_interrupted, _save_at_exit(run, training):
+    shown = ProgressDisplay(training, config.steps, title)
+    with closing(shown), _defer_interrupt() as is_interrupted, _save_at_exit(run, training):
+
+        def is_stopped() -> bool:
+            shown.update()
+            return is_interrupted()
+
         while training.step < config.steps:
-            losses = training.advance(config.log_every)
-            if validation is not None:
+            losses = training.advance(training.steps_to_record, is_stopped)
+            is_cut_short = is_interrupted() and training.step < config.steps
+            if validation is not None and not is_cut_short:
                 losses = {**losses, **validation.losses()}
             progress = TrainingProgress(
                 training.step, config.steps, time.monotonic() - started, losses, training
             )
-            extra = monitor(progress) if monitor is not None else None
+            shown.show(progress.seconds, losses)
+            extra = monitor(progress) if monitor is not None and not is_cut_short else None
             run.append_metrics(
                 {"step": training.step, "seconds": round(progress.seconds, 3), **losses, **(extra or {})}
             )
+            if is_interrupted():
+                raise KeyboardInterrupt(
+                    f"interrupted at step {training.step}; continue with the same command and --resume"
+                )
             if time.monotonic() - saved >= pause:
                 saving = time.monotonic()
                 _save_checkpoint(run, training)
                 saved = time.monotonic()
                 pause = max(save_every_s, SAVE_PAUSE * (saved - saving))  # gigabytes take seconds
-            if is_interrupted():
-                raise KeyboardInterrupt(
-                    f"interrupted at step {training.step}; continue with the same command and --resume"
-                )
     training.finish()
 
 
 @contextmanager
 def _save_at_exit(run: RunDirectory, training: Training[Any]) -> Iterator[None]:
-    """Save a checkpoint when training ends, also on errors, unless the weights are not finite."""
+    """Save a checkpoint when training ends, also on errors between steps, if the weights are finite."""
     try:
         yield
     finally:
-        if training.is_finite():
+        if not training.is_within_step and training.is_finite():
             _save_checkpoint(run, training)
 
 
 @contextmanager
 def _defer_interrupt() -> Iterator[Callable[[], bool]]:
-    """Delay Ctrl-C to the end of a step, so that the checkpoint can be resumed bit for bit."""
+    """Delay the first Ctrl-C to the end of a step, so that the checkpoint can be resumed bit for bit."""
     interrupted = False
 
     def note(*_: object) -> None:
         nonlocal interrupted
         interrupted = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        with suppress(RuntimeError):  # the signal may have come while the log was written
+            logger.info("interrupted: this step is finished and saved; press Ctrl-C again to end at once")
 
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False  # only the main thread receives signals
@@ -125,5 +143,5 @@ def save_weights(run: RunDirectory, training: Training[Any]) -> None:
     weights = training.averaged_weights()
     if isinstance(training.model, EndToEndModel):
         weights, encoder = training.model.split_weights(weights)
-        RunDirectory(run.path / ENCODER_FOLDER).save_weights(encoder)
+        run.encoder.save_weights(encoder)
     run.save_weights(weights)

@@ -95,17 +95,26 @@ class Training(Generic[Batch]):
             )
         self.step = 0
         """Number of finished steps."""
+        self.is_within_step = False
+        """Whether a step was begun and not finished, so that `state` cannot be resumed from."""
         self._run = self._start_stage(0) if self._stages else None
 
-    def advance(self, steps: int) -> Mapping[str, float]:
-        """Do up to `steps` steps, at most to the end of the stage; return the losses of the last one."""
+    def advance(self, steps: int, is_stopped: Callable[[], bool] = lambda: False) -> Mapping[str, float]:
+        """Do up to `steps` steps, at most to the end of the stage; return the losses of the last one.
+
+        `is_stopped` is asked after every step, and ends the call if it returns True.
+        """
         if self._run is None:
             self.step = self._config.steps
             return {}
         first, last = self._bounds(self._stage)
         for step in range(self.step, min(self.step + steps, last)):
+            self.is_within_step = True
             parts = self._run.step(step - first)
             self.step += 1
+            self.is_within_step = False
+            if is_stopped():
+                break
         losses = {name: float(part) for name, part in parts.parts.items()}
         bad = [name for name, loss in losses.items() if not math.isfinite(loss)]
         if bad or not self._run.is_finite():
@@ -115,9 +124,27 @@ class Training(Generic[Batch]):
                 f"({self._config.learning_rate:g}) or train.clip ({self._config.clip:g})"
             )
         if self.step == last and self.step < self._config.steps:
+            self.is_within_step = True
             self._run.finish()
             self._run = self._start_stage(self._stage)
+            self.is_within_step = False
         return losses
+
+    @property
+    def steps_to_record(self) -> int:
+        """Steps to the next record of the losses, at the same steps in resumed trainings as in others."""
+        first, _ = self._bounds(self._stage) if self._stages else (self.step, 0)
+        return self._config.log_every - (self.step - first) % self._config.log_every
+
+    @property
+    def warm_up_steps(self) -> int:
+        """First steps that are slower than the others."""
+        return StageRun.EAGER_STEPS + 1 if self._device.type == "cuda" else 1
+
+    def synchronize(self) -> None:
+        """Wait for all steps that a GPU has not finished."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
 
     @property
     def model(self) -> TrainableModel[Batch]:

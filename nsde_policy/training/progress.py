@@ -1,24 +1,24 @@
-"""Training with a progress bar, quick evaluations and a plot of the losses."""
+"""Training with quick evaluations and a plot of the losses."""
 
 import io
 import logging
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
 import torch
-from tqdm import tqdm
 
 from nsde_policy.assets import find_demos
-from nsde_policy.config import EncoderConfig, TrainedEncoderConfig
+from nsde_policy.bounds import Natural
+from nsde_policy.config import check_value
 from nsde_policy.errors import ConfigError, import_optional
 from nsde_policy.files import replace_file
 from nsde_policy.run_config import RunConfig
-from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory
+from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import get_task
 from nsde_policy.training.checkpoints import TrainingProgress, save_weights
 from nsde_policy.training.dataset import load_training_demos, report_store
+from nsde_policy.training.display import format_figures
 from nsde_policy.training.encoder import open_training_images
 from nsde_policy.training.run import train_run
 from nsde_policy.training.std_calibration import check_std_calibration
@@ -65,13 +65,13 @@ def train(
         validation: Fraction of the episodes that is held out; the losses on them are recorded.
         calibration: Fraction of the other episodes that is held out to calibrate σ on it after training.
     """
+    check_value("--eval-every", eval_every, Natural)
     check_std_calibration(config, calibration)
     demos = demos or find_demos(get_task(task).name)
     episodes = load_training_demos(config.demos, demos, task=task)
     report_store(episodes, config.demos, demos)
     quick = evaluate if eval_every else None
-    monitor = ProgressMonitor(RunDirectory(path), config.train.steps, eval_every, quick, tensorboard)
-    with ProgressMonitor.for_encoder(path, config.encoder) as encoding, monitor:
+    with ProgressMonitor(RunDirectory(path), config.train.steps, eval_every, quick, tensorboard) as monitor:
         return train_run(
             episodes,
             config,
@@ -85,7 +85,6 @@ def train(
             validation=validation,
             calibration=calibration,
             images=open_training_images(config.demos, demos),
-            encoder_monitor=encoding,
         )
 
 
@@ -114,7 +113,7 @@ def pick_device(name: str) -> str:
 
 
 class ProgressMonitor:
-    """Progress bar, quick evaluations and TensorBoard output of a training run."""
+    """Quick evaluations and TensorBoard output of a training run."""
 
     def __init__(
         self,
@@ -123,38 +122,25 @@ class ProgressMonitor:
         eval_every: int = 0,
         evaluate: QuickEvaluation | None = None,
         tensorboard: bool = False,
-        *,
-        title: str = "training",
     ) -> None:
-        self._title = title
         self._run, self._steps, self._evaluate, self._eval_every = run, steps, evaluate, eval_every
         self._board = _open_tensorboard(run.path) if tensorboard else None
-        self._bar: tqdm[None] | None = None
-        self._logged = 0
         self._evaluated: int | None = None
-
-    @classmethod
-    def for_encoder(cls, path: Path, config: EncoderConfig) -> Self:
-        """Return the monitor of the encoder's training, the first stage of a run with images."""
-        steps = config.train.steps if isinstance(config, TrainedEncoderConfig) else 0
-        return cls(RunDirectory(path / ENCODER_FOLDER), steps, title="encoder")
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        for output in (self._bar, self._board):
-            if output is not None:
-                output.close()
+        if self._board is not None:
+            self._board.close()
 
     def __call__(self, progress: TrainingProgress) -> Mapping[str, float]:
-        """Update the bar; evaluate every `eval_every` steps and at the end, and return the scores."""
-        self._show(progress)
+        """Evaluate every `eval_every` steps and at the end, and return the scores."""
         scores: dict[str, float] = {}
         if self._evaluate is not None and self._is_due(progress.step):
             save_weights(self._run, progress.training)
             scores = dict(self._evaluate(self._run.path))
-            logger.info("step %d: %s", progress.step, _format_figures(scores, ".3f"))
+            logger.info("step %d: %s", progress.step, format_figures(scores, ".3f"))
         if self._board is not None:
             for name, value in {**progress.losses, **scores}.items():
                 self._board.add_scalar(name, value, progress.step)
@@ -168,31 +154,6 @@ class ProgressMonitor:
         due = step // self._eval_every > self._evaluated // self._eval_every or step == self._steps
         self._evaluated = step if due else self._evaluated
         return due
-
-    def _show(self, progress: TrainingProgress) -> None:
-        """Update the bar on a terminal; otherwise log about ten lines per run."""
-        if sys.stderr.isatty():
-            if self._bar is None:  # created late, because a resumed run does not start at step 0
-                self._bar = tqdm(
-                    total=self._steps,
-                    initial=progress.step,
-                    unit="step",
-                    desc=self._title,
-                    dynamic_ncols=True,
-                )
-            self._bar.set_postfix_str(_format_figures(progress.losses, ".3g"), refresh=False)
-            self._bar.update(progress.step - self._bar.n)
-        elif progress.step - self._logged >= self._steps / 10 or progress.step == self._steps:
-            self._logged = progress.step
-            losses = _format_figures(progress.losses, ".3g") or "nothing to fit"
-            where = f"{self._title}, " if self._title != "training" else ""
-            logger.info(
-                "%sstep %d/%d, %.0f s: %s", where, progress.step, self._steps, progress.seconds, losses
-            )
-
-
-def _format_figures(figures: Mapping[str, float], spec: str) -> str:
-    return ", ".join(f"{name} {value:{spec}}" for name, value in figures.items())
 
 
 def _open_tensorboard(path: Path) -> Any:
@@ -222,13 +183,15 @@ def plot_training(run: RunDirectory) -> Path | None:
     """Draw losses, those on held-out episodes dashed, and quick evaluations over the steps.
 
     Returns:
-        The picture; None without matplotlib, or if the method has no losses.
+        The picture; None without matplotlib, or if no losses were recorded.
     """
     try:
         from matplotlib.figure import Figure
     except ImportError:
         return None
     records = list(run.read_metrics())
+    if not records:
+        return None
     hidden = ("step", "seconds", *QUICK_SCORES)
     losses = [n for n in records[0] if n not in hidden and not n.startswith(VALIDATION_PREFIX)]
     if not losses:

@@ -1,15 +1,24 @@
-"""Tests for training/progress.py: when quick evaluations are done, and how they are drawn."""
+"""Tests for training/progress.py and display.py: the bar, quick evaluations, and how they are drawn."""
 
+import io
 import json
+import logging
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from nsde_policy.config import NetworkConfig, TrainConfig
+from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
+from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.training.checkpoints import TrainingProgress
+from nsde_policy.training.display import format_duration
 from nsde_policy.training.progress import ProgressMonitor, plot_training
+from nsde_policy.training.run import train_run
+from tests.helpers.toy_problems import make_robot_demos
 
 
 def find_evaluated(run: RunDirectory, every: int, steps: int, records: list[int]) -> list[int]:
@@ -62,3 +71,42 @@ def test_plot_shows_whole_negative_scores(tmp_path: Path, monkeypatch: pytest.Mo
     marks = shown[1]
     assert len(set(marks)) == len(marks) >= 3
     assert all(mark.startswith("−13220.") for mark in marks)
+
+
+@pytest.mark.parametrize("metrics", [None, "", "{"])
+def test_run_without_metrics_has_no_plot(tmp_path: Path, metrics: str | None):
+    if metrics is not None:
+        (tmp_path / "metrics.jsonl").write_text(metrics)
+    assert plot_training(RunDirectory(tmp_path)) is None
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("level", "is_shown"), [("INFO", True), ("WARNING", False)])
+def test_bar_starts_at_step_0_and_three_steps_give_an_estimate(
+    level: str,
+    is_shown: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+):
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    caplog.set_level(logging.getLevelName(level), logger="nsde_policy")
+    config = RunConfig(
+        model=NeuralSDEConfig(network=NetworkConfig(width=8, depth=1)),
+        train=TrainConfig(steps=5, batch_size=2),
+    )
+    train_run(make_robot_demos(), config, tmp_path / "run", task="none", seed=0)
+    estimates = [line for line in caplog.messages if line.startswith("training: about ")]
+    assert [line.endswith(" for 2 more steps") for line in estimates] == [True] * is_shown
+    assert ("training:   0%|" in terminal.getvalue()) == is_shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.04, "0.0 s"), (59, "59 s"), (61, "1.0 min"), (9e5, "250 h")]
+)
+def test_duration_is_shown_in_its_largest_unit(seconds: float, text: str):
+    assert format_duration(seconds) == text
