@@ -1,5 +1,6 @@
 """Frames for training: resized once, kept in a file, read in batches of any order with bounded memory."""
 
+import hashlib
 import os
 import tempfile
 from collections.abc import Sequence
@@ -90,6 +91,7 @@ class FrameFile:
         """Brightness, contrast and detail of each frame before it was resized, by camera."""
         self.repeats = np.zeros((len(cameras), frames), bool)
         """Whether each frame is equal to the one before, by camera."""
+        self._digest = hashlib.sha256()
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
@@ -110,10 +112,17 @@ class FrameFile:
                 self.looks[index, row] = describe_frame(frame)
                 self.repeats[index, row] = before is not None and np.array_equal(frame, before)
                 before = frame
-            self._file.write(np.ascontiguousarray(resize_frames(frames, self.size)).data)
+            resized = np.ascontiguousarray(resize_frames(frames, self.size))
+            self._digest.update(resized.data)
+            self._file.write(resized.data)
 
     def __len__(self) -> int:
         return self._count
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of all frames after they were resized."""
+        return self._digest.hexdigest()
 
     @property
     def total_bytes(self) -> int:

@@ -7,6 +7,8 @@
     calibration.json      limits and statistics for a control session
     encoder/              encoder of images, see `training/encoder.py`; only in runs with cameras
 
+model.safetensors of a run with cameras records the fingerprint of its encoder, so that another is refused.
+
 Files are replaced atomically, so that a killed process leaves the old or the new version. No file is a
 pickle.
 """
@@ -173,7 +175,7 @@ class RunDirectory:
         if os.name != "posix":
             yield
             return
-        existed = self.path.exists()
+        existed = os.path.exists(self.path)  # unlike `Path.exists`, it accepts names that are too long
         directory = lock_directory(self.path, error=OutputError, locked=RunLockedError)
         try:
             for file in (
@@ -215,15 +217,27 @@ class RunDirectory:
 
     def save_weights(self, weights: Mapping[str, Tensor]) -> None:
         """Write model.safetensors."""
-        self.save_tensors(self.model, weights)
+        self.save_tensors(self.model, weights, encoder=self.encoder.model)
 
     def save_training(self, state: Mapping[str, Tensor]) -> None:
         """Write training.safetensors."""
         self.save_tensors(self.training, state)
 
-    def save_tensors(self, path: Path, tensors: Mapping[str, Tensor]) -> None:
-        """Write a file of tensors atomically."""
-        packed: bytes = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+    @property
+    def encoder(self) -> "RunDirectory":
+        """Folder of the encoder of images."""
+        return RunDirectory(self.path / ENCODER_FOLDER)
+
+    def save_tensors(self, path: Path, tensors: Mapping[str, Tensor], *, encoder: Path | None = None) -> None:
+        """Write a file of tensors atomically.
+
+        If the weight file `encoder` exists, its fingerprint is recorded for `check_encoder`.
+        """
+        made_with = None
+        if encoder is not None and encoder.exists():
+            made_with = {ENCODER_FOLDER: fingerprint(self.read_tensors(encoder))}
+        copied = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        packed: bytes = save(copied, metadata=made_with)
         replace_file(path, packed)
 
     def read_metrics(self) -> Iterator[dict[str, Any]]:
@@ -277,23 +291,42 @@ class RunDirectory:
         return tensors
 
 
-def _check_tensor_header(path: Path) -> None:
+def check_encoder(path: Path, weights: Mapping[str, Tensor]) -> None:
+    """Raise `CheckpointError` if a file of tensors was made with an encoder of other weights.
+
+    Files of earlier versions do not record their encoder, and pass.
+    """
+    found = _check_tensor_header(path).get(ENCODER_FOLDER)
+    if found not in (None, fingerprint(weights)):
+        raise CheckpointError(
+            f"{path} belongs to another encoder than the one in its run directory: restore the folder "
+            f"{ENCODER_FOLDER} of this run, or use train --resume if its training was killed"
+        )
+
+
+def _check_tensor_header(path: Path) -> dict[str, str]:
     """Raise `CheckpointError` unless the header of a safetensors file explains its size.
 
     A sparse file of gigabytes is thus rejected before its content is read.
+
+    Returns:
+        The metadata in the header.
     """
     with open_regular(path, MAX_TENSOR_BYTES, error=CheckpointError) as file:
         size, length = os.fstat(file.fileno()).st_size, int.from_bytes(file.read(8), "little")
         if not 2 <= length <= min(size - 8, MAX_TENSOR_HEADER_BYTES):
             raise CheckpointError(f"the header of {size} bytes has {length} bytes")
         header = parse_json(file.read(length), name="its header", error=CheckpointError)
-    header.pop("__metadata__", None)
+    metadata = header.pop("__metadata__", {})
+    if not isinstance(metadata, dict):
+        raise CheckpointError("the metadata in its header are not a JSON object")
     try:
         end = max((tensor["data_offsets"][1] for tensor in header.values()), default=0)
     except (KeyError, IndexError, TypeError) as error:
         raise CheckpointError(f"its header is invalid: {type(error).__name__} {error}") from None
     if end != size - 8 - length:
         raise CheckpointError(f"its header describes {end} bytes, {size - 8 - length} follow it")
+    return metadata
 
 
 def fingerprint(weights: Mapping[str, Tensor]) -> str:

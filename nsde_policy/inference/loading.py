@@ -16,7 +16,10 @@ from nsde_policy.inference.spec import PolicySpec
 from nsde_policy.methods.base import PolicyModel
 from nsde_policy.methods.registry import get_method
 from nsde_policy.run_config import RunConfig
-from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory, RunRecord
+from nsde_policy.run_directory import MAX_TENSOR_BYTES, RunDirectory, RunRecord, check_encoder
+
+MAX_PARAMETERS = MAX_TENSOR_BYTES // 16
+"""Most parameters of a model that is trained; a checkpoint holds four float32 of each."""
 
 
 def build_policy_spec(record: RunRecord) -> PolicySpec:
@@ -53,10 +56,10 @@ def build_encoder(
 
 
 @contextmanager
-def limit_parameters(most: int) -> Iterator[None]:
-    """Raise `RuntimeError` before this thread creates modules with more than `most` parameters.
+def limit_parameters(most: int = MAX_PARAMETERS, *, error: type[Exception] = RuntimeError) -> Iterator[None]:
+    """Raise `error` before this thread creates modules with more than `most` parameters.
 
-    A damaged config.json may name sizes that do not fit into memory.
+    Settings, or a damaged config.json, may name sizes that do not fit into memory.
     """
     count, thread = 0, threading.get_ident()
 
@@ -65,7 +68,7 @@ def limit_parameters(most: int) -> Iterator[None]:
         if isinstance(parameter, torch.Tensor) and threading.get_ident() == thread:
             count += parameter.numel()
             if count > most:
-                raise RuntimeError(f"its settings make more than {most} parameters")
+                raise error(f"its settings make more than {most} parameters")
 
     handle = register_module_parameter_registration_hook(add)
     try:
@@ -100,19 +103,31 @@ def load_encoder(run: RunDirectory, record: RunRecord) -> EncoderModel | None:
     """Load the encoder of images of a run in evaluation mode; None if the run has no cameras.
 
     Raises:
-        CheckpointError: If a weight is missing, not finite, or has the wrong shape.
+        CheckpointError: If a weight is missing, not finite, or has the wrong shape, if the policy was trained
+            with another encoder, or if features are not finite.
     """
     if not record.cameras:
         return None
-    directory = RunDirectory(run.path / ENCODER_FOLDER)
+    directory = run.encoder
     weights = directory.read_weights()
+    check_encoder(run.model, weights)
     with _check_weights(directory, weights):
         layout = record.layout
         model = build_encoder(record.config, record.cameras, plain_dim=layout.plain_dim, seed=record.seed)
         model.load_state_dict(weights)
         if model.code_dim != layout.codes:
             raise RuntimeError(f"its codes have {model.code_dim} values, the policy expects {layout.codes}")
-    return model.eval()
+    if not _encode_ramp(model.eval(), record).isfinite().all():
+        raise CheckpointError(f"{directory.model}: its features are not finite; the file is damaged")
+    return model
+
+
+@torch.no_grad()
+def _encode_ramp(model: EncoderModel, record: RunRecord) -> torch.Tensor:
+    """Return the features of pictures that become brighter from left to right."""
+    ramp = torch.linspace(0, 255, model.size)[:, None].expand(1, model.size, model.size, 3).to(torch.uint8)
+    features: torch.Tensor = model(torch.zeros(1, record.layout.plain_dim), *[ramp] * len(record.cameras))
+    return features
 
 
 @contextmanager

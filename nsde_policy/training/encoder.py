@@ -4,6 +4,7 @@
     encoder/model.safetensors     averaged weights, which a policy loads
     encoder/training.safetensors  checkpoint to resume from
     encoder/metrics.jsonl         losses
+    encoder/frames.json           fingerprint of all frames
     encoder/codes.safetensors     codes of all frames and of their mirror images, brightness, contrast and
                                   detail of each frame, and whether it is equal to the one before
 
@@ -33,9 +34,9 @@ from nsde_policy.encoders.base_model import CameraBatch, EncoderModel, StagedEnc
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.files import read_json, replace_file
 from nsde_policy.inference.calibration import CameraRange
-from nsde_policy.inference.loading import build_encoder
+from nsde_policy.inference.loading import build_encoder, limit_parameters
 from nsde_policy.run_config import DemoConfig, RunConfig
-from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory
+from nsde_policy.run_directory import RunDirectory, check_encoder
 from nsde_policy.training.batches import PrefetchSource
 from nsde_policy.training.dataset import get_mirror
 from nsde_policy.training.loop import Training
@@ -99,7 +100,7 @@ class ImageTraining:
     @property
     def folder(self) -> RunDirectory:
         """Part of the run directory that belongs to the encoder."""
-        return RunDirectory(self.run.path / ENCODER_FOLDER)
+        return self.run.encoder
 
     @property
     def episodes(self) -> list[int]:
@@ -133,21 +134,35 @@ class ImageTraining:
         return (self.mirror_image or self.demos).obs
 
     def build_encoder(self) -> EncoderModel:
-        """Return the encoder with its initial weights."""
+        """Return the encoder with its initial weights; raise `ConfigError` if they would be too many."""
         cameras, plain_dim = describe_cameras(self.images), self.demos.obs.shape[1]
-        encoder = build_encoder(self.config, cameras, plain_dim=plain_dim, seed=self.seed)
+        with limit_parameters(error=ConfigError):
+            encoder = build_encoder(self.config, cameras, plain_dim=plain_dim, seed=self.seed)
         encoder.mirror = self.mirror.frame if self.mirror is not None else None
         return encoder
 
     def decode(self, size: int) -> FrameFile:
-        """Decode all frames into a temporary file in the folder of the encoder."""
+        """Decode all frames into a temporary file in the folder of the encoder.
+
+        Raises:
+            CheckpointError: If the run was begun with other frames.
+        """
         total = len(self.demos.obs)
         logger.info("decoding %d frames of %s", total, ", ".join(self.images))
-        return FrameFile(list(self.images.values()), total, size=size, folder=self.folder.path)
+        frames = FrameFile(list(self.images.values()), total, size=size, folder=self.folder.path)
+        file, found = self.folder.path / "frames.json", {"fingerprint": frames.fingerprint}
+        if file.exists() and read_json(file, error=CheckpointError) != found:
+            raise CheckpointError(
+                f"{self.demos.source} holds other camera frames than when {self.run.path} was begun: resume "
+                "with the same frames, or choose another --out"
+            )
+        replace_file(file, json.dumps(found).encode())
+        return frames
 
     @torch.no_grad()
     def encode(self, model: EncoderModel, frames: FrameFile) -> dict[str, Tensor]:
         """Return the `codes` of all frames and, if the model has a mirror symmetry, those `mirrored`."""
+        logger.info("encoding %d frames", len(frames))
         model.eval()
 
         def encode(values: np.ndarray, cameras: Sequence[Tensor]) -> Tensor:
@@ -244,11 +259,18 @@ class EncoderStage:
         codes = self._given.encode(self.model, frames)
         frames.close()
         codes |= {"looks": torch.from_numpy(frames.looks), "repeats": torch.from_numpy(frames.repeats)}
-        self.directory.save_tensors(self._codes_file, codes)
+        self.directory.save_tensors(self._codes_file, codes, encoder=self.directory.model)
 
     def encode(self) -> Demonstrations:
-        """Return the demonstrations with codes after their low-dimensional observations."""
-        found = self.directory.read_tensors(self._codes_file)
+        """Return the demonstrations with codes after their low-dimensional observations.
+
+        Raises:
+            CheckpointError: If the codes, or the policy of a resumed run, belong to another encoder.
+        """
+        found, weights = self.directory.read_tensors(self._codes_file), self.directory.read_weights()
+        check_encoder(self._codes_file, weights)
+        if self._given.run.model.exists():
+            check_encoder(self._given.run.model, weights)
         n, dim = len(self._given.demos.obs), self.model.code_dim
         names = {"codes"} | ({"mirrored"} if self._given.mirror_image is not None else set())
         if any(name not in found or found[name].shape != (n, dim) for name in names):

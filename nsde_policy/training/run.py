@@ -12,10 +12,10 @@ from nsde_policy.data import Demonstrations, LazyFrames
 from nsde_policy.data.first_action import NO_COLUMN, format_matches, match_changes
 from nsde_policy.data.split import split_episodes
 from nsde_policy.encoders import get_encoder
-from nsde_policy.errors import CheckpointError
+from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.files import read_json, replace_file
 from nsde_policy.inference.calibration import CALIBRATION_FILE, Calibration, CameraRange
-from nsde_policy.inference.loading import build_model, build_policy_spec
+from nsde_policy.inference.loading import build_model, build_policy_spec, limit_parameters
 from nsde_policy.inference.torch_threads import count_threads, use_threads
 from nsde_policy.methods.base import TrainableModel
 from nsde_policy.methods.registry import METHODS
@@ -100,15 +100,16 @@ def train_run(
     run = RunDirectory(path)
     check_std_calibration(config, calibration)
     demos = add_environment(demos, task, env_kwargs or {}, config.demos.obs_keys, config.chunk)
+    known, unseen, held_out = split_episodes(demos, validation, seed=seed)
+    stage = joint = None
+    if images:
+        stage = _make_stage(ImageTraining(demos, images, config, held_out, task, run, seed, device))
+        joint = stage if isinstance(stage, EndToEndStage) else None
     with run.lock():
         _check_directory(run, config, task, seed, has_images=bool(images), resume=resume)
-        known, unseen, held_out = split_episodes(demos, validation, seed=seed)
-        joint = None
-        if images:
-            training = ImageTraining(demos, images, config, held_out, task, run, seed, device)
-            stage, encoded = _run_encoder(training, save_every_s, encoder_monitor, resume=resume)
+        if stage is not None:
+            encoded = _run_encoder(stage, save_every_s, encoder_monitor, resume=resume)
             known, unseen, _ = split_episodes(encoded, validation, seed=seed)
-            joint = stage if isinstance(stage, EndToEndStage) else None
         known, calibrated_on, _ = split_episodes(known, calibration, seed=seed, flag="--calibration")
         config = _resolve_settings(known, config, task)
         layout = measure_demonstrations(known, config, task=task, scale_codes=joint is None)
@@ -116,7 +117,7 @@ def train_run(
         record = _build_record(config, layout, task, seed, about, env_kwargs or {}, images or {})
         model = _fit(run, record, known, unseen, joint, save_every_s, monitor, device=device, resume=resume)
         calibrate_std(run, calibrated_on, device=device)
-        frames = stage.measure_frames() if images else ()
+        frames = stage.measure_frames() if stage is not None else ()
         if joint is not None:
             known, _, _ = split_episodes(joint.encode(model.encoder), validation, seed=seed)
         replace_file(run.path / CALIBRATION_FILE, calibrate(known, record, frames).to_json().encode())
@@ -171,11 +172,12 @@ def _fit(
 
     Raises:
         CheckpointError: If the run in the directory has other settings than the one to resume.
-        ConfigError: If the method cannot train the encoder.
+        ConfigError: If the method cannot train the encoder, or the model would have too many parameters.
     """
 
     def build() -> Any:
-        policy = build_model(record)
+        with limit_parameters(error=ConfigError):
+            policy = build_model(record)
         return policy if joint is None else joint.build_model(policy)
 
     _check_record(run, record)
@@ -206,23 +208,27 @@ def _start_training(
     return training
 
 
-def _run_encoder(
-    given: ImageTraining, save_every_s: float, monitor: Monitor | None, *, resume: bool
-) -> tuple[EncoderStage | EndToEndStage, Demonstrations]:
-    """Train the encoder of images, unless that was finished before; return it with demonstrations of codes.
+def _make_stage(given: ImageTraining) -> EncoderStage | EndToEndStage:
+    """Build the encoder of images, to be trained before the policy or together with it."""
+    has_own_stage = get_encoder(given.config.demos.encoder).has_own_stage
+    return EncoderStage(given) if has_own_stage else EndToEndStage(given)
 
-    An encoder that is trained together with the policy is not trained here; its codes are 0.
+
+def _run_encoder(
+    stage: EncoderStage | EndToEndStage, save_every_s: float, monitor: Monitor | None, *, resume: bool
+) -> Demonstrations:
+    """Train the encoder of images, unless that was finished before; return demonstrations with features.
+
+    An encoder that is trained together with the policy is not trained here; its features are 0.
     """
-    if not get_encoder(given.config.demos.encoder).has_own_stage:
-        joint = EndToEndStage(given)
-        return joint, joint.add_blank_codes()
-    stage = EncoderStage(given)
+    if isinstance(stage, EndToEndStage):
+        return stage.add_blank_codes()
     if not (resume and stage.is_finished()):
         training = stage.start(resume=resume)
         with use_threads(count_threads()):  # for convolutions
-            train_loop(stage.directory, training, stage.config.train, save_every_s, monitor, None)
+            train_loop(stage.directory, training, stage.config.train, save_every_s, monitor, title="encoder")
             stage.finish()
-    return stage, stage.encode()
+    return stage.encode()
 
 
 def _resolve_settings(demos: Demonstrations, config: RunConfig, task: str) -> RunConfig:

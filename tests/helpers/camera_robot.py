@@ -57,9 +57,10 @@ def make_arrays(seed: int = 0, *, arm: bool = False) -> dict[str, np.ndarray]:
     return {name: np.stack(values) for name, values in rows.items()}
 
 
-def write_camera_store(path: Path, seed: int = 0, *, arm: bool = False) -> Path:
-    """Write the demonstrations of the robot, or of the arm, as a zarr store."""
+def write_camera_store(path: Path, seed: int = 0, *, arm: bool = False, change_frames: bool = False) -> Path:
+    """Write the demonstrations of the robot, or of the arm, as a zarr store, or with one frame changed."""
     arrays = make_arrays(seed, arm=arm)
+    arrays["top"][0] ^= change_frames
     data = {f"data/{name}": arrays[name].astype(np.float32) for name in ("state", "action", "block")}
     data |= {f"data/{name}": arrays[name] for name in SIZES}
     ends = np.arange(1, EPISODES + 1) * STEPS

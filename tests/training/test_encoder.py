@@ -1,5 +1,6 @@
 """Tests of training with cameras: two stages in one run directory, resumed bit for bit, and bad frames."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from nsde_policy.cli.main import main
 from nsde_policy.config import EncoderConfig, NetworkConfig, TrainConfig
@@ -123,6 +125,52 @@ def test_resume_with_another_encoder_is_refused(store: Path, tmp_path: Path):
     plain = replace(CONFIG, demos=DemoConfig(first_action_from=(0, 1)), encoder=EncoderConfig())
     with pytest.raises(CheckpointError, match="encoder that was begun with other settings"):
         train(store, tmp_path / "run", plain, resume=True)
+
+
+@pytest.mark.parametrize("when", ["stopped", "finished"])
+def test_resume_with_other_frames_is_refused_until_the_encoder_is_finished(
+    when: str, store: Path, run: RunDirectory, tmp_path: Path
+):
+    def stop(progress: TrainingProgress) -> None:
+        raise KeyboardInterrupt
+
+    monitor = {"stopped": "encoder_monitor", "finished": "monitor"}[when]
+    with pytest.raises(KeyboardInterrupt):
+        train(store, tmp_path / "run", **{monitor: stop})
+    other = write_camera_store(tmp_path / "store.zarr", change_frames=True)
+    if when == "stopped":
+        with pytest.raises(CheckpointError, match=r"holds other camera frames than when .* was begun"):
+            train(other, tmp_path / "run", resume=True)
+        other = store
+    resumed = train(other, tmp_path / "run", resume=True)
+    assert fingerprint(resumed.read_weights()) == fingerprint(run.read_weights())
+
+
+def test_encoder_of_another_run_is_refused(store: Path, run: RunDirectory, tmp_path: Path):
+    other = train(store, tmp_path / "other", seed=1)
+    mixed = RunDirectory(Path(shutil.copytree(run.path, tmp_path / "mixed")))
+    mixed.encoder.model.write_bytes(other.encoder.model.read_bytes())
+    with pytest.raises(CheckpointError, match=r"model\.safetensors belongs to another encoder"):
+        Policy.from_pretrained(mixed.path)
+    with pytest.raises(CheckpointError, match=r"codes\.safetensors belongs to another encoder"):
+        train(store, mixed.path, resume=True)
+    shutil.copy(other.encoder.path / "codes.safetensors", mixed.encoder.path)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors belongs to another encoder"):
+        train(store, mixed.path, resume=True)
+    for file in (run.model, run.encoder.model):  # as an earlier version wrote them
+        save_file(load_file(file), mixed.path / file.relative_to(run.path))
+    assert Policy.from_pretrained(mixed.path).encoder is not None
+
+
+def test_encoder_whose_features_are_not_finite_is_refused(run: RunDirectory, tmp_path: Path):
+    damaged = RunDirectory(Path(shutil.copytree(run.path, tmp_path / "run")))
+    weights = damaged.encoder.read_weights()
+    damaged.encoder.save_weights(
+        {name: 1e38 * w.sign() if w.is_floating_point() else w for name, w in weights.items()}
+    )
+    damaged.save_weights(damaged.read_weights())  # with the fingerprint of this encoder
+    with pytest.raises(CheckpointError, match="its features are not finite"):
+        Policy.from_pretrained(damaged.path)
 
 
 def test_held_out_episodes_do_not_train_the_encoder(store: Path, run: RunDirectory, tmp_path: Path):

@@ -13,7 +13,7 @@ from nsde_policy.config import ModelConfig, NetworkConfig, TrainConfig
 from nsde_policy.core.targets import Windows
 from nsde_policy.data.split import split_episodes
 from nsde_policy.encoders.resnet.config import ResNetConfig
-from nsde_policy.errors import ConfigError
+from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.inference.loading import build_model
 from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.knn import NearestNeighboursConfig
@@ -144,7 +144,11 @@ def test_interrupted_run_resumes_bit_for_bit(
         *[(RunDirectory(r.path / ENCODER_FOLDER) for r in (whole, resumed))],
     ):
         assert fingerprint(one.read_weights()) == fingerprint(two.read_weights())
-    assert not [file for file in (tmp_path / "run" / ENCODER_FOLDER).iterdir() if "model" not in file.name]
+    assert {file.name for file in resumed.encoder.path.iterdir()} == {"model.safetensors", "frames.json"}
+    with pytest.raises(CheckpointError, match="holds other camera frames"):
+        train(
+            write_camera_store(tmp_path / "other.zarr", change_frames=True), resumed.path, short, resume=True
+        )
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import RunDirectory, find_versions, fingerprint
 from nsde_policy.training.dataset import build_training_data, measure_demonstrations
 from nsde_policy.training.run import train_run
+from nsde_policy.training.stage import StageRun
 from tests.helpers.toy_problems import make_robot_demos
 
 TINY = RunConfig(
@@ -126,29 +127,31 @@ def test_stopped_run_resumes_with_identical_weights(finished_run: RunDirectory, 
     )
 
 
+@pytest.mark.parametrize(("presses", "kept"), [(1, 6), (2, None)])
 def test_run_interrupted_within_a_step_resumes_with_identical_weights(
-    finished_run: RunDirectory, tmp_path: Path
+    presses: int, kept: int | None, finished_run: RunDirectory, tmp_path: Path, monkeypatch: Any
 ):
-    interrupted = 0
+    """The first Ctrl-C ends training after the step, far from any record; the second ends it in the step."""
+    original = StageRun.step
 
-    def interrupt_soon(progress: Any) -> None:
-        nonlocal interrupted
-        if progress.step > 60 and not interrupted:
-            interrupted = 1
-            signal.setitimer(signal.ITIMER_REAL, 0.004)  # expires within one of the next steps
+    def interrupt(stage: Any, step: int) -> Any:
+        for _ in range(presses if step == 5 else 0):
+            os.kill(os.getpid(), signal.SIGINT)
+        return original(stage, step)
 
-    before = signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
-    try:
-        with pytest.raises(
-            KeyboardInterrupt, match=r"interrupted at step \d+; continue with the same command"
-        ):
-            train(tmp_path / "run", save_every_s=1e9, monitor=interrupt_soon)
-    finally:
-        signal.signal(signal.SIGALRM, before)
-    assert interrupted
-    assert fingerprint(train(tmp_path / "run", resume=True).read_weights()) == fingerprint(
+    rare = replace(TINY, train=replace(TINY.train, log_every=100))
+    with monkeypatch.context() as patch:
+        patch.setattr(StageRun, "step", interrupt)
+        message = "interrupted at step 6; continue with the same command" if kept else "^$"
+        with pytest.raises(KeyboardInterrupt, match=message):
+            train(tmp_path / "run", rare, save_every_s=1e9)
+    run = RunDirectory(tmp_path / "run")
+    assert run.training.exists() == bool(kept)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert fingerprint(train(run.path, rare, resume=True).read_weights()) == fingerprint(
         finished_run.read_weights()
     )
+    assert [record["step"] for record in run.read_metrics()] == [*filter(None, [kept]), 100, 150]
 
 
 def test_resuming_a_finished_run_keeps_its_weights(finished_run: RunDirectory):
