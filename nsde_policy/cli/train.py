@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import tyro
 
 from nsde_policy.assets import SHIPPED_TASK, USUAL_OBSERVATIONS, find_demos
-from nsde_policy.bounds import SeedNumber
+from nsde_policy.bounds import Natural, SeedNumber
 from nsde_policy.cli.options import (
     DeviceFlag,
     EnvKwargsFlag,
@@ -79,7 +79,7 @@ class Train:
     device: DeviceFlag = "auto"
     resume: bool = False
     """Continue the run in --out from its last checkpoint."""
-    eval_every: int = 0
+    eval_every: Natural = 0
     """Steps between quick evaluations of 20 episodes in the environment of the task, and one at the end;
     0 for none."""
     validation: float = 0.0

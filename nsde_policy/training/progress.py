@@ -9,8 +9,6 @@ from typing import Any, Self
 import torch
 
 from nsde_policy.assets import find_demos
-from nsde_policy.bounds import Natural
-from nsde_policy.config import check_value
 from nsde_policy.errors import ConfigError, import_optional
 from nsde_policy.files import replace_file
 from nsde_policy.run_config import RunConfig
@@ -65,7 +63,6 @@ def train(
         validation: Fraction of the episodes that is held out; the losses on them are recorded.
         calibration: Fraction of the other episodes that is held out to calibrate σ on it after training.
     """
-    check_value("--eval-every", eval_every, Natural)
     check_std_calibration(config, calibration)
     demos = demos or find_demos(get_task(task).name)
     episodes = load_training_demos(config.demos, demos, task=task)

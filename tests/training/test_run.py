@@ -285,9 +285,9 @@ DAMAGE: dict[str, tuple[Callable[[RunDirectory], Any], str]] = {
         "cannot read",
     ),
     "tensors that overlap": (lambda r: overlap_tensors(r), "cannot read"),
-    "networks of terabytes": (lambda r: edit_config(r, width=10**7), "does not match its config.json"),
+    "networks of terabytes": (lambda r: edit_config(r, width=10**7), "need width <= 65,536"),
     "networks of gigabytes": (lambda r: edit_config(r, width=30_000), "make more than [0-9]+ parameters"),
-    "networks of 10^30 units": (lambda r: edit_config(r, width=10**30), "does not match its config.json"),
+    "networks of 10^30 units": (lambda r: edit_config(r, width=10**30), "need width <= 65,536"),
     "statistics missing": (
         lambda r: edit_config(r, layout=drop_key(read_layout(r), "increment_std")),
         "increment_std",
