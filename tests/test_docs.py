@@ -20,7 +20,10 @@ from nsde_policy.tasks import get_task
 from tests.helpers.doc_pages import code_blocks
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 FOLDERS = ("nsde_policy", "envs", "data", "eval", "benchmarks", "docs", "examples", "tests")
 ENTRY_POINT_GROUPS = {f"nsde_policy.{kind}" for kind in ("methods", "tasks", "readers", "encoders")}
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
