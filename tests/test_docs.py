@@ -22,11 +22,11 @@ from tests.helpers.doc_pages import code_blocks
 ROOT = Path(__file__).parents[1]
 PAGES = [
     *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")),
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
 ]
 FOLDERS = ("nsde_policy", "envs", "data", "eval", "benchmarks", "docs", "examples", "tests")
 ENTRY_POINT_GROUPS = {f"nsde_policy.{kind}" for kind in ("methods", "tasks", "readers", "encoders")}
-each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
 
 def inline_code(page: Path) -> list[str]:
@@ -93,8 +93,10 @@ def test_imports_in_python_blocks_work(page):
 
 @cache
 def find_words() -> set[str]:
-    """Return every word of the source files."""
-    sources = [file.read_text() for folder in FOLDERS for file in (ROOT / folder).rglob("*.py")]
+    """Return every word of the source files and of the declared experiments."""
+    files = [file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py")]
+    files += (ROOT / "benchmarks/experiments").glob("*.toml")
+    sources = [file.read_text() for file in files]
     return set(re.findall(r"\w+", " ".join(sources)))
 
 

@@ -75,7 +75,7 @@ class UnrollConfig(BaseConfig):
     """Network calls per predicted frame."""
     gradients: bool = True
     """Let gradients flow through the predicted frames, which then suit this number of calls. Without, Flow
-    Matching and PFI predicted worse after this phase than before it, see docs/video.md."""
+    Matching and PFI predicted worse after this phase than before it, see docs/results/video.md."""
     train: TrainConfig = field(
         default_factory=lambda: TrainConfig(
             steps=1500, batch_size=96, learning_rate=3e-4, weight_decay=0.01, betas=(0.9, 0.98), ema=0.998,

@@ -64,7 +64,7 @@ def _join_phases(config: VideoConfig) -> VideoConfig:
     """Return settings with one phase and as many training examples.
 
     For methods that sample from noise: a second phase without gradients makes their predictions worse; one
-    with gradients raises the PSNR of PFI but lowers its motion (docs/video.md, "Three methods"). If
+    with gradients raises the PSNR of PFI but lowers its motion (docs/results/video.md). If
     `--unroll.frames` asks for this phase, it takes as many network calls per frame as sampling.
     """
     second = config.unroll.train

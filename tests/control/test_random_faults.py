@@ -7,11 +7,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from benchmarks.simulated_time import InlineWorker, SimulatedWorker
 from nsde_policy.control import Session, SessionConfig
 from nsde_policy.control.faults import FaultKind
 from nsde_policy.errors import PolicyInputError, SessionStoppedError
 from tests.helpers.numpy_planner import CALIBRATION, SPEC, FailingWalker, Sim
+from tests.helpers.simulated_time import InlineWorker, SimulatedWorker
 
 SEQUENCES, PARTS, TICKS = 2_000, 5, 12
 PERIOD = 1 / CALIBRATION.rate_hz

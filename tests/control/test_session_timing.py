@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from benchmarks.simulated_time import DelayedPlanner
 from nsde_policy.control.clock import TimeGrid
 from nsde_policy.control.faults import FaultKind
 from tests.helpers.numpy_planner import Sim, Walker
 from tests.helpers.sessions import NO_LIMITS, OBS, PERIOD, make_session, run_session
+from tests.helpers.simulated_time import DelayedPlanner
 
 
 def test_ticks_do_not_drift_and_skip_periods_that_have_passed():

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from benchmarks.simulated_time import SimulatedWorker
 from nsde_policy.control import Session, SessionConfig
 from nsde_policy.control.limits import Limits
 from tests.helpers.numpy_planner import CALIBRATION, Walker
+from tests.helpers.simulated_time import SimulatedWorker
 
 OBS = np.array([50.0, 40.0, 1.0])
 PERIOD = 0.1

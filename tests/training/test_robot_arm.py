@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.simulated_time import SimulatedWorker
 from nsde_policy.cli.main import main
 from nsde_policy.control import Session, SessionConfig
 from nsde_policy.data import Demonstrations, load_demonstrations
@@ -21,6 +20,7 @@ from nsde_policy.inference.policy import Policy
 from tests.helpers.numpy_planner import Sim
 from tests.helpers.policy_servers import serve_in_thread
 from tests.helpers.robot_arm import JOINTS, PEAK_SPEED, make_arm_demos, write_arm_store
+from tests.helpers.simulated_time import SimulatedWorker
 
 RATE = 20.0
 NEURAL_SDE = [

@@ -1,8 +1,8 @@
 """Settings of the Neural SDE by the statistics of demonstrations.
 
 The rules were chosen on Adroit's door, hammer, relocate and pen, MountainCarContinuous, Pendulum and one task
-of human demonstrations with `benchmarks/auto_settings.py --vary`, that for forks on two tasks of obstacle
-avoidance with `benchmarks/avoiding_settings.py` and on Push-T (seeds 200000 and up).
+of human demonstrations with `benchmarks/experiments/auto_choices.toml`, the rule for forks on two tasks of
+obstacle avoidance with `auto_forks.toml` and on Push-T (seeds 200000 and up).
 """
 
 from typing import TYPE_CHECKING

@@ -1,0 +1,219 @@
+"""Experiments: which trainings and rollouts a file of benchmarks/experiments declares.
+
+tasks = ["pusht"]                   # or a table: settings of each task, which override those below
+demos = "pusht_cchi_v7_replay.zarr" # in the folder --demos; without it, the demonstrations of the package
+episodes = 200                      # rolled out per row; seeds start at 100000 (tuning = true: 200000)
+examples = 12.8e6                   # training examples of each method; without it, the steps of the presets
+
+[trainings.NAME]                    # all optional: method (default: the name), preset, seeds, change
+change.train.steps = 25000          # settings that differ from the preset
+large = true                        # trained alone on the device
+
+[[rollouts]]                        # ways to sample a training; without any, each is sampled as trained
+trainings = ["diffusion"]
+detail = "DDIM-10"                  # added to the name of the row
+sampling = ["scheduler=ddim", "steps=10"]
+
+[[variations]]                      # rows of the first training seed under other settings
+part = "push"
+rows = ["neural_sde"]
+settings = [{ push = 50.0 }, { push = 100.0 }]
+"""
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from nsde_policy.assets import find_demos
+from nsde_policy.errors import ConfigError
+from nsde_policy.eval.camera import CameraCondition
+from nsde_policy.eval.disturbances import Condition
+from nsde_policy.run_config import RunConfig
+from nsde_policy.tasks import Task, get_task
+from nsde_policy.training.presets import resolve_preset
+
+FOLDER = Path(__file__).with_name("experiments")
+REPORTED, TUNING = 100_000, 200_000
+"""First seeds of reported rollouts, and of rollouts that settings are chosen by."""
+MAIN = "main"
+"""Part of rows without variations."""
+SMOKE = {"steps": 3, "episodes": 1, "periods": 12}
+"""Sizes of `--smoke`: training steps, rollouts per row, control periods per rollout."""
+
+
+def list_experiments() -> list[str]:
+    """Return the names of all experiments."""
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def read_experiment(name: str) -> dict[str, Any]:
+    """Read the file of an experiment."""
+    return tomllib.loads((FOLDER / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+@dataclass(frozen=True)
+class TaskSetting:
+    """A task of an experiment, with its demonstrations and budget."""
+
+    name: str
+    demos: str = ""
+    """Store in the folder of demonstrations; empty for the one in the package."""
+    episodes: int = 100
+    examples: float = 0.0
+    expert: str = ""
+    """Scripted expert, `module:Class`, that makes the store if it does not exist."""
+    demonstrations: int = 50
+    """Successful episodes of the expert."""
+    only_success: bool = True
+    obs: str = ""
+    """Observations other than the usual ones, such as "pixels"."""
+
+    def make_task(self) -> Task:
+        """Return the task, with the observations of the experiment."""
+        task = get_task(self.name)
+        return task.with_observations(self.obs) if self.obs else task
+
+    def find_store(self, folder: Path | None) -> Path:
+        """Return the path of the demonstrations."""
+        if not self.demos:
+            return find_demos(self.name)
+        if folder is None:
+            raise ConfigError(f"{self.name} needs {self.demos}: give the folder that holds it with --demos")
+        return folder / self.demos
+
+
+@dataclass(frozen=True)
+class Training:
+    """One training of an experiment."""
+
+    task: TaskSetting
+    row: str
+    """Name of its rows."""
+    method: str
+    seed: int
+    preset: str | None = None
+    change: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    large: bool = False
+    examples: float | None = None
+    """Training examples; None for those of the task, 0 for the steps of the preset."""
+    encoder_of: str = ""
+    """Training whose encoder of images is taken."""
+    trained_on: Mapping[str, float] = field(default_factory=dict, hash=False)
+    """Camera disturbances of the frames that it is trained on."""
+    smoke: bool = False
+
+    @property
+    def folder(self) -> str:
+        """Folder below the runs of the suite."""
+        demos = self.change.get("demos", {}).get("episodes", 0)
+        parts = [self.row, f"{demos} demos" if demos else "", str(self.seed)]
+        return f"{make_name(self.task.name)}/{make_name('-'.join(filter(None, parts)))}"
+
+    def make_config(self, demos: Path) -> RunConfig:
+        """Return the settings: those of the preset, changed as the file says."""
+        task, method = self.task.make_task(), self.method
+        _, config = resolve_preset(task, self.preset, method, demos=demos, selection={})
+        config = change_config(config, self.change)
+        steps = config.train.steps
+        examples = self.task.examples if self.examples is None else self.examples
+        if examples and steps > 1:
+            steps = max(round(examples / config.train.batch_size), 1)
+        if not self.smoke:
+            return config.replace_parts(train={"steps": steps})
+        tiny = {"steps": min(steps, SMOKE["steps"]), "batch_size": min(config.train.batch_size, 32)}
+        if hasattr(config.encoder, "train"):
+            config = config.replace_parts(encoder={"train": replace(config.encoder.train, **tiny)})
+        return config.replace_parts(train=tiny)
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """One row of results: a training, how it is sampled and what disturbs it."""
+
+    training: Training
+    part: str = MAIN
+    detail: str = ""
+    sampling: tuple[str, ...] = ()
+    chunk: int | None = None
+    condition: Condition = field(default_factory=Condition)
+    camera: CameraCondition = field(default_factory=CameraCondition)
+
+    @property
+    def name(self) -> str:
+        """Name of the row."""
+        return ", ".join(filter(None, (self.training.row, self.detail)))
+
+    @property
+    def file(self) -> str:
+        """Name of the file of its entry."""
+        disturbed = [f"{key}={value}" for key, value in self.condition.to_dict().items() if value]
+        chunk = [f"chunk={self.chunk}"] if self.chunk else []
+        parts = [Path(self.training.folder).name, self.detail, *chunk, *disturbed]
+        return make_name(" ".join(filter(None, parts))) + ".json"
+
+
+def list_trainings(values: Mapping[str, Any], *, smoke: bool = False) -> Iterator[Training]:
+    """List every training of an experiment: all tasks, seeds and numbers of demonstrations."""
+    shared = {key: values[key] for key in TaskSetting.__dataclass_fields__ if key in values}
+    given = values["tasks"]
+    tasks = given if isinstance(given, dict) else {name: {} for name in given}
+    for task, own in tasks.items():
+        setting = TaskSetting(**{"name": task, **shared, **own})
+        for name, each in values["trainings"].items():
+            settings = {"row": name, "method": name, **each}
+            seeds = settings.pop("seeds", 1)
+            for seed in range(1 if smoke else seeds):
+                for demos in values.get("numbers_of_demos", [0]):
+                    few = {"demos": {"episodes": demos}} if demos else {}
+                    change = {**settings.get("change", {}), **few}
+                    yield Training(setting, seed=seed, smoke=smoke, **{**settings, "change": change})
+
+
+def list_rollouts(values: Mapping[str, Any], *, smoke: bool = False) -> list[Rollouts]:
+    """List every row of an experiment."""
+    ways = values.get("rollouts", [{}])
+    rows = [
+        Rollouts(training, detail=way.get("detail", ""), sampling=tuple(way.get("sampling", ())))
+        for training in list_trainings(values, smoke=smoke)
+        for way in ways
+        if any(fnmatch(training.row, pattern) for pattern in way.get("trainings", ["*"]))
+    ]
+    found = [] if values.get("only_variations") else list(rows)
+    for variation in values.get("variations", ()):
+        for setting in variation["settings"]:
+            for row in rows:
+                if row.training.seed in variation.get("seeds", [0]) and row.name in variation["rows"]:
+                    found.append(_vary(row, variation["part"], setting))
+    return found
+
+
+def _vary(row: Rollouts, part: str, setting: Mapping[str, Any]) -> Rollouts:
+    disturbances = {key: value for key, value in setting.items() if key in Condition.__dataclass_fields__}
+    return replace(
+        row,
+        part=part,
+        detail=", ".join(filter(None, (row.detail, setting.get("detail", "")))),
+        sampling=(*row.sampling, *setting.get("sampling", ())),
+        chunk=setting.get("chunk"),
+        condition=Condition(**disturbances),
+        camera=CameraCondition(**setting.get("camera", {})),
+    )
+
+
+def change_config(config: Any, change: Mapping[str, Any]) -> Any:
+    """Return settings with some changed, at any depth."""
+    new = {}
+    for key, value in change.items():
+        if isinstance(value, Mapping):
+            new[key] = change_config(getattr(config, key), value)
+        else:
+            new[key] = tuple(value) if isinstance(value, list) else value
+    return replace(config, **new)
+
+
+def make_name(text: str) -> str:
+    """Return a name for files: without spaces, slashes and commas."""
+    return text.replace(", ", "_").replace(" ", "_").replace("/", "_").replace("−", "no")

@@ -1,0 +1,1 @@
+"""Functions that make the tables of docs/results from benchmarks/results."""

@@ -1,0 +1,64 @@
+"""Files of results, and cells of tables."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from nsde_policy.eval.statistics import Estimate, mean, proportion
+
+RESULTS = Path(__file__).parents[1] / "results"
+NONE = "–"
+_read: list[str] = []
+
+
+@contextmanager
+def recording() -> Iterator[list[str]]:
+    """Yield the names of the files that are read inside."""
+    _read.clear()
+    yield _read
+
+
+def read(name: str) -> Any:
+    """Read a file of results."""
+    _read.append(f"{name}.json")
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Format a Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+def cell(found: Mapping[str, Any] | None, decimals: int = 3, scale: float = 1.0) -> str:
+    """Format a stored estimate with its interval."""
+    if found is None:
+        return NONE
+    value, low, high = (f"{scale * found[key]:.{decimals}f}" for key in ("value", "low", "high"))
+    return f"{value} [{low}, {high}]".replace("-", "−")
+
+
+def pool(column: Sequence[Sequence[float]]) -> Estimate:
+    """Estimate the mean over the episodes of all trainings."""
+    return mean([value for each in column for value in each])
+
+
+def pool_success(column: Sequence[Sequence[bool]]) -> Estimate:
+    """Estimate the share of successes in the episodes of all trainings."""
+    won = [bool(value) for each in column for value in each]
+    return proportion(sum(won), len(won))
+
+
+def by_seed(column: Sequence[Sequence[float]]) -> str:
+    """Format the mean of each training."""
+    return ", ".join(f"{sum(each) / len(each):.3f}" for each in column)
+
+
+def group(rows: Iterable[Mapping[str, Any]], key: Callable[[Any], Any]) -> dict[Any, list[Any]]:
+    """Group rows by a key, in the order of their first appearance."""
+    found: dict[Any, list[Any]] = {}
+    for row in rows:
+        found.setdefault(key(row), []).append(row)
+    return found

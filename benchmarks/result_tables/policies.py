@@ -1,0 +1,247 @@
+"""Tables of policies in closed loop: Push-T, camera frames, avoidance, Adroit, Meta-World, `auto`."""
+
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any
+
+import msgspec
+
+from nsde_policy.eval.compare.files import read_comparison
+from nsde_policy.eval.compare.result import Comparison
+from nsde_policy.eval.compare.row import Row
+from nsde_policy.eval.compare.run import add_latency, read_latency
+from nsde_policy.eval.compare.table import format_costs
+from nsde_policy.eval.modes import ModeOutcomes, estimate_diversity
+from nsde_policy.eval.statistics import mean
+from result_tables.files import (
+    NONE,
+    RESULTS,
+    by_seed,
+    group,
+    markdown,
+    pool,
+    pool_success,
+    read,
+)
+
+ADROIT = ("door", "hammer", "relocate", "pen")
+SWEEPS = {
+    "chunk": "actions per plan",
+    "demos": "demonstrations",
+    "latency_steps": "plans late by, periods",
+    "obs_noise": "noise",
+    "push": "push, px",
+}
+MODES = 24
+
+
+@cache
+def _read_pusht() -> Comparison:
+    return add_latency(read_comparison(RESULTS / "pusht.json"), read_latency(RESULTS / "latency.json"))
+
+
+def pusht_methods() -> str:
+    """Tabulate every method on Push-T, the most successful first."""
+    read("pusht"), read("latency")
+    return _tabulate_methods(_read_pusht())
+
+
+def _tabulate_methods(comparison: Comparison) -> str:
+    reference = comparison.reference()
+    head = ["method", "calls", "parameters", "training", "latency, ms", "score", "success", "episodes"]
+    head += ["by training seed", "success − Neural SDE"]
+    rows = []
+    for row in comparison.main_rows():
+        seeds = ", ".join(f"{value:.3f}" for value in row.means_by_seed("success").values())
+        difference = "reference" if row is reference else _format_difference(row, reference)
+        rows.append([row.label, *format_costs(row), row.score, row.success, row.episodes, seeds, difference])
+    return markdown(head, rows)
+
+
+def _format_difference(row: Row, reference: Row) -> str:
+    return row.difference(reference, "success").format(signs=True, fewest=6)
+
+
+def pusht_sweep(axis: str) -> str:
+    """Tabulate success on Push-T along one axis of disturbances or settings."""
+    read("pusht")
+    swept = _read_pusht().sweep(axis)
+    values = sorted({value for rows in swept.values() for value in rows})
+    head = ["method", *(f"{SWEEPS[axis]} {value:g}" for value in values)]
+    rows = [
+        [next(iter(found.values())).label, *(found[v].success if v in found else NONE for v in values)]
+        for found in swept.values()
+    ]
+    return markdown(head, rows)
+
+
+def pusht_settings() -> str:
+    """Tabulate presets and ablations of the Neural SDE on Push-T."""
+    lines = []
+    for file in ("pusht_runs", "pusht_runs_gym_pusht"):
+        found = read(file)
+        seeds = f"{found['reset_rule']}, {found['starts'][0]} to {found['starts'][1]}"
+        for name, runs in group(found["outcomes"], lambda run: run["variant"]).items():
+            times = [f"{run['train_s']:.1f} s" for run in runs if run["train_s"]]
+            success = [run["success"] for run in runs]
+            reward = pool([run["max_reward"] for run in runs])
+            cells = [name, seeds, sum(map(len, success)), reward, pool_success(success), by_seed(success)]
+            lines.append([*cells, ", ".join(times) or NONE])
+    return markdown(
+        ["variant", "seeds", "n", "mean max reward", "strict success", "by training seed", "training"], lines
+    )
+
+
+def pixels_settings(*files: str) -> str:
+    """Tabulate policies from camera frames: variants and disturbances of the camera."""
+    lines = []
+    for file in files:
+        found = read(file)
+        seeds = f"{found['reset_rule']}, {found['starts'][0]} to {found['starts'][1]}"
+        grouped = group(found["rows"], lambda row: (row["variant"], row["condition"]))
+        for (name, camera), runs in grouped.items():
+            success = [run["success"] for run in runs]
+            reward = pool([run["max_reward"] for run in runs])
+            times = ["{:.0f} + {:.0f}".format(*run["seconds"]) for run in runs if run["seconds"]]
+            cells = [name, camera, seeds, sum(map(len, success)), reward, pool_success(success)]
+            lines.append([*cells, by_seed(success), times[0] if times else NONE])
+    head = ["variant", "camera disturbance", "seeds", "n", "mean max reward", "strict success"]
+    return markdown([*head, "by training seed", "encoder + policy, s"], lines)
+
+
+def avoiding_methods() -> str:
+    """Tabulate success and modes on obstacle avoidance, the largest success × entropy first."""
+    head = ["method", "training steps", "n", "success", "modes", "entropy", "success × entropy"]
+    head += ["distinct paths", "calls", "latency, ms"]
+    lines = []
+    for file in ("tasks", "tasks_equal"):
+        comparison = msgspec.convert(read(file)["avoiding"], Comparison)
+        for row in comparison.mode_rows():
+            modes = ", ".join(str(each.observed) for each in row.outcomes)
+            cells = [row.label, f"{row.first.train_steps:,}", row.episodes, row.success, modes]
+            calls, _, _, latency = format_costs(row)
+            cells += [row.entropy or NONE, row.product, row.distinct_paths, calls, latency]
+            lines.append((row.product.value if row.product else 0.0, cells))
+    unique = {tuple(map(str, cells[:7])): (value, cells) for value, cells in reversed(lines)}
+    ordered = sorted(unique.values(), key=lambda each: -each[0])
+    return markdown(head, [cells for _, cells in ordered])
+
+
+def mode_settings(*files: str) -> str:
+    """Tabulate success and entropy of settings of the Neural SDE, the largest success × entropy first."""
+    head = [
+        "setting",
+        "seeds",
+        "n",
+        "success",
+        "entropy",
+        "success × entropy",
+        "success by training",
+        "modes",
+    ]
+    lines = []
+    for file in files:
+        found = read(file)
+        for name, runs in group(found["rows"], lambda row: row["name"]).items():
+            won = [[bool(value) for value in run["success"]] for run in runs]
+            outcomes = [
+                ModeOutcomes.from_columns(MODES, run["mode"], success, None)
+                for run, success in zip(runs, won, strict=True)
+            ]
+            n = sum(map(len, won))
+            diversity = estimate_diversity(outcomes, n=n)
+            steps = f", {runs[0]['train_steps']:,} steps" if "train_steps" in runs[0] else ""
+            cells = [f"{name}{steps}", "{} to {}".format(*found["starts"]), n, pool_success(won)]
+            cells += [diversity.entropy, diversity.product, by_seed(won)]
+            modes = ", ".join(str(each.observed) for each in outcomes)
+            lines.append((diversity.product.value, [*cells, modes]))
+    return markdown(head, [cells for _, cells in sorted(lines, key=lambda each: -each[0])])
+
+
+def adroit_methods() -> str:
+    """Tabulate success of every method on the four Adroit tasks."""
+    found = read("tasks")
+    tasks = {name: msgspec.convert(found[f"adroit-{name}"], Comparison) for name in ADROIT}
+    rows = {name: {row.label: row for row in each.main_rows()} for name, each in tasks.items()}
+    lines = []
+    for label in rows["door"]:
+        own = [rows[name][label] for name in ADROIT]
+        delays = sorted(row.latency.median for row in own if row.latency)
+        latency = f"{sum(delays[1:3]) / 2:.1f}" if len(delays) == len(own) else NONE
+        cells = [label, own[0].episodes, *(row.success for row in own)]
+        lines.append([*cells, f"{own[0].first.calls_per_chunk:g}", latency])
+    lines.sort(key=lambda line: -sum(estimate.value for estimate in line[2:6]))
+    return markdown(["method", "n per task", *ADROIT, "calls", "latency, ms"], lines)
+
+
+def adroit_differences() -> str:
+    """Tabulate success on the Adroit tasks minus the Neural SDE, and returns."""
+    found, lines = read("tasks"), []
+    for name in ADROIT:
+        comparison = msgspec.convert(found[f"adroit-{name}"], Comparison)
+        reference = comparison.reference()
+        for row in comparison.main_rows():
+            difference = "reference" if row is reference else _format_difference(row, reference)
+            verdict = (
+                "" if row is reference else row.decide(reference, "success", a=row.label, b="Neural SDE")
+            )
+            lines.append([name, row.label, row.score, difference, verdict])
+    return markdown(["task", "method", "return", "success − Neural SDE", "verdict"], lines)
+
+
+def adroit_chunks() -> str:
+    """Tabulate success and return of the Neural SDE on relocate by the number of actions per plan."""
+    comparison = msgspec.convert(read("tasks_chunks")["adroit-relocate"], Comparison)
+    lines = [[row.first.chunk, row.episodes, row.success, row.score] for row in comparison.rows.values()]
+    return markdown(["actions per plan", "n", "success", "return"], sorted(lines, key=lambda line: line[0]))
+
+
+def metaworld() -> str:
+    """Tabulate success of the preset `auto` on Meta-World."""
+    lines: list[Sequence[Any]] = []
+    for file in ("metaworld", "metaworld_cpu"):
+        won, starts = list[bool](), list[int]()
+        rows = read(file)
+        for number, (name, runs) in enumerate(group(rows, lambda row: row["task"]).items()):
+            success = [[bool(each["success"]) for each in run["episodes"]] for run in runs]
+            won += [value for run in success for value in run]
+            starts += [number << 32 | each["seed"] for run in runs for each in run["episodes"]]
+            demos = f"{runs[0]['demonstrations']['episodes']} of {runs[0]['demonstrations']['tried']}"
+            tries = f"{len(runs)} × {len(success[0])}"
+            cells = [name, demos, f"{runs[0]['steps']:,}", tries, pool_success(success), by_seed(success)]
+            lines.append([*cells, runs[0]["trained_on"]])
+        lines.append(["**mean**", "", "", "", mean(won, groups=starts), "", ""])
+    head = ["task", "expert's successes", "training steps", "episodes", "success", "by training seed"]
+    return markdown([*head, "trained on"], lines)
+
+
+def auto_tasks() -> str:
+    """Tabulate the preset `auto` on seven tasks."""
+    lines = []
+    for task, runs in group(read("auto_settings"), lambda row: row["task"]).items():
+        known = [run["successes"] for run in runs if run["successes"]]
+        success = pool_success(known) if known else NONE
+        cells = [task, runs[0]["steps"], sum(len(run["scores"]) for run in runs), success]
+        lines.append([*cells, pool([run["scores"] for run in runs])])
+    return markdown(["task", "training steps", "n", "success", "score"], lines)
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "pusht_methods": pusht_methods,
+    **{f"pusht_{axis}": partial(pusht_sweep, axis) for axis in SWEEPS},
+    "pusht_settings": pusht_settings,
+    "pixels_results": partial(
+        pixels_settings, "pixels", "pixels_gym_pusht", "pixels_fast", "pixels_diffusion"
+    ),
+    "pixels_tuning": partial(pixels_settings, "pixels_tuning"),
+    "avoiding_methods": avoiding_methods,
+    "avoiding_settings": partial(mode_settings, "avoiding_settings"),
+    "avoiding_tuning": partial(mode_settings, "avoiding_tuning", "avoiding_tuning_long"),
+    "adroit_methods": adroit_methods,
+    "adroit_differences": adroit_differences,
+    "adroit_chunks": adroit_chunks,
+    "metaworld": metaworld,
+    "auto_tasks": auto_tasks,
+    "auto_forks": partial(mode_settings, "auto_avoiding", "auto_avoiding_long", "auto_forks"),
+    "auto_forks_tuning": partial(mode_settings, "auto_forks_tuning"),
+}

@@ -1,0 +1,1 @@
+"""Timing cases of benchmarks/speed.py, one function each."""

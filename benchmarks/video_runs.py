@@ -1,0 +1,253 @@
+"""Train video models on simulated collisions and score their predictions: see benchmarks/suite.py.
+
+Each run trains in its own process, `--parallel-cameras` at a time; training times count only for runs that
+were alone. Settings are chosen on tuning videos, scores are reported on test videos. Final averaged weights,
+nothing is selected. A run whose scores exist is not trained again.
+
+`trials` of an experiment are ways to predict: network calls per frame, frames, and options of sampling.
+"""
+
+import argparse
+import json
+import multiprocessing
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from experiment import SMOKE, change_config, make_name
+from video_results import FIGURES, collect_results
+
+from nsde_policy.assets import SHIPPED_FEATURES
+from nsde_policy.eval.latency import device_name
+from nsde_policy.eval.video.evaluate import VideosToScore, evaluate_video, make_predictor
+from nsde_policy.eval.video.features import FeatureConfig, load_features
+from nsde_policy.files import replace_file
+from nsde_policy.inference.torch_threads import use_threads
+from nsde_policy.video.base import stack_state
+from nsde_policy.video.collisions import COLLISION_SEEDS, CollisionsConfig, make_collisions
+from nsde_policy.video.config import VideoConfig
+from nsde_policy.video.presets import make_video_preset
+from nsde_policy.video.run import load_video_model, train_video
+from nsde_policy.video.sources import open_training_videos
+from nsde_policy.video.spaces import to_unit
+
+DISTANCE = "physics distance"
+REDUCED_DELTA = 1e-3
+"""δ of the paper's reduced loss."""
+SMOKE_VIDEOS = 4
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One way to predict with a trained model."""
+
+    calls: int = 1
+    frames: int = 12
+    first_phase: bool = False
+    """Use the weights before the second phase of training."""
+    options: dict[str, float] = field(default_factory=dict)
+    """Further options of sampling."""
+
+    @property
+    def label(self) -> str:
+        """Name of the prediction in results."""
+        options = "".join(f", {name} {value:g}" for name, value in self.options.items())
+        phase = "first phase, " if self.first_phase else ""
+        return f"{phase}{self.calls} calls, {self.frames} frames{options}"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training and its scores."""
+
+    variant: str
+    config: VideoConfig
+    trials: tuple[Trial, ...]
+    seed: int
+    folder: Path
+    device: str
+    videos: int
+    scored: int
+    """Number of videos that are predicted and scored."""
+    videos_seed: int
+    """Seed of the scored videos."""
+    measured: tuple[str, ...]
+    """Further measurements: "reduced_loss", "latency"."""
+    alone: bool
+
+    @property
+    def path(self) -> Path:
+        """Run directory."""
+        return self.folder / "runs" / f"{make_name(self.variant)}-{self.seed}"
+
+    @property
+    def scores(self) -> Path:
+        """File with everything about the run that is kept."""
+        return self.folder / "scores" / f"{self.path.name}.npz"
+
+
+def list_jobs(values: dict[str, Any], args: argparse.Namespace) -> list[Job]:
+    """List the trainings of an experiment, first seeds first."""
+    smoke, tuning = args.smoke, values.get("tuning", False)
+    jobs = []
+    for name, given in values["trainings"].items():
+        config = make_video_preset(given.get("preset", values["preset"]), given["method"])
+        config = change_config(change_config(config, values.get("change", {})), given.get("change", {}))
+        trials = [
+            Trial(**{**each, "calls": calls})
+            for trial in values.get("trials", ())
+            if any(fnmatch(name, pattern) for pattern in trial.get("trainings", ["*"]))
+            for each in [{key: value for key, value in trial.items() if key != "trainings"}]
+            for calls in each.pop("calls", [1])
+        ]
+        seeds = args.train_seeds or range(1 if smoke else given.get("seeds", 1))
+        for seed in seeds if any(fnmatch(name, pattern) for pattern in args.rows) else ():
+            jobs.append(
+                Job(
+                    name,
+                    _shrink(config) if smoke else config,
+                    tuple(trials),
+                    seed,
+                    args.out,
+                    args.device,
+                    SMOKE_VIDEOS if smoke else values.get("videos", 16_384),
+                    args.episodes or (SMOKE_VIDEOS if smoke else values.get("scored", 512)),
+                    COLLISION_SEEDS["tuning" if tuning else "test"],
+                    tuple(values.get("measured", ())),
+                    args.parallel_cameras == 1,
+                )
+            )
+    return sorted(jobs, key=lambda job: job.seed)
+
+
+def _shrink(config: VideoConfig) -> VideoConfig:
+    tiny = {"steps": SMOKE["steps"], "batch_size": 4}
+    unroll = replace(config.unroll, train=replace(config.unroll.train, **tiny))
+    return replace(config, train=replace(config.train, **tiny), unroll=unroll, size=32)
+
+
+def run_job(job: Job) -> str:
+    """Train one model and score it; return a line to print."""
+    torch.set_float32_matmul_precision("high")
+    started = time.perf_counter()
+    videos = open_training_videos("collisions", job.config, count=job.videos, device=job.device)
+    train_video(
+        videos,
+        job.config,
+        job.path,
+        seed=job.seed,
+        device=job.device,
+        resume=job.path.exists(),
+        save_every_s=1e9,
+    )
+    seconds = time.perf_counter() - started
+    model = load_video_model(job.path, device=job.device)
+    sums: dict[str, np.ndarray] = {}
+    note = {
+        "variant": job.variant,
+        "seed": job.seed,
+        "seconds": seconds if job.alone else None,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "device": device_name(job.device),
+        "trials": [row for frames in _list_lengths(job) for row in _score_trials(job, frames, sums)],
+        "reduced_loss": _measure_reduced_loss(model, job) if "reduced_loss" in job.measured else None,
+        "latency_ms": _time_calls(model, job) if "latency" in job.measured else None,
+    }
+    job.scores.parent.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(job.scores, note=np.array(json.dumps(note)), **sums)
+    return f"{job.variant}, seed {job.seed}: trained in {seconds:.0f} s"
+
+
+def _list_lengths(job: Job) -> list[int]:
+    return sorted({trial.frames for trial in job.trials})
+
+
+def _score_trials(job: Job, frames: int, sums: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+    """Score all trials of a length; sums per video go into `sums`, means per frame are returned."""
+    config = CollisionsConfig(size=job.config.size, frames=job.config.model.context + frames)
+    videos = VideosToScore.from_collisions(
+        make_collisions(job.scored, config, seed=job.videos_seed, device=job.device)
+    )
+    predictors = {}
+    for trial in (each for each in job.trials if each.frames == frames):
+        model = load_video_model(job.path, device=job.device, first_phase=trial.first_phase)
+        predictors[trial.label] = make_predictor(model, seed=job.seed, calls=trial.calls, **trial.options)
+    networks = {DISTANCE: load_features(FeatureConfig(Path(SHIPPED_FEATURES)), device=job.device)}
+    scores = evaluate_video(
+        predictors, videos, steps=frames, batch_size=256, device=job.device, networks=networks
+    )
+    rows = []
+    for label, row in scores.rows.items():
+        name = label if label in predictors else f"{label}, {frames} frames"
+        means = {figure: row.sums[figure].compute().round(4).tolist() for figure in FIGURES}
+        rows.append({"label": name, "per_frame": means, "distance": row.distances[DISTANCE].value})
+        for figure in FIGURES:
+            pooled = row.sums[figure].pool(1)
+            sums[f"{name}/{figure}"] = np.stack([pooled.total, pooled.count]).astype(np.float32)
+    return rows
+
+
+def _measure_reduced_loss(model: Any, job: Job) -> float:
+    """Return the paper's reduced loss on states of the scored videos without noise."""
+    context = job.config.model.context
+    config = CollisionsConfig(size=job.config.size, frames=context + 1)
+    made = make_collisions(4 * job.scored, config, seed=job.videos_seed, device=job.device)
+    total = 0.0
+    for frames in torch.split(made.frames, 256):
+        unit = to_unit(frames)
+        state, empty = stack_state(unit[:, :context]), unit.new_zeros(len(unit), 0)
+        with torch.no_grad():
+            predicted = model.predict(
+                state, empty, calls=1, generator=torch.Generator(job.device), alpha=0.0, diffusion_scale=0.0
+            )
+        error = (predicted - unit[:, context]).double().square()
+        total += float((error / REDUCED_DELTA + 1).log().mean()) * len(frames)
+    return total / len(made.frames)
+
+
+def _time_calls(model: Any, job: Job) -> dict[str, float]:
+    """Return milliseconds per network call at batch 1, on the device and on one CPU thread (medians)."""
+    found, size = {}, job.config.size
+    for name in dict.fromkeys((job.device, "cpu")):
+        model = model.to(name)
+        frames = torch.zeros(1, model.config.context, size, size, 3, dtype=torch.uint8, device=name)
+        empty, generator = torch.zeros(1, 1, 0, device=name), torch.Generator(name)
+        times = []
+        with use_threads(1):
+            for _ in range(25):
+                started = time.perf_counter()
+                model.generate(frames, empty, steps=1, calls=2, generator=generator).cpu()  # waits for a GPU
+                times.append((time.perf_counter() - started) / 2)
+        found[name] = 1e3 * float(np.median(times[5:]))
+    return found
+
+
+def run_videos(values: dict[str, Any], args: argparse.Namespace) -> None:
+    """Train and score what is missing; jobs that have not begun at the time limit are left out."""
+    jobs = list_jobs(values, args)
+    started, waiting = time.perf_counter(), [job for job in jobs if not job.scores.exists()]
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(args.parallel_cameras, mp_context=context, max_tasks_per_child=1) as processes:
+        running = {processes.submit(run_job, job) for job in waiting[: args.parallel_cameras]}
+        del waiting[: args.parallel_cameras]
+        while running:
+            done = next(as_completed(running))
+            running.remove(done)
+            print(done.result(), flush=True)
+            write_results(values, args)
+            if waiting and time.perf_counter() - started < args.limit_s:
+                running.add(processes.submit(run_job, waiting.pop(0)))
+    for job in waiting:
+        print(f"left out: {job.variant}, seed {job.seed}", flush=True)
+    write_results(values, args)
+
+
+def write_results(values: dict[str, Any], args: argparse.Namespace) -> None:
+    """Write results.json from the scores that exist."""
+    results = collect_results(args.out / "scores", reference=values.get("reference", ""))
+    replace_file(args.out / "results.json", json.dumps(results, indent=1).encode())

@@ -1,0 +1,188 @@
+"""Tests of benchmarks: pages of results, declared experiments and documented commands."""
+
+import argparse
+import re
+import runpy
+import shlex
+import shutil
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nsde_policy.cli.main import main
+from nsde_policy.cli.video_models import VideoTrain
+
+ROOT = Path(__file__).parents[1]
+BENCHMARKS = ROOT / "benchmarks"
+PAGES = sorted((ROOT / "docs/results").glob("*.md"))
+EXPERIMENTS = sorted((BENCHMARKS / "experiments").glob("*.toml"))
+MOST_WORDS = 200
+"""Most words of prose on a generated page."""
+
+
+@pytest.fixture
+def run_script(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+    """Return a function that runs a benchmark as a program, in this process, and returns its names."""
+
+    def run(script: str, *flags: str, name: str = "__main__") -> dict[str, Any]:
+        monkeypatch.syspath_prepend(BENCHMARKS)
+        monkeypatch.setattr(sys, "argv", [script, *flags])
+        return runpy.run_path(str(BENCHMARKS / script), run_name=name)
+
+    return run
+
+
+@pytest.mark.slow
+def test_pages_of_results_are_what_the_command_writes(
+    run_script: Callable[..., dict[str, Any]], tmp_path: Path
+):
+    shutil.copytree(ROOT / "docs/results", tmp_path, dirs_exist_ok=True)
+    for page in tmp_path.glob("*.md"):
+        text = re.sub(r"(<!-- table: \w+ -->).*?(<!-- end -->)", r"\1\2", page.read_text(), flags=re.DOTALL)
+        page.write_text(text)
+    run_script("tables.py", "--write", str(tmp_path))
+    for page in PAGES:
+        assert (tmp_path / page.name).read_text() == page.read_text(), page.name
+
+
+def test_every_table_and_every_file_of_results_is_on_a_page(run_script: Callable[..., dict[str, Any]]):
+    text = "".join(page.read_text() for page in PAGES)
+    assert sorted(re.findall(r"<!-- table: (\w+) -->", text)) == sorted(
+        run_script("tables.py", name="x")["TABLES"]
+    )
+    assert {*re.findall(r"`(\w+\.json)`", text)} == {path.name for path in (BENCHMARKS / "results").iterdir()}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_pages_of_results_have_little_prose(page: Path):
+    text = re.sub(r"<!-- table.*?<!-- end -->|```.*?```", "", page.read_text(), flags=re.DOTALL)
+    if page.stem != "notes":
+        assert len(text.split()) <= MOST_WORDS
+
+
+@pytest.mark.parametrize("file", EXPERIMENTS, ids=lambda file: file.stem)
+def test_experiments_declare_valid_settings(file: Path, run_script: Callable[..., dict[str, Any]]):
+    values = tomllib.loads(file.read_text())
+    if values.get("kind") == "video":
+        args = argparse.Namespace(
+            smoke=False,
+            train_seeds=None,
+            rows=["*"],
+            out=Path(),
+            device="cpu",
+            episodes=0,
+            parallel_cameras=1,
+        )
+        jobs = run_script("video_runs.py", name="video_runs")["list_jobs"](values, args)
+        assert {job.variant for job in jobs} == {*values["trainings"]}
+    elif values.get("kind") is None:
+        experiment = run_script("experiment.py", name="experiment")
+        rows = experiment["list_rollouts"](values)
+        assert len({(row.training.task.name, row.file) for row in rows}) == len(rows)
+        assert {row.training.row for row in rows} == {*values["trainings"]}
+        trained = {row.training.folder: row.training for row in rows if row.training.seed == 0}
+        for training in trained.values():
+            if "auto" not in (training.preset, training.task.make_task().default_preset):
+                training.make_config(Path())  # raises if a name or a value is invalid
+
+
+@pytest.mark.slow
+def test_an_experiment_is_trained_rolled_out_and_resumed(
+    run_script: Callable[..., dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    flags = [
+        "avoiding",
+        "--smoke",
+        "--device",
+        "cpu",
+        "--players",
+        "1",
+        "--rows",
+        "knn",
+        "--out",
+        str(tmp_path),
+    ]
+    run_script("suite.py", *flags)
+    first = capsys.readouterr().out
+    assert "| **Nearest neighbours** |" in first
+    run_script("suite.py", *flags)
+    assert capsys.readouterr().out == first[first.index("avoiding, start=") :]
+    run_script("suite.py", *flags, "--table")
+    assert capsys.readouterr().out == first[first.index("avoiding, start=") :]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["suite.py", "nosuch"], "invalid choice: 'nosuch'"),
+        (["suite.py", "avoiding", "--rows", "nosuch"], "no row is chosen"),
+        (["suite.py", "adroit"], "adroit-door needs adroit_door_expert.zarr: give the folder"),
+        (["suite.py", "g1"], "the experiment needs g1_real.zarr: give its folder with --demos"),
+        (["suite.py", "avoiding", "--players", "0"], "expected a whole number of at least 1, got '0'"),
+        (["tables.py", "nosuch"], "no table is called 'nosuch'; tables: pusht_methods, "),
+        (["speed.py", "nosuch"], "invalid choice: 'nosuch'"),
+    ],
+)
+def test_bad_flags_are_refused(
+    flags: list[str],
+    message: str,
+    run_script: Callable[..., dict[str, Any]],
+    capsys: pytest.CaptureFixture[str],
+):
+    with pytest.raises(SystemExit, match="2"):
+        run_script(*flags)
+    assert message in capsys.readouterr().err
+
+
+def find_benchmark_commands() -> list[str]:
+    """Return the arguments of `python` in README and docs that run a benchmark."""
+    found = set[str]()
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
+        text = page.read_text().replace("\\\n", " ")
+        lines = re.findall(r"^python (benchmarks/\w+\.py .*)", text, re.MULTILINE)
+        inline = re.findall(r"`python (benchmarks/\w+\.py [^`]*)`", text)
+        found |= {command.partition(" #")[0] for command in (*lines, *inline)}
+    return sorted(command for command in found if "EXPERIMENT" not in command)
+
+
+class ParsedError(Exception):
+    """Raised in place of the work of a benchmark when its flags are parsed."""
+
+
+@pytest.mark.parametrize("command", find_benchmark_commands())
+def test_documented_commands_parse(
+    command: str, run_script: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+):
+    parse_args = argparse.ArgumentParser.parse_args
+
+    def parse_only(parser: argparse.ArgumentParser) -> None:
+        parse_args(parser)
+        raise ParsedError
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_only)
+    script, *flags = shlex.split(command)
+    with pytest.raises(ParsedError):
+        run_script(Path(script).name, *flags)
+
+
+def test_documented_flags_train_the_two_phases_of_the_experiment(
+    monkeypatch: pytest.MonkeyPatch, run_script: Callable[..., dict[str, Any]]
+):
+    found = {}
+    monkeypatch.setattr(VideoTrain, "run", lambda self: found.update({self.method: self.config}))
+    text = (ROOT / "docs/video.md").read_text()
+    commands = re.findall(r"`(video train collisions --method \S+ [^`]*--unroll.frames 4[^`]*)`", text)
+    assert len(commands) == 2
+    assert all(main(shlex.split(command)) == 0 for command in commands)
+    args = argparse.Namespace(
+        smoke=False, train_seeds=[0], rows=["*"], out=Path(), device="cpu", episodes=0, parallel_cameras=1
+    )
+    values = tomllib.loads((BENCHMARKS / "experiments/video.toml").read_text())
+    jobs = run_script("video_runs.py", name="video_runs")["list_jobs"](values, args)
+    configs = {job.variant: job.config for job in jobs}
+    assert found["flow_matching"] == configs["Flow Matching, unrolled"]
+    assert found["interpolants"] == configs["PFI, unrolled"]
