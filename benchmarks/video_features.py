@@ -19,7 +19,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from nsde_policy.assets import PHYSICS_WEIGHTS
-from nsde_policy.eval.compare.table import format_markdown
 from nsde_policy.eval.latency import device_name
 from nsde_policy.eval.video.distances import frechet_distance
 from nsde_policy.eval.video.features import FeatureConfig, FeatureNetwork, load_features
@@ -123,16 +122,6 @@ def measure_distances(network: FeatureNetwork, videos: CollisionVideos) -> dict[
     return found
 
 
-def format_tables(results: dict[str, Any]) -> str:
-    errors, distances = results["errors"], results["distances"]
-    names = next(iter(errors.values()))
-    lines = [[name, *(f"{each[name]:.3f}" for each in errors.values())] for name in names]
-    tables = [format_markdown(["error", *errors], lines)]
-    lines = [[label, f"{value:.3f}"] for label, value in distances.items()]
-    tables.append(format_markdown(["predicted frames", "physics distance"], lines))
-    return "\n\n".join(tables)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -164,7 +153,7 @@ def main() -> None:
         results["errors"][name] = measure_errors(network.module, videos)
     results["errors"][f"{name}, noise of 0.05"] = measure_errors(network.module, videos, 0.05)
     results["distances"] = measure_distances(network, videos)
-    print(format_tables(results))
+    print(json.dumps(results, indent=1))
     if args.json:
         replace_file(args.json, (json.dumps(results, indent=1) + "\n").encode())
 

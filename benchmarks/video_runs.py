@@ -105,6 +105,9 @@ def list_jobs(values: dict[str, Any], args: argparse.Namespace) -> list[Job]:
             for each in [{key: value for key, value in trial.items() if key != "trainings"}]
             for calls in each.pop("calls", [1])
         ]
+        if smoke:  # short predictions with few calls
+            short = [replace(each, calls=min(each.calls, 2), frames=min(each.frames, 3)) for each in trials]
+            trials = list({trial.label: trial for trial in short}.values())
         seeds = args.train_seeds or range(1 if smoke else given.get("seeds", 1))
         for seed in seeds if any(fnmatch(name, pattern) for pattern in args.rows) else ():
             jobs.append(

@@ -32,6 +32,26 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
+def tabulate(rows: Iterable[Any], columns: Mapping[str, str | Callable[[Any], object]]) -> str:
+    """Format a Markdown table: the key or the function of a row that fills each column, by title."""
+    lines = [[row[fill] if isinstance(fill, str) else fill(row) for fill in columns.values()] for row in rows]
+    return markdown([*columns], lines)
+
+
+def number(key: str, decimals: int = 0, scale: float = 1.0) -> Callable[[Mapping[str, Any]], str]:
+    """Return a function that formats a number of a row; it may be missing."""
+
+    def fill(row: Mapping[str, Any]) -> str:
+        return NONE if row.get(key) is None else f"{scale * row[key]:,.{decimals}f}"
+
+    return fill
+
+
+def estimate(key: str, decimals: int = 3, scale: float = 1.0) -> Callable[[Mapping[str, Any]], str]:
+    """Return a function that formats an estimate of a row with its interval; it may be missing."""
+    return lambda row: cell(row.get(key), decimals, scale)
+
+
 def cell(found: Mapping[str, Any] | None, decimals: int = 3, scale: float = 1.0) -> str:
     """Format a stored estimate with its interval."""
     if found is None:

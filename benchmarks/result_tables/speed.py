@@ -3,88 +3,103 @@
 from collections.abc import Callable
 from functools import partial
 
-from result_tables.files import NONE, markdown, read
+from result_tables.files import markdown, number, read, tabulate
 
 
 def latency() -> str:
     """Tabulate eight actions from one observation, every method in turns on one thread."""
-    head = ["method", "median, ms", "p99, ms", "first action, ms", "calls", "parameters", "× Neural SDE", "n"]
-    lines = []
-    for row in sorted(read("latency"), key=lambda row: row["median_ms"]):
-        times = [f"{row[key]:.2f}" for key in ("median_ms", "p99_ms", "first_action_ms")]
-        costs = [row["calls_per_chunk"], f"{row['parameters']:,}", f"{row['ratio']:.3g}", row["n"]]
-        lines.append([row["method"], *times, *costs])
-    return markdown(head, lines)
+    columns = {
+        "method": "method",
+        "median, ms": number("median_ms", 2),
+        "p99, ms": number("p99_ms", 2),
+        "first action, ms": number("first_action_ms", 2),
+        "calls": "calls_per_chunk",
+        "parameters": number("parameters"),
+        "× Neural SDE": lambda row: f"{row['ratio']:.3g}",
+        "n": "n",
+    }
+    return tabulate(sorted(read("latency"), key=lambda row: row["median_ms"]), columns)
 
 
 def runtime_latency(*files: str) -> str:
     """Tabulate eight actions of the shipped policies, as ONNX graph and with torch."""
-    head = ["contender", "machine", "median, ms", "p99, ms", "first call, ms", "turns", "baseline takes ×"]
-    lines = []
-    for file in files:
-        found = read(file)
-        for row in found["rows"]:
-            times = [f"{row[key]:.2f}" for key in ("median_ms", "p99_ms", "first_call_median_ms")]
-            cells = [row["what"], found["machine"], *times, row["turns"]]
-            lines.append([*cells, f"{row['baseline_over_this']:,.0f}"])
-    return markdown(head, lines)
+    found = [read(file) for file in files]
+    rows = [{**row, "machine": each["machine"]} for each in found for row in each["rows"]]
+    columns = {
+        "contender": "what",
+        "machine": "machine",
+        "median, ms": number("median_ms", 2),
+        "p99, ms": number("p99_ms", 2),
+        "first call, ms": number("first_call_median_ms", 2),
+        "turns": "turns",
+        "baseline takes ×": number("baseline_over_this"),
+    }
+    return tabulate([row for row in rows if row["what"] != "numpy"], columns)  # not measured any more
 
 
 def sde_speed() -> str:
     """Tabulate sampling of an SDE with a network, against torchsde."""
-    found = read("sde_speed")
-    lines = [
-        [row["against"], f"{row['nsde_policy_s']:.2f}", f"{row['other_s']:.2f}", f"{row['ratio']:.2f}"]
-        for row in found["rows"]
-    ]
-    return markdown(["against", "nsde_policy, s", "the other, s", "other ÷ nsde_policy"], lines)
+    columns = {
+        "against": "against",
+        "nsde_policy, s": number("nsde_policy_s", 2),
+        "the other, s": number("other_s", 2),
+        "other ÷ nsde_policy": number("ratio", 2),
+    }
+    return tabulate(read("sde_speed")["rows"], columns)
 
 
 def training_cost() -> str:
     """Tabulate time and memory of training with the settings of `auto`."""
-    head = ["machine", "dimensions of the state", "recorded steps", "width", "preparation, s", "step, ms"]
-    head += ["training steps", "whole training, s", "memory, MB", "GPU memory, MB"]
-    lines = []
-    for row in read("training_cost"):
-        gpu = NONE if row["gpu_memory_mb"] is None else f"{row['gpu_memory_mb']:,.0f}"
-        cells = [row["device"], row["size"], f"{row['frames']:,}", row["width"], f"{row['prepare_s']:.1f}"]
-        cells += [f"{row['step_ms']:.2f}", f"{row['steps']:,}", f"{row['train_s']:.0f}"]
-        lines.append([*cells, f"{row['memory_mb']:,.0f}", gpu])
-    return markdown(head, lines)
+    columns = {
+        "machine": "device",
+        "dimensions of the state": "size",
+        "recorded steps": number("frames"),
+        "width": "width",
+        "preparation, s": number("prepare_s", 1),
+        "step, ms": number("step_ms", 2),
+        "training steps": number("steps"),
+        "whole training, s": number("train_s"),
+        "memory, MB": number("memory_mb"),
+        "GPU memory, MB": number("gpu_memory_mb"),
+    }
+    return tabulate(read("training_cost"), columns)
 
 
 def frame_memory() -> str:
     """Tabulate memory of training with camera frames by their number."""
-    lines = [
-        [f"{row[key]:,.0f}" for key in ("frames", "frames_mb", "encoder_own_mb", "policy_own_mb", "peak_mb")]
-        for row in read("frame_memory")
-    ]
-    head = ["frames of 96 × 96", "frames, MB", "encoder stage, MB", "policy stage, MB", "largest process, MB"]
-    return markdown(head, lines)
+    columns = {
+        "frames of 96 × 96": number("frames"),
+        "frames, MB": number("frames_mb"),
+        "encoder stage, MB": number("encoder_own_mb"),
+        "policy stage, MB": number("policy_own_mb"),
+        "largest process, MB": number("peak_mb"),
+    }
+    return tabulate(read("frame_memory"), columns)
 
 
 def server() -> str:
     """Tabulate a robot with a deadline, alone and with four greedy clients, and an hour of requests."""
-    lines = []
-    for row in read("serve_fairness")["results"]:
-        for name, title in (("alone", "robot alone"), ("beside", "with greedy clients")):
-            own = row[name]
-            asked = f"{row['greedy_steps']} actions"
-            lines.append([title, asked, f"{own['in_time']} of {own['asked']}", own["p50_ms"], own["p99_ms"]])
-    soak = read("serve_soak")
+    phases = {"alone": "robot alone", "beside": "with greedy clients"}
+    rows = [
+        {"phase": title, "actions": row["greedy_steps"], **row[name]}
+        for row in read("serve_fairness")["results"]
+        for name, title in phases.items()
+    ]
+    columns = {
+        "phase": "phase",
+        "greedy clients ask for": lambda row: f"{row['actions']} actions",
+        "plans in time": lambda row: f"{row['in_time']} of {row['asked']}",
+        "median, ms": "p50_ms",
+        "p99, ms": "p99_ms",
+    }
     counts = ["requests", "clients", "requests_per_s", "p50_ms", "p99_ms", "errors", "wrong_answers"]
     counts += ["rss_mb_start", "rss_mb_end"]
-    head = ["phase", "greedy clients ask for", "plans in time", "median, ms", "p99, ms"]
-    return "\n\n".join(
-        [
-            markdown(head, lines),
-            markdown([name.replace("_", " ") for name in counts], [[soak[name] for name in counts]]),
-        ]
-    )
+    soak = tabulate([read("serve_soak")], {name.replace("_", " "): name for name in counts})
+    return f"{tabulate(rows, columns)}\n\n{soak}"
 
 
 def pages() -> str:
-    """Tabulate the live page with 0, 1 and 10 viewers, and a report of 4 runs × 200 episodes in a browser."""
+    """Tabulate the live page with 0, 1 and 10 viewers, and a report of 4 runs × 200 episodes."""
     found = read("viewer_load")["viewers"]
     names = {
         "cpu": "CPU of the server, cores",
@@ -95,18 +110,10 @@ def pages() -> str:
         "worst_fps": "in the worst second",
         "frames_hz": "messages per second to the worst served viewer",
     }
-    lines = [
-        [title, *(f"{row[name]:.2f}" if name in row else NONE for row in found.values())]
-        for name, title in names.items()
-    ]
-    report = read("report_size")
+    lines = [[title, *map(number(name, 2), found.values())] for name, title in names.items()]
     keys = ("megabytes", "painted_ms", "loaded_ms", "unpacked_ms", "outside_requests")
-    return "\n\n".join(
-        [
-            markdown(["live page", *(f"{count} viewers" for count in found)], lines),
-            markdown([f"report: {key.replace('_', ' ')}" for key in keys], [[report[key] for key in keys]]),
-        ]
-    )
+    report = tabulate([read("report_size")], {f"report: {key.replace('_', ' ')}": key for key in keys})
+    return f"{markdown(['live page', *(f'{count} viewers' for count in found)], lines)}\n\n{report}"
 
 
 TABLES: dict[str, Callable[[], str]] = {

@@ -1,14 +1,10 @@
 """Speed of environments, and of control loops in real time."""
 
-import json
 import os
-import re
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -114,55 +110,3 @@ def _run_in_real_time(policy: Any, rate_hz: float, seconds: float) -> dict[str, 
         "plan_p99_ms": 1e3 * report.latency_p99_s,
         "load": os.getloadavg()[0],
     }
-
-
-class RealTimeRobot:
-    """Simulated Push-T robot that the loop of README.md iterates over: one observation per control period."""
-
-    def __init__(self, seconds: float) -> None:
-        from simulated_robot import SimulatedPushT
-
-        self._seconds = seconds
-        self._robot = SimulatedPushT()
-        self._robot.reset(seed=200_000)
-
-    def __iter__(self) -> Iterator[tuple[np.ndarray, float]]:
-        start = time.monotonic()
-        for tick in range(round(self._seconds * 10)):
-            time.sleep(max(start + tick / 10 - time.monotonic(), 0.0))
-            now = time.monotonic()
-            self._robot.advance(now - start - self._robot.time)
-            yield self._robot.observe(), now
-
-    def send(self, command: np.ndarray) -> None:
-        """Send a command to the robot."""
-        self._robot.send(command)
-
-
-def run_readme_loop(seconds: float) -> None:
-    """Run the session block of README.md in this process and print its report as JSON."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    (loop,) = [block for block in blocks if "policy.session(" in block]
-    names: dict[str, Any] = {"robot": RealTimeRobot(seconds)}
-    exec(loop, names)
-    print(names["session"].report().to_json())
-
-
-def measure_busy_loop(options: Options) -> list[dict[str, Any]]:
-    """Run the loop of README.md alone, then next to twice as many busy processes as there are cores."""
-    seconds, rows = 2.0 if options.smoke else options.seconds, []
-    environment = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
-    environment["PYTHONPATH"] = str(ROOT / "benchmarks")
-    code = f"from timing.loops import run_readme_loop; run_readme_loop({seconds})"
-    for busy in (0, 2 * (os.cpu_count() or 1)):
-        with ExitStack() as processes:
-            for _ in range(busy):
-                process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-                processes.callback(process.wait)
-                processes.callback(process.kill)
-            command = [sys.executable, "-c", code]
-            done = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
-        report = json.loads(done.stdout.splitlines()[-1])
-        kept = ("commands", "held", "plans", "missed_deadlines", "latency_p50_s", "latency_p99_s")
-        rows.append({"busy_processes": busy, **{name: report[name] for name in kept}})
-    return rows
