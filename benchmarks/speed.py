@@ -24,7 +24,7 @@ CASES = {
     "frames": "memory of training with camera frames by their number",
     "env": "control steps per second of the environments (--gym-pusht: against gym-pusht)",
     "loop": "a session at several rates in real time",
-    "serve": "the policy server: a robot with a deadline next to greedy clients, then --requests in a row",
+    "serve": "--requests of eight clients to the policy server, without a pause",
     "viewer": "the live page with 0, 1 and 10 viewers (needs Chromium)",
     "report": "a report of 4 runs × 200 episodes in a browser (needs Chromium)",
 }

@@ -1,7 +1,6 @@
 """The policy server under load, and pages in a browser."""
 
 import json
-import multiprocessing
 import shutil
 import statistics
 import subprocess
@@ -12,8 +11,6 @@ import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from multiprocessing.queues import Queue
-from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +21,7 @@ from nsde_policy.errors import NsdePolicyError
 from nsde_policy.inference.policy import Policy
 from timing.common import Options, own_memory
 
-RATE_HZ, DEADLINE_S = 10.0, 0.05
-GREEDY, CLIENTS, ROUNDS = 4, 8, 3
+CLIENTS = 8
 BROWSER = ["--no-sandbox", "--headless=new", "--disable-gpu", "--disable-background-networking"]
 
 
@@ -51,75 +47,9 @@ def make_states(policy: RemotePolicy | Policy, seed: int = 0) -> np.ndarray:
 
 
 def measure_serve(options: Options) -> list[dict[str, Any]]:
-    """Measure plans in time of a robot, alone and next to greedy clients; then requests in a row."""
+    """Send requests of several clients to the policy server without a pause."""
     with start_command("serve", "--deadline-s", "5") as (server, url):
-        rows = _measure_fairness(url, 1.0 if options.smoke else options.seconds)
-        return [*rows, _soak(url, server.pid, 80 if options.smoke else options.requests)]
-
-
-def ask_greedily(url: str, active: Event, done: Event, counts: "Queue[int]") -> None:
-    """Ask for plans without a pause while `active` is set; run in a process."""
-
-    def ask(number: int) -> None:
-        answered = 0
-        with RemotePolicy.connect(url, deadline_s=5.0, timeout_s=10.0) as policy:
-            states = make_states(policy)
-            while not done.is_set():
-                if active.wait(0.1):
-                    policy.plan_from(states, steps=policy.spec.chunk, seed=number)
-                    answered += 1
-        counts.put(answered)
-
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(GREEDY)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
-def _measure_fairness(url: str, seconds: float) -> list[dict[str, Any]]:
-    context = multiprocessing.get_context("spawn")
-    active, done, counts = context.Event(), context.Event(), context.Queue()
-    greedy = context.Process(target=ask_greedily, args=(url, active, done, counts))
-    times: dict[bool, list[float]] = {False: [], True: []}
-    with RemotePolicy.connect(url, deadline_s=DEADLINE_S) as robot:
-        greedy.start()
-        states = make_states(robot)
-        _ask_at_rate(robot, states, 2.0)
-        for _ in range(ROUNDS):
-            for together in (False, True):
-                (active.set if together else active.clear)()
-                time.sleep(0.3)
-                times[together] += _ask_at_rate(robot, states, seconds / ROUNDS)
-        done.set()
-        plans = sum(counts.get(timeout=30) for _ in range(GREEDY))
-        greedy.join()
-    return [
-        {
-            "phase": f"with {GREEDY} greedy clients" if together else "robot alone",
-            "asked": len(found),
-            "in_time": sum(each <= 1e3 * DEADLINE_S for each in found),
-            "p50_ms": float(np.percentile(found, 50)),
-            "p99_ms": float(np.percentile(found, 99)),
-            "greedy_plans": plans if together else 0,
-        }
-        for together, found in times.items()
-    ]
-
-
-def _ask_at_rate(policy: RemotePolicy, states: np.ndarray, seconds: float) -> list[float]:
-    """Ask at the robot's rate; return the milliseconds of each plan, the whole timeout if there was none."""
-    found, due = [], time.monotonic()
-    for seed in range(max(round(seconds * RATE_HZ), 1)):
-        time.sleep(max(0.0, due - time.monotonic()))
-        due = max(due, time.monotonic()) + 1 / RATE_HZ
-        asked = time.perf_counter()
-        try:
-            policy.plan_from(states, steps=policy.spec.chunk, seed=seed)
-            found.append(1e3 * (time.perf_counter() - asked))
-        except NsdePolicyError:
-            found.append(1e3)
-    return found
+        return [_soak(url, server.pid, 80 if options.smoke else options.requests)]
 
 
 def _soak(url: str, pid: int, requests: int) -> dict[str, Any]:
