@@ -125,7 +125,8 @@ class Training:
             return config.replace_parts(train={"steps": steps})
         tiny = {"steps": min(steps, SMOKE["steps"]), "batch_size": min(config.train.batch_size, 32)}
         if hasattr(config.encoder, "train"):
-            config = config.replace_parts(encoder={"train": replace(config.encoder.train, **tiny)})
+            encoder = {"train": replace(config.encoder.train, **tiny)}
+            config = config.replace_parts(encoder=encoder, demos={"episodes": SMOKE["episodes"] + 4})
         return config.replace_parts(train=tiny)
 
 

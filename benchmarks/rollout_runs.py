@@ -260,7 +260,8 @@ class Suite:
             "file": self.entry_file(row),
             "episodes": len(seeds),
             "seed_start": seeds[0],
-            "env_kwargs": self.env_kwargs,
+            "env": row.training.task.name,
+            "env_kwargs": {**row.training.task.make_task().env_kwargs, **self.env_kwargs},
             "workers": self.args.workers,
             "device": self.args.play_device or self.args.device,
         }
