@@ -6,7 +6,6 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from benchmarks.simulated_time import InlineWorker, SimulatedWorker
 from nsde_policy.control import Session, SessionConfig
 from nsde_policy.control.faults import FaultKind
 from nsde_policy.errors import SessionStoppedError
@@ -14,6 +13,7 @@ from nsde_policy.inference.calibration import Calibration
 from nsde_policy.inference.spec import Plan
 from tests.helpers.numpy_planner import SPEC, Sim
 from tests.helpers.sessions import OBS, PERIOD
+from tests.helpers.simulated_time import InlineWorker, SimulatedWorker
 
 NAN_OBS = np.full(3, np.nan)
 START = np.array([50.0, 40.0])

@@ -8,7 +8,6 @@ from nsde_policy.errors import PlanError
 from nsde_policy.inference.spec import Plan
 from tests.helpers.numpy_planner import SPEC, Sim, Walker
 from tests.helpers.sessions import NO_LIMITS, OBS, PERIOD, make_session, run_session
-from tests.helpers.simulated_time import SimulatedWorker
 
 
 def make_plan(plan, start=0, use=3):
