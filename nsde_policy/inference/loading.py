@@ -91,7 +91,7 @@ def load_model(run: RunDirectory) -> tuple[RunRecord, PolicyModel[Any]]:
         CheckpointError: If a weight is missing, not finite, or has the wrong shape.
     """
     record, weights = run.read_record(), run.read_weights()
-    with _check_weights(run, weights):
+    with check_weights(run, weights):
         model = build_model(record)
         _check_constants(model, weights)
         model.allocate_for(weights)
@@ -111,7 +111,7 @@ def load_encoder(run: RunDirectory, record: RunRecord) -> EncoderModel | None:
     directory = run.encoder
     weights = directory.read_weights()
     check_encoder(run.model, weights)
-    with _check_weights(directory, weights):
+    with check_weights(directory, weights):
         layout = record.layout
         model = build_encoder(record.config, record.cameras, plain_dim=layout.plain_dim, seed=record.seed)
         model.load_state_dict(weights)
@@ -131,7 +131,9 @@ def _encode_ramp(model: EncoderModel, record: RunRecord) -> torch.Tensor:
 
 
 @contextmanager
-def _check_weights(run: RunDirectory, weights: Mapping[str, torch.Tensor]) -> Iterator[None]:
+def check_weights(
+    run: RunDirectory, weights: Mapping[str, torch.Tensor], *, advice: str = ""
+) -> Iterator[None]:
     """Limit the size of models built inside the context; raise `CheckpointError` if weights do not fit."""
     try:
         with limit_parameters(4 * sum(tensor.numel() for tensor in weights.values()) + 1000):
@@ -140,4 +142,4 @@ def _check_weights(run: RunDirectory, weights: Mapping[str, torch.Tensor]) -> It
         raise
     except (RuntimeError, MemoryError, OverflowError, TypeError, ValueError) as error:
         problem = " ".join(str(error).split())
-        raise CheckpointError(f"{run.model} does not match its config.json: {problem}") from None
+        raise CheckpointError(f"{run.model} does not match its config.json: {problem}{advice}") from None

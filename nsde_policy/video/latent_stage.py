@@ -14,6 +14,7 @@ import torch
 
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.files import read_json, replace_file
+from nsde_policy.inference.loading import check_weights
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.video.autoencoder import FrameAutoencoder
 from nsde_policy.video.config import OWN_LATENTS, VideoConfig
@@ -89,10 +90,16 @@ def load_space(config: VideoConfig, run: RunDirectory, *, device: str) -> FrameS
         return PixelSpace(config.size)
     folder = RunDirectory(run.path / AUTOENCODER_FOLDER)
     read_json(folder.path / SCALE_FILE, error=CheckpointError)  # or the path in the settings would be opened
-    autoencoder = build_autoencoder(config, run, seed=0)
+    if config.latents == OWN_LATENTS:
+        weights = folder.read_weights()
+        with check_weights(folder, weights):
+            with torch.device("meta"):  # sizes of a damaged config.json take no memory
+                autoencoder = build_autoencoder(config, run, seed=0)
+            assert autoencoder is not None
+            autoencoder.load_state_dict(weights, assign=True)
+    else:
+        autoencoder = build_autoencoder(config, run, seed=0)
     assert autoencoder is not None
-    if isinstance(autoencoder, FrameAutoencoder):
-        autoencoder.load_state_dict(folder.read_weights())
     return _open_space(autoencoder.to(device), folder, config.size, device)
 
 

@@ -19,8 +19,9 @@ import torch
 
 from nsde_policy import __version__
 from nsde_policy.config import BaseConfig, TrainConfig
-from nsde_policy.errors import CheckpointError
+from nsde_policy.errors import CheckpointError, PluginError
 from nsde_policy.files import read_json, replace_file
+from nsde_policy.inference.loading import check_weights
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.training.checkpoints import Monitor, check_files
 from nsde_policy.video.base import VideoModel
@@ -151,14 +152,13 @@ def load_video_model(path: Path | str, *, device: str = "cpu", first_phase: bool
     config = record.settings()
     directory = RunDirectory(run.path / FIRST_PHASE) if first_phase else run
     _check_phase(directory, config.unroll.train if config.unroll.frames and not first_phase else config.train)
-    model = record.build_model(load_space(config, run, device=device))
-    try:
-        model.load_state_dict(directory.read_weights())
-    except RuntimeError as error:
-        raise CheckpointError(
-            f"the weights in {directory.model} do not fit config.json and the network of this version; the "
-            f"run was written by version {record.version}: train it again"
-        ) from error
+    space = load_space(config, run, device=device)
+    weights = directory.read_weights()
+    advice = f"; the run was written by version {record.version}: train it again"
+    with check_weights(directory, weights, advice=advice):
+        with torch.device("meta"):  # sizes of a damaged config.json take no memory
+            model = record.build_model(space)
+        model.load_state_dict(weights, assign=True)
     return model.to(device).eval()
 
 
@@ -198,4 +198,11 @@ def read_video_record(path: Path) -> VideoRecord:
     values = read_json(file, error=CheckpointError)
     if not isinstance(values, dict) or "increment_std" not in values:
         raise CheckpointError(f"{path} was not written by `nsde-policy video train`")
-    return VideoRecord.from_dict(values)
+    try:
+        record = VideoRecord.from_dict(values)
+        record.settings()
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        if isinstance(error, PluginError):
+            raise
+        raise CheckpointError(f"{file} is not a valid record of a video run: {error}") from error
+    return record

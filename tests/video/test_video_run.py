@@ -1,9 +1,11 @@
 """Tests of nsde_policy/video/run.py and of the commands `video train` and `video eval`."""
 
 import json
+import resource
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -333,14 +335,39 @@ def test_film_is_checked_before_anything_is_scored(tmp_path: Path, capsys: pytes
     assert "film/prediction.gif cannot be written" in capsys.readouterr().err
 
 
-def test_weights_of_another_network_are_refused(videos: Videos, tmp_path: Path):
-    run = train_video(videos, replace(CONFIG, unroll=UnrollConfig(frames=0)), tmp_path / "run", seed=0)
-    record = read_video_record(run.path)
-    backbone = {**record.config["model"]["backbone"], "width": 32}
-    changed = {**record.config, "model": {**record.config["model"], "backbone": backbone}}
-    run.config.write_text(replace(record, config=changed).to_json())
-    with pytest.raises(CheckpointError, match="train it again"):
-        load_video_model(run.path)
+@pytest.fixture(scope="module")
+def small_run(videos: Videos, tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
+    folder = tmp_path_factory.mktemp("small") / "run"
+    return train_video(videos, replace(CONFIG, unroll=UnrollConfig(frames=0)), folder, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"config": {}}, "config.json is not a valid record of a video run"),
+        ({"config": []}, "config.json is not a valid record of a video run"),
+        ({"model": 3}, "config.json is not a valid record of a video run"),
+        ({"width": 32}, "does not match its config.json.*train it again"),
+        ({"width": 8192}, "make more than [0-9]+ parameters"),
+        ({"depth": 10**9 + 1}, "make more than [0-9]+ parameters"),
+        ({"size": 2**20}, "make more than [0-9]+ parameters"),
+        ({"context": 10**9}, "make more than [0-9]+ parameters"),
+    ],
+)
+def test_damaged_config_is_refused_before_memory_is_taken(
+    small_run: RunDirectory, tmp_path: Path, change: dict[str, Any], message: str
+):
+    damaged = RunDirectory(Path(shutil.copytree(small_run.path, tmp_path / "run")))
+    record = json.loads(damaged.config.read_text())
+    model = record["config"]["model"]
+    for part in (record, record["config"], model, model["backbone"]):
+        part.update({name: value for name, value in change.items() if name in part})
+    damaged.config.write_text(json.dumps(record))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(CheckpointError, match=message):
+        load_video_model(damaged.path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB
+    assert main(["video", "eval", str(damaged.path), "--device", "cpu"]) == 2
 
 
 def test_run_of_a_policy_is_no_video_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
