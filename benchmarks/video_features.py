@@ -11,38 +11,131 @@ of the true videos as floor. The second one trained that network, and measures i
 import argparse
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save
 from torch import Tensor
 from torch.nn import functional
 
 from nsde_policy.assets import PHYSICS_WEIGHTS
+from nsde_policy.config import TrainConfig
+from nsde_policy.core.targets import TensorRows
+from nsde_policy.eval.compare.table import format_markdown
 from nsde_policy.eval.latency import device_name
 from nsde_policy.eval.video.distances import frechet_distance
-from nsde_policy.eval.video.features import FeatureConfig, FeatureNetwork, load_features
-from nsde_policy.eval.video.physics import (
-    FoundObjects,
-    PhysicsFrames,
-    PhysicsNetwork,
-    count_contacts,
-    save_physics_network,
-    train_physics_network,
-)
+from nsde_policy.eval.video.features import FeatureNetwork, load_features
+from nsde_policy.eval.video.physics import PHYSICS_SIZE, FoundObjects, PhysicsNetwork, count_contacts
 from nsde_policy.files import replace_file
+from nsde_policy.methods.base import LossParts, Stage, TrainableModel
+from nsde_policy.training.loop import FitRecord, fit
 from nsde_policy.video.collisions import (
     COLLISION_SEEDS,
+    PALETTE,
     CollisionsConfig,
     CollisionVideos,
+    Objects,
     draw_frames,
     make_collisions,
+    simulate_collisions,
     simulate_motion,
 )
-from nsde_policy.video.spaces import to_unit
+from nsde_policy.video.pixels import to_unit
 
 GIVEN = 4
 """Frames of a clip that stay as they are, the context of a prediction."""
+
+
+@dataclass(frozen=True)
+class PhysicsFrames(TensorRows):
+    """Training data: frames and what is true about each colour; absent colours are to be ignored."""
+
+    frames: Tensor
+    """Single frames, (n, 64, 64, 3) uint8."""
+    present: Tensor
+    """Which colours there are, 0 or 1, (n, 8)."""
+    position: Tensor
+    radius: Tensor
+    shape: Tensor
+    """Shape of each colour, 0 to 2, (n, 8)."""
+
+    @classmethod
+    def of(cls, objects: Objects, position: Tensor) -> "PhysicsFrames":
+        """Draw frames of objects at positions (n, frames, 5, 2)."""
+        frames = draw_frames(objects, position, PHYSICS_SIZE).flatten(0, 1)
+        repeated = Objects(*(part.repeat_interleave(position.shape[1], dim=0) for part in objects))
+        rows = torch.arange(len(frames), device=frames.device)[:, None]
+
+        def by_colour(values: Tensor) -> Tensor:
+            table = values.new_zeros(len(values), len(PALETTE), *values.shape[2:])
+            table[rows, repeated.colour] = values
+            return table
+
+        columns = (repeated.present.float(), position.flatten(0, 1), repeated.radius, repeated.shape)
+        return cls(frames, *map(by_colour, columns))
+
+
+class PhysicsTraining(TrainableModel[PhysicsFrames]):
+    """The training of a physics network."""
+
+    def __init__(self, network: PhysicsNetwork) -> None:
+        super().__init__()
+        self.network = network
+
+    def stages(self) -> tuple[Stage, ...]:
+        """Train everything at once."""
+        return (Stage(("present", "position", "radius", "shape"), tuple(self.parameters())),)
+
+    def loss(self, batch: PhysicsFrames, generator: torch.Generator) -> LossParts:
+        """Return the losses of frames with noise, about half of them with the details of 32 × 32 pixels."""
+        frames = to_unit(batch.frames)
+        shape = (len(frames), 1, 1, 1)
+        coarse = functional.interpolate(
+            functional.avg_pool2d(frames, 2), frames.shape[-2:], mode="bilinear", antialias=True
+        )
+        is_coarse, strength = torch.rand((2, *shape), generator=generator, device=frames.device)
+        frames = torch.where(is_coarse < 0.5, coarse, frames)
+        noise = torch.randn(frames.shape, generator=generator, device=frames.device)
+        found = self.network.find(frames + 0.1 * strength * noise)
+        share = batch.present / batch.present.sum().clamp(min=1)
+        entropy = functional.cross_entropy(found.shape.transpose(1, 2), batch.shape, reduction="none")
+        return LossParts(
+            {
+                "present": 0.3 * functional.binary_cross_entropy_with_logits(found.present, batch.present),
+                "position": (((found.position - batch.position) / 4).square().sum(-1) * share).sum(),
+                "radius": 0.3 * ((found.radius - batch.radius).square() * share).sum(),
+                "shape": 0.3 * (entropy * share).sum(),
+            }
+        )
+
+
+def train_physics_network(
+    device: torch.device | str, seed: int, steps: int, *, videos: int = 2048, batch_size: int = 32
+) -> tuple[PhysicsNetwork, FitRecord]:
+    """Train the physics network on every fifth frame of videos of `collisions`.
+
+    Args:
+        device: Where to simulate and train.
+        seed: Seed of videos, weights and batches.
+        steps: Optimiser steps.
+        videos: Number of training videos; their frames stay on the device, 50 kB each.
+        batch_size: Frames per step.
+    """
+    objects, motion = simulate_collisions(videos, CollisionsConfig(frames=16), seed=seed, device=device)
+    network = PhysicsNetwork(generator=torch.Generator().manual_seed(seed)).to(device)
+    settings = TrainConfig(
+        steps=steps, batch_size=batch_size, learning_rate=6e-3, warmup=0.1, weight_decay=0.01, ema=0.99
+    )
+    frames = PhysicsFrames.of(objects, motion.position[:, ::5])
+    return network, fit(PhysicsTraining(network), frames, settings, seed=seed)
+
+
+def save_physics_network(network: PhysicsNetwork, path: Path) -> None:
+    """Write the weights as a safetensors file, atomically."""
+    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
+    replace_file(path, save(weights))
 
 
 def add_noise(frames: Tensor, std: float, seed: int = 0) -> Tensor:
@@ -141,7 +234,7 @@ def main() -> None:
         save_physics_network(trained, args.train)
         results |= {"seed": args.seed, "steps": args.steps, "training_seconds": record.seconds}
         print(f"{args.train}: {args.steps} steps in {record.seconds:.0f} s", flush=True)
-    network = load_features(FeatureConfig(args.train or PHYSICS_WEIGHTS), device=args.device)
+    network = load_features(args.train or PHYSICS_WEIGHTS, device=args.device)
     assert isinstance(network.module, PhysicsNetwork)
     results["weights"] = sum(parameter.numel() for parameter in network.module.parameters())
     results["errors"] = {}

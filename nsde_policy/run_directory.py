@@ -108,9 +108,7 @@ class RunRecord:
     def from_dict(cls, values: Mapping[str, Any]) -> "RunRecord":
         """Read the content of `to_json`, or raise `CheckpointError`."""
         if isinstance(values, Mapping) and "increment_std" in values:
-            raise CheckpointError(
-                "this run holds a video model, not a policy: use `nsde-policy video eval` or `video predict`"
-            )
+            raise CheckpointError("this run holds a video model, not a policy: use `nsde-policy video eval`")
         try:
             if values["format"] != RUN_FORMAT:
                 raise CheckpointError(f"run format {values['format']}, this version reads {RUN_FORMAT}")

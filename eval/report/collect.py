@@ -20,7 +20,6 @@ from nsde_policy.eval.render.pictures import encode_png
 from nsde_policy.eval.render.video import check_render, choose_video_seeds, encode_video
 from nsde_policy.eval.report.replays import MAX_REPLAY_BYTES, Replays
 from nsde_policy.eval.rollout import Player, RolloutConfig
-from nsde_policy.eval.video.plan import PlanConfig, PlanPrediction, predict_plans
 from nsde_policy.files import read_file, replace_file
 from nsde_policy.inference.torch_threads import use_threads
 from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory, RunRecord
@@ -30,8 +29,6 @@ CURVE_POINTS = 240
 """Most points of a training curve in a page; more are averaged."""
 VIDEO_SIZE = 320
 """Side of the scene in videos, pixels."""
-PREDICTED_PLANS = 20
-"""Most starts on which frames are predicted."""
 MOMENTS = 4
 """Moments of an episode that show what a policy with cameras sees."""
 
@@ -67,8 +64,6 @@ class ReportRun:
     """Why there are no videos although some were asked for."""
     moments: tuple[bytes, ...] = ()
     """Moments of one episode as PNG files, keypoints over frames, if the policy has cameras."""
-    prediction: PlanPrediction | None = None
-    """What a video model predicts under the plans of the policy, if one is given."""
 
 
 def collect_report(
@@ -78,7 +73,6 @@ def collect_report(
     earlier: Sequence[Comparison] = (),
     rounds: int = 30,
     videos: int = 1,
-    video_model: Path | None = None,
 ) -> tuple[Comparison, list[ReportRun]]:
     """Play runs on the same starts, time them, make videos, and add the entries of earlier comparisons.
 
@@ -88,14 +82,12 @@ def collect_report(
         earlier: Comparisons of the same starts.
         rounds: How often each run is timed; 0 for not at all.
         videos: Number of failures and number of successes per run to make videos of.
-        video_model: Run directory of a video model, which predicts frames under the plans of the policies.
 
     Returns:
         The comparison, and a run for each of its entries, in the same order.
     """
     jobs = [Job(path) for path in runs]
     records = load_records(jobs, env=cache.starts.env)
-    predictions = _predict_plans(runs, cache, video_model) if video_model else {}
     replays = {job.run: _load_replays(job, cache, records[job.run]) for job in jobs}
     own = [compare_runs(jobs, cache, rounds=rounds)] if jobs else []
     comparison = merge_comparisons([*own, *earlier])
@@ -107,23 +99,9 @@ def collect_report(
             record=records[path],
             replays=replays[path],
             curves=read_all_curves(path),
-            prediction=predictions.get(path),
         )
         found.append(_add_videos(shown, path, cache.starts.find_task(records[path]), videos))
     return comparison, found + [ReportRun(entry) for entry in comparison.entries[len(runs) :]]
-
-
-def _predict_plans(runs: Sequence[Path], cache: EntryCache, video_model: Path) -> dict[Path, PlanPrediction]:
-    """Predict what cameras see under the plans of each run, on the first starts."""
-    starts = cache.starts
-    config = PlanConfig(
-        seed=starts.seed_start,
-        episodes=min(starts.episodes, PREDICTED_PLANS),
-        env=starts.env,
-        env_kwargs=starts.env_kwargs,
-    )
-    bar = tqdm(runs, "predicting frames", unit="run", leave=False, disable=None)
-    return {path: predict_plans(video_model, path, config, device=cache.device) for path in bar}
 
 
 def _load_replays(job: Job, cache: EntryCache, record: RunRecord) -> Replays | None:

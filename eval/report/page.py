@@ -17,7 +17,6 @@ from nsde_policy.eval.compare.row import Row
 from nsde_policy.eval.compare.table import MODE_RULE, SAMPLE_RULE, explain_modes, format_mean
 from nsde_policy.eval.report import tables
 from nsde_policy.eval.report.collect import ReportRun
-from nsde_policy.eval.report.prediction import format_predictions
 from nsde_policy.eval.statistics import MIN_PAIRS, NO_DIFFERENCE, Estimate
 from nsde_policy.run_directory import find_versions
 from nsde_policy.tasks import Task
@@ -82,7 +81,7 @@ def format_page(
         or "<p>One policy: nothing to compare it with.</p>",
         test_note=escape(TEST_NOTES[comparison.columns[-1]] + (f" {MODE_RULE}" if base.outcomes else "")),
         videos=_format_videos(shown, comparison.score_word),
-        camera=_format_camera(shown) + _format_predictions(shown),
+        camera=_format_camera(shown),
         camera_links=_format_camera_links(shown),
         offline=offline,
         offline_link='<a href="#offline">Recorded episodes</a>' if offline else "",
@@ -222,15 +221,8 @@ def _format_camera(shown: Sequence[ShownRun]) -> str:
 
 
 def _format_camera_links(shown: Sequence[ShownRun]) -> str:
-    """Format the links to the sections about cameras that the page has."""
-    camera = '<a href="#camera">Camera</a>' if any(each.run.moments for each in shown) else ""
-    predicted = any(each.run.prediction for each in shown)
-    return camera + ('<a href="#prediction">Predicted frames</a>' if predicted else "")
-
-
-def _format_predictions(shown: Sequence[ShownRun]) -> str:
-    found = [(number, label, run.prediction) for number, label, run in shown if run.prediction is not None]
-    return format_predictions(found)
+    """Format the link to the section about cameras, if the page has one."""
+    return '<a href="#camera">Camera</a>' if any(each.run.moments for each in shown) else ""
 
 
 def _format_settings(shown: Sequence[ShownRun]) -> str:

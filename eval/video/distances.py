@@ -1,12 +1,9 @@
-"""Distances between two sets of videos, given as features: Fréchet distance (FVD, FD) and JEDi.
+"""Fréchet distance between two sets of videos, given as features: FVD with those of I3D.
 
-Both are biased for few videos: two sets of n videos from the same distribution are not at distance 0, but at
+It is biased for few videos: two sets of n videos from the same distribution are not at distance 0, but at
 about c/n with a c that grows with the number of features. Compare distances only at equal n, and give the
 distance between two halves of the true videos as a floor.
 """
-
-from collections.abc import Callable
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +13,6 @@ from nsde_policy.eval.statistics import Estimate
 
 Features = npt.NDArray[np.float64]
 """One row per video, (n, d)."""
-DistanceName = Literal["frechet", "jedi"]
 DISTANCE_RESAMPLES = 100
 """Number of bootstrap resamples of the videos."""
 
@@ -36,42 +32,24 @@ def frechet_distance(a: Features, b: Features) -> float:
     return float(max(distance, 0.0))
 
 
-def jedi_distance(a: Features, b: Features) -> float:
-    """Return JEDi (Luo et al. 2025): 100 MMD² with the kernel k(x, y) = (x·y / d)², biased estimator.
-
-    For this kernel, MMD² = ‖E[x xᵀ] − E[y yᵀ]‖² / d² (Frobenius), which is linear in the number of videos.
-    """
-    a, b = _check_features(a, b)
-    difference = a.T @ a / len(a) - b.T @ b / len(b)
-    return float(100 * np.square(difference / a.shape[1]).sum())
-
-
-DISTANCES: dict[DistanceName, Callable[[Features, Features], float]] = {
-    "frechet": frechet_distance,
-    "jedi": jedi_distance,
-}
-"""Functions by the name of the distance."""
-
-
 def estimate_distance(
-    name: DistanceName,
     predicted: Features,
     true: Features,
     *,
     resamples: int = DISTANCE_RESAMPLES,
     seed: int = 0,
 ) -> Estimate:
-    """Return a distance with its 95 % bootstrap interval over videos.
+    """Return the Fréchet distance with its 95 % bootstrap interval over videos.
 
     A prediction and the true video of its context are resampled together. A resample holds fewer different
     videos and so lies too far away on average; the interval is shifted by that.
     """
-    measure, n = DISTANCES[name], len(true)
-    value = measure(predicted, true)
+    n = len(true)
+    value = frechet_distance(predicted, true)
     if len(predicted) != n:
         raise ComparisonError(f"need one prediction per true video, got {len(predicted)} and {n}")
     rng = np.random.default_rng(seed)
-    found = [measure(predicted[rows], true[rows]) for rows in rng.integers(n, size=(resamples, n))]
+    found = [frechet_distance(predicted[rows], true[rows]) for rows in rng.integers(n, size=(resamples, n))]
     low, high = np.quantile(found, [0.025, 0.975]) - np.mean(found) + value
     return Estimate(value, max(float(low), 0.0), float(high), n)
 

@@ -22,12 +22,12 @@ from nsde_policy.eval.video.metrics import measure_motion, ssim
 from nsde_policy.eval.video.positions import find_visible, score_positions
 from nsde_policy.video.base import VideoModel
 from nsde_policy.video.collisions import CollisionVideos, Objects
-from nsde_policy.video.spaces import psnr, to_unit
+from nsde_policy.video.pixels import psnr, to_unit
 from nsde_policy.video.windows import Videos
 
-Predictor = Callable[[Tensor, Tensor, int], Tensor]
-"""Takes context frames (n, context, size, size, 3) uint8, oldest first, actions (n, steps, act_dim) and the
-number of steps; returns frames (n, steps, 3, size, size) with values from -1 to 1."""
+Predictor = Callable[[Tensor, int], Tensor]
+"""Takes context frames (n, context, size, size, 3) uint8, oldest first, and the number of steps; returns
+frames (n, steps, 3, size, size) with values from -1 to 1."""
 VIDEO_FIGURES = {
     "psnr": "PSNR, dB",
     "ssim": "SSIM",
@@ -38,12 +38,12 @@ VIDEO_FIGURES = {
 """Figures per frame and their titles; the last two need the truth of `collisions`."""
 
 
-def repeat_last_frame(frames: Tensor, actions: Tensor, steps: int) -> Tensor:
+def repeat_last_frame(frames: Tensor, steps: int) -> Tensor:
     """Predict that nothing moves."""
     return to_unit(frames[:, -1:]).expand(-1, steps, -1, -1, -1)
 
 
-def extrapolate_linearly(frames: Tensor, actions: Tensor, steps: int) -> Tensor:
+def extrapolate_linearly(frames: Tensor, steps: int) -> Tensor:
     """Predict x_t + k (x_t − x_{t−1}), clipped to the range of pixels."""
     before, last = to_unit(frames[:, -2, None]), to_unit(frames[:, -1, None])
     ahead = torch.arange(1, steps + 1, device=frames.device)[:, None, None, None]
@@ -77,9 +77,9 @@ def make_predictor(
         options["alpha"] = alpha
     generator = torch.Generator(model.increment_std.device).manual_seed(seed)
 
-    def predict(frames: Tensor, actions: Tensor, steps: int) -> Tensor:
+    def predict(frames: Tensor, steps: int) -> Tensor:
         seen = frames[:, -model.config.context :]
-        return model.generate(seen, actions, steps=steps, calls=calls, generator=generator, **options)
+        return model.generate(seen, steps=steps, calls=calls, generator=generator, **options)
 
     return predict
 
@@ -97,9 +97,9 @@ class FilmedPredictor:
         self.frames: Tensor | None = None
         """Predicted frames (steps, 3, size, size) with values from -1 to 1; None before their turn."""
 
-    def __call__(self, frames: Tensor, actions: Tensor, steps: int) -> Tensor:
+    def __call__(self, frames: Tensor, steps: int) -> Tensor:
         """Predict a batch; batches come in the order of the videos."""
-        found = self._predict(frames, actions, steps)
+        found = self._predict(frames, steps)
         if 0 <= self._ahead < len(frames):
             self.frames = found[self._ahead]
         self._ahead -= len(frames)
@@ -136,8 +136,6 @@ class VideosToScore:
 
     frames: Tensor
     """(n, length, size, size, 3) uint8."""
-    actions: Tensor
-    """Action that led from each frame to the next, (n, length, act_dim); act_dim may be 0."""
     objects: Objects | None = None
     """What the objects of `collisions` are."""
     position: Tensor | None = None
@@ -147,11 +145,6 @@ class VideosToScore:
     videos."""
 
     @classmethod
-    def from_frames(cls, frames: Tensor) -> Self:
-        """Wrap videos without actions."""
-        return cls(frames, frames.new_zeros((*frames.shape[:2], 0), dtype=torch.float32))
-
-    @classmethod
     def from_videos(cls, videos: Videos, length: int, most: int) -> Self:
         """Cut videos into windows of `length` frames side by side; of more than `most`, take spread ones."""
         counts = videos.lengths // length
@@ -159,25 +152,23 @@ class VideosToScore:
         first = np.concatenate([np.arange(count) for count in counts]) * length * videos.stride
         starts = videos.starts[origin] + first
         shown = np.linspace(0, len(starts) - 1, min(most, len(starts))).round().astype(int)
-        batch = videos.read(starts[shown], length)
-        return cls(batch.frames, batch.actions, origin=torch.from_numpy(origin[shown]))
+        return cls(videos.read(starts[shown], length).frames, origin=torch.from_numpy(origin[shown]))
 
     @classmethod
     def from_collisions(cls, videos: CollisionVideos) -> Self:
         """Wrap videos of `collisions` with their truth."""
-        plain = cls.from_frames(videos.frames)
-        return cls(plain.frames, plain.actions, videos.objects, videos.motion.position)
+        return cls(videos.frames, videos.objects, videos.motion.position)
 
     def __len__(self) -> int:
         return len(self.frames)
 
     def select(self, part: slice, length: int, device: torch.device | str) -> Self:
         """Copy the first `length` frames of some videos to a device."""
-        frames, actions = (each[part, :length].to(device) for each in (self.frames, self.actions))
+        frames = self.frames[part, :length].to(device)
         if self.objects is None or self.position is None:
-            return type(self)(frames, actions)
+            return type(self)(frames)
         objects = Objects(*(each[part].to(device) for each in self.objects))
-        return type(self)(frames, actions, objects, self.position[part, :length].to(device))
+        return type(self)(frames, objects, self.position[part, :length].to(device))
 
 
 @dataclass(frozen=True)
@@ -284,9 +275,9 @@ def evaluate_video(
     for start in range(0, len(videos), batch_size):
         batch = videos.select(slice(start, start + batch_size), context + steps, device)
         truth = _Truth.of(batch, steps)
-        actions, seen = batch.actions[:, context - 1 : -1], to_unit(batch.frames[:, :context])
+        seen = to_unit(batch.frames[:, :context])
         for label, predictor in all_predictors.items():
-            predicted = predictor(batch.frames[:, :context], actions, steps)
+            predicted = predictor(batch.frames[:, :context], steps)
             check_prediction(predicted, truth.frames, label)
             predicted = predicted.float().clamp(-1, 1)
             found[label].add_sums(truth.score(predicted))
@@ -329,9 +320,9 @@ class _Collected:
             )
             sums[name] = EpisodeSums(np.asarray(total), np.asarray(count))
         distances = {}
-        for name, network in networks.items():
+        for name in networks:
             both = (np.concatenate(each._features[name]) for each in (self, true))
-            distances[name] = estimate_distance(network.config.distance, *both)
+            distances[name] = estimate_distance(*both)
         return VideoRow(sums, distances)
 
 

@@ -15,7 +15,7 @@ from nsde_policy.eval.render.pictures import Tile, draw_contact_sheet
 from nsde_policy.eval.render.plotting import encode_figure, make_figure, plot_style, pyplot, save_figures
 from nsde_policy.eval.video.evaluate import BASELINES_OF_VIDEO, VIDEO_FIGURES, VideoRow, VideoScores
 from nsde_policy.files import replace_file
-from nsde_policy.video.spaces import to_bytes
+from nsde_policy.video.pixels import to_bytes
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from nsde_policy.errors import ConfigError
-from nsde_policy.video.spaces import DATA_RANGE
+from nsde_policy.video.pixels import DATA_RANGE
 
 SSIM_WINDOW, SSIM_SIGMA = 11, 1.5
 """Side and standard deviation of the Gaussian window of SSIM, pixels."""

@@ -1,30 +1,22 @@
 """Features of videos of `collisions`: where a small network sees the objects, how they move and touch.
 
-FVD and JEDi need networks with pretrained weights. For `collisions` the facts behind a frame are known, so a
-network with 20,000 weights is trained to find them in each frame by itself: which colours there are, where,
-how large, and of which shape. The features of a clip are computed from these.
+FVD needs a network with pretrained weights. For `collisions` the facts behind a frame are known, so a network
+with 20,000 weights was trained to find them in each frame by itself (benchmarks/video_features.py): which
+colours there are, where, how large, and of which shape. The features of a clip are computed from these.
 """
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from safetensors.torch import save
 from torch import Tensor, nn
 from torch.nn import functional
 
-from nsde_policy.config import TrainConfig
 from nsde_policy.core.networks import weights_from
-from nsde_policy.core.targets import TensorRows
 from nsde_policy.errors import ConfigError, summarize_error
-from nsde_policy.files import replace_file
-from nsde_policy.methods.base import LossParts, Stage, TrainableModel
-from nsde_policy.training.loop import FitRecord, fit
-from nsde_policy.video.collisions import PALETTE, CollisionsConfig, Objects, draw_frames, simulate_collisions
-from nsde_policy.video.spaces import to_unit
+from nsde_policy.video.collisions import PALETTE
 
 PHYSICS_SIZE = 64
 """Height and width of the frames that the network sees; others are resized."""
@@ -58,36 +50,7 @@ class FoundObjects(NamedTuple):
     """Logits of disc, square and triangle, (..., 8, 3)."""
 
 
-@dataclass(frozen=True)
-class PhysicsFrames(TensorRows):
-    """Training data: frames and what is true about each colour; absent colours are to be ignored."""
-
-    frames: Tensor
-    """Single frames, (n, 64, 64, 3) uint8."""
-    present: Tensor
-    """Which colours there are, 0 or 1, (n, 8)."""
-    position: Tensor
-    radius: Tensor
-    shape: Tensor
-    """Shape of each colour, 0 to 2, (n, 8)."""
-
-    @classmethod
-    def of(cls, objects: Objects, position: Tensor) -> "PhysicsFrames":
-        """Draw frames of objects at positions (n, frames, 5, 2)."""
-        frames = draw_frames(objects, position, PHYSICS_SIZE).flatten(0, 1)
-        repeated = Objects(*(part.repeat_interleave(position.shape[1], dim=0) for part in objects))
-        rows = torch.arange(len(frames), device=frames.device)[:, None]
-
-        def by_colour(values: Tensor) -> Tensor:
-            table = values.new_zeros(len(values), len(PALETTE), *values.shape[2:])
-            table[rows, repeated.colour] = values
-            return table
-
-        columns = (repeated.present.float(), position.flatten(0, 1), repeated.radius, repeated.shape)
-        return cls(frames, *map(by_colour, columns))
-
-
-class PhysicsNetwork(TrainableModel[PhysicsFrames]):
+class PhysicsNetwork(nn.Module):
     """Finds objects in frames by heat maps; its output for clips are their features."""
 
     def __init__(self, *, generator: torch.Generator, channels: int = 16) -> None:
@@ -125,32 +88,6 @@ class PhysicsNetwork(TrainableModel[PhysicsFrames]):
         found = self.find(clips.transpose(1, 2).flatten(0, 1))
         return compute_physics_features(
             FoundObjects(*(part.reshape(n, frames, *part.shape[1:]) for part in found))
-        )
-
-    def stages(self) -> tuple[Stage, ...]:
-        """Train everything at once."""
-        return (Stage(("present", "position", "radius", "shape"), tuple(self.parameters())),)
-
-    def loss(self, batch: PhysicsFrames, generator: torch.Generator) -> LossParts:
-        """Return the losses of frames with noise, about half of them with the details of 32 × 32 pixels."""
-        frames = to_unit(batch.frames)
-        shape = (len(frames), 1, 1, 1)
-        coarse = functional.interpolate(
-            functional.avg_pool2d(frames, 2), frames.shape[-2:], mode="bilinear", antialias=True
-        )
-        is_coarse, strength = torch.rand((2, *shape), generator=generator, device=frames.device)
-        frames = torch.where(is_coarse < 0.5, coarse, frames)
-        noise = torch.randn(frames.shape, generator=generator, device=frames.device)
-        found = self.find(frames + 0.1 * strength * noise)
-        share = batch.present / batch.present.sum().clamp(min=1)
-        entropy = functional.cross_entropy(found.shape.transpose(1, 2), batch.shape, reduction="none")
-        return LossParts(
-            {
-                "present": 0.3 * functional.binary_cross_entropy_with_logits(found.present, batch.present),
-                "position": (((found.position - batch.position) / 4).square().sum(-1) * share).sum(),
-                "radius": 0.3 * ((found.radius - batch.radius).square() * share).sum(),
-                "shape": 0.3 * (entropy * share).sum(),
-            }
         )
 
 
@@ -194,35 +131,8 @@ def count_contacts(found: FoundObjects) -> Tensor:
     return (touch * present[..., None] * present[:, :, None] * is_pair).sum((1, 3))
 
 
-def train_physics_network(
-    device: torch.device | str, seed: int, steps: int, *, videos: int = 2048, batch_size: int = 32
-) -> tuple[PhysicsNetwork, FitRecord]:
-    """Train the physics network on every fifth frame of videos of `collisions`.
-
-    Args:
-        device: Where to simulate and train.
-        seed: Seed of videos, weights and batches.
-        steps: Optimiser steps.
-        videos: Number of training videos; their frames stay on the device, 50 kB each.
-        batch_size: Frames per step.
-    """
-    objects, motion = simulate_collisions(videos, CollisionsConfig(frames=16), seed=seed, device=device)
-    network = PhysicsNetwork(generator=torch.Generator().manual_seed(seed)).to(device)
-    settings = TrainConfig(
-        steps=steps, batch_size=batch_size, learning_rate=6e-3, warmup=0.1, weight_decay=0.01, ema=0.99
-    )
-    record = fit(network, PhysicsFrames.of(objects, motion.position[:, ::5]), settings, seed=seed)
-    return network, record
-
-
-def save_physics_network(network: PhysicsNetwork, path: Path) -> None:
-    """Write the weights as a safetensors file, atomically."""
-    weights = {name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()}
-    replace_file(path, save(weights))
-
-
 def build_physics_network(weights: Mapping[str, Tensor], path: Path) -> PhysicsNetwork:
-    """Build the network from the tensors that `save_physics_network` wrote to the file `path`.
+    """Build the network from the tensors of the file `path`, which benchmarks/video_features.py writes.
 
     Raises:
         ConfigError: If tensors are missing or do not fit, or are those of the first physics network.
@@ -237,7 +147,5 @@ def build_physics_network(weights: Mapping[str, Tensor], path: Path) -> PhysicsN
             network = PhysicsNetwork(generator=torch.Generator())
         network.load_state_dict(weights, assign=True)
     except RuntimeError as error:
-        raise ConfigError(
-            f"{path} is not a file of the physics network (save_physics_network): {summarize_error(error)}"
-        ) from error
+        raise ConfigError(f"{path} is not a file of the physics network: {summarize_error(error)}") from error
     return network.eval()

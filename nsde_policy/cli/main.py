@@ -35,9 +35,8 @@ from nsde_policy.cli.play import Play
 from nsde_policy.cli.report import ReportCommand
 from nsde_policy.cli.serve import Serve
 from nsde_policy.cli.train import Train, expand_short_flags
-from nsde_policy.cli.video_data import DataClevrer, DataCollisions, DataFolder, DataKth
+from nsde_policy.cli.video_data import VideoData
 from nsde_policy.cli.video_models import VideoEval, VideoTrain
-from nsde_policy.cli.video_predict import VideoPredict
 from nsde_policy.errors import ConfigError, NsdePolicyError, is_out_of_memory, summarize_error
 
 DESCRIPTION = """Neural SDE policies: imitation learning with one small network call per action.
@@ -45,7 +44,6 @@ DESCRIPTION = """Neural SDE policies: imitation learning with one small network 
 COMMAND_GROUPS = {
     "data": "Inspect, check, replay or download demonstrations, or set their rate.",
     "video": "Predict the next frames of videos.",
-    "video data": "Turn videos into a store for training. Any store of demonstrations with images is one.",
 }
 """Descriptions of the groups of commands."""
 COMMANDS: dict[str, Any] = {
@@ -70,13 +68,7 @@ COMMANDS: dict[str, Any] = {
     "video": {
         "train": VideoTrain,
         "eval": VideoEval,
-        "predict": VideoPredict,
-        "data": {
-            "kth": DataKth,
-            "clevrer": DataClevrer,
-            "folder": DataFolder,
-            "collisions": DataCollisions,
-        },
+        "data": VideoData,
     },
 }
 """Classes of the commands by name; a group of commands is a dict. Fields are flags, docstrings help texts."""

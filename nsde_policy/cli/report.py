@@ -39,9 +39,6 @@ class ReportCommand:
     videos: Natural = 1
     """Number of failures and number of successes per run to write as videos; without known successes, of
     the highest and of the lowest scores."""
-    video_model: Path | None = None
-    """Run directory of `video train --actions`: show the frames that it predicts under the policies' plans
-    beside those that follow."""
     workers: options.WorkersFlag = 0
     device: options.DeviceFlag = "cpu"
     latency_rounds: options.LatencyRoundsFlag = 30
@@ -78,7 +75,6 @@ class ReportCommand:
             earlier=earlier,
             rounds=self.latency_rounds,
             videos=self.videos,
-            video_model=self.video_model,
         )
         section = "" if recorded is None else format_offline_section(recorded)
         self._write(

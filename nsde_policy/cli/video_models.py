@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from nsde_policy.assets import SHIPPED_FEATURES
-from nsde_policy.bounds import Count, Natural, SeedNumber
 from nsde_policy.cli.options import DeviceFlag, JsonFileFlag, check_json_file, print_results
 from nsde_policy.errors import ConfigError
 from nsde_policy.files import check_writable
-from nsde_policy.video.config import OWN_LATENTS, VideoConfig
+from nsde_policy.video.config import VideoConfig
 from nsde_policy.video.presets import VIDEO_PRESETS, make_video_preset
 from nsde_policy.video.registry import VIDEO_METHODS
 
@@ -32,27 +31,26 @@ FILM = "prediction.gif"
 """Name of the animation of a film."""
 TRUE_FRAMES = "truth"
 """Title of the true frames in a film."""
-VideoData = Annotated[
-    str,
-    Positional,
-    arg(help="Store of videos, or `collisions` to simulate shapes that bounce off each other."),
-]
 
 
 @dataclass(frozen=True)
 class VideoTrain:
     """Train a model that predicts the next frames of videos; writes a run directory."""
 
-    data: VideoData
+    data: Annotated[
+        str,
+        Positional,
+        arg(help="Store of videos, or `collisions` to simulate shapes that bounce off each other."),
+    ]
     method: str = "neural_sde"
     """Method: neural_sde, flow_matching or interpolants (PFI)."""
     preset: str = "default"
     """Settings to start from: default (a GPU), fast (a CPU, frames of 32 × 32), paper (as published)."""
     out: Path | None = None
-    """Run directory; default runs/video-METHOD-PRESET-SEED, with -latents before the seed for latents."""
-    seed: SeedNumber = 0
+    """Run directory; default runs/video-METHOD-PRESET-SEED."""
+    seed: int = 0
     """Seed of weights, windows and noise."""
-    videos: Count | None = None
+    videos: int | None = None
     """Number of simulated videos, only with `collisions`; default: 16384, or 8192 with --preset fast."""
     device: DeviceFlag = "auto"
     validation: float = 0.0
@@ -70,24 +68,24 @@ class VideoTrain:
         parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
         parser.add_argument("--method", nargs="?", default=cls.method)
         parser.add_argument("--preset", nargs="?", default=cls.preset)
-        parser.add_argument("--latents", nargs="?", default=None)
         given, _ = parser.parse_known_args(args)
         known = given.method in VIDEO_METHODS.names() and given.preset in VIDEO_PRESETS
         if known and (given.preset != "paper" or given.method == "neural_sde"):
-            latents = None if given.latents == "None" else given.latents
-            return cls("", config=make_video_preset(given.preset, given.method, latents=latents))
+            return cls("", config=make_video_preset(given.preset, given.method))
         return cls("")  # `run` reports it
 
     def run(self) -> None:
         """Train with a progress bar and print the run directory."""
         from nsde_policy.inference.torch_threads import count_threads, use_threads
+        from nsde_policy.training.progress import pick_device
         from nsde_policy.video.collisions import COLLISIONS
-        from nsde_policy.video.pretrained import find_autoencoder_class
         from nsde_policy.video.run import train_video
         from nsde_policy.video.sources import open_training_videos
 
         if not self.data:
             raise ConfigError(f"name a store of videos, or `{COLLISIONS}` to simulate some")
+        if self.seed < 0:
+            raise ConfigError(f"need --seed >= 0, got {self.seed}")
         make_video_preset(self.preset, self.method)
         if self.validation and self.data == COLLISIONS:
             raise ConfigError("collisions are scored on other simulated videos: leave out --validation")
@@ -96,13 +94,11 @@ class VideoTrain:
                 f"--videos is the number of simulated {COLLISIONS}, but all videos of the store {self.data} "
                 "are used: leave it out"
             )
-        latents = "-latents" if self.config.latents else ""
-        out = self.out or Path("runs") / f"video-{self.method}-{self.preset}{latents}-{self.seed}"
-        if self.config.latents not in (None, OWN_LATENTS) and not self.resume:
-            find_autoencoder_class(Path(self.config.latents).expanduser())  # before videos are simulated
+        out = self.out or Path("runs") / f"video-{self.method}-{self.preset}-{self.seed}"
+        device = pick_device(self.device)
         usual = TRAINING_COLLISIONS // 2 if self.preset == "fast" else TRAINING_COLLISIONS
         count = usual if self.videos is None else self.videos
-        videos = open_training_videos(self.data, self.config, count=count, device=self.device)
+        videos = open_training_videos(self.data, self.config, count=count, device=device)
         videos, _ = videos.split(self.validation)
         with use_threads(count_threads()):
             run = train_video(
@@ -110,7 +106,7 @@ class VideoTrain:
                 self.config,
                 out,
                 seed=self.seed,
-                device=self.device,
+                device=device,
                 resume=self.resume,
                 compile_network=self.compile,
             )
@@ -127,27 +123,26 @@ class VideoEval:
     that a run was trained on are never used."""
     tuning: bool = False
     """Use other simulated videos, or the other half of the held-out ones, on which settings may be chosen."""
-    videos: Count = 512
+    videos: int = 512
     """Most videos to score; longer ones of a store are cut into windows, and this many of those are used."""
-    steps: Count = 12
+    steps: int = 12
     """Frames to predict after the context."""
-    calls: Count | None = None
+    calls: int | None = None
     """Network calls per frame; default: as in training."""
     alpha: float | None = None
     """Strength of the denoiser of a Neural SDE; default: as in training."""
     first_phase: bool = False
     """Score the model before the second phase of training."""
-    seed: SeedNumber = 0
+    seed: int = 0
     """Seed of the sampled predictions."""
     device: DeviceFlag = "auto"
     features: Path | None = None
-    """Network whose features give one more column: the Fréchet distance between predicted and true videos for
-    `physics` (positions, velocities, shapes and contacts of simulated collisions), for a .safetensors file of
-    I3D (FVD) or of another physics network, or for TorchScript, which is code: use only files that you trust;
-    JEDi for the folder of a V-JEPA 2 model with config.json and model.safetensors."""
+    """Network whose features give one more column, the Fréchet distance between predicted and true videos:
+    a .safetensors file of I3D (FVD), or `physics` (positions, velocities, shapes and contacts of simulated
+    collisions)."""
     film: Path | None = None
     """Folder for a film strip and an animation of true and predicted frames of one video."""
-    film_video: Natural | None = None
+    film_video: int | None = None
     """Number of the scored video that is drawn, from 0 on; default 0. Simulated videos have the same numbers
     for every --videos up to 512; they are made on the CPU, and a GPU would make others of the same seed."""
     json: JsonFileFlag = None
@@ -160,7 +155,8 @@ class VideoEval:
             evaluate_video,
             make_predictor,
         )
-        from nsde_policy.eval.video.features import FeatureConfig, load_features
+        from nsde_policy.eval.video.features import load_features
+        from nsde_policy.training.progress import pick_device
         from nsde_policy.video.run import load_video_model, read_video_record
 
         if not self.runs:
@@ -172,13 +168,11 @@ class VideoEval:
         check_json_file(self.json)
         if self.film:
             check_writable(self.film / FILM)
+        device = pick_device(self.device)
         networks = {}
         if self.features:
-            wanted = FeatureConfig(self.features, "jedi" if self.features.is_dir() else "frechet")
-            networks[self.features.absolute().stem] = load_features(wanted, device=self.device)
-        models = [
-            load_video_model(run, device=self.device, first_phase=self.first_phase) for run in self.runs
-        ]
+            networks[self.features.absolute().stem] = load_features(self.features, device=device)
+        models = [load_video_model(run, device=device, first_phase=self.first_phase) for run in self.runs]
         context, shown = max(model.config.context for model in models), self.film_video or 0
         predictors = {
             label: FilmedPredictor(
@@ -196,15 +190,15 @@ class VideoEval:
                 "--data collisions"
             )
         scores = evaluate_video(
-            predictors, videos, steps=self.steps, context=context, device=self.device, networks=networks
+            predictors, videos, steps=self.steps, context=context, device=device, networks=networks
         )
         if self.film:
             rows = {label: predictor.frames for label, predictor in predictors.items()}
             self._draw_film(self.film, rows, videos.frames[shown, : context + self.steps])
-        results = scores.to_json(**self._describe(records[0].source))
+        results = scores.to_json(**self._describe(records[0].source, device))
         print_results(self.json, results, scores.format_table())
 
-    def _describe(self, source: str) -> dict[str, Any]:
+    def _describe(self, source: str, device: str) -> dict[str, Any]:
         """Return what was scored, and how; None for settings of the runs."""
         from nsde_policy.eval.latency import device_name
 
@@ -213,13 +207,13 @@ class VideoEval:
             "runs": [str(run) for run in self.runs],
             "data": self.data or source,
             **{name: getattr(self, name) for name in names},
-            "device": device_name(self.device),
+            "device": device_name(device),
         }
 
     def _draw_film(self, out: Path, rows: dict[str, Any], true: "Tensor") -> None:
         """Draw the predicted frames of a video below the true ones (length, size, size, 3) uint8."""
         from nsde_policy.eval.video.figures import draw_film_strip, write_animation
-        from nsde_policy.video.spaces import to_unit
+        from nsde_policy.video.pixels import to_unit
 
         context, rows = true[: -self.steps], {TRUE_FRAMES: to_unit(true[-self.steps :]), **rows}
         draw_film_strip(context, rows, out)
@@ -240,11 +234,6 @@ class VideoEval:
             raise ConfigError(f"the runs have frames of different size or stride ({found}): score them apart")
         data = self.data or records[0].source
         if data == COLLISIONS:
-            if any(record.act_low for record in records):
-                raise ConfigError(
-                    "a run was trained with --actions, and simulated collisions have none: name a store of "
-                    "videos with actions by --data"
-                )
             seed = COLLISION_SEEDS["tuning" if self.tuning else "test"]
             config = CollisionsConfig(size=settings[0].size, frames=length)
             count = max(self.videos, LEAST_SIMULATED)
@@ -262,11 +251,9 @@ class VideoEval:
         from nsde_policy.video.sources import open_unseen
 
         parts = [open_unseen(record, path) for record in records]
-        widest = max(parts, key=lambda part: part.act_dim)
         chosen = sorted(set.intersection(*(set(part.chosen.tolist()) for part in parts)))
-        return widest.select(
-            chosen[int(self.tuning) :: 2] if len(chosen) < len(widest.episode_ends) else chosen
-        )
+        is_held_out = len(chosen) < len(parts[0].episode_ends)
+        return parts[0].select(chosen[int(self.tuning) :: 2] if is_held_out else chosen)
 
 
 def _label_runs(runs: Sequence[Path]) -> list[str]:

@@ -2,36 +2,25 @@
 
 import abc
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from nsde_policy.core.networks import weights_from
+from nsde_policy.core.targets import TensorRows
 from nsde_policy.methods.base import LossParts, Stage, TrainableModel
 from nsde_policy.video.config import UnrollConfig, VideoModelConfig
-from nsde_policy.video.spaces import FrameSpace, PixelSpace
+from nsde_policy.video.pixels import RGB_CHANNELS, to_unit
 from nsde_policy.video.uvit import UViT
 
 
 @dataclass(frozen=True)
-class VideoBatch:
+class VideoBatch(TensorRows):
     """Windows of videos, oldest frame first."""
 
     frames: Tensor
     """Frames, (n, length, size, size, 3) uint8."""
-    actions: Tensor
-    """Scaled action that led from each frame to the next, (n, length, act_dim); act_dim may be 0."""
-
-    def __len__(self) -> int:
-        return len(self.frames)
-
-    def __getitem__(self, index: Tensor) -> Self:
-        return type(self)(self.frames[index], self.actions[index])
-
-    def to(self, device: torch.device | str) -> Self:
-        """Copy all windows to a device."""
-        return type(self)(self.frames.to(device), self.actions.to(device))
 
 
 class PredictedStep(NamedTuple):
@@ -43,8 +32,6 @@ class PredictedStep(NamedTuple):
     """Newest recorded frame."""
     target: Tensor
     """Next recorded frame."""
-    action: Tensor
-    """Action between these frames, (n, act_dim)."""
     is_first: bool
     """Whether the state holds recorded frames with noise."""
 
@@ -60,16 +47,13 @@ class StepResult(NamedTuple):
 class VideoModel(TrainableModel[VideoBatch]):
     """Predicts the next frame x_{t+1} of a video from its state X_t = (x_t, x_{t-1}, …), newest first.
 
-    Frames are arrays of `space`, (n, channels, size, size), which are pixels with values from -1 to 1 by
-    default; a state is (n, context · channels, size, size).
+    Frames are (n, 3, size, size) with values from -1 to 1; a state is (n, 3 · context, size, size).
 
     Args:
         config: Settings of the method.
-        size: Height and width of the recorded frames.
-        act_dim: Size of the actions that frames are conditioned on, 0 for none.
-        increment_std: Root mean square change of a value of the space over one frame.
+        size: Height and width of the frames.
+        increment_std: Root mean square change of a pixel over one frame.
         generator: Source of the initial weights.
-        space: Space that frames are predicted in; None for pixels.
     """
 
     extra_frames: ClassVar[int] = 0
@@ -88,27 +72,22 @@ class VideoModel(TrainableModel[VideoBatch]):
         config: VideoModelConfig,
         *,
         size: int,
-        act_dim: int,
         increment_std: float,
         generator: torch.Generator,
-        space: FrameSpace | None = None,
     ) -> None:
         super().__init__()
-        self.config, self.act_dim = config, act_dim
-        self.space = space or PixelSpace(size)
-        self.channels = channels = self.space.channels
+        self.config = config
         self.unrolled: UnrollConfig | None = None
         """Settings of unrolled training; None for the first phase."""
         with weights_from(generator):
             self.network = UViT(
                 config.backbone,
-                inputs=channels * (config.context + self.extra_frames),
-                size=self.space.size,
-                conditions=act_dim,
+                inputs=RGB_CHANNELS * (config.context + self.extra_frames),
+                size=size,
                 has_time=self.has_time,
             )
             self.outputs = nn.ModuleDict(
-                {name: nn.Conv2d(self.network.channels, channels, 3, 1, 1) for name in self.heads}
+                {name: nn.Conv2d(self.network.channels, RGB_CHANNELS, 3, 1, 1) for name in self.heads}
             )
         for head in self.outputs.values():
             nn.init.zeros_(head.weight)  # type: ignore[arg-type]
@@ -126,20 +105,19 @@ class VideoModel(TrainableModel[VideoBatch]):
 
     def loss(self, batch: VideoBatch, generator: torch.Generator) -> LossParts:
         """Return the losses of predicting the next frame, or several frames in unrolled training."""
-        frames, context = self.space.encode(batch.frames), self.config.context
+        frames, context = to_unit(batch.frames), self.config.context
         state = self.add_context_noise(stack_state(frames[:, :context]), generator)
         unroll = self.unrolled or UnrollConfig(frames=1)
         parts = []
         for k in range(unroll.frames):
             now = context - 1 + k
-            action = batch.actions[:, now]
-            step = PredictedStep(state, frames[:, now], frames[:, now + 1], action, is_first=k == 0)
+            step = PredictedStep(state, frames[:, now], frames[:, now + 1], is_first=k == 0)
             losses, predicted = self.step_losses(step, generator)
             parts.append(losses)
             if k + 1 < unroll.frames:
                 if predicted is None or unroll.calls > 1:
                     with torch.set_grad_enabled(unroll.gradients):
-                        predicted = self.predict(state, action, calls=unroll.calls, generator=generator)
+                        predicted = self.predict(state, calls=unroll.calls, generator=generator)
                 state = shift_state(state, predicted if unroll.gradients else predicted.detach())
         return LossParts({name: torch.stack([part[name] for part in parts]).mean() for name in parts[0]})
 
@@ -149,13 +127,7 @@ class VideoModel(TrainableModel[VideoBatch]):
 
     @abc.abstractmethod
     def predict(
-        self,
-        state: Tensor,
-        action: Tensor,
-        *,
-        calls: int | None = None,
-        generator: torch.Generator,
-        **options: Any,
+        self, state: Tensor, *, calls: int | None = None, generator: torch.Generator, **options: Any
     ) -> Tensor:
         """Sample the next frame with a number of network calls; None for the settings'."""
 
@@ -163,7 +135,6 @@ class VideoModel(TrainableModel[VideoBatch]):
     def generate(
         self,
         frames: Tensor,
-        actions: Tensor,
         *,
         steps: int,
         calls: int | None = None,
@@ -174,7 +145,6 @@ class VideoModel(TrainableModel[VideoBatch]):
 
         Args:
             frames: Context, (n, context, size, size, 3) uint8, oldest first.
-            actions: Action from the newest frame on, (n, steps, act_dim).
             steps: Number of frames.
             calls: Network calls per frame; None for the settings'.
             generator: Source of all randomness.
@@ -183,18 +153,17 @@ class VideoModel(TrainableModel[VideoBatch]):
         Returns:
             Frames with values from -1 to 1, (n, steps, 3, size, size).
         """
-        state = stack_state(self.space.encode(frames))
+        state = stack_state(to_unit(frames))
         found = []
-        for k in range(steps):
-            frame = self.predict(state, actions[:, k], calls=calls, generator=generator, **options)
-            frame = self.space.limit(frame)
-            found.append(self.space.decode(frame))
+        for _ in range(steps):
+            frame = self.predict(state, calls=calls, generator=generator, **options).clamp(-1, 1)
+            found.append(frame)
             state = shift_state(state, frame)
         return torch.stack(found, dim=1)
 
-    def run_network(self, inputs: Tensor, action: Tensor, time: Tensor | None = None) -> dict[str, Tensor]:
+    def run_network(self, inputs: Tensor, time: Tensor | None = None) -> dict[str, Tensor]:
         """Return the outputs of the network by name."""
-        features = self.network(inputs, time, action if self.act_dim else None)
+        features = self.network(inputs, time)
         return {name: head(features).float() for name, head in self.outputs.items()}
 
     def add_context_noise(self, state: Tensor, generator: torch.Generator) -> Tensor:
@@ -212,7 +181,7 @@ class VideoModel(TrainableModel[VideoBatch]):
 
 
 def stack_state(frames: Tensor) -> Tensor:
-    """Stack frames (n, context, channels, size, size), oldest first, as a state, newest first."""
+    """Stack frames (n, context, 3, size, size), oldest first, as a state, newest first."""
     return frames.flip(1).flatten(1, 2)
 
 

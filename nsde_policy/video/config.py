@@ -6,9 +6,6 @@ from typing import ClassVar, Literal
 from nsde_policy.bounds import Count, Natural, NonNegative
 from nsde_policy.config import BaseConfig, TrainConfig, require
 
-OWN_LATENTS = "own"
-"""Value of `VideoConfig.latents` for an autoencoder of this package."""
-
 
 @dataclass(frozen=True)
 class BackboneConfig(BaseConfig):
@@ -58,7 +55,7 @@ class VideoModelConfig(BaseConfig):
     """Size of the network."""
     context_noise: NonNegative = 0.2
     """Largest standard deviation σ of the noise on the frames of the state in training; pixels range from
-    -1 to 1, and latents have a standard deviation of 1."""
+    -1 to 1."""
     noise: Literal["uniform", "fixed"] = "uniform"
     """Draw σ of each video between 0 and `context_noise`, or always use `context_noise`."""
     calls: Count = 1
@@ -86,38 +83,6 @@ class UnrollConfig(BaseConfig):
 
 
 @dataclass(frozen=True)
-class AutoencoderConfig(BaseConfig):
-    """Own autoencoder of frames, trained before the video model with `--latents own`."""
-
-    channels: Count = 8
-    """Channels of the latents."""
-    levels: Count = 2
-    """How often height and width are halved."""
-    width: Count = 64
-    """Channels of the network at half of the frame's size, a multiple of 8; each level has twice as many."""
-    noise: NonNegative = 0.1
-    """Standard deviation of the noise on latents in training."""
-    penalty: NonNegative = 1e-4
-    """Weight of the mean square of latents in the loss."""
-    train: TrainConfig = field(
-        default_factory=lambda: TrainConfig(
-            steps=6000, batch_size=128, learning_rate=1e-3, warmup=0.02, weight_decay=0.0, betas=(0.9, 0.98),
-            ema=0.998, precision="bf16",
-        )
-    )  # fmt: skip
-    """Optimisation settings of the autoencoder."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self, self.width % 8 == 0, f"width must be a multiple of 8, got {self.width}")
-
-    @property
-    def stride(self) -> int:
-        """Height and width of frames in units of those of latents."""
-        return int(2**self.levels)
-
-
-@dataclass(frozen=True)
 class VideoConfig(BaseConfig):
     """All settings of a video model and its training."""
 
@@ -136,17 +101,8 @@ class VideoConfig(BaseConfig):
     """Height and width that frames are resized to."""
     stride: Count = 1
     """Use every n-th frame of a video."""
-    actions: bool = False
-    """Condition each frame on the recorded action that led to it."""
-    latents: str | None = None
-    """Predict latents instead of pixels: `own` trains a small autoencoder first, the folder of a diffusers
-    AutoencoderKL or AutoencoderTiny takes that one."""
-    autoencoder: AutoencoderConfig = field(default_factory=AutoencoderConfig)
-    """Settings of the autoencoder with `--latents own`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.latents not in (None, OWN_LATENTS):
-            return  # the size of the latents is known once the autoencoder is loaded
-        stride = self.model.backbone.stride * (self.autoencoder.stride if self.latents else 1)
+        stride = self.model.backbone.stride
         require(self, self.size % stride == 0, f"size must be a multiple of {stride}, got {self.size}")

@@ -5,13 +5,7 @@ from typing import Any
 
 from nsde_policy.config import TrainConfig
 from nsde_policy.errors import ConfigError
-from nsde_policy.video.config import (
-    OWN_LATENTS,
-    AutoencoderConfig,
-    BackboneConfig,
-    UnrollConfig,
-    VideoConfig,
-)
+from nsde_policy.video.config import BackboneConfig, UnrollConfig, VideoConfig
 from nsde_policy.video.registry import get_video_method
 
 VIDEO_PRESETS = ("default", "fast", "paper")
@@ -20,14 +14,10 @@ PAPER_SETTINGS = {
     "flow_loss": "log", "interpolation": "uniform", "noise": "fixed", "context_noise": 0.1, "calls": 2,
     "alpha": 1.0, "diffusion_scale": 1.0,
 }  # fmt: skip
-TOKENS_PER_SIDE = 8
-"""Tokens of the U-ViT per side of the latents of an own autoencoder, as for pixels."""
 
 
-def make_video_preset(name: str, method: str = "neural_sde", *, latents: str | None = None) -> VideoConfig:
-    """Return the settings of a preset for a method, in pixels or in latents (see `VideoConfig.latents`).
-
-    Latents are small: they are cut into patches as they are, without a stem, and need three blocks or more.
+def make_video_preset(name: str, method: str = "neural_sde") -> VideoConfig:
+    """Return the settings of a preset for a method.
 
     Deviation: the paper states neither σ nor the size of its network; `paper` takes σ = 0.1 and the plain
     U-ViT of the default size.
@@ -35,18 +25,6 @@ def make_video_preset(name: str, method: str = "neural_sde", *, latents: str | N
     Raises:
         ConfigError: If the method does not have this preset.
     """
-    config = _make_pixel_preset(name, method)
-    if latents is None:
-        return config
-    side = config.size // config.autoencoder.stride
-    patch = max(1, side // TOKENS_PER_SIDE) if latents == OWN_LATENTS else 1
-    backbone = replace(
-        config.model.backbone, kind="plain", patch=patch, depth=max(3, config.model.backbone.depth)
-    )
-    return replace(config, model=replace(config.model, backbone=backbone), latents=latents)
-
-
-def _make_pixel_preset(name: str, method: str) -> VideoConfig:
     found = get_video_method(method)
     if name in ("default", "fast"):
         config = VideoConfig(model=found.config()) if name == "default" else _make_fast_preset(method)
@@ -92,8 +70,4 @@ def _make_fast_preset(method: str) -> VideoConfig:
         train=train,
         unroll=UnrollConfig(train=replace(train, steps=1450, learning_rate=1e-3)),
         size=32,
-        autoencoder=AutoencoderConfig(
-            width=16,
-            train=replace(train, steps=1500, batch_size=32, learning_rate=1e-3, weight_decay=0.0),
-        ),
     )

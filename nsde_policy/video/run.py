@@ -1,10 +1,9 @@
 """Run directories of video models: train one, load one.
 
-    config.json           settings, seed, size of the actions and their range, videos, versions
+    config.json           settings, seed, videos, version
     model.safetensors     averaged weights after the second phase
     metrics.jsonl         losses of the second phase
     first_phase/          model and losses after the first phase
-    autoencoder/          autoencoder of a run that predicts latents, see `latent_stage.py`
     */training.safetensors  checkpoints to resume from
 
 A run without a second phase has no folder `first_phase`.
@@ -26,10 +25,8 @@ from nsde_policy.run_directory import RunDirectory
 from nsde_policy.training.checkpoints import Monitor, check_files
 from nsde_policy.video.base import VideoModel
 from nsde_policy.video.config import UnrollConfig, VideoConfig
-from nsde_policy.video.latent_stage import build_autoencoder, load_space, make_space
 from nsde_policy.video.phases import PhaseTrainer
 from nsde_policy.video.registry import find_video_method, get_video_method
-from nsde_policy.video.spaces import FrameSpace
 from nsde_policy.video.windows import Videos
 
 logger = logging.getLogger(__name__)
@@ -53,10 +50,6 @@ class VideoRecord(BaseConfig):
     """Identifies the videos."""
     increment_std: float
     """Root mean square change of a pixel over one frame."""
-    act_low: tuple[float, ...] = ()
-    """Smallest action, which is scaled to -1."""
-    act_high: tuple[float, ...] = ()
-    """Largest action, which is scaled to 1."""
     held_out: tuple[int, ...] = ()
     """Videos of the source that were not used for training, by `video train --validation`."""
     source_videos: int = 0
@@ -71,21 +64,14 @@ class VideoRecord(BaseConfig):
         rest = {name: value for name, value in self.config.items() if name != "model"}
         return VideoConfig.from_dict({"model": model, **rest})
 
-    def build_model(self, space: FrameSpace, increment_std: float | None = None) -> VideoModel:
-        """Build the model with its initial weights.
-
-        Args:
-            space: Space that frames are predicted in.
-            increment_std: Root mean square change over one frame in this space; None for that of pixels.
-        """
+    def build_model(self) -> VideoModel:
+        """Build the model with its initial weights."""
         config = self.settings()
         return find_video_method(config.model).model_class()(
             config.model,
             size=config.size,
-            act_dim=len(self.act_low),
-            increment_std=self.increment_std if increment_std is None else increment_std,
+            increment_std=self.increment_std,
             generator=torch.Generator().manual_seed(self.seed),
-            space=space,
         )
 
 
@@ -104,20 +90,18 @@ def train_video(
     """Train, or resume training, a video model into a run directory, in one or two phases.
 
     The first phase predicts one frame from recorded frames with noise; the second, unless
-    `config.unroll.frames` is 0, predicts several frames, each from the model's own predictions. With
-    `config.latents`, an autoencoder is trained or loaded before. On CPU a resumed run gives bit-identical
-    weights. `compile_network` uses torch.compile: steps are faster, the start takes a minute or more.
+    `config.unroll.frames` is 0, predicts several frames, each from the model's own predictions. On CPU a
+    resumed run gives bit-identical weights. `compile_network` uses torch.compile: steps are faster, the start
+    takes a minute or more.
 
     Raises:
         CheckpointError: If `path` holds another run or other files, or another process is training into it.
-        ConfigError: If `config.latents` names a folder without a suitable autoencoder.
         DemoError: If no video is as long as a training window.
     """
     run = RunDirectory(path)
     with run.lock():
         check_files(run, resume=resume)
         videos.find_windows(config.model.context + max(config.unroll.frames, 1))
-        autoencoder = build_autoencoder(config, run, seed=seed)
         record = _make_record(videos, config, seed)
         if run.config.exists() and read_video_record(path).to_json() != record.to_json():
             raise CheckpointError(
@@ -126,8 +110,7 @@ def train_video(
             )
         replace_file(run.config, record.to_json().encode())
         trainer = PhaseTrainer(videos, path, device, resume, save_every_s, monitor)
-        space = make_space(autoencoder, config, run, trainer, seed=seed)
-        model = record.build_model(space, videos.increment_std(space)).to(device)
+        model = record.build_model().to(device)
         if compile_network:
             model.network.compile(dynamic=False)
         phases: list[tuple[TrainConfig, UnrollConfig | None]] = [(config.train, None)]
@@ -152,12 +135,11 @@ def load_video_model(path: Path | str, *, device: str = "cpu", first_phase: bool
     config = record.settings()
     directory = RunDirectory(run.path / FIRST_PHASE) if first_phase else run
     _check_phase(directory, config.unroll.train if config.unroll.frames and not first_phase else config.train)
-    space = load_space(config, run, device=device)
     weights = directory.read_weights()
     advice = f"; the run was written by version {record.version}: train it again"
     with check_weights(directory, weights, advice=advice):
         with torch.device("meta"):  # sizes of a damaged config.json take no memory
-            model = record.build_model(space)
+            model = record.build_model()
         model.load_state_dict(weights, assign=True)
     return model.to(device).eval()
 
@@ -182,8 +164,6 @@ def _make_record(videos: Videos, config: VideoConfig, seed: int) -> VideoRecord:
         source=videos.name,
         fingerprint=videos.fingerprint,
         increment_std=videos.increment_std(),
-        act_low=videos.act_low,
-        act_high=videos.act_high,
         held_out=videos.left_out,
         source_videos=len(videos.episode_ends),
         rate_hz=videos.rate_hz,
@@ -199,10 +179,25 @@ def read_video_record(path: Path) -> VideoRecord:
     if not isinstance(values, dict) or "increment_std" not in values:
         raise CheckpointError(f"{path} was not written by `nsde-policy video train`")
     try:
-        record = VideoRecord.from_dict(values)
+        record = VideoRecord.from_dict(upgrade_record(values))
         record.settings()
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, PluginError):
             raise
         raise CheckpointError(f"{file} is not a valid record of a video run: {error}") from error
     return record
+
+
+def upgrade_record(values: dict[str, Any]) -> dict[str, Any]:
+    """Convert the record of a run that an earlier version wrote.
+
+    Raises:
+        CheckpointError: If the run predicts latents or takes actions, which this version does not.
+    """
+    config = dict(values["config"])
+    dropped = {name: config.pop(name, None) for name in ("actions", "latents", "autoencoder")}
+    if dropped["actions"] or dropped["latents"]:
+        what = "takes actions" if dropped["actions"] else "predicts latents"
+        raise CheckpointError(f"the model {what}, which version 0.2 was the last to support: train it again")
+    kept = {name: value for name, value in values.items() if name not in ("act_low", "act_high")}
+    return {**kept, "config": config}

@@ -6,19 +6,17 @@ from nsde_policy.errors import ConfigError
 from nsde_policy.video.collisions import COLLISION_SEEDS, COLLISIONS, CollisionsConfig, make_collisions
 from nsde_policy.video.config import VideoConfig
 from nsde_policy.video.run import VideoRecord
-from nsde_policy.video.windows import ActionRange, Videos, open_videos
+from nsde_policy.video.windows import Videos, open_videos
 
 
 def open_training_videos(data: str, config: VideoConfig, *, count: int, device: str) -> Videos:
     """Open a store of videos, or simulate `count` videos of collisions on the device.
 
     Raises:
-        ConfigError: If `count` is less than 1, or actions of simulated videos are asked for.
+        ConfigError: If `count` is less than 1.
     """
     if data != COLLISIONS:
-        return open_videos(Path(data), size=config.size, stride=config.stride, with_actions=config.actions)
-    if config.actions:
-        raise ConfigError(f"simulated {COLLISIONS} have no actions: leave out --actions, or name a store")
+        return open_videos(Path(data), size=config.size, stride=config.stride)
     if count < 1:
         raise ConfigError(f"need --videos >= 1, got {count}")
     made = make_collisions(
@@ -28,7 +26,7 @@ def open_training_videos(data: str, config: VideoConfig, *, count: int, device: 
 
 
 def open_unseen(record: VideoRecord, path: Path) -> Videos:
-    """Open the videos of a store that a run was not trained on, with its size, stride and action range.
+    """Open the videos of a store that a run was not trained on, with its size and stride.
 
     Of the store that it was trained on, or a copy of it, these are the held-out ones and those that were
     added since; of another store, all.
@@ -38,10 +36,7 @@ def open_unseen(record: VideoRecord, path: Path) -> Videos:
             has changed in another way.
     """
     config = record.settings()
-    used = ActionRange(record.act_low, record.act_high) if config.actions else None
-    videos = open_videos(
-        path, size=config.size, stride=config.stride, with_actions=config.actions, action_range=used
-    )
+    videos = open_videos(path, size=config.size, stride=config.stride)
     count = record.source_videos or len(videos)  # runs of earlier versions do not say
     trained = sorted({*range(count)} - {*record.held_out})
     before = videos.head(count).select(trained) if 0 < count <= len(videos) else None

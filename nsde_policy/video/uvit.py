@@ -91,7 +91,7 @@ class ResidualConv(nn.Module):
 
 
 class UViT(nn.Module):
-    """Maps images to feature maps of the same size, given a time and a vector of conditions.
+    """Maps images, and a time, to feature maps of the same size.
 
     With a stem, the images themselves, and the time as one more channel, are joined to the feature maps: what
     a pixel was, and the noise in it, need not pass through the smaller grids.
@@ -100,7 +100,6 @@ class UViT(nn.Module):
         config: Size of the network.
         inputs: Channels of the input.
         size: Height and width of the input.
-        conditions: Size of the vector of conditions, 0 for none.
         has_time: Whether a time in [0, 1] is given.
     """
 
@@ -110,7 +109,6 @@ class UViT(nn.Module):
         *,
         inputs: int,
         size: int,
-        conditions: int = 0,
         has_time: bool = False,
     ) -> None:
         super().__init__()
@@ -148,10 +146,9 @@ class UViT(nn.Module):
             if has_time
             else None
         )
-        self.condition = nn.Linear(conditions, config.width) if conditions else None
 
-    def forward(self, x: Tensor, time: Tensor | None = None, conditions: Tensor | None = None) -> Tensor:
-        """Map images (n, inputs, size, size), times (n,) and conditions (n, conditions) to feature maps."""
+    def forward(self, x: Tensor, time: Tensor | None = None) -> Tensor:
+        """Map images (n, inputs, size, size) and times (n,) to feature maps."""
         skips: list[Tensor] = []
         if x.device.type == "cpu":
             x = x.contiguous(memory_format=torch.channels_last)  # faster convolutions
@@ -162,14 +159,11 @@ class UViT(nn.Module):
             skips.append(self.stem_quarter(skips[0]))
         grid = self.patches(skips[-1] if skips else x)
         tokens = grid.flatten(2).transpose(1, 2) + self.place
-        extra = []
+        patches = tokens.shape[1]
         if self.time is not None and time is not None:
-            extra.append(self.time(embed_time(time).to(tokens.dtype)))
-        if self.condition is not None and conditions is not None:
-            extra.append(self.condition(conditions.to(tokens.dtype)))
-        if extra:
-            tokens = torch.cat([torch.stack(extra, dim=1).to(tokens.dtype), tokens], dim=1)
-        tokens = self.transformer(tokens)[:, len(extra) :]
+            moment = self.time(embed_time(time).to(tokens.dtype))[:, None]
+            tokens = torch.cat([moment.to(tokens.dtype), tokens], dim=1)
+        tokens = self.transformer(tokens)[:, -patches:]
         grid = tokens.transpose(1, 2).reshape(grid.shape)
         if self._plain:
             return F.silu(self.smooth(self.unpatch(grid)))

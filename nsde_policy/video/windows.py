@@ -13,16 +13,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from nsde_policy.config import BaseConfig, require
 from nsde_policy.data.frames import check_frames
 from nsde_policy.data.images import LazyFrames
-from nsde_policy.data.types import Floats, Ints, check_rate
-from nsde_policy.data.zarr_store.store import Store, read_columns
+from nsde_policy.data.types import Ints, check_rate
+from nsde_policy.data.zarr_store.store import Store
 from nsde_policy.errors import ConfigError, DemoError
 from nsde_policy.training.batches import BatchSource, PrefetchSource
 from nsde_policy.video.base import VideoBatch
 from nsde_policy.video.frames import VideoFrames
-from nsde_policy.video.spaces import FrameSpace, PixelSpace
+from nsde_policy.video.pixels import to_unit
 
 VIDEO_KEY = "img"
 """Array of a store that video models are trained on; of several cameras, this one is predicted."""
@@ -50,50 +49,21 @@ def find_windows(
     return np.repeat(starts - before, counts) + np.arange(counts.sum())
 
 
-@dataclass(frozen=True)
-class ActionRange(BaseConfig):
-    """Range of recorded actions, which is mapped to [-1, 1]."""
-
-    low: tuple[float, ...]
-    """Smallest value of each column."""
-    high: tuple[float, ...]
-    """Largest value of each column."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self, len(self.low) == len(self.high), "low and high need one number per column each")
-
-    @classmethod
-    def measure(cls, actions: Floats) -> Self:
-        """Measure the range of actions (rows, columns)."""
-        return cls(tuple(actions.min(0).tolist()), tuple(actions.max(0).tolist()))
-
-    def scale(self, actions: Floats) -> Floats:
-        """Map actions to [-1, 1]; a column that never changes becomes 0."""
-        if actions.shape[-1] != len(self.low):
-            raise DemoError(f"actions have {actions.shape[-1]} columns, expected {len(self.low)}")
-        low, high = (np.array(limit, np.float32) for limit in (self.low, self.high))
-        half = np.where(high > low, (high - low) / 2, 1)
-        scaled: Floats = ((actions - (low + high) / 2) / half).astype(np.float32)
-        return scaled
-
-
 class WindowTable(BatchSource[VideoBatch]):
     """Draws windows with replacement from frames that are all on the device.
 
     Args:
         frames: All frames, (rows, size, size, 3) uint8.
-        actions: Scaled action of each row, (rows, act_dim).
         starts: First row of each window to draw from.
         length: Frames of a window.
         stride: Rows from one frame of a window to the next.
         batch_size: Windows per batch.
     """
 
-    def __init__(
-        self, frames: Tensor, actions: Tensor, starts: Tensor, *, length: int, stride: int, batch_size: int
-    ) -> None:
-        self._data, self._starts, self._batch_size = VideoBatch(frames, actions), starts, batch_size
+    def __init__(self, frames: Tensor, starts: Tensor, *, length: int, stride: int, batch_size: int) -> None:
+        self._data = VideoBatch(frames)
+        self._starts = starts
+        self._batch_size = batch_size
         self._offsets = stride * torch.arange(length, device=frames.device)
 
     def draw(self, generator: torch.Generator) -> VideoBatch:
@@ -110,8 +80,6 @@ class Videos:
 
     frames: VideoFrames
     """Frames of the whole set."""
-    actions: Floats
-    """Scaled actions from each row to the frame `stride` rows later, (rows, act_dim); act_dim may be 0."""
     episode_ends: Ints
     """One past the last row of each video of the whole set."""
     chosen: Ints
@@ -120,8 +88,6 @@ class Videos:
     """Rows from one frame to the next."""
     rate_hz: float | None = None
     """Frames per second after taking every `stride`-th; None if unknown."""
-    action_range: ActionRange | None = None
-    """Range of the recorded actions; None without actions."""
 
     @classmethod
     def from_tensor(
@@ -133,7 +99,6 @@ class Videos:
         n, length = frames.shape[:2]
         return cls(
             VideoFrames(frames.flatten(0, 1), frames.shape[2], name),
-            np.zeros((n * length, 0), np.float32),
             length * np.arange(1, n + 1),
             np.arange(n),
             stride,
@@ -150,30 +115,14 @@ class Videos:
         return self.frames.size
 
     @property
-    def act_dim(self) -> int:
-        """Numbers of an action; 0 without actions."""
-        return int(self.actions.shape[1])
-
-    @property
     def name(self) -> str:
         """Where the videos came from."""
         return self.frames.name
 
-    @property
-    def act_low(self) -> tuple[float, ...]:
-        """Smallest action, which is scaled to -1; empty without actions."""
-        return self.action_range.low if self.action_range else ()
-
-    @property
-    def act_high(self) -> tuple[float, ...]:
-        """Largest action, which is scaled to 1; empty without actions."""
-        return self.action_range.high if self.action_range else ()
-
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of the lengths of the videos, of all actions and of a sample of the frames."""
+        """SHA-256 of the lengths of the videos and of a sample of the frames."""
         digest = hashlib.sha256(repr((self.stride, self.lengths.tolist())).encode())
-        digest.update(self.actions.data)
         digest.update(self._sample.numpy().data)
         return digest.hexdigest()
 
@@ -185,10 +134,6 @@ class Videos:
         rng = np.random.default_rng(0)
         starts = rng.choice(found, min(len(found), SAMPLED_WINDOWS), replace=False)
         return self.read(np.sort(starts), length).frames
-
-    def sample_frames(self) -> Tensor:
-        """Return some frames, spread over all videos, on the CPU, (n, size, size, 3) uint8."""
-        return self._sample.flatten(0, 1)
 
     @cached_property
     def lengths(self) -> Ints:
@@ -208,7 +153,7 @@ class Videos:
     def head(self, count: int) -> "Videos":
         """Return the first `count` videos of the whole set as a set of their own."""
         ends = self.episode_ends[:count]
-        return replace(self, actions=self.actions[: ends[-1]], episode_ends=ends, chosen=np.arange(len(ends)))
+        return replace(self, episode_ends=ends, chosen=np.arange(len(ends)))
 
     @property
     def starts(self) -> Ints:
@@ -219,7 +164,7 @@ class Videos:
         """Return the first row of every window of `length` frames; raise `DemoError` if there is none."""
         found = find_windows(self.episode_ends, length, self.stride, self.chosen)
         if not len(found):
-            every = f" after taking every {self.stride}. frame" if self.stride > 1 else ""
+            every = f" after taking every {self.stride}th frame" if self.stride > 1 else ""
             raise DemoError(
                 f"{self.name}: the longest of {len(self)} videos has {self.lengths.max(initial=0)} "
                 f"frames{every}, a window needs {length}; use longer videos, a smaller stride or a shorter "
@@ -231,7 +176,7 @@ class Videos:
         """Read windows from their first rows, on the CPU; see `starts` and `find_windows`."""
         rows = np.asarray(starts, np.int64)[:, None] + self.stride * np.arange(length)
         frames = self.frames.read(rows.reshape(-1)).reshape(*rows.shape, self.size, self.size, 3)
-        return VideoBatch(frames, torch.from_numpy(self.actions[rows]))
+        return VideoBatch(frames)
 
     def source(
         self,
@@ -258,7 +203,6 @@ class Videos:
         if self.frames.fits(device, limit):
             return WindowTable(
                 self.frames.load(device),
-                torch.from_numpy(self.actions).to(device),
                 torch.from_numpy(found).to(device),
                 length=length,
                 stride=self.stride,
@@ -269,7 +213,7 @@ class Videos:
         def load(step: int) -> tuple[Tensor, ...]:
             rng = np.random.default_rng([seed, step])
             batch = self.read(found[rng.integers(len(found), size=batch_size)], length)
-            return batch.frames, batch.actions
+            return (batch.frames,)
 
         return PrefetchSource(load, lambda tensors: VideoBatch(*tensors), device)
 
@@ -286,75 +230,43 @@ class Videos:
         training, validation = np.sort(order[count:]), np.sort(order[:count])
         return self.select(training), self.select(validation)
 
-    def increment_std(self, space: FrameSpace | None = None) -> float:
-        """Measure the root mean square change over one frame of a value of a space, by default of a pixel.
+    def increment_std(self) -> float:
+        """Measure the root mean square change of a pixel over one frame.
 
         Raises:
             DemoError: If no pixel changes.
         """
-        frames = (space or PixelSpace(self.size)).encode(self._sample)
-        change = float(frames.diff(dim=1).double().square().mean().sqrt())
+        change = float(to_unit(self._sample).diff(dim=1).double().square().mean().sqrt())
         if change == 0:
             raise DemoError(f"{self.name}: nothing moves in {len(self._sample)} windows of its videos")
         return change
 
 
-def open_videos(
-    path: Path | str,
-    *,
-    size: int,
-    stride: int = 1,
-    with_actions: bool = False,
-    action_range: ActionRange | None = None,
-) -> Videos:
+def open_videos(path: Path | str, *, size: int, stride: int = 1) -> Videos:
     """Open a store whose episodes are videos; nothing is decoded yet.
 
     Args:
         path: Zarr directory or a zip of one, with the frames in `data/img`.
         size: Height and width to resize frames to; the aspect ratio is not kept.
         stride: Use every n-th frame. Windows may start at any frame.
-        with_actions: Also read `data/action`. With a stride, the actions between two frames are put side by
-            side.
-        action_range: Range that actions are scaled with, such as that of a trained model; None to measure it.
 
     Raises:
-        DemoError: If the store is damaged, or has no colour frames or no actions.
+        DemoError: If the store is damaged, or has no colour frames.
     """
     if min(size, stride) < 1:
         raise ConfigError(f"need size >= 1 and stride >= 1, got {size} and {stride}")
     store = Store(Path(path), omitted_advice="write the store with zarr's write_empty_chunks=True")
-    ends, arrays = store.open_episodes([f"data/{VIDEO_KEY}", *(["data/action"] if with_actions else [])])
+    ends, arrays = store.open_episodes([f"data/{VIDEO_KEY}"])
     count = int(ends[-1])
     images = LazyFrames(arrays[0], count)
     check_frames(images, VIDEO_KEY)
     arrays[0].check_chunks(count)
     rate_hz = store.attributes.get("rate_hz")
     check_rate(rate_hz)
-    actions = np.zeros((count, 0), np.float32)
-    if with_actions:
-        joined = join_actions(read_columns(arrays[1], ends), ends, stride)
-        action_range = action_range or ActionRange.measure(joined)
-        actions = action_range.scale(joined)
     return Videos(
         VideoFrames(images, size, str(path)),
-        actions,
         ends,
         np.arange(len(ends)),
         stride,
         rate_hz and rate_hz / stride,
-        action_range if with_actions else None,
     )
-
-
-def join_actions(actions: Floats, ends: Ints, stride: int) -> Floats:
-    """Put the actions of `stride` rows from each row on side by side; the last of a video is repeated.
-
-    Args:
-        actions: (rows, columns).
-        ends: One past the last row of each video.
-        stride: Rows from one frame to the next.
-    """
-    rows = np.arange(len(actions))
-    last = ends[np.searchsorted(ends, rows, side="right")] - 1
-    joined = [actions[np.minimum(rows + k, last)] for k in range(stride)]
-    return np.concatenate(joined, axis=1)

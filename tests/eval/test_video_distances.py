@@ -7,16 +7,11 @@ import pytest
 import torch
 
 from nsde_policy.errors import ComparisonError, ConfigError
-from nsde_policy.eval.video.distances import estimate_distance, frechet_distance, jedi_distance
+from nsde_policy.eval.video.distances import estimate_distance, frechet_distance
 from nsde_policy.eval.video.evaluate import VideosToScore, evaluate_video
-from nsde_policy.eval.video.features import FeatureConfig, FeatureNetwork, load_features
+from nsde_policy.eval.video.features import FeatureNetwork, load_features
 from nsde_policy.video.collisions import CollisionsConfig, make_collisions
-from nsde_policy.video.spaces import to_unit
-
-
-class Flatten(torch.nn.Module):
-    def forward(self, clips, keep: bool = True):
-        return clips.flatten(1) if keep else clips
+from nsde_policy.video.pixels import to_unit
 
 
 def white(n: int, d: int, seed: int) -> np.ndarray:
@@ -54,7 +49,6 @@ def test_frechet_distance_of_covariances_that_do_not_commute():
 def test_distances_of_equal_sets_are_zero_even_with_fewer_videos_than_features(shape):
     rows = 1e3 + np.random.default_rng(4).normal(size=shape)
     assert frechet_distance(rows, rows[::-1]) == pytest.approx(0, abs=1e-9)
-    assert jedi_distance(rows, rows.copy()) == 0
 
 
 def test_the_frechet_distance_of_two_samples_of_one_distribution_falls_as_their_size_grows():
@@ -65,23 +59,14 @@ def test_the_frechet_distance_of_two_samples_of_one_distribution_falls_as_their_
     assert 3 < small / large < 5.5
 
 
-def test_jedi_is_the_published_kernel_distance():
-    a, b = np.arange(1, 10.0).reshape(3, 3), np.array([[7.0, 6, 5], [4, 3, 2], [1, 1, 8], [0, 2, 5]])
-    kernels = [np.square(x @ y.T / 3).mean() for x, y in ((a, a), (b, b), (a, b))]
-    assert jedi_distance(a, b) == pytest.approx(100 * (kernels[0] + kernels[1] - 2 * kernels[2]), rel=1e-10)
-    assert jedi_distance(a, b) == pytest.approx(27070, rel=1e-3)  # given with its code, for MMD² = 270.7
-
-
 def test_the_interval_of_a_distance_contains_it_and_shrinks_with_more_videos():
     rng = np.random.default_rng(6)
     rows = rng.normal(size=(400, 4))
-    few, many = (
-        estimate_distance("frechet", rows[:n] + 0.5, rows[:n] * 1.3, resamples=60) for n in (40, 400)
-    )
+    few, many = (estimate_distance(rows[:n] + 0.5, rows[:n] * 1.3, resamples=60) for n in (40, 400))
     assert few.low < few.value < few.high
     assert many.high - many.low < 0.6 * (few.high - few.low)
     with pytest.raises(ComparisonError, match="one prediction per"):
-        estimate_distance("jedi", rows[:5], rows)
+        estimate_distance(rows[:5], rows)
 
 
 @pytest.mark.parametrize("bad", [np.zeros((1, 3)), np.zeros((4, 2)), np.zeros(3), np.full((4, 3), np.nan)])
@@ -90,43 +75,40 @@ def test_features_that_cannot_be_compared_are_rejected(bad):
         frechet_distance(bad, np.zeros((4, 3)))
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_torchscript_file_gets_the_last_frames_resized_and_rescaled(tmp_path, videos):
-    file = tmp_path / "flatten.pt"
-    torch.jit.script(Flatten()).save(file)
+class Flatten(torch.nn.Module):
+    """The pixels themselves as features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.ones(()))
+
+    def forward(self, clips: torch.Tensor) -> torch.Tensor:
+        return self.scale * clips.flatten(1)
+
+
+def test_a_network_gets_the_last_frames_resized(videos):
     frames = to_unit(videos.frames)
-    config = FeatureConfig(file, frames=3, size=32, values="unit", flags=("keep",))
-    found = load_features(config).compute(frames, batch_size=5)
-    assert np.allclose(found, (frames[:, -3:].transpose(1, 2).flatten(1) + 1) / 2)
-    small = load_features(FeatureConfig(file, frames=3, size=8))
-    true = small.compute(frames[:, :7])
-    assert true.shape == (12, 3 * 3 * 8 * 8)
+    small = FeatureNetwork(Flatten(), Path("net"), size=8, fewest_frames=7)
+    true = small.compute(frames[:, :7], batch_size=5)
+    assert true.shape == (12, 3 * 7 * 8 * 8)
     assert -1 <= true.min() < true.max() <= 1
-    scores = evaluate_video({}, VideosToScore.from_frames(videos.frames), steps=3, networks={"FD": small})
+    long = FeatureNetwork(Flatten(), Path("net"), size=32, fewest_frames=3).compute(
+        frames.repeat(1, 3, 1, 1, 1)
+    )
+    assert np.allclose(long, frames.repeat(1, 2, 1, 1, 1).transpose(1, 2).flatten(1))  # the last 16
+    scores = evaluate_video({}, VideosToScore(videos.frames), steps=3, networks={"FD": small})
     row = scores.rows["repeat the last frame"]
-    frozen = small.compute(frames[:, 3:4].expand(-1, 3, -1, -1, -1))
+    frozen = small.compute(torch.cat([frames[:, :4], frames[:, 3:4].expand(-1, 3, -1, -1, -1)], dim=1))
     assert row.estimate("FD").value == pytest.approx(frechet_distance(frozen, true), rel=1e-9)
     assert "FD" in scores.format_table()
     assert scores.to_dict()["rows"]["repeat the last frame"]["FD"]["value"] == row.estimate("FD").value
+    with pytest.raises(ConfigError, match="needs clips of 7 frames, the videos have 6"):
+        small.compute(frames[:, :6])
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_unusable_feature_files_are_rejected(tmp_path, videos):
-    for name, content in (("a.pt", None), ("b.pt", b"not a zip"), ("c.safetensors", b"\x08" * 30)):
-        if content is not None:
-            (tmp_path / name).write_bytes(content)
-        with pytest.raises(ConfigError, match=name):
-            load_features(FeatureConfig(tmp_path / name))
-    with pytest.raises(ConfigError, match="regular"):
-        load_features(FeatureConfig(Path("/dev/null")))
-    frames = to_unit(videos.frames)
-
-    def compute(module: torch.nn.Module, **changes):
-        FeatureNetwork(module, FeatureConfig(Path("net.pt"), size=32, **changes)).compute(frames)
-
-    with pytest.raises(ConfigError, match="needs clips of 16 frames, the videos have 8"):
-        compute(Flatten())
-    with pytest.raises(ConfigError, match="failed on 12 clips of 4 frames"):
-        compute(torch.nn.Linear(3, 3), frames=4)
-    with pytest.raises(ConfigError, match="expected one row"):
-        compute(torch.nn.Flatten(0), frames=4)
+@pytest.mark.parametrize("content", [None, b"not a zip", b"\x08" * 30])
+def test_unusable_feature_files_are_rejected(tmp_path, content):
+    if content is not None:
+        (tmp_path / "net").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"net.*expected a .safetensors file"):
+        load_features(tmp_path / "net")

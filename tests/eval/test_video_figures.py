@@ -15,7 +15,7 @@ from nsde_policy.eval.video.figures import (
     write_animation,
 )
 from nsde_policy.video.collisions import CollisionsConfig, make_collisions
-from nsde_policy.video.spaces import to_unit
+from nsde_policy.video.pixels import to_unit
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from nsde_policy.eval.video.evaluate import VideosToScore, evaluate_video
 from nsde_policy.eval.video.metrics import measure_motion, ssim
 from nsde_policy.eval.video.positions import find_colours, find_objects, find_visible, score_positions
 from nsde_policy.video.collisions import PALETTE, CollisionsConfig, make_collisions
-from nsde_policy.video.spaces import psnr, to_unit
+from nsde_policy.video.pixels import psnr, to_unit
 
 PIXELS = torch.Generator().manual_seed(3)
 
@@ -110,7 +110,7 @@ def test_a_moved_frame_and_an_erased_object_are_noticed(videos, frames):
 
 
 def test_every_figure_of_the_truth_is_perfect_and_baselines_are_included(videos, frames):
-    def look_up_truth(context, actions, steps):
+    def look_up_truth(context, steps):
         found = [part for part in frames for each in to_unit(context) if part[:4].equal(each)]
         return torch.stack(found)[:, 4 : 4 + steps]
 
@@ -143,14 +143,12 @@ def test_scores_do_not_depend_on_the_batch_size_and_are_json(videos):
     lines = whole.format_table().splitlines()
     assert len(lines) == 4
     assert "PSNR, dB" in lines[0]
-    assert (
-        "centroid" not in evaluate_video({}, VideosToScore.from_frames(videos.frames), steps=3).format_table()
-    )
+    assert "centroid" not in evaluate_video({}, VideosToScore(videos.frames), steps=3).format_table()
 
 
 def test_linear_extrapolation_is_exact_for_brightness_that_changes_at_a_constant_rate():
     ramp = torch.arange(6, dtype=torch.uint8)[None, :, None, None, None] * 10 + 100
-    scores = evaluate_video({}, VideosToScore.from_frames(ramp.expand(2, 6, 16, 16, 3)), steps=2)
+    scores = evaluate_video({}, VideosToScore(ramp.expand(2, 6, 16, 16, 3)), steps=2)
     assert scores.rows["linear extrapolation"].estimate("psnr").value == 60
     assert scores.rows["repeat the last frame"].per_frame("psnr").value.tolist() == pytest.approx(
         [20 * math.log10(25.5), 20 * math.log10(12.75)], abs=1e-3
@@ -160,15 +158,15 @@ def test_linear_extrapolation_is_exact_for_brightness_that_changes_at_a_constant
 @pytest.mark.parametrize(
     ("predictor", "message"),
     [
-        (lambda frames, actions, steps: torch.zeros(len(frames), steps + 1, 3, 64, 64), "expected"),
-        (lambda frames, actions, steps: torch.full((len(frames), steps, 3, 64, 64), math.nan), "not finite"),
+        (lambda frames, steps: torch.zeros(len(frames), steps + 1, 3, 64, 64), "expected"),
+        (lambda frames, steps: torch.full((len(frames), steps, 3, 64, 64), math.nan), "not finite"),
     ],
 )
 def test_unusable_predictions_are_rejected(videos, predictor, message):
     with pytest.raises(ComparisonError, match=message):
-        evaluate_video({"bad": predictor}, VideosToScore.from_frames(videos.frames), steps=2)
+        evaluate_video({"bad": predictor}, VideosToScore(videos.frames), steps=2)
 
 
 def test_videos_that_are_too_short_are_rejected(videos):
     with pytest.raises(ComparisonError, match="6 videos of 8 frames"):
-        evaluate_video({}, VideosToScore.from_frames(videos.frames), steps=5)
+        evaluate_video({}, VideosToScore(videos.frames), steps=5)

@@ -8,18 +8,14 @@ import torch
 from safetensors.torch import save_file
 from torch.nn import functional
 
-from nsde_policy.assets import PHYSICS_WEIGHTS
 from nsde_policy.errors import ConfigError
 from nsde_policy.eval.video.distances import frechet_distance
-from nsde_policy.eval.video.features import FeatureConfig, FeatureNetwork, load_features
+from nsde_policy.eval.video.features import FeatureNetwork, load_features
 from nsde_policy.eval.video.physics import (
     FoundObjects,
-    PhysicsFrames,
     PhysicsNetwork,
     compute_physics_features,
     count_contacts,
-    save_physics_network,
-    train_physics_network,
 )
 from nsde_policy.video.collisions import (
     COLLISION_SEEDS,
@@ -32,12 +28,12 @@ from nsde_policy.video.collisions import (
     simulate_collisions,
     simulate_motion,
 )
-from nsde_policy.video.spaces import to_unit
+from nsde_policy.video.pixels import to_unit
 
 
 @pytest.fixture(scope="module")
 def shipped() -> FeatureNetwork:
-    return load_features(FeatureConfig(Path("physics")))
+    return load_features(Path("physics"))
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +79,9 @@ def describe_truth(objects: Objects, position: torch.Tensor) -> FoundObjects:
 @pytest.mark.parametrize(("size", "noisy"), [(64, False), (64, True), (32, False)])
 def test_shipped_network_finds_colours_positions_and_sizes(shipped: FeatureNetwork, size: int, noisy: bool):
     videos = make_collisions(6, CollisionsConfig(frames=8, size=size), seed=COLLISION_SEEDS["test"])
-    true = PhysicsFrames.of(videos.objects, videos.motion.position)
+    true = FoundObjects(
+        *(part.flatten(0, 1) for part in describe_truth(videos.objects, videos.motion.position))
+    )
     frames = functional.interpolate(
         to_unit(videos.frames.flatten(0, 1)), (64, 64), mode="bilinear", antialias=True
     )
@@ -94,7 +92,7 @@ def test_shipped_network_finds_colours_positions_and_sizes(shipped: FeatureNetwo
     assert error.square().mean().sqrt() < 0.5
     assert ((found.present > 0) == is_there).float().mean() > 0.99
     assert (found.radius - true.radius)[is_there].abs().mean() < 0.6  # 0.8 if it were always the mean
-    assert (found.shape.argmax(-1) == true.shape)[is_there].float().mean() > 0.5  # chance: a third
+    assert (found.shape.argmax(-1) == true.shape.argmax(-1))[is_there].float().mean() > 0.5  # chance: a third
 
 
 def test_noise_counts_less_than_a_shift_and_motion_more(
@@ -157,28 +155,15 @@ def test_features_are_stored_by_colour_in_units(videos: CollisionVideos):
     assert 0.3 < spread.min() < spread.max() < 1.5
 
 
-def test_training_learns_and_is_saved_exactly(tmp_path: Path, videos: CollisionVideos):
-    network, record = train_physics_network("cpu", 0, 24, videos=8, batch_size=8)
-    totals = [sum(losses) for losses in zip(*record.losses.values(), strict=True)]
-    assert totals[-1] < 0.8 * totals[0]
-    file = tmp_path / "physics.safetensors"
-    save_physics_network(network, file)
-    assert file.stat().st_size == PHYSICS_WEIGHTS.stat().st_size < 100_000
-    frames = to_unit(videos.frames[:3, :5])
-    loaded = load_features(FeatureConfig(file)).compute(frames)
-    assert loaded.shape == (3, 80)
-    assert np.array_equal(loaded, FeatureNetwork(network, FeatureConfig(file, size=64)).compute(frames))
-
-
 def test_other_files_frames_and_clips_are_refused(tmp_path: Path, shipped: FeatureNetwork):
     old, other = tmp_path / "old.safetensors", tmp_path / "other.safetensors"
     save_file({"layout": torch.zeros(6), "trunk.0.weight": torch.zeros(3)}, old)
     with pytest.raises(ConfigError, match="layout of old versions"):
-        load_features(FeatureConfig(old))
+        load_features(old)
     network = PhysicsNetwork(generator=torch.Generator(), channels=8)
-    save_physics_network(network, other)
+    save_file(network.state_dict(), other)
     with pytest.raises(ConfigError, match="is not a file of the physics network"):
-        load_features(FeatureConfig(other))
+        load_features(other)
     with pytest.raises(ConfigError, match="at least 32 × 32 pixels, got 16 × 16"):
         shipped.compute(torch.zeros(2, 5, 3, 16, 16))
     with pytest.raises(ConfigError, match="clips of 3 frames, the videos have 2"):

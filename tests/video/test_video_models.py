@@ -15,29 +15,29 @@ from nsde_policy.video.base import PredictedStep, VideoBatch, VideoModel, shift_
 from nsde_policy.video.config import BackboneConfig, UnrollConfig
 from nsde_policy.video.methods.neural_sde.config import NeuralSDEVideoConfig
 from nsde_policy.video.methods.neural_sde.model import NeuralSDEVideo
+from nsde_policy.video.pixels import RGB_CHANNELS, to_bytes, to_unit
 from nsde_policy.video.presets import make_video_preset
 from nsde_policy.video.registry import VIDEO_METHODS, get_video_method
-from nsde_policy.video.spaces import RGB_CHANNELS, to_bytes, to_unit
 from tests.helpers.rng import make_rng
 
 SIZE = 16
 TINY = BackboneConfig(width=16, depth=3, heads=2, stem=(8, 8), features=8)
 
 
-def build(method: str, *, act_dim: int = 0, **changes: Any) -> VideoModel:
+def build(method: str, **changes: Any) -> VideoModel:
     found = get_video_method(method)
     config = found.config(backbone=TINY, **changes)
-    return found.model_class()(config, size=SIZE, act_dim=act_dim, increment_std=0.5, generator=make_rng(0))
+    return found.model_class()(config, size=SIZE, increment_std=0.5, generator=make_rng(0))
 
 
-def make_batch(n: int, length: int = 8, act_dim: int = 0) -> VideoBatch:
+def make_batch(n: int, length: int = 8) -> VideoBatch:
     """Return windows of a bright column that moves to the right by two pixels a frame."""
     first = torch.randint(0, SIZE, (n,), generator=make_rng(1))
     frames = torch.zeros(n, length, SIZE, SIZE, 3, dtype=torch.uint8)
     for video, start in enumerate(first.tolist()):
         for k in range(length):
             frames[video, k, :, (start + 2 * k) % SIZE] = 250
-    return VideoBatch(frames, torch.zeros(n, length, act_dim))
+    return VideoBatch(frames)
 
 
 def test_frames_survive_conversion_and_the_state_is_newest_first():
@@ -54,11 +54,11 @@ def test_frames_survive_conversion_and_the_state_is_newest_first():
 @pytest.mark.parametrize("method", VIDEO_METHODS.names())
 @pytest.mark.parametrize("kind", ["stem", "plain"])
 def test_every_method_trains_unrolls_and_generates(method: str, kind: str):
-    model = build(method, act_dim=2)
+    model = build(method)
     if kind == "plain":
         config = replace(model.config, backbone=replace(TINY, kind="plain"))
-        model = type(model)(config, size=SIZE, act_dim=2, increment_std=0.5, generator=make_rng(0))
-    batch = make_batch(3, act_dim=2)
+        model = type(model)(config, size=SIZE, increment_std=0.5, generator=make_rng(0))
+    batch = make_batch(3)
     for unrolled in (None, UnrollConfig(frames=3, calls=2), UnrollConfig(frames=3, gradients=False)):
         model.unrolled = unrolled
         (stage,) = model.stages()
@@ -66,33 +66,21 @@ def test_every_method_trains_unrolls_and_generates(method: str, kind: str):
         total.backward()
         assert torch.isfinite(total)
     assert all(parameter.grad is not None for parameter in model.outputs.parameters())
-    found = model.generate(
-        batch.frames[:, :4], batch.actions[:, 3:7], steps=4, calls=2, generator=make_rng(0)
-    )
+    found = model.generate(batch.frames[:, :4], steps=4, calls=2, generator=make_rng(0))
     assert found.shape == (3, 4, 3, SIZE, SIZE)
     assert found.abs().max() <= 1
 
 
-def test_actions_change_the_prediction_of_a_trained_head():
-    model = build("neural_sde", act_dim=1)
-    torch.nn.init.normal_(model.outputs["flow"].weight, generator=make_rng(0))
-    state = stack_state(to_unit(make_batch(2).frames[:, :4]))
-    one, two = (
-        model.predict(state, torch.full((2, 1), action), generator=make_rng(0)) for action in (-1.0, 1.0)
-    )
-    assert not torch.allclose(one, two)
-
-
 def test_one_convolution_draws_the_same_as_the_heads():
     model = NeuralSDEVideo(
-        NeuralSDEVideoConfig(backbone=TINY), size=SIZE, act_dim=0, increment_std=0.5, generator=make_rng(0)
+        NeuralSDEVideoConfig(backbone=TINY), size=SIZE, increment_std=0.5, generator=make_rng(0)
     )
     for head in model.outputs.values():
         torch.nn.init.normal_(head.weight, std=0.1, generator=make_rng(1))
         torch.nn.init.normal_(head.bias, generator=make_rng(2))
     state = torch.randn(2, 4 * RGB_CHANNELS, SIZE, SIZE, generator=make_rng(3))
-    apart = model.run_network(state, torch.zeros(2, 0))
-    log_variance, flow, score = model._run(state, torch.zeros(2, 0), with_diffusion=True)
+    apart = model.run_network(state)
+    log_variance, flow, score = model._run(state, with_diffusion=True)
     torch.testing.assert_close(log_variance, apart["log_variance"].clamp(-8, 8))
     torch.testing.assert_close(flow, 0.5 * apart["flow"])
     torch.testing.assert_close(score, apart["score"])
@@ -101,7 +89,7 @@ def test_one_convolution_draws_the_same_as_the_heads():
 class LinearField(NeuralSDEVideo):
     """A flow that adds the same to every pixel, to check the solver."""
 
-    def _run(self, state: Tensor, action: Tensor, *, with_diffusion: bool) -> tuple[Tensor, Tensor, Tensor]:
+    def _run(self, state: Tensor, *, with_diffusion: bool) -> tuple[Tensor, Tensor, Tensor]:
         first = torch.full_like(state[:, :RGB_CHANNELS], 0.3)
         return torch.zeros_like(first), first, torch.zeros_like(first)
 
@@ -109,10 +97,10 @@ class LinearField(NeuralSDEVideo):
 @pytest.mark.parametrize("calls", [1, 2, 5])
 def test_other_frames_of_the_state_move_by_subtraction(calls: int):
     model = LinearField(
-        NeuralSDEVideoConfig(backbone=TINY), size=SIZE, act_dim=0, increment_std=0.5, generator=make_rng(0)
+        NeuralSDEVideoConfig(backbone=TINY), size=SIZE, increment_std=0.5, generator=make_rng(0)
     )
     state = stack_state(to_unit(make_batch(2).frames[:, :4]))
-    states = model.substeps(state, torch.zeros(2, 0), calls, make_rng(0), 1.0, 0.0)
+    states = model.substeps(state, calls, make_rng(0), 1.0, 0.0)
     assert len(states) == calls
     expected = shift_state(state, state[:, :RGB_CHANNELS] + 0.3)
     assert torch.allclose(states[-1], expected, atol=1e-5)
@@ -120,13 +108,11 @@ def test_other_frames_of_the_state_move_by_subtraction(calls: int):
 
 def test_diffusion_has_the_learned_size_at_any_number_of_calls():
     model = LinearField(
-        NeuralSDEVideoConfig(backbone=TINY), size=SIZE, act_dim=0, increment_std=0.5, generator=make_rng(0)
+        NeuralSDEVideoConfig(backbone=TINY), size=SIZE, increment_std=0.5, generator=make_rng(0)
     )
     state = torch.zeros(64, 12, SIZE, SIZE)
     for calls in (1, 4):
-        found = model.predict(
-            state, torch.zeros(64, 0), calls=calls, generator=make_rng(calls), diffusion_scale=1.0
-        )
+        found = model.predict(state, calls=calls, generator=make_rng(calls), diffusion_scale=1.0)
         assert found.std() == pytest.approx(0.5, rel=0.02)
         assert found.mean() == pytest.approx(0.3, abs=0.01)
 
@@ -142,10 +128,10 @@ def test_log_loss_is_the_reduced_loss_of_the_paper():
 @pytest.mark.parametrize("flow_loss", ["square", "log"])
 def test_own_predictions_are_compared_with_the_next_frame(flow_loss: str):
     config = NeuralSDEVideoConfig(backbone=TINY, interpolation="uniform", flow_loss=flow_loss)  # type: ignore[arg-type]
-    model = LinearField(config, size=SIZE, act_dim=0, increment_std=0.5, generator=make_rng(0))
+    model = LinearField(config, size=SIZE, increment_std=0.5, generator=make_rng(0))
     state, clean = (torch.randn(8, c, SIZE, SIZE, generator=make_rng(c)) for c in (12, RGB_CHANNELS))
     right = state[:, :RGB_CHANNELS] + 0.3  # where the flow of `LinearField` leads
-    step = PredictedStep(state, clean, right, torch.zeros(8, 0), is_first=False)
+    step = PredictedStep(state, clean, right, is_first=False)
     losses, predicted = model.step_losses(step, make_rng(0))
     lowest = 0.5 * np.log(model.config.delta) if flow_loss == "log" else 0.0
     assert losses["flow"].item() == pytest.approx(lowest, abs=1e-5)

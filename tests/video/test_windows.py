@@ -1,4 +1,4 @@
-"""Tests of windows of videos: which rows they hold, where they are drawn, actions, split, increments."""
+"""Tests of windows of videos: which rows they hold, where they are drawn, split, increments."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ import torch
 from nsde_policy.data.frames import resize_frames
 from nsde_policy.errors import ArrayError, ConfigError, DemoError
 from nsde_policy.training.batches import PrefetchSource
-from nsde_policy.video.windows import ActionRange, Videos, WindowTable, find_windows, open_videos
+from nsde_policy.video.windows import Videos, WindowTable, find_windows, open_videos
 from tests.helpers.demo_stores import write_store
 
 LENGTHS = (15, 10, 15)
@@ -22,11 +22,10 @@ def make_numbered(*, device="cpu", videos=4, length=12):
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    """Write three videos of 8 × 8 whose frames hold their row, with two actions per row, at 10 Hz."""
+    """Write three videos of 8 × 8 whose frames hold their row, at 10 Hz."""
     rows = np.arange(ENDS[-1])
     images = np.broadcast_to(rows[:, None, None, None], (len(rows), 8, 8, 3)).astype(np.uint8)
-    actions = np.stack([rows, np.full(len(rows), 7)], axis=1).astype(np.float32)
-    changes = {"data/img": images, "data/action": actions, "meta/episode_ends": ENDS}
+    changes = {"data/img": images, "data/action": np.zeros((len(rows), 1)), "meta/episode_ends": ENDS}
     return write_store(tmp_path_factory.mktemp("videos") / "rows.zarr", changes, attributes={"rate_hz": 10.0})
 
 
@@ -42,7 +41,7 @@ def test_windows_are_all_those_inside_one_video(length, stride):
 
 @pytest.mark.parametrize("limit", [None, 0], ids=["table", "file"])
 def test_sources_draw_every_window_and_nothing_else(store, tmp_path, limit):
-    videos = open_videos(store, size=8, stride=3, with_actions=True)
+    videos = open_videos(store, size=8, stride=3)
     source = videos.source(4, 32, "cpu", 0, limit=limit, folder=tmp_path)
     assert isinstance(source, WindowTable if limit is None else PrefetchSource)
     generator, seen = torch.Generator().manual_seed(0), set()
@@ -54,12 +53,6 @@ def test_sources_draw_every_window_and_nothing_else(store, tmp_path, limit):
         rows = batch.frames[:, :, 0, 0, 0].long()
         assert (rows.diff(dim=1) == 3).all()
         seen |= {*rows[:, 0].tolist()}
-        inside = torch.tensor(ENDS)[torch.searchsorted(torch.tensor(ENDS), rows, right=True)] - 1
-        for k in range(3):
-            expected = torch.minimum(rows + k, inside)
-            recorded = (batch.actions[..., 2 * k] + 1) / 2 * (39 - min(k, 2)) + k
-            torch.testing.assert_close(recorded, expected.float(), atol=1e-3, rtol=0)
-            assert (batch.actions[..., 2 * k + 1] == 0).all()
     assert sorted(seen) == find_windows(ENDS, 4, 3).tolist()
     source.close()
 
@@ -72,7 +65,6 @@ def test_a_file_gives_the_batches_of_a_step_again_whatever_came_before(store, tm
         first.prepare(step)
     second.prepare(3)
     assert torch.equal(first.draw(generator).frames, second.draw(generator).frames)
-    assert second.draw(generator).actions.shape == (5, 3, 0)
     first.close()
     second.close()
     assert not list(tmp_path.iterdir())
@@ -95,19 +87,6 @@ def _read_images(path):
     from nsde_policy.data import open_images
 
     return open_images(path)[:]
-
-
-def test_actions_are_scaled_by_their_range_or_a_given_one(store):
-    videos = open_videos(store, size=8, with_actions=True)
-    assert videos.action_range == ActionRange((0.0, 7.0), (39.0, 7.0))
-    assert (videos.act_low, videos.act_high, videos.act_dim) == ((0.0, 7.0), (39.0, 7.0), 2)
-    assert (videos.actions.min(), videos.actions.max()) == (-1, 1)
-    assert (videos.actions[:, 1] == 0).all()
-    given = open_videos(store, size=8, with_actions=True, action_range=ActionRange((0.0, 0.0), (78.0, 14.0)))
-    np.testing.assert_allclose(given.actions[:, 0], np.arange(40) / 39 - 1, atol=1e-6)
-    with pytest.raises(DemoError, match="2 columns, expected 1"):
-        open_videos(store, size=8, with_actions=True, action_range=ActionRange((0.0,), (1.0,)))
-    assert open_videos(store, size=8).act_low == ()
 
 
 def test_a_split_is_by_whole_videos():
@@ -137,7 +116,7 @@ def test_properties_of_a_set(store):
     videos = open_videos(store, size=8, stride=4)
     assert videos.lengths.tolist() == [4, 3, 4]
     assert videos.starts.tolist() == [0, 15, 25]
-    assert (len(videos), videos.size, videos.act_dim, videos.rate_hz) == (3, 8, 0, 2.5)
+    assert (len(videos), videos.size, videos.rate_hz) == (3, 8, 2.5)
     assert videos.name == str(store)
     assert videos.fingerprint == open_videos(store, size=8, stride=4).fingerprint
     others = [open_videos(store, size=8), videos.split(0.5)[0]]
@@ -153,8 +132,6 @@ def test_what_gives_no_window_is_refused(store, tmp_path):
     grey = np.zeros((40, 8, 8), np.uint8)
     with pytest.raises(ArrayError, match=r"expected colour images"):
         open_videos(write_store(tmp_path / "b.zarr", {"data/img": grey}), size=8)
-    with pytest.raises(ArrayError, match="no array 'data/action'"):
-        open_videos(write_store(tmp_path / "c.zarr", {"data/action": None}), size=8, with_actions=True)
     lost = write_store(tmp_path / "d.zarr")
     (lost / "data" / "img" / "1.0.0.0").unlink()
     with pytest.raises(DemoError, match=r"is missing.*restore it, or write the store with"):
@@ -179,5 +156,4 @@ def test_a_captured_graph_draws_other_windows_with_each_replay():
         rows = batch.frames[:, :, 0, 0, 0].long()
         assert (rows.diff(dim=1) == 1).all()
         seen |= {*rows[:, 0].tolist()}
-    assert batch.actions.shape == (16, 5, 0)
     assert seen == {*find_windows(videos.episode_ends, 5).tolist()}

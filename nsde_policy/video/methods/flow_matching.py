@@ -12,6 +12,7 @@ from torch import Tensor
 from nsde_policy.bounds import Count
 from nsde_policy.video.base import PredictedStep, StepResult, VideoModel
 from nsde_policy.video.config import VideoModelConfig
+from nsde_policy.video.pixels import RGB_CHANNELS
 from nsde_policy.video.registry import register_video_method
 
 
@@ -31,31 +32,23 @@ class FlowMatchingVideo(VideoModel):
 
     def step_losses(self, step: PredictedStep, generator: torch.Generator) -> StepResult:
         """Return the square error of the velocity at a random time."""
-        state, _, target, action, _ = step
+        state, _, target, _ = step
         time = torch.rand(len(state), generator=generator, device=state.device)
         noise = torch.randn(target.shape, generator=generator, device=state.device)
         share = time[:, None, None, None]
-        found = self.run_network(
-            torch.cat([state, (1 - share) * noise + share * target], dim=1), action, time
-        )
+        found = self.run_network(torch.cat([state, (1 - share) * noise + share * target], dim=1), time)
         return StepResult({"velocity": (found["velocity"] - (target - noise)).square().mean()})
 
     def predict(
-        self,
-        state: Tensor,
-        action: Tensor,
-        *,
-        calls: int | None = None,
-        generator: torch.Generator,
-        **options: Any,
+        self, state: Tensor, *, calls: int | None = None, generator: torch.Generator, **options: Any
     ) -> Tensor:
         """Take Euler steps from noise to the next frame."""
         steps = calls or self.config.calls
         x = torch.randn(
-            (len(state), self.channels, *state.shape[2:]), generator=generator, device=state.device
+            (len(state), RGB_CHANNELS, *state.shape[2:]), generator=generator, device=state.device
         )
         for k in range(steps):
             time = torch.full((len(state),), k / steps, device=state.device)
-            found = self.run_network(torch.cat([state, x], dim=1), action, time)
+            found = self.run_network(torch.cat([state, x], dim=1), time)
             x = x + found["velocity"] / steps
         return x

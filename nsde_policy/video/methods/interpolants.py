@@ -13,6 +13,7 @@ from torch import Tensor
 from nsde_policy.bounds import Count, NonNegative
 from nsde_policy.video.base import PredictedStep, StepResult, VideoModel
 from nsde_policy.video.config import VideoModelConfig
+from nsde_policy.video.pixels import RGB_CHANNELS
 from nsde_policy.video.registry import register_video_method
 
 
@@ -37,29 +38,23 @@ class InterpolantsVideo(VideoModel):
 
     def step_losses(self, step: PredictedStep, generator: torch.Generator) -> StepResult:
         """Return the square error of the drift at a random time, from the newest frame of the state on."""
-        state, _, target, action, _ = step
-        start, epsilon = state[:, : self.channels], self.config.epsilon
+        state, _, target, _ = step
+        start, epsilon = state[:, :RGB_CHANNELS], self.config.epsilon
         time = torch.rand(len(state), generator=generator, device=state.device)
         share = time[:, None, None, None]
         wiener = share.sqrt() * torch.randn(target.shape, generator=generator, device=state.device)
         between = (1 - share) * start + share * target + epsilon * (1 - share) * wiener
-        found = self.run_network(torch.cat([state, between], dim=1), action, time)
+        found = self.run_network(torch.cat([state, between], dim=1), time)
         return StepResult({"drift": (found["drift"] - (target - start - epsilon * wiener)).square().mean()})
 
     def predict(
-        self,
-        state: Tensor,
-        action: Tensor,
-        *,
-        calls: int | None = None,
-        generator: torch.Generator,
-        **options: Any,
+        self, state: Tensor, *, calls: int | None = None, generator: torch.Generator, **options: Any
     ) -> Tensor:
         """Take Euler-Maruyama steps from the newest frame to the next."""
-        steps, x = calls or self.config.calls, state[:, : self.channels]
+        steps, x = calls or self.config.calls, state[:, :RGB_CHANNELS]
         for k in range(steps):
             time = torch.full((len(state),), k / steps, device=state.device)
-            found = self.run_network(torch.cat([state, x], dim=1), action, time)
+            found = self.run_network(torch.cat([state, x], dim=1), time)
             x = x + found["drift"] / steps
             if k + 1 < steps or not self.config.quiet_end:
                 noise = torch.randn(x.shape, generator=generator, device=x.device)

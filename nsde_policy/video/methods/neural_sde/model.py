@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from nsde_policy.video.base import PredictedStep, StepResult, VideoModel
 from nsde_policy.video.methods.neural_sde.config import NeuralSDEVideoConfig
+from nsde_policy.video.pixels import RGB_CHANNELS
 
 SCORE_WEIGHT, DIFFUSION_WEIGHT = 0.5, 0.1
 """Weights of the losses of denoiser and diffusion beside that of the flow."""
@@ -49,19 +50,19 @@ class NeuralSDEVideo(VideoModel):
         own predictions, which are never interpolated, the sampled next frame is compared with the recorded
         one by the loss of the flow, and that of the score is 0.
         """
-        state, clean, target, action, is_first = step
-        noise = state[:, : self.channels] - clean
+        state, clean, target, is_first = step
+        noise = state[:, :RGB_CHANNELS] - clean
         is_between = is_first and self.config.interpolation == "uniform"
         if is_between:
             part = torch.rand((len(state), 1, 1, 1), generator=generator, device=state.device)
             state = state + part * self._difference(state, target - clean)
         change = target - clean
-        log_variance, flow, score = self._run(state, action, with_diffusion=self.config.diffusion)
+        log_variance, flow, score = self._run(state, with_diffusion=self.config.diffusion)
         losses = {"flow": self._flow_loss(flow, change)}
         if self.config.denoiser:
             losses["score"] = SCORE_WEIGHT * (score + noise / self.noise_std).square().mean()
         alpha = self.config.alpha if self.config.denoiser else 0.0
-        predicted = state[:, : self.channels] + flow + alpha * self.noise_std * score
+        predicted = state[:, :RGB_CHANNELS] + flow + alpha * self.noise_std * score
         if not is_first:  # a state of own predictions: only the error of the next frame counts
             losses = {name: torch.zeros_like(value) for name, value in losses.items()}
             losses["flow"] = self._flow_loss(predicted, target)
@@ -78,12 +79,12 @@ class NeuralSDEVideo(VideoModel):
             return 0.5 * (error + self.config.delta).log().mean()
         return (error / self.increment_std.square()).mean()
 
-    def _run(self, state: Tensor, action: Tensor, *, with_diffusion: bool) -> tuple[Tensor, Tensor, Tensor]:
+    def _run(self, state: Tensor, *, with_diffusion: bool) -> tuple[Tensor, Tensor, Tensor]:
         """Return log g² in units of the mean square change, f in pixels, and d in units of the noise.
 
         Without the diffusion, log g² is 0. One convolution draws flow and score, which is faster than two.
         """
-        features = self.network(state, None, action if self.act_dim else None)
+        features = self.network(state)
         heads = [self.outputs["flow"], self.outputs["score"]]
         weight, bias = (torch.cat([getattr(head, name) for head in heads]) for name in ("weight", "bias"))
         flow, score = F.conv2d(features, weight, bias, padding=1).float().chunk(2, dim=1)
@@ -95,12 +96,11 @@ class NeuralSDEVideo(VideoModel):
 
     def _difference(self, state: Tensor, first: Tensor) -> Tensor:
         """Return the change of the state over one frame: the first difference, the others by subtraction."""
-        return torch.cat([first, state[:, : -self.channels] - state[:, self.channels :]], dim=1)
+        return torch.cat([first, state[:, :-RGB_CHANNELS] - state[:, RGB_CHANNELS:]], dim=1)
 
     def predict(
         self,
         state: Tensor,
-        action: Tensor,
         *,
         calls: int | None = None,
         generator: torch.Generator,
@@ -112,26 +112,23 @@ class NeuralSDEVideo(VideoModel):
         steps = calls or self.config.calls
         alpha = self.config.alpha if alpha is None else alpha
         scale = self.config.diffusion_scale if diffusion_scale is None else diffusion_scale
-        for path in self.substeps(
-            state, action, steps, generator, alpha if self.config.denoiser else 0.0, scale
-        ):
+        for path in self.substeps(state, steps, generator, alpha if self.config.denoiser else 0.0, scale):
             state = path
-        return state[:, : self.channels]
+        return state[:, :RGB_CHANNELS]
 
     def substeps(
         self,
         state: Tensor,
-        action: Tensor,
         steps: int,
         generator: torch.Generator,
         alpha: float,
         diffusion_scale: float,
     ) -> list[Tensor]:
         """Return the states after each Euler-Maruyama step of 1 / steps frame."""
-        others = self._difference(state, state[:, : self.channels])[:, self.channels :]
+        others = self._difference(state, state[:, :RGB_CHANNELS])[:, RGB_CHANNELS:]
         found = []
         for _ in range(steps):
-            log_variance, flow, score = self._run(state, action, with_diffusion=diffusion_scale > 0)
+            log_variance, flow, score = self._run(state, with_diffusion=diffusion_scale > 0)
             first = (flow + alpha * self.noise_std * score) / steps
             if diffusion_scale:
                 std = self.increment_std * (0.5 * log_variance).exp() * (diffusion_scale / steps**0.5)

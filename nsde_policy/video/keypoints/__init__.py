@@ -1,1 +1,0 @@
-"""Video prediction in keypoints, where motion is piecewise linear and a Neural SDE can be stepped finely."""
