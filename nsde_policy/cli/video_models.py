@@ -12,15 +12,13 @@ from nsde_policy.assets import SHIPPED_FEATURES
 from nsde_policy.cli.options import DeviceFlag, JsonFileFlag, check_json_file, print_results
 from nsde_policy.errors import ConfigError
 from nsde_policy.files import check_writable
-from nsde_policy.video.config import VideoConfig
-from nsde_policy.video.presets import VIDEO_PRESETS, make_video_preset
-from nsde_policy.video.registry import VIDEO_METHODS
+from nsde_policy.video.config import VIDEO_METHODS, VideoConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from nsde_policy.eval.video.evaluate import VideosToScore
-    from nsde_policy.video.run import VideoRecord
+    from nsde_policy.video.record import VideoRecord
     from nsde_policy.video.windows import Videos
 
 TRAINING_COLLISIONS = 16_384
@@ -60,7 +58,9 @@ class VideoTrain:
     """Continue the run in --out from its last checkpoint."""
     compile: bool = False
     """Compile the network with torch.compile: faster steps after a start of a minute or more."""
-    config: Annotated[VideoConfig, arg(name="")] = field(default_factory=lambda: make_video_preset("default"))
+    config: Annotated[VideoConfig, arg(name="")] = field(
+        default_factory=lambda: VideoConfig.from_preset("default")
+    )
 
     @classmethod
     def from_preset(cls, args: Sequence[str]) -> "VideoTrain":
@@ -69,9 +69,8 @@ class VideoTrain:
         parser.add_argument("--method", nargs="?", default=cls.method)
         parser.add_argument("--preset", nargs="?", default=cls.preset)
         given, _ = parser.parse_known_args(args)
-        known = given.method in VIDEO_METHODS.names() and given.preset in VIDEO_PRESETS
-        if known and (given.preset != "paper" or given.method == "neural_sde"):
-            return cls("", config=make_video_preset(given.preset, given.method))
+        if given.method in VIDEO_METHODS.names() and given.preset in VIDEO_METHODS.get(given.method).presets:
+            return cls("", config=VideoConfig.from_preset(given.preset, given.method))
         return cls("")  # `run` reports it
 
     def run(self) -> None:
@@ -86,7 +85,7 @@ class VideoTrain:
             raise ConfigError(f"name a store of videos, or `{COLLISIONS}` to simulate some")
         if self.seed < 0:
             raise ConfigError(f"need --seed >= 0, got {self.seed}")
-        make_video_preset(self.preset, self.method)
+        VideoConfig.from_preset(self.preset, self.method)
         if self.validation and self.data == COLLISIONS:
             raise ConfigError("collisions are scored on other simulated videos: leave out --validation")
         if self.videos is not None and self.data != COLLISIONS:
@@ -127,12 +126,12 @@ class VideoEval:
     """Most videos to score; longer ones of a store are cut into windows, and this many of those are used."""
     steps: int = 12
     """Frames to predict after the context."""
-    calls: int | None = None
-    """Network calls per frame; default: as in training."""
+    substeps: int | None = None
+    """Solver steps per frame, of one network call each; default: as in training."""
     alpha: float | None = None
     """Strength of the denoiser of a Neural SDE; default: as in training."""
-    first_phase: bool = False
-    """Score the model before the second phase of training."""
+    first_stage: bool = False
+    """Score the model before the second stage of training."""
     seed: int = 0
     """Seed of the sampled predictions."""
     device: DeviceFlag = "auto"
@@ -157,11 +156,12 @@ class VideoEval:
         )
         from nsde_policy.eval.video.features import load_features
         from nsde_policy.training.progress import pick_device
-        from nsde_policy.video.run import load_video_model, read_video_record
+        from nsde_policy.video.record import VideoRecord
+        from nsde_policy.video.run import load_video_model
 
         if not self.runs:
             raise ConfigError("name at least one run directory of `nsde-policy video train`")
-        VideoEvalConfig(self.videos, self.steps, self.calls, self.alpha, self.seed)  # checks them
+        VideoEvalConfig(self.videos, self.steps, self.substeps, self.alpha, self.seed)  # checks them
         if self.film_video is not None and not self.film:
             raise ConfigError("--film-video chooses the video of a film: add --film FOLDER, or leave it out")
         labels = _label_runs(self.runs)
@@ -172,15 +172,15 @@ class VideoEval:
         networks = {}
         if self.features:
             networks[self.features.absolute().stem] = load_features(self.features, device=device)
-        models = [load_video_model(run, device=device, first_phase=self.first_phase) for run in self.runs]
-        context, shown = max(model.config.context for model in models), self.film_video or 0
+        models = [load_video_model(run, device=device, first_stage=self.first_stage) for run in self.runs]
+        context, shown = max(model.config.history for model in models), self.film_video or 0
         predictors = {
             label: FilmedPredictor(
-                make_predictor(model, seed=self.seed, calls=self.calls, alpha=self.alpha), shown
+                make_predictor(model, seed=self.seed, substeps=self.substeps, alpha=self.alpha), shown
             )
             for label, model in zip(labels, models, strict=True)
         }
-        records = [read_video_record(run) for run in self.runs]
+        records = [VideoRecord.read(run) for run in self.runs]
         videos = self._load_videos(records, context + self.steps)
         if not 0 <= shown < len(videos):
             raise ConfigError(f"need --film-video from 0 to {len(videos) - 1}, got {shown}")
@@ -195,14 +195,14 @@ class VideoEval:
         if self.film:
             rows = {label: predictor.frames for label, predictor in predictors.items()}
             self._draw_film(self.film, rows, videos.frames[shown, : context + self.steps])
-        results = scores.to_json(**self._describe(records[0].source, device))
+        results = scores.to_json(**self._describe(records[0].videos.source, device))
         print_results(self.json, results, scores.format_table())
 
     def _describe(self, source: str, device: str) -> dict[str, Any]:
         """Return what was scored, and how; None for settings of the runs."""
         from nsde_policy.eval.latency import device_name
 
-        names = ("tuning", "first_phase", "seed", "calls", "alpha")
+        names = ("tuning", "first_stage", "seed", "substeps", "alpha")
         return {
             "runs": [str(run) for run in self.runs],
             "data": self.data or source,
@@ -228,11 +228,11 @@ class VideoEval:
             make_collisions,
         )
 
-        settings = [record.settings() for record in records]
+        settings = [record.config for record in records]
         if len({(config.size, config.stride) for config in settings}) > 1:
             found = ", ".join(f"size {config.size}, stride {config.stride}" for config in settings)
             raise ConfigError(f"the runs have frames of different size or stride ({found}): score them apart")
-        data = self.data or records[0].source
+        data = self.data or records[0].videos.source
         if data == COLLISIONS:
             seed = COLLISION_SEEDS["tuning" if self.tuning else "test"]
             config = CollisionsConfig(size=settings[0].size, frames=length)

@@ -40,7 +40,7 @@ def build_policy_spec(record: RunRecord) -> PolicySpec:
 
 def build_model(record: RunRecord) -> PolicyModel[Any]:
     """Build the model of a run with initial weights drawn from its seed."""
-    model = get_method(record.config.method).model_class()
+    model: type[PolicyModel[Any]] = get_method(record.config.method).model_class()
     return model(record.config.model, record.layout, generator=torch.Generator().manual_seed(record.seed))
 
 

@@ -17,14 +17,14 @@ from nsde_policy.registry import Registry
 
 if TYPE_CHECKING:
     from nsde_policy.data.statistics import DemoStatistics
-    from nsde_policy.methods.base import PolicyModel
+    from nsde_policy.methods.base import TrainableModel
 
-Model = TypeVar("Model", bound="type[PolicyModel[Any]]")
+Model = TypeVar("Model", bound="type[TrainableModel[Any]]")
 
 
 @dataclass(frozen=True)
 class Method:
-    """One imitation-learning method."""
+    """One method, of imitation learning or of video prediction."""
 
     name: str
     title: str
@@ -33,7 +33,7 @@ class Method:
     """Class of its settings."""
     presets: Mapping[str, Preset]
     """Settings by name; `default` and `fast` at least."""
-    model: "type[PolicyModel[Any]] | str"
+    model: "type[TrainableModel[Any]] | str"
     """Class of its model, or `module:class` to import it on first use."""
     adapt: "Callable[[DemoStatistics], Preset] | None" = None
     """Chooses the preset `auto` from the demonstrations; by default it is `default` with another chunk."""
@@ -47,12 +47,11 @@ class Method:
         preset, chunk = self.presets["default"], choose_chunk(statistics)
         return replace(preset, chunk=min(chunk, preset.model.longest_chunk or chunk))
 
-    def model_class(self) -> "type[PolicyModel[Any]]":
+    def model_class(self) -> Any:
         """Return the class of its model, importing its module if necessary."""
         if isinstance(self.model, str):
             module, _, name = self.model.partition(":")
-            found: type[PolicyModel[Any]] = getattr(importlib.import_module(module), name)
-            return found
+            return getattr(importlib.import_module(module), name)
         return self.model
 
 
@@ -66,6 +65,7 @@ def register_method(
     config: type[ModelConfig],
     presets: Mapping[str, Preset],
     adapt: "Callable[[DemoStatistics], Preset] | None" = None,
+    registry: Registry[Method] = METHODS,
 ) -> Callable[[Model], Model]:
     """Register a method; decorates the class of its model.
 
@@ -75,19 +75,20 @@ def register_method(
         config: Class of its settings, a `ModelConfig`.
         presets: Settings by name; `default` and `fast` at least.
         adapt: Chooses the preset `auto` from the statistics of demonstrations.
+        registry: Where it is registered; methods of video prediction have one of their own.
     """
 
     def register(model: Model) -> Model:
-        add_method(Method(name, title, config, presets, model, adapt))
+        add_method(Method(name, title, config, presets, model, adapt), registry)
         return model
 
     return register
 
 
-def add_method(method: Method) -> None:
+def add_method(method: Method, registry: Registry[Method] = METHODS) -> None:
     """Register a method whose model is imported on first use."""
     method.config.method = method.name
-    METHODS.add(method.name, method)
+    registry.add(method.name, method)
 
 
 def get_method(name: str, *, package: str | None = None) -> Method:

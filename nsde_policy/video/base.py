@@ -1,16 +1,16 @@
 """The interface of a method of video prediction, and what its models share."""
 
 import abc
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from nsde_policy.core.networks import weights_from
-from nsde_policy.core.targets import TensorRows
+from nsde_policy.core.targets import Interpolation, TensorRows, draw_flow_target
 from nsde_policy.methods.base import LossParts, Stage, TrainableModel
-from nsde_policy.video.config import UnrollConfig, VideoModelConfig
+from nsde_policy.video.config import UnrollConfig, VideoModelConfig, VideoSampling
 from nsde_policy.video.pixels import RGB_CHANNELS, to_unit
 from nsde_policy.video.uvit import UViT
 
@@ -32,8 +32,8 @@ class PredictedStep(NamedTuple):
     """Newest recorded frame."""
     target: Tensor
     """Next recorded frame."""
-    is_first: bool
-    """Whether the state holds recorded frames with noise."""
+    unit_noise: Tensor | None
+    """Noise on the newest frame, in units of `noise_std`; None for a state with own predictions."""
 
 
 class StepResult(NamedTuple):
@@ -47,7 +47,7 @@ class StepResult(NamedTuple):
 class VideoModel(TrainableModel[VideoBatch]):
     """Predicts the next frame x_{t+1} of a video from its state X_t = (x_t, x_{t-1}, …), newest first.
 
-    Frames are (n, 3, size, size) with values from -1 to 1; a state is (n, 3 · context, size, size).
+    Frames are (n, 3, size, size) with values from -1 to 1; a state is (n, 3 · history, size, size).
 
     Args:
         config: Settings of the method.
@@ -57,32 +57,30 @@ class VideoModel(TrainableModel[VideoBatch]):
     """
 
     extra_frames: ClassVar[int] = 0
-    """Frames of the network's input beside the state."""
+    """Frames of the network's input in addition to the state."""
     has_time: ClassVar[bool] = False
     """Whether the network takes a time between two frames."""
     heads: ClassVar[tuple[str, ...]] = ()
     """Outputs of the network, each with the shape of a frame."""
-    loss_names: tuple[str, ...] = ()
-    """Losses that are minimised together."""
+    losses: tuple[str, ...] = ()
+    """Names of the losses that are minimised together."""
+    interpolation: Interpolation = "none"
+    """Whether training states lie between two recorded ones."""
 
+    config: VideoModelConfig
     increment_std: Tensor
 
     def __init__(
-        self,
-        config: VideoModelConfig,
-        *,
-        size: int,
-        increment_std: float,
-        generator: torch.Generator,
+        self, config: VideoModelConfig, *, size: int, increment_std: float, generator: torch.Generator
     ) -> None:
         super().__init__()
         self.config = config
         self.unrolled: UnrollConfig | None = None
-        """Settings of unrolled training; None for the first phase."""
+        """Settings of unrolled training; None for the first stage."""
         with weights_from(generator):
             self.network = UViT(
-                config.backbone,
-                inputs=RGB_CHANNELS * (config.context + self.extra_frames),
+                config.network,
+                inputs=RGB_CHANNELS * (config.history + self.extra_frames),
                 size=size,
                 has_time=self.has_time,
             )
@@ -97,29 +95,53 @@ class VideoModel(TrainableModel[VideoBatch]):
     @property
     def window(self) -> int:
         """Frames of a training window."""
-        return self.config.context + (self.unrolled.frames if self.unrolled else 1)
+        return self.config.history + (self.unrolled.frames if self.unrolled else 1)
+
+    @property
+    def noise_std(self) -> float:
+        """Root mean square of the noise on training states."""
+        return self.config.noise / 3**0.5 if self.config.random_noise else self.config.noise
 
     def stages(self) -> tuple[Stage, ...]:
         """Train everything at once."""
-        return (Stage(self.loss_names, tuple(self.parameters())),)
+        return (Stage(self.losses, tuple(self.parameters())),)
 
     def loss(self, batch: VideoBatch, generator: torch.Generator) -> LossParts:
         """Return the losses of predicting the next frame, or several frames in unrolled training."""
-        frames, context = to_unit(batch.frames), self.config.context
-        state = self.add_context_noise(stack_state(frames[:, :context]), generator)
+        frames, history = to_unit(batch.frames), self.config.history
+        recorded = stack_state(frames[:, :history])
+        change = differentiate_state(recorded, frames[:, history] - frames[:, history - 1])
+        unit_noise = self.draw_unit_noise(recorded, generator)
+        point = draw_flow_target(
+            recorded.flatten(1),
+            change.flatten(1),
+            torch.ones((len(frames), 1), device=frames.device),
+            interpolation=self.interpolation,
+            noise_std=torch.full((), self.noise_std, device=frames.device),
+            unit_noise=unit_noise.flatten(1),
+            generator=generator,
+        ).x.view_as(recorded)
+        first = PredictedStep(point, frames[:, history - 1], frames[:, history], unit_noise[:, :RGB_CHANNELS])
+        losses, predicted = self.step_losses(first, generator)
+        parts = [losses]
+        state = recorded + self.noise_std * unit_noise
         unroll = self.unrolled or UnrollConfig(frames=1)
-        parts = []
-        for k in range(unroll.frames):
-            now = context - 1 + k
-            step = PredictedStep(state, frames[:, now], frames[:, now + 1], is_first=k == 0)
+        for now in range(history, history + unroll.frames - 1):
+            state = shift_state(state, self._predict_own(state, predicted, unroll, generator))
+            step = PredictedStep(state, frames[:, now], frames[:, now + 1], None)
             losses, predicted = self.step_losses(step, generator)
             parts.append(losses)
-            if k + 1 < unroll.frames:
-                if predicted is None or unroll.calls > 1:
-                    with torch.set_grad_enabled(unroll.gradients):
-                        predicted = self.predict(state, calls=unroll.calls, generator=generator)
-                state = shift_state(state, predicted if unroll.gradients else predicted.detach())
-        return LossParts({name: torch.stack([part[name] for part in parts]).mean() for name in parts[0]})
+        return LossParts({name: torch.stack([part[name] for part in parts]).mean() for name in losses})
+
+    def _predict_own(
+        self, state: Tensor, predicted: Tensor | None, unroll: UnrollConfig, generator: torch.Generator
+    ) -> Tensor:
+        """Return the next frame of unrolled training; `predicted` if one step of a frame suffices."""
+        if predicted is None or unroll.substeps > 1:
+            sampling = replace(self.config.sampling, substeps=unroll.substeps)
+            with torch.set_grad_enabled(unroll.gradients):
+                predicted = self.predict(state, sampling=sampling, generator=generator)
+        return predicted if unroll.gradients else predicted.detach()
 
     @abc.abstractmethod
     def step_losses(self, step: PredictedStep, generator: torch.Generator) -> StepResult:
@@ -127,9 +149,9 @@ class VideoModel(TrainableModel[VideoBatch]):
 
     @abc.abstractmethod
     def predict(
-        self, state: Tensor, *, calls: int | None = None, generator: torch.Generator, **options: Any
+        self, state: Tensor, *, sampling: VideoSampling | None = None, generator: torch.Generator
     ) -> Tensor:
-        """Sample the next frame with a number of network calls; None for the settings'."""
+        """Sample the next frame; `sampling` replaces `config.sampling`."""
 
     @torch.no_grad()
     def generate(
@@ -137,18 +159,16 @@ class VideoModel(TrainableModel[VideoBatch]):
         frames: Tensor,
         *,
         steps: int,
-        calls: int | None = None,
+        sampling: VideoSampling | None = None,
         generator: torch.Generator,
-        **options: Any,
     ) -> Tensor:
         """Predict `steps` frames after the given ones, frame by frame.
 
         Args:
-            frames: Context, (n, context, size, size, 3) uint8, oldest first.
+            frames: Given frames, (n, history, size, size, 3) uint8, oldest first.
             steps: Number of frames.
-            calls: Network calls per frame; None for the settings'.
+            sampling: Replaces `config.sampling`.
             generator: Source of all randomness.
-            options: Further options of the method's `predict`.
 
         Returns:
             Frames with values from -1 to 1, (n, steps, 3, size, size).
@@ -156,35 +176,37 @@ class VideoModel(TrainableModel[VideoBatch]):
         state = stack_state(to_unit(frames))
         found = []
         for _ in range(steps):
-            frame = self.predict(state, calls=calls, generator=generator, **options).clamp(-1, 1)
+            frame = self.predict(state, sampling=sampling, generator=generator).clamp(-1, 1)
             found.append(frame)
             state = shift_state(state, frame)
         return torch.stack(found, dim=1)
 
-    def run_network(self, inputs: Tensor, time: Tensor | None = None) -> dict[str, Tensor]:
-        """Return the outputs of the network by name."""
+    def run_network(self, inputs: Tensor, time: Tensor) -> dict[str, Tensor]:
+        """Return the outputs of the network at a time by name."""
         features = self.network(inputs, time)
         return {name: head(features).float() for name, head in self.outputs.items()}
 
-    def add_context_noise(self, state: Tensor, generator: torch.Generator) -> Tensor:
-        """Add noise of the settings' strength to every frame of a state."""
-        sigma = self.config.context_noise
-        if not sigma:
-            return state
-        noise = torch.randn(state.shape, generator=generator, device=state.device)
-        if self.config.noise == "fixed":
-            return state + sigma * noise
-        return (
-            state
-            + sigma * torch.rand((len(state), 1, 1, 1), generator=generator, device=state.device) * noise
-        )
+    def draw_unit_noise(self, state: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw the noise on every frame of a state, in units of `noise_std`."""
+        if not self.config.noise:
+            return torch.zeros_like(state)
+        unit = torch.randn(state.shape, generator=generator, device=state.device)
+        if not self.config.random_noise:
+            return unit
+        share = torch.rand((len(state), 1, 1, 1), generator=generator, device=state.device)
+        return 3**0.5 * share * unit
 
 
 def stack_state(frames: Tensor) -> Tensor:
-    """Stack frames (n, context, 3, size, size), oldest first, as a state, newest first."""
+    """Stack frames (n, history, 3, size, size), oldest first, as a state, newest first."""
     return frames.flip(1).flatten(1, 2)
 
 
 def shift_state(state: Tensor, frame: Tensor) -> Tensor:
     """Return the state after `frame`: the new frame first, the oldest dropped."""
-    return torch.cat([frame, state[:, : -frame.shape[1]]], dim=1)
+    return torch.cat([frame, state[:, :-RGB_CHANNELS]], dim=1)
+
+
+def differentiate_state(state: Tensor, newest: Tensor) -> Tensor:
+    """Return the change of a state over one frame: of the newest frame as given, of others by subtraction."""
+    return torch.cat([newest, state[:, :-RGB_CHANNELS] - state[:, RGB_CHANNELS:]], dim=1)

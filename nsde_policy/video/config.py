@@ -1,14 +1,22 @@
 """Settings of video models; no torch, so that the command line starts fast."""
 
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Self
 
 from nsde_policy.bounds import Count, Natural, NonNegative
-from nsde_policy.config import BaseConfig, TrainConfig, require
+from nsde_policy.config import BaseConfig, ModelConfig, Preset, Sampling, TrainConfig, require
+from nsde_policy.errors import ConfigError
+from nsde_policy.methods.registry import Method, find_method_name
+from nsde_policy.registry import Registry
+
+VIDEO_METHODS: Registry[Method] = Registry(
+    "video method", "nsde_policy.video.methods", group="nsde_policy.video_methods"
+)
+"""Methods of video prediction by name; see `nsde_policy/methods/registry.py`."""
 
 
 @dataclass(frozen=True)
-class BackboneConfig(BaseConfig):
+class UViTConfig(BaseConfig):
     """Size of the U-ViT: a transformer over image patches with long skip connections."""
 
     kind: Literal["stem", "plain"] = "stem"
@@ -24,7 +32,6 @@ class BackboneConfig(BaseConfig):
     """Side of a patch of the plain U-ViT, pixels."""
     stem: tuple[int, int] = (64, 128)
     """Channels of the stem at a half and at a quarter of the frame's size, multiples of 8."""
-
     features: Count = 32
     """Feature maps at the size of the frame, from which outputs are drawn."""
 
@@ -43,43 +50,98 @@ class BackboneConfig(BaseConfig):
 
 
 @dataclass(frozen=True)
-class VideoModelConfig(BaseConfig):
+class VideoSampling(Sampling):
+    """How frames are sampled from a trained model; changing it needs no training."""
+
+    substeps: Count = 1
+    """Solver steps per frame, of one network call each."""
+
+
+@dataclass(frozen=True)
+class VideoModelConfig(ModelConfig):
     """Settings common to all methods of video prediction."""
 
-    method: ClassVar[str] = ""
-    """Name of the method, set when it is registered."""
-
-    context: Count = 4
+    history: Count = 4
     """Frames of the state, X = (x_t, x_{t-1}, …)."""
-    backbone: BackboneConfig = field(default_factory=BackboneConfig)
-    """Size of the network."""
-    context_noise: NonNegative = 0.2
+    noise: NonNegative = 0.2
     """Largest standard deviation σ of the noise on the frames of the state in training; pixels range from
     -1 to 1."""
-    noise: Literal["uniform", "fixed"] = "uniform"
-    """Draw σ of each video between 0 and `context_noise`, or always use `context_noise`."""
-    calls: Count = 1
-    """Network calls per frame when sampling."""
+    random_noise: bool = True
+    """Draw σ of each video between 0 and `noise`; otherwise σ is always `noise`."""
+    network: UViTConfig = field(default_factory=UViTConfig)
+    """Size of the network."""
+    sampling: VideoSampling = field(default_factory=VideoSampling)
+    """How frames are sampled, unless the caller gives other settings."""
+
+
+FULL_TRAINING = TrainConfig(
+    steps=5000, batch_size=128, learning_rate=1.5e-3, warmup=0.02, weight_decay=0.01, betas=(0.9, 0.98),
+    ema=0.998, precision="bf16",
+)  # fmt: skip
+"""First stage of the preset `default`, on a GPU."""
+FAST_TRAINING = TrainConfig(
+    steps=4000, batch_size=16, learning_rate=3e-3, warmup=0.05, weight_decay=0.01, betas=(0.9, 0.98),
+    ema=0.99, log_every=10,
+)  # fmt: skip
+"""First stage of the preset `fast`: ten minutes on two CPU cores with the second."""
+FAST_NETWORK = UViTConfig(width=128, depth=1, stem=(32, 64), features=8)
+"""Motion over one frame is local, so convolutions gain more than attention in a short training."""
 
 
 @dataclass(frozen=True)
 class UnrollConfig(BaseConfig):
-    """Second phase of training: the model predicts several frames from its own predictions."""
+    """Second stage of training: the model predicts several frames from its own predictions."""
 
     frames: Natural = 4
-    """Predicted frames of a training window; 0 leaves this phase out."""
-    calls: Count = 1
-    """Network calls per predicted frame."""
+    """Predicted frames of a training window; 0 leaves this stage out."""
+    substeps: Count = 1
+    """Solver steps per predicted frame, of one network call each."""
     gradients: bool = True
-    """Let gradients flow through the predicted frames, which then suit this number of calls. Without, Flow
-    Matching and PFI predicted worse after this phase than before it, see docs/results/video.md."""
+    """Let gradients flow through the predicted frames, which then suit this number of substeps. Without, Flow
+    Matching and PFI predicted worse after this stage than before it, see docs/video.md."""
     train: TrainConfig = field(
-        default_factory=lambda: TrainConfig(
-            steps=1500, batch_size=96, learning_rate=3e-4, weight_decay=0.01, betas=(0.9, 0.98), ema=0.998,
-            precision="bf16",
+        default_factory=lambda: replace(
+            FULL_TRAINING, steps=1500, batch_size=96, learning_rate=3e-4, warmup=0.03
         )
-    )  # fmt: skip
-    """Optimisation settings of this phase."""
+    )
+    """Optimisation settings of this stage."""
+
+
+FAST_UNROLL = UnrollConfig(train=replace(FAST_TRAINING, steps=1450, learning_rate=1e-3))
+"""Second stage of the preset `fast`."""
+
+
+@dataclass(frozen=True)
+class VideoPreset(Preset):
+    """Named settings of a method of video prediction."""
+
+    unroll: UnrollConfig = field(default_factory=UnrollConfig)
+    size: int = 64
+    """Height and width of the frames."""
+
+    def join_stages(self) -> Self:
+        """Return settings with one stage and as many training examples.
+
+        For methods that sample from noise: a second stage without gradients makes their predictions worse;
+        one with gradients raises the PSNR of PFI but lowers its motion (docs/video.md, "Three methods"). If
+        `--unroll.frames` asks for this stage, it takes as many substeps as sampling.
+        """
+        second = self.unroll.train
+        examples = self.train.steps * self.train.batch_size
+        examples += self.unroll.frames * second.steps * second.batch_size
+        train = replace(self.train, steps=examples // self.train.batch_size)
+        assert isinstance(self.model.sampling, VideoSampling)
+        unroll = replace(self.unroll, frames=0, substeps=self.model.sampling.substeps)
+        return replace(self, train=train, unroll=unroll)
+
+
+def make_joint_presets(model: VideoModelConfig) -> dict[str, VideoPreset]:
+    """Return the presets `default` and `fast` of a method that is trained in one stage."""
+    presets = {
+        "default": VideoPreset(model, FULL_TRAINING),
+        "fast": VideoPreset(replace(model, network=FAST_NETWORK), FAST_TRAINING, unroll=FAST_UNROLL, size=32),
+    }
+    return {name: preset.join_stages() for name, preset in presets.items()}
 
 
 @dataclass(frozen=True)
@@ -88,15 +150,10 @@ class VideoConfig(BaseConfig):
 
     model: VideoModelConfig
     """Settings of method and network."""
-    train: TrainConfig = field(
-        default_factory=lambda: TrainConfig(
-            steps=5000, batch_size=128, learning_rate=1.5e-3, warmup=0.02, weight_decay=0.01,
-            betas=(0.9, 0.98), ema=0.998, precision="bf16",
-        )
-    )  # fmt: skip
-    """Optimisation settings of the first phase."""
+    train: TrainConfig = FULL_TRAINING
+    """Optimisation settings of the first stage."""
     unroll: UnrollConfig = field(default_factory=UnrollConfig)
-    """Settings of the second phase."""
+    """Settings of the second stage."""
     size: Count = 64
     """Height and width that frames are resized to."""
     stride: Count = 1
@@ -104,5 +161,38 @@ class VideoConfig(BaseConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        stride = self.model.backbone.stride
+        stride = self.model.network.stride
         require(self, self.size % stride == 0, f"size must be a multiple of {stride}, got {self.size}")
+
+    @property
+    def method(self) -> str:
+        """Name of the registered method."""
+        return find_method_name(self.model)
+
+    @classmethod
+    def from_preset(cls, name: str, method: str = "neural_sde") -> Self:
+        """Return the settings of a method's preset.
+
+        Raises:
+            ConfigError: If the method does not have this preset.
+        """
+        presets = VIDEO_METHODS.get(method).presets
+        if name not in presets:
+            raise ConfigError(
+                f"the video method {method!r} has no preset {name!r}; available: {', '.join(presets)}"
+            )
+        preset = presets[name]
+        assert isinstance(preset, VideoPreset)
+        assert isinstance(preset.model, VideoModelConfig)
+        return cls(preset.model, preset.train, preset.unroll, preset.size)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to plain dicts and numbers, with the name of the method."""
+        return {"method": self.method, **super().to_dict()}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """Read what `to_dict` returned."""
+        rest = dict(values)
+        method = VIDEO_METHODS.get(rest.pop("method"))
+        return super().from_dict({**rest, "model": method.config.from_dict(values["model"])})

@@ -5,7 +5,7 @@ from pathlib import Path
 from nsde_policy.errors import ConfigError
 from nsde_policy.video.collisions import COLLISION_SEEDS, COLLISIONS, CollisionsConfig, make_collisions
 from nsde_policy.video.config import VideoConfig
-from nsde_policy.video.run import VideoRecord
+from nsde_policy.video.record import VideoRecord
 from nsde_policy.video.windows import Videos, open_videos
 
 
@@ -35,13 +35,13 @@ def open_unseen(record: VideoRecord, path: Path) -> Videos:
         ConfigError: If the run was trained on all videos of the store, or the store that it was trained on
             has changed in another way.
     """
-    config = record.settings()
+    config = record.config
     videos = open_videos(path, size=config.size, stride=config.stride)
-    count = record.source_videos or len(videos)  # runs of earlier versions do not say
-    trained = sorted({*range(count)} - {*record.held_out})
+    count = record.videos.episodes or len(videos)  # runs of earlier versions do not say
+    trained = sorted({*range(count)} - {*record.videos.held_out})
     before = videos.head(count).select(trained) if 0 < count <= len(videos) else None
-    if before is None or not trained or before.fingerprint != record.fingerprint:
-        if path.resolve() == Path(record.source).resolve():
+    if before is None or not trained or before.fingerprint != record.videos.fingerprint:
+        if path.resolve() == Path(record.videos.source).resolve():
             raise ConfigError(
                 f"the videos of {path} are not those that the model was trained on, so its training videos "
                 "cannot be left out: train it again, or score it on another store with --data"

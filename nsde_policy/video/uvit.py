@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from nsde_policy.video.config import BackboneConfig
+from nsde_policy.video.config import UViTConfig
 
 UVIT_GROUPS = 8
 """Groups of all group normalisations."""
@@ -42,7 +42,7 @@ class AttentionBlock(nn.Module):
 class Transformer(nn.Module):
     """The blocks: half of them in, one in the middle, half of them out with long skips."""
 
-    def __init__(self, config: BackboneConfig) -> None:
+    def __init__(self, config: UViTConfig) -> None:
         super().__init__()
         half, width = config.depth // 2, config.width
         self.inward = nn.ModuleList(AttentionBlock(width, config.heads) for _ in range(half))
@@ -105,7 +105,7 @@ class UViT(nn.Module):
 
     def __init__(
         self,
-        config: BackboneConfig,
+        config: UViTConfig,
         *,
         inputs: int,
         size: int,

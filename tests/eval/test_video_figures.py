@@ -6,14 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nsde_policy.eval.compare.plots import ROW_COLOURS
-from nsde_policy.eval.video.evaluate import BASELINES_OF_VIDEO, VideosToScore, evaluate_video
-from nsde_policy.eval.video.figures import (
-    draw_call_curves,
-    draw_film_strip,
-    draw_frame_curves,
-    write_animation,
-)
+from nsde_policy.eval.video.figures import draw_film_strip, write_animation
 from nsde_policy.video.collisions import CollisionsConfig, make_collisions
 from nsde_policy.video.pixels import to_unit
 
@@ -30,29 +23,6 @@ def test_a_film_strip_shows_context_and_titles(tmp_path, videos):
     text = files[1].read_text()
     assert all(f">{title}<" in text for title in ("truth", "my method", "−3, given", "+1", "+3"))
     assert ">+2<" not in text
-
-
-def test_curves_by_calls_and_by_frame_name_methods_and_figures(tmp_path, videos):
-    scores = evaluate_video(
-        {"mine": BASELINES_OF_VIDEO["linear extrapolation"]}, VideosToScore.from_collisions(videos), steps=3
-    )
-    row = scores.rows["mine"]
-    files = draw_call_curves(
-        {"mine": {1: row, 5: row}, "theirs": {2: row}, "short": {1: row}},
-        tmp_path,
-        baselines={"frozen": scores.rows["repeat the last frame"]},
-        figures=("psnr", "lost"),
-        dashed={"short": "theirs"},
-    )
-    text = files[1].read_text()
-    assert ROW_COLOURS[0].lower() in text
-    assert ROW_COLOURS[1].lower() not in text, "the third curve has the colour of the second"
-    assert all(
-        f">{title}<" in text for title in ("mine", "theirs", "frozen", "PSNR, dB (higher is better)", "5")
-    )
-    text = draw_frame_curves(scores, tmp_path, figures=("motion", "FD"))[1].read_text()
-    assert all(f">{title}<" in text for title in ("mine", "linear extrapolation", "predicted frame"))
-    assert "FD" not in text
 
 
 def test_an_animation_shows_the_context_and_then_the_videos(tmp_path, videos):

@@ -20,26 +20,27 @@ from nsde_policy.eval.latency import device_name
 from nsde_policy.eval.video.evaluate import VideosToScore, evaluate_video
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.video.collisions import COLLISION_SEEDS, CollisionsConfig, make_collisions
-from nsde_policy.video.config import BackboneConfig, UnrollConfig, VideoConfig
+from nsde_policy.video.config import UnrollConfig, UViTConfig, VideoConfig
 from nsde_policy.video.methods.flow_matching import FlowMatchingVideoConfig
 from nsde_policy.video.methods.neural_sde.config import NeuralSDEVideoConfig
 from nsde_policy.video.pixels import psnr, to_unit
-from nsde_policy.video.run import FIRST_PHASE, load_video_model, read_video_record, train_video
+from nsde_policy.video.record import VideoRecord
+from nsde_policy.video.run import FIRST_STAGE_FOLDER, load_video_model, train_video
 from nsde_policy.video.sources import open_unseen
 from nsde_policy.video.windows import Videos, open_videos
 from tests.helpers.video_files import write_clevrer, write_kth, write_scene
 
 TRAIN = TrainConfig(steps=6, batch_size=2, log_every=2)
 CONFIG = VideoConfig(
-    NeuralSDEVideoConfig(backbone=BackboneConfig(width=16, depth=3, heads=2, stem=(8, 8), features=8)),
+    NeuralSDEVideoConfig(network=UViTConfig(width=16, depth=3, heads=2, stem=(8, 8), features=8)),
     train=TRAIN,
     unroll=UnrollConfig(frames=2, train=replace(TRAIN, steps=4)),
     size=16,
 )
 FLAGS = [
     "--size", "16", "--train.steps", "3", "--train.batch-size", "2", "--unroll.frames", "2",
-    "--unroll.train.steps", "2", "--unroll.train.batch-size", "2", "--model.backbone.width", "16",
-    "--model.backbone.depth", "3", "--model.backbone.stem", "8", "8", "--model.backbone.features", "8",
+    "--unroll.train.steps", "2", "--unroll.train.batch-size", "2", "--model.network.width", "16",
+    "--model.network.depth", "3", "--model.network.stem", "8", "8", "--model.network.features", "8",
     "--device", "cpu",
 ]  # fmt: skip
 
@@ -51,7 +52,7 @@ def videos() -> Videos:
 
 def test_interrupted_training_continues_bit_for_bit(videos: Videos, tmp_path: Path):
     whole = train_video(videos, CONFIG, tmp_path / "whole", seed=0)
-    for stop in ((0, 4), (1, 2)):  # in the first phase, then in the second
+    for stop in ((0, 4), (1, 2)):  # in the first stage, then in the second
         phase = 0
         last = 0
 
@@ -66,9 +67,9 @@ def test_interrupted_training_continues_bit_for_bit(videos: Videos, tmp_path: Pa
             train_video(videos, CONFIG, tmp_path / "parts", seed=0, monitor=interrupt, resume=stop != (0, 4))
     parts = train_video(videos, CONFIG, tmp_path / "parts", seed=0, resume=True)
     assert whole.model.read_bytes() == parts.model.read_bytes()
-    first = [RunDirectory(run.path / FIRST_PHASE).model.read_bytes() for run in (whole, parts)]
+    first = [RunDirectory(run.path / FIRST_STAGE_FOLDER).model.read_bytes() for run in (whole, parts)]
     assert first[0] == first[1] != whole.model.read_bytes()
-    one, two = (load_video_model(tmp_path / "whole", first_phase=phase) for phase in (True, False))
+    one, two = (load_video_model(tmp_path / "whole", first_stage=phase) for phase in (True, False))
     assert not torch.equal(one.outputs["flow"].weight, two.outputs["flow"].weight)
     with pytest.raises(CheckpointError, match="already holds a run"):
         train_video(videos, CONFIG, tmp_path / "parts", seed=0)
@@ -91,7 +92,7 @@ def test_unfinished_run_suggests_resume(videos: Videos, tmp_path: Path, caplog: 
         if not RunDirectory(run).model.exists():
             with pytest.raises(CheckpointError, match=r"no weights yet.*--resume"):
                 load_video_model(run)
-    load_video_model(run, first_phase=True)
+    load_video_model(run, first_stage=True)
     assert not caplog.messages
     load_video_model(run)
     assert "stopped at step 2 of 8" in caplog.text
@@ -132,11 +133,11 @@ def test_only_held_out_videos_are_scored(tmp_path: Path, capsys: pytest.CaptureF
     frames = write_store(store)
     flags = ["--out", str(run), "--validation", "0.6", "--stride", "2", *FLAGS]
     assert main(["video", "train", str(store), *flags]) == 0
-    record = read_video_record(run)
+    record = VideoRecord.read(run)
     unseen = open_unseen(record, store)
     assert record.rate_hz == 5
-    assert len(record.held_out) == 3
-    assert unseen.chosen.tolist() == list(record.held_out)
+    assert len(record.videos.held_out) == 3
+    assert unseen.chosen.tolist() == list(record.videos.held_out)
     assert torch.equal(
         unseen.read(unseen.starts[:1], 4).frames[0, 1], torch.tensor(frames[unseen.chosen[0], 2])
     )
@@ -152,8 +153,10 @@ def test_only_held_out_videos_are_scored(tmp_path: Path, capsys: pytest.CaptureF
         )
         scored.append(json.loads(capsys.readouterr().out)["videos"])
     assert scored == [2, 1]
+    everything = unseen.select(range(5)).fingerprint
+    trained_on_all = replace(record.videos, held_out=(), fingerprint=everything)
     with pytest.raises(ConfigError, match="--validation"):
-        open_unseen(replace(record, held_out=(), fingerprint=unseen.select(range(5)).fingerprint), store)
+        open_unseen(replace(record, videos=trained_on_all), store)
 
 
 def test_videos_added_to_the_store_are_scored_beside_held_out_ones(
@@ -165,10 +168,10 @@ def test_videos_added_to_the_store_are_scored_beside_held_out_ones(
         write_scene(root / f"b{k}.mp4", k)
     assert main(convert) == 0
     assert main(["video", "train", str(store), "--out", str(run), "--validation", "0.5", *FLAGS]) == 0
-    record = read_video_record(run)
+    record = VideoRecord.read(run)
     write_scene(root / "a.mp4", 4)
     assert main(convert) == 0
-    assert open_unseen(record, store).chosen.tolist() == [*record.held_out, 4]
+    assert open_unseen(record, store).chosen.tolist() == [*record.videos.held_out, 4]
     for change in (["--size", "24"], ["--stride", "2"], ["--crop"]):
         shutil.rmtree(store)
         assert main([*convert, *change]) == 0
@@ -203,7 +206,7 @@ def test_windows_of_one_video_count_as_one_for_intervals(tmp_path: Path):
         (["train", "collisions", "--preset", "magic"], "has no preset 'magic'"),
         (
             ["train", "collisions", "--method", "flow_matching", "--preset", "paper"],
-            "paper only for neural_sde",
+            "has no preset 'paper'; available: default, fast",
         ),
         (["train", "collisions", "--size", "60"], "size must be a multiple of 8"),
         (["eval", "nowhere"], "holds no video model"),
@@ -213,8 +216,7 @@ def test_windows_of_one_video_count_as_one_for_intervals(tmp_path: Path):
         (["train", "collisions", "--videos", "-3"], "need --videos >= 1, got -3"),
         (["train", "collisions", "--stride", "9", "--videos", "2"], "use longer videos, a smaller stride"),
         (["eval", "a", "--videos", "-1"], "need --videos >= 1, got -1"),
-        (["eval", "a", "--calls", "0"], "need --calls >= 1, got 0"),
-        (["eval", "a", "--calls", "-2"], "need --calls >= 1, got -2"),
+        (["eval", "a", "--substeps", "0"], "need --substeps >= 1, got 0"),
         (["eval", "a", "--alpha", "-5"], "need --alpha >= 0, got -5"),
         (["eval", "a", "--steps", "-3"], "need --steps >= 1, got -3"),
         (["eval", "a", "--seed", "-1"], "need --seed >= 0, got -1"),
@@ -247,13 +249,13 @@ def test_runs_of_the_same_name_are_all_scored(
         run.parent.mkdir()
         train_video(videos, config, run, seed=seed)
     flags = ["--data", "collisions", "--videos", "3", "--json", "-", "--device", "cpu", "--seed", "3"]
-    flags += ["--calls", "2"]
+    flags += ["--substeps", "2"]
     assert main(["video", "eval", *map(str, runs), *flags]) == 0
     found = json.loads(capsys.readouterr().out)
     rows = found["rows"]
     assert {*map(str, runs)} < rows.keys()
     assert (found["runs"], found["data"], found["seed"]) == ([*map(str, runs)], "collisions", 3)
-    assert (found["calls"], found["alpha"], found["device"]) == (2, None, device_name("cpu"))
+    assert (found["substeps"], found["alpha"], found["device"]) == (2, None, device_name("cpu"))
 
 
 def test_physics_distance_of_simulated_videos_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -288,7 +290,7 @@ def test_first_simulated_videos_do_not_depend_on_their_number(
 def test_film_shows_the_scored_frames_and_changes_no_score(
     videos: Videos, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    model = FlowMatchingVideoConfig(backbone=CONFIG.model.backbone)
+    model = FlowMatchingVideoConfig(network=CONFIG.model.network)
     config = replace(CONFIG, model=model, unroll=UnrollConfig(frames=0))
     run = str(train_video(videos, config, tmp_path / "run", seed=0).path)
     films: list[torch.Tensor] = []
@@ -328,7 +330,7 @@ def small_run(videos: Videos, tmp_path_factory: pytest.TempPathFactory) -> RunDi
         ({"width": 8192}, "make more than [0-9]+ parameters"),
         ({"depth": 10**9 + 1}, "make more than [0-9]+ parameters"),
         ({"size": 2**20}, "make more than [0-9]+ parameters"),
-        ({"context": 10**9}, "make more than [0-9]+ parameters"),
+        ({"history": 10**9}, "make more than [0-9]+ parameters"),
     ],
 )
 def test_damaged_config_is_refused_before_memory_is_taken(
@@ -337,7 +339,7 @@ def test_damaged_config_is_refused_before_memory_is_taken(
     damaged = RunDirectory(Path(shutil.copytree(small_run.path, tmp_path / "run")))
     record = json.loads(damaged.config.read_text())
     model = record["config"]["model"]
-    for part in (record, record["config"], model, model["backbone"]):
+    for part in (record, record["config"], model, model["network"]):
         part.update({name: value for name, value in change.items() if name in part})
     damaged.config.write_text(json.dumps(record))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -355,9 +357,9 @@ def test_runs_of_version_0_2_predict_what_they_predicted(name: str):
     stored = load_file(OLD_RUNS / "predictions.safetensors")
     model = load_video_model(OLD_RUNS / name)
     for calls in (None, 2):
-        found = model.generate(
-            stored["context"], steps=2, calls=calls, generator=torch.Generator().manual_seed(0)
-        )
+        sampling = replace(model.config.sampling, substeps=calls) if calls else None
+        rng = torch.Generator().manual_seed(0)
+        found = model.generate(stored["context"], steps=2, sampling=sampling, generator=rng)
         torch.testing.assert_close(found, stored[f"{name}.{calls or 'default'}"], atol=1e-5, rtol=0)
 
 
@@ -387,7 +389,8 @@ def test_captured_training_in_bf16_learns(tmp_path: Path, compile_network: bool)
         Videos.from_tensor(frames), config, tmp_path, seed=0, device="cuda", compile_network=compile_network
     )
     metrics = [
-        json.loads(line) for line in (run.path / FIRST_PHASE / "metrics.jsonl").read_text().splitlines()
+        json.loads(line)
+        for line in (run.path / FIRST_STAGE_FOLDER / "metrics.jsonl").read_text().splitlines()
     ]
     assert metrics[-1]["flow"] < 0.8 * metrics[0]["flow"]
-    assert load_video_model(run.path, device="cuda").network.channels == CONFIG.model.backbone.features + 12
+    assert load_video_model(run.path, device="cuda").network.channels == CONFIG.model.network.features + 12

@@ -3,36 +3,47 @@
 z_s = (1 - s) noise + s x_{t+1}; the network predicts the velocity x_{t+1} - noise.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from nsde_policy.bounds import Count
+from nsde_policy.methods.base import choose_sampling
+from nsde_policy.methods.registry import register_method
 from nsde_policy.video.base import PredictedStep, StepResult, VideoModel
-from nsde_policy.video.config import VideoModelConfig
+from nsde_policy.video.config import VIDEO_METHODS, VideoModelConfig, VideoSampling, make_joint_presets
 from nsde_policy.video.pixels import RGB_CHANNELS
-from nsde_policy.video.registry import register_video_method
 
 
 @dataclass(frozen=True)
 class FlowMatchingVideoConfig(VideoModelConfig):
     """Settings of flow matching for video."""
 
-    calls: Count = 2
-    """Network calls per frame when sampling: Euler steps."""
+    sampling: VideoSampling = field(default_factory=lambda: VideoSampling(substeps=2))
+    """How frames are sampled: by Euler steps."""
 
 
-@register_video_method("flow_matching", title="Flow Matching", config=FlowMatchingVideoConfig)
+PRESETS = make_joint_presets(FlowMatchingVideoConfig())
+
+
+@register_method(
+    "flow_matching",
+    title="Flow Matching",
+    config=FlowMatchingVideoConfig,
+    presets=PRESETS,
+    registry=VIDEO_METHODS,
+)
 class FlowMatchingVideo(VideoModel):
     """Velocity from noise to the next frame."""
 
-    extra_frames, has_time, heads, loss_names = 1, True, ("velocity",), ("velocity",)
+    extra_frames = 1
+    has_time = True
+    heads = ("velocity",)
+    losses = ("velocity",)
 
     def step_losses(self, step: PredictedStep, generator: torch.Generator) -> StepResult:
         """Return the square error of the velocity at a random time."""
-        state, _, target, _ = step
+        state, target = step.state, step.target
         time = torch.rand(len(state), generator=generator, device=state.device)
         noise = torch.randn(target.shape, generator=generator, device=state.device)
         share = time[:, None, None, None]
@@ -40,10 +51,10 @@ class FlowMatchingVideo(VideoModel):
         return StepResult({"velocity": (found["velocity"] - (target - noise)).square().mean()})
 
     def predict(
-        self, state: Tensor, *, calls: int | None = None, generator: torch.Generator, **options: Any
+        self, state: Tensor, *, sampling: VideoSampling | None = None, generator: torch.Generator
     ) -> Tensor:
         """Take Euler steps from noise to the next frame."""
-        steps = calls or self.config.calls
+        steps = choose_sampling(self.config.sampling, sampling).substeps
         x = torch.randn(
             (len(state), RGB_CHANNELS, *state.shape[2:]), generator=generator, device=state.device
         )

@@ -5,40 +5,46 @@ b = x_{t+1} - x_t - ε W_s, and dX = b ds + ε (1 - s) dW leads from x_t to a sa
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from nsde_policy.bounds import Count, NonNegative
+from nsde_policy.bounds import NonNegative
+from nsde_policy.methods.base import choose_sampling
+from nsde_policy.methods.registry import register_method
 from nsde_policy.video.base import PredictedStep, StepResult, VideoModel
-from nsde_policy.video.config import VideoModelConfig
+from nsde_policy.video.config import VIDEO_METHODS, VideoModelConfig, VideoSampling, make_joint_presets
 from nsde_policy.video.pixels import RGB_CHANNELS
-from nsde_policy.video.registry import register_video_method
 
 
 @dataclass(frozen=True)
 class InterpolantsConfig(VideoModelConfig):
     """Settings of forecasting with interpolants."""
 
-    calls: Count = 1
-    """Network calls per frame when sampling: Euler-Maruyama steps."""
     epsilon: NonNegative = 0.3
     """Strength ε of the noise between two frames."""
     quiet_end: bool = True
     """Leave out the noise of the last step, which no later step removes."""
 
 
-@register_video_method("interpolants", title="PFI", config=InterpolantsConfig)
+PRESETS = make_joint_presets(InterpolantsConfig())
+
+
+@register_method(
+    "interpolants", title="PFI", config=InterpolantsConfig, presets=PRESETS, registry=VIDEO_METHODS
+)
 class InterpolantsVideo(VideoModel):
     """Drift from the newest frame to the next."""
 
-    extra_frames, has_time, heads, loss_names = 1, True, ("drift",), ("drift",)
+    extra_frames = 1
+    has_time = True
+    heads = ("drift",)
+    losses = ("drift",)
     config: InterpolantsConfig
 
     def step_losses(self, step: PredictedStep, generator: torch.Generator) -> StepResult:
         """Return the square error of the drift at a random time, from the newest frame of the state on."""
-        state, _, target, _ = step
+        state, target = step.state, step.target
         start, epsilon = state[:, :RGB_CHANNELS], self.config.epsilon
         time = torch.rand(len(state), generator=generator, device=state.device)
         share = time[:, None, None, None]
@@ -48,10 +54,10 @@ class InterpolantsVideo(VideoModel):
         return StepResult({"drift": (found["drift"] - (target - start - epsilon * wiener)).square().mean()})
 
     def predict(
-        self, state: Tensor, *, calls: int | None = None, generator: torch.Generator, **options: Any
+        self, state: Tensor, *, sampling: VideoSampling | None = None, generator: torch.Generator
     ) -> Tensor:
         """Take Euler-Maruyama steps from the newest frame to the next."""
-        steps, x = calls or self.config.calls, state[:, :RGB_CHANNELS]
+        steps, x = choose_sampling(self.config.sampling, sampling).substeps, state[:, :RGB_CHANNELS]
         for k in range(steps):
             time = torch.full((len(state),), k / steps, device=state.device)
             found = self.run_network(torch.cat([state, x], dim=1), time)

@@ -1,13 +1,16 @@
 """Neural SDE for video; its model is imported on first use."""
 
-from nsde_policy.video.methods.neural_sde.config import NeuralSDEVideoConfig
-from nsde_policy.video.registry import VideoMethod, add_video_method
+from nsde_policy.methods.registry import Method, add_method
+from nsde_policy.video.config import VIDEO_METHODS
+from nsde_policy.video.methods.neural_sde.config import PRESETS, NeuralSDEVideoConfig
 
-add_video_method(
-    VideoMethod(
+add_method(
+    Method(
         "neural_sde",
         "Neural SDE",
         NeuralSDEVideoConfig,
+        PRESETS,
         "nsde_policy.video.methods.neural_sde.model:NeuralSDEVideo",
-    )
+    ),
+    VIDEO_METHODS,
 )

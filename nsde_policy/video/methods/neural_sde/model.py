@@ -1,138 +1,136 @@
 """Neural SDE for video: dx = (f(X) + α d(X)) dt + g(X) dw for the newest frame x of the state X.
 
 As in the paper's appendix, a state holds the last four frames, the network learns only the first difference
-x_{t+1} - x_t, and the other three follow by subtraction.
+x_{t+1} - x_t, and the other three follow by subtraction. Targets, losses and solver are those of policies.
 
 Deviation: the defaults are the square loss without interpolation, σ drawn per video, g not used in sampling,
-a convolutional stem before the U-ViT, and a second phase of training on own predictions. The paper's settings
-(`flow_loss="log"`, `interpolation="uniform"`, `noise="fixed"`) are options; in pixels they freeze the picture
-or let the network read the answer from the interpolated state, see docs/video.md.
+a convolutional stem before the U-ViT, and a second stage of training on own predictions. The paper's settings
+are the preset `paper`; in pixels they freeze the picture or let the network read the answer from the
+interpolated state, see docs/video.md.
 """
 
-from typing import Any
+import math
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from nsde_policy.video.base import PredictedStep, StepResult, VideoModel
-from nsde_policy.video.methods.neural_sde.config import NeuralSDEVideoConfig
+from nsde_policy.core import losses
+from nsde_policy.core.networks import Outputs
+from nsde_policy.core.sde import AbstractSDE, Coefficients, euler_maruyama
+from nsde_policy.core.targets import Interpolation
+from nsde_policy.methods.base import choose_sampling
+from nsde_policy.video.base import PredictedStep, StepResult, VideoModel, differentiate_state
+from nsde_policy.video.config import VideoSampling
+from nsde_policy.video.methods.neural_sde.config import NeuralSDEVideoConfig, NeuralSDEVideoSampling
 from nsde_policy.video.pixels import RGB_CHANNELS
 
-SCORE_WEIGHT, DIFFUSION_WEIGHT = 0.5, 0.1
-"""Weights of the losses of denoiser and diffusion beside that of the flow."""
+FLOW_WEIGHT, DENOISER_WEIGHT, DIFFUSION_WEIGHT = 2.0, 0.5, 0.1
+"""Weights of the losses, each averaged over the numbers of a frame."""
 MAX_LOG_VARIANCE = 8.0
 """Limit on |log g²|, in units of the mean square change of a pixel."""
 
 
 class NeuralSDEVideo(VideoModel):
-    """Flow f, scaled score d and log g² from one network call."""
+    """Flow f, log g² and scaled score σ d from one network call."""
 
     heads = ("flow", "score", "log_variance")
     config: NeuralSDEVideoConfig
 
     @property
-    def loss_names(self) -> tuple[str, ...]:  # type: ignore[override]
+    def losses(self) -> tuple[str, ...]:  # type: ignore[override]
         """Losses of the parts that the settings ask for."""
-        parts = {"flow": True, "score": self.config.denoiser, "diffusion": self.config.diffusion}
+        parts = {"flow": True, "denoiser": self.config.denoiser, "diffusion": self.config.diffusion}
         return tuple(name for name, is_used in parts.items() if is_used)
 
     @property
-    def noise_std(self) -> float:
-        """Root mean square of the noise on the state, the unit of the score."""
-        sigma = self.config.context_noise
-        return sigma if self.config.noise == "fixed" else sigma / 3**0.5
+    def interpolation(self) -> Interpolation:  # type: ignore[override]
+        """Whether training states lie between two recorded ones."""
+        return self.config.interpolation
 
-    def step_losses(self, step: PredictedStep, generator: torch.Generator) -> StepResult:
-        """Return the losses of flow, score and diffusion.
-
-        From recorded states, f is compared with the recorded change, and d with the noise on the state. From
-        own predictions, which are never interpolated, the sampled next frame is compared with the recorded
-        one by the loss of the flow, and that of the score is 0.
-        """
-        state, clean, target, is_first = step
-        noise = state[:, :RGB_CHANNELS] - clean
-        is_between = is_first and self.config.interpolation == "uniform"
-        if is_between:
-            part = torch.rand((len(state), 1, 1, 1), generator=generator, device=state.device)
-            state = state + part * self._difference(state, target - clean)
-        change = target - clean
-        log_variance, flow, score = self._run(state, with_diffusion=self.config.diffusion)
-        losses = {"flow": self._flow_loss(flow, change)}
-        if self.config.denoiser:
-            losses["score"] = SCORE_WEIGHT * (score + noise / self.noise_std).square().mean()
-        alpha = self.config.alpha if self.config.denoiser else 0.0
-        predicted = state[:, :RGB_CHANNELS] + flow + alpha * self.noise_std * score
-        if not is_first:  # a state of own predictions: only the error of the next frame counts
-            losses = {name: torch.zeros_like(value) for name, value in losses.items()}
-            losses["flow"] = self._flow_loss(predicted, target)
-        if self.config.diffusion:
-            error = ((change - flow) / self.increment_std).detach().square()
-            likelihood = 0.5 * (error * (-log_variance).exp() + log_variance).mean()
-            losses["diffusion"] = DIFFUSION_WEIGHT * likelihood
-        is_sample = not is_between and not self.config.diffusion_scale
-        return StepResult(losses, predicted if is_sample else None)
-
-    def _flow_loss(self, found: Tensor, true: Tensor) -> Tensor:
-        error = (found - true).square()
-        if self.config.flow_loss == "log":
-            return 0.5 * (error + self.config.delta).log().mean()
-        return (error / self.increment_std.square()).mean()
-
-    def _run(self, state: Tensor, *, with_diffusion: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """Return log g² in units of the mean square change, f in pixels, and d in units of the noise.
-
-        Without the diffusion, log g² is 0. One convolution draws flow and score, which is faster than two.
-        """
+    def run(self, state: Tensor, *, with_diffusion: bool) -> Outputs:
+        """Return f and log g² in units of the usual change, and σ d; without the diffusion, log g² is 0."""
         features = self.network(state)
-        heads = [self.outputs["flow"], self.outputs["score"]]
-        weight, bias = (torch.cat([getattr(head, name) for head in heads]) for name in ("weight", "bias"))
-        flow, score = F.conv2d(features, weight, bias, padding=1).float().chunk(2, dim=1)
-        log_variance = flow.new_zeros(())
+        flow, score = (self.outputs[name](features).float() for name in ("flow", "score"))
+        log_variance = torch.zeros_like(flow)
         if with_diffusion:
             log_variance = self.outputs["log_variance"](features.detach()).float()
             log_variance = log_variance.clamp(-MAX_LOG_VARIANCE, MAX_LOG_VARIANCE)
-        return log_variance, flow * self.increment_std, score
+        return Outputs(flow, log_variance, score)
 
-    def _difference(self, state: Tensor, first: Tensor) -> Tensor:
-        """Return the change of the state over one frame: the first difference, the others by subtraction."""
-        return torch.cat([first, state[:, :-RGB_CHANNELS] - state[:, RGB_CHANNELS:]], dim=1)
+    def step_losses(self, step: PredictedStep, generator: torch.Generator) -> StepResult:
+        """Return the losses of flow, denoiser and diffusion.
+
+        From recorded states, f is compared with the recorded change, and d with the noise on the state. From
+        own predictions, which are never interpolated, the sampled next frame is compared with the recorded
+        one by the loss of the flow, and the loss of the denoiser is 0.
+        """
+        config, unit = self.config, self.increment_std
+        out = self.run(step.state, with_diffusion=config.diffusion)
+        velocity = ((step.target - step.clean) / unit).flatten(1)
+        weight = 1 / velocity.shape[1]
+        drift = unit * out.drift + self._strength(config.sampling) * out.score
+        predicted = step.state[:, :RGB_CHANNELS] + drift
+        delta = config.delta if config.flow_loss == "log" else math.inf
+        compared = out.drift.flatten(1), velocity
+        if step.unit_noise is None:
+            compared = (predicted / unit).flatten(1), (step.target / unit).flatten(1)
+        parts = {"flow": FLOW_WEIGHT * losses.flow_loss(*compared, delta=delta, weight=weight)}
+        if config.denoiser:
+            parts["denoiser"] = torch.zeros_like(parts["flow"])
+            if step.unit_noise is not None:
+                score, noise = out.score.flatten(1), step.unit_noise.flatten(1)
+                parts["denoiser"] = DENOISER_WEIGHT * losses.denoiser_loss(score, noise, weight)
+        if config.diffusion:
+            variance, drift = out.log_variance.flatten(1), out.drift.flatten(1)
+            parts["diffusion"] = DIFFUSION_WEIGHT * losses.diffusion_nll(
+                variance, drift, velocity, 1.0, weight
+            )
+        is_between = step.unit_noise is not None and config.interpolation == "uniform"
+        return StepResult(parts, None if is_between or config.sampling.diffusion else predicted)
+
+    def _strength(self, sampling: NeuralSDEVideoSampling) -> float:
+        """Return α σ, the strength of the scaled score: α σ² of the score itself."""
+        return sampling.alpha * self.noise_std if self.config.denoiser else 0.0
 
     def predict(
-        self,
-        state: Tensor,
-        *,
-        calls: int | None = None,
-        generator: torch.Generator,
-        alpha: float | None = None,
-        diffusion_scale: float | None = None,
-        **options: Any,
+        self, state: Tensor, *, sampling: VideoSampling | None = None, generator: torch.Generator
     ) -> Tensor:
-        """Take Euler-Maruyama steps of 1 / calls frame, each with 1 / calls of flow and denoiser."""
-        steps = calls or self.config.calls
-        alpha = self.config.alpha if alpha is None else alpha
-        scale = self.config.diffusion_scale if diffusion_scale is None else diffusion_scale
-        for path in self.substeps(state, steps, generator, alpha if self.config.denoiser else 0.0, scale):
-            state = path
-        return state[:, :RGB_CHANNELS]
+        """Take Euler-Maruyama steps to the next frame."""
+        return self.solve(state, sampling=sampling, generator=generator)[-1, :, :RGB_CHANNELS]
 
-    def substeps(
-        self,
-        state: Tensor,
-        steps: int,
-        generator: torch.Generator,
-        alpha: float,
-        diffusion_scale: float,
-    ) -> list[Tensor]:
-        """Return the states after each Euler-Maruyama step of 1 / steps frame."""
-        others = self._difference(state, state[:, :RGB_CHANNELS])[:, RGB_CHANNELS:]
-        found = []
-        for _ in range(steps):
-            log_variance, flow, score = self._run(state, with_diffusion=diffusion_scale > 0)
-            first = (flow + alpha * self.noise_std * score) / steps
-            if diffusion_scale:
-                std = self.increment_std * (0.5 * log_variance).exp() * (diffusion_scale / steps**0.5)
-                first = first + std * torch.randn(first.shape, generator=generator, device=first.device)
-            state = state + torch.cat([first, others / steps], dim=1)
-            found.append(state)
-        return found
+    def solve(
+        self, state: Tensor, *, sampling: VideoSampling | None = None, generator: torch.Generator
+    ) -> Tensor:
+        """Return the states after each Euler-Maruyama step of one frame, the given one first.
+
+        Returns:
+            States, (substeps + 1, n, 3 · history, size, size).
+        """
+        chosen = choose_sampling(self.config.sampling, sampling)
+        steps = chosen.substeps
+        noise = state.new_zeros(()).expand(steps, *state.shape)
+        if chosen.diffusion:
+            shape = state[:, :RGB_CHANNELS].shape
+            drawn = [torch.randn(shape, generator=generator, device=state.device) for _ in range(steps)]
+            noise = torch.cat([torch.stack(drawn), noise[:, :, RGB_CHANNELS:]], dim=2)
+        return euler_maruyama(_FrameSDE(self, state, chosen), state, dt=1 / steps, steps=steps, noise=noise)
+
+
+class _FrameSDE(AbstractSDE):
+    """The learned equation of the newest frame; older frames move at a constant speed until the next one."""
+
+    def __init__(self, model: NeuralSDEVideo, state: Tensor, sampling: NeuralSDEVideoSampling) -> None:
+        super().__init__()
+        self._model = model
+        self._start = state
+        self._sampling = sampling
+
+    def coefficients(self, x: Tensor) -> Coefficients:
+        """Return drift and diffusion of all frames of the state."""
+        model, factor = self._model, self._sampling.diffusion
+        out = model.run(x, with_diffusion=factor > 0)
+        drift = model.increment_std * out.drift + model._strength(self._sampling) * out.score
+        diffusion = torch.zeros_like(x)
+        if factor:
+            diffusion[:, :RGB_CHANNELS] = factor * model.increment_std * (0.5 * out.log_variance).exp()
+        return Coefficients(differentiate_state(self._start, drift), diffusion)

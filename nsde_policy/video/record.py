@@ -1,0 +1,140 @@
+"""What the run directory of a video model records, and records of version 0.2."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nsde_policy.errors import CheckpointError, PluginError
+from nsde_policy.files import read_json
+from nsde_policy.run_directory import RUN_FORMAT, DemoRecord, RunDirectory, find_versions
+from nsde_policy.video.base import VideoModel
+from nsde_policy.video.config import VIDEO_METHODS, VideoConfig
+
+VIDEO_KIND = "video"
+"""Value of `kind` in config.json, which policies do not have."""
+
+
+@dataclass(frozen=True)
+class VideoRecord:
+    """Content of config.json."""
+
+    config: VideoConfig
+    seed: int
+    videos: DemoRecord
+    """Videos of the source, those held out of training included."""
+    increment_std: float
+    """Root mean square change of a pixel over one frame."""
+    rate_hz: float | None = None
+    """Frames per second; None if the source does not record it."""
+    versions: Mapping[str, str] = field(default_factory=find_versions)
+    """Versions of packages that may influence results; by default those installed now."""
+
+    def to_json(self) -> str:
+        """Convert to indented JSON."""
+        values = {**vars(self), "config": self.config.to_dict(), "videos": asdict(self.videos)}
+        return json.dumps({"format": RUN_FORMAT, "kind": VIDEO_KIND, **values}, indent=2, allow_nan=False)
+
+    @classmethod
+    def read(cls, path: Path) -> "VideoRecord":
+        """Read and check the record of a run directory.
+
+        Raises:
+            CheckpointError: If there is none, or it is damaged.
+        """
+        file = RunDirectory(path).config
+        if not file.exists():
+            raise CheckpointError(f"{path} holds no video model: it has no config.json")
+        values = read_json(file, error=CheckpointError)
+        if "format" not in values and "increment_std" in values:
+            values = upgrade_record(values)
+        if values.get("kind") != VIDEO_KIND:
+            raise CheckpointError(f"{path} was not written by `nsde-policy video train`")
+        try:
+            if values["format"] != RUN_FORMAT:
+                raise CheckpointError(f"run format {values['format']}, this version reads {RUN_FORMAT}")
+            return cls(
+                config=VideoConfig.from_dict(values["config"]),
+                seed=int(values["seed"]),
+                videos=DemoRecord.from_dict(values["videos"]),
+                increment_std=float(values["increment_std"]),
+                rate_hz=values["rate_hz"],
+                versions=dict(values["versions"]),
+            )
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+            if isinstance(error, PluginError):
+                raise
+            raise CheckpointError(f"{file} is not a valid record of a video run: {error}") from error
+
+    def same_training(self, other: "VideoRecord") -> bool:
+        """Return whether `other` can resume this run: same settings, seed and videos."""
+        one, two = (
+            (run.config, run.seed, run.videos.fingerprint, run.videos.held_out) for run in (self, other)
+        )
+        return one == two
+
+    def build_model(self) -> VideoModel:
+        """Build the model with its initial weights."""
+        config = self.config
+        model: type[VideoModel] = VIDEO_METHODS.get(config.method).model_class()
+        return model(
+            config.model,
+            size=config.size,
+            increment_std=self.increment_std,
+            generator=torch.Generator().manual_seed(self.seed),
+        )
+
+
+def upgrade_record(values: dict[str, Any]) -> dict[str, Any]:
+    """Convert the config.json of a video run that version 0.2 wrote.
+
+    Raises:
+        CheckpointError: If the run predicts latents or takes actions, which this version does not, or is
+            damaged.
+    """
+    try:
+        old = values["config"]
+        if old["actions"] or old["latents"]:
+            what = "takes actions" if old["actions"] else "predicts latents"
+            raise CheckpointError(
+                f"the model {what}, which version 0.2 was the last to support: train it again"
+            )
+        return {
+            "format": RUN_FORMAT,
+            "kind": VIDEO_KIND,
+            "config": {
+                "method": values["method"],
+                "model": _upgrade_model(old["model"], values["increment_std"]),
+                **{name: old[name] for name in ("train", "size", "stride")},
+                "unroll": {
+                    "substeps": old["unroll"]["calls"],
+                    **{name: value for name, value in old["unroll"].items() if name != "calls"},
+                },
+            },
+            "videos": {
+                "episodes": values["source_videos"],
+                "frames": 0,
+                **{name: values[name] for name in ("source", "fingerprint", "held_out")},
+            },
+            "versions": {"nsde_policy": values["version"]},
+            **{name: values[name] for name in ("seed", "increment_std", "rate_hz")},
+        }
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"config.json is not a valid record of a video run: {error!r}") from error
+
+
+def _upgrade_model(old: dict[str, Any], increment_std: float) -> dict[str, Any]:
+    """Convert the settings of a model: names, where sampling is set, and the unit of δ."""
+    renamed = {"context": "history", "context_noise": "noise", "backbone": "network"}
+    moved = {"calls": "substeps", "alpha": "alpha", "diffusion_scale": "diffusion"}
+    found = {
+        renamed.get(name, name): value for name, value in old.items() if name not in moved and name != "noise"
+    }
+    found["random_noise"] = old["noise"] == "uniform"
+    found["sampling"] = {new: old[name] for name, new in moved.items() if name in old}
+    if "delta" in old:
+        found["delta"] = old["delta"] / increment_std**2
+    return found
