@@ -56,8 +56,6 @@ class VideoTrain:
     others of that store."""
     resume: bool = False
     """Continue the run in --out from its last checkpoint."""
-    compile: bool = False
-    """Compile the network with torch.compile: faster steps after a start of a minute or more."""
     config: Annotated[VideoConfig, arg(name="")] = field(
         default_factory=lambda: VideoConfig.from_preset("default")
     )
@@ -107,7 +105,6 @@ class VideoTrain:
                 seed=self.seed,
                 device=device,
                 resume=self.resume,
-                compile_network=self.compile,
             )
         print(f"trained {run.path}")
 

@@ -42,14 +42,12 @@ def train_video(
     resume: bool = False,
     save_every_s: float = 15.0,
     monitor: Monitor | None = None,
-    compile_network: bool = False,
 ) -> RunDirectory:
     """Train, or resume training, a video model into a run directory, in one or two stages.
 
     The first stage predicts one frame from recorded frames with noise; the second, unless
     `config.unroll.frames` is 0, predicts several frames, each from the model's own predictions. On CPU a
-    resumed run gives bit-identical weights. `compile_network` uses torch.compile: steps are faster, the start
-    takes a minute or more.
+    resumed run gives bit-identical weights.
 
     Raises:
         CheckpointError: If `path` holds another run or other files, or another process is training into it.
@@ -67,8 +65,6 @@ def train_video(
             )
         replace_file(run.config, record.to_json().encode())
         model = record.build_model().to(device)
-        if compile_network:
-            model.network.compile(dynamic=False)
         stages: list[tuple[RunDirectory, TrainConfig, UnrollConfig | None]] = [(run, config.train, None)]
         if config.unroll.frames:
             first = RunDirectory(path / FIRST_STAGE_FOLDER)
