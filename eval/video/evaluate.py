@@ -10,8 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nsde_policy.bounds import Count, Natural, NonNegative
-from nsde_policy.config import BaseConfig
 from nsde_policy.errors import ComparisonError, ConfigError
 from nsde_policy.eval.compare.table import format_markdown
 from nsde_policy.eval.offline.sums import EpisodeSums, Intervals, estimate_difference
@@ -98,22 +96,6 @@ class FilmedPredictor:
             self.frames = found[self._ahead]
         self._ahead -= len(frames)
         return found
-
-
-@dataclass(frozen=True)
-class VideoEvalConfig(BaseConfig):
-    """Bounds of the numbers of `video eval`."""
-
-    videos: Count = 512
-    """Most videos to score."""
-    steps: Count = 12
-    """Frames to predict after the context."""
-    substeps: Count | None = None
-    """Solver steps per frame, of one network call each; None for the settings of the model."""
-    alpha: NonNegative | None = None
-    """Strength of the denoiser of a Neural SDE; None for the settings of the model."""
-    seed: Natural = 0
-    """Seed of the sampled predictions."""
 
 
 BASELINES_OF_VIDEO: dict[str, Predictor] = {

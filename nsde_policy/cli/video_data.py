@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg
 
+from nsde_policy.bounds import Count, Positive
+
 DEFAULT_STRIDES = {"clevrer": 5}
 """Strides of sets of videos; 1 for the others."""
 
@@ -29,13 +31,13 @@ class VideoData:
     """Zarr directory to create, or to continue with the same settings."""
     split: Literal["train", "validation", "test"] = "train"
     """Part of KTH, by persons as in Schuldt et al. (2004), or of CLEVRER, by number."""
-    stride: int | None = None
+    stride: Count | None = None
     """Keep every n-th frame; default: 5 for CLEVRER, else 1."""
-    size: int = 64
+    size: Count = 64
     """Height and width of the stored frames."""
     crop: bool = False
     """Cut the largest square out of the middle of each frame; otherwise the whole frame is squeezed."""
-    rate: float | None = None
+    rate: Positive | None = None
     """Take this many frames per second by their timestamps; default: all frames, which must be evenly
     spaced."""
     skip_damaged: bool = False

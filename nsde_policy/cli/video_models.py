@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tyro.conf import Positional, arg
 
 from nsde_policy.assets import SHIPPED_FEATURES
+from nsde_policy.bounds import Count, Natural, NonNegative, SeedNumber
 from nsde_policy.cli.options import DeviceFlag, JsonFileFlag, check_json_file, print_results
 from nsde_policy.errors import ConfigError
 from nsde_policy.files import check_writable
@@ -46,9 +47,9 @@ class VideoTrain:
     """Settings to start from: default (a GPU), fast (a CPU, frames of 32 × 32), paper (as published)."""
     out: Path | None = None
     """Run directory; default runs/video-METHOD-PRESET-SEED."""
-    seed: int = 0
+    seed: SeedNumber = 0
     """Seed of weights, windows and noise."""
-    videos: int | None = None
+    videos: Count | None = None
     """Number of simulated videos, only with `collisions`; default: 16384, or 8192 with --preset fast."""
     device: DeviceFlag = "auto"
     validation: float = 0.0
@@ -74,15 +75,12 @@ class VideoTrain:
     def run(self) -> None:
         """Train with a progress bar and print the run directory."""
         from nsde_policy.inference.torch_threads import count_threads, use_threads
-        from nsde_policy.training.progress import pick_device
         from nsde_policy.video.collisions import COLLISIONS
         from nsde_policy.video.run import train_video
         from nsde_policy.video.sources import open_training_videos
 
         if not self.data:
             raise ConfigError(f"name a store of videos, or `{COLLISIONS}` to simulate some")
-        if self.seed < 0:
-            raise ConfigError(f"need --seed >= 0, got {self.seed}")
         VideoConfig.from_preset(self.preset, self.method)
         if self.validation and self.data == COLLISIONS:
             raise ConfigError("collisions are scored on other simulated videos: leave out --validation")
@@ -92,10 +90,9 @@ class VideoTrain:
                 "are used: leave it out"
             )
         out = self.out or Path("runs") / f"video-{self.method}-{self.preset}-{self.seed}"
-        device = pick_device(self.device)
         usual = TRAINING_COLLISIONS // 2 if self.preset == "fast" else TRAINING_COLLISIONS
         count = usual if self.videos is None else self.videos
-        videos = open_training_videos(self.data, self.config, count=count, device=device)
+        videos = open_training_videos(self.data, self.config, count=count, device=self.device)
         videos, _ = videos.split(self.validation)
         with use_threads(count_threads()):
             run = train_video(
@@ -103,7 +100,7 @@ class VideoTrain:
                 self.config,
                 out,
                 seed=self.seed,
-                device=device,
+                device=self.device,
                 resume=self.resume,
             )
         print(f"trained {run.path}")
@@ -119,17 +116,17 @@ class VideoEval:
     that a run was trained on are never used."""
     tuning: bool = False
     """Use other simulated videos, or the other half of the held-out ones, on which settings may be chosen."""
-    videos: int = 512
+    videos: Count = 512
     """Most videos to score; longer ones of a store are cut into windows, and this many of those are used."""
-    steps: int = 12
+    steps: Count = 12
     """Frames to predict after the context."""
-    substeps: int | None = None
+    substeps: Count | None = None
     """Solver steps per frame, of one network call each; default: as in training."""
-    alpha: float | None = None
+    alpha: NonNegative | None = None
     """Strength of the denoiser of a Neural SDE; default: as in training."""
     first_stage: bool = False
     """Score the model before the second stage of training."""
-    seed: int = 0
+    seed: SeedNumber = 0
     """Seed of the sampled predictions."""
     device: DeviceFlag = "auto"
     features: Path | None = None
@@ -138,7 +135,7 @@ class VideoEval:
     collisions)."""
     film: Path | None = None
     """Folder for a film strip and an animation of true and predicted frames of one video."""
-    film_video: int | None = None
+    film_video: Natural | None = None
     """Number of the scored video that is drawn, from 0 on; default 0. Simulated videos have the same numbers
     for every --videos up to 512; they are made on the CPU, and a GPU would make others of the same seed."""
     json: JsonFileFlag = None
@@ -147,29 +144,27 @@ class VideoEval:
         """Print a table with intervals over videos."""
         from nsde_policy.eval.video.evaluate import (
             FilmedPredictor,
-            VideoEvalConfig,
             evaluate_video,
             make_predictor,
         )
         from nsde_policy.eval.video.features import load_features
-        from nsde_policy.training.progress import pick_device
         from nsde_policy.video.record import VideoRecord
         from nsde_policy.video.run import load_video_model
 
         if not self.runs:
             raise ConfigError("name at least one run directory of `nsde-policy video train`")
-        VideoEvalConfig(self.videos, self.steps, self.substeps, self.alpha, self.seed)  # checks them
         if self.film_video is not None and not self.film:
             raise ConfigError("--film-video chooses the video of a film: add --film FOLDER, or leave it out")
         labels = _label_runs(self.runs)
         check_json_file(self.json)
         if self.film:
             check_writable(self.film / FILM)
-        device = pick_device(self.device)
         networks = {}
         if self.features:
-            networks[self.features.absolute().stem] = load_features(self.features, device=device)
-        models = [load_video_model(run, device=device, first_stage=self.first_stage) for run in self.runs]
+            networks[self.features.absolute().stem] = load_features(self.features, device=self.device)
+        models = [
+            load_video_model(run, device=self.device, first_stage=self.first_stage) for run in self.runs
+        ]
         context, shown = max(model.config.history for model in models), self.film_video or 0
         predictors = {
             label: FilmedPredictor(
@@ -187,15 +182,15 @@ class VideoEval:
                 "--data collisions"
             )
         scores = evaluate_video(
-            predictors, videos, steps=self.steps, context=context, device=device, networks=networks
+            predictors, videos, steps=self.steps, context=context, device=self.device, networks=networks
         )
         if self.film:
             rows = {label: predictor.frames for label, predictor in predictors.items()}
             self._draw_film(self.film, rows, videos.frames[shown, : context + self.steps])
-        results = scores.to_json(**self._describe(records[0].videos.source, device))
+        results = scores.to_json(**self._describe(records[0].videos.source))
         print_results(self.json, results, scores.format_table())
 
-    def _describe(self, source: str, device: str) -> dict[str, Any]:
+    def _describe(self, source: str) -> dict[str, Any]:
         """Return what was scored, and how; None for settings of the runs."""
         from nsde_policy.eval.latency import device_name
 
@@ -204,7 +199,7 @@ class VideoEval:
             "runs": [str(run) for run in self.runs],
             "data": self.data or source,
             **{name: getattr(self, name) for name in names},
-            "device": device_name(device),
+            "device": device_name(self.device),
         }
 
     def _draw_film(self, out: Path, rows: dict[str, Any], true: "Tensor") -> None:

@@ -10,15 +10,9 @@ from nsde_policy.video.windows import Videos, open_videos
 
 
 def open_training_videos(data: str, config: VideoConfig, *, count: int, device: str) -> Videos:
-    """Open a store of videos, or simulate `count` videos of collisions on the device.
-
-    Raises:
-        ConfigError: If `count` is less than 1.
-    """
+    """Open a store of videos, or simulate `count` videos of collisions on the device."""
     if data != COLLISIONS:
         return open_videos(Path(data), size=config.size, stride=config.stride)
-    if count < 1:
-        raise ConfigError(f"need --videos >= 1, got {count}")
     made = make_collisions(
         count, CollisionsConfig(size=config.size), seed=COLLISION_SEEDS["train"], device=device
     )
