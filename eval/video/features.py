@@ -15,7 +15,6 @@ from nsde_policy.eval.video.distances import Features
 from nsde_policy.eval.video.i3d import I3D_FRAMES, I3D_SIZE, build_i3d
 from nsde_policy.eval.video.physics import (
     FEWEST_CLIP_FRAMES,
-    OLD_PHYSICS_TENSOR,
     PHYSICS_SIZE,
     PHYSICS_TENSOR,
     SMALLEST_PHYSICS_SIZE,
@@ -93,7 +92,7 @@ def load_features(path: Path, *, device: torch.device | str = "cpu") -> FeatureN
 
 def _build_network(weights: Mapping[str, Tensor], path: Path) -> FeatureNetwork:
     """Build I3D or the physics network, whichever the names of the tensors belong to."""
-    if PHYSICS_TENSOR in weights or OLD_PHYSICS_TENSOR in weights:
+    if PHYSICS_TENSOR in weights:
         physics = build_physics_network(weights, path)
         return FeatureNetwork(physics, path, PHYSICS_SIZE, FEWEST_CLIP_FRAMES, SMALLEST_PHYSICS_SIZE)
     if any(name.startswith(("Conv3d_", "Mixed_")) for name in weights):

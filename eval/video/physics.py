@@ -26,8 +26,6 @@ FEWEST_CLIP_FRAMES = 3
 """Fewest frames of a clip, for velocities and contacts."""
 PHYSICS_TENSOR = "heat.weight"
 """Name of a tensor by which files of the network are recognised."""
-OLD_PHYSICS_TENSOR = "layout"
-"""Name of a tensor in files of an earlier physics network, which are refused."""
 SHAPES = 3
 """Disc, square and triangle."""
 POSITION_UNIT, VELOCITY_UNIT, SHAPE_UNIT, CONTACT_UNIT = 12.0, 1.0, 0.4, 1.0
@@ -135,13 +133,8 @@ def build_physics_network(weights: Mapping[str, Tensor], path: Path) -> PhysicsN
     """Build the network from the tensors of the file `path`, which benchmarks/video_features.py writes.
 
     Raises:
-        ConfigError: If tensors are missing or do not fit, or are those of the first physics network.
+        ConfigError: If tensors are missing or do not fit.
     """
-    if OLD_PHYSICS_TENSOR in weights:
-        raise ConfigError(
-            f"{path} is a physics network in the layout of old versions: use `physics`, the network of this "
-            "package, or train one with benchmarks/video_features.py --train FILE"
-        )
     try:
         with torch.device("meta"):
             network = PhysicsNetwork(generator=torch.Generator())

@@ -96,19 +96,14 @@ class VideoTrain:
         videos, _ = videos.split(self.validation)
         with use_threads(count_threads()):
             run = train_video(
-                videos,
-                self.config,
-                out,
-                seed=self.seed,
-                device=self.device,
-                resume=self.resume,
+                videos, self.config, out, seed=self.seed, device=self.device, resume=self.resume
             )
         print(f"trained {run.path}")
 
 
 @dataclass(frozen=True)
 class VideoEval:
-    """Score video models against the true frames, beside repeating the last frame and extrapolation."""
+    """Score video models against the true frames; two rows repeat the last frame and extrapolate."""
 
     runs: Annotated[tuple[Path, ...], Positional, arg(help="Run directories of `video train`.")]
     data: str | None = None

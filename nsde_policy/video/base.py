@@ -136,7 +136,7 @@ class VideoModel(TrainableModel[VideoBatch]):
     def _predict_own(
         self, state: Tensor, predicted: Tensor | None, unroll: UnrollConfig, generator: torch.Generator
     ) -> Tensor:
-        """Return the next frame of unrolled training; `predicted` if one step of a frame suffices."""
+        """Return the next frame of unrolled training, which is `predicted` after one substep."""
         if predicted is None or unroll.substeps > 1:
             sampling = replace(self.config.sampling, substeps=unroll.substeps)
             with torch.set_grad_enabled(unroll.gradients):

@@ -120,11 +120,9 @@ class VideoPreset(Preset):
     """Height and width of the frames."""
 
     def join_stages(self) -> Self:
-        """Return settings with one stage and as many training examples.
+        """Return settings with one stage and as many training examples, for methods that sample from noise.
 
-        For methods that sample from noise: a second stage without gradients makes their predictions worse;
-        one with gradients raises the PSNR of PFI but lowers its motion (docs/video.md, "Three methods"). If
-        `--unroll.frames` asks for this stage, it takes as many substeps as sampling.
+        If `--unroll.frames` asks for a second stage, it takes as many substeps as sampling.
         """
         second = self.unroll.train
         examples = self.train.steps * self.train.batch_size
