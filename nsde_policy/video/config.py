@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
-from nsde_policy.bounds import Count, Natural, NonNegative
+from nsde_policy.bounds import Count, Length, Natural, NonNegative, Size
 from nsde_policy.config import BaseConfig, ModelConfig, Preset, Sampling, TrainConfig, require
 from nsde_policy.errors import ConfigError
 from nsde_policy.methods.registry import Method, find_method_name
@@ -22,17 +22,17 @@ class UViTConfig(BaseConfig):
     kind: Literal["stem", "plain"] = "stem"
     """`stem` shrinks frames by convolutions to an eighth of their size and draws with convolutions again;
     `plain` cuts frames into patches, as in the original U-ViT."""
-    width: Count = 256
+    width: Size = 256
     """Size of a token, a multiple of `heads`."""
-    depth: Count = 7
+    depth: Size = 7
     """Number of transformer blocks, odd: half on the way in, one in the middle, half on the way out."""
-    heads: Count = 4
+    heads: Size = 4
     """Number of attention heads."""
-    patch: Count = 4
+    patch: Size = 4
     """Side of a patch of the plain U-ViT, pixels."""
-    stem: tuple[int, int] = (64, 128)
+    stem: tuple[Size, Size] = (64, 128)
     """Channels of the stem at a half and at a quarter of the frame's size, multiples of 8."""
-    features: Count = 32
+    features: Size = 32
     """Feature maps at the size of the frame, from which outputs are drawn."""
 
     def __post_init__(self) -> None:
@@ -61,7 +61,7 @@ class VideoSampling(Sampling):
 class VideoModelConfig(ModelConfig):
     """Settings common to all methods of video prediction."""
 
-    history: Count = 4
+    history: Length = 4
     """Frames of the state, X = (x_t, x_{t-1}, …)."""
     noise: NonNegative = 0.2
     """Largest standard deviation σ of the noise on the frames of the state in training; pixels range from
@@ -152,7 +152,7 @@ class VideoConfig(BaseConfig):
     """Optimisation settings of the first stage."""
     unroll: UnrollConfig = field(default_factory=UnrollConfig)
     """Settings of the second stage."""
-    size: Count = 64
+    size: Size = 64
     """Height and width that frames are resized to."""
     stride: Count = 1
     """Use every n-th frame of a video."""

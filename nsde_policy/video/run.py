@@ -80,7 +80,8 @@ def train_video(
                 training.restore(directory.read_training_state())
             directory.truncate_metrics(training.step if resume else -1)
             try:
-                train_loop(directory, training, train, save_every_s, monitor)
+                title = f"stage {number + 1} of {len(stages)}"
+                train_loop(directory, training, train, save_every_s, monitor, title=title)
             finally:
                 source.close()
     return run
