@@ -28,8 +28,6 @@ class VideoRecord:
     """Videos of the source, those held out of training included."""
     increment_std: float
     """Root mean square change of a pixel over one frame."""
-    rate_hz: float | None = None
-    """Frames per second; None if the source does not record it."""
     versions: Mapping[str, str] = field(default_factory=find_versions)
     """Versions of packages that may influence results; by default those installed now."""
 
@@ -61,7 +59,6 @@ class VideoRecord:
                 seed=int(values["seed"]),
                 videos=DemoRecord.from_dict(values["videos"]),
                 increment_std=float(values["increment_std"]),
-                rate_hz=values["rate_hz"],
                 versions=dict(values["versions"]),
             )
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
@@ -120,7 +117,7 @@ def upgrade_record(values: dict[str, Any]) -> dict[str, Any]:
                 **{name: values[name] for name in ("source", "fingerprint", "held_out")},
             },
             "versions": {"nsde_policy": values["version"]},
-            **{name: values[name] for name in ("seed", "increment_std", "rate_hz")},
+            **{name: values[name] for name in ("seed", "increment_std")},
         }
     except (KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"config.json is not a valid record of a video run: {error!r}") from error

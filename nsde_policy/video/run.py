@@ -127,4 +127,4 @@ def _make_record(videos: Videos, config: VideoConfig, seed: int) -> VideoRecord:
         frames=int(videos.episode_ends[-1]),
         held_out=videos.left_out,
     )
-    return VideoRecord(config, seed, about, videos.increment_std(), videos.rate_hz)
+    return VideoRecord(config, seed, about, videos.increment_std())

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from nsde_policy.data.frames import check_frames
 from nsde_policy.data.images import LazyFrames
-from nsde_policy.data.types import Ints, check_rate
+from nsde_policy.data.types import Ints
 from nsde_policy.data.zarr_store.store import Store
 from nsde_policy.errors import ConfigError, DemoError
 from nsde_policy.training.batches import BatchSource, PrefetchSource
@@ -86,13 +86,9 @@ class Videos:
     """Indices of the videos of this part."""
     stride: int = 1
     """Rows from one frame to the next."""
-    rate_hz: float | None = None
-    """Frames per second after taking every `stride`-th; None if unknown."""
 
     @classmethod
-    def from_tensor(
-        cls, frames: Tensor, *, stride: int = 1, rate_hz: float | None = None, name: str = "memory"
-    ) -> Self:
+    def from_tensor(cls, frames: Tensor, *, stride: int = 1, name: str = "memory") -> Self:
         """Use generated videos, (videos, T, size, size, 3) uint8, where they are."""
         if frames.ndim != 5 or frames.shape[2] != frames.shape[3] or frames.shape[4] != 3:
             raise DemoError(f"videos have shape {tuple(frames.shape)}, expected (videos, T, size, size, 3)")
@@ -102,7 +98,6 @@ class Videos:
             length * np.arange(1, n + 1),
             np.arange(n),
             stride,
-            rate_hz and rate_hz / stride,
         )
 
     def __len__(self) -> int:
@@ -261,12 +256,9 @@ def open_videos(path: Path | str, *, size: int, stride: int = 1) -> Videos:
     images = LazyFrames(arrays[0], count)
     check_frames(images, VIDEO_KEY)
     arrays[0].check_chunks(count)
-    rate_hz = store.attributes.get("rate_hz")
-    check_rate(rate_hz)
     return Videos(
         VideoFrames(images, size, str(path)),
         ends,
         np.arange(len(ends)),
         stride,
-        rate_hz and rate_hz / stride,
     )

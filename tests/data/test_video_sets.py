@@ -234,4 +234,4 @@ def test_commands_print_what_the_store_holds(kth, tmp_path, capsys):
         assert main([*command, *wrong]) == 2
         assert len(capsys.readouterr().err.strip().splitlines()[-1:]) == 1
     assert main([*command, "--size", "100000"]) == 2
-    assert capsys.readouterr().err.endswith("nsde-policy: need --size <= 4096, got 100000\n")
+    assert capsys.readouterr().err.endswith("nsde-policy: need --size <= 4,096, got 100000\n")

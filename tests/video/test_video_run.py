@@ -135,7 +135,6 @@ def test_only_held_out_videos_are_scored(tmp_path: Path, capsys: pytest.CaptureF
     assert main(["video", "train", str(store), *flags]) == 0
     record = VideoRecord.read(run)
     unseen = open_unseen(record, store)
-    assert record.rate_hz == 5
     assert len(record.videos.held_out) == 3
     assert unseen.chosen.tolist() == list(record.videos.held_out)
     assert torch.equal(

@@ -22,11 +22,11 @@ def make_numbered(*, device="cpu", videos=4, length=12):
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    """Write three videos of 8 × 8 whose frames hold their row, at 10 Hz."""
+    """Write three videos of 8 × 8 whose frames hold their row."""
     rows = np.arange(ENDS[-1])
     images = np.broadcast_to(rows[:, None, None, None], (len(rows), 8, 8, 3)).astype(np.uint8)
     changes = {"data/img": images, "data/action": np.zeros((len(rows), 1)), "meta/episode_ends": ENDS}
-    return write_store(tmp_path_factory.mktemp("videos") / "rows.zarr", changes, attributes={"rate_hz": 10.0})
+    return write_store(tmp_path_factory.mktemp("videos") / "rows.zarr", changes)
 
 
 @pytest.mark.parametrize(("length", "stride"), [(1, 1), (5, 1), (3, 4), (10, 1), (11, 1), (16, 1)])
@@ -116,7 +116,7 @@ def test_properties_of_a_set(store):
     videos = open_videos(store, size=8, stride=4)
     assert videos.lengths.tolist() == [4, 3, 4]
     assert videos.starts.tolist() == [0, 15, 25]
-    assert (len(videos), videos.size, videos.rate_hz) == (3, 8, 2.5)
+    assert (len(videos), videos.size) == (3, 8)
     assert videos.name == str(store)
     assert videos.fingerprint == open_videos(store, size=8, stride=4).fingerprint
     others = [open_videos(store, size=8), videos.split(0.5)[0]]
