@@ -132,6 +132,6 @@ def _upgrade_model(old: dict[str, Any], increment_std: float) -> dict[str, Any]:
     }
     found["random_noise"] = old["noise"] == "uniform"
     found["sampling"] = {new: old[name] for name, new in moved.items() if name in old}
-    if "delta" in old:
+    if found.pop("delta", None) and old["flow_loss"] == "log":  # the square loss has no δ
         found["delta"] = old["delta"] / increment_std**2
     return found

@@ -22,7 +22,7 @@ from nsde_policy.run_directory import RunDirectory
 from nsde_policy.video.collisions import COLLISION_SEEDS, CollisionsConfig, make_collisions
 from nsde_policy.video.config import UnrollConfig, UViTConfig, VideoConfig
 from nsde_policy.video.methods.flow_matching import FlowMatchingVideoConfig
-from nsde_policy.video.methods.neural_sde.config import NeuralSDEVideoConfig
+from nsde_policy.video.methods.neural_sde.config import PAPER_SETTINGS, NeuralSDEVideoConfig
 from nsde_policy.video.pixels import psnr, to_unit
 from nsde_policy.video.record import VideoRecord
 from nsde_policy.video.run import FIRST_STAGE_FOLDER, load_video_model, train_video
@@ -360,6 +360,16 @@ def test_runs_of_version_0_2_predict_what_they_predicted(name: str):
         rng = torch.Generator().manual_seed(0)
         found = model.generate(stored["context"], steps=2, sampling=sampling, generator=rng)
         torch.testing.assert_close(found, stored[f"{name}.{calls or 'default'}"], atol=1e-5, rtol=0)
+
+
+def test_settings_of_version_0_2_have_the_names_of_policies():
+    old, paper = (VideoRecord.read(OLD_RUNS / name) for name in ("neural_sde", "paper"))
+    network = UViTConfig(width=8, depth=3, heads=2, stem=(8, 8), features=4)
+    assert old.config.model == NeuralSDEVideoConfig(network=network)
+    assert (old.config.unroll.frames, old.config.unroll.substeps) == (2, 1)
+    settings = {**PAPER_SETTINGS, "delta": paper.config.model.delta}
+    assert paper.config.model == NeuralSDEVideoConfig(network=replace(network, kind="plain"), **settings)
+    assert settings["delta"] == pytest.approx(0.001 / paper.increment_std**2)
 
 
 @pytest.mark.parametrize(
