@@ -23,7 +23,6 @@ from torch.nn import functional
 from nsde_policy.assets import PHYSICS_WEIGHTS
 from nsde_policy.config import TrainConfig
 from nsde_policy.core.targets import TensorRows
-from nsde_policy.eval.compare.table import format_markdown
 from nsde_policy.eval.latency import device_name
 from nsde_policy.eval.video.distances import frechet_distance
 from nsde_policy.eval.video.features import FeatureNetwork, load_features

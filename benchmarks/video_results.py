@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from video_figures import draw_call_curves, draw_frame_curves
 
 from nsde_policy.eval.offline.sums import EpisodeSums, estimate_difference
 from nsde_policy.eval.statistics import Estimate
-from nsde_policy.eval.video.evaluate import BASELINES_OF_VIDEO, VideoRow, VideoScores
+from nsde_policy.eval.video.evaluate import BASELINES_OF_VIDEO
 
 FIGURES = ("psnr", "ssim", "motion", "centroid", "lost")
 NO_MODEL = "no model"

@@ -25,16 +25,15 @@ from video_results import FIGURES, collect_results
 from nsde_policy.assets import SHIPPED_FEATURES
 from nsde_policy.eval.latency import device_name
 from nsde_policy.eval.video.evaluate import VideosToScore, evaluate_video, make_predictor
-from nsde_policy.eval.video.features import FeatureConfig, load_features
+from nsde_policy.eval.video.features import load_features
 from nsde_policy.files import replace_file
 from nsde_policy.inference.torch_threads import use_threads
 from nsde_policy.video.base import stack_state
 from nsde_policy.video.collisions import COLLISION_SEEDS, CollisionsConfig, make_collisions
 from nsde_policy.video.config import VideoConfig
-from nsde_policy.video.presets import make_video_preset
+from nsde_policy.video.pixels import to_unit
 from nsde_policy.video.run import load_video_model, train_video
 from nsde_policy.video.sources import open_training_videos
-from nsde_policy.video.spaces import to_unit
 
 DISTANCE = "physics distance"
 REDUCED_DELTA = 1e-3
@@ -47,9 +46,10 @@ class Trial:
     """One way to predict with a trained model."""
 
     calls: int = 1
+    """Network calls per frame, one for each substep."""
     frames: int = 12
-    first_phase: bool = False
-    """Use the weights before the second phase of training."""
+    first_stage: bool = False
+    """Use the weights before the second stage of training."""
     options: dict[str, float] = field(default_factory=dict)
     """Further options of sampling."""
 
@@ -57,8 +57,8 @@ class Trial:
     def label(self) -> str:
         """Name of the prediction in results."""
         options = "".join(f", {name} {value:g}" for name, value in self.options.items())
-        phase = "first phase, " if self.first_phase else ""
-        return f"{phase}{self.calls} calls, {self.frames} frames{options}"
+        stage = "first phase, " if self.first_stage else ""
+        return f"{stage}{self.calls} calls, {self.frames} frames{options}"
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def list_jobs(values: dict[str, Any], args: argparse.Namespace) -> list[Job]:
     smoke, tuning = args.smoke, values.get("tuning", False)
     jobs = []
     for name, given in values["trainings"].items():
-        config = make_video_preset(given.get("preset", values["preset"]), given["method"])
+        config = VideoConfig.from_preset(given.get("preset", values["preset"]), given["method"])
         config = change_config(change_config(config, values.get("change", {})), given.get("change", {}))
         trials = [
             Trial(**{**each, "calls": calls})
@@ -172,15 +172,15 @@ def _list_lengths(job: Job) -> list[int]:
 
 def _score_trials(job: Job, frames: int, sums: dict[str, np.ndarray]) -> list[dict[str, Any]]:
     """Score all trials of a length; sums per video go into `sums`, means per frame are returned."""
-    config = CollisionsConfig(size=job.config.size, frames=job.config.model.context + frames)
+    config = CollisionsConfig(size=job.config.size, frames=job.config.model.history + frames)
     videos = VideosToScore.from_collisions(
         make_collisions(job.scored, config, seed=job.videos_seed, device=job.device)
     )
     predictors = {}
     for trial in (each for each in job.trials if each.frames == frames):
-        model = load_video_model(job.path, device=job.device, first_phase=trial.first_phase)
-        predictors[trial.label] = make_predictor(model, seed=job.seed, calls=trial.calls, **trial.options)
-    networks = {DISTANCE: load_features(FeatureConfig(Path(SHIPPED_FEATURES)), device=job.device)}
+        model = load_video_model(job.path, device=job.device, first_stage=trial.first_stage)
+        predictors[trial.label] = make_predictor(model, seed=job.seed, substeps=trial.calls, **trial.options)
+    networks = {DISTANCE: load_features(Path(SHIPPED_FEATURES), device=job.device)}
     scores = evaluate_video(
         predictors, videos, steps=frames, batch_size=256, device=job.device, networks=networks
     )
@@ -197,17 +197,16 @@ def _score_trials(job: Job, frames: int, sums: dict[str, np.ndarray]) -> list[di
 
 def _measure_reduced_loss(model: Any, job: Job) -> float:
     """Return the paper's reduced loss on states of the scored videos without noise."""
-    context = job.config.model.context
+    context = job.config.model.history
     config = CollisionsConfig(size=job.config.size, frames=context + 1)
     made = make_collisions(4 * job.scored, config, seed=job.videos_seed, device=job.device)
+    sampling = replace(model.config.sampling, substeps=1, alpha=0.0, diffusion=0.0)
     total = 0.0
     for frames in torch.split(made.frames, 256):
         unit = to_unit(frames)
-        state, empty = stack_state(unit[:, :context]), unit.new_zeros(len(unit), 0)
+        state, generator = stack_state(unit[:, :context]), torch.Generator(job.device)
         with torch.no_grad():
-            predicted = model.predict(
-                state, empty, calls=1, generator=torch.Generator(job.device), alpha=0.0, diffusion_scale=0.0
-            )
+            predicted = model.predict(state, sampling=sampling, generator=generator)
         error = (predicted - unit[:, context]).double().square()
         total += float((error / REDUCED_DELTA + 1).log().mean()) * len(frames)
     return total / len(made.frames)
@@ -218,13 +217,14 @@ def _time_calls(model: Any, job: Job) -> dict[str, float]:
     found, size = {}, job.config.size
     for name in dict.fromkeys((job.device, "cpu")):
         model = model.to(name)
-        frames = torch.zeros(1, model.config.context, size, size, 3, dtype=torch.uint8, device=name)
-        empty, generator = torch.zeros(1, 1, 0, device=name), torch.Generator(name)
+        frames = torch.zeros(1, model.config.history, size, size, 3, dtype=torch.uint8, device=name)
+        generator, sampling = torch.Generator(name), replace(model.config.sampling, substeps=2)
         times = []
         with use_threads(1):
             for _ in range(25):
                 started = time.perf_counter()
-                model.generate(frames, empty, steps=1, calls=2, generator=generator).cpu()  # waits for a GPU
+                found_frames = model.generate(frames, steps=1, sampling=sampling, generator=generator)
+                found_frames.cpu()  # waits for a GPU
                 times.append((time.perf_counter() - started) / 2)
         found[name] = 1e3 * float(np.median(times[5:]))
     return found

@@ -82,12 +82,10 @@ def _tabulate_rows(rows: Mapping[str, Any], title: str) -> list[list[str]]:
 
 
 def video_evaluations() -> str:
-    """Tabulate what `video eval` and `video predict` wrote: preset `fast`, physics distance, Push-T."""
+    """Tabulate what `video eval` wrote: physics distance and the preset `fast`."""
     files = {
         "video_physics": "collisions, 256 videos",
         "video_fast_preset": "collisions, preset `fast`",
-        "video_pusht_eval": "Push-T, held-out demonstrations",
-        "video_pusht_predict": "Push-T, plans of the shipped policy",
     }
     lines = [line for file, title in files.items() for line in _tabulate_rows(read(file)["rows"], title)]
     head = ["videos", "model", *(title for title, _ in FIGURES.values()), "centroid, px", "physics distance"]

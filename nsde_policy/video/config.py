@@ -98,7 +98,7 @@ class UnrollConfig(BaseConfig):
     """Solver steps per predicted frame, of one network call each."""
     gradients: bool = True
     """Let gradients flow through the predicted frames, which then suit this number of substeps. Without, Flow
-    Matching and PFI predicted worse after this stage than before it, see docs/video.md."""
+    Matching and PFI predicted worse after this stage than before it, see docs/results/video.md."""
     train: TrainConfig = field(
         default_factory=lambda: replace(
             FULL_TRAINING, steps=1500, batch_size=96, learning_rate=3e-4, warmup=0.03
