@@ -1,9 +1,9 @@
-"""Draw the pictures of the README, with the shipped policy or another run.
+"""Draw pictures for README.md and docs/, with the shipped policy or another run.
 
     python benchmarks/pictures.py [--run RUN] [--out docs/images]
 
-`pusht.png`: five moments of one episode. `pusht.gif`: three episodes side by side, at twice real time. The
-starts are the first test seeds, not selected by their outcome. Needs the extra `video`.
+`recovery.gif`: one episode, three times faster than real time. When the goal is almost covered, the block is
+dragged away. Needs the extra `video`.
 
 With `--demos`: `avoiding_demos.png` alone, the demonstrations of obstacle avoidance in the package, coloured
 by mode. Needs the extra `plot`.
@@ -13,48 +13,93 @@ its keypoints.
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pygame
+import torch
 
 from nsde_policy.assets import find_demos, resolve_run
 from nsde_policy.data import load_demonstrations
 from nsde_policy.envs.avoiding import geometry
 from nsde_policy.envs.pusht.dynamics import CONTROL_HZ
+from nsde_policy.envs.pusht.geometry import SIDE, SUCCESS_COVERAGE
 from nsde_policy.eval.compare.path_plots import choose_mode_colours
+from nsde_policy.eval.render.forecast import FORECAST_SAMPLES, FORECAST_STEPS, sample_forecast
 from nsde_policy.eval.render.frames import RenderedEpisode
 from nsde_policy.eval.render.gif import encode_gif
-from nsde_policy.eval.render.pictures import save_png
+from nsde_policy.eval.render.pictures import add_caption
 from nsde_policy.eval.render.plotting import encode_figure, make_figure, plot_style
 from nsde_policy.eval.rollout import Player, RolloutConfig
 from nsde_policy.files import replace_file
+from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.torch_threads import use_threads
+from nsde_policy.tasks import get_task
 
-SEEDS = (100_000, 100_001, 100_002)
-MOMENTS = 5
-HOLD_S = 2.0
-"""Seconds for which the end of the longest episode is shown."""
-SPEED = 2
+SEED = 100_000
+DRAG_COVERAGE = 0.85
+"""Coverage of the goal at which the block is dragged away."""
+DRAG_TO = (400.0, 330.0, 2.4)
+"""Where it is dragged: x and y in pixels, angle in radians."""
+DRAG_PERIODS = 15
+SPEED = 3
 """Factor of real time."""
+HAND = (200, 30, 90)
 
 
 def draw_moments(
-    episode: RenderedEpisode, *, side: int = 400, moments: int = MOMENTS, before_end: int = 0
+    episode: RenderedEpisode, *, side: int = 400, moments: int = 4, before_end: int = 4
 ) -> np.ndarray:
-    """Draw equally spaced moments of an episode side by side, from its start to its end or shortly before."""
+    """Draw equally spaced moments of an episode side by side, from its start to shortly before its end."""
     steps = np.linspace(0, len(episode) - 1 - before_end, moments).round().astype(int)
     return np.concatenate([episode.frame(int(step), side) for step in steps], axis=1)
 
 
-def draw_side_by_side(episodes: Sequence[RenderedEpisode], *, side: int = 256) -> list[np.ndarray]:
-    """Draw episodes side by side, each paused at its end until all have ended."""
-    frames_of_episodes = [list(episode.frames(side)) for episode in episodes]
-    longest = max(map(len, frames_of_episodes))
-    return [
-        np.concatenate([frames[min(step, len(frames) - 1)] for frames in frames_of_episodes], axis=1)
-        for step in range(longest)
-    ]
+def draw_recovery(policy: Policy, seed: int, *, side: int = 360) -> Iterator[np.ndarray]:
+    """Draw an episode in which a hand drags the block away, until the policy has solved it again."""
+    task = get_task("pusht")
+    table = task.live_table()
+    state, info = table.start(seed=seed)
+    history, generator = policy.spec.new_history(), torch.Generator().manual_seed(seed)
+    drag: np.ndarray | None = None
+    step, solved = 0, False
+    while not solved:
+        history.add_observation(state)
+        if step % policy.chunk == 0:
+            actions = policy.plan(history, generator=generator).actions
+            noise = [torch.Generator().manual_seed(seed)] * FORECAST_SAMPLES
+            forecast = sample_forecast(policy, history, steps=FORECAST_STEPS, generators=noise)
+        if drag is None and info["coverage"] > DRAG_COVERAGE:
+            drag = np.linspace(state[2:], DRAG_TO, DRAG_PERIODS + 1)[1:]
+        held, drag = (drag[0], drag[1:]) if drag is not None and len(drag) else (None, drag)
+        picture = task.draw(state, size=side, forecast=forecast.skip(step % policy.chunk))
+        if held is not None:
+            picture = draw_hand(picture, state[2:4])
+        yield add_caption(
+            picture, seed=seed, step=step, progress=info["coverage"], threshold=SUCCESS_COVERAGE
+        )
+        action = table.clip(actions[step % policy.chunk])
+        history.add_action(np.array(action))
+        trail, _, solved, info = table.advance(action, held)
+        state, step = trail[-1], step + 1
+    yield add_caption(
+        task.draw(state, size=side),
+        seed=seed,
+        step=step,
+        progress=info["coverage"],
+        threshold=SUCCESS_COVERAGE,
+        success=True,
+    )
+
+
+def draw_hand(picture: np.ndarray, position: np.ndarray) -> np.ndarray:
+    """Mark the point at which the block is held."""
+    surface = pygame.surfarray.make_surface(picture.swapaxes(0, 1))
+    scale = len(picture) / SIDE
+    pygame.draw.circle(surface, HAND, position * scale, 26 * scale, width=3)
+    pygame.draw.circle(surface, HAND, position * scale, 7 * scale)
+    return pygame.surfarray.array3d(surface).swapaxes(0, 1)
 
 
 def save_small_png(picture: np.ndarray, path: Path) -> None:
@@ -101,17 +146,16 @@ def main() -> None:
         draw_demos(args.out / "avoiding_demos.png")
         return
     with use_threads(1):
-        player = Player(args.run and resolve_run(args.run), RolloutConfig())
-        if player.policy.spec.cameras:
-            picture = draw_moments(RenderedEpisode.play(player, SEEDS[0]), moments=4, before_end=4)
-            save_small_png(picture, args.out / "pixels.png")
+        path = args.run and resolve_run(args.run)
+        policy = Policy.from_pretrained(path)
+        if policy.spec.cameras:
+            episode = RenderedEpisode.play(Player(path, RolloutConfig()), SEED)
+            save_small_png(draw_moments(episode), args.out / "pixels.png")
             return
-        episodes = [RenderedEpisode.play(player, seed) for seed in SEEDS]
-    save_png(draw_moments(episodes[0]), args.out / "pusht.png")
-    animation = encode_gif(draw_side_by_side(episodes), period_s=1 / (CONTROL_HZ * SPEED), hold_s=HOLD_S)
-    replace_file(args.out / "pusht.gif", animation)
-    for name in ("pusht.png", "pusht.gif"):
-        print(f"{args.out / name}  {(args.out / name).stat().st_size / 1e6:.2f} MB")
+        frames = list(draw_recovery(policy, SEED))
+    path = args.out / "recovery.gif"
+    replace_file(path, encode_gif(frames, period_s=1 / (CONTROL_HZ * SPEED)))
+    print(f"{path}  {path.stat().st_size / 1e6:.2f} MB")
 
 
 if __name__ == "__main__":
