@@ -43,6 +43,8 @@ DRAG_COVERAGE = 0.85
 DRAG_TO = (400.0, 330.0, 2.4)
 """Where it is dragged: x and y in pixels, angle in radians."""
 DRAG_PERIODS = 15
+LONGEST = 600
+"""Most control periods of the episode."""
 SPEED = 3
 """Factor of real time."""
 HAND = (200, 30, 90)
@@ -62,17 +64,18 @@ def draw_recovery(policy: Policy, seed: int, *, side: int = 360) -> Iterator[np.
     table = task.live_table()
     state, info = table.start(seed=seed)
     history, generator = policy.spec.new_history(), torch.Generator().manual_seed(seed)
-    drag: np.ndarray | None = None
-    step, solved = 0, False
-    while not solved:
+    poses: list[np.ndarray] = []
+    dragged = False
+    for step in range(LONGEST):
         history.add_observation(state)
         if step % policy.chunk == 0:
             actions = policy.plan(history, generator=generator).actions
             noise = [torch.Generator().manual_seed(seed)] * FORECAST_SAMPLES
             forecast = sample_forecast(policy, history, steps=FORECAST_STEPS, generators=noise)
-        if drag is None and info["coverage"] > DRAG_COVERAGE:
-            drag = np.linspace(state[2:], DRAG_TO, DRAG_PERIODS + 1)[1:]
-        held, drag = (drag[0], drag[1:]) if drag is not None and len(drag) else (None, drag)
+        if not dragged and info["coverage"] > DRAG_COVERAGE:
+            poses = list(np.linspace(state[2:], DRAG_TO, DRAG_PERIODS + 1)[1:])
+            dragged = True
+        held = poses.pop(0) if poses else None
         picture = task.draw(state, size=side, forecast=forecast.skip(step % policy.chunk))
         if held is not None:
             picture = draw_hand(picture, state[2:4])
@@ -82,14 +85,16 @@ def draw_recovery(policy: Policy, seed: int, *, side: int = 360) -> Iterator[np.
         action = table.clip(actions[step % policy.chunk])
         history.add_action(np.array(action))
         trail, _, solved, info = table.advance(action, held)
-        state, step = trail[-1], step + 1
+        state = trail[-1]
+        if solved:
+            break
     yield add_caption(
         task.draw(state, size=side),
         seed=seed,
-        step=step,
+        step=step + 1,
         progress=info["coverage"],
         threshold=SUCCESS_COVERAGE,
-        success=True,
+        success=solved,
     )
 
 
