@@ -6,7 +6,7 @@ x_{t+1} - x_t, and the other three follow by subtraction. Targets, losses and so
 Deviation: the defaults are the square loss without interpolation, σ drawn per video, g not used in sampling,
 a convolutional stem before the U-ViT, and a second stage of training on own predictions. The paper's settings
 are the preset `paper`; in pixels they freeze the picture or let the network read the answer from the
-interpolated state, see docs/video.md.
+interpolated state, see docs/results/notes.md.
 """
 
 import math
