@@ -6,6 +6,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from nsde_policy.core.spec import wrap_angle
+
 TURN = 2 * math.pi
 """One turn in radians."""
 
@@ -35,5 +37,5 @@ def wrap_columns(difference: npt.NDArray[np.float64], dims: Sequence[int]) -> np
     if not dims:
         return difference
     wrapped, columns = difference.copy(), list(dims)
-    wrapped[..., columns] = (difference[..., columns] + math.pi) % TURN - math.pi
+    wrapped[..., columns] = wrap_angle(difference[..., columns])
     return wrapped

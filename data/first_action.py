@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nsde_policy.data.angles import TURN
+from nsde_policy.core.spec import wrap_angle
 from nsde_policy.data.types import Demonstrations
 
 NO_COLUMN = -1
@@ -82,7 +82,7 @@ def _measure_change_errors(demos: Demonstrations, now: np.ndarray, periods: int,
     """
     change = demos.obs[now + lag + periods].astype(np.float64) - demos.obs[now + lag]
     angles = list(demos.angles)
-    change[:, angles] = (change[:, angles] + TURN / 2) % TURN - TURN / 2
+    change[:, angles] = wrap_angle(change[:, angles])
     act = sum((demos.act[now + k].astype(np.float64) for k in range(periods)), np.zeros(()))
     varies = [np.ptp(part, axis=0) > 0 for part in (demos.act, demos.obs)]
     size = np.sqrt(np.square(act).mean(0))
@@ -143,7 +143,7 @@ def _measure_mean_squares(act: np.ndarray, obs: np.ndarray, angles: Sequence[int
     variances = np.add.outer(*(np.square(part).mean(0) for part in centred))
     squares = variances - 2 * centred[0].T @ centred[1] / len(act) + np.subtract.outer(*means) ** 2
     for column in angles:
-        turned = (act[:, column, None] - obs + TURN / 2) % TURN - TURN / 2
+        turned = wrap_angle(act[:, column, None] - obs)
         squares[column] = np.square(turned).mean(0)
     positive: np.ndarray = np.maximum(squares, 0.0)
     return positive

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from nsde_policy.config import NetworkConfig
+from nsde_policy.core.networks import build_mlp
 from nsde_policy.core.targets import TensorRows
 from nsde_policy.methods.base import LossParts, Stage, TrainableModel
-from nsde_policy.methods.neural_sde.equation import build_mlp
 
 NOISE_FREQUENCIES = 4
 """Sines and cosines by which a network sees the noise level."""

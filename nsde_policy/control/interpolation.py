@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nsde_policy.control.limits import Limiter
+from nsde_policy.core.spec import wrap_angle
 from nsde_policy.encoders.identity import to_floats
 from nsde_policy.errors import PlanError, PolicyInputError
 from nsde_policy.inference.history import LARGEST_FLOAT32, History
@@ -142,7 +143,7 @@ class TimedPlan:
         now, then = now - self.job.start, then - self.job.start
         error = recent[0, : spec.obs_dim] - self.states[now, : spec.obs_dim]
         angles = [column for column in spec.circular if column < spec.obs_dim]
-        error[angles] = (error[angles] + np.pi) % (2 * np.pi) - np.pi
+        error[angles] = wrap_angle(error[angles])
         predicted = self.states[now + 1 : then + 1].copy()
         predicted[:, : spec.obs_dim] += error
         if not (np.abs(predicted) <= LARGEST_FLOAT32).all():

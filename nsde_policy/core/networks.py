@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from nsde_policy.config import NetworkConfig
 from nsde_policy.errors import ConfigError
 
 Activation = Literal["gelu", "relu", "silu", "tanh"]
@@ -118,6 +119,12 @@ class MLP(nn.Module):
             return None
         shape = (len(self.layers), *features.shape[:-1], self.width)
         return dropout_mask(shape, self.keep, features, generator)
+
+
+def build_mlp(config: NetworkConfig, inputs: int, outputs: int | None, generator: torch.Generator) -> MLP:
+    """Build a network from its settings."""
+    shape = {name: value for name, value in config.to_dict().items() if name != "kind"}
+    return MLP(inputs, outputs, generator=generator, **shape)
 
 
 def dropout_mask(

@@ -2,9 +2,13 @@
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from nsde_policy.config import BaseConfig
 from nsde_policy.errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 LARGEST_SIZE = 100_000
 """Most dimensions of a state; larger numbers can only come from a damaged file."""
@@ -84,3 +88,9 @@ class CameraSpec(BaseConfig):
     def shape(self) -> tuple[int, int, int]:
         """Shape of a frame: height, width and the three colours."""
         return self.height, self.width, 3
+
+
+def wrap_angle(difference: "np.ndarray") -> "np.ndarray":
+    """Return differences of angles, radians, the shorter way round, in [-π, π)."""
+    wrapped: np.ndarray = (difference + math.pi) % (2 * math.pi) - math.pi
+    return wrapped

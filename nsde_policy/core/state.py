@@ -39,7 +39,7 @@ def measure_state(
         raise DemoError("states hold values that are not finite; remove those rows first")
     low, high = both.amin(0), both.amax(0)
     high = torch.where(high > low, high, low + 1.0)
-    increment = _increment(x.double(), x_next.double(), _mask(x.shape[1], circular))
+    increment = wrap_circular(x_next.double() - x.double(), _mask(x.shape[1], circular))
     std, size = increment.std(0), increment.square().mean(0).sqrt()
     std = torch.where(std < CONSTANT_SPEED * size, size, std)
     std = torch.maximum(std, SMALLEST_STD * (high - low))
@@ -93,7 +93,7 @@ class StateLayout(nn.Module):
 
     def increment(self, x: Tensor, x_next: Tensor) -> Tensor:
         """Return x_next − x in state units; for angles the shorter way round, in [-π, π)."""
-        return _increment(x, x_next, self.is_circular)
+        return wrap_circular(x_next - x, self.is_circular)
 
     @property
     def obs_feature_dim(self) -> int:
@@ -123,6 +123,7 @@ def _mask(dim: int, circular: tuple[int, ...]) -> Tensor:
     return torch.tensor([i in circular for i in range(dim)])
 
 
-def _increment(x: Tensor, x_next: Tensor, is_circular: Tensor) -> Tensor:
-    step = x_next - x
-    return torch.where(is_circular, torch.remainder(step + math.pi, 2 * math.pi) - math.pi, step)
+def wrap_circular(difference: Tensor, is_circular: Tensor) -> Tensor:
+    """Return differences of states (..., d), with those of angles the shorter way round, in [-π, π)."""
+    wrapped = torch.remainder(difference + math.pi, 2 * math.pi) - math.pi
+    return torch.where(is_circular, wrapped, difference)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from nsde_policy.config import BaseConfig, require
+from nsde_policy.core.spec import wrap_angle
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.files import read_json
 from nsde_policy.inference.spec import PolicySpec
@@ -90,7 +91,7 @@ def measure_change(obs: np.ndarray, before: np.ndarray, circular: Sequence[int])
     """Return the change from one low-dimensional observation to another; angles by the shorter way."""
     change: np.ndarray = np.subtract(obs, before, dtype=np.float64)
     angles = [column for column in circular if column < len(change)]
-    change[angles] = (change[angles] + math.pi) % (2 * math.pi) - math.pi
+    change[angles] = wrap_angle(change[angles])
     return change
 
 

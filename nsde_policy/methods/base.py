@@ -94,7 +94,7 @@ class PolicyModel(TrainableModel[Batch]):
     """A method that plans actions; register it with `methods.registry.register_method`.
 
     Its input are states x = (observation, previous action) in their own units, newest first. Its constructor
-    takes `(config, layout, *, generator)`.
+    takes `(config, spec, *, generator)`.
     """
 
     config: ModelConfig

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from nsde_policy.bounds import Length, NonNegative, Positive, Size
 from nsde_policy.config import NetworkConfig, Preset, Sampling, TrainConfig, WindowConfig
+from nsde_policy.core.networks import build_mlp
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
 from nsde_policy.methods.base import Draws, LossParts, PolicyModel, choose_sampling
-from nsde_policy.methods.neural_sde.equation import build_mlp
 from nsde_policy.methods.registry import register_method
 
 TIME_OCTAVES = 4
@@ -96,13 +96,13 @@ class StreamingFlow(PolicyModel[Windows]):
 
     waves: Tensor
 
-    def __init__(self, config: StreamingFlowConfig, layout: StateSpec, *, generator: torch.Generator) -> None:
+    def __init__(self, config: StreamingFlowConfig, spec: StateSpec, *, generator: torch.Generator) -> None:
         super().__init__()
         self.config: StreamingFlowConfig = config
-        self.layout = StateLayout(layout)
+        self.layout = StateLayout(spec)
         self.register_buffer("waves", math.pi * 2.0 ** torch.arange(TIME_OCTAVES))
-        inputs = config.history * self.layout.feature_dim + layout.act_dim + 1 + 2 * TIME_OCTAVES
-        self.network = build_mlp(config.network, inputs, layout.act_dim, generator)
+        inputs = config.history * self.layout.feature_dim + spec.act_dim + 1 + 2 * TIME_OCTAVES
+        self.network = build_mlp(config.network, inputs, spec.act_dim, generator)
 
     def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
         """Return the mean square error of the velocity at one point per window, drawn from the marginal."""

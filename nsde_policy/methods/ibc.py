@@ -186,13 +186,13 @@ PRESETS = {
 class ImplicitBC(PolicyModel[Windows]):
     """argmin of E(o, a) over a, or a sample of e^(−E), where o holds no past actions."""
 
-    def __init__(self, config: ImplicitBCConfig, layout: StateSpec, *, generator: torch.Generator) -> None:
+    def __init__(self, config: ImplicitBCConfig, spec: StateSpec, *, generator: torch.Generator) -> None:
         super().__init__()
         self.config: ImplicitBCConfig = config
         self.losses = ("info_nce", "local") if config.local_negatives else ("info_nce",)
-        self.layout = StateLayout(layout)
+        self.layout = StateLayout(spec)
         seen = config.history * self.layout.obs_feature_dim
-        self.network = EnergyNetwork(seen, config.longest_chunk * layout.act_dim, config, generator=generator)
+        self.network = EnergyNetwork(seen, config.longest_chunk * spec.act_dim, config, generator=generator)
 
     def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
         """Return InfoNCE against uniform negatives and, separately, against local ones.

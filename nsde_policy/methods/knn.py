@@ -3,7 +3,6 @@
 Nothing is learned: all recorded windows are stored. It is the baseline of pure memorisation.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -14,7 +13,7 @@ from torch import Tensor
 from nsde_policy.bounds import Length, Size
 from nsde_policy.config import Preset, Sampling, TrainConfig, WindowConfig
 from nsde_policy.core.spec import StateSpec
-from nsde_policy.core.state import StateLayout
+from nsde_policy.core.state import StateLayout, wrap_circular
 from nsde_policy.core.targets import Windows
 from nsde_policy.errors import ConfigError
 from nsde_policy.methods.base import Draws, LossParts, PolicyModel, Stage, choose_sampling
@@ -64,14 +63,14 @@ class NearestNeighbours(PolicyModel[Windows]):
     actions: Tensor
 
     def __init__(
-        self, config: NearestNeighboursConfig, layout: StateSpec, *, generator: torch.Generator
+        self, config: NearestNeighboursConfig, spec: StateSpec, *, generator: torch.Generator
     ) -> None:
         super().__init__()
         self.config: NearestNeighboursConfig = config
-        self.layout = StateLayout(layout)
+        self.layout = StateLayout(spec)
         self.register_buffer("features", torch.empty(0, config.history * self.layout.feature_dim))
-        self.register_buffer("previous", torch.empty(0, layout.act_dim))
-        self.register_buffer("actions", torch.empty(0, config.longest_chunk, layout.act_dim))
+        self.register_buffer("previous", torch.empty(0, spec.act_dim))
+        self.register_buffer("actions", torch.empty(0, config.longest_chunk, spec.act_dim))
 
     def prepare(self, data: Windows) -> None:
         """Store the features, the previous action and the following actions of every window."""
@@ -121,7 +120,6 @@ class NearestNeighbours(PolicyModel[Windows]):
 
         Computed as the nearest plus the mean difference to the others; for angles the shorter way round.
         """
-        way = actions - actions[:, :1]
-        shorter = torch.remainder(way + math.pi, 2 * math.pi) - math.pi
-        way = torch.where(self.layout.is_circular[self.layout.spec.obs_dim :], shorter, way)
+        is_circular = self.layout.is_circular[self.layout.spec.obs_dim :]
+        way = wrap_circular(actions - actions[:, :1], is_circular)
         return actions[:, 0] + (weight[..., None, None] * way).sum(1)

@@ -123,14 +123,14 @@ class LSTMGMM(PolicyModel[Windows]):
     losses = ("nll",)
     has_likelihood = True
 
-    def __init__(self, config: LSTMGMMConfig, layout: StateSpec, *, generator: torch.Generator) -> None:
+    def __init__(self, config: LSTMGMMConfig, spec: StateSpec, *, generator: torch.Generator) -> None:
         super().__init__()
         self.config: LSTMGMMConfig = config
-        self.layout = StateLayout(layout)
+        self.layout = StateLayout(spec)
         sizes = [self.layout.obs_feature_dim, *[config.hidden] * (config.layers - 1)]
         with weights_from(generator):
             self.lstm = nn.ModuleList(nn.LSTM(size, config.hidden, batch_first=True) for size in sizes)
-        self.head = linear(config.hidden, config.modes * (1 + 2 * layout.act_dim), generator)
+        self.head = linear(config.hidden, config.modes * (1 + 2 * spec.act_dim), generator)
 
     def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
         """Return the mean negative log likelihood of all actions of the windows, in half ranges."""

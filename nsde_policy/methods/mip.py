@@ -13,11 +13,11 @@ from torch import Tensor
 
 from nsde_policy.bounds import Length
 from nsde_policy.config import NetworkConfig, Preset, Sampling, TrainConfig, WindowConfig
+from nsde_policy.core.networks import build_mlp
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
 from nsde_policy.methods.base import Draws, LossParts, PolicyModel
-from nsde_policy.methods.neural_sde.equation import build_mlp
 from nsde_policy.methods.registry import register_method
 
 
@@ -49,11 +49,11 @@ class MIP(PolicyModel[Windows]):
 
     losses = ("first", "second")
 
-    def __init__(self, config: MIPConfig, layout: StateSpec, *, generator: torch.Generator) -> None:
+    def __init__(self, config: MIPConfig, spec: StateSpec, *, generator: torch.Generator) -> None:
         super().__init__()
         self.config: MIPConfig = config
-        self.layout = StateLayout(layout)
-        chunk = config.horizon * layout.act_dim
+        self.layout = StateLayout(spec)
+        chunk = config.horizon * spec.act_dim
         inputs = config.history * self.layout.feature_dim + chunk + 1
         self.network = build_mlp(config.network, inputs, chunk, generator)
 

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from nsde_policy.bounds import Length
 from nsde_policy.config import NetworkConfig, Preset, Sampling, TrainConfig, WindowConfig
+from nsde_policy.core.networks import build_mlp
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
 from nsde_policy.core.targets import Windows
 from nsde_policy.methods.base import Draws, LossParts, PolicyModel
-from nsde_policy.methods.neural_sde.equation import build_mlp
 from nsde_policy.methods.registry import register_method
 
 
@@ -42,12 +42,12 @@ class Regression(PolicyModel[Windows]):
 
     losses = ("square",)
 
-    def __init__(self, config: RegressionConfig, layout: StateSpec, *, generator: torch.Generator) -> None:
+    def __init__(self, config: RegressionConfig, spec: StateSpec, *, generator: torch.Generator) -> None:
         super().__init__()
         self.config: RegressionConfig = config
-        self.layout = StateLayout(layout)
+        self.layout = StateLayout(spec)
         inputs = config.history * self.layout.feature_dim
-        self.network = build_mlp(config.network, inputs, config.horizon * layout.act_dim, generator)
+        self.network = build_mlp(config.network, inputs, config.horizon * spec.act_dim, generator)
 
     def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
         """Return the mean square error of the actions, in half ranges."""

@@ -3,13 +3,14 @@
 import json
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nsde_policy.core.spec import StateSpec
-from nsde_policy.core.state import StateLayout, measure_state
+from nsde_policy.core.spec import StateSpec, wrap_angle
+from nsde_policy.core.state import StateLayout, measure_state, wrap_circular
 from nsde_policy.errors import ConfigError, DemoError
 
 SPEC = StateSpec(
@@ -90,3 +91,11 @@ def test_invalid_specs_and_states_raise():
         measure_state(torch.full((3, 1), math.nan), torch.zeros(3, 1))
     with pytest.raises(DemoError, match="two or more pairs"):
         measure_state(torch.zeros(1, 1), torch.zeros(1, 1))
+
+
+def test_torch_and_numpy_wrap_angles_alike():
+    turns = np.linspace(-20.0, 20.0, 4001)
+    circular = wrap_circular(torch.from_numpy(turns), torch.tensor(True)).numpy()
+    np.testing.assert_array_equal(wrap_angle(turns), circular)
+    assert -math.pi <= circular.min() <= circular.max() < math.pi
+    np.testing.assert_allclose(np.exp(1j * circular), np.exp(1j * turns), atol=1e-12)

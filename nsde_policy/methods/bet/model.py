@@ -100,14 +100,14 @@ class BehaviourTransformer(PolicyModel[Windows]):
     centres: Tensor
 
     def __init__(
-        self, config: BehaviourTransformerConfig, layout: StateSpec, *, generator: torch.Generator
+        self, config: BehaviourTransformerConfig, spec: StateSpec, *, generator: torch.Generator
     ) -> None:
         super().__init__()
         self.config: BehaviourTransformerConfig = config
-        self.layout = StateLayout(layout)
+        self.layout = StateLayout(spec)
         self.transformer = CausalTransformer(
             self.layout.obs_feature_dim,
-            config.bins * (1 + layout.act_dim),
+            config.bins * (1 + spec.act_dim),
             length=config.history,
             width=config.width,
             depth=config.depth,
@@ -115,7 +115,7 @@ class BehaviourTransformer(PolicyModel[Windows]):
             dropout=config.dropout,
             generator=generator,
         )
-        anywhere = 2 * torch.rand(config.bins, layout.act_dim, generator=generator) - 1
+        anywhere = 2 * torch.rand(config.bins, spec.act_dim, generator=generator) - 1
         self.register_buffer("centres", anywhere)
         self._bin_seed = int(torch.randint(2**62, (), generator=generator))
 

@@ -161,13 +161,13 @@ class Diffusion(PolicyModel[Windows]):
 
     alphas_cumprod: Tensor
 
-    def __init__(self, config: DiffusionConfig, layout: StateSpec, *, generator: torch.Generator) -> None:
+    def __init__(self, config: DiffusionConfig, spec: StateSpec, *, generator: torch.Generator) -> None:
         super().__init__()
         self.config: DiffusionConfig = config
-        self.layout = StateLayout(layout)
+        self.layout = StateLayout(spec)
         self.register_buffer("alphas_cumprod", torch.tensor(noise_schedule()), persistent=False)
         with weights_from(generator):
-            self.network = build_denoiser(config, layout.act_dim, self.layout.obs_feature_dim)
+            self.network = build_denoiser(config, spec.act_dim, self.layout.obs_feature_dim)
 
     def loss(self, batch: Windows, generator: torch.Generator) -> LossParts:
         """Return the mean square error of the predicted noise, at a uniformly drawn level per window."""

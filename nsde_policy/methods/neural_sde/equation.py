@@ -14,8 +14,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from nsde_policy.config import NetworkConfig
-from nsde_policy.core.networks import MLP, AbstractNetworks, Outputs, SeparateNetworks, SharedTrunk
+from nsde_policy.core.networks import MLP, AbstractNetworks, Outputs, SeparateNetworks, SharedTrunk, build_mlp
 from nsde_policy.core.sde import AbstractScoredSDE, Terms
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import StateLayout
@@ -28,10 +27,10 @@ class LearnedSDE(AbstractScoredSDE):
 
     noise_std: Tensor
 
-    def __init__(self, config: NeuralSDEConfig, layout: StateSpec, generator: torch.Generator) -> None:
+    def __init__(self, config: NeuralSDEConfig, spec: StateSpec, generator: torch.Generator) -> None:
         super().__init__()
         self.period, self.history, self.variance_floor = config.dt, config.history, config.variance_floor
-        self.layout = StateLayout(layout)
+        self.layout = StateLayout(spec)
         noise_std = noise_scale(config.noise, config.noise_kind, self.layout.increment_std)
         self.register_buffer("noise_std", noise_std)
         self.networks: AbstractNetworks
@@ -123,12 +122,6 @@ class NewestState(AbstractScoredSDE):
         out = self.learned.outputs(self.learned.features(x))
         diffusion = (0.5 * out.log_variance).exp() * self.diffusion_unit
         return Terms(out.drift * self.flow_unit, diffusion, out.score / self.learned.noise_std)
-
-
-def build_mlp(config: NetworkConfig, inputs: int, outputs: int | None, generator: torch.Generator) -> MLP:
-    """Build a network from its settings."""
-    shape = {name: value for name, value in config.to_dict().items() if name != "kind"}
-    return MLP(inputs, outputs, generator=generator, **shape)
 
 
 def build_state_mlp(

@@ -55,12 +55,12 @@ class NeuralSDE(PolicyModel[Transitions]):
     dimension_weight: Tensor
     """Weight of each dimension of a state in the losses, (d,), or 1 for all."""
 
-    def __init__(self, config: NeuralSDEConfig, layout: StateSpec, *, generator: torch.Generator) -> None:
+    def __init__(self, config: NeuralSDEConfig, spec: StateSpec, *, generator: torch.Generator) -> None:
         super().__init__()
         self.config: NeuralSDEConfig = config
-        self.dim = layout.dim
-        self.learned = LearnedSDE(config, layout, generator)
-        self.register_buffer("dimension_weight", _weigh_codes(config, layout), persistent=False)
+        self.dim = spec.dim
+        self.learned = LearnedSDE(config, spec, generator)
+        self.register_buffer("dimension_weight", _weigh_codes(config, spec), persistent=False)
         self.strength = (
             build_state_mlp(config, self.layout, self.dim, generator) if config.learned_strength else None
         )
@@ -309,13 +309,13 @@ class NeuralSDE(PolicyModel[Transitions]):
         return increment_log_prob(current, self.layout.increment(path[:-1], path[1:]), column).sum(0)
 
 
-def _weigh_codes(config: NeuralSDEConfig, layout: StateSpec) -> Tensor:
+def _weigh_codes(config: NeuralSDEConfig, spec: StateSpec) -> Tensor:
     """Return the weight of each dimension: 1, and less for codes of images if there are many.
 
     Codes are redundant; without this, they would outweigh the action.
     """
-    if not layout.codes:
+    if not spec.codes:
         return torch.ones(())
-    weight = torch.ones(layout.dim)
-    weight[layout.plain_dim : layout.obs_dim] = min(1.0, config.code_weight / layout.codes)
+    weight = torch.ones(spec.dim)
+    weight[spec.plain_dim : spec.obs_dim] = min(1.0, config.code_weight / spec.codes)
     return weight
