@@ -32,7 +32,7 @@ from nsde_policy.errors import ConfigError
 from nsde_policy.eval.camera import CameraCondition
 from nsde_policy.eval.disturbances import Condition
 from nsde_policy.run_config import RunConfig
-from nsde_policy.tasks import Task, get_task
+from nsde_policy.tasks import Task, get_task, with_observations
 from nsde_policy.training.presets import resolve_preset
 
 FOLDER = Path(__file__).with_name("experiments")
@@ -74,7 +74,7 @@ class TaskSetting:
     def make_task(self) -> Task:
         """Return the task, with the observations of the experiment."""
         task = get_task(self.name)
-        return task.with_observations(self.obs) if self.obs else task
+        return with_observations(task, self.obs) if self.obs else task
 
     def find_store(self, folder: Path | None) -> Path:
         """Return the path of the demonstrations."""

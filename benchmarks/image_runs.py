@@ -78,7 +78,7 @@ def train_with_images(
             config,
             path,
             task=task.name,
-            env_kwargs=dict(task.observations[training.task.obs].env_kwargs),
+            env_kwargs=dict(task.training.observations[training.task.obs].env_kwargs),
             seed=training.seed,
             device=device,
             resume=path.exists(),

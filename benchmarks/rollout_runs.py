@@ -180,7 +180,7 @@ class Suite:
         task, seeds = training.task.make_task(), self.seeds(training)
         found = Comparison(
             task=training.task.name,
-            env_kwargs=task.without_observations({**task.env_kwargs, **self.env_kwargs}),
+            env_kwargs=task.training.without_observations({**task.env_kwargs, **self.env_kwargs}),
             seeds=(seeds[0], seeds[-1]),
             machine=self._list_machines(training),
             entries=tuple(entries),
@@ -292,7 +292,7 @@ def play_and_save(row: Rollouts, settings: dict[str, Any]) -> None:
         name=row.name,
         title=METHODS.get(config.method).title,
         method=config.method,
-        preset=training.preset or task.default_preset,
+        preset=training.preset or task.training.default_preset,
         train_seed=training.seed,
         demos=record.demos.episodes,
         chunk=chunk,

@@ -1,6 +1,6 @@
 """Download of public demonstrations: resumable, checked against a known fingerprint, installed atomically.
 
-    download(task.public_demos, "demos.zarr")
+    download(task.training.public_demos, "demos.zarr")
 
 The archive is downloaded and extracted in a folder beside the target. The store is renamed to its final name
 only after its content has been checked, so an interrupted download never leaves a partial store there.

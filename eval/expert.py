@@ -14,7 +14,7 @@ from nsde_policy.errors import ExpertError, NsdePolicyError, summarize_error
 from nsde_policy.eval.paths import shorten_path
 from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.rollout import EpisodeResult, RolloutConfig, Trace
-from nsde_policy.tasks import Task
+from nsde_policy.tasks import Task, read_episode_mode
 from nsde_policy.tasks.adapter import EnvAdapter
 from nsde_policy.tasks.gym import import_user_module
 
@@ -149,8 +149,8 @@ class ExpertPlayer:
             rewards.append(reward)
             infos.append(info)
         with env.guard("scoring the episode"):
-            outcome, mode = task.outcome(rewards, infos), task.read_mode(infos[-1])
-            progress = [value for value in map(task.progress, infos) if value is not None]
+            outcome, mode = task.outcome(rewards, infos), read_episode_mode(task, infos[-1])
+            progress = [value for value in map(task.drawing.progress, infos) if value is not None]
         steps = len(rewards)
         return EpisodeResult(
             seed=seed,

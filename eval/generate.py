@@ -27,7 +27,7 @@ from nsde_policy.eval.rollout import RolloutConfig, make_adapter
 from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.torch_threads import count_cores
 from nsde_policy.run_directory import RunDirectory, find_versions, fingerprint
-from nsde_policy.tasks import Task, find_rate, get_task, get_task_of_run
+from nsde_policy.tasks import Task, find_rate, get_task, get_task_of_run, with_env_kwargs, with_observations
 from nsde_policy.tasks.adapter import EnvAdapter
 
 MAX_FAILURES = 100
@@ -81,7 +81,7 @@ class Demonstrator:
         The latter only if observations are stored as the environment gives them, at the start of `seed`.
         """
         env, found = self.env, dict[str, Any]()
-        stored = self.task.read_state(*env.reset(seed)) if env.cameras else np.zeros(env.obs_dim)
+        stored = self.task.drawing.read_state(*env.reset(seed)) if env.cameras else np.zeros(env.obs_dim)
         low, high = (
             [value if np.isfinite(value) else None for value in limits.tolist()]
             for limits in (env.low, env.high)
@@ -113,7 +113,7 @@ def generate(policy: str, out: Path, config: GenerateConfig, *, workers: int = 0
         out,
         found.provenance,
         rate_hz=find_rate(task, found.env.env),
-        angles=task.demos.angles,
+        angles=task.training.demos.angles,
         attributes=found.describe_env(config.seed_start),
     ) as collection:
         found.env.close()
@@ -140,7 +140,7 @@ def _load_policy(name: str, config: GenerateConfig) -> Demonstrator:
     policy = Policy.from_pretrained(run)
     task = get_task_of_run(policy.record, config.env)
     task = _choose_observations(task, USUAL_OBSERVATIONS if policy.spec.cameras else config.obs)
-    task = task.with_env_kwargs(config.env_kwargs)
+    task = with_env_kwargs(task, config.env_kwargs)
     sampling = change_sampling(policy.model.config.sampling, config.sampling)
     chunk = policy.check_chunk(config.chunk or policy.chunk)
     settings = {
@@ -167,7 +167,7 @@ def _load_expert(name: str, config: GenerateConfig) -> Demonstrator:
         raise ConfigError(f"--chunk and --sampling are for trained policies, not for the expert {name}")
     if config.env is None:
         raise ConfigError(f"the expert {name} needs an environment: give one with --env")
-    task = _choose_observations(get_task(config.env), config.obs).with_env_kwargs(config.env_kwargs)
+    task = with_env_kwargs(_choose_observations(get_task(config.env), config.obs), config.env_kwargs)
     env = EnvAdapter.open(task, {})
     ScriptedExpert(name, env.env)
     images = find_recorded_images(env, task, config.obs)
@@ -178,8 +178,10 @@ def _load_expert(name: str, config: GenerateConfig) -> Demonstrator:
 
 def _choose_observations(task: Task, obs: str) -> Task:
     """Return the task whose environment also gives some observations, such as "pixels", to be recorded."""
-    task.with_observations(obs)  # raises if there are none of this name
-    return task if obs == USUAL_OBSERVATIONS else task.with_env_kwargs(task.observations[obs].recorded_with)
+    with_observations(task, obs)  # raises if there are none of this name
+    if obs == USUAL_OBSERVATIONS:
+        return task
+    return with_env_kwargs(task, task.training.observations[obs].recorded_with)
 
 
 def find_recorded_images(env: EnvAdapter, task: Task, obs: str) -> dict[str, str]:
@@ -192,8 +194,8 @@ def find_recorded_images(env: EnvAdapter, task: Task, obs: str) -> dict[str, str
         return {name.removeprefix(IMAGE_KEY): part for name, part in env.cameras.items()}
     parts = list(env.images)
     names = [re.sub(r"\W", "_", part.removeprefix(IMAGE_KEY)) for part in parts]
-    if obs in task.observations:
-        expected = task.observations[obs].demos.get("images", ())
+    if obs in task.training.observations:
+        expected = task.training.observations[obs].demos.get("images", ())
         names = list(expected) if len(expected) == len(parts) else names
     return dict(zip(names, parts, strict=True))
 

@@ -29,10 +29,10 @@ PATH_STEPS = 4095
 def shorten_path(states: Sequence[np.ndarray], task: Task) -> np.ndarray:
     """Return the states of an episode at `PATH_POINTS` moments, (PATH_POINTS, components).
 
-    The components are those that the task draws, `Task.path_of`, or else all. Between two states, values are
-    interpolated.
+    The components are those that the task draws, `Drawing.path_of`, or else all. Between two states, values
+    are interpolated.
     """
-    columns = slice(None) if task.path_of is None else list(task.path_of)
+    columns = slice(None) if task.drawing.path_of is None else list(task.drawing.path_of)
     values = np.asarray(states, dtype=float)[:, columns]
     at = np.linspace(0, len(values) - 1, PATH_POINTS)
     before = np.minimum(at.astype(int), max(len(values) - 2, 0))

@@ -55,7 +55,7 @@ class ReplayReport:
     def as_json(self) -> str:
         """Return the errors of every episode."""
         errors = ("episode", "position_error", "angle_error")
-        best = f"max_{self.task.progress_name}"
+        best = f"max_{self.task.drawing.progress_name}"
         rows = [
             {key: getattr(r, key) for key in errors} | {best: r.max_progress, "success": r.success}
             for r in self.replays
@@ -66,10 +66,10 @@ class ReplayReport:
         """Return a summary for a terminal: the median and the worst episode."""
         errors = np.array([r.position_error for r in self.replays])
         worst = max(self.replays, key=lambda r: r.position_error)
-        goal, reached = self.task.success_progress, ""
+        goal, reached = self.task.drawing.success_progress, ""
         if goal is not None:
             count = sum(r.max_progress is not None and r.max_progress > goal for r in self.replays)
-            reached = f", {count} reach the goal ({self.task.progress_name} above {goal:g})"
+            reached = f", {count} reach the goal ({self.task.drawing.progress_name} above {goal:g})"
         elif any(r.success is not None for r in self.replays):
             reached = f", {sum(bool(r.success) for r in self.replays)} succeed"
         turned = f" and {worst.angle_error:.2g} rad" if worst.angle_error else ""
@@ -86,10 +86,10 @@ class ReplayReport:
 
         count = min(columns * rows, len(self.replays))
         shown = [self.replays[i] for i in np.linspace(0, len(self.replays) - 1, count).round().astype(int)]
-        name = self.task.progress_name
+        name = self.task.drawing.progress_name
         tiles = [
             Tile(
-                picture=self.task.draw(r.states[-1], size=256, past=r.states),
+                picture=self.task.drawing.draw(r.states[-1], size=256, past=r.states),
                 caption=f"{r.episode}: {len(r.states)} steps"
                 + ("" if r.max_progress is None else f", {name} {r.max_progress:.2f}"),
                 good=r.position_error < EXACT_ERROR,
@@ -152,7 +152,7 @@ def _replay(
             'must use options["state"], or give --start seed if episodes were recorded from seeds'
         )
     with env.guard("scoring the episode"):
-        progress = [value for value in (task.progress(info) for _, info in seen) if value is not None]
+        progress = [value for value in (task.drawing.progress(info) for _, info in seen) if value is not None]
         success = task.outcome(rewards, [info for _, info in seen]).success
     best = max(progress, default=None)
     check_figure(f"episode {k}: its progress", best or 0.0)

@@ -27,7 +27,7 @@ from nsde_policy.eval.paths import shorten_path
 from nsde_policy.inference.history import History
 from nsde_policy.inference.policy import Policy
 from nsde_policy.run_directory import RunRecord
-from nsde_policy.tasks import Task, find_rate, get_task_of_run
+from nsde_policy.tasks import Task, find_rate, get_task_of_run, read_episode_mode
 from nsde_policy.tasks.adapter import EnvAdapter, check_figure
 from nsde_policy.tasks.gym import choose_mujoco_renderer
 
@@ -65,7 +65,7 @@ class Trace:
     """Observations, actions and plans of one episode, for pictures and recordings."""
 
     obs: list[np.ndarray] = field(default_factory=list)
-    """State before each action, and the last one: the observation, or what `Task.read_state` returns."""
+    """State before each action, and the last one: the observation, or what `Drawing.read_state` returns."""
     actions: list[np.ndarray] = field(default_factory=list)
     progress: list[float | None] = field(default_factory=list)
     """Progress after the reset and after each action; None if the task defines none."""
@@ -104,7 +104,7 @@ class EpisodeResult:
     planning_s: float
     """Time spent planning, seconds."""
     mode: int | None = None
-    """Which way it took, see `Task.modes`: -1 if unknown, None if the task has no modes."""
+    """Which way it took, see `Reporting.modes`: -1 if unknown, None if the task has no modes."""
     success_step: int | None = None
     """Number of actions before the first success; None for all, or without success."""
     path: np.ndarray | None = field(default=None, compare=False, repr=False)
@@ -224,8 +224,8 @@ class EpisodeRunner:
         self.history.add_observation(self._encode(self._disturbances.add_noise(obs)))
         self._infos.append(info)
         with self._env.guard("reading the state and the progress"):
-            self._trace.obs.append(self._task.read_state(obs, info))
-            self._trace.progress.append(self._task.progress(info))
+            self._trace.obs.append(self._task.drawing.read_state(obs, info))
+            self._trace.progress.append(self._task.drawing.progress(info))
         self._trace.add_images(self._env, self._images)
         if self._frames == "all" or (self._frames == "last" and self.ended):
             picture = next(iter(self._env.last_frames.values()), None)
@@ -241,7 +241,7 @@ class EpisodeRunner:
         """Return the result, given the planned actions and network calls of one plan."""
         with self._env.guard("scoring the episode"):
             outcome = self._task.outcome(self._rewards, self._infos)
-            mode = self._task.read_mode(self._infos[-1])
+            mode = read_episode_mode(self._task, self._infos[-1])
         plans, progress = len(self._trace.histories), self._trace.progress
         return EpisodeResult(
             seed=self.seed,
@@ -295,7 +295,7 @@ class Player:
         """
         env = self._envs[0]
         has_cameras = bool(self.policy.spec.cameras)  # whose frames are kept as they are
-        frames = frames if has_cameras or not self.task.can_draw else "none"
+        frames = frames if has_cameras or not self.task.drawing.can_draw else "none"
         if frames != "none" and not has_cameras:
             env = self._render_env = self._render_env or self.make_render_env()
         (result,) = self._play([EpisodeRunner(self, env, seed, frames=frames)])

@@ -119,7 +119,7 @@ def score_episodes(results: Sequence[EpisodeResult], task: Task) -> EvaluationSc
         network_calls_per_chunk=float(np.mean([r.network_calls / r.plans for r in results])),
         episodes=list(results),
         distinct_paths=distinct,
-        modes=_score_modes(results, task.modes, paths, known=known),
+        modes=_score_modes(results, task.reporting.modes, paths, known=known),
     )
 
 

@@ -113,7 +113,7 @@ def _check_environment() -> str:
 
 
 def _check_drawing() -> str:
-    frame = get_task(SHIPPED_TASK).draw(load_demonstrations(EMBEDDED_DEMOS)[0].obs[0], size=96)
+    frame = get_task(SHIPPED_TASK).drawing.draw(load_demonstrations(EMBEDDED_DEMOS)[0].obs[0], size=96)
     if frame is None or np.ptp(frame) == 0:
         raise ValueError("the frame is empty")
     return f"{frame.shape}, no display needed"

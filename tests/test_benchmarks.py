@@ -86,7 +86,7 @@ def test_experiments_declare_valid_settings(file: Path, run_script: Callable[...
         assert {row.training.row for row in rows} == {*values["trainings"]}
         trained = {row.training.folder: row.training for row in rows if row.training.seed == 0}
         for training in trained.values():
-            if "auto" not in (training.preset, training.task.make_task().default_preset):
+            if "auto" not in (training.preset, training.task.make_task().training.default_preset):
                 training.make_config(Path())  # raises if a name or a value is invalid
 
 

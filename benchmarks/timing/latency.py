@@ -114,7 +114,7 @@ def _list_camera_jobs(path: Path, folder: Path) -> dict[str, Job]:
 
 def _build_image_diffusion(policy: Policy) -> Policy:
     """Build the image recipe of Diffusion Policy, ResNet-18 and U-Net, with random weights."""
-    preset = get_task("pusht").presets("diffusion")["pixels"]
+    preset = get_task("pusht").training.presets("diffusion")["pixels"]
     config, spec = RunConfig.from_preset(preset, policy.record.config.demos), policy.spec
     encoder = build_encoder(config, spec.cameras, plain_dim=spec.plain_dim, seed=0).eval()
     obs_dim = spec.plain_dim + encoder.code_dim

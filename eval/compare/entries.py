@@ -79,10 +79,11 @@ class Episodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         common = [name for name in played[0].metrics if all(name in r.metrics for r in played)]
         known = any(r.success is not None for r in played)
         numbers = number_results(played)
-        modes = 0 if task is None else task.modes
+        modes = 0 if task is None else task.reporting.modes
         needed = tuple(r.steps_to_success for r in played)
         goes_on = any(k not in (None, r.steps) for k, r in zip(needed, played, strict=True))
-        drawn = [] if task is None or task.path_of is None else [r.path for r in played if r.path is not None]
+        is_drawn = task is not None and task.drawing.path_of is not None
+        drawn = [r.path for r in played if r.path is not None] if is_drawn else []
         return cls(
             seed=tuple(r.seed for r in played),
             score=tuple(round(float(r.score), DECIMALS) for r in played),

@@ -46,7 +46,7 @@ def draw_paths(comparison: Comparison) -> "Figure | None":
         return None
     ends = np.array([[e.episodes.paths.low, e.episodes.paths.high] for row in rows for e in row.entries])  # type: ignore[union-attr]
     low, high = ends[:, 0].min(axis=0), ends[:, 1].max(axis=0)
-    for *centre, radius in comparison.task_info.obstacles:
+    for *centre, radius in comparison.task_info.drawing.obstacles:
         low, high = np.minimum(low, np.subtract(centre, radius)), np.maximum(high, np.add(centre, radius))
     margin = 0.04 * max(high - low)
     limits = np.stack([low - margin, high + margin])
@@ -90,7 +90,7 @@ def _draw_row(axis: "Axes", row: Row, comparison: Comparison, limits: np.ndarray
     from matplotlib.patches import Circle
 
     axis.set_visible(True)
-    for x, y, radius in comparison.task_info.obstacles:
+    for x, y, radius in comparison.task_info.drawing.obstacles:
         axis.add_patch(Circle((x, y), radius, facecolor="#dcdcdc", edgecolor="#8a8a8a", linewidth=0.6))
     paths, colours, failed = _list_lines(row)
     width = 1.6 if len(paths) <= FEW_PATHS else 0.7

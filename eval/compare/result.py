@@ -87,7 +87,7 @@ class Comparison(
 
     def column_title(self, column: str) -> str:
         """Return the title of a column's mean, such as "strict success"."""
-        titles = {"success": self.task_info.success_name, "steps": "mean steps"}
+        titles = {"success": self.task_info.reporting.success_name, "steps": "mean steps"}
         return {**titles, "entropy": "entropy", "product": PRODUCT_TITLE}.get(column, self.score_title)
 
     @property

@@ -27,7 +27,7 @@ from nsde_policy.inference.loading import load_encoder, load_model
 from nsde_policy.methods.registry import get_method
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory, RunRecord, fingerprint
-from nsde_policy.tasks import Task, get_task_of_run
+from nsde_policy.tasks import Task, get_task_of_run, with_env_kwargs
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Starts(BaseConfig):
 
     def find_task(self, record: RunRecord) -> Task:
         """Return the task that a run is played in, with all keyword arguments of its environment."""
-        return get_task_of_run(record, self.env).with_env_kwargs(self.env_kwargs)
+        return with_env_kwargs(get_task_of_run(record, self.env), self.env_kwargs)
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class EntryCache:
         )
         seeds = (starts.seed_start, starts.seed_start + starts.episodes - 1)
         machine = {"play": device_name(self.device), "torch": str(torch.__version__)}
-        env_kwargs = task.without_observations(task.env_kwargs)
+        env_kwargs = task.training.without_observations(task.env_kwargs)
         played = Comparison(task.name, env_kwargs, seeds, machine, (entry,))
         replace_file(self.path(job, record), played.to_json())
         return evaluation.scores.episodes

@@ -1,4 +1,4 @@
-"""Suite of a task: train every method of `Task.suite`, and find the preset that a run was trained with."""
+"""Suite of a task: train its methods, see `TrainingDefaults.suite`, and find the preset of a run."""
 
 import itertools
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from nsde_policy.assets import USUAL_OBSERVATIONS
 from nsde_policy.errors import ConfigError
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunRecord
-from nsde_policy.tasks import SuiteMember, Task, find_task, get_task
+from nsde_policy.tasks import SuiteMember, Task, find_task, get_task, with_observations
 from nsde_policy.training.presets import resolve_preset
 from nsde_policy.training.progress import train
 
@@ -17,8 +17,9 @@ from nsde_policy.training.progress import train
 def list_members(task: Task, preset: str = "default") -> list[SuiteMember]:
     """List the members of a task's suite; with another preset, every method once with that preset."""
     if preset == "default":
-        return list(task.suite())
-    return [SuiteMember(method, preset) for method in dict.fromkeys(each.method for each in task.suite())]
+        return list(task.training.suite())
+    methods = dict.fromkeys(each.method for each in task.training.suite())
+    return [SuiteMember(method, preset) for method in methods]
 
 
 def train_suite(
@@ -58,9 +59,10 @@ def find_preset(record: RunRecord) -> str:
     """Return the preset that a run was trained with, on any number of demonstrations; "" if there is none."""
     task, method = get_task(record.task, package=record.plugins.get("task")), record.config.method
     settings = ignore_demo_count(record.config)
-    for name, obs in itertools.product(task.presets(method), (USUAL_OBSERVATIONS, *task.observations)):
+    observations = (USUAL_OBSERVATIONS, *task.training.observations)
+    for name, obs in itertools.product(task.training.presets(method), observations):
         try:
-            preset = task.with_observations(obs).preset(name, method)
+            preset = with_observations(task, obs).preset(name, method)
         except ConfigError:
             continue  # a preset for other observations
         measured = {"first_action_from": settings.demos.first_action_from}  # in the preset, None or the same

@@ -9,7 +9,7 @@ from nsde_policy.config import Sampling
 from nsde_policy.eval.rollout import EpisodeResult, Player
 from nsde_policy.inference.history import History
 from nsde_policy.inference.policy import Policy
-from nsde_policy.tasks.base import Forecast
+from nsde_policy.tasks.drawing import Forecast
 
 FORECAST_STEPS = 24
 """Control periods of a forecast; longer plans are shown to their end."""

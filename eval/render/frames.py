@@ -11,7 +11,8 @@ from nsde_policy.eval.render.keypoints import draw_keypoints
 from nsde_policy.eval.render.pictures import Tile, add_caption, fit_picture
 from nsde_policy.eval.rollout import EpisodeResult, Player
 from nsde_policy.inference.spec import PolicySpec
-from nsde_policy.tasks.base import Forecast, Task
+from nsde_policy.tasks.base import Task
+from nsde_policy.tasks.drawing import Forecast
 
 FALLBACK_RATE_HZ = 10.0
 """Control periods per second in videos of environments that do not say."""
@@ -35,7 +36,7 @@ class RenderedEpisode:
         """Play an episode exactly as evaluation does; forecasts are sampled afterwards, with other noise."""
         result = player.play(seed, frames="all")
         spec = player.policy.spec if player.policy.spec.cameras else None
-        forecasts = sample_episode_forecasts(player, result) if spec or player.task.can_draw else []
+        forecasts = sample_episode_forecasts(player, result) if spec or player.task.drawing.can_draw else []
         return cls(player.task, result, forecasts, player.rate_hz or FALLBACK_RATE_HZ, spec)
 
     def __len__(self) -> int:
@@ -54,13 +55,13 @@ class RenderedEpisode:
             if self.spec is not None and forecast is not None:
                 picture = draw_keypoints(picture, forecast, self.spec)
         else:
-            picture = self.task.draw(trace.obs[step], size=size, forecast=forecast)
+            picture = self.task.drawing.draw(trace.obs[step], size=size, forecast=forecast)
         return add_caption(
             picture,
             seed=self.result.seed,
             step=step,
             progress=trace.progress[step],
-            threshold=self.task.success_progress,
+            threshold=self.task.drawing.success_progress,
             success=self.result.success if step == len(self) - 1 else None,
         )
 
@@ -76,7 +77,7 @@ def draw_summary(task: Task, result: EpisodeResult, size: int) -> Tile:
         picture = fit_picture(result.trace.frames[-1].decompress(), size)
     else:
         obs = np.array(result.trace.obs)
-        picture = task.draw(obs[-1], size=size, past=obs)
+        picture = task.drawing.draw(obs[-1], size=size, past=obs)
     return Tile(picture, f"{result.seed}: {outcome}", good=result.success is not False)
 
 

@@ -8,7 +8,7 @@ import pygame
 
 from nsde_policy.encoders import get_encoder
 from nsde_policy.inference.spec import PolicySpec
-from nsde_policy.tasks.base import Forecast
+from nsde_policy.tasks.drawing import Forecast
 
 PATH_WIDTH, DOT_RADIUS, END_RADIUS = 2, 4, 1
 """Pixels at the size of a video frame: the mean path, where a keypoint is, and where a future ends."""

@@ -62,7 +62,7 @@ class Renderer:
         if videos < 0:
             raise ConfigError(f"videos must be at least 0, got {videos}")
         task = get_task_of_run(Policy.from_pretrained(path).record, env)  # before any folder is made
-        if not task.can_draw:
+        if not task.drawing.can_draw:
             check_render(Player(path, RolloutConfig(task, env_kwargs or {})), seed)
         self._path, self._videos = path, videos
         self._out = out or choose_eval_folder(path)

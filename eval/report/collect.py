@@ -106,7 +106,7 @@ def collect_report(
 
 def _load_replays(job: Job, cache: EntryCache, record: RunRecord) -> Replays | None:
     """Return a job's recorded episodes, from the cache or played now; None if its task has no scene."""
-    scene = cache.starts.find_task(record).scene()
+    scene = cache.starts.find_task(record).drawing.scene()
     if scene is None:
         return None
     entry_file = cache.path(job, record)
@@ -158,7 +158,7 @@ def _add_videos(shown: ReportRun, run: Path, task: Task, each: int) -> ReportRun
         return shown
     player, videos = Player(run, RolloutConfig(task)), []
     moments: tuple[bytes, ...] = ()
-    if not task.can_draw:
+    if not task.drawing.can_draw:
         try:
             check_render(player, seeds[0])
         except EnvError:

@@ -58,20 +58,21 @@ def format_page(
     """
     task, rows = comparison.task_info, comparison.main_rows()
     base, shown = comparison.reference(reference), _list_shown_runs(runs, rows)
-    scene, style = task.scene(), _read_file("page.css")
+    scene, style = task.drawing.scene(), _read_file("page.css")
     scene_scripts = [_read_canvas_helpers(), scene.script, *map(_read_file, SCENE_SCRIPTS)] if scene else []
     script = "\n".join([*map(_read_file, SCRIPTS), *scene_scripts])
+    name = task.reporting.title or task.name
     policies = f"{len(rows)} polic{'y' if len(rows) == 1 else 'ies'}"
     unlogged = [label for _, label, run in shown if not run.curves]
     return Template(_read_file("page.html")).substitute(
         policy=_format_security_policy(style, script),
         style=style,
         script=script,
-        title=escape(title or f"{task.title or task.name}: {policies} on {len(base.first.episodes)} starts"),
+        title=escape(title or f"{name}: {policies} on {len(base.first.episodes)} starts"),
         facts=escape(f"{comparison.starts_title}, the same for all; final weights"),
         summary=_format_summary(comparison, base),
         scores=tables.format_score_table(comparison, base),
-        score_note=escape(task.score_note),
+        score_note=escape(task.reporting.score_note),
         modes=_format_modes(comparison, base),
         modes_link='<a href="#modes">Modes</a>' if comparison.mode_rows() else "",
         first_section="explorer" if scene else "videos",
@@ -129,7 +130,8 @@ def _format_modes(comparison: Comparison, reference: Row) -> str:
 
 def _format_episodes(task: Task) -> str:
     """Format the sections that play recorded episodes and show their last frames."""
-    return Template(_read_file("episodes.html")).substitute(progress=escape(task.progress_name.capitalize()))
+    progress = escape(task.drawing.progress_name.capitalize())
+    return Template(_read_file("episodes.html")).substitute(progress=progress)
 
 
 def _list_shown_runs(runs: Sequence[ReportRun], rows: Sequence[Row]) -> list[ShownRun]:
@@ -263,12 +265,12 @@ def _format_machine(comparison: Comparison) -> str:
 def _build_data(comparison: Comparison, shown: Sequence[ShownRun]) -> dict[str, Any]:
     """Build the data that the page's scripts read."""
     task = comparison.task_info
-    scene = task.scene()
+    scene = task.drawing.scene()
     return {
         "marks": tables.MARKS,
         "colours": tables.COLOURS,
         **(scene.geometry if scene else {}),
-        "threshold": task.success_progress,
+        "threshold": task.drawing.success_progress,
         "score": comparison.score_word,
         "hz": task.rate_hz,
         "scales": scene.scales if scene else [],

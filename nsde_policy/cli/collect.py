@@ -74,6 +74,7 @@ class Collect:
     def _record(self) -> None:
         from nsde_policy.cli.page import run_app
         from nsde_policy.data.collection import Collection
+        from nsde_policy.tasks import with_observations
         from nsde_policy.viewer.launch import make_settings
         from nsde_policy.viewer.messages import MAX_START_SEED
         from nsde_policy.viewer.record_app import RecordApp, make_provenance
@@ -86,9 +87,10 @@ class Collect:
         token = options.read_token(self.token_file)
         settings = make_settings(self.host, self.port, token, self.tls_cert, self.tls_key)
         task = self._choose_task()
-        images = task.with_observations(self.obs).demos.images
+        images = with_observations(task, self.obs).training.demos.images
         provenance = make_provenance(task, images)
-        with Collection(self.out, provenance, rate_hz=task.rate_hz, angles=task.demos.angles) as collection:
+        angles = task.training.demos.angles
+        with Collection(self.out, provenance, rate_hz=task.rate_hz, angles=angles) as collection:
             app = RecordApp(task, collection, seed_start=self.seed_start, images=images)
             run_app(app, settings, what="collecting", browser=self.open, as_json=self.json)
             print(f"{self.out} holds {len(collection.episodes)} episodes")
@@ -96,12 +98,12 @@ class Collect:
     def _choose_task(self) -> "Task":
         """Return the task to demonstrate by hand; raise `ConfigError` if it has no page."""
         from nsde_policy.assets import SHIPPED_TASK
-        from nsde_policy.tasks import get_task
+        from nsde_policy.tasks import get_task, with_env_kwargs
         from nsde_policy.tasks.gym import close_env, open_env
 
         task, env_kwargs = get_task(self.env or SHIPPED_TASK), options.parse_env_kwargs(self.env_kwargs)
         task.live_table()
-        chosen = task.with_env_kwargs(env_kwargs)
+        chosen = with_env_kwargs(task, env_kwargs)
         close_env(open_env(chosen))  # its errors should not wait for the page
         if unknown := [name for name in env_kwargs if name not in task.env_kwargs]:
             raise ConfigError(

@@ -114,10 +114,10 @@ class DataReplay:
 
             check_png(self.out)
         task = self._choose_task()
-        if self.out is not None and not task.can_draw:
+        if self.out is not None and not task.drawing.can_draw:
             raise ConfigError(f"{task.name} draws no pictures of recorded states: leave out --out")
         demos = load_demonstrations(
-            self.path, angles=task.demos.angles, accept_omitted_chunks=self.accept_omitted_chunks
+            self.path, angles=task.training.demos.angles, accept_omitted_chunks=self.accept_omitted_chunks
         )
         seeds = read_seeds(self.path) if self.start == "seed" else None
         if self.start == "seed" and seeds is None:
@@ -132,21 +132,21 @@ class DataReplay:
 
     def _choose_task(self) -> "Task":
         """Return the task to replay in; raise `ConfigError` if none has an environment."""
-        from nsde_policy.tasks import find_task, get_task
+        from nsde_policy.tasks import find_task, get_task, with_env_kwargs
 
         env_kwargs = options.parse_env_kwargs(self.env_kwargs)
         if self.env is not None and self.task != "auto":
             raise ConfigError(f"--task {self.task} and --env {self.env} are two tasks; leave one out")
         if self.env is None and self.task == "auto":
             found = find_task(self.path)
-            task = get_task(found.name).with_env_kwargs(found.env_kwargs)
+            task = with_env_kwargs(get_task(found.name), found.env_kwargs)
             missing = f"found no environment to replay it in: give its task with --task ({found.reason})"
         else:
             task = get_task(self.env or self.task)
             missing = f"the task {self.task!r} has no environment to replay it in: give another with --task"
         if task.env_id is None:
             raise ConfigError(missing)
-        return task.with_env_kwargs(env_kwargs)
+        return with_env_kwargs(task, env_kwargs)
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class DataDownload:
         from nsde_policy.errors import DownloadError
         from nsde_policy.tasks import get_task
 
-        demos = get_task(self.name).public_demos
+        demos = get_task(self.name).training.public_demos
         if demos is None:
             raise DownloadError(f"the task {self.name!r} has no public demonstrations")
         try:

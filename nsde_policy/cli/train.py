@@ -23,7 +23,7 @@ from nsde_policy.encoders.registry import ENCODERS, get_encoder
 from nsde_policy.errors import ConfigError, DemoError, NsdePolicyError
 from nsde_policy.methods.registry import METHODS
 from nsde_policy.run_config import RunConfig
-from nsde_policy.tasks import TASKS, find_task, get_task
+from nsde_policy.tasks import TASKS, find_task, get_task, with_env_kwargs, with_observations
 from nsde_policy.tasks.gym import close_env, open_env
 from nsde_policy.training.presets import choose_preset, resolve_preset
 
@@ -118,7 +118,7 @@ class Train:
             cameras = {name: selection.pop(name) for name in ("images", "encoder") if name in selection}
             split = {name: selection.pop(name) for name in ("validation", "seed") if name in selection}
             _, config = resolve_preset(
-                get_task(task).with_observations(given.obs),
+                with_observations(get_task(task), given.obs),
                 given.preset,
                 given.policy,
                 demos=demos,
@@ -128,7 +128,7 @@ class Train:
             )
             config = add_cameras(config, **cameras) if cameras else config
         except DemoError:  # likewise
-            config = get_task(task).with_observations(given.obs).preset("default", given.policy)
+            config = with_observations(get_task(task), given.obs).preset("default", given.policy)
         return cls(config=config)
 
     def run(self) -> None:
@@ -142,9 +142,9 @@ class Train:
                 "record some with nsde-policy collect --policy shipped --obs pixels --out demos.zarr"
             )
         task, env_kwargs = self._choose_task()
-        chosen = get_task(task).with_observations(self.obs)
+        chosen = with_observations(get_task(task), self.obs)
         if self.obs != USUAL_OBSERVATIONS:
-            env_kwargs = {**chosen.observations[self.obs].env_kwargs, **env_kwargs}
+            env_kwargs = {**chosen.training.observations[self.obs].env_kwargs, **env_kwargs}
         if self.eval_every and get_task(task).env_id is None:
             raise ConfigError(
                 f"the task {task!r} has no environment to evaluate in; give one with --env, or leave out "
@@ -164,7 +164,7 @@ class Train:
             device=self.device,
             resume=self.resume,
             eval_every=self.eval_every,
-            evaluate=partial(evaluate_quickly, task=get_task(task).with_env_kwargs(env_kwargs)),
+            evaluate=partial(evaluate_quickly, task=with_env_kwargs(get_task(task), env_kwargs)),
             tensorboard=self.tensorboard,
             validation=self.validation,
             calibration=self.calibration,

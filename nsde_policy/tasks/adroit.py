@@ -3,11 +3,12 @@
 import contextlib
 import io
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from nsde_policy.tasks.base import Task
 from nsde_policy.tasks.gym import import_simulator
 from nsde_policy.tasks.registry import register_task
+from nsde_policy.tasks.reporting import Reporting
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -17,13 +18,6 @@ class AdroitTask(Task):
     """A task of the hand; success is what the environment reports, after any step of an episode."""
 
     rate_hz = 100.0
-    goal: ClassVar[str]
-    """The environment's own criterion of success."""
-
-    @property
-    def score_note(self) -> str:  # type: ignore[override]
-        """Say what score and success mean."""
-        return f"Success: {self.goal}, after any step. Return: the sum of an episode's rewards."
 
     def make_env(self, **kwargs: Any) -> "gym.Env[Any, Any]":
         """Make the environment, after its package has registered it.
@@ -50,14 +44,19 @@ def _fix_camera(env: "gym.Env[Any, Any]") -> None:
     inner.mujoco_renderer.default_cam_config = {**inner.mujoco_renderer.default_cam_config, "lookat": centre}
 
 
+def _report(title: str, goal: str) -> Reporting:
+    """Return the words for tables, given the environment's own criterion of success."""
+    note = f"Success: {goal}, after any step. Return: the sum of an episode's rewards."
+    return Reporting(title=title, score_note=note)
+
+
 @register_task
 class AdroitDoor(AdroitTask):
     """Turn the handle of a door and open it."""
 
     name = "adroit-door"
-    title = "Adroit door"
     env_id = "AdroitHandDoor-v1"
-    goal = "the door is open by 1.35 rad"
+    reporting = _report("Adroit door", "the door is open by 1.35 rad")
 
 
 @register_task
@@ -65,9 +64,8 @@ class AdroitHammer(AdroitTask):
     """Take a hammer and drive a nail into a board."""
 
     name = "adroit-hammer"
-    title = "Adroit hammer"
     env_id = "AdroitHandHammer-v1"
-    goal = "the nail is less than 1 cm from its goal"
+    reporting = _report("Adroit hammer", "the nail is less than 1 cm from its goal")
 
 
 @register_task
@@ -75,10 +73,12 @@ class AdroitPen(AdroitTask):
     """Turn a pen in the hand to a given direction, within 100 steps as in D4RL and the expert's episodes."""
 
     name = "adroit-pen"
-    title = "Adroit pen"
     env_id = "AdroitHandPen-v1"
     env_kwargs = MappingProxyType({"max_episode_steps": 100})
-    goal = "the pen is less than 7.5 cm from its goal, and the cosine of the angle between them above 0.95"
+    reporting = _report(
+        "Adroit pen",
+        "the pen is less than 7.5 cm from its goal, and the cosine of the angle between them above 0.95",
+    )
 
 
 @register_task
@@ -86,6 +86,5 @@ class AdroitRelocate(AdroitTask):
     """Carry a ball to a given place in the air."""
 
     name = "adroit-relocate"
-    title = "Adroit relocate"
     env_id = "AdroitHandRelocate-v1"
-    goal = "the ball is less than 10 cm from its goal"
+    reporting = _report("Adroit relocate", "the ball is less than 10 cm from its goal")

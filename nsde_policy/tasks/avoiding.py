@@ -9,9 +9,12 @@ from nsde_policy.config import Preset, TrainConfig
 from nsde_policy.envs.avoiding import geometry
 from nsde_policy.envs.avoiding.dynamics import CONTROL_RATE_HZ, EPISODE_PERIODS
 from nsde_policy.run_config import DemoConfig
-from nsde_policy.tasks.base import Forecast, Outcome, Scene, Task
+from nsde_policy.tasks.base import Outcome, Task
+from nsde_policy.tasks.drawing import Drawing, Forecast, Scene
 from nsde_policy.tasks.live_table import LiveTable
 from nsde_policy.tasks.registry import register_task
+from nsde_policy.tasks.reporting import Reporting
+from nsde_policy.tasks.training_defaults import TrainingDefaults
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,37 +38,11 @@ def _keep_modes(preset: Preset, *, width: int, diffusion: float, train: TrainCon
     return replace(preset, model=model, train=train)
 
 
-class AvoidingBase(Task):
-    """Move a rod between six obstacles to the other side of the table."""
+class AvoidingDrawing(Drawing):
+    """Pictures of the rod, its command and the obstacles."""
 
-    env_id = "nsde_policy/Avoiding-v0"
-    rate_hz = CONTROL_RATE_HZ
-    default_preset = "default"
-    score_name = "furthest"
-    modes = geometry.N_MODES
     path_of = (2, 3)
-    score_note = (
-        f"Success: the rod crosses the line within {EPISODE_PERIODS} steps and touches no obstacle. "
-        "Furthest: the largest share of the way to the line."
-    )
-    demos = DemoConfig(first_action_from=())
-
-    def outcome(self, rewards: Sequence[float], infos: Sequence[Mapping[str, Any]]) -> Outcome:
-        """Score by the share of the way to the line; success is crossing it without touching."""
-        return Outcome(bool(infos[-1]["success"]), float(infos[-1]["progress"]))
-
-    @property
-    def obstacles(self) -> Sequence[tuple[float, float, float]]:
-        """Return the obstacles, which the rod must not touch."""
-        return geometry.OBSTACLES
-
-    @property
-    def mirror(self) -> "Mirror":
-        """Map x to 1 − x: obstacles and line are symmetric, the fixed start is not."""
-        from nsde_policy.data import Mirror
-
-        position = ((0, -1.0, 1.0), (1, 1.0, 0.0), (2, -1.0, 1.0), (3, 1.0, 0.0))
-        return Mirror(obs=position, act=((0, -1.0, 0.0), (1, 1.0, 0.0)))
+    obstacles = geometry.OBSTACLES
 
     def progress(self, info: Mapping[str, Any]) -> float:
         """Return the furthest share of the way to the line."""
@@ -117,11 +94,20 @@ class AvoidingBase(Task):
             scales=(20_000, 20_000, 20_000, 20_000, 20_000),
         )
 
-    def live_table(self) -> LiveTable:
-        """Return the table on which a policy or a user plays live."""
-        from nsde_policy.envs.avoiding.live import AvoidingTable
 
-        return AvoidingTable(self.env_kwargs["start"])
+class AvoidingTraining(TrainingDefaults):
+    """Mirror symmetry and presets that keep the modes apart."""
+
+    default_preset = "default"
+    demos = DemoConfig(first_action_from=())
+
+    @property
+    def mirror(self) -> "Mirror":
+        """Map x to 1 − x: obstacles and line are symmetric, the fixed start is not."""
+        from nsde_policy.data import Mirror
+
+        position = ((0, -1.0, 1.0), (1, 1.0, 0.0), (2, -1.0, 1.0), (3, 1.0, 0.0))
+        return Mirror(obs=position, act=((0, -1.0, 0.0), (1, 1.0, 0.0)))
 
     def presets(self, method: str) -> Mapping[str, Preset]:
         """Blur more and sample with more noise than usual; `default` is made for a GPU."""
@@ -137,9 +123,38 @@ class AvoidingBase(Task):
 
 
 @register_task
-class AvoidingTask(AvoidingBase):
-    """Obstacle avoidance from the start of the D3IL benchmark."""
+class AvoidingTask(Task):
+    """Move a rod between six obstacles across the table, from the start of the D3IL benchmark."""
 
     name = "avoiding"
-    title = "Avoiding"
+    env_id = "nsde_policy/Avoiding-v0"
     env_kwargs = MappingProxyType({"start": "fixed"})
+    rate_hz = CONTROL_RATE_HZ
+    score_name = "furthest"
+    reporting = Reporting(
+        title="Avoiding",
+        score_note=f"Success: the rod crosses the line within {EPISODE_PERIODS} steps and touches no "
+        "obstacle. Furthest: the largest share of the way to the line.",
+        modes=geometry.N_MODES,
+    )
+    drawing = AvoidingDrawing()
+    training = AvoidingTraining()
+
+    def outcome(self, rewards: Sequence[float], infos: Sequence[Mapping[str, Any]]) -> Outcome:
+        """Score by the share of the way to the line; success is crossing it without touching."""
+        return Outcome(bool(infos[-1]["success"]), float(infos[-1]["progress"]))
+
+    def live_table(self) -> LiveTable:
+        """Return the table on which a policy or a user plays live."""
+        from nsde_policy.envs.avoiding.live import AvoidingTable
+
+        return AvoidingTable(self.env_kwargs["start"])
+
+
+@register_task
+class AvoidingVariedTask(AvoidingTask):
+    """Obstacle avoidance from starts that the seed draws, with demonstrations of its own."""
+
+    name = "avoiding_varied"
+    env_kwargs = MappingProxyType({"start": "varied"})
+    reporting = replace(AvoidingTask.reporting, title="Avoiding, varied starts")

@@ -50,7 +50,7 @@ def find_task(demos: Path | None) -> FoundTask:
         except ConfigError as error:
             reason = f"{demos} records the task {recorded!r:.80}, which is not available ({error}): no task"
             return FoundTask(NO_TASK, reason, env_id=recorded if is_env_id(recorded) else None)
-        env_kwargs = task.without_observations(_as_mapping(made_with.get("env_kwargs")))
+        env_kwargs = task.training.without_observations(_as_mapping(made_with.get("env_kwargs")))
         return FoundTask(task.name, f"task {task.name}: recorded in {demos}", env_kwargs, task.env_id)
     for task in TASKS.load_all():
         if _is_public(task, demos, frames):
@@ -100,14 +100,14 @@ def _as_mapping(value: object) -> Mapping[str, Any]:
 def _is_public(task: Task, path: Path, frames: int) -> bool:
     """Return whether a store holds a task's public demonstrations; reads them only if their number fits."""
     try:
-        public = task.public_demos
+        public = task.training.public_demos
     except Exception:  # of another package, which matters only to its own demonstrations
         return False
     if public is None or frames != public.frames:
         return False
     from nsde_policy.data import load_demonstrations
 
-    given = task.demos
+    given = task.training.demos
     try:
         demos = load_demonstrations(
             path, obs_keys=given.obs_keys, act_key=given.act_key, angles=public.angles

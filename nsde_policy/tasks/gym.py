@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from nsde_policy.errors import ConfigError, EnvError, NsdePolicyError, import_optional, summarize_error
 from nsde_policy.tasks.base import Task
+from nsde_policy.tasks.reporting import Reporting
 
 if TYPE_CHECKING:
     import gymnasium as gym
@@ -86,7 +87,7 @@ class GymTask(Task):
         env_kwargs: Keyword arguments of the environment.
     """
 
-    score_note = "Return: the sum of an episode's rewards."
+    reporting = Reporting(score_note="Return: the sum of an episode's rewards.")
 
     def __init__(self, env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> None:
         self.name = self.env_id = env_id

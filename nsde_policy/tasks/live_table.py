@@ -15,7 +15,7 @@ class LiveTable(Protocol):
     """An episode that the live page shows and that a user can interfere with; see `Task.live_table`.
 
     Positions are in units of the environment unless they are said to be on the page, whose table has
-    512 × 512 pixels, y down. States are those of `Task.read_state`.
+    512 × 512 pixels, y down. States are those of `Drawing.read_state`.
     """
 
     sizes: Collection[tuple[int, int, int]]

@@ -8,6 +8,7 @@ from nsde_policy.errors import ConfigError
 from nsde_policy.tasks.base import Task
 from nsde_policy.tasks.gym import import_simulator, make_gym_env
 from nsde_policy.tasks.registry import TASKS
+from nsde_policy.tasks.reporting import Reporting
 
 MEMBERS = """
 assembly basketball bin-picking box-close button-press button-press-topdown button-press-topdown-wall
@@ -82,8 +83,9 @@ class MetaWorldTask(Task):
         member: Name of its environment, such as "reach-v3".
     """
 
-    score_note = (
-        "Success: Meta-World's own criterion, within 500 steps. Return: the sum of rewards up to then."
+    reporting = Reporting(
+        score_note="Success: Meta-World's own criterion, within 500 steps. Return: the sum of rewards up to "
+        "then."
     )
 
     def __init__(self, member: str) -> None:

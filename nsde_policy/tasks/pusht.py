@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 from nsde_policy.config import Preset
 from nsde_policy.encoders.keypoints.config import KeypointConfig
 from nsde_policy.run_config import DemoConfig
-from nsde_policy.tasks.base import Forecast, ObservationChoice, Outcome, Scene, SuiteMember, Task
+from nsde_policy.tasks.base import Outcome, Task
+from nsde_policy.tasks.drawing import Drawing, Forecast, Scene
 from nsde_policy.tasks.live_table import LiveTable
 from nsde_policy.tasks.registry import register_task
+from nsde_policy.tasks.reporting import Reporting
+from nsde_policy.tasks.training_defaults import ObservationChoice, SuiteMember, TrainingDefaults
 
 if TYPE_CHECKING:
     import numpy as np
@@ -61,66 +64,11 @@ def _take_images(preset: Preset) -> Preset:
     return replace(preset, model=replace(model, unet=unet), train=train, demos=demos)
 
 
-@register_task
-class PushTTask(Task):
-    """Push a T-shaped block onto its outline."""
+class PushTDrawing(Drawing):
+    """Pictures of agent, block and goal."""
 
-    name = "pusht"
-    title = "Push-T"
-    env_id = "nsde_policy/PushT-v0"
-    env_kwargs = MappingProxyType({"reset_rule": "benchmark"})
-    rate_hz = 10.0
-    default_preset = "default"
-    score_name = "max_reward"
-    success_name = "strict success"
     progress_name = "coverage"
     success_progress = 0.95
-    score_note = (
-        "Strict success: more than 95 % of the goal covered within 300 steps. Reward: coverage ÷ 0.95, at "
-        "most 1, the best moment of each episode."
-    )
-    demos = DemoConfig(angles=(4,), first_action_from=(0, 1), mirror=True)
-    observations = MappingProxyType(
-        {
-            "pixels": ObservationChoice(
-                demos={"obs_columns": (0, 1), "angles": (), "images": ("img",), "encoder": "keypoints"},
-                env_kwargs={"obs_type": "pixels_agent_pos"},
-                recorded_with={"obs_type": "pixels_state"},
-                preset="pixels",
-                encoders={"fast": SMALL_PIXEL_ENCODER},
-            )
-        }
-    )
-
-    def outcome(self, rewards: Sequence[float], infos: Sequence[Mapping[str, Any]]) -> Outcome:
-        """Score by the largest reward, clip(coverage / 0.95, 0, 1); success is coverage above 0.95."""
-        last = infos[-1]
-        return Outcome(bool(last["success"]), max(0.0, *rewards), {"final_coverage": last["coverage"]})
-
-    @property
-    def mirror(self) -> "Mirror":
-        """(x, y) ↦ (512 − y, 512 − x): table and goal are symmetric about the diagonal of the goal's stem.
-
-        The walls are 0.5 px off that symmetry; nothing else is.
-        """
-        from nsde_policy.data import Mirror
-
-        swap = ((1, -1.0, _SIDE), (0, -1.0, _SIDE))
-        block = ((3, -1.0, _SIDE), (2, -1.0, _SIDE), (4, -1.0, math.pi / 2))
-        return Mirror(obs=swap + block, act=swap, frame="antitranspose")
-
-    @property
-    def public_demos(self) -> "PublicDemos":
-        """206 human demonstrations (Chi et al., RSS 2023; MIT licence), 32 MB."""
-        from nsde_policy.data.download import PublicDemos
-
-        return PublicDemos(
-            url="https://diffusion-policy.cs.columbia.edu/data/training/pusht.zip",
-            fingerprint="a98719ddbca719f849bae2e010cd285d84124c955a00f22c862dfe7ba73778a7",
-            angles=self.demos.angles,
-            max_bytes=256 * 2**20,
-            frames=25_650,
-        )
 
     def progress(self, info: Mapping[str, Any]) -> float:
         """Return the covered share of the goal."""
@@ -183,11 +131,48 @@ class PushTTask(Task):
             scales=(32, 32, 32, 32, 4096, 20_000),
         )
 
-    def live_table(self) -> LiveTable:
-        """Return the table on which a policy or a user plays live; the block can be dragged."""
-        from nsde_policy.envs.pusht.live import PushTTable
 
-        return PushTTable(self.env_kwargs["reset_rule"])
+class PushTTraining(TrainingDefaults):
+    """Mirror symmetry, human demonstrations and tuned presets."""
+
+    default_preset = "default"
+    demos = DemoConfig(angles=(4,), first_action_from=(0, 1), mirror=True)
+    observations = MappingProxyType(
+        {
+            "pixels": ObservationChoice(
+                demos={"obs_columns": (0, 1), "angles": (), "images": ("img",), "encoder": "keypoints"},
+                env_kwargs={"obs_type": "pixels_agent_pos"},
+                recorded_with={"obs_type": "pixels_state"},
+                preset="pixels",
+                encoders={"fast": SMALL_PIXEL_ENCODER},
+            )
+        }
+    )
+
+    @property
+    def mirror(self) -> "Mirror":
+        """(x, y) ↦ (512 − y, 512 − x): table and goal are symmetric about the diagonal of the goal's stem.
+
+        The walls are 0.5 px off that symmetry; nothing else is.
+        """
+        from nsde_policy.data import Mirror
+
+        swap = ((1, -1.0, _SIDE), (0, -1.0, _SIDE))
+        block = ((3, -1.0, _SIDE), (2, -1.0, _SIDE), (4, -1.0, math.pi / 2))
+        return Mirror(obs=swap + block, act=swap, frame="antitranspose")
+
+    @property
+    def public_demos(self) -> "PublicDemos":
+        """206 human demonstrations (Chi et al., RSS 2023; MIT licence), 32 MB."""
+        from nsde_policy.data.download import PublicDemos
+
+        return PublicDemos(
+            url="https://diffusion-policy.cs.columbia.edu/data/training/pusht.zip",
+            fingerprint="a98719ddbca719f849bae2e010cd285d84124c955a00f22c862dfe7ba73778a7",
+            angles=self.demos.angles,
+            max_bytes=256 * 2**20,
+            frames=25_650,
+        )
 
     def suite(self) -> list[SuiteMember]:
         """Sample Diffusion Policy with DDIM too, and add its transformer."""
@@ -213,3 +198,33 @@ class PushTTask(Task):
             train=replace(given.train, steps=30_000, warmup=0.033, weight_decay=0.1),
         )
         return {**presets, "transformer_pusht": own, "pixels": _take_images(presets["default"])}
+
+
+@register_task
+class PushTTask(Task):
+    """Push a T-shaped block onto its outline."""
+
+    name = "pusht"
+    env_id = "nsde_policy/PushT-v0"
+    env_kwargs = MappingProxyType({"reset_rule": "benchmark"})
+    rate_hz = 10.0
+    score_name = "max_reward"
+    reporting = Reporting(
+        title="Push-T",
+        success_name="strict success",
+        score_note="Strict success: more than 95 % of the goal covered within 300 steps. Reward: coverage ÷ "
+        "0.95, at most 1, the best moment of each episode.",
+    )
+    drawing = PushTDrawing()
+    training = PushTTraining()
+
+    def outcome(self, rewards: Sequence[float], infos: Sequence[Mapping[str, Any]]) -> Outcome:
+        """Score by the largest reward, clip(coverage / 0.95, 0, 1); success is coverage above 0.95."""
+        last = infos[-1]
+        return Outcome(bool(last["success"]), max(0.0, *rewards), {"final_coverage": last["coverage"]})
+
+    def live_table(self) -> LiveTable:
+        """Return the table on which a policy or a user plays live; the block can be dragged."""
+        from nsde_policy.envs.pusht.live import PushTTable
+
+        return PushTTable(self.env_kwargs["reset_rule"])

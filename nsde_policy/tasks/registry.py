@@ -5,26 +5,27 @@
         name = "my_task"
         env_id = "my_package/MyEnv-v0"
 
-A file with several tasks gives them names that start with its own, `adroit-door` in adroit.py.
-
-Entry points of other packages belong to the group `nsde_policy.tasks`.
+A file may hold several tasks, such as `adroit-door` in adroit.py. Entry points of other packages belong to
+the group `nsde_policy.tasks`.
 """
 
 import json
 import re
 import shlex
+import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from nsde_policy.errors import ConfigError, PluginError
 from nsde_policy.registry import Registry
-from nsde_policy.tasks.base import Task
+from nsde_policy.tasks.base import Task, with_env_kwargs
 from nsde_policy.tasks.gym import GymTask, is_env_id, suggest_env_id
 
 if TYPE_CHECKING:
     from nsde_policy.run_directory import RunRecord
 
-TASKS: Registry[Task] = Registry("task", "nsde_policy.tasks")
+_HELPERS = "adapter base detection drawing gym live_table registry reporting training_defaults"
+TASKS: Registry[Task] = Registry("task", "nsde_policy.tasks", helpers=_HELPERS.split())
 _PLAIN_WORDS = re.compile(r"[\w .+-]*")
 
 
@@ -33,8 +34,40 @@ def register_task(cls: type[Task]) -> type[Task]:
     task = cls()
     if not isinstance(task.env_id, str | None):
         raise ConfigError(f"env_id of the task {cls.name!r} is {task.env_id!r:.60}, expected text or None")
+    for part in ("reporting", "drawing", "training"):
+        _adopt_moved_members(task, part)
     TASKS.add(cls.name, task)
     return cls
+
+
+class _MovedMember:
+    """A member of a part that a task of an earlier version defines itself."""
+
+    def __init__(self, task: Task, name: str) -> None:
+        self._task = task
+        self._name = name
+
+    def __get__(self, part: object, owner: object = None) -> Any:
+        return getattr(self._task, self._name)
+
+
+def _adopt_moved_members(task: Task, part: str) -> None:
+    """Let a task define members that were once `Task`'s and have moved to one of its parts."""
+    given = getattr(task, part)
+    kind = type(given)
+    moved = [name for name in dir(kind) if name[0] != "_" and hasattr(type(task), name)]
+    if not moved:
+        return
+    warnings.warn(
+        f"the task {task.name!r} defines {', '.join(moved)}, which {kind.__name__} defines now: assign one "
+        f"to {type(task).__name__}.{part}",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+    adopting = type(kind.__name__, (kind,), {name: _MovedMember(task, name) for name in moved})
+    adopted: object = object.__new__(adopting)
+    vars(adopted).update({name: value for name, value in vars(given).items() if name not in moved})
+    setattr(type(task), part, adopted)  # of the class, because a task is sent to worker processes
 
 
 def get_task_of_run(record: "RunRecord", env: str | None = None) -> Task:
@@ -74,7 +107,7 @@ def get_recorded_task(name: str, env_kwargs: Mapping[str, Any], *, package: str 
             f"the environment {name!r} that a file names {found}, which a file alone must not run: if you "
             f"trust it, name it yourself with --env {name}{arguments:.300}"
         )
-    return task.with_env_kwargs(env_kwargs)
+    return with_env_kwargs(task, env_kwargs)
 
 
 def _is_plain(value: Any) -> bool:
@@ -96,16 +129,27 @@ def get_task(name: str, *, package: str | None = None) -> Task:
     Raises:
         PluginError: If it is neither a task nor the name of an environment.
     """
-    if package is None and name not in TASKS:
-        if (task := next((each for each in TASKS.load_all() if each.env_id == name), None)) is not None:
-            return task
-        if is_env_id(name) and not TASKS.list_group(name.partition(":")[0]):
-            return GymTask(name)
-    try:
+    if package is not None or name in TASKS:
         return TASKS.get(name, package=package)
+    tasks = TASKS.load_all()
+    if (task := next((each for each in tasks if each.env_id == name), None)) is not None:
+        return task
+    start = name.partition(":")[0] + ":"
+    is_in_suite = any(each.name.startswith(start) for each in tasks)  # metaworld: is not a module of a user
+    if is_env_id(name) and not is_in_suite:
+        return GymTask(name)
+    try:
+        return TASKS.get(name)
     except PluginError as error:
-        if package or name in TASKS or TASKS.list_group(name.partition(":")[0]):
+        if is_in_suite:
             raise
         near = suggest_env_id(name)
         hint = f"perhaps {near}" if near else "a Gymnasium id such as Pendulum-v1, or module:Class"
         raise PluginError(f"{error}; an environment needs its full name: {hint}") from None
+
+
+@register_task
+class NoTask(Task):
+    """A robot of your own: everything is taken from the demonstrations."""
+
+    name = "none"

@@ -79,7 +79,7 @@ def report_store(demos: Demonstrations, config: DemoConfig, path: Path) -> None:
 
 def _check_task(demos: Demonstrations, task: str) -> None:
     """Raise `ConfigError` if the demonstrations do not have the sizes of a task."""
-    mirror = get_task(task).mirror
+    mirror = get_task(task).training.mirror
     if mirror is not None:
         check_task_sizes(demos, task, (len(mirror.obs), len(mirror.act)))
 
@@ -126,7 +126,7 @@ def augment(demos: Demonstrations, config: RunConfig, *, task: str) -> Demonstra
 
 def get_mirror(settings: DemoConfig, task: str) -> Mirror:
     """Return the mirror symmetry of the selected observation columns, or raise `ConfigError`."""
-    mirror = get_task(task).mirror
+    mirror = get_task(task).training.mirror
     if mirror is None:
         raise ConfigError(f"the task {task!r} has no mirror symmetry; set demos.mirror to False")
     return mirror.select(settings.obs_columns) if settings.obs_columns else mirror

@@ -7,7 +7,7 @@ from typing import Any
 
 from nsde_policy.data import Demonstrations
 from nsde_policy.errors import ConfigError, EnvError, NsdePolicyError
-from nsde_policy.tasks import Task, find_rate, get_task
+from nsde_policy.tasks import Task, find_rate, get_task, with_env_kwargs
 from nsde_policy.tasks.gym import close_env, open_env, run_env_code
 from nsde_policy.training.dataset import check_task_sizes
 
@@ -25,7 +25,7 @@ def add_environment(
         ConfigError: If observations or actions of the environment have other sizes, or cannot be used, or
             its episodes are known to be shorter than a chunk of actions.
     """
-    task = get_task(name).with_env_kwargs(env_kwargs)
+    task = with_env_kwargs(get_task(name), env_kwargs)
     if task.env_id is None:
         return demos
     from nsde_policy.tasks.adapter import EnvAdapter

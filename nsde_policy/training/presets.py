@@ -10,7 +10,7 @@ from nsde_policy.assets import find_demos
 from nsde_policy.methods.registry import get_method
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.tasks import Task
-from nsde_policy.tasks.base import AUTO_PRESET
+from nsde_policy.tasks.training_defaults import AUTO_PRESET
 
 if TYPE_CHECKING:
     from nsde_policy.data import Demonstrations
@@ -51,7 +51,7 @@ def resolve_preset(
     from nsde_policy.data.statistics import measure_statistics
     from nsde_policy.training.environment import find_env_rate
 
-    given = replace(task.demos, **selection)
+    given = replace(task.training.demos, **selection)
     found = _load_demos(demos or find_demos(task.name), given)
     if not found.rate_hz:
         found = replace(found, rate_hz=find_env_rate(task))
@@ -63,8 +63,8 @@ def resolve_preset(
 
 def choose_preset(task: Task, method: str) -> str:
     """Return the task's default preset, or `default` if the method does not have it."""
-    usual = task.default_preset
-    return usual if usual == AUTO_PRESET or usual in task.presets(method) else "default"
+    usual = task.training.default_preset
+    return usual if usual == AUTO_PRESET or usual in task.training.presets(method) else "default"
 
 
 def _describe_choice(config: RunConfig, overridden: Collection[str]) -> str:

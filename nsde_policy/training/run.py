@@ -248,7 +248,7 @@ def _resolve_settings(demos: Demonstrations, config: RunConfig, task: str) -> Ru
 
 def _build_record(
     config: RunConfig,
-    layout: StateSpec,
+    spec: StateSpec,
     task: str,
     seed: int,
     demos: DemoRecord,
@@ -257,9 +257,7 @@ def _build_record(
 ) -> RunRecord:
     """Return what a run records about itself, with the packages of plug-ins and the sizes of cameras."""
     plugins, cameras = find_plugins(config, task), describe_cameras(images)
-    return RunRecord(
-        config, layout, task, seed, demos, plugins=plugins, env_kwargs=env_kwargs, cameras=cameras
-    )
+    return RunRecord(config, spec, task, seed, demos, plugins=plugins, env_kwargs=env_kwargs, cameras=cameras)
 
 
 def _describe_demos(demos: Demonstrations, held_out: tuple[int, ...]) -> DemoRecord:

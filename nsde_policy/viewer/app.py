@@ -5,7 +5,8 @@ from typing import Any, ClassVar, Literal
 
 from nsde_policy import __version__
 from nsde_policy.errors import ConfigError
-from nsde_policy.tasks.base import Scene, Task
+from nsde_policy.tasks.base import Task
+from nsde_policy.tasks.drawing import Scene
 from nsde_policy.viewer import messages
 from nsde_policy.viewer.simulation import Simulation, get_rate
 
@@ -26,7 +27,7 @@ class App(abc.ABC):
 
     def __init__(self, task: Task) -> None:
         self._task, self._table = task, task.live_table()
-        scene = task.scene()
+        scene = task.drawing.scene()
         if scene is None or task.rate_hz is None:
             raise ConfigError(f"{task.name} has no live page: its task defines no scene or no rate_hz")
         self.scene: Scene = scene
@@ -45,7 +46,7 @@ class App(abc.ABC):
             "mode": self.mode,
             "version": __version__,
             **self.scene.geometry,
-            "success": self._task.success_progress,
+            "success": self._task.drawing.success_progress,
             "hz": get_rate(self._task),
             "unit": self._table.unit,
             "texts": self._table.texts,

@@ -10,7 +10,7 @@ from nsde_policy.eval.render.forecast import sample_forecast
 from nsde_policy.inference.history import History
 from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.spec import PolicySpec
-from nsde_policy.tasks.base import Forecast
+from nsde_policy.tasks.drawing import Forecast
 from nsde_policy.tasks.live_table import LiveTable
 
 FAN_STEPS = 16

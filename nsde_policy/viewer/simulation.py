@@ -32,7 +32,7 @@ class Snapshot:
     """The table between two control periods."""
 
     state: np.ndarray
-    """What `Task.read_state` returns."""
+    """What `Drawing.read_state` returns."""
     reward: float
     info: Mapping[str, Any]
     over: bool
@@ -161,7 +161,7 @@ class Simulation:
     def _make_snapshot(
         self, state: np.ndarray, reward: float, info: Mapping[str, Any], *, over: bool
     ) -> Snapshot:
-        progress = self._task.progress(info)
+        progress = self._task.drawing.progress(info)
         return Snapshot(state, reward, info, over, progress or 0.0, bool(info["success"]))
 
 

@@ -309,7 +309,7 @@ def test_the_suite_trains_each_missing_run_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     members = [SuiteMember("neural_sde"), SuiteMember("regression")]
-    monkeypatch.setattr(type(get_task("pusht")), "suite", lambda _: members)
+    monkeypatch.setattr(type(get_task("pusht").training), "suite", lambda _: members)
     task, preset = type(get_task("pusht")), type(get_task("pusht")).preset
     quick = TrainConfig(steps=10, batch_size=8)
     monkeypatch.setattr(task, "preset", lambda *args: replace(preset(*args), train=quick))

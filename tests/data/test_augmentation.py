@@ -13,7 +13,7 @@ from nsde_policy.errors import ConfigError
 from nsde_policy.eval.replay import replay_demonstrations
 from nsde_policy.tasks import get_task
 
-MIRROR = get_task("pusht").mirror
+MIRROR = get_task("pusht").training.mirror
 
 
 def make_demos(obs, act):

@@ -65,7 +65,7 @@ def out(tmp_path):
 def public_site(demos, site, monkeypatch):
     """Let the command line download from the local server."""
     served = replace(demos, url=site.url)
-    monkeypatch.setattr(type(get_task("pusht")), "public_demos", property(lambda _: served))
+    monkeypatch.setattr(type(get_task("pusht").training), "public_demos", property(lambda _: served))
     return site
 
 
@@ -112,7 +112,7 @@ def test_progress_bar_is_shown_on_request(demos, site, out, capsys):
 
 
 def test_fingerprint_matches_the_human_demonstrations(human_demos):
-    expected = get_task("pusht").public_demos
+    expected = get_task("pusht").training.public_demos
     assert load_demonstrations(human_demos, angles=expected.angles).fingerprint == expected.fingerprint
 
 

@@ -21,8 +21,8 @@ from nsde_policy.eval.render.keypoints import draw_keypoints
 from nsde_policy.eval.rollout import RolloutConfig
 from nsde_policy.inference.spec import PolicySpec
 from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory
-from nsde_policy.tasks import find_task, get_task
-from nsde_policy.tasks.base import Forecast
+from nsde_policy.tasks import find_task, get_task, with_observations
+from nsde_policy.tasks.drawing import Forecast
 from nsde_policy.training.dataset import load_training_demos
 from nsde_policy.training.encoder import open_training_images
 
@@ -78,8 +78,8 @@ def test_disturbances_follow_from_the_seed():
 @pytest.mark.parametrize("method", ["neural_sde", "regression", "diffusion"])
 def test_fast_preset_for_pixels_has_an_encoder_for_a_cpu(method: str):
     task = get_task("pusht")
-    fast = task.with_observations("pixels").preset("fast", method).encoder
-    assert fast == task.with_observations("pixels").preset("pixels-fast").encoder
+    fast = with_observations(task, "pixels").preset("fast", method).encoder
+    assert fast == with_observations(task, "pixels").preset("pixels-fast").encoder
     assert task.preset("fast", method).encoder == EncoderConfig()
 
 
@@ -205,9 +205,12 @@ def test_collected_frames_can_be_trained_on(driver: str, pixel_run: Path, tmp_pa
     short = ["--env-kwargs", '{"max_episode_steps": 7}']
     for episodes in ("1", "2"):  # continued
         assert main(["collect", *args, *short, "--episodes", episodes]) == 0
-    task = get_task("pusht").with_observations("pixels")
+    task = with_observations(get_task("pusht"), "pixels")
     assert find_task(store).env_kwargs == {"reset_rule": "benchmark", "max_episode_steps": 7}
-    images, demos = open_training_images(task.demos, store), load_training_demos(task.demos, store)
+    images, demos = (
+        open_training_images(task.training.demos, store),
+        load_training_demos(task.training.demos, store),
+    )
     states = load_demonstrations(store).obs
     assert (len(demos), demos.obs.shape, states.shape) == (2, (14, 2), (14, 5))
     drawn = np.stack([benchmark_frame(row[:2], row[2:]) for row in states.astype(float)])

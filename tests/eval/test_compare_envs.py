@@ -16,7 +16,7 @@ from nsde_policy.eval.compare.files import read_comparison
 from nsde_policy.eval.report.collect import ReportRun, choose_seeds
 from nsde_policy.eval.report.page import format_page
 from nsde_policy.run_config import TrainConfig
-from nsde_policy.tasks import GymTask, SuiteMember, get_task
+from nsde_policy.tasks import SuiteMember, TrainingDefaults, get_task
 from nsde_policy.training.run import train_run
 from tests.eval.test_report import Page
 from tests.helpers.browser import DESKTOP, PHONE, chromium, open_page, wait_until
@@ -173,7 +173,7 @@ def test_suite_trains_on_an_environment(
     with DemoWriter(store, rate_hz=20) as writer:
         for episode in make_demos(3, 1):
             writer.append(episode)
-    monkeypatch.setattr(GymTask, "suite", lambda task: [SuiteMember("knn", task.default_preset)])
+    monkeypatch.setattr(TrainingDefaults, "suite", lambda own: [SuiteMember("knn", own.default_preset)])
     suite = ["--suite", "Pendulum-v1", "--env-kwargs", '{"max_episode_steps": 20}', "--episodes", "2"]
     assert run("compare", [], *suite, "--out", out) == 2
     assert (

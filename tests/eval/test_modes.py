@@ -32,7 +32,7 @@ from nsde_policy.eval.report.collect import ReportRun
 from nsde_policy.eval.report.page import format_page
 from nsde_policy.eval.rollout import RolloutConfig
 from nsde_policy.eval.scores import score_episodes
-from nsde_policy.tasks import GymTask, get_task
+from nsde_policy.tasks import GymTask, get_task, read_episode_mode
 from nsde_policy.training.run import train_run
 from tests.helpers.gates_task import GatesTask, demonstrate_gates
 
@@ -69,7 +69,7 @@ def test_a_mode_that_the_task_does_not_have_is_an_error(runs: dict[str, Path], m
 
 
 def test_a_task_without_modes_reads_none():
-    assert GymTask("Gates-v0").read_mode({"mode": "anything"}) is None
+    assert read_episode_mode(GymTask("Gates-v0"), {"mode": "anything"}) is None
 
 
 def test_short_paths_are_evenly_spaced_in_time():

@@ -29,7 +29,7 @@ from tests.helpers.comparisons import make_comparison, make_entry
 
 pytestmark = pytest.mark.slow
 
-SCENE = get_task("pusht").scene()
+SCENE = get_task("pusht").drawing.scene()
 assert SCENE is not None
 SCALES = SCENE.scales
 

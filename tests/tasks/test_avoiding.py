@@ -14,7 +14,7 @@ from nsde_policy.envs.avoiding.demonstrator import LEAST_CLEARANCE, PERIODS
 from nsde_policy.errors import DemoError
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import get_task
-from nsde_policy.tasks.base import Forecast
+from nsde_policy.tasks.drawing import Forecast
 
 TASKS = ("avoiding", "avoiding_varied")
 
@@ -89,7 +89,7 @@ def test_train_uses_the_demonstrations_of_the_task(tmp_path: Path):
 
 def test_mirror_images_of_demonstrations_succeed():
     task, episode = get_task("avoiding"), load_demonstrations(find_demos("avoiding"))[5]
-    (shift, *_), (turn, *_) = task.mirror.obs, task.mirror.act
+    (shift, *_), (turn, *_) = task.training.mirror.obs, task.training.mirror.act
     start = [shift[2] + shift[1] * episode.obs[0, 0], episode.obs[0, 1]] * 2
     env = task.make_env()
     env.reset(options={"state": start})
@@ -102,14 +102,14 @@ def test_mirror_images_of_demonstrations_succeed():
 def test_pictures_show_forecasts_and_the_past():
     task = get_task("avoiding")
     obs = load_demonstrations(find_demos("avoiding"))[0].obs.astype(float)
-    plain = task.draw(obs[30], size=256)
+    plain = task.drawing.draw(obs[30], size=256)
     still = Forecast(np.zeros((8, 5, 2)))
     ahead = Forecast(np.broadcast_to([0.0, 0.01], (8, 5, 2)) * np.linspace(0.5, 1, 5)[:, None])
     pictures = [
         plain,
-        task.draw(obs[30], size=256, forecast=ahead),
-        task.draw(obs[30], size=256, past=obs[:30]),
+        task.drawing.draw(obs[30], size=256, forecast=ahead),
+        task.drawing.draw(obs[30], size=256, past=obs[:30]),
     ]
     assert all(picture.shape == (256, 256, 3) for picture in pictures)
     assert len({picture.tobytes() for picture in pictures}) == 3
-    assert task.draw(obs[30], size=256, forecast=still).shape == (256, 256, 3)
+    assert task.drawing.draw(obs[30], size=256, forecast=still).shape == (256, 256, 3)

@@ -1,19 +1,22 @@
 """Tests that a task of another package plays through evaluation without changes to the library."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from nsde_policy.cli.main import main
+from nsde_policy.data import Mirror
 from nsde_policy.errors import ConfigError, EnvError
 from nsde_policy.eval.disturbances import Condition
 from nsde_policy.eval.evaluate import evaluate_policy, evaluate_quickly
 from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.render.video import Renderer
 from nsde_policy.eval.rollout import Player, RolloutConfig
-from nsde_policy.tasks import GymTask, get_task
+from nsde_policy.tasks import TASKS, GymTask, Task, get_task, read_episode_mode, register_task
 from nsde_policy.training.run import train_run
 from tests.helpers.reach_task import ReachTask, demonstrate
 
@@ -95,12 +98,12 @@ def test_progress_is_optional(run: Path):
 
 
 def test_a_task_without_drawing_cannot_be_rendered(run: Path, tmp_path: Path):
-    assert not get_task("reach").can_draw
-    assert get_task("pusht").can_draw
+    assert not get_task("reach").drawing.can_draw
+    assert get_task("pusht").drawing.can_draw
     with pytest.raises(EnvError, match="leave out --render"):
         Renderer(run, tmp_path)
-    with pytest.raises(ConfigError, match=r"define ReachTask.draw"):
-        get_task("reach").draw(np.zeros(2), size=64)
+    with pytest.raises(ConfigError, match="give it a Drawing that overrides draw"):
+        get_task("reach").drawing.draw(np.zeros(2), size=64)
 
 
 def test_a_task_without_push_cannot_be_pushed(run: Path):
@@ -122,3 +125,41 @@ def test_an_unregistered_environment_is_reported(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(ReachTask, "env_id", "Nowhere-v0")
     with pytest.raises(EnvError, match="'Nowhere-v0' is not registered"):
         get_task("reach").make_env()
+
+
+def test_a_task_of_an_earlier_version_keeps_what_has_moved(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(TASKS, "_found", dict(TASKS._found))
+
+    class OldTask(Task):
+        name = "old"
+        modes = 3
+        title = "Old"
+        path_of = (0, 1)
+        default_preset = "fast"
+
+        @property
+        def mirror(self) -> Mirror:
+            return Mirror(obs=((0, -1.0, 0.0),), act=((0, -1.0, 0.0),))
+
+        def progress(self, info: Mapping[str, Any]) -> float:
+            return float(info[self.name])
+
+        def draw(self, obs: np.ndarray, **_: Any) -> np.ndarray:
+            return obs
+
+    with pytest.warns(DeprecationWarning, match=r"'old' defines .* assign one to OldTask\.") as warned:
+        register_task(OldTask)
+    assert "modes, title, which Reporting defines now" in str(warned[0].message)
+    task = get_task("old")
+    assert (task.reporting.modes, task.reporting.title, task.reporting.success_name) == (3, "Old", "success")
+    assert task.drawing.path_of == (0, 1)
+    assert task.drawing.progress({"old": 0.5}) == 0.5
+    assert task.drawing.can_draw
+    assert task.drawing.draw(np.ones(2), size=8).tolist() == [1, 1]
+    assert (task.training.default_preset, task.training.demos) == ("fast", get_task("none").training.demos)
+    assert task.training.mirror.obs == ((0, -1.0, 0.0),)
+    assert read_episode_mode(task, {"mode": 2}) == 2
+
+
+def test_a_task_has_few_members():
+    assert len([name for name in {*dir(Task), *Task.__annotations__} if name[0] != "_"]) <= 12

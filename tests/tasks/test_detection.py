@@ -119,7 +119,7 @@ def test_unreadable_store_is_an_error_of_run_not_of_the_parser(tmp_path: Path):
 
 def test_defaults_follow_the_task_of_the_store(tmp_path: Path):
     store = write_metres_store(tmp_path / "my.zarr")
-    assert Train.from_preset(["--demos", str(store)]).config.demos == get_task("none").demos
+    assert Train.from_preset(["--demos", str(store)]).config.demos == get_task("none").training.demos
     assert Train.from_preset([]).config == get_task("pusht").preset("default")
     both = Train.from_preset([f"--demos={store}", "--task", "pusht", "--preset", "fast"])
     assert both.config == get_task("pusht").preset("fast")
@@ -138,4 +138,7 @@ def test_habits_of_push_t_stay_with_push_t():
     assert read("pusht", "paper") == (1.0, 0.0, False, (4,), (0, 1))
     assert read("none", "paper") == (1.0, 0.0, False, (), None)
     assert read("pusht", "default", "regression") == (None, 1.0, True, (4,), (0, 1))
-    assert (get_task("pusht").default_preset, get_task("none").default_preset) == ("default", "auto")
+    assert (get_task("pusht").training.default_preset, get_task("none").training.default_preset) == (
+        "default",
+        "auto",
+    )

@@ -21,7 +21,7 @@ from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.methods.regression import RegressionConfig
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory, fingerprint
-from nsde_policy.tasks import get_task
+from nsde_policy.tasks import get_task, with_observations
 from nsde_policy.training import end_to_end
 from nsde_policy.training.checkpoints import TrainingProgress
 from nsde_policy.training.dataset import build_training_data, load_training_demos
@@ -178,7 +178,7 @@ def test_diffusion_trains_a_resnet_from_the_command_line(store: Path, tmp_path: 
 
 
 def test_preset_of_diffusion_for_pixels_is_the_published_one():
-    pixels = get_task("pusht").with_observations("pixels")
+    pixels = with_observations(get_task("pusht"), "pixels")
     config = pixels.preset("pixels", "diffusion")
     assert config.encoder == ResNetConfig(size=96, crop=84, width=64, keypoints=32, features=64)
     model: Any = config.model

@@ -1,0 +1,104 @@
+"""How a task is drawn: pictures of its states, paths of its episodes, and the scene of a web page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nsde_policy.errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Futures that a policy samples from one moment on, for drawings."""
+
+    actions: np.ndarray
+    """(steps, n, act_dim)."""
+    obs: np.ndarray | None = None
+    """Predicted observations, the present first, (steps + 1, n, obs_dim); None from methods without them."""
+    std: np.ndarray | None = None
+    """Standard deviation of the next observation along each future, (steps, n, obs_dim), if asked for."""
+
+    def skip(self, periods: int) -> Forecast:
+        """Return what is still ahead after some control periods."""
+        return Forecast(self.actions[periods:], None if self.obs is None else self.obs[periods:])
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What a web page needs to draw recorded episodes of a task."""
+
+    script: str
+    """JavaScript that defines the class `Scene`, made by `new Scene(geometry)`; it may call `envs/canvas.js`.
+
+    It extends `BaseScene` of that file. The live page draws with pixels of the page and calls
+    `drawStill(context, colours)` for what does not move; a scene with `outline` has a block that can be
+    dragged. In a report, a frame is an array of the recorded values. Its page uses these members:
+
+    - `side`: width and height of a drawing, in the units that `drawFrame` draws in.
+    - `colours`: names of the CSS variables of `eval/report/page.css` that `drawFrame` takes from `palette`.
+    - `mixFrames(a, b, share)`: return the frame between two, for `share` from 0 to 1.
+    - `drawFrame(context, frame, {trail, start, colour, palette, width})`: draw a frame on a 2D canvas.
+      `trail` holds the frames up to it, `start` is the first of the episode, `colour` that of the policy,
+      `palette` maps names to colours, and lines are `width` times as wide as usual.
+    """
+    geometry: Mapping[str, Any]
+    """Sizes and shapes, by the names that the page's scripts use."""
+    scales: tuple[int, ...]
+    """Steps per unit of each recorded value, which is stored in 16 bits: observations, then progress."""
+
+
+class Drawing:
+    """Pictures of a task; every member is optional."""
+
+    path_of: tuple[int, int] | None = None
+    """Columns of the state (see `read_state`) that are drawn as the path of an episode, horizontal first."""
+    obstacles: Sequence[tuple[float, float, float]] = ()
+    """Discs (horizontal, vertical, radius) below a picture of paths, in the units of the state."""
+    progress_name: str = "progress"
+    """Name of `progress` in results, such as "coverage"."""
+    success_progress: float | None = None
+    """Progress above which an episode is a success, marked in pictures; None if progress does not decide."""
+
+    def progress(self, info: Mapping[str, Any]) -> float | None:
+        """Return the progress in [0, 1] shown under a picture, None if the task defines none."""
+        return None
+
+    def read_state(self, obs: np.ndarray, info: Mapping[str, Any]) -> np.ndarray:
+        """Return the state that is drawn, replayed and stored, given what a policy observes.
+
+        By default it is the observation. A task whose policies may observe less, such as camera frames, takes
+        the rest from Gymnasium's info.
+        """
+        return obs
+
+    def draw(
+        self,
+        obs: np.ndarray,
+        *,
+        size: int,
+        forecast: Forecast | None = None,
+        past: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Draw an observation, (size, size, 3) uint8; a task that overrides this can be rendered.
+
+        Args:
+            obs: What to draw, (obs_dim,).
+            size: Side of the picture in pixels.
+            forecast: Sampled futures to draw over it.
+            past: Earlier observations to draw as a trail, (steps, obs_dim), oldest first.
+        """
+        raise ConfigError("this task cannot be drawn: give it a Drawing that overrides draw")
+
+    @property
+    def can_draw(self) -> bool:
+        """Whether `draw` is overridden."""
+        return type(self).draw is not Drawing.draw
+
+    def scene(self) -> Scene | None:
+        """Return what a web page needs to draw episodes, None if it cannot draw them."""
+        return None

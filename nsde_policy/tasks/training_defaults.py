@@ -1,0 +1,85 @@
+"""What a task brings to training: how its demonstrations are read, its symmetry and its presets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from nsde_policy.config import EncoderConfig, Preset
+from nsde_policy.methods.registry import METHODS, get_method
+from nsde_policy.run_config import DemoConfig
+
+if TYPE_CHECKING:
+    from nsde_policy.data import Mirror
+    from nsde_policy.data.download import PublicDemos
+
+AUTO_PRESET = "auto"
+"""Preset that is chosen by statistics of the demonstrations, for any method."""
+
+
+@dataclass(frozen=True)
+class ObservationChoice:
+    """A set of observations that a policy can be trained on, other than the task's usual one."""
+
+    demos: Mapping[str, Any]
+    """Fields of `DemoConfig` that differ from those of the task."""
+    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments with which the environment gives these observations."""
+    preset: str = "default"
+    """Preset that `train` uses, of methods that have it."""
+    recorded_with: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments with which the environment gives them in addition to the usual ones, to record."""
+    encoders: Mapping[str, EncoderConfig] = field(default_factory=dict)
+    """Settings of the encoder by the name of the preset, for presets without any."""
+
+
+@dataclass(frozen=True)
+class SuiteMember:
+    """A method with a preset, as trained and played by `compare --suite`."""
+
+    method: str
+    preset: str = "default"
+    variants: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Further ways to sample the trained model: changes to its sampling, by what is added to its name."""
+
+
+class TrainingDefaults:
+    """Defaults with which policies are trained for a task; every member is optional."""
+
+    default_preset: str = AUTO_PRESET
+    """Preset that `train` uses; `auto` chooses settings by statistics of the demonstrations."""
+    demos: DemoConfig = DemoConfig()
+    """How its demonstrations are read."""
+    observations: Mapping[str, ObservationChoice] = MappingProxyType({})
+    """Other observations by the name that `train --obs` gives them, such as "pixels"."""
+    encoders: Mapping[str, EncoderConfig] = MappingProxyType({})
+    """Settings of the encoder by the name of the preset, see `ObservationChoice`."""
+
+    @property
+    def mirror(self) -> Mirror | None:
+        """Mirror symmetry of the task, None if it has none."""
+        return None
+
+    @property
+    def public_demos(self) -> PublicDemos | None:
+        """Demonstrations that `nsde-policy data download` fetches, None if there are none."""
+        return None
+
+    def presets(self, method: str) -> Mapping[str, Preset]:
+        """Return a method's presets; a task may override or add some."""
+        return get_method(method).presets
+
+    def suite(self) -> Sequence[SuiteMember]:
+        """Return the methods that are compared on this task; by default all, with `default_preset`."""
+        return [SuiteMember(method, self.default_preset) for method in METHODS.list_usable()]
+
+    def without_observations(self, env_kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return keyword arguments of the environment, except those that choose what is observed.
+
+        Policies with different observations are compared on the same starts, and trained on one store.
+        """
+        choices = self.observations.values()
+        chosen = {name for choice in choices for name in (*choice.env_kwargs, *choice.recorded_with)}
+        return {name: value for name, value in env_kwargs.items() if name not in chosen}
