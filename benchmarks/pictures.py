@@ -76,7 +76,7 @@ def draw_recovery(policy: Policy, seed: int, *, side: int = 360) -> Iterator[np.
             poses = list(np.linspace(state[2:], DRAG_TO, DRAG_PERIODS + 1)[1:])
             dragged = True
         held = poses.pop(0) if poses else None
-        picture = task.draw(state, size=side, forecast=forecast.skip(step % policy.chunk))
+        picture = task.drawing.draw(state, size=side, forecast=forecast.skip(step % policy.chunk))
         if held is not None:
             picture = draw_hand(picture, state[2:4])
         yield add_caption(
@@ -89,7 +89,7 @@ def draw_recovery(policy: Policy, seed: int, *, side: int = 360) -> Iterator[np.
         if solved:
             break
     yield add_caption(
-        task.draw(state, size=side),
+        task.drawing.draw(state, size=side),
         seed=seed,
         step=step + 1,
         progress=info["coverage"],
