@@ -178,8 +178,8 @@ def test_store_with_other_settings_is_rejected_and_unchanged(
         (["--out", "NEW", "--policy", "RUN", "--seed-start", "4294967296"], "seeds end at 4294967295"),
         (["--out", "NEW", "--policy", "RUN", "--seed-start", "4294967295", "--episodes", "2"], "seeds end"),
         (["--out", "NEW", "--policy", "RUN", "--sampling", "mood=good"], "not a sampling setting"),
-        (["--out", "NEW", "--policy", "RUN", "--chunk", "0"], "chunk must be at least 1"),
-        (["--out", "NEW", "--policy", "RUN", "--workers", "-1"], "workers must not be negative"),
+        (["--out", "NEW", "--policy", "RUN", "--chunk", "0"], "need --chunk >= 1"),
+        (["--out", "NEW", "--policy", "RUN", "--workers", "-1"], "need --workers >= 0"),
         (["--policy", "RUN"], "--out"),
     ],
 )
