@@ -6,12 +6,15 @@ import tempfile
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from nsde_policy.data.images import LazyFrames
 from nsde_policy.errors import ArrayError, OutputError
+
+if TYPE_CHECKING:
+    from nsde_policy.data.images import LazyFrames
 
 Bytes = npt.NDArray[np.uint8]
 BLOCK_BYTES = 64 * 2**20
@@ -49,7 +52,7 @@ def _make_weights(old: int, new: int) -> npt.NDArray[np.float32]:
     return shares
 
 
-def check_frames(images: LazyFrames, name: str) -> None:
+def check_frames(images: "LazyFrames", name: str) -> None:
     """Raise `ArrayError` unless an array holds colour images, (frames, height, width, 3)."""
     if len(images.shape) != 4 or images.shape[3] != 3:
         raise ArrayError(
@@ -84,7 +87,7 @@ class FrameFile:
         OutputError: If the file cannot be written, for example because the disk is full.
     """
 
-    def __init__(self, cameras: Sequence[LazyFrames], frames: int, *, size: int, folder: Path) -> None:
+    def __init__(self, cameras: Sequence["LazyFrames"], frames: int, *, size: int, folder: Path) -> None:
         self._count, self.size, self._cameras = frames, size, len(cameras)
         self._frame_bytes = size * size * 3
         self.looks = np.zeros((len(cameras), frames, 3), np.float32)
@@ -104,7 +107,7 @@ class FrameFile:
                 f"written: {error.strerror}; free some space, or choose another --out"
             ) from error
 
-    def _append(self, index: int, camera: LazyFrames) -> None:
+    def _append(self, index: int, camera: "LazyFrames") -> None:
         block, before = max(1, BLOCK_BYTES // int(np.prod(camera.shape[1:]))), None
         for start in range(0, self._count, block):
             frames = camera[start : min(start + block, self._count)]

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from nsde_policy.config import Sampling
-from nsde_policy.encoders.base import STATE_KEY
+from nsde_policy.core.spec import STATE_KEY
 from nsde_policy.errors import ConfigError, EnvError
 from nsde_policy.eval.camera import CameraCondition, CameraDisturbances
 from nsde_policy.eval.compressed import CompressedPicture

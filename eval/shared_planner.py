@@ -18,8 +18,7 @@ import torch
 
 from nsde_policy.bounds import Count
 from nsde_policy.config import BaseConfig
-from nsde_policy.encoders import get_encoder
-from nsde_policy.encoders.base import STATE_KEY
+from nsde_policy.core.spec import STATE_KEY
 from nsde_policy.errors import ConfigError, EnvError
 from nsde_policy.eval.rollout import (
     EpisodeResult,
@@ -31,8 +30,8 @@ from nsde_policy.eval.rollout import (
     make_adapter,
     make_generator,
 )
-from nsde_policy.inference.frames import parse_frames
 from nsde_policy.inference.loading import build_policy_spec
+from nsde_policy.inference.observation import encode_plain, parse_frames
 from nsde_policy.inference.policy import Policy
 from nsde_policy.run_directory import RunDirectory, RunRecord
 from nsde_policy.tasks import get_task_of_run
@@ -61,7 +60,7 @@ class FrameCollector:
 
     def encode(self, observations: dict[str, Any]) -> np.ndarray:
         """Return the observation with a number of its frames as first code."""
-        plain = get_encoder(self.spec.encoder).encode(observations)
+        plain = encode_plain(observations, self.spec)
         self._frames[self._count] = [frame[0] for frame in parse_frames(observations, self.spec.cameras)]
         codes = np.zeros(self.spec.codes)
         codes[0] = self._count

@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 from tqdm import tqdm
 
+from nsde_policy.core.spec import STATE_KEY
 from nsde_policy.data import Demonstrations, LazyFrames
 from nsde_policy.data.frames import BLOCK_BYTES
-from nsde_policy.encoders.base import STATE_KEY
 from nsde_policy.errors import DemoError
 from nsde_policy.inference.policy import Policy
 from nsde_policy.run_config import DemoConfig

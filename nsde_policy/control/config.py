@@ -15,7 +15,7 @@ from nsde_policy.control.faults import FaultKind, OnFault
 from nsde_policy.control.limits import Limits
 from nsde_policy.errors import ConfigError, PolicyInputError
 from nsde_policy.inference.calibration import Calibration
-from nsde_policy.inference.history import check_vector
+from nsde_policy.inference.observation import check_vector
 from nsde_policy.inference.spec import PolicySpec
 
 MAX_AGE_PERIODS = 1.5

@@ -10,11 +10,10 @@ import numpy as np
 from nsde_policy.control.clock import parse_time
 from nsde_policy.control.config import ResolvedConfig
 from nsde_policy.control.faults import Fault, FaultKind
-from nsde_policy.core.spec import CameraSpec
-from nsde_policy.encoders.base import STATE_KEY
-from nsde_policy.errors import FrameError, ImplausibleFrameError, MissingFrameError
+from nsde_policy.core.spec import STATE_KEY, CameraSpec
+from nsde_policy.errors import PolicyInputError
 from nsde_policy.inference.calibration import Calibration, measure_change
-from nsde_policy.inference.frames import find_implausible_frame, parse_frame
+from nsde_policy.inference.observation import find_implausible_frame, parse_frame
 from nsde_policy.inference.spec import PolicySpec
 
 VISIBLE_FACTOR = 2.0
@@ -57,15 +56,7 @@ class FrameMonitor:
         """Return the faults of all frames of an observation; some may have time stamps of their own."""
         faults = self._find_unknown_times(times, now)
         for camera in self._cameras:
-            try:
-                self._frames[camera.name] = self._parse(obs, camera)
-            except FrameError as error:
-                kinds = {
-                    MissingFrameError: FaultKind.MISSING_FRAME,
-                    ImplausibleFrameError: FaultKind.IMPLAUSIBLE_FRAME,
-                }
-                kind = kinds.get(type(error), FaultKind.WRONG_FRAME)
-                faults.append(Fault(kind, now, str(error), camera.name))
+            faults += self._check_frame(obs, camera, now)
             if camera.name in times:
                 faults += self._check_time(camera.name, times[camera.name], now)
         return faults
@@ -74,13 +65,20 @@ class FrameMonitor:
         """Copy the observation that `check` saw: a driver may write the next frame into the same memory."""
         return {name: copy.copy(self._frames.get(name, value)) for name, value in obs.items()}
 
-    def _parse(self, obs: Mapping[str, Any], camera: CameraSpec) -> np.ndarray:
-        frame: np.ndarray = parse_frame(obs, camera)[0]
-        seen = self._ranges.get(camera.name)
+    def _check_frame(self, obs: Mapping[str, Any], camera: CameraSpec, now: float) -> list[Fault]:
+        """Keep the frame of a camera, or return its fault."""
+        name = camera.name
+        try:
+            frame: np.ndarray = parse_frame(obs, camera)[0]
+        except PolicyInputError as error:
+            kind = FaultKind.MISSING_FRAME if obs.get(name) is None else FaultKind.WRONG_FRAME
+            return [Fault(kind, now, str(error), name)]
+        seen = self._ranges.get(name)
         problem = None if seen is None else find_implausible_frame(frame, seen)
         if problem is not None:
-            raise ImplausibleFrameError(camera.name, problem)
-        return frame
+            return [Fault(FaultKind.IMPLAUSIBLE_FRAME, now, problem, name)]
+        self._frames[name] = frame
+        return []
 
     def _find_unknown_times(self, times: Mapping[str, float], now: float) -> list[Fault]:
         known = [camera.name for camera in self._cameras]

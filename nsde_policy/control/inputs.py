@@ -10,13 +10,15 @@ import numpy as np
 from nsde_policy.control.config import ResolvedConfig
 from nsde_policy.control.faults import Fault, FaultKind, describe_error
 from nsde_policy.control.frames import FrameMonitor, parse_times
-from nsde_policy.errors import NonFiniteObservationError, PolicyInputError
+from nsde_policy.errors import PolicyInputError
 from nsde_policy.inference.calibration import Calibration
 from nsde_policy.inference.observation import (
     Encode,
+    convert_observation,
+    convert_plain_observation,
     find_implausible,
+    find_non_finite,
     parse_observation,
-    parse_plain_observation,
 )
 from nsde_policy.inference.spec import PolicySpec
 
@@ -88,20 +90,21 @@ class InputMonitor:
         try:
             has_frames = bool(self._spec.cameras) and isinstance(obs, Mapping)
             if has_frames:
-                values = parse_plain_observation(obs, self._spec)
-                faults += self._frames.check(obs, frame_times, now)
+                values = convert_plain_observation(obs, self._spec)
             else:
-                values = parse_observation(obs, self._spec, self._encode)
-            if (reason := find_implausible(values, self._spec)) is not None:
-                faults.append(Fault(FaultKind.IMPLAUSIBLE_OBSERVATION, now, reason))
+                values = convert_observation(obs, self._spec, self._encode)
+            if (reason := find_non_finite(values)) is not None:
+                faults.append(Fault(FaultKind.NON_FINITE_OBSERVATION, now, reason))
+            else:
+                faults += self._frames.check(obs, frame_times, now) if has_frames else []
+                if (reason := find_implausible(values, self._spec)) is not None:
+                    faults.append(Fault(FaultKind.IMPLAUSIBLE_OBSERVATION, now, reason))
             observed = CheckedObservation(values)
             if has_frames and not faults:
                 faults += self._frames.find_frozen(values, now)
                 if is_new_period:
                     later = partial(self._encode_frames, self._frames.copy_observation(obs), values)
                     observed = CheckedObservation(values, later)
-        except NonFiniteObservationError as error:
-            faults.append(Fault(FaultKind.NON_FINITE_OBSERVATION, now, str(error)))
         except PolicyInputError as error:
             faults.append(Fault(FaultKind.WRONG_OBSERVATION, now, str(error)))
         except Exception as error:  # an observation may raise anything

@@ -8,9 +8,9 @@ import numpy as np
 
 from nsde_policy.control.limits import Limiter
 from nsde_policy.core.spec import wrap_angle
-from nsde_policy.encoders.identity import to_floats
 from nsde_policy.errors import PlanError, PolicyInputError
-from nsde_policy.inference.history import LARGEST_FLOAT32, History
+from nsde_policy.inference.history import History
+from nsde_policy.inference.observation import is_finite, to_floats
 from nsde_policy.inference.spec import Plan, PolicySpec
 
 
@@ -83,7 +83,7 @@ class TimedPlan:
         for name, values, shape in zip(("commands", "states", "std"), arrays, shapes, strict=True):
             if values is not None and values.shape != shape:
                 raise PlanError(f"planned {name} have shape {values.shape}, expected {shape}")
-            if values is not None and not (np.abs(values) <= LARGEST_FLOAT32).all():
+            if values is not None and not is_finite(values):
                 raise PlanError(f"planned {name} are not finite in float32")
         if std is not None:
             std = np.sqrt(np.square(std).cumsum(axis=0))
@@ -146,7 +146,7 @@ class TimedPlan:
         error[angles] = wrap_angle(error[angles])
         predicted = self.states[now + 1 : then + 1].copy()
         predicted[:, : spec.obs_dim] += error
-        if not (np.abs(predicted) <= LARGEST_FLOAT32).all():
+        if not is_finite(predicted):
             raise PlanError("the states predicted by the plan before are not finite in float32")
         return np.concatenate([predicted[::-1], recent])[: spec.history].astype(np.float32)
 

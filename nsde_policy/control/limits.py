@@ -11,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from nsde_policy.encoders.identity import describe_value, to_floats
 from nsde_policy.errors import ConfigError
 from nsde_policy.inference.calibration import POSITION_MARGIN, Calibration
-from nsde_policy.inference.history import LARGEST_FLOAT32
+from nsde_policy.inference.observation import describe_value, is_finite, to_floats
 from nsde_policy.inference.spec import PolicySpec
 
 ZERO = 1e-30
@@ -47,7 +46,7 @@ class Limits:
             value = np.array(getattr(self, name), dtype=np.float64)
             value.setflags(write=False)
             object.__setattr__(self, name, value)
-            if not (np.abs(value) <= LARGEST_FLOAT32).all():
+            if not is_finite(value):
                 raise ConfigError(f"limits need a finite {name}, got {value}")
             if name not in ("low", "high") and not (value > ZERO).all():
                 raise ConfigError(f"limits need {name} > 0, got {value}")

@@ -29,12 +29,11 @@ from nsde_policy.control.gc import freeze_objects
 from nsde_policy.control.inputs import CheckedObservation, InputMonitor
 from nsde_policy.control.interpolation import PlanFollower
 from nsde_policy.control.limits import Limiter
-from nsde_policy.control.periods import PeriodCommands
 from nsde_policy.control.planning import PlanScheduler, PlanWorker
-from nsde_policy.control.report import CommandRecord, Recorder, SessionReport
+from nsde_policy.control.report import CommandRecord, PeriodCommands, Recorder, SessionReport
 from nsde_policy.errors import ConfigError, PolicyInputError, SessionClosedError, SessionStoppedError
 from nsde_policy.inference.calibration import Calibration, OODDetector
-from nsde_policy.inference.history import check_vector
+from nsde_policy.inference.observation import check_vector
 from nsde_policy.inference.spec import Planner
 from nsde_policy.inference.worker import PlannerThread
 

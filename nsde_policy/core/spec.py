@@ -14,6 +14,10 @@ LARGEST_SIZE = 100_000
 """Most dimensions of a state; larger numbers can only come from a damaged file."""
 LARGEST_SIDE = 8192
 """Most rows or columns of a frame."""
+STATE_KEY = "observation.state"
+"""Name of the low-dimensional part of an observation, as in LeRobot."""
+ENVIRONMENT_KEY = "observation.environment_state"
+"""Name of a second low-dimensional part."""
 
 
 @dataclass(frozen=True)

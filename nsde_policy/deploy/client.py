@@ -53,7 +53,6 @@ from nsde_policy.errors import (
 from nsde_policy.inference.base import NumpyPolicy, require_int, require_seed
 from nsde_policy.inference.calibration import Calibration
 from nsde_policy.inference.history import History
-from nsde_policy.inference.observation import check_finite_observation
 from nsde_policy.inference.spec import Plan, PolicySpec
 
 _websockets_logger = logging.getLogger(__name__)
@@ -160,7 +159,6 @@ class RemotePolicy(NumpyPolicy):
 
     def _encode_frames(self, values: np.ndarray, frames: list[np.ndarray]) -> np.ndarray:
         """Let the server encode each row; the time for it is short, because a control loop waits for it."""
-        check_finite_observation(values)
         codes, limit_s = [], min(2 * self._deadline_s, self._timeout_s)
         for row, *pictures in zip(values, *frames, strict=True):
             array, packed = Array.pack(row[None]), tuple(map(pack_frame, pictures))

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from nsde_policy.config import EncoderConfig, ImageEncoderConfig, TrainedEncoderConfig
+from nsde_policy.core.spec import ENVIRONMENT_KEY as ENVIRONMENT_KEY
+from nsde_policy.core.spec import STATE_KEY as STATE_KEY
 
 if TYPE_CHECKING:
     import numpy as np
@@ -14,10 +16,6 @@ if TYPE_CHECKING:
     from nsde_policy.data import Demonstrations
     from nsde_policy.encoders.base_model import EncoderModel
 
-STATE_KEY = "observation.state"
-"""Name of the low-dimensional part of an observation, as in LeRobot."""
-ENVIRONMENT_KEY = "observation.environment_state"
-"""Name of a second low-dimensional part."""
 IMAGE_KEY = "observation.images."
 """Names of images start with this, followed by the name of the camera."""
 
@@ -52,6 +50,9 @@ class Encoder(abc.ABC):
     @abc.abstractmethod
     def encode(self, observations: Mapping[str, Any]) -> np.ndarray:
         """Encode the low-dimensional part, each (...) or a batch (B, ...), as a vector or (B, values).
+
+        `observation.state` and `observation.environment_state` are arrays of float64; values with other names
+        come as they were given.
 
         Raises:
             PolicyInputError: If a name is missing, or a value has the wrong shape.

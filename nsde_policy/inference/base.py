@@ -15,18 +15,20 @@ import numpy as np
 from nsde_policy.control import Session, SessionConfig
 from nsde_policy.control.faults import OnFault
 from nsde_policy.control.limits import Limits
-from nsde_policy.encoders import get_encoder
-from nsde_policy.encoders.base import STATE_KEY
-from nsde_policy.encoders.identity import describe_value, to_floats
-from nsde_policy.errors import NonFiniteObservationError, PolicyInputError
+from nsde_policy.core.spec import STATE_KEY
+from nsde_policy.errors import PolicyInputError
 from nsde_policy.inference.calibration import Calibration
-from nsde_policy.inference.frames import check_plausible_frames, parse_frames
 from nsde_policy.inference.history import History
 from nsde_policy.inference.observation import (
     check_finite_observation,
     check_plausible,
+    check_plausible_frames,
+    describe_value,
+    encode_plain,
+    parse_frames,
     parse_observations,
     parse_single_observation,
+    to_floats,
 )
 from nsde_policy.inference.spec import Plan, PolicySpec
 
@@ -76,22 +78,22 @@ class BasePolicy(abc.ABC):
         return self._encode(observations, check=False)
 
     def _encode_plausible(self, observations: Mapping[str, Any]) -> np.ndarray:
-        """Encode as `encode`, or raise `ImplausibleFrameError` if a frame is black, uniform or noise."""
+        """Encode as `encode`, or raise `PolicyInputError` if a frame is black, uniform or noise."""
         return self._encode(observations, check=True)
 
     def _encode(self, observations: Mapping[str, Any], *, check: bool) -> np.ndarray:
-        plain = get_encoder(self._spec.encoder).encode(observations)
+        plain = encode_plain(observations, self._spec)
         if not self._spec.cameras:
             return plain
         rows, frames = self._parse_frames(plain, observations, check=check)
-        encoded = self._append_codes(rows, frames)
+        encoded = self._append_codes(check_finite_observation(rows), frames)
         return encoded if plain.ndim == 2 else encoded[0]
 
     def _append_codes(self, rows: np.ndarray, frames: list[np.ndarray]) -> np.ndarray:
-        """Return low-dimensional observations with the codes of their frames, (n, obs_dim), all finite."""
-        codes = self._encode_frames(check_finite_observation(rows), frames)
+        """Append the codes of their frames to finite low-dimensional observations, (n, obs_dim)."""
+        codes = self._encode_frames(rows, frames)
         if not np.isfinite(codes).all():
-            raise NonFiniteObservationError(
+            raise PolicyInputError(
                 "the encoder returned codes of camera frames that are not finite; its training diverged or "
                 "its weights are damaged: restore the run, or train it again"
             )
@@ -110,7 +112,7 @@ class BasePolicy(abc.ABC):
         if len(rows) != len(frames[0]):
             raise PolicyInputError(f"{STATE_KEY} has {len(rows)} rows, the frames have {len(frames[0])}")
         if check:
-            check_plausible_frames(frames, self._spec.cameras, self.calibration.frames)
+            check_plausible_frames(frames, self.calibration.frames)
         return rows, frames
 
     def _encode_frames(self, values: np.ndarray, frames: list[np.ndarray]) -> np.ndarray:
@@ -174,7 +176,7 @@ class BasePolicy(abc.ABC):
         Everything is checked now, but frames are encoded only if the next plan needs them, and then at once:
         a control period costs at most one observation and a plan.
         """
-        plain = get_encoder(self._spec.encoder).encode(observations)
+        plain = encode_plain(observations, self._spec)
         rows, frames = self._parse_frames(plain, observations, check=True)
         if len(rows) != 1 or plain.ndim > 2:
             raise PolicyInputError(f"select_action takes one observation, got {STATE_KEY} {plain.shape}")

@@ -4,19 +4,16 @@ import copy
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
-from nsde_policy.encoders.identity import to_floats
 from nsde_policy.errors import ConfigError, PolicyInputError
-
-LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
-"""Larger numbers are infinite in float32, the type of the states."""
 
 
 class History:
     """The last states of an episode, where a state is x = (observation, previous action).
+
+    Observations and actions are taken as they are; `observation.py` checks those of a robot.
 
     Args:
         obs_dim: Size of an observation.
@@ -63,11 +60,11 @@ class History:
         if self._last_action is None:
             if plain is None or max(self._first_action_from, default=-1) >= len(plain):
                 obs = obs() if callable(obs) else obs
-                plain = check_vector(obs, self._obs_dim, "observation")
+                plain = np.asarray(obs, np.float64)
             (self._last_action,) = replace_first_action(
                 plain[None], self._first_action_from, self._first_action, self._act_dim
             )
-        self._states.appendleft(_State(obs, self._last_action, self._obs_dim))
+        self._states.appendleft(_State(obs, self._last_action))
         if not callable(obs):
             self._states[0].get()
 
@@ -80,7 +77,7 @@ class History:
 
     def add_action(self, action: np.ndarray | Sequence[float]) -> None:
         """Add the action that was sent to the robot, (act_dim,); it may differ from the planned one."""
-        self._last_action = check_vector(action, self._act_dim, "action")
+        self._last_action = np.array(action, np.float64)
 
     def states(self) -> np.ndarray:
         """Return the states newest first, (history, d) float32; the oldest is repeated to fill the shape."""
@@ -95,16 +92,16 @@ class _State:
     """An observation, or a function that returns it, with the action before it."""
 
     def __init__(
-        self, obs: np.ndarray | Sequence[float] | Callable[[], np.ndarray], action: np.ndarray, obs_dim: int
+        self, obs: np.ndarray | Sequence[float] | Callable[[], np.ndarray], action: np.ndarray
     ) -> None:
-        self._obs, self._action, self._obs_dim = obs, action, obs_dim
+        self._obs, self._action = obs, action
         self._state: np.ndarray | None = None
 
     def get(self) -> np.ndarray:
         """Return the state, (obs_dim + act_dim,); the observation is computed once."""
         if self._state is None:
             obs = self._obs() if callable(self._obs) else self._obs
-            self._state = np.concatenate([check_vector(obs, self._obs_dim, "observation"), self._action])
+            self._state = np.concatenate([obs, self._action])
             self._obs = ()
         return self._state
 
@@ -143,13 +140,3 @@ def check_first_action(
             f"first_action must hold {unmatched} finite numbers, one for each -1 in first_action_from, "
             f"got {list(constants)!s:.80}"
         )
-
-
-def check_vector(values: Any, size: int, name: str) -> np.ndarray:
-    """Copy a vector of finite numbers, (size,), or raise a `PolicyInputError` that starts with `name`."""
-    array = np.array(to_floats(values, name))
-    if array.shape != (size,):
-        raise PolicyInputError(f"{name} must have shape ({size},), got {array.shape}")
-    if not (np.abs(array) <= LARGEST_FLOAT32).all():
-        raise PolicyInputError(f"{name} must be finite, got {array.tolist()}")
-    return array

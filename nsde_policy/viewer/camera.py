@@ -6,8 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from nsde_policy.core.spec import CameraSpec
-from nsde_policy.encoders.base import STATE_KEY
+from nsde_policy.core.spec import STATE_KEY, CameraSpec
 from nsde_policy.errors import ConfigError
 from nsde_policy.eval.render.keypoints import find_keypoint_futures
 from nsde_policy.eval.render.pictures import encode_png

@@ -16,7 +16,7 @@ from nsde_policy.deploy.export import export_policy
 from nsde_policy.deploy.export.encoder import build_encoder_graph, measure_code_parity
 from nsde_policy.deploy.runtime import RuntimePolicy
 from nsde_policy.deploy.runtime.graph import EncoderGraph
-from nsde_policy.errors import ConfigError, ExportError, FrameError, GraphError
+from nsde_policy.errors import ConfigError, ExportError, GraphError, PolicyInputError
 from nsde_policy.inference.policy import Policy
 from tests.helpers.exported_policies import (
     build_camera_policy,
@@ -134,7 +134,7 @@ def test_wrong_frames_are_refused_as_by_the_policy(policy: Policy, runtime: Runt
     for change in ({top: None}, {top: np.zeros((3, 32, 32), np.uint8)}, {top: np.zeros((32, 32, 3))}):
         messages = []
         for each in (policy, runtime):
-            with pytest.raises(FrameError, match=top) as caught:
+            with pytest.raises(PolicyInputError, match=top) as caught:
                 each.select_action({**observe_robot(policy, 0), **change})
             messages.append(str(caught.value))
         assert messages[0] == messages[1]

@@ -29,8 +29,7 @@ from nsde_policy.deploy.server.config import ServeSettings
 from nsde_policy.deploy.server.server import PolicyServer
 from nsde_policy.errors import (
     ConfigError,
-    FrameError,
-    NonFiniteObservationError,
+    PolicyInputError,
     ProtocolError,
     RemotePlanningError,
     RemoteTimeoutError,
@@ -93,11 +92,11 @@ def test_wrong_frames_are_refused_before_they_are_sent(policy: Policy, remote: R
     for change in ({CAMERA.name: None}, {CAMERA.name: np.zeros((32, 32), np.uint8)}):
         messages = []
         for each in (policy, remote):
-            with pytest.raises(FrameError) as caught:
+            with pytest.raises(PolicyInputError) as caught:
                 each.select_action({**given, **change})
             messages.append(str(caught.value))
         assert messages[0] == messages[1]
-    with pytest.raises(NonFiniteObservationError):
+    with pytest.raises(PolicyInputError):
         remote.encode({**given, "observation.state": np.array([0.5, np.nan])})
     assert remote._request_id == sent
 

@@ -15,7 +15,7 @@ from nsde_policy.config import EncoderConfig, NetworkConfig, TrainConfig
 from nsde_policy.control import Session, SessionConfig
 from nsde_policy.control.faults import FaultKind
 from nsde_policy.encoders.keypoints.config import KeypointConfig
-from nsde_policy.errors import CheckpointError, ConfigError, FrameError, PolicyInputError
+from nsde_policy.errors import CheckpointError, ConfigError, PolicyInputError
 from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.run_config import DemoConfig, RunConfig
@@ -206,7 +206,7 @@ def test_held_out_episodes_do_not_train_the_encoder(store: Path, run: RunDirecto
     ],
 )
 def test_wrong_frames_are_named_and_refused(change: dict[str, Any], message: str, policy: Policy):
-    with pytest.raises(FrameError, match=message):
+    with pytest.raises(PolicyInputError, match=message):
         policy.select_action({**observe(), **change})
 
 

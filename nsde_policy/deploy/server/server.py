@@ -12,6 +12,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from nsde_policy import __version__
+from nsde_policy.core.spec import STATE_KEY
 from nsde_policy.deploy.protocol import (
     PROTOCOL,
     Array,
@@ -30,7 +31,6 @@ from nsde_policy.deploy.protocol import (
 from nsde_policy.deploy.server.auth import Log, format_error
 from nsde_policy.deploy.server.config import ServeSettings
 from nsde_policy.deploy.server.connection import WebsocketServer
-from nsde_policy.encoders.base import STATE_KEY
 from nsde_policy.errors import ConfigError, ProtocolError, RemotePlanningError
 from nsde_policy.inference.calibration import Calibration
 from nsde_policy.inference.spec import Planner
