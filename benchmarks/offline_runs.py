@@ -40,7 +40,7 @@ from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import get_task
 from nsde_policy.training.dataset import build_transitions, get_first_action, resolve_first_action
 from nsde_policy.training.run import train_run
-from nsde_policy.training.std_calibration import calibrate_std
+from nsde_policy.training.std_scale import fit_std_scale
 
 Figures = dict[str, EpisodeSums | None]
 """Figures of a row as sums over the episodes, by name; None for those that a method does not have."""
@@ -60,7 +60,7 @@ class Split:
         demos = demos.take(SMOKE_EPISODES) if smoke else demos
         self.seed = seed
         known, test, self.held_out = split_episodes(demos, 0.1, seed=seed)
-        self.training, calibration, _ = split_episodes(known, 0.1, seed=seed, flag="--calibration")
+        self.training, calibration, _ = split_episodes(known, 0.1, seed=seed, flag="--scale-std")
         assert test is not None
         assert calibration is not None
         self.test, self.calibration = test, calibration
@@ -99,7 +99,7 @@ def copy_calibrated(run: RunDirectory, split: Split, device: str) -> RunDirector
     copy = RunDirectory(run.path.with_name(f"{run.path.name}-calibrated"))
     shutil.rmtree(copy.path, ignore_errors=True)
     shutil.copytree(run.path, copy.path)
-    factor = calibrate_std(copy, split.calibration, device=device)
+    factor = fit_std_scale(copy, split.calibration, device=device)
     assert factor is not None
     print(f"factors of σ: {np.quantile(factor, (0, 0.25, 0.5, 0.75, 1)).round(2).tolist()}", flush=True)
     return copy

@@ -13,7 +13,7 @@ import numpy as np
 
 from nsde_policy.data.types import Episode
 from nsde_policy.data.zarr_store.writer import INFO_PREFIX, MADE_WITH, DemoWriter, LazyRows
-from nsde_policy.errors import DamagedStoreError
+from nsde_policy.errors import DemoError
 
 ENV_KWARGS = "env_kwargs"
 """Setting with the keyword arguments of the environment."""
@@ -124,7 +124,7 @@ class Collection(DemoWriter):
         if not len(self):
             return
         if seeds is None or successes is None or scores is None:
-            raise DamagedStoreError(
+            raise DemoError(
                 f"{self.path} has lost its episode information (meta/episode_seed, …); start a new store"
             )
         for seed, success, score in zip(seeds.tolist(), successes.tolist(), scores.tolist(), strict=True):

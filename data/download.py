@@ -20,7 +20,7 @@ import requests
 
 from nsde_policy.data.readers import load_demonstrations
 from nsde_policy.data.zarr_store.archive import extract_store
-from nsde_policy.errors import ArchiveError, DemoError, DownloadError
+from nsde_policy.errors import DemoError, NsdePolicyError
 from nsde_policy.files import PARTIAL, lock_directory
 
 SPARE_BYTES = 16 * 2**20
@@ -63,20 +63,20 @@ def download(
         False if the expected store was already there.
 
     Raises:
-        DownloadError: If the store cannot be downloaded, does not fit on the disk or has other content.
+        NsdePolicyError: If the store cannot be downloaded, does not fit on the disk or has other content.
         DemoError: If another process is downloading to `out`, or its folder cannot be created.
     """
     out = Path(out)
     try:
         if out.name in ("", ".."):
-            raise DownloadError(f"{out} is not a name for a store; give one, such as demos.zarr")
+            raise NsdePolicyError(f"{out} is not a name for a store; give one, such as demos.zarr")
         if _is_installed(demos, out):
             return False
         work = out.with_name(out.name + PARTIAL)
         lock = lock_directory(work)
         try:
             if any(path.is_symlink() for path in (work, *work.iterdir())):
-                raise DownloadError(f"{work} is a link or holds one; delete it or choose another --out")
+                raise NsdePolicyError(f"{work} is a link or holds one; delete it or choose another --out")
             _install(demos, url or demos.url, out, work, progressbar)
         finally:
             with suppress(OSError):
@@ -87,7 +87,7 @@ def download(
             message = f"the disk is full; free space for {out} and run the command again to resume"
         else:
             message = f"{error.filename or out} cannot be written: {error.strerror or error}"
-        raise DownloadError(message) from error
+        raise NsdePolicyError(message) from error
     return True
 
 
@@ -102,10 +102,10 @@ def _install(demos: PublicDemos, url: str, out: Path, work: Path, progressbar: b
             archive, store, max_bytes=demos.max_bytes, check_space=lambda size: _check_space(work, size)
         )
         if difference := _find_difference(demos, store):
-            raise ArchiveError(difference)
-    except ArchiveError as error:
+            raise DemoError(difference)
+    except DemoError as error:
         shutil.rmtree(work)
-        raise ArchiveError(
+        raise DemoError(
             f"{url} does not hold the expected demonstrations: {error}; the download was deleted"
         ) from error
     except BaseException:
@@ -132,7 +132,7 @@ class _Downloader:
     def fetch(self) -> Path:
         """Download the archive, or return the one that was downloaded completely before."""
         if not re.match(r"https?://[^/]", self._url, re.IGNORECASE):
-            raise DownloadError(f"{self._url!r} is not a web address; expected http:// or https://")
+            raise NsdePolicyError(f"{self._url!r} is not a web address; expected http:// or https://")
         pooch.get_logger().setLevel("WARNING")  # its INFO messages would interrupt the progress bar
         registry = {"archive.zip": None}  # a mirror may compress the same store differently
         cache = pooch.create(
@@ -142,7 +142,7 @@ class _Downloader:
             return Path(cache.fetch("archive.zip", downloader=self))
         except requests.RequestException as error:
             hint = "; run the command again to resume" if self._partial.stat().st_size else ""
-            raise DownloadError(f"{self._url} cannot be downloaded: {_find_reason(error)}{hint}") from error
+            raise NsdePolicyError(f"{self._url} cannot be downloaded: {_find_reason(error)}{hint}") from error
         finally:
             if self._partial.exists() and not self._partial.stat().st_size:
                 self._partial.unlink()
@@ -167,7 +167,7 @@ class _Downloader:
         if response.is_redirect:
             return
         if not response.ok and response.status_code not in RETRIED_STATUSES:
-            raise DownloadError(
+            raise NsdePolicyError(
                 f"{self._url} cannot be downloaded: the server says {response.status_code} {response.reason}"
             )
         start = self._file.tell()
@@ -182,7 +182,7 @@ class _Downloader:
         self._total = start + int(length) if response.ok and length.isdecimal() else None
         if (self._total or 0) > self._max_bytes:
             self._discard()
-            raise DownloadError(f"{self._url} has {self._total} bytes, expected at most {self._max_bytes}")
+            raise NsdePolicyError(f"{self._url} has {self._total} bytes, expected at most {self._max_bytes}")
         _check_space(self._work, (self._total or start) - start)
 
     def _discard(self) -> None:
@@ -192,7 +192,7 @@ class _Downloader:
     def write(self, chunk: bytes) -> int:
         if self._file.tell() + len(chunk) > self._max_bytes:
             self._discard()
-            raise DownloadError(f"{self._url} sends more than the {self._max_bytes} bytes expected")
+            raise NsdePolicyError(f"{self._url} sends more than the {self._max_bytes} bytes expected")
         return self._file.write(chunk)
 
     def flush(self) -> None:
@@ -209,7 +209,7 @@ def _find_reason(error: BaseException) -> str:
 def _check_space(folder: Path, size: int) -> None:
     free, needed = shutil.disk_usage(folder).free, size + SPARE_BYTES
     if free < needed:
-        raise DownloadError(
+        raise NsdePolicyError(
             f"the disk has {free / 2**20:.0f} MB free, {folder} needs {needed / 2**20:.0f} MB; free space"
         )
 
@@ -219,7 +219,7 @@ def _is_installed(demos: PublicDemos, out: Path) -> bool:
     if not os.path.lexists(out) or (out.is_dir() and not out.is_symlink() and not any(out.iterdir())):
         return False
     if difference := _find_difference(demos, out):
-        raise DownloadError(
+        raise NsdePolicyError(
             f"{out} exists and has other content ({difference}); move it away or choose another --out"
         )
     return True

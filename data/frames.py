@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from nsde_policy.errors import ArrayError, OutputError
+from nsde_policy.errors import DemoError, NsdePolicyError
 
 if TYPE_CHECKING:
     from nsde_policy.data.images import LazyFrames
@@ -53,9 +53,9 @@ def _make_weights(old: int, new: int) -> npt.NDArray[np.float32]:
 
 
 def check_frames(images: "LazyFrames", name: str) -> None:
-    """Raise `ArrayError` unless an array holds colour images, (frames, height, width, 3)."""
+    """Raise `DemoError` unless an array holds colour images, (frames, height, width, 3)."""
     if len(images.shape) != 4 or images.shape[3] != 3:
-        raise ArrayError(
+        raise DemoError(
             f"data/{name} has shape {images.shape}, expected colour images (frames, height, width, 3)"
         )
 
@@ -84,7 +84,7 @@ class FrameFile:
         folder: Where the file is made.
 
     Raises:
-        OutputError: If the file cannot be written, for example because the disk is full.
+        NsdePolicyError: If the file cannot be written, for example because the disk is full.
     """
 
     def __init__(self, cameras: Sequence["LazyFrames"], frames: int, *, size: int, folder: Path) -> None:
@@ -102,7 +102,7 @@ class FrameFile:
                 self._append(index, camera)
             self._file.flush()
         except OSError as error:
-            raise OutputError(
+            raise NsdePolicyError(
                 f"{folder}: {self.total_bytes / 1e6:.0f} MB of frames cannot be "
                 f"written: {error.strerror}; free some space, or choose another --out"
             ) from error
@@ -141,7 +141,7 @@ class FrameFile:
                 start = (camera * self._count + frame) * self._frame_bytes
                 got = os.preadv(self._file.fileno(), [row.data], start)
                 if got != self._frame_bytes:
-                    raise OutputError(
+                    raise NsdePolicyError(
                         f"frame {frame} of the temporary file has {got} bytes, expected {self._frame_bytes}; "
                         "check the disk of --out and train again with --resume"
                     )

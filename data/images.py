@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from nsde_policy.data.zarr_store.arrays import StoredArray
 from nsde_policy.data.zarr_store.store import Store
-from nsde_policy.errors import ArrayError, EpisodeError
+from nsde_policy.errors import DemoError
 
 
 def describe_scale(name: str, dtype: np.dtype[Any], brightest: float) -> str | None:
@@ -31,7 +31,7 @@ class LazyFrames:
     judged by the frames that are read, until one is brighter than 1.
 
     Raises:
-        ArrayError: If the array holds bools.
+        DemoError: If the array holds bools.
     """
 
     def __init__(self, array: StoredArray, frames: int) -> None:
@@ -40,7 +40,7 @@ class LazyFrames:
         self.dtype = np.dtype(np.uint8)
         self._has_known_scale = False
         if array.zarray.dtype == bool:
-            raise ArrayError(describe_scale(array.name, array.zarray.dtype, 1) or "")
+            raise DemoError(describe_scale(array.name, array.zarray.dtype, 1) or "")
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -62,13 +62,13 @@ class LazyFrames:
         if values.size and not self._has_known_scale:
             brightest = float(values.max())
             if wrong := describe_scale(self._array.name, values.dtype, brightest):
-                raise EpisodeError(f"{wrong} (frames {start} to {stop})")
+                raise DemoError(f"{wrong} (frames {start} to {stop})")
             self._has_known_scale = brightest > 1
         rounded = np.rint(values)
         outside = ~((rounded >= 0) & (rounded <= 255))
         if outside.any():
             at = np.unravel_index(int(np.argmax(outside)), values.shape)
-            raise EpisodeError(
+            raise DemoError(
                 f"{self._array.name}: {values[at]} at frame {start + at[0]} is not a brightness from 0 to 255"
             )
         frames: npt.NDArray[np.uint8] = rounded.astype(np.uint8)
@@ -86,6 +86,6 @@ def open_images(
     store = Store(Path(path), episode_ends=episode_ends, accept_omitted_chunks=accept_omitted_chunks)
     ends, (array,) = store.open_episodes([f"data/{key}"])
     if len(array.shape) < 3:
-        raise ArrayError(f"{array.name} has shape {array.shape}, expected images (frames, height, width, …)")
+        raise DemoError(f"{array.name} has shape {array.shape}, expected images (frames, height, width, …)")
     array.check_chunks(int(ends[-1]))
     return LazyFrames(array, int(ends[-1]))

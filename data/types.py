@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from nsde_policy.errors import ArrayError, DemoError, EpisodeError
+from nsde_policy.errors import DemoError
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
@@ -86,7 +86,7 @@ class Demonstrations:
         episodes = list(episodes)
         widths = {(e.obs.shape[1], e.act.shape[1]) for e in episodes}
         if len(widths) != 1:
-            raise EpisodeError(
+            raise DemoError(
                 f"episodes must share one (obs_dim, act_dim), got {sorted(widths) or 'no episodes'}"
             )
         obs, act = (np.concatenate([getattr(e, name) for e in episodes]) for name in ("obs", "act"))
@@ -178,13 +178,13 @@ class Demonstrations:
 def convert_to_float32(values: npt.NDArray[Any], name: str) -> Floats:
     """Convert real numbers to float32; raise for other types and for numbers beyond its range."""
     if values.dtype.kind not in "biuf":
-        raise ArrayError(f"{name} holds {values.dtype}, expected real numbers")
+        raise DemoError(f"{name} holds {values.dtype}, expected real numbers")
     with np.errstate(over="ignore"):
         converted = values.astype(np.float32, copy=False)
     overflow = np.isinf(converted) & np.isfinite(values)
     if overflow.any():
         at = np.unravel_index(int(np.argmax(overflow)), values.shape)
-        raise EpisodeError(f"{name}: {values[at]:g} at frame {at[0]} is too large for float32; rescale it")
+        raise DemoError(f"{name}: {values[at]:g} at frame {at[0]} is too large for float32; rescale it")
     return converted
 
 
@@ -196,65 +196,63 @@ def check_rate(rate_hz: float | None) -> None:
 
 
 def check_lengths(lengths: dict[str, int]) -> None:
-    """Raise `EpisodeError` unless all arrays have the same number of frames."""
+    """Raise `DemoError` unless all arrays have the same number of frames."""
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{name} {length}" for name, length in lengths.items())
-        raise EpisodeError(
+        raise DemoError(
             f"arrays differ in their number of frames: {counts}; expected one row per frame in each"
         )
 
 
 def check_ends(ends: npt.NDArray[Any], frames: int) -> Ints:
-    """Return episode ends as int64; raise `EpisodeError` unless they divide `frames` into episodes."""
+    """Return episode ends as int64; raise `DemoError` unless they divide `frames` into episodes."""
     if ends.ndim != 1:
-        raise EpisodeError(f"episode_ends has shape {ends.shape}, expected one number per episode")
+        raise DemoError(f"episode_ends has shape {ends.shape}, expected one number per episode")
     if ends.size == 0:
-        raise EpisodeError("episode_ends is empty: at least 1 episode is needed")
+        raise DemoError("episode_ends is empty: at least 1 episode is needed")
     if ends.dtype.kind not in "iu":
-        raise EpisodeError(f"episode_ends holds {ends.dtype}, expected whole numbers of frames")
+        raise DemoError(f"episode_ends holds {ends.dtype}, expected whole numbers of frames")
     ends = ends.astype(np.int64)
     lengths = np.diff(ends, prepend=0)
     if (lengths <= 0).any():
         i = int(np.argmax(lengths <= 0))
         before = ends[i - 1] if i else 0
-        raise EpisodeError(
+        raise DemoError(
             f"episode_ends must increase from above 0, got {ends[i]} after {before} at episode {i}"
         )
     if ends[-1] > frames:
         i = int(np.argmax(ends > frames))
-        raise EpisodeError(f"episode {i} ends at frame {ends[i]}, which overruns the {frames} frames")
+        raise DemoError(f"episode {i} ends at frame {ends[i]}, which overruns the {frames} frames")
     if ends[-1] < frames:
-        raise EpisodeError(
+        raise DemoError(
             f"episode_ends does not cover all frames: the last episode ends at {ends[-1]} of {frames}; "
             "drop the rest or add its episode"
         )
     if (lengths < MIN_STEPS).any():
         i = int(np.argmax(lengths < MIN_STEPS))
-        raise EpisodeError(f"episode {i} is too short: {lengths[i]} frame, a transition needs {MIN_STEPS}")
+        raise DemoError(f"episode {i} is too short: {lengths[i]} frame, a transition needs {MIN_STEPS}")
     return ends
 
 
 def check_angles(angles: Sequence[int], width: int, name: str) -> tuple[int, ...]:
-    """Return angle columns as a sorted tuple; raise `EpisodeError` unless they are columns of `name`."""
+    """Return angle columns as a sorted tuple; raise `DemoError` unless they are columns of `name`."""
     for column in angles:
         if isinstance(column, bool) or not isinstance(column, int | np.integer) or not 0 <= column < width:
-            raise EpisodeError(
-                f"{name} has columns 0 to {width - 1}, so {column!r} cannot be an angle column"
-            )
+            raise DemoError(f"{name} has columns 0 to {width - 1}, so {column!r} cannot be an angle column")
     if len(set(angles)) != len(angles):
-        raise EpisodeError(f"an angle column of {name} is given twice: {list(angles)}")
+        raise DemoError(f"an angle column of {name} is given twice: {list(angles)}")
     return tuple(sorted(int(column) for column in angles))
 
 
 def check_finite(values: Floats, name: str, ends: Ints) -> None:
-    """Raise `EpisodeError` for NaN and infinity, with column, frame and episode."""
+    """Raise `DemoError` for NaN and infinity, with column, frame and episode."""
     bad = ~np.isfinite(values)
     if not bad.any():
         return
     frame, column = divmod(int(np.argmax(bad)), bad.shape[1])
     episode = int(np.searchsorted(ends, frame, side="right"))
     step = frame - (ends[episode - 1] if episode else 0)
-    raise EpisodeError(
+    raise DemoError(
         f"{values[frame, column]} in {name}[{column}] at frame {frame} (episode {episode}, step {step}), "
         f"{bad.sum()} such values in total; repair or drop the episode"
     )
@@ -263,7 +261,7 @@ def check_finite(values: Floats, name: str, ends: Ints) -> None:
 def _convert_frames(values: npt.NDArray[Any], name: str) -> Floats:
     values = convert_to_float32(np.asarray(values), name)
     if values.ndim != 2 or values.shape[1] == 0:
-        raise EpisodeError(f"{name} has shape {values.shape}, expected (frames, at least one column)")
+        raise DemoError(f"{name} has shape {values.shape}, expected (frames, at least one column)")
     return _make_read_only(values)
 
 

@@ -17,7 +17,7 @@ from nsde_policy.bounds import Count, Positive
 from nsde_policy.config import BaseConfig
 from nsde_policy.data.frames import Bytes
 from nsde_policy.data.types import MIN_STEPS
-from nsde_policy.errors import NsdePolicyError, VideoError, import_optional, summarize_error
+from nsde_policy.errors import DemoError, NsdePolicyError, import_optional, summarize_error
 from nsde_policy.files import MAX_UNPACKED_VARIABLE, get_max_unpacked, open_regular
 
 FORMATS = "avi,mov,matroska,gif,asf,flv,mpeg,mpegts,mpegvideo,m4v,ogg"
@@ -56,7 +56,7 @@ def read_rate(path: Path) -> float:
     with _open_video(path) as (_, stream):
         rate = stream.average_rate or stream.guessed_rate
         if not rate:
-            raise VideoError(f"{path} does not state its frames per second; give --rate")
+            raise DemoError(f"{path} does not state its frames per second; give --rate")
         return float(rate)
 
 
@@ -72,7 +72,7 @@ def read_video(path: Path, config: FrameConfig, spans: Sequence[Span] = ()) -> l
         Frames of each part, (frames, size, size, 3) uint8.
 
     Raises:
-        VideoError: If the file is damaged, not a video, or too large, or if a part has fewer than two frames.
+        DemoError: If the file is damaged, not a video, or too large, or if a part has fewer than two frames.
     """
     limit = get_max_unpacked() // (config.size * config.size * 3)
     parts: list[list[Bytes]] = [[] for _ in spans or (0,)]
@@ -85,29 +85,29 @@ def read_video(path: Path, config: FrameConfig, spans: Sequence[Span] = ()) -> l
                     small = _shrink(frame, config) if small is None else small
                     part.append(small)
             if sum(map(len, parts)) > limit:
-                raise VideoError(
+                raise DemoError(
                     f"{path} has more than {limit} frames, the limit; cut it into shorter videos, use a "
                     f"larger --stride, or set {MAX_UNPACKED_VARIABLE}"
                 )
     for k, part in enumerate(parts):
         if len(part) < MIN_STEPS:
             where = f" of its frames {spans[k][0] + 1} to {spans[k][1]}" if spans else ""
-            raise VideoError(f"{path} is too short: {len(part)} frames{where}, expected at least {MIN_STEPS}")
+            raise DemoError(f"{path} is too short: {len(part)} frames{where}, expected at least {MIN_STEPS}")
     return [np.stack(part) for part in parts]
 
 
 @contextmanager
 def _open_video(path: Path) -> Iterator[tuple[Any, Any]]:
-    """Open a video and its first stream of frames; raise `VideoError` for whatever its decoder raises."""
+    """Open a video and its first stream of frames; raise `DemoError` for whatever its decoder raises."""
     av = import_optional("av", "video")
-    with open_regular(path, error=VideoError) as file:
+    with open_regular(path, error=DemoError) as file:
         if not file.read(1):
-            raise VideoError(f"{path} is empty (0 bytes)")
+            raise DemoError(f"{path} is empty (0 bytes)")
         file.seek(0)
         try:
             with av.open(file, options={"format_whitelist": FORMATS}) as container:
                 if not container.streams.video:
-                    raise VideoError(f"{path} holds no video")
+                    raise DemoError(f"{path} holds no video")
                 stream = container.streams.video[0]
                 _check_pixels(path, stream.width, stream.height)
                 stream.codec_context.options = {"err_detect": STRICT, "max_pixels": str(MAX_PIXELS)}
@@ -117,24 +117,24 @@ def _open_video(path: Path) -> Iterator[tuple[Any, Any]]:
             raise
         except (av.error.FFmpegError, OSError, ValueError, RuntimeError) as error:
             why = getattr(error, "strerror", None) or summarize_error(error)
-            raise VideoError(f"{path} is damaged or not a video: {why}") from error
+            raise DemoError(f"{path} is damaged or not a video: {why}") from error
 
 
 def _check_pixels(path: Path, width: int, height: int) -> None:
     if not 0 < width * height <= MAX_PIXELS:
-        raise VideoError(
+        raise DemoError(
             f"{path} has frames of {width} × {height} pixels, expected 1 to {MAX_PIXELS} pixels; it is "
             "damaged or must be made smaller first"
         )
 
 
 def _decode(path: Path, container: Any, stream: Any) -> Iterator[tuple[Any, float]]:
-    """Decode all frames with their times in seconds; raise `VideoError` if some are missing or damaged."""
+    """Decode all frames with their times in seconds; raise `DemoError` if some are missing or damaged."""
     spacing = 1 / float(stream.average_rate or stream.guessed_rate or 25)
     count, start, end = 0, None, 0.0
     for frame in container.decode(stream):
         if frame.is_corrupt:
-            raise VideoError(f"{path} is damaged at its frame {count + 1}")
+            raise DemoError(f"{path} is damaged at its frame {count + 1}")
         _check_pixels(path, frame.width, frame.height)
         time = count * spacing if frame.time is None else float(frame.time)
         start = time if start is None else start
@@ -147,9 +147,9 @@ def _decode(path: Path, container: Any, stream: Any) -> Iterator[tuple[Any, floa
         duration = container.duration / 1e6
     if count < stated or max(end, end - (start or 0.0)) + 1.5 * spacing < duration:
         stated = stated or round(duration / spacing)
-        raise VideoError(f"{path} is truncated: it ends after {count} of {stated} frames")
+        raise DemoError(f"{path} is truncated: it ends after {count} of {stated} frames")
     if container.format.name == "gif" and not _ends_with_trailer(path):
-        raise VideoError(f"{path} is truncated: it ends after {count} frames without its last byte")
+        raise DemoError(f"{path} is truncated: it ends after {count} frames without its last byte")
 
 
 def _ends_with_trailer(path: Path) -> bool:
@@ -168,7 +168,7 @@ def _sample(path: Path, frames: Iterator[tuple[Any, float]], rate: float | None)
             times.append(time)
         gaps = np.diff(times)
         if len(gaps) and (np.abs(gaps - np.median(gaps)) > UNEVEN * np.median(gaps) + 2e-3).any():
-            raise VideoError(
+            raise DemoError(
                 f"{path} has a variable frame rate: frames are {gaps.min():.3g} to {gaps.max():.3g} s apart; "
                 "give --rate to take them by their timestamps"
             )
@@ -177,7 +177,7 @@ def _sample(path: Path, frames: Iterator[tuple[Any, float]], rate: float | None)
     for frame, time in frames:
         place = round(time * rate)
         if place - slot > MAX_PAUSE:
-            raise VideoError(f"{path} has a pause of {place - slot} frames, the limit is {MAX_PAUSE}")
+            raise DemoError(f"{path} has a pause of {place - slot} frames, the limit is {MAX_PAUSE}")
         for _ in range(slot, place):
             yield shown
         slot, shown = max(slot, place), frame

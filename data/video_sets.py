@@ -19,7 +19,7 @@ import numpy as np
 from nsde_policy.data.frames import Bytes
 from nsde_policy.data.video_files import FrameConfig, Span, read_rate, read_video
 from nsde_policy.data.zarr_store.writer import DemoWriter
-from nsde_policy.errors import VideoError
+from nsde_policy.errors import DemoError
 from nsde_policy.files import read_file
 
 logger = logging.getLogger(__name__)
@@ -105,7 +105,7 @@ def find_videos(root: Path) -> VideoSet:
         return VideoSet((VideoItem(root, root.name),), {"set": "folder"})
     files = [path for path in _list_files(root) if path.suffix.lower() in SUFFIXES]
     if not files:
-        raise VideoError(f"{root} holds no videos; expected files that end with {', '.join(SUFFIXES)}")
+        raise DemoError(f"{root} holds no videos; expected files that end with {', '.join(SUFFIXES)}")
     return VideoSet(
         tuple(VideoItem(path, path.relative_to(root).as_posix()) for path in files), {"set": "folder"}
     )
@@ -123,21 +123,21 @@ def find_kth(root: Path, split: Split) -> VideoSet:
             continue
         name = path.name.lower()
         if not (match := _KTH_NAME.fullmatch(name)) or match[2] not in KTH_ACTIONS:
-            raise VideoError(
+            raise DemoError(
                 f"{path} is not named like a video of KTH: expected person01_boxing_d1_uncomp.avi and so on, "
                 f"with the actions {', '.join(KTH_ACTIONS)}"
             )
         person = int(match[1])
         if not any(person in persons for persons in KTH_PERSONS.values()):
-            raise VideoError(f"{path} is of an unknown person {person}: KTH has persons 1 to 25")
+            raise DemoError(f"{path} is of an unknown person {person}: KTH has persons 1 to 25")
         seen[name] += 1
         if seen[name] > 1:
-            raise VideoError(f"{root} holds {name} twice; keep one of them")
+            raise DemoError(f"{root} holds {name} twice; keep one of them")
         if person in KTH_PERSONS[split]:
             info = {"person": person, "action": KTH_ACTIONS.index(match[2]), "scenario": int(match[3])}
             items.append(VideoItem(path, name, info, spans.get(name.removesuffix("_uncomp.avi"), ())))
     if not items:
-        raise VideoError(
+        raise DemoError(
             f"{root} holds {sum(seen.values())} videos of KTH, none of them of the {split} persons "
             f"{', '.join(map(str, KTH_PERSONS[split]))}"
         )
@@ -154,15 +154,15 @@ def _read_sequences(root: Path) -> dict[str, tuple[Span, ...]]:
     path = root / KTH_SEQUENCES
     if not path.exists():
         return {}
-    text = read_file(path, 2**20, error=VideoError).decode("utf-8", "replace")
+    text = read_file(path, 2**20, error=DemoError).decode("utf-8", "replace")
     found: dict[str, tuple[Span, ...]] = {}
     for name, ranges in _KTH_LINE.findall(text):
         spans = tuple((int(a) - 1, int(b)) for a, b in re.findall(r"(\d{1,6})\s*-\s*(\d{1,6})", ranges))
         if any(not 0 <= start < stop for start, stop in spans):
-            raise VideoError(f"{path} has an invalid range of frames for {name}: {ranges.strip()}")
+            raise DemoError(f"{path} has an invalid range of frames for {name}: {ranges.strip()}")
         found[name.lower()] = spans
     if not found:
-        raise VideoError(
+        raise DemoError(
             f"{path} holds no lines like 'person01_boxing_d1 frames 1-95, 96-185'; correct or remove it"
         )
     return found
@@ -172,7 +172,7 @@ def find_clevrer(root: Path, split: Split) -> VideoSet:
     """Find the videos of one part of CLEVRER, `video_<split>/*/video_00000.mp4`."""
     folder, (first, end) = root / f"video_{split}", CLEVRER_NUMBERS[split]
     if not folder.is_dir():
-        raise VideoError(
+        raise DemoError(
             f"{root} has no folder video_{split}; expected CLEVRER as distributed, with "
             f"video_{split}/video_{first:05}-{first + 1000:05}/video_{first:05}.mp4"
         )
@@ -182,28 +182,28 @@ def find_clevrer(root: Path, split: Split) -> VideoSet:
             continue
         match = _CLEVRER_NAME.fullmatch(path.name)
         if not match or not first <= (number := int(match[1])) < end:
-            raise VideoError(
+            raise DemoError(
                 f"{path} is not one of the {split} videos of CLEVRER, video_{first:05}.mp4 to "
                 f"video_{end - 1:05}.mp4"
             )
         if number in items:
-            raise VideoError(f"{folder} holds {path.name} twice; keep one of them")
+            raise DemoError(f"{folder} holds {path.name} twice; keep one of them")
         items[number] = VideoItem(path, path.name, {"video": number})
     if not items:
-        raise VideoError(f"{folder} holds no videos; expected video_{first:05}.mp4 to video_{end - 1:05}.mp4")
+        raise DemoError(f"{folder} holds no videos; expected video_{first:05}.mp4 to video_{end - 1:05}.mp4")
     return VideoSet(tuple(items[number] for number in sorted(items)), {"set": "clevrer", "split": split})
 
 
 def _list_files(root: Path) -> list[Path]:
     """Return all files in a folder and below, sorted, without hidden ones and without links to folders."""
     if not root.is_dir():
-        raise VideoError(f"the folder {root} does not exist")
+        raise DemoError(f"the folder {root} does not exist")
     found: list[Path] = []
     for folder, folders, names in os.walk(root):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         found += [Path(folder, name) for name in names if not name.startswith(".")]
         if len(found) > MAX_FILES:
-            raise VideoError(f"{root} holds more than {MAX_FILES} files; name the folder of the videos")
+            raise DemoError(f"{root} holds more than {MAX_FILES} files; name the folder of the videos")
     return sorted(found)
 
 
@@ -227,7 +227,7 @@ def write_videos(
         progress: Wraps the sequence of videos, for a progress bar.
 
     Raises:
-        VideoError: If a video cannot be used, or none can.
+        DemoError: If a video cannot be used, or none can.
         DemoError: If `out` holds something else.
     """
     rate, skipped = config.rate or _find_rate(videos.items, skip_damaged=skip_damaged), []
@@ -240,14 +240,14 @@ def write_videos(
                 continue
             try:
                 parts = _read_item(item, config, rate)
-            except VideoError as error:
+            except DemoError as error:
                 _check_skip(error, skip_damaged=skip_damaged)
                 skipped.append(str(error))
                 continue
             for part in parts[done[item.source] :]:
                 writer.append(None, {"img": part}, {"source": item.source, **item.info})
         if not len(writer):
-            raise VideoError(f"none of {len(videos.items)} videos can be used; the first: {skipped[0]}")
+            raise DemoError(f"none of {len(videos.items)} videos can be used; the first: {skipped[0]}")
         return WriteReport(
             path=str(out),
             videos=len(writer),
@@ -264,21 +264,21 @@ def _find_rate(items: Sequence[VideoItem], *, skip_damaged: bool) -> float:
     for item in items:
         try:
             return read_rate(item.path)
-        except VideoError as error:
+        except DemoError as error:
             _check_skip(error, skip_damaged=skip_damaged)
-    raise VideoError(f"none of {len(items)} videos can be opened; the first is {items[0].path}")
+    raise DemoError(f"none of {len(items)} videos can be opened; the first is {items[0].path}")
 
 
-def _check_skip(error: VideoError, *, skip_damaged: bool) -> None:
+def _check_skip(error: DemoError, *, skip_damaged: bool) -> None:
     """Raise an error, with what to do about it, unless damaged videos are to be left out."""
     if not skip_damaged:
-        raise VideoError(f"{error}; --skip-damaged leaves such videos out") from error
+        raise DemoError(f"{error}; --skip-damaged leaves such videos out") from error
 
 
 def _read_item(item: VideoItem, config: FrameConfig, rate: float) -> list[Bytes]:
-    """Decode the episodes of a video; raise `VideoError` if it has another rate than the store."""
+    """Decode the episodes of a video; raise `DemoError` if it has another rate than the store."""
     if config.rate is None and abs((found := read_rate(item.path)) / rate - 1) > SAME_RATE:
-        raise VideoError(
+        raise DemoError(
             f"{item.path} has {found:.4g} frames per second, the first video has {rate:.4g}; give --rate to "
             "take frames by their timestamps"
         )

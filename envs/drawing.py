@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
-from nsde_policy.errors import EnvInputError
+from nsde_policy.errors import EnvError
 
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 import pygame
@@ -49,7 +49,7 @@ class Canvas:
 
     def __init__(self, size: int) -> None:
         if not 1 <= size <= MAX_SIZE:
-            raise EnvInputError(f"a picture must be 1 to {MAX_SIZE} pixels wide, got {size}")
+            raise EnvError(f"a picture must be 1 to {MAX_SIZE} pixels wide, got {size}")
         side = size * _SUPERSAMPLING
         self.surface = pygame.Surface((side, side))
         self.surface.fill(Palette.table)
@@ -122,7 +122,7 @@ class Canvas:
         with self.layer():
             for path in paths:
                 if np.ndim(path) != 2 or np.shape(path)[1] != 2:
-                    raise EnvInputError(f"a path must have shape (n_points, 2), got {np.shape(path)}")
+                    raise EnvError(f"a path must have shape (n_points, 2), got {np.shape(path)}")
                 self.fading_line(Palette.target, path, width=1.2)
 
 

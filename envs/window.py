@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nsde_policy.errors import EnvInputError
+from nsde_policy.errors import EnvError
 
 if TYPE_CHECKING:
     import pygame
@@ -29,7 +29,7 @@ class Window:
         """Show a frame, (height, width, 3) uint8, and wait for the next one to be due.
 
         Raises:
-            EnvInputError: If no window can be opened.
+            EnvError: If no window can be opened.
         """
         import pygame
 
@@ -49,7 +49,7 @@ class Window:
             pygame.display.init()
             screen = pygame.display.set_mode((width, height))
         except pygame.error as error:
-            raise EnvInputError(f"cannot open a window ({error}): use render_mode='rgb_array'") from None
+            raise EnvError(f"cannot open a window ({error}): use render_mode='rgb_array'") from None
         pygame.display.set_caption(self._title)
         return screen, pygame.time.Clock()
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import gymnasium as gym
 import numpy as np
 
-from nsde_policy.errors import ExpertError, NsdePolicyError, summarize_error
+from nsde_policy.errors import NsdePolicyError, summarize_error
 from nsde_policy.eval.paths import shorten_path
 from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.rollout import EpisodeResult, RolloutConfig, Trace
@@ -106,7 +106,7 @@ class ScriptedExpert:
             self._fail(f"{what} raised {type(error).__name__}: {summarize_error(error)}", error)
 
     def _fail(self, found: str, cause: BaseException | None = None) -> NoReturn:
-        raise ExpertError(f"expert {self.name}{self._where}: {found} (--policy)") from cause
+        raise NsdePolicyError(f"expert {self.name}{self._where}: {found} (--policy)") from cause
 
 
 def _list_parameters(function: Callable[..., Any]) -> Sequence[inspect.Parameter]:

@@ -24,84 +24,25 @@ class MissingDependencyError(NsdePolicyError, ImportError):
     """An optional package is required but not installed."""
 
 
-class OutputError(NsdePolicyError):
-    """A result file cannot be written."""
-
-
 class DemoError(NsdePolicyError, ValueError):
-    """Demonstrations that cannot be read or used."""
-
-
-class NotAStoreError(DemoError):
-    """The path is missing, empty, unreadable or not a zarr group."""
-
-
-class DamagedStoreError(DemoError):
-    """Metadata, a chunk or a zip directory of a store is missing or corrupt."""
-
-
-class StoreLockedError(DemoError):
-    """Another process is writing to the same store."""
-
-
-class ArrayError(DemoError):
-    """An array is missing, not numeric, or stored with an unsupported codec."""
-
-
-class ArrayChoiceError(ArrayError):
-    """An array that was named as observation or action is missing or holds images.
+    """Demonstrations or videos that cannot be read or used.
 
     Args:
         found: What is wrong.
-        advice: Flags of `train` that name other arrays.
+        advice: What to do about it, if that depends on the command; the message is both.
     """
 
-    def __init__(self, found: str, advice: str) -> None:
-        super().__init__(found, advice)
+    def __init__(self, found: str, advice: str = "") -> None:
+        super().__init__(f"{found}; {advice}" if advice else found)
         self.found, self.advice = found, advice
 
-    def __str__(self) -> str:
-        return f"{self.found}; {self.advice}"
 
-
-class EpisodeError(DemoError):
-    """Episode boundaries, shapes, values or angle columns are invalid."""
-
-
-class VideoError(DemoError):
-    """A video file is damaged, too short, too large, or not a video."""
-
-
-class DownloadError(NsdePolicyError):
-    """A download failed or has unexpected content."""
-
-
-class ArchiveError(DownloadError):
-    """A downloaded archive is damaged or has unsafe content."""
-
-
-class EnvError(NsdePolicyError):
-    """An environment cannot be made, does not fit a policy, or broke during an episode."""
-
-
-class ExpertError(NsdePolicyError):
-    """A scripted expert cannot be used, raised an exception, or gave an unusable action."""
-
-
-class EnvInputError(NsdePolicyError, ValueError):
-    """Invalid action, state or option of an environment."""
+class EnvError(NsdePolicyError, ValueError):
+    """An environment cannot be made, does not fit a policy, got invalid input, or broke during an episode."""
 
 
 class CheckpointError(NsdePolicyError, ValueError):
-    """A run directory, or a file in it, is missing, damaged or inconsistent."""
-
-
-class RunLockedError(CheckpointError):
-    """Another process is training into the same run directory."""
-
-
-class DivergedError(NsdePolicyError):
-    """Training produced NaN or infinity."""
+    """A run directory, an exported graph, or a file of them is missing, damaged, inconsistent or in use."""
 
 
 class ComparisonError(NsdePolicyError, ValueError):
@@ -109,35 +50,7 @@ class ComparisonError(NsdePolicyError, ValueError):
 
 
 class PolicyInputError(NsdePolicyError, ValueError):
-    """Invalid observation, action or option of a policy."""
-
-
-class FrameError(PolicyInputError):
-    """A camera frame has the wrong shape or type.
-
-    Args:
-        camera: Name of the camera.
-        problem: What is wrong with its frame; the message is both.
-    """
-
-    def __init__(self, camera: str, problem: str) -> None:
-        super().__init__(camera, problem)
-        self.camera, self.problem = camera, problem
-
-    def __str__(self) -> str:
-        return f"{self.camera} {self.problem}"
-
-
-class MissingFrameError(FrameError):
-    """A camera has no frame in an observation."""
-
-
-class ImplausibleFrameError(FrameError):
-    """A camera frame looks different from those of the demonstrations: black, uniform or noise."""
-
-
-class NonFiniteObservationError(PolicyInputError):
-    """An observation contains NaN or infinity."""
+    """Invalid observation, camera frame, action or option of a policy."""
 
 
 class PlanError(NsdePolicyError, ValueError):
@@ -145,43 +58,28 @@ class PlanError(NsdePolicyError, ValueError):
 
 
 class SessionStoppedError(NsdePolicyError):
-    """The control session stopped after a fault; call `reset` to continue."""
+    """The control session stopped after a fault, and `reset` continues it; or it was closed."""
 
 
-class SessionClosedError(NsdePolicyError):
-    """The control session was closed."""
+class RemoteError(NsdePolicyError, ValueError):
+    """The other side of a connection sent an invalid message, or a server returned no plan.
+
+    Args:
+        message: What happened.
+        reason: "protocol" for an invalid message; for a server that returned no plan "refused", "timeout",
+            "failed" if its policy did, or "connection".
+    """
+
+    def __init__(self, message: str, reason: str = "protocol") -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
-class ProtocolError(NsdePolicyError, ValueError):
-    """A message does not follow the protocol."""
+def __getattr__(name: str) -> Any:
+    """Return the class that replaces one of an earlier version."""
+    from nsde_policy.deprecated import get_renamed
 
-
-class RemoteError(NsdePolicyError):
-    """Base class of errors of `RemotePolicy`: the server returned no plan."""
-
-
-class RemoteRefusedError(RemoteError):
-    """The server refused: wrong token, too many clients, other version or invalid request."""
-
-
-class RemoteTimeoutError(RemoteError):
-    """No plan arrived before the deadline; a late one is discarded."""
-
-
-class RemotePlanningError(RemoteError):
-    """The policy failed on the server; see the server's log."""
-
-
-class RemoteConnectionError(RemoteError):
-    """The connection is closed, or was lost and reconnecting failed."""
-
-
-class ExportError(NsdePolicyError):
-    """A policy cannot be exported, or the exported graph disagrees with it."""
-
-
-class GraphError(NsdePolicyError, ValueError):
-    """An exported file is missing, damaged, unsafe or inconsistent."""
+    return get_renamed(__name__, name)
 
 
 def summarize_error(error: BaseException) -> str:

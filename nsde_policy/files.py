@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from nsde_policy.errors import ConfigError, NotAStoreError, NsdePolicyError, OutputError, StoreLockedError
+from nsde_policy.errors import ConfigError, DemoError, NsdePolicyError
 
 PARTIAL = ".partial"
 """Suffix of files that are still being written."""
@@ -206,11 +206,11 @@ def replace_file(target: Path, content: bytes | str) -> None:
         finally:
             os.close(directory)
     except (OSError, ValueError) as error:  # the latter for a null byte in the path
-        raise OutputError(f"{target} cannot be written: {_describe_problem(error)}") from error
+        raise NsdePolicyError(f"{target} cannot be written: {_describe_problem(error)}") from error
 
 
 def check_writable(target: Path) -> None:
-    """Raise `OutputError` if a file cannot be written; leave nothing behind, not even its folder."""
+    """Raise `NsdePolicyError` if a file cannot be written; leave nothing behind, not even its folder."""
     missing = [folder for folder in target.parents if not os.path.lexists(folder)]
     trial = _name_partial(target)
     try:
@@ -219,7 +219,7 @@ def check_writable(target: Path) -> None:
         trial.open("xb").close()
         trial.unlink()
     except (OSError, ValueError) as error:  # the latter for a null byte in the path
-        raise OutputError(f"{target} cannot be written: {_describe_problem(error)}") from error
+        raise NsdePolicyError(f"{target} cannot be written: {_describe_problem(error)}") from error
     finally:
         for folder in missing:  # the innermost first
             with suppress(OSError):
@@ -231,11 +231,11 @@ def _name_partial(target: Path) -> Path:
 
 
 def _check_replaceable(target: Path) -> None:
-    """Raise `OutputError` for folders, and for devices and pipes, which a renamed file would replace."""
+    """Raise `NsdePolicyError` for folders, and for devices and pipes, which a renamed file would replace."""
     if target.is_dir():
-        raise OutputError(f"{target} cannot be written: it is a folder")
+        raise NsdePolicyError(f"{target} cannot be written: it is a folder")
     if target.exists() and not target.is_file():
-        raise OutputError(f"{target} cannot be written: it is not a regular file")
+        raise NsdePolicyError(f"{target} cannot be written: it is not a regular file")
 
 
 def remove_partial_files(target: Path) -> None:
@@ -250,8 +250,8 @@ def remove_partial_files(target: Path) -> None:
 def lock_directory(
     path: Path,
     *,
-    error: type[NsdePolicyError] = NotAStoreError,
-    locked: type[NsdePolicyError] = StoreLockedError,
+    error: type[NsdePolicyError] = DemoError,
+    locked: type[NsdePolicyError] = DemoError,
 ) -> int:
     """Create and lock a directory; `os.close` of the returned descriptor, or a crash, releases the lock.
 

@@ -32,7 +32,7 @@ from torch import Tensor
 from nsde_policy import __version__
 from nsde_policy.config import BaseConfig
 from nsde_policy.core.spec import CameraSpec, StateSpec
-from nsde_policy.errors import CheckpointError, OutputError, PluginError, RunLockedError
+from nsde_policy.errors import CheckpointError, NsdePolicyError, PluginError
 from nsde_policy.files import (
     decode_json,
     lock_directory,
@@ -170,13 +170,13 @@ class RunDirectory:
         because the training was refused, is removed if it did not exist before.
 
         Raises:
-            RunLockedError: If another process is training into it.
+            CheckpointError: If another process is training into it.
         """
         if os.name != "posix":
             yield
             return
         existed = os.path.exists(self.path)  # unlike `Path.exists`, it accepts names that are too long
-        directory = lock_directory(self.path, error=OutputError, locked=RunLockedError)
+        directory = lock_directory(self.path, error=NsdePolicyError, locked=CheckpointError)
         try:
             for file in (
                 self.config,
@@ -276,7 +276,7 @@ class RunDirectory:
             with self.metrics.open("a") as file:
                 file.write(json.dumps(record) + "\n")
         except OSError as error:
-            raise OutputError(f"{self.metrics} cannot be written: {error.strerror}") from error
+            raise NsdePolicyError(f"{self.metrics} cannot be written: {error.strerror}") from error
 
     def read_tensors(self, path: Path, *, advice: str = "the run is incomplete") -> dict[str, Tensor]:
         """Read a file of tensors and check that they are finite; `advice` ends the message if it cannot."""

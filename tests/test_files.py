@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nsde_policy import files
-from nsde_policy.errors import CheckpointError, ComparisonError, NsdePolicyError, OutputError
+from nsde_policy.errors import CheckpointError, ComparisonError, NsdePolicyError
 from nsde_policy.files import (
     PARTIAL,
     check_writable,
@@ -95,8 +95,8 @@ def test_read_json_rejects_missing_files_folders_and_large_files(tmp_path):
 
 
 def test_parse_json_names_the_content():
-    with pytest.raises(OutputError, match="message 3 is not valid JSON"):
-        parse_json("nope", name="message 3", error=OutputError)
+    with pytest.raises(NsdePolicyError, match="message 3 is not valid JSON"):
+        parse_json("nope", name="message 3", error=NsdePolicyError)
 
 
 def test_replace_file_creates_folders_and_leaves_no_partial_file(tmp_path):
@@ -106,7 +106,7 @@ def test_replace_file_creates_folders_and_leaves_no_partial_file(tmp_path):
 
 
 def test_replace_file_rejects_a_folder(tmp_path):
-    with pytest.raises(OutputError, match="folder"):
+    with pytest.raises(NsdePolicyError, match="folder"):
         replace_file(tmp_path, b"")
 
 
@@ -146,7 +146,7 @@ def test_failed_replacement_leaves_the_old_file_and_nothing_else(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
         try:
             replace_file(target, bytes(2000))
-        except OutputError:
+        except NsdePolicyError:
             os._exit(0)
         os._exit(1)
     assert os.waitpid(child, 0)[1] == 0
@@ -164,7 +164,7 @@ def test_null_bytes_in_paths_are_typed_errors():
     path = Path("a\0b")
     with pytest.raises(CheckpointError, match="cannot be read: embedded null"):
         read_file(path, 10, error=CheckpointError)
-    with pytest.raises(OutputError, match="cannot be written: embedded null"):
+    with pytest.raises(NsdePolicyError, match="cannot be written: embedded null"):
         replace_file(path, b"content")
     with pytest.raises(CheckpointError, match="cannot be created: embedded null"):
         lock_directory(path, error=CheckpointError)
@@ -180,13 +180,13 @@ def test_a_path_that_is_not_utf8_is_written_into_text(tmp_path):
 @pytest.mark.parametrize("write", [check_writable, lambda path: replace_file(path, b"x")])
 def test_a_pipe_or_device_is_not_replaced(write, tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OutputError, match="not a regular file"):
+    with pytest.raises(NsdePolicyError, match="not a regular file"):
         write(tmp_path / "pipe")
     assert (tmp_path / "pipe").is_fifo()
 
 
 def test_the_check_of_a_path_leaves_nothing_behind(tmp_path):
     check_writable(tmp_path / "new" / "folder" / "file")
-    with pytest.raises(OutputError, match="File name too long"):
+    with pytest.raises(NsdePolicyError, match="File name too long"):
         check_writable(tmp_path / "new" / ("n" * 250))
     assert list(tmp_path.iterdir()) == []

@@ -12,7 +12,7 @@ import pytest
 
 from nsde_policy.control import Session, SessionConfig
 from nsde_policy.deploy.client import RemotePolicy
-from nsde_policy.errors import RemoteTimeoutError
+from nsde_policy.errors import RemoteError
 from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.spec import Plan
 from tests.helpers.policy_servers import SPEC, LinearPlanner, serve_in_thread
@@ -110,7 +110,7 @@ def test_an_invalid_observation_is_reported_and_the_loop_plans_again(bad: Any, r
 
 
 @pytest.mark.parametrize(
-    "fault", [RemoteTimeoutError("late"), ZeroDivisionError("bug"), Plan(np.full((5, 2), np.nan))]
+    "fault", [RemoteError("late"), ZeroDivisionError("bug"), Plan(np.full((5, 2), np.nan))]
 )
 def test_a_failing_policy_is_reported_and_called_again(fault: Any):
     faults: list[Any] = [None, fault, None]

@@ -21,7 +21,7 @@ from nsde_policy.deploy.protocol import (
     decode,
     encode,
 )
-from nsde_policy.errors import ProtocolError
+from nsde_policy.errors import RemoteError
 from nsde_policy.viewer.launch import load_runners
 from nsde_policy.viewer.messages import parse_message
 from nsde_policy.viewer.play_app import PlayApp
@@ -129,7 +129,7 @@ def send_damaged(line: ClientConnection, message: bytes) -> str:
         return REFUSED if isinstance(answer, Refusal) else SURVIVED
     except ConnectionClosed as error:
         return judge_closing(error)
-    except (TimeoutError, ProtocolError) as error:
+    except (TimeoutError, RemoteError) as error:
         return f"{error!r:.200}, expected an answer"
 
 
@@ -177,6 +177,6 @@ def is_command(text: str | bytes) -> bool:
     """Return whether a command is valid, so that the server answers it with a notice or obeys."""
     try:
         parse_message(text)
-    except ProtocolError:
+    except RemoteError:
         return False
     return True

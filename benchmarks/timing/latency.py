@@ -76,7 +76,7 @@ def _list_state_jobs(folder: Path) -> dict[str, Job]:
         "onnx, graph": chunk.run,
         "onnx, graph, first action": first.run,
         "onnx, plan_from": lambda: runtime.plan_from(states, steps=ACTIONS, seed=0),
-        "onnx, plan_from, first action": lambda: runtime.first_action(states, seed=0),
+        "onnx, plan_from, first action": lambda: runtime.plan_from(states, steps=1, seed=0),
         "pt2, graph": lambda: archive(inputs),
         "torch, plan_from": lambda: policy.plan_from(states, steps=ACTIONS, seed=0),
         "torch, plan_from, first action": lambda: policy.plan_from(states, steps=1, seed=0),

@@ -12,7 +12,7 @@ from nsde_policy.data.types import ActionLimits, Demonstrations
 from nsde_policy.data.zarr_store.files import ROOT_KEYS
 from nsde_policy.data.zarr_store.roles import check_keys
 from nsde_policy.data.zarr_store.store import Store, read_columns
-from nsde_policy.errors import DamagedStoreError
+from nsde_policy.errors import DemoError
 
 
 @register_reader
@@ -69,7 +69,7 @@ def _read_act_limits(store: Store, act_dim: int) -> ActionLimits | None:
     """Read the root attribute `action_space`, {"low": […], "high": […]}; null stands for no limit.
 
     Raises:
-        DamagedStoreError: If it has other sizes, numbers that are not finite, or a low above its high.
+        DemoError: If it has other sizes, numbers that are not finite, or a low above its high.
     """
     space = store.attributes.get("action_space")
     if space is None:
@@ -88,7 +88,7 @@ def _read_act_limits(store: Store, act_dim: int) -> ActionLimits | None:
             if least > most:
                 raise ValueError(f"low {least:g} is above high {most:g} in column {column}")
     except (KeyError, TypeError, ValueError) as error:
-        raise DamagedStoreError(
+        raise DemoError(
             f"the attribute action_space of {store.path} is invalid ({type(error).__name__}: {error}); "
             f"expected lists 'low' and 'high' of {act_dim} numbers, low below high: correct it or remove it"
         ) from None

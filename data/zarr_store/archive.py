@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from nsde_policy.data.zarr_store.files import find_root, wrap_read_errors
-from nsde_policy.errors import ArchiveError
+from nsde_policy.errors import DemoError
 
 _DAMAGED = "the archive is damaged"
 _STEP_BYTES = 2**20
@@ -31,10 +31,10 @@ def extract_store(
         check_space: Called with the extracted size; raises if the disk cannot hold it.
 
     Raises:
-        ArchiveError: If the archive is damaged, or holds no store, one that is too large, or a file and a
+        DemoError: If the archive is damaged, or holds no store, one that is too large, or a file and a
             folder of one name.
     """
-    with wrap_read_errors(_DAMAGED, ArchiveError):
+    with wrap_read_errors(_DAMAGED, DemoError):
         opened = zipfile.ZipFile(archive)
     with opened:
         members = _select_members(opened, max_bytes)
@@ -45,16 +45,16 @@ def extract_store(
                 with (folder / name).open("xb") as file:
                     _copy_member(opened, info, file)
             except (FileExistsError, NotADirectoryError) as error:
-                raise ArchiveError(f"the archive holds a file and a folder named {name!r}") from error
+                raise DemoError(f"the archive holds a file and a folder named {name!r}") from error
 
 
 def _copy_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, file: BinaryIO) -> None:
     """Copy a member in small steps and compare its checksum."""
-    with wrap_read_errors(_DAMAGED, ArchiveError):
+    with wrap_read_errors(_DAMAGED, DemoError):
         member = archive.open(info)
     with member:
         while True:
-            with wrap_read_errors(_DAMAGED, ArchiveError):
+            with wrap_read_errors(_DAMAGED, DemoError):
                 part = member.read(_STEP_BYTES)
             if not part:
                 return
@@ -66,10 +66,10 @@ def _select_members(archive: zipfile.ZipFile, max_bytes: int) -> dict[str, zipfi
     files = {info.filename: info for info in archive.infolist() if not info.is_dir()}
     prefix = find_root(files)
     if prefix is None:
-        raise ArchiveError("the archive holds no zarr store: neither .zgroup nor zarr.json is in it")
+        raise DemoError("the archive holds no zarr store: neither .zgroup nor zarr.json is in it")
     below = {name.removeprefix(prefix): info for name, info in files.items() if name.startswith(prefix)}
     members = {name: info for name, info in below.items() if _STORE_PATH.fullmatch(name)}
     size = sum(info.file_size for info in members.values())
     if size > max_bytes:
-        raise ArchiveError(f"the archive unpacks to {size} bytes, expected at most {max_bytes}")
+        raise DemoError(f"the archive unpacks to {size} bytes, expected at most {max_bytes}")
     return members

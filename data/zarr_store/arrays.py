@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from nsde_policy.data.types import check_angles
 from nsde_policy.data.zarr_store.files import StoreFiles
-from nsde_policy.errors import ArrayError, DamagedStoreError, EpisodeError
+from nsde_policy.errors import DemoError
 from nsde_policy.files import MAX_UNPACKED_VARIABLE, get_max_unpacked
 
 BLOSC_HEADER = struct.Struct("<4B3I")
@@ -69,7 +69,7 @@ class StoredArray:
         """Columns that the attribute `angles` declares."""
         angles = self.zarray.attrs.get("angles", [])
         if not isinstance(angles, list):
-            raise EpisodeError(
+            raise DemoError(
                 f"the attribute 'angles' of {self.name} is {json.dumps(angles)}, expected a list of columns"
             )
         return check_angles(angles, self.width, self.name)
@@ -80,13 +80,13 @@ class StoredArray:
         return int((self.zarray.shards or self.zarray.chunks)[0])
 
     def check_size(self, frames: int) -> None:
-        """Raise `ArrayError` if the first `frames` frames do not fit into the memory that arrays may take."""
+        """Raise `DemoError` if the first `frames` frames do not fit into the memory that arrays may take."""
         self._check_bytes(frames * self.width, f"{frames} frames")
 
     def _check_bytes(self, numbers: int, what: str) -> None:
         size, limit = numbers * self.zarray.dtype.itemsize, get_max_unpacked()
         if size > limit:
-            raise ArrayError(
+            raise DemoError(
                 f"{self.name}: {what} would take {size} bytes, the limit is {limit}; set "
                 f"{MAX_UNPACKED_VARIABLE} if the store is what you expect"
             )
@@ -99,17 +99,17 @@ class StoredArray:
             if stop - start > self.rows_per_read:  # name the frames of the first damaged chunk
                 for row in range(start, stop, self.rows_per_read):
                     self.read(row, min(row + self.rows_per_read, stop))
-            raise DamagedStoreError(
+            raise DemoError(
                 f"{self.name}: frames {start} to {stop} cannot be decoded ({format_brief(error)}); "
                 "restore their chunk from the original"
             ) from error
 
     def check_chunks(self, frames: int) -> None:
-        """Raise `DamagedStoreError` for missing and damaged chunks of the first `frames` frames."""
+        """Raise `DemoError` for missing and damaged chunks of the first `frames` frames."""
         for message, missing in self.find_faults(frames):
             if not missing:
-                raise DamagedStoreError(f"{message}; restore it from the original")
-            raise DamagedStoreError(
+                raise DemoError(f"{message}; restore it from the original")
+            raise DemoError(
                 f"{message}, zarr would read {self.zarray.fill_value} there; restore it, or "
                 f"{self.omitted_advice} if its writer omits chunks that hold only this value"
             )
@@ -126,7 +126,7 @@ class StoredArray:
         rows, *others = self.zarray.shards or self.zarray.chunks
         counts = [-(-size // step) for size, step in zip(self.shape[1:], others, strict=True)]
         if (chunks := -(-self.shape[0] // rows) * math.prod(counts)) > MAX_CHUNKS:
-            raise ArrayError(f"{self.name} has {chunks} chunks, expected at most {MAX_CHUNKS}")
+            raise DemoError(f"{self.name} has {chunks} chunks, expected at most {MAX_CHUNKS}")
         for place in np.ndindex(-(-frames // rows), *counts):
             yield f"{self.name}/{self.zarray.metadata.encode_chunk_key(place)}"
 

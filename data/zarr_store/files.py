@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from nsde_policy.errors import DamagedStoreError, NotAStoreError, NsdePolicyError
+from nsde_policy.errors import DemoError, NsdePolicyError
 from nsde_policy.files import MAX_JSON_BYTES, open_regular, parse_json
 
 ROOT_KEYS = (".zgroup", "zarr.json")
@@ -22,8 +22,8 @@ class StoreFiles:
     A context manager, because a zip file stays open with it.
 
     Raises:
-        NotAStoreError: If the path holds anything but a zarr group.
-        DamagedStoreError: If it is a damaged zip file.
+        DemoError: If the path holds anything but a zarr group.
+        DemoError: If it is a damaged zip file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -35,14 +35,14 @@ class StoreFiles:
         except NsdePolicyError:
             raise
         except OSError as error:
-            raise NotAStoreError(f"{path} cannot be read: {error.strerror or error}") from error
+            raise DemoError(f"{path} cannot be read: {error.strerror or error}") from error
         except Exception as error:  # zipfile raises many kinds for damaged files
-            raise DamagedStoreError(f"{path} is a damaged zip file ({error}); copy it again") from error
+            raise DemoError(f"{path} is a damaged zip file ({error}); copy it again") from error
         self.prefix = find_root(self._entries) or ""
         """Folder of the store in a zip file, empty or ending in a slash."""
         try:
             if not any(self.size(key) for key in ROOT_KEYS):
-                raise NotAStoreError(f"{path} is not a zarr group: it holds neither .zgroup nor zarr.json")
+                raise DemoError(f"{path} is not a zarr group: it holds neither .zgroup nor zarr.json")
         except BaseException:
             self.close()
             raise
@@ -75,7 +75,7 @@ class StoreFiles:
         """Return the size of a file in bytes, None if it does not exist.
 
         Raises:
-            DamagedStoreError: If it is a folder, a pipe, a device or a link that leads nowhere.
+            DemoError: If it is a folder, a pipe, a device or a link that leads nowhere.
         """
         if self._zip:
             entry = self._entries.get(self.prefix + key)
@@ -85,11 +85,11 @@ class StoreFiles:
         except (FileNotFoundError, NotADirectoryError):
             if not os.path.lexists(self.path / key):
                 return None
-            raise DamagedStoreError(f"{key} is a link that leads nowhere") from None
+            raise DemoError(f"{key} is a link that leads nowhere") from None
         except OSError as error:
-            raise DamagedStoreError(f"{key} cannot be read: {error.strerror or error}") from error
+            raise DemoError(f"{key} cannot be read: {error.strerror or error}") from error
         if not stat.S_ISREG(found.st_mode):
-            raise DamagedStoreError(f"{key} is not a regular file")
+            raise DemoError(f"{key} is not a regular file")
         return found.st_size
 
     def read(self, key: str, length: int) -> bytes:
@@ -98,7 +98,7 @@ class StoreFiles:
             opened: Any = (
                 self._zip.open(self.prefix + key)
                 if self._zip
-                else open_regular(self.path / key, error=DamagedStoreError)
+                else open_regular(self.path / key, error=DemoError)
             )
             with opened as file:
                 content: bytes = file.read(length)
@@ -110,9 +110,9 @@ class StoreFiles:
         if size is None:
             return {}
         if size > MAX_JSON_BYTES:
-            raise DamagedStoreError(f"{key} has {size} bytes, expected at most {MAX_JSON_BYTES}")
+            raise DemoError(f"{key} has {size} bytes, expected at most {MAX_JSON_BYTES}")
         content = self.read(key, MAX_JSON_BYTES + 1)
-        return parse_json(content, name=key, error=DamagedStoreError, allow_nan=True)
+        return parse_json(content, name=key, error=DemoError, allow_nan=True)
 
     def list_folders(self, folder: str) -> list[str]:
         """Return the names of the folders directly in `folder`, sorted."""
@@ -126,7 +126,7 @@ class StoreFiles:
 
 
 @contextmanager
-def wrap_read_errors(message: str, kind: type[NsdePolicyError] = DamagedStoreError) -> Iterator[None]:
+def wrap_read_errors(message: str, kind: type[NsdePolicyError] = DemoError) -> Iterator[None]:
     """Raise one kind of error for every other: zipfile raises many kinds for damaged files."""
     try:
         yield
@@ -145,13 +145,13 @@ def _open_store_zip(path: Path) -> zipfile.ZipFile | None:
     """Open a zip file; None for a directory."""
     if path.is_dir():
         if not any(path.iterdir()):
-            raise NotAStoreError(f"{path} is empty; expected a zarr store with data/ and meta/")
+            raise DemoError(f"{path} is empty; expected a zarr store with data/ and meta/")
         return None
     if not path.exists():
-        raise NotAStoreError(f"{path} does not exist; expected a zarr directory or a zip of one")
+        raise DemoError(f"{path} does not exist; expected a zarr directory or a zip of one")
     if not path.is_file():
-        raise NotAStoreError(f"{path} is neither a file nor a folder; expected a zarr store")
-    with open_regular(path, error=NotAStoreError) as file:
+        raise DemoError(f"{path} is neither a file nor a folder; expected a zarr store")
+    with open_regular(path, error=DemoError) as file:
         if file.read(2) != b"PK":
-            raise NotAStoreError(f"{path} is not a zarr store: expected a zarr directory or a zip of one")
+            raise DemoError(f"{path} is not a zarr store: expected a zarr directory or a zip of one")
     return zipfile.ZipFile(path)

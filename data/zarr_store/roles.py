@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nsde_policy.data.zarr_store.store import MAX_COLUMNS, Store
-from nsde_policy.errors import ArrayChoiceError, ArrayError, DemoError, NotAStoreError
+from nsde_policy.errors import DemoError
 
 Shape = tuple[int, ...]
 CHANNELS = (1, 3, 4)
@@ -24,10 +24,11 @@ def is_colour(shape: Shape) -> bool:
 def find_cameras(path: Path) -> dict[str, Shape]:
     """Return the shapes of the camera arrays of a zarr store by name; empty for other formats."""
     try:
-        with Store(path) as store:
-            shapes = read_shapes(store)
-    except NotAStoreError:
+        store = Store(path)
+    except DemoError:
         return {}
+    with store:
+        shapes = read_shapes(store)
     return {name: shape for name, shape in shapes.items() if is_camera(shape)}
 
 
@@ -55,9 +56,9 @@ def find_roles(shapes: Mapping[str, Shape]) -> tuple[list[str], list[str]]:
 
 
 def check_keys(store: Store, obs_keys: Sequence[str], act_key: str) -> None:
-    """Raise `ArrayError` for arrays that do not exist or hold images; the message names the flags to use."""
+    """Raise `DemoError` for arrays that do not exist or hold images; the message names the flags to use."""
     if not obs_keys:
-        raise ArrayError("no observation array was named; give at least one, such as 'state'")
+        raise DemoError("no observation array was named; give at least one, such as 'state'")
     shapes = read_shapes(store)
     known = {name.removeprefix("data/") for name in store.find_arrays("data")}
     if not known:
@@ -67,9 +68,9 @@ def check_keys(store: Store, obs_keys: Sequence[str], act_key: str) -> None:
     use = f"use --obs-keys {' '.join(observations)}" if observations else "no array can be an observation"
     for key in obs_keys:
         if key not in known:
-            raise ArrayChoiceError(store.describe_missing(f"data/{key}"), use)
+            raise DemoError(store.describe_missing(f"data/{key}"), use)
         if is_camera(shapes.get(key, ())):
-            raise ArrayChoiceError(
+            raise DemoError(
                 f"data/{key} has shape {shapes[key]}: camera images cannot be observations, which are "
                 "low-dimensional",
                 f"leave it out: {use}",
@@ -78,7 +79,7 @@ def check_keys(store: Store, obs_keys: Sequence[str], act_key: str) -> None:
         others = [name for name in actions if name not in obs_keys] or actions
         keys = " or ".join(f"--act-key {name}" for name in others)
         advice = f"use {keys}" if keys else "no array can hold actions"
-        raise ArrayChoiceError(store.describe_missing(f"data/{act_key}"), advice)
+        raise DemoError(store.describe_missing(f"data/{act_key}"), advice)
 
 
 def _get_width(shape: Shape) -> int:

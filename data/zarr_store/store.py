@@ -8,7 +8,7 @@ from typing import Any
 from nsde_policy.data.types import Floats, Ints, check_ends, check_finite, check_lengths, convert_to_float32
 from nsde_policy.data.zarr_store.arrays import ACCEPT_OMITTED, StoredArray, format_brief
 from nsde_policy.data.zarr_store.files import StoreFiles
-from nsde_policy.errors import ArrayError, DamagedStoreError, EpisodeError
+from nsde_policy.errors import DemoError
 
 RECORDING = "nsde_policy_recording"
 """Root attribute of stores written by `DemoWriter`; frames behind the last episode end are not committed."""
@@ -46,14 +46,14 @@ class Store(StoreFiles):
             return self.read_metadata(".zattrs")
         attributes = self.read_metadata("zarr.json").get("attributes", {})
         if not isinstance(attributes, dict):
-            raise DamagedStoreError(f"the attributes in zarr.json are {attributes!r}, expected a JSON object")
+            raise DemoError(f"the attributes in zarr.json are {attributes!r}, expected a JSON object")
         return attributes
 
     def find_arrays(self, folder: str) -> list[str]:
         """Return the paths of all arrays below `folder`, readable or not.
 
         Raises:
-            DamagedStoreError: If folders are nested too deep, as links in a circle are, or too many.
+            DemoError: If folders are nested too deep, as links in a circle are, or too many.
         """
         found: list[str] = []
         open_folders, visited = [folder], 0
@@ -62,14 +62,14 @@ class Store(StoreFiles):
             children = [f"{parent}/{child}" for child in self.list_folders(parent)]
             visited += len(children)
             if parent.count("/") >= MAX_DEPTH or visited > MAX_FOLDERS:
-                raise DamagedStoreError(
+                raise DemoError(
                     f"{folder} has more than {MAX_FOLDERS} folders or {MAX_DEPTH} levels; a link may lead "
                     "back to a folder that contains it"
                 )
             for name in children:
                 try:
                     is_array = self._read_array_metadata(name) is not None
-                except DamagedStoreError:
+                except DemoError:
                     is_array = True
                 (found if is_array else open_folders).append(name)
         return sorted(found)
@@ -85,15 +85,15 @@ class Store(StoreFiles):
 
         metadata = self._read_array_metadata(name)
         if metadata is None:
-            raise ArrayError(self.describe_missing(name))
+            raise DemoError(self.describe_missing(name))
         codecs = str([metadata.get(key) for key in ("filters", "compressor", "codecs")])
         if "pickle" in codecs:  # before zarr sees the array
-            raise ArrayError(f"{name} is stored as pickles, which can run code; they are never loaded")
+            raise DemoError(f"{name} is stored as pickles, which can run code; they are never loaded")
         dtype = metadata.get("dtype", metadata.get("data_type"))
         if dtype is None:
-            raise DamagedStoreError(f"the metadata of {name} does not give a data type")
+            raise DemoError(f"the metadata of {name} does not give a data type")
         if not (isinstance(dtype, str) and _REAL_DTYPE.fullmatch(dtype)):
-            raise ArrayError(f"{name} holds {dtype!r}, expected real numbers")
+            raise DemoError(f"{name} holds {dtype!r}, expected real numbers")
         self.read_metadata(f"{name}/.zattrs")  # zarr reads it too, and trusts it
         try:
             zarray = zarr.open_array(
@@ -110,10 +110,10 @@ class Store(StoreFiles):
                 or (isinstance(error, KeyError) and repr(error.args[0]) in codecs)
             ):
                 message = f"{name} needs a codec that is not installed: {format_brief(error)}"
-                raise ArrayError(message) from error
-            raise DamagedStoreError(f"the metadata of {name} is invalid ({format_brief(error)})") from error
+                raise DemoError(message) from error
+            raise DemoError(f"the metadata of {name} is invalid ({format_brief(error)})") from error
         if zarray.ndim == 0 or 0 in zarray.shape[1:] or 0 in zarray.chunks:
-            raise ArrayError(f"{name} has shape {zarray.shape}, expected (frames, at least one column)")
+            raise DemoError(f"{name} has shape {zarray.shape}, expected (frames, at least one column)")
         return StoredArray(name, zarray, self, self._accept_omitted, self._omitted_advice)
 
     def open_episodes(self, names: Sequence[str]) -> tuple[Ints, list[StoredArray]]:
@@ -123,7 +123,7 @@ class Store(StoreFiles):
         interrupted, and are an error in any other store.
         """
         if self._read_array_metadata(self._ends_name) is None:
-            raise ArrayError(
+            raise DemoError(
                 f"{self.describe_missing(self._ends_name)}; write one past the last frame of each episode "
                 "there, such as [100, 250] for episodes of 100 and 150 frames"
             )
@@ -132,7 +132,7 @@ class Store(StoreFiles):
         ends.check_chunks(ends.shape[0])
         values = ends.read(0, ends.shape[0])
         if not values.size:
-            raise EpisodeError(f"{ends.name} is empty: {self.path} holds 0 episodes, at least 1 is needed")
+            raise DemoError(f"{ends.name} is empty: {self.path} holds 0 episodes, at least 1 is needed")
         arrays = [self.open_array(name) for name in names]
         frames = [array.shape[0] for array in arrays]
         if RECORDING in self.attributes and values.dtype.kind in "iu":
@@ -150,7 +150,7 @@ class Store(StoreFiles):
 def read_columns(array: StoredArray, ends: Ints) -> Floats:
     """Read the episodes of a low-dimensional array, flattened to (frames, columns), all finite."""
     if array.width > MAX_COLUMNS:
-        raise ArrayError(
+        raise DemoError(
             f"{array.name} has {array.width} numbers a frame, too many to load; open_images reads it lazily"
         )
     frames = int(ends[-1])

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from nsde_policy.data.action_columns import format_matches, match_columns
 from nsde_policy.data.angles import TURN
-from nsde_policy.data.first_action import format_matches, match_columns
 from nsde_policy.data.statistics import find_oddities, measure_still_share
 from nsde_policy.data.types import Demonstrations, Floats, Ints, check_rate
 from nsde_policy.data.zarr_store.arrays import StoredArray

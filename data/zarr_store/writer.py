@@ -25,7 +25,7 @@ from nsde_policy.data.types import MIN_STEPS, Episode, Ints, check_angles, check
 from nsde_policy.data.zarr_store.growing_array import GrowingArray
 from nsde_policy.data.zarr_store.roles import is_colour
 from nsde_policy.data.zarr_store.store import RECORDING, Store
-from nsde_policy.errors import DamagedStoreError, DemoError, EpisodeError, NotAStoreError, OutputError
+from nsde_policy.errors import DemoError, NsdePolicyError
 from nsde_policy.files import PARTIAL, lock_directory, read_json, replace_file
 
 STATE, ACTION, ENDS = "data/state", "data/action", "meta/episode_ends"
@@ -157,7 +157,7 @@ class DemoWriter:
             self._write_session()
             grown = {name: self._write_rows(arrays[name], values) for name, values in rows.items()}
             self._write(self._ends.encode(end))
-        except (OSError, OutputError) as error:
+        except (OSError, NsdePolicyError) as error:
             why = getattr(error, "strerror", None) or str(error)
             raise DemoError(f"{self.path}: episode not recorded, {why}; earlier ones are safe") from error
         self._arrays = grown
@@ -167,7 +167,7 @@ class DemoWriter:
         """Remove the last committed episode, by one atomic step."""
         self._require_open()
         if not len(self):
-            raise EpisodeError(f"{self.path} holds no episode to drop")
+            raise DemoError(f"{self.path} holds no episode to drop")
         key = f"{ENDS}/.zarray"
         shorter = _make_empty_ends().encode(self._read_ends()[:-1])
         self._write({key: shorter[key]})
@@ -186,18 +186,18 @@ class DemoWriter:
         for parent, folders, _ in os.walk(self.path):
             for folder in folders:
                 if os.path.islink(link := os.path.join(parent, folder)):
-                    raise NotAStoreError(
+                    raise DemoError(
                         f"{link} is a link; recording needs real folders: replace it with a copy of what it "
                         "leads to, or choose a new path"
                     )
         if self._has_episodes() and not resume and RECORDING in self._read_attributes():
-            raise EpisodeError(
+            raise DemoError(
                 f"{self.path} already holds episodes; append to them with resume=True, or choose a new path"
             )
 
     def _has_episodes(self) -> bool:
         ends = self.path / ENDS / ".zarray"
-        return ends.is_file() and read_json(ends, error=DamagedStoreError).get("shape") != [0]
+        return ends.is_file() and read_json(ends, error=DemoError).get("shape") != [0]
 
     def _open(
         self, rate_hz: float | None, made_with: dict[str, Any], more_attributes: Mapping[str, Any]
@@ -209,7 +209,7 @@ class DemoWriter:
             attributes |= {**({MADE_WITH: made_with} if made_with else {}), **more_attributes}
             self._write({".zattrs": json.dumps(attributes).encode()})
         if RECORDING not in attributes:
-            raise NotAStoreError(f"{self.path} is not a recording of this package; choose a new path")
+            raise DemoError(f"{self.path} is not a recording of this package; choose a new path")
         self._check_settings(attributes, {**made_with, "rate_hz": rate_hz})
         for partial in self.path.rglob(f"*{PARTIAL}"):  # does not follow links
             with suppress(OSError):
@@ -219,7 +219,7 @@ class DemoWriter:
 
     def _read_attributes(self) -> dict[str, Any]:
         path = self.path / ".zattrs"
-        return read_json(path, error=DamagedStoreError, allow_nan=True) if os.path.lexists(path) else {}
+        return read_json(path, error=DemoError, allow_nan=True) if os.path.lexists(path) else {}
 
     def _is_empty(self, attributes: Mapping[str, Any]) -> bool:
         """Return whether the directory is empty or a recording without episodes, whatever its settings."""
@@ -231,7 +231,7 @@ class DemoWriter:
     def _check_settings(self, attributes: Mapping[str, Any], given: Mapping[str, Any]) -> None:
         made_with = attributes.get(MADE_WITH) or {}
         if not isinstance(made_with, dict) or (len(given) > 1 and not made_with):
-            raise EpisodeError(
+            raise DemoError(
                 f"{self.path} does not say how its episodes were made, so none are added; choose a new path"
             )
         found = {**made_with, "rate_hz": attributes.get("rate_hz")}
@@ -243,7 +243,7 @@ class DemoWriter:
                 advice = "continue with the same settings or choose a new path"
                 if name == "images" and old and not new:
                     advice = "record camera frames too (collect: add --obs pixels) or choose a new path"
-                raise EpisodeError(f"{self.path} was made {made}; {advice}")
+                raise DemoError(f"{self.path} was made {made}; {advice}")
 
     def _write_session(self) -> None:
         """Store the provenance before the first episode; sessions without remaining episodes are removed."""
@@ -276,7 +276,7 @@ class DemoWriter:
             names = store.find_arrays("data")
             if ENDS not in store.find_arrays("meta"):
                 if names:
-                    raise DamagedStoreError(f"{self.path} has lost {ENDS}; restore it before recording more")
+                    raise DemoError(f"{self.path} has lost {ENDS}; restore it before recording more")
                 self._write(_make_empty_ends().encode(_NO_ENDS))
             return store.open_episodes(names)[0] if store.open_array(ENDS).shape[0] else _NO_ENDS
 
@@ -284,13 +284,13 @@ class DemoWriter:
         """Load the committed rows of an array and cut off any others."""
         stored = store.open_array(name)
         if stored.shape[0] < rows:
-            raise DamagedStoreError(f"{name} has {stored.shape[0]} rows of {rows}; restore it from a copy")
+            raise DemoError(f"{name} has {stored.shape[0]} rows of {rows}; restore it from a copy")
         stored.check_chunks(rows)
         tail = stored.read(rows - rows % stored.rows_per_read, rows)
         array = GrowingArray(name, rows, tail, stored.rows_per_read, dict(stored.zarray.attrs))
         angles, given = array.attributes.get("angles", []), self._angles.get(name, [])
         if angles != sorted(given):
-            raise EpisodeError(f"{name} was recorded with angle columns {angles}, not {given}")
+            raise DemoError(f"{name} was recorded with angle columns {angles}, not {given}")
         if stored.shape[0] > rows:
             self._write(array.encode(tail[:0]))
             for chunk in (self.path / name).glob("[0-9]*"):
@@ -325,20 +325,20 @@ class DemoWriter:
         }
         frames = next((values.shape[0] for values in (*rows.values(), *extras.values()) if values.shape), 0)
         if frames < MIN_STEPS:
-            raise EpisodeError(f"an episode needs at least {MIN_STEPS} frames, got {frames}")
+            raise DemoError(f"an episode needs at least {MIN_STEPS} frames, got {frames}")
         for key, values in extras.items():
             if not re.fullmatch(r"\w+", key) or f"data/{key}" in rows:
-                raise EpisodeError(f"{key!r} cannot name an extra array; use letters, digits and _")
+                raise DemoError(f"{key!r} cannot name an extra array; use letters, digits and _")
             rows[f"data/{key}"] = _check_rows(key, values, frames)
         for key, value in info.items():
             if not re.fullmatch(r"\w+", key) or INFO_PREFIX + key == ENDS:
-                raise EpisodeError(f"{key!r} cannot name episode information; use letters, digits and _")
+                raise DemoError(f"{key!r} cannot name episode information; use letters, digits and _")
             rows[INFO_PREFIX + key] = _check_rows(key, np.asarray([value]), 1)
         if self._arrays and rows.keys() != self._arrays.keys():
-            raise EpisodeError(f"got arrays {sorted(rows)}, the recording has {sorted(self._arrays)}")
+            raise DemoError(f"got arrays {sorted(rows)}, the recording has {sorted(self._arrays)}")
         for name, array in self._arrays.items():
             if (rows[name].shape[1:], rows[name].dtype) != (array.tail.shape[1:], array.tail.dtype):
-                raise EpisodeError(
+                raise DemoError(
                     f"{name} is {_describe(rows[name])}, the recording has {_describe(array.tail)}"
                 )
         return rows
@@ -356,13 +356,13 @@ def _make_empty_ends() -> GrowingArray:
 def _check_rows(key: str, values: LazyRows, frames: int) -> LazyRows:
     shape = values.shape
     if values.dtype.kind not in "biuf" or not shape or shape[0] != frames or not np.prod(shape):
-        raise EpisodeError(f"{key} is {_describe(values)}, expected {frames} rows of real numbers")
+        raise DemoError(f"{key} is {_describe(values)}, expected {frames} rows of real numbers")
     if values.dtype.kind == "f" and not np.isfinite(values[:]).all():
-        raise EpisodeError(f"{key} holds NaN or infinity; nothing of this episode was recorded")
+        raise DemoError(f"{key} holds NaN or infinity; nothing of this episode was recorded")
     if is_colour(shape) and values.dtype.kind in "bf":
         wrong = describe_scale(key, values.dtype, float(values[:].max()))
         if wrong:
-            raise EpisodeError(f"{wrong}; nothing of this episode was recorded")
+            raise DemoError(f"{wrong}; nothing of this episode was recorded")
     return values
 
 

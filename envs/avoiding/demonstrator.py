@@ -14,7 +14,7 @@ import numpy as np
 from nsde_policy.envs.avoiding import geometry
 from nsde_policy.envs.avoiding.dynamics import follow
 from nsde_policy.envs.avoiding.env import MAX_CHANGE
-from nsde_policy.errors import EnvInputError
+from nsde_policy.errors import EnvError
 
 PASSAGES = (
     ((0.405, 0.45), (0.55, 0.595)),
@@ -81,7 +81,7 @@ def plan_demonstration(start: np.ndarray, mode: int, rng: np.random.Generator) -
         clearance = min(geometry.measure_clearance(a, b) for a, b in itertools.pairwise(path))
         if clearance >= LEAST_CLEARANCE and geometry.read_mode(path) == mode:
             return actions[: crossed[0]]
-    raise EnvInputError(f"no demonstration of mode {mode} from {start.tolist()} within {TRIES} tries")
+    raise EnvError(f"no demonstration of mode {mode} from {start.tolist()} within {TRIES} tries")
 
 
 def _draw_curve(start: np.ndarray, mode: int, rng: np.random.Generator) -> np.ndarray:

@@ -10,7 +10,7 @@ from nsde_policy.envs.avoiding import geometry
 from nsde_policy.envs.avoiding.dynamics import CONTROL_RATE_HZ, follow
 from nsde_policy.envs.inputs import parse_floats, parse_seed, parse_size, require_one_of
 from nsde_policy.envs.window import Window
-from nsde_policy.errors import EnvInputError
+from nsde_policy.errors import EnvError
 
 StartRule = Literal["fixed", "varied"]
 AvoidingRenderMode = Literal["human", "rgb_array"]
@@ -26,7 +26,7 @@ class AvoidingEnv(gym.Env[np.ndarray, np.ndarray]):
 
     ## Action
     Change of the commanded position, [dx, dy] in metres, clipped to ±12.5 mm; the command is clipped to the
-    table. NaN, infinity or another shape raises `EnvInputError`.
+    table. NaN, infinity or another shape raises `EnvError`.
 
     ## Observation
     [commanded x, commanded y, actual x, actual y] in metres. The rod lags its command: see `dynamics`.
@@ -84,7 +84,7 @@ class AvoidingEnv(gym.Env[np.ndarray, np.ndarray]):
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         """Change the command by `action` and run one control period."""
         if self._reader is None:
-            raise EnvInputError("the environment has no state yet: call reset() first")
+            raise EnvError("the environment has no state yet: call reset() first")
         dx, dy = (min(max(d, -MAX_CHANGE), MAX_CHANGE) for d in parse_floats(action, 2, "an action"))
         (low_x, low_y), (high_x, high_y) = geometry.TABLE_LOW, geometry.TABLE_HIGH
         self._command_x = min(max(self._command_x + dx, low_x), high_x)
@@ -103,9 +103,7 @@ class AvoidingEnv(gym.Env[np.ndarray, np.ndarray]):
     def render(self) -> np.ndarray | None:
         """Return a frame for people (`rgb_array`), or show it in a window (`human`)."""
         if self.render_mode is None:
-            raise EnvInputError(
-                "nothing to render: make the environment with render_mode='rgb_array' or 'human'"
-            )
+            raise EnvError("nothing to render: make the environment with render_mode='rgb_array' or 'human'")
         from nsde_policy.envs.avoiding import drawing
 
         picture = drawing.draw_rod(
@@ -124,10 +122,10 @@ class AvoidingEnv(gym.Env[np.ndarray, np.ndarray]):
         """Return the first observation of an episode: given by the options, fixed, or drawn."""
         if options:
             if not isinstance(options, dict) or [*options] != ["state"]:
-                raise EnvInputError(f"options must be {{'state': [4 numbers]}}, got {options!r:.60}")
+                raise EnvError(f"options must be {{'state': [4 numbers]}}, got {options!r:.60}")
             state = parse_floats(options["state"], 4, "options['state']")
             if not self.observation_space.contains(np.array(state)):
-                raise EnvInputError(
+                raise EnvError(
                     f"options['state'] must lie on the table, from {geometry.TABLE_LOW} to "
                     f"{geometry.TABLE_HIGH}, got {state}"
                 )

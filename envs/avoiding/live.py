@@ -9,7 +9,7 @@ from nsde_policy.envs.avoiding import geometry
 from nsde_policy.envs.avoiding.dynamics import EPISODE_PERIODS, PERIOD_S
 from nsde_policy.envs.avoiding.env import MAX_CHANGE, AvoidingEnv, StartRule
 from nsde_policy.envs.page import PAGE_SIDE, PageMap
-from nsde_policy.errors import EnvInputError
+from nsde_policy.errors import EnvError
 
 PIXELS_PER_METRE = PAGE_SIDE / geometry.TABLE_SIZE
 
@@ -48,7 +48,7 @@ class AvoidingTable:
     ) -> tuple[list[np.ndarray], float, bool, dict[str, Any]]:
         """Run one control period; there is nothing but the rod to drag."""
         if dragged is not None:
-            raise EnvInputError("this task has no block to drag: drag the rod")
+            raise EnvError("this task has no block to drag: drag the rod")
         obs, reward, terminated, _, info = self._env.step(np.array(action))
         return [obs], reward, terminated, info
 

@@ -12,7 +12,7 @@ from typing import Any
 import pymunk
 
 from nsde_policy.envs.pusht import geometry
-from nsde_policy.errors import EnvInputError
+from nsde_policy.errors import EnvError
 
 CONTROL_HZ = 10
 PHYSICS_HZ = 100
@@ -58,7 +58,7 @@ class PushTDynamics:
 
     def __getstate__(self) -> dict[str, Any]:
         if len(self._calls) > MAX_CALLS:
-            raise EnvInputError(
+            raise EnvError(
                 f"cannot copy a table after more than {MAX_CALLS} steps, because a copy repeats all of them: "
                 "copy earlier, or reset a new environment with the same seed and repeat the actions"
             )

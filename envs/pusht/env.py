@@ -12,7 +12,7 @@ from nsde_policy.envs.inputs import parse_floats, parse_seed, parse_size, requir
 from nsde_policy.envs.pusht import geometry
 from nsde_policy.envs.pusht.dynamics import CONTROL_HZ, STEPS_PER_PERIOD, PushTDynamics
 from nsde_policy.envs.window import Window
-from nsde_policy.errors import EnvInputError
+from nsde_policy.errors import EnvError
 
 ObsType = Literal[
     "state",
@@ -50,7 +50,7 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
     ## Action
     Target of the agent, [x, y] in pixels of the 512 table. A PD controller drives the agent there for
     one control period of 0.1 s. Targets are clipped to the table; NaN, infinity or another shape raises
-    `EnvInputError`.
+    `EnvError`.
 
     ## Observation, by `obs_type`
     - `state`: [agent x, agent y, block x, block y, block angle], pixels and radians in [0, 2π]
@@ -160,9 +160,7 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
     def render(self) -> np.ndarray | None:
         """Return a frame for people (`rgb_array`), or show it in a window (`human`)."""
         if self.render_mode is None:
-            raise EnvInputError(
-                "nothing to render: make the environment with render_mode='rgb_array' or 'human'"
-            )
+            raise EnvError("nothing to render: make the environment with render_mode='rgb_array' or 'human'")
         from nsde_policy.envs.pusht import drawing
 
         size = self.visualization_width, self.visualization_height
@@ -211,7 +209,7 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
     @property
     def _world(self) -> PushTDynamics:
         if self._dynamics is None:
-            raise EnvInputError("the environment has no state yet: call reset() first")
+            raise EnvError("the environment has no state yet: call reset() first")
         return self._dynamics
 
     def _draw_start(self, seed: int | None) -> list[float]:
@@ -222,7 +220,7 @@ class PushTEnv(gym.Env[Observation, np.ndarray]):
         if seed is None:
             seed = int(self.np_random.integers(2**31))
         if seed >= 2**32:
-            raise EnvInputError(f"the benchmark's reset rule takes seeds below 2**32, got {seed}")
+            raise EnvError(f"the benchmark's reset rule takes seeds below 2**32, got {seed}")
         rng = np.random.RandomState(seed)  # the published test seeds refer to this generator
         return [
             *(float(rng.randint(low, high)) for low, high in _START_RANGES),
@@ -293,13 +291,13 @@ def _parse_options(options: dict[str, Any] | None) -> tuple[list[float], bool] |
     if not options:
         return None
     if not isinstance(options, dict):
-        raise EnvInputError(f"options must be a dict such as {{'state': …}}, got {options!r:.60}")
+        raise EnvError(f"options must be a dict such as {{'state': …}}, got {options!r:.60}")
     unknown = [key for key in options if key not in ("state", "reset_to_state")]
     if unknown:
-        raise EnvInputError(f"unknown reset option {unknown[0]!r}; available: 'state', 'reset_to_state'")
+        raise EnvError(f"unknown reset option {unknown[0]!r}; available: 'state', 'reset_to_state'")
     given = [key for key, state in options.items() if state is not None]
     if len(given) > 1:
-        raise EnvInputError("both 'state' and 'reset_to_state' were given: choose one of these reset options")
+        raise EnvError("both 'state' and 'reset_to_state' were given: choose one of these reset options")
     if not given:
         return None
     (key,) = given
@@ -310,5 +308,5 @@ def _parse_options(options: dict[str, Any] | None) -> tuple[list[float], bool] |
     names, ranges = ("agent x", "agent y", "block x", "block y"), [_AGENT_RANGE] * 2 + [(low, high)] * 2
     for name, (low, high), value in zip(names, ranges, state[:4], strict=True):
         if not low <= value <= high:
-            raise EnvInputError(f"options[{key!r}]: {name} must lie in [{low:g}, {high:g}], got {value:g}")
+            raise EnvError(f"options[{key!r}]: {name} must lie in [{low:g}, {high:g}], got {value:g}")
     return state, turns_after

@@ -12,7 +12,7 @@ import torch
 
 from nsde_policy.core.targets import Transitions
 from nsde_policy.data import Demonstrations
-from nsde_policy.errors import ArrayChoiceError, ArrayError, ConfigError, DemoError
+from nsde_policy.errors import ConfigError, DemoError
 from nsde_policy.eval.offline.images import RecordedImages, open_recorded_images
 from nsde_policy.inference.observation import find_implausible
 from nsde_policy.inference.policy import Policy
@@ -138,8 +138,10 @@ def _load_recorded(settings: DemoConfig, path: Path) -> Demonstrations:
     """Load all episodes of a store with the settings of a run and the rate that the store records."""
     try:
         return load_training_demos(replace(settings, episodes=0, rate_hz=0.0), path)
-    except ArrayChoiceError as error:
-        raise ArrayError(
+    except DemoError as error:
+        if not error.advice:
+            raise
+        raise DemoError(
             f"{error.found}; the run was trained on the observations {', '.join(settings.obs_keys)} and the "
             f"actions {settings.act_key}: give --demos a store with these arrays"
         ) from None

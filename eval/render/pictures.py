@@ -11,7 +11,7 @@ import numpy as np
 os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
 import pygame
 
-from nsde_policy.errors import OutputError
+from nsde_policy.errors import NsdePolicyError
 from nsde_policy.files import check_writable, replace_file
 
 PixelPosition = tuple[float, float]
@@ -93,9 +93,9 @@ def encode_png(picture: np.ndarray) -> bytes:
 
 
 def check_png(path: Path) -> None:
-    """Raise `OutputError` if a picture cannot be written to `path`."""
+    """Raise `NsdePolicyError` if a picture cannot be written to `path`."""
     if path.suffix.lower() != ".png" or path.is_dir():
-        raise OutputError(f"{path} is not the name of a picture; expected a file name that ends in .png")
+        raise NsdePolicyError(f"{path} is not the name of a picture; expected a file name that ends in .png")
     check_writable(path)
 
 

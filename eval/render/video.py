@@ -10,7 +10,7 @@ from typing import Any
 from tqdm import tqdm
 
 from nsde_policy.assets import get_shipped_name
-from nsde_policy.errors import ConfigError, OutputError, import_optional
+from nsde_policy.errors import ConfigError, NsdePolicyError, import_optional
 from nsde_policy.eval.evaluate import Evaluation
 from nsde_policy.eval.render.frames import (
     FALLBACK_RATE_HZ,
@@ -201,7 +201,7 @@ def encode_video(episode: RenderedEpisode, *, size: int = FRAME_SIDE) -> bytes:
                     writer.append_data(frame)
             return file.read_bytes()
     except OSError as error:
-        raise OutputError(f"a video cannot be encoded: {error}") from error
+        raise NsdePolicyError(f"a video cannot be encoded: {error}") from error
 
 
 def import_video_writer() -> Any:

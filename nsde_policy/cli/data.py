@@ -163,12 +163,12 @@ class DataDownload:
     def run(self) -> None:
         """Download with a progress bar."""
         from nsde_policy.data.download import download
-        from nsde_policy.errors import DownloadError
+        from nsde_policy.errors import NsdePolicyError
         from nsde_policy.tasks import get_task
 
         demos = get_task(self.name).training.public_demos
         if demos is None:
-            raise DownloadError(f"the task {self.name!r} has no public demonstrations")
+            raise NsdePolicyError(f"the task {self.name!r} has no public demonstrations")
         try:
             fresh = download(demos, self.out, url=self.url, progressbar=sys.stderr.isatty())
         except KeyboardInterrupt:

@@ -138,7 +138,7 @@ def warn_if_unfinished(run: Path | None) -> None:
 
 
 def check_json_file(path: Path | None) -> None:
-    """Raise `OutputError` if the file of `--json` cannot be written."""
+    """Raise `NsdePolicyError` if the file of `--json` cannot be written."""
     if path not in (None, STANDARD_OUTPUT):
         check_writable(path)
 

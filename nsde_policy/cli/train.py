@@ -85,8 +85,8 @@ class Train:
     validation: float = 0.0
     """Fraction of the episodes to hold out of training, such as 0.1; curves show the losses on them, and
     `eval --demos` with the same store scores them."""
-    calibration: float = 0.0
-    """Fraction of the other episodes to hold out of training as well, such as 0.1; σ is calibrated on them
+    scale_std: Annotated[float, tyro.conf.arg(aliases=["--calibration"])] = 0.0
+    """Fraction of the other episodes to hold out of training as well, such as 0.1; σ is scaled to fit them
     afterwards, one factor per dimension."""
     tensorboard: bool = False
     """Write the losses for TensorBoard into the run directory."""
@@ -167,7 +167,7 @@ class Train:
             evaluate=partial(evaluate_quickly, task=with_env_kwargs(get_task(task), env_kwargs)),
             tensorboard=self.tensorboard,
             validation=self.validation,
-            calibration=self.calibration,
+            scale_std=self.scale_std,
         )
         picture = plot_training(run)
         print(f"trained {run.path}" + (f", curves in {picture}" if picture else ""))

@@ -11,7 +11,7 @@ import numpy as np
 
 from nsde_policy.control.clock import TimeGrid
 from nsde_policy.control.faults import Fault, FaultKind
-from nsde_policy.errors import OutputError
+from nsde_policy.errors import NsdePolicyError
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ class Recorder:
                 Path(log).parent.mkdir(parents=True, exist_ok=True)
                 self._log = Path(log).open("w", buffering=1 << 16)  # noqa: SIM115
             except (OSError, ValueError) as error:  # the latter for a null byte in the path
-                raise OutputError(f"{log} cannot be written: {error}") from error
+                raise NsdePolicyError(f"{log} cannot be written: {error}") from error
         self._periods: deque[tuple[int, np.ndarray, int]] = deque(maxlen=4)
         self._jerks_at_joins: deque[float] = deque(maxlen=MAX_SAMPLES)
         self._jerks_elsewhere: deque[float] = deque(maxlen=MAX_SAMPLES)

@@ -31,7 +31,7 @@ from nsde_policy.control.interpolation import PlanFollower
 from nsde_policy.control.limits import Limiter
 from nsde_policy.control.planning import PlanScheduler, PlanWorker
 from nsde_policy.control.report import CommandRecord, PeriodCommands, Recorder, SessionReport
-from nsde_policy.errors import ConfigError, PolicyInputError, SessionClosedError, SessionStoppedError
+from nsde_policy.errors import ConfigError, PolicyInputError, SessionStoppedError
 from nsde_policy.inference.calibration import Calibration, OODDetector
 from nsde_policy.inference.observation import check_vector
 from nsde_policy.inference.spec import Planner
@@ -117,10 +117,10 @@ class Session:
             PolicyInputError: If there has been no valid observation yet, and no `initial_command` was given;
                 or if it is called while it runs, such as by a callback.
             SessionStoppedError: If a fault has stopped the session.
-            SessionClosedError: If the session has been closed.
+            SessionStoppedError: If the session has been closed.
         """
         if self._is_closed:
-            raise SessionClosedError("the session is closed; open a new one to call step()")
+            raise SessionStoppedError("the session is closed; open a new one to call step()")
         with self._exclusive():
             self._raise_if_stopped()
             return self._step(obs, t)

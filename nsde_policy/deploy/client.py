@@ -42,12 +42,7 @@ from nsde_policy.errors import (
     ConfigError,
     NsdePolicyError,
     PolicyInputError,
-    ProtocolError,
-    RemoteConnectionError,
     RemoteError,
-    RemotePlanningError,
-    RemoteRefusedError,
-    RemoteTimeoutError,
     summarize_error,
 )
 from nsde_policy.inference.base import NumpyPolicy, require_int, require_seed
@@ -63,11 +58,8 @@ _HTTP_REFUSALS = {
     404: "the server does not serve a policy at this path",
     503: "the maximum number of clients is connected, or the server is stopping",
 }
-_ERRORS: dict[str, type[RemoteError]] = {
-    "late": RemoteTimeoutError,
-    "failed": RemotePlanningError,
-    "stopping": RemoteConnectionError,
-}
+_REASONS = {"late": "timeout", "failed": "failed", "stopping": "connection"}
+"""Reason of a `RemoteError` by the code of a refusal; "refused" for all others."""
 
 
 class RemotePolicy(NumpyPolicy):
@@ -169,7 +161,7 @@ class RemotePolicy(NumpyPolicy):
             )
             found = reply.codes.unpack()
             if found.shape != (1, self._spec.codes):
-                raise ProtocolError(f"codes have shape {found.shape}, expected {(1, self._spec.codes)}")
+                raise RemoteError(f"codes have shape {found.shape}, expected {(1, self._spec.codes)}")
             codes.append(found[0])
         return np.stack(codes).astype(np.float64)
 
@@ -177,17 +169,17 @@ class RemotePolicy(NumpyPolicy):
         """Send a request with a new number, and return the reply of a kind within a time limit."""
         ends = time.monotonic() + limit_s
         if not self._lock.acquire(timeout=limit_s):
-            raise RemoteTimeoutError(f"another thread has used the connection for {limit_s} s")
+            raise RemoteError(f"another thread has used the connection for {limit_s} s", "timeout")
         try:
             if self._closed:
-                raise RemoteConnectionError("the connection was closed by this client; connect again")
+                raise RemoteError("the connection was closed by this client; connect again", "connection")
             self._limit_s = limit_s
             self._request_id += 1
             request, is_new = build(self._request_id), self._connection is None
             try:
                 return self._send(request, kind, ends)
-            except RemoteConnectionError:
-                if is_new:
+            except RemoteError as error:
+                if is_new or error.reason != "connection":
                     raise
             return self._send(request, kind, ends)
         finally:
@@ -216,18 +208,18 @@ class RemotePolicy(NumpyPolicy):
             self._connection, *found = self._open(ends)
             if found != [self.spec, self.calibration]:
                 self._abort()
-                raise RemoteRefusedError(f"{self._url} now serves a different policy; connect again")
+                raise RemoteError(f"{self._url} now serves a different policy; connect again", "refused")
         try:
             self._connection.send(encode(request))
             reply = self._receive(self._connection, kind, ends)
             if not isinstance(reply, Refusal) and reply.id != request.id:
-                raise ProtocolError(f"request {request.id} got the reply to request {reply.id}")
+                raise RemoteError(f"request {request.id} got the reply to request {reply.id}")
         except BaseException as error:
             self._abort()  # a late reply on this connection must not be taken for that of the next request
             if isinstance(error, NsdePolicyError) or not isinstance(error, Exception):
                 raise
             problem = f"{self._url} lost the connection: {summarize_error(error)}"
-            raise RemoteConnectionError(problem) from None
+            raise RemoteError(problem, "connection") from None
         if isinstance(reply, Refusal):
             raise self._build_error(reply)
         return reply
@@ -258,22 +250,24 @@ class RemotePolicy(NumpyPolicy):
         except InvalidStatus as error:
             status = error.response.status_code
             reason = _HTTP_REFUSALS.get(status, f"HTTP status {status}")
-            raise RemoteRefusedError(f"{self._url} refuses the connection: {reason}") from None
+            raise RemoteError(f"{self._url} refuses the connection: {reason}", "refused") from None
         except ssl.SSLCertVerificationError as error:  # before its base class ValueError
-            raise RemoteConnectionError(
+            raise RemoteError(
                 f"the certificate of {self._url} is not trusted: {error.verify_message}; check the address, "
-                "or give the certificate of its issuer as ca_file"
+                "or give the certificate of its issuer as ca_file",
+                "connection",
             ) from None
         except (InvalidURI, ValueError) as error:
             raise ConfigError(f"{self._url!r} is not an address like ws://127.0.0.1:8765: {error}") from None
         except Exception as error:  # of any type, if another kind of server replies
-            raise RemoteConnectionError(f"cannot connect to {self._url}: {summarize_error(error)}") from None
+            problem = f"cannot connect to {self._url}: {summarize_error(error)}"
+            raise RemoteError(problem, "connection") from None
 
     def _check_welcome(self, welcome: Welcome | Refusal) -> tuple[PolicySpec, Calibration]:
         if isinstance(welcome, Refusal):
             raise self._build_error(welcome)
         if welcome.protocol != PROTOCOL:
-            raise ProtocolError(
+            raise RemoteError(
                 f"{self._url} has protocol {welcome.protocol}, this client {PROTOCOL}; install one version"
             )
         spec, calibration = welcome.parse()
@@ -285,7 +279,8 @@ class RemotePolicy(NumpyPolicy):
         try:
             data = connection.recv(timeout=_compute_remaining(ends))
         except TimeoutError:
-            raise RemoteTimeoutError(f"{self._url} sent no reply within {self._limit_s} s") from None
+            problem = f"{self._url} sent no reply within {self._limit_s} s"
+            raise RemoteError(problem, "timeout") from None
         return decode(data, kind | Refusal, limit=self._max_message)
 
     def _abort(self) -> None:
@@ -297,9 +292,9 @@ class RemotePolicy(NumpyPolicy):
             connection.close()
 
     def _build_error(self, refusal: Refusal) -> RemoteError:
-        kind = _ERRORS.get(refusal.code)
+        reason = _REASONS.get(refusal.code, "refused")
         message = f"{self._url}: {refusal.message}"
-        return RemoteRefusedError(f"{message} ({refusal.code})") if kind is None else kind(message)
+        return RemoteError(f"{message} ({refusal.code})" if reason == "refused" else message, reason)
 
 
 def _limit_sending(sock: socket.socket, timeout_s: float) -> None:

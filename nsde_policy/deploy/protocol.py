@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.deploy.server.config import ENVELOPE_BYTES, MAX_MESSAGE_BYTES
-from nsde_policy.errors import ProtocolError, summarize_error
+from nsde_policy.errors import RemoteError, summarize_error
 from nsde_policy.inference.calibration import Calibration
 from nsde_policy.inference.spec import Plan, PolicySpec
 
@@ -97,12 +97,12 @@ class Welcome(Message, frozen=True, tag="welcome"):
         )
 
     def parse(self) -> tuple[PolicySpec, Calibration]:
-        """Parse spec and calibration; raise `ProtocolError` if they are invalid or do not belong together."""
+        """Parse spec and calibration; raise `RemoteError` if they are invalid or do not belong together."""
         try:
             spec = PolicySpec.from_json(self.spec)
             return spec, Calibration.from_json(self.calibration).check(spec)
         except (ValueError, TypeError, OverflowError, RecursionError) as error:
-            raise ProtocolError(f"the server's greeting is not valid: {summarize_error(error)}") from None
+            raise RemoteError(f"the server's greeting is not valid: {summarize_error(error)}") from None
 
 
 class PlanRequest(Message, frozen=True, tag="plan"):
@@ -175,16 +175,16 @@ def decode(data: object, kind: Any, *, limit: int = MAX_MESSAGE_BYTES) -> Any:
     """Decode a message of one kind, or of one of a union of kinds.
 
     Raises:
-        ProtocolError: If the data is not such a message, or has more than `limit` bytes.
+        RemoteError: If the data is not such a message, or has more than `limit` bytes.
     """
     if not isinstance(data, bytes):
-        raise ProtocolError(f"message has type {type(data).__name__}, expected bytes")
+        raise RemoteError(f"message has type {type(data).__name__}, expected bytes")
     if len(data) > limit:
-        raise ProtocolError(f"message has {len(data)} bytes, the limit is {limit}")
+        raise RemoteError(f"message has {len(data)} bytes, the limit is {limit}")
     try:
         return msgspec.msgpack.decode(data, type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise ProtocolError(f"message is not valid: {summarize_error(error)}") from None
+        raise RemoteError(f"message is not valid: {summarize_error(error)}") from None
 
 
 def pack_frame(frame: np.ndarray) -> bytes:
@@ -196,21 +196,21 @@ def unpack_frame(data: bytes, camera: CameraSpec) -> np.ndarray:
     """Decompress a frame of a camera; never more bytes than such a frame has.
 
     Raises:
-        ProtocolError: If the data is damaged, or a frame of another size.
+        RemoteError: If the data is damaged, or a frame of another size.
     """
     size, stream = math.prod(camera.shape), zlib.decompressobj()
     try:
         steps = stream.decompress(data, size + 1)
     except zlib.error:
-        raise ProtocolError(f"{camera.name} is damaged or not compressed with zlib") from None
+        raise RemoteError(f"{camera.name} is damaged or not compressed with zlib") from None
     if len(steps) != size or not stream.eof or stream.unused_data:
         found = f"more than {size}" if len(steps) > size else str(len(steps))
-        raise ProtocolError(f"{camera.name} must have {size} bytes, {camera.shape} uint8, got {found}")
+        raise RemoteError(f"{camera.name} must have {size} bytes, {camera.shape} uint8, got {found}")
     return np.cumsum(np.frombuffer(steps, np.uint8).reshape(camera.shape), axis=1, dtype=np.uint8)
 
 
 def check_plan(plan: Plan, spec: PolicySpec, steps: int) -> Plan:
-    """Return the plan, or raise `ProtocolError` if a shape is not as requested or a value is not finite."""
+    """Return the plan, or raise `RemoteError` if a shape is not as requested or a value is not finite."""
     shapes = {
         "actions": (steps, spec.act_dim),
         "states": (steps + 1, spec.obs_dim + spec.act_dim),
@@ -219,7 +219,7 @@ def check_plan(plan: Plan, spec: PolicySpec, steps: int) -> Plan:
     for name, shape in shapes.items():
         array = getattr(plan, name)
         if array is not None and array.shape != shape:
-            raise ProtocolError(f"{name} of the plan have shape {array.shape}, expected {shape}")
+            raise RemoteError(f"{name} of the plan have shape {array.shape}, expected {shape}")
         if array is not None and not np.isfinite(array).all():
-            raise ProtocolError(f"{name} of the plan are not finite")
+            raise RemoteError(f"{name} of the plan are not finite")
     return plan

@@ -170,7 +170,7 @@ class PolicyModel(TrainableModel[Batch]):
     def learned_sampling(self, sampling: Sampling | None = None) -> Sampling:
         """Return sampling settings under which samples have the learned spread.
 
-        Policies often sample with less noise than was learned. Likelihoods and the calibration of σ are
+        Policies often sample with less noise than was learned. Likelihoods and the scale of σ are
         measured with these settings instead.
         """
         return self.config.sampling if sampling is None else sampling

@@ -20,7 +20,7 @@ from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import measure_state
 from nsde_policy.core.targets import Transitions, Windows
 from nsde_policy.data import Demonstrations, Mirror, add_mirror_images, load_demonstrations, unwrap_angles
-from nsde_policy.data.first_action import format_matches, match_columns, measure_first_action
+from nsde_policy.data.action_columns import format_matches, match_columns, measure_first_action
 from nsde_policy.data.statistics import find_oddities
 from nsde_policy.data.zarr_store.roles import find_cameras
 from nsde_policy.encoders import get_encoder

@@ -53,7 +53,7 @@ def open_training_images(config: DemoConfig, path: Path) -> dict[str, LazyFrames
     """Open the camera frames of a store that the settings name; nothing is decoded yet.
 
     Raises:
-        ArrayError: If an array does not hold colour images.
+        DemoError: If an array does not hold colour images.
     """
     images = {}
     for name in config.images:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from nsde_policy.config import TrainConfig
-from nsde_policy.errors import CheckpointError, ConfigError, DivergedError
+from nsde_policy.errors import CheckpointError, ConfigError, NsdePolicyError
 from nsde_policy.methods.base import TrainableModel
 from nsde_policy.training.batches import BatchSource, Data, TableSource, TensorData
 from nsde_policy.training.stage import StageRun
@@ -119,7 +119,7 @@ class Training(Generic[Batch]):
         bad = [name for name, loss in losses.items() if not math.isfinite(loss)]
         if bad or not self._run.is_finite():
             what = f"the {bad[0]} loss is {losses[bad[0]]}" if bad else "the weights are no longer finite"
-            raise DivergedError(
+            raise NsdePolicyError(
                 f"training diverged before step {self.step}: {what}; lower train.learning-rate "
                 f"({self._config.learning_rate:g}) or train.clip ({self._config.clip:g})"
             )

@@ -19,7 +19,7 @@ from nsde_policy.training.dataset import load_training_demos, report_store
 from nsde_policy.training.display import format_figures
 from nsde_policy.training.encoder import open_training_images
 from nsde_policy.training.run import train_run
-from nsde_policy.training.std_calibration import check_std_calibration
+from nsde_policy.training.std_scale import check_std_scale
 from nsde_policy.training.validation import VALIDATION_PREFIX
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ def train(
     evaluate: QuickEvaluation | None = None,
     tensorboard: bool = False,
     validation: float = 0.0,
-    calibration: float = 0.0,
+    scale_std: float = 0.0,
 ) -> RunDirectory:
     """Train into a run directory with a progress bar.
 
@@ -61,9 +61,9 @@ def train(
         evaluate: Scores a run directory; the scores are logged with the losses.
         tensorboard: Write the losses for TensorBoard too.
         validation: Fraction of the episodes that is held out; the losses on them are recorded.
-        calibration: Fraction of the other episodes that is held out to calibrate σ on it after training.
+        scale_std: Fraction of the other episodes that is held out, to scale σ to them after training.
     """
-    check_std_calibration(config, calibration)
+    check_std_scale(config, scale_std)
     demos = demos or find_demos(get_task(task).name)
     episodes = load_training_demos(config.demos, demos, task=task)
     report_store(episodes, config.demos, demos)
@@ -80,7 +80,7 @@ def train(
             resume=resume,
             monitor=monitor,
             validation=validation,
-            calibration=calibration,
+            scale_std=scale_std,
             images=open_training_images(config.demos, demos),
         )
 

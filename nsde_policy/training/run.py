@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.data import Demonstrations, LazyFrames
-from nsde_policy.data.first_action import NO_COLUMN, format_matches, match_changes
+from nsde_policy.data.action_columns import NO_COLUMN, format_matches, match_changes
 from nsde_policy.data.split import split_episodes
 from nsde_policy.encoders import get_encoder
 from nsde_policy.errors import CheckpointError, ConfigError
@@ -36,7 +36,7 @@ from nsde_policy.training.encoder import EncoderStage, ImageTraining, describe_c
 from nsde_policy.training.end_to_end import EndToEndModel, EndToEndStage
 from nsde_policy.training.environment import add_environment
 from nsde_policy.training.loop import Training
-from nsde_policy.training.std_calibration import calibrate_std, check_std_calibration
+from nsde_policy.training.std_scale import check_std_scale, fit_std_scale
 from nsde_policy.training.validation import MAX_FRAME_ROWS, MAX_VALIDATION_ROWS, Validation, choose_rows
 
 logger = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ def train_run(
     save_every_s: float = 15.0,
     monitor: Monitor | None = None,
     validation: float = 0.0,
-    calibration: float = 0.0,
+    scale_std: float = 0.0,
     images: Mapping[str, LazyFrames] | None = None,
     encoder_monitor: Monitor | None = None,
 ) -> RunDirectory:
@@ -90,7 +90,7 @@ def train_run(
 
     On CPU a resumed run gives bit-identical weights. An interrupt (Ctrl-C) saves a checkpoint first; a crash
     loses the steps since the last one. The fraction `validation` of the episodes is held out of training,
-    statistics and calibration; σ is calibrated on the fraction `calibration` of the others, which are held
+    statistics and calibration; σ is scaled to the fraction `scale_std` of the others, which are held
     out of training as well. With `images`, frames by camera, an encoder is trained first, or jointly.
 
     Raises:
@@ -98,7 +98,7 @@ def train_run(
         ConfigError: If the demonstrations do not fit the task's environment.
     """
     run = RunDirectory(path)
-    check_std_calibration(config, calibration)
+    check_std_scale(config, scale_std)
     demos = add_environment(demos, task, env_kwargs or {}, config.demos.obs_keys, config.chunk)
     known, unseen, held_out = split_episodes(demos, validation, seed=seed)
     stage = joint = None
@@ -110,13 +110,13 @@ def train_run(
         if stage is not None:
             encoded = _run_encoder(stage, save_every_s, encoder_monitor, resume=resume)
             known, unseen, _ = split_episodes(encoded, validation, seed=seed)
-        known, calibrated_on, _ = split_episodes(known, calibration, seed=seed, flag="--calibration")
+        known, scaled_to, _ = split_episodes(known, scale_std, seed=seed, flag="--scale-std")
         config = _resolve_settings(known, config, task)
         layout = measure_demonstrations(known, config, task=task, scale_codes=joint is None)
         about = _describe_demos(demos, held_out)
         record = _build_record(config, layout, task, seed, about, env_kwargs or {}, images or {})
         model = _fit(run, record, known, unseen, joint, save_every_s, monitor, device=device, resume=resume)
-        calibrate_std(run, calibrated_on, device=device)
+        fit_std_scale(run, scaled_to, device=device)
         frames = stage.measure_frames() if stage is not None else ()
         if joint is not None:
             known, _, _ = split_episodes(joint.encode(model.encoder), validation, seed=seed)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nsde_policy.config import BaseConfig, Sampling
-from nsde_policy.errors import ProtocolError
+from nsde_policy.errors import RemoteError
 from nsde_policy.inference.policy import Policy
 
 RANGES: Mapping[str, tuple[float, float, float]] = {
@@ -52,10 +52,10 @@ class Controls(BaseConfig):
         return cls(chunk=policy.chunk, **known)
 
     def with_value(self, name: str, value: float) -> "Controls":
-        """Return a copy with one control changed; raise `ProtocolError` outside its range."""
+        """Return a copy with one control changed; raise `RemoteError` outside its range."""
         low, high, _ = RANGES[name]
         if not low <= value <= high:  # also true for NaN
-            raise ProtocolError(f"{name} must be from {low:g} to {high:g}, got {value}")
+            raise RemoteError(f"{name} must be from {low:g} to {high:g}, got {value}")
         return dataclasses.replace(self, **{name: type(getattr(Controls, name))(value)})
 
     def sampling_for(self, policy: Policy) -> Sampling:

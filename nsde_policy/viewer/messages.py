@@ -1,7 +1,7 @@
 """JSON messages between the page and the server.
 
 A client names the type of its message in "do": `{"do": "set_control", "name": "alpha", "value": 1}` is
-`SetControl("alpha", 1.0)`. Types and ranges are checked during parsing; a mismatch raises `ProtocolError`.
+`SetControl("alpha", 1.0)`. Types and ranges are checked during parsing; a mismatch raises `RemoteError`.
 
 The server sends the state after every change and a frame after every control period:
 
@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from nsde_policy.errors import ProtocolError
+from nsde_policy.errors import RemoteError
 from nsde_policy.viewer.controls import RANGES
 
 MessageType = Literal["state", "frame", "notice"]
@@ -91,7 +91,7 @@ class SetControl(ClientMessage, frozen=True):
 
     def __post_init__(self) -> None:
         if self.name not in RANGES:
-            raise ProtocolError(f"unknown control {self.name!r:.40}; expected one of {', '.join(RANGES)}")
+            raise RemoteError(f"unknown control {self.name!r:.40}; expected one of {', '.join(RANGES)}")
 
     @property
     def queue_key(self) -> tuple[str, ...]:
@@ -168,12 +168,12 @@ def parse_message(data: str | bytes) -> ClientMessage:
     """Parse a message of a client that may be damaged or hostile.
 
     Raises:
-        ProtocolError: If it is not a JSON object of a known type with valid fields.
+        RemoteError: If it is not a JSON object of a known type with valid fields.
     """
     try:
         return _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise ProtocolError(f"invalid message: {error}") from None
+        raise RemoteError(f"invalid message: {error}") from None
 
 
 def encode_message(message: dict[str, Any]) -> str:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from nsde_policy.errors import ConfigError, EnvInputError, ProtocolError
+from nsde_policy.errors import ConfigError, EnvError, RemoteError
 from nsde_policy.tasks import Task, get_task, get_task_of_run
 from nsde_policy.viewer import messages
 from nsde_policy.viewer.app import App
@@ -117,7 +117,7 @@ class PlayApp(App):
             case messages.Release():
                 self._releasing = self._drag is not None
             case _:
-                raise ProtocolError(f"{message.tag!r} is a message for recording: run nsde-policy collect")
+                raise RemoteError(f"{message.tag!r} is a message for recording: run nsde-policy collect")
 
     def close(self, timeout_s: float) -> bool:
         """Stop planning; return whether running plans ended within the timeout."""
@@ -154,7 +154,7 @@ class PlayApp(App):
     def _start_drag(self, drag: messages.Drag) -> None:
         """Start or move a drag; if paused, the simulation runs meanwhile, but the policy does not act."""
         if drag.panel >= len(self._panels):  # there may have been two when the message was sent
-            raise EnvInputError(f"cannot drag on table {drag.panel}: only one is shown")
+            raise EnvError(f"cannot drag on table {drag.panel}: only one is shown")
         self._continue_from_view()
         self._drag, self._releasing = drag, False
 
@@ -187,9 +187,7 @@ class PlayApp(App):
     def _select_methods(self, names: Sequence[str]) -> None:
         for name in names:
             if name not in self._runners:
-                raise ProtocolError(
-                    f"unknown method {name!r:.60}; expected one of {', '.join(self._runners)}"
-                )
+                raise RemoteError(f"unknown method {name!r:.60}; expected one of {', '.join(self._runners)}")
         for panel in self._panels:
             panel.cancel_plan()
         seed = self._tables[0].seed

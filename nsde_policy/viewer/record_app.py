@@ -9,7 +9,7 @@ from nsde_policy.data import Episode
 from nsde_policy.data.collection import Collection, EpisodeInfo, Provenance
 from nsde_policy.data.types import MIN_STEPS
 from nsde_policy.envs.page import PAGE_SIDE
-from nsde_policy.errors import EpisodeError, ProtocolError
+from nsde_policy.errors import DemoError, RemoteError
 from nsde_policy.eval.compressed import CompressedFrames, CompressedPicture
 from nsde_policy.run_directory import find_versions
 from nsde_policy.tasks.base import Task
@@ -118,7 +118,7 @@ class RecordApp(App):
             case messages.Reset(seed):
                 self._start_episode(seed)
             case _:
-                raise ProtocolError(f"{message.tag!r} is a message for policies: run nsde-policy play")
+                raise RemoteError(f"{message.tag!r} is a message for policies: run nsde-policy play")
 
     def _change_phase(self, before: Phase, after: Phase) -> None:
         if self._phase == before:
@@ -128,9 +128,7 @@ class RecordApp(App):
     def _keep_episode(self) -> None:
         steps = len(self._actions)
         if steps < MIN_STEPS:
-            raise EpisodeError(
-                f"an episode needs at least {MIN_STEPS} control periods, got {steps}: move first"
-            )
+            raise DemoError(f"an episode needs at least {MIN_STEPS} control periods, got {steps}: move first")
         simulation = self._simulation
         outcome = self._task.outcome(*simulation.episode)
         episode = Episode(np.array(self._observations, np.float32), np.array(self._actions, np.float32))

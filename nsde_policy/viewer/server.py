@@ -15,7 +15,7 @@ from websockets.protocol import State
 from nsde_policy import __version__
 from nsde_policy.deploy.server.auth import Log, RateLimiter
 from nsde_policy.deploy.server.connection import WebsocketServer
-from nsde_policy.errors import NsdePolicyError, ProtocolError
+from nsde_policy.errors import NsdePolicyError, RemoteError
 from nsde_policy.viewer import messages
 from nsde_policy.viewer.app import App
 from nsde_policy.viewer.http import FULL, NO_TOKEN, SOCKET, ViewerSettings, load_files, respond_with_file
@@ -153,7 +153,7 @@ class ViewerServer(WebsocketServer):
             await self._receive_from(connection, client)
         except ConnectionClosed:
             pass
-        except ProtocolError as error:
+        except RemoteError as error:
             why = str(error)
             await connection.close(1008, "too many invalid messages")
         finally:
@@ -175,14 +175,14 @@ class ViewerServer(WebsocketServer):
             async for data in connection:
                 try:
                     message = messages.parse_message(data)
-                except ProtocolError as error:
+                except RemoteError as error:
                     self._send_error(client, error)
                 else:
                     if isinstance(message, messages.Drag | messages.MoveAgent | messages.Release):
                         holds = not isinstance(message, messages.Release)
                     self.simulation.submit(message, report)
                 if client.invalid >= MAX_INVALID_MESSAGES:
-                    raise ProtocolError(f"{client.invalid} invalid messages, the last one: {data[:80]!r}")
+                    raise RemoteError(f"{client.invalid} invalid messages, the last one: {data[:80]!r}")
                 if wait_s := pace.wait_s(self._loop.time()):
                     await asyncio.sleep(wait_s)
                 if connection.state is not State.OPEN:  # ignore messages that are still buffered
@@ -193,7 +193,7 @@ class ViewerServer(WebsocketServer):
 
     def _send_error(self, client: Client, error: NsdePolicyError) -> None:
         """Queue a notice for the client that sent a message."""
-        if isinstance(error, ProtocolError):
+        if isinstance(error, RemoteError):
             client.invalid += 1
             self._log("invalid", error=str(error))
         client.put("notice", messages.encode_notice(error))

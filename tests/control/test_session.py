@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from nsde_policy.control import Session, SessionConfig
-from nsde_policy.errors import PolicyInputError, SessionClosedError
+from nsde_policy.errors import PolicyInputError, SessionStoppedError
 from nsde_policy.inference.policy import Policy
 from tests.helpers.numpy_planner import CALIBRATION, Sim, Walker
 from tests.helpers.sessions import OBS, PERIOD, make_session, run_session
@@ -48,10 +48,10 @@ def test_a_closed_session_takes_no_step_but_its_plan_still_has_commands(ahead):
         run_session(session, sim, 8, rate=50)
     assert np.isfinite(session.action_at(sim.now + 0.004)).all()
     assert session.last.source == "plan"
-    with pytest.raises(SessionClosedError, match="the session is closed; open a new one"):
+    with pytest.raises(SessionStoppedError, match="the session is closed; open a new one"):
         session.step(OBS, sim.now)
     session.reset()
-    with pytest.raises(SessionClosedError):
+    with pytest.raises(SessionStoppedError):
         session.step(OBS, sim.now)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nsde_policy.errors import OutputError
+from nsde_policy.errors import NsdePolicyError
 from tests.helpers.numpy_planner import FailingWalker, Sim
 from tests.helpers.sessions import NO_LIMITS, make_session, run_session
 
@@ -29,7 +29,7 @@ def test_report_and_log_agree(tmp_path, kind):
 
 
 def test_a_log_that_cannot_be_written_raises(tmp_path):
-    with pytest.raises(OutputError, match="cannot be written"):
+    with pytest.raises(NsdePolicyError, match="cannot be written"):
         make_session(Sim(), log=tmp_path)
 
 

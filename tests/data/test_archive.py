@@ -6,7 +6,7 @@ import zipfile
 import pytest
 
 from nsde_policy.data.zarr_store.archive import extract_store
-from nsde_policy.errors import ArchiveError
+from nsde_policy.errors import DemoError
 from tests.helpers.demo_stores import INSIDE, read_files, write_store, zip_files
 
 LIMIT = 2**20
@@ -75,13 +75,13 @@ def test_only_files_of_the_store_are_written(files, tmp_path, member):
 
 def test_a_file_and_a_folder_of_one_name_are_rejected(files, tmp_path):
     content = zip_files(files, extra=[(INSIDE + "data/0", b""), (INSIDE + "data/0/0", b"")])
-    with pytest.raises(ArchiveError, match="a file and a folder named 'data/0/0'"):
+    with pytest.raises(DemoError, match="a file and a folder named 'data/0/0'"):
         extract(content, tmp_path)
 
 
 def test_zip_bomb_is_rejected_before_extraction(files, tmp_path):
     content = zip_files(files, extra=[(INSIDE + "data/img/99.0.0.0", bytes(LIMIT))])
-    with pytest.raises(ArchiveError, match="unpacks to"):
+    with pytest.raises(DemoError, match="unpacks to"):
         extract(content, tmp_path)
     assert not any((tmp_path / "store").iterdir())
 
@@ -91,14 +91,14 @@ def test_zip_bomb_with_a_false_size_is_stopped(files, tmp_path):
     bomb = zip_files({**files, "data/img/99.0.0.0": bytes(size)})
     declared, false = size.to_bytes(4, "little"), (100).to_bytes(4, "little")
     assert bomb.count(declared) == 2
-    with pytest.raises(ArchiveError, match="damaged"):
+    with pytest.raises(DemoError, match="damaged"):
         extract(bomb.replace(declared, false), tmp_path)
     assert sum(map(len, read_files(tmp_path / "store").values())) < size / 2
 
 
 @pytest.mark.parametrize("content", [b"", b"PK", b"<html></html>", b"PK\x05\x06" + bytes(30)])
 def test_other_content_is_rejected(tmp_path, content):
-    with pytest.raises(ArchiveError, match=r"damaged|no zarr store"):
+    with pytest.raises(DemoError, match=r"damaged|no zarr store"):
         extract(content, tmp_path)
 
 
@@ -106,5 +106,5 @@ def test_truncated_archive_is_rejected_at_any_length(files, tmp_path):
     content = zip_files(files)
     for i, size in enumerate(range(0, len(content), len(content) // 40)):
         (tmp_path / str(i)).mkdir()
-        with pytest.raises(ArchiveError):
+        with pytest.raises(DemoError):
             extract(content[:size], tmp_path / str(i))

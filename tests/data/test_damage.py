@@ -17,12 +17,7 @@ from zarr.codecs import BloscCodec
 
 from nsde_policy.data import load_demonstrations
 from nsde_policy.errors import (
-    ArrayChoiceError,
-    ArrayError,
-    DamagedStoreError,
     DemoError,
-    EpisodeError,
-    NotAStoreError,
 )
 from tests.helpers.demo_stores import edit_bytes, example_arrays, flip_bit, write_store, zip_store
 
@@ -225,97 +220,75 @@ FOO = {"id": "foo"}
 
 DAMAGES = [
     # the path
-    Damage("missing path", lambda path: path, NotAStoreError, "does not exist"),
-    Damage("some file", some_file, NotAStoreError, "is not a zarr store"),
-    Damage("empty directory", empty_directory, NotAStoreError, "is empty"),
-    Damage("other directory", other_directory, NotAStoreError, "neither .zgroup nor zarr.json"),
-    Damage("other zip", stored_zip, NotAStoreError, "neither .zgroup nor zarr.json"),
-    Damage("truncated zip", truncated_zip, DamagedStoreError, "damaged zip"),
-    Damage("bit flip in a zip", zip_with_a_flipped_bit, DamagedStoreError, r"frames 10 to 20 .*CRC"),
+    Damage("missing path", lambda path: path, DemoError, "does not exist"),
+    Damage("some file", some_file, DemoError, "is not a zarr store"),
+    Damage("empty directory", empty_directory, DemoError, "is empty"),
+    Damage("other directory", other_directory, DemoError, "neither .zgroup nor zarr.json"),
+    Damage("other zip", stored_zip, DemoError, "neither .zgroup nor zarr.json"),
+    Damage("truncated zip", truncated_zip, DemoError, "damaged zip"),
+    Damage("bit flip in a zip", zip_with_a_flipped_bit, DemoError, r"frames 10 to 20 .*CRC"),
     # groups, arrays, metadata
-    Damage("empty group", empty_group, ArrayError, "it holds: none"),
-    Damage(
-        "no state", with_arrays(data__state=None), ArrayChoiceError, "'data/state'.*data/action, data/img"
-    ),
-    Damage("no ends", with_arrays(meta__episode_ends=None), ArrayError, "'meta/episode_ends'"),
-    Damage("no such key", write_store, ArrayChoiceError, "'data/joints'", {"obs_keys": ("joints",)}),
-    Damage(
-        "v2 metadata cut off", with_file(STATE_META, half), DamagedStoreError, ".zarray is not valid JSON"
-    ),
+    Damage("empty group", empty_group, DemoError, "it holds: none"),
+    Damage("no state", with_arrays(data__state=None), DemoError, "'data/state'.*data/action, data/img"),
+    Damage("no ends", with_arrays(meta__episode_ends=None), DemoError, "'meta/episode_ends'"),
+    Damage("no such key", write_store, DemoError, "'data/joints'", {"obs_keys": ("joints",)}),
+    Damage("v2 metadata cut off", with_file(STATE_META, half), DemoError, ".zarray is not valid JSON"),
     Damage(
         "v3 metadata cut off",
         with_file("data/state/zarr.json", half, zarr_format=3),
-        DamagedStoreError,
+        DemoError,
         "zarr.json is not valid JSON",
     ),
-    Damage(
-        "metadata is a list", with_file(STATE_META, lambda _: b"[]"), DamagedStoreError, "holds a JSON list"
-    ),
-    Damage(
-        "binary metadata", with_file(STATE_META, lambda _: b"\xff\xfe\0"), DamagedStoreError, "not valid JSON"
-    ),
+    Damage("metadata is a list", with_file(STATE_META, lambda _: b"[]"), DemoError, "holds a JSON list"),
+    Damage("binary metadata", with_file(STATE_META, lambda _: b"\xff\xfe\0"), DemoError, "not valid JSON"),
     Damage(
         "negative shape",
         with_metadata(STATE_META, shape=[-4, 5]),
-        DamagedStoreError,
+        DemoError,
         "metadata of data/state is invalid",
     ),
-    Damage("no shape", with_file(STATE_META, lambda _: b'{"dtype": "<f4"}'), DamagedStoreError, "is invalid"),
-    Damage(
-        "no dtype", with_file(STATE_META, lambda _: b"{}"), DamagedStoreError, "does not give a data type"
-    ),
-    Damage(
-        "huge shape", with_metadata(STATE_META, shape=[10**15, 5]), EpisodeError, "differ in their number"
-    ),
-    Damage("zero chunks", with_metadata(STATE_META, chunks=[0, 5]), ArrayError, "expected"),
-    Damage("unknown v2 codec", with_metadata(STATE_META, compressor=FOO), ArrayError, "codec.*foo"),
+    Damage("no shape", with_file(STATE_META, lambda _: b'{"dtype": "<f4"}'), DemoError, "is invalid"),
+    Damage("no dtype", with_file(STATE_META, lambda _: b"{}"), DemoError, "does not give a data type"),
+    Damage("huge shape", with_metadata(STATE_META, shape=[10**15, 5]), DemoError, "differ in their number"),
+    Damage("zero chunks", with_metadata(STATE_META, chunks=[0, 5]), DemoError, "expected"),
+    Damage("unknown v2 codec", with_metadata(STATE_META, compressor=FOO), DemoError, "codec.*foo"),
     Damage(
         "unknown v3 codec",
         with_metadata("data/state/zarr.json", 3, codecs=[{"name": "foo"}]),
-        ArrayError,
+        DemoError,
         "codec.*foo",
     ),
     Damage(
         "root attributes cut off",
         with_file(".zattrs", lambda _: b"{"),
-        DamagedStoreError,
+        DemoError,
         ".zattrs is not valid JSON",
     ),
     # chunks
-    Damage(
-        "missing v2 chunk", with_file(CHUNK, None), DamagedStoreError, "data/state/1.0 is missing.*read 0"
-    ),
-    Damage(
-        "missing v3 chunk", with_file(V3_CHUNK, None, zarr_format=3), DamagedStoreError, "c/1/0 is missing"
-    ),
-    Damage(
-        "missing ends chunk", with_file("meta/episode_ends/0", None), DamagedStoreError, "ends/0 is missing"
-    ),
-    Damage("empty chunk", with_file(CHUNK, lambda _: b""), DamagedStoreError, r"is empty \(0 bytes\)"),
+    Damage("missing v2 chunk", with_file(CHUNK, None), DemoError, "data/state/1.0 is missing.*read 0"),
+    Damage("missing v3 chunk", with_file(V3_CHUNK, None, zarr_format=3), DemoError, "c/1/0 is missing"),
+    Damage("missing ends chunk", with_file("meta/episode_ends/0", None), DemoError, "ends/0 is missing"),
+    Damage("empty chunk", with_file(CHUNK, lambda _: b""), DemoError, r"is empty \(0 bytes\)"),
     Damage(
         "truncated Zstandard",
         with_file(CHUNK, half, **ZSTD),
-        DamagedStoreError,
+        DemoError,
         "frames 10 to 20 cannot be decoded",
     ),
-    Damage("truncated Blosc", with_file(CHUNK, half, **BLOSC), DamagedStoreError, "its Blosc header says"),
-    Damage(
-        "stub of Blosc", with_file(CHUNK, lambda b: b[:9], **BLOSC), DamagedStoreError, "9 bytes, less than"
-    ),
-    Damage("padded Blosc", with_file(CHUNK, lambda b: b + b"0", **BLOSC), DamagedStoreError, "header says"),
-    Damage(
-        "flipped Blosc size", with_file(CHUNK, lambda b: flip_bit(b, 13), **BLOSC), DamagedStoreError, "says"
-    ),
+    Damage("truncated Blosc", with_file(CHUNK, half, **BLOSC), DemoError, "its Blosc header says"),
+    Damage("stub of Blosc", with_file(CHUNK, lambda b: b[:9], **BLOSC), DemoError, "9 bytes, less than"),
+    Damage("padded Blosc", with_file(CHUNK, lambda b: b + b"0", **BLOSC), DemoError, "header says"),
+    Damage("flipped Blosc size", with_file(CHUNK, lambda b: flip_bit(b, 13), **BLOSC), DemoError, "says"),
     Damage(
         "truncated plain chunk",
         with_file(CHUNK, half, compressors=None),
-        DamagedStoreError,
+        DemoError,
         "frames 10 to 20",
     ),
     Damage(
         "truncated v3 Blosc",
         with_file(V3_CHUNK, half, zarr_format=3, compressors=BloscCodec()),
-        DamagedStoreError,
+        DemoError,
         "its Blosc header says",
     ),
     Damage(
@@ -323,141 +296,135 @@ DAMAGES = [
         with_file(
             CHUNK, lambda b: flip_bit(b, -20), compressors={"id": "zstd", "level": 1, "checksum": True}
         ),
-        DamagedStoreError,
+        DemoError,
         "frames 10 to 20 cannot be decoded",
     ),
-    Damage("missing shard", sharded(Path.unlink), DamagedStoreError, "c/1/0 is missing"),
-    Damage("empty shard", sharded(lambda p: p.write_bytes(b"") and None), DamagedStoreError, "0 bytes"),
-    Damage(
-        "stub of a shard", sharded(lambda p: edit_bytes(p, lambda b: b[:20])), DamagedStoreError, "decoded"
-    ),
-    Damage("truncated shard", sharded(lambda p: edit_bytes(p, half)), DamagedStoreError, "decoded"),
+    Damage("missing shard", sharded(Path.unlink), DemoError, "c/1/0 is missing"),
+    Damage("empty shard", sharded(lambda p: p.write_bytes(b"") and None), DemoError, "0 bytes"),
+    Damage("stub of a shard", sharded(lambda p: edit_bytes(p, lambda b: b[:20])), DemoError, "decoded"),
+    Damage("truncated shard", sharded(lambda p: edit_bytes(p, half)), DemoError, "decoded"),
     Damage(
         "sparse chunk",
         with_file(CHUNK, lambda _: bytes(10**6), compressors=None),
-        DamagedStoreError,
+        DemoError,
         "has 1000000 bytes, expected at most 67136",
     ),
-    Damage("bomb in a zip", zip_bomb, DamagedStoreError, "has 10000000 bytes, expected at most 67136"),
-    Damage("huge chunks", with_metadata(STATE_META, chunks=[10**9, 5]), ArrayError, "a chunk would take"),
+    Damage("bomb in a zip", zip_bomb, DemoError, "has 10000000 bytes, expected at most 67136"),
+    Damage("huge chunks", with_metadata(STATE_META, chunks=[10**9, 5]), DemoError, "a chunk would take"),
     Damage(
         "huge arrays",
         with_frames(10**12),
-        ArrayError,
+        DemoError,
         "1000000000000 frames would take|expected at most 1048576",
         {"accept_omitted_chunks": True},
     ),
     # files that are not what they seem
-    Damage("attributes are a pipe", with_pipe(".zattrs"), DamagedStoreError, "zattrs is not a regular file"),
+    Damage("attributes are a pipe", with_pipe(".zattrs"), DemoError, "zattrs is not a regular file"),
     Damage(
         "array attributes are a pipe",
         with_pipe("data/state/.zattrs"),
-        DamagedStoreError,
+        DemoError,
         "zattrs is not a regular file",
     ),
-    Damage("metadata is a pipe", with_pipe(STATE_META), DamagedStoreError, "is not a regular file"),
-    Damage("chunk is a pipe", with_pipe(CHUNK), DamagedStoreError, "is not a regular file"),
+    Damage("metadata is a pipe", with_pipe(STATE_META), DemoError, "is not a regular file"),
+    Damage("chunk is a pipe", with_pipe(CHUNK), DemoError, "is not a regular file"),
     Damage(
         "omitted chunk is a pipe",
         with_pipe(CHUNK),
-        DamagedStoreError,
+        DemoError,
         "is not a regular file",
         {"accept_omitted_chunks": True},
     ),
-    Damage("attributes are zeros", with_link(".zattrs", "/dev/zero"), DamagedStoreError, "not a regular"),
-    Damage(
-        "array attributes are zeros", with_link("data/state/.zattrs", "/dev/zero"), DamagedStoreError, "reg"
-    ),
-    Damage("attributes lead nowhere", with_link(".zattrs", "nowhere"), DamagedStoreError, "leads nowhere"),
-    Damage("attributes in a circle", with_link(".zattrs", ".zattrs"), DamagedStoreError, "symbolic links"),
-    Damage("folders in a circle", with_link("data/a/b", ".."), DamagedStoreError, "a link may lead back"),
+    Damage("attributes are zeros", with_link(".zattrs", "/dev/zero"), DemoError, "not a regular"),
+    Damage("array attributes are zeros", with_link("data/state/.zattrs", "/dev/zero"), DemoError, "reg"),
+    Damage("attributes lead nowhere", with_link(".zattrs", "nowhere"), DemoError, "leads nowhere"),
+    Damage("attributes in a circle", with_link(".zattrs", ".zattrs"), DemoError, "symbolic links"),
+    Damage("folders in a circle", with_link("data/a/b", ".."), DemoError, "a link may lead back"),
     Damage(
         "attributes nested deeply",
         with_file("data/state/.zattrs", lambda _: b'{"angles": ' + b"[" * 500 + b"]" * 500 + b"}"),
-        DamagedStoreError,
+        DemoError,
         "nested more than 64 deep",
     ),
     Damage(
         "attributes with a huge number",
         with_file("data/state/.zattrs", lambda _: b'{"angles": [1' + b"0" * 400 + b"]}"),
-        DamagedStoreError,
+        DemoError,
         "is too large",
     ),
     # what the arrays hold
-    Damage("pickled objects", pickled_objects, ArrayError, "pickles"),
-    Damage("pickled floats", pickled_floats, ArrayError, "pickles"),
-    Damage("text", with_metadata(STATE_META, dtype="<U4"), ArrayError, "holds '<U4'"),
-    Damage("v3 text", with_metadata("data/state/zarr.json", 3, data_type="string"), ArrayError, "str"),
-    Damage("dates", with_metadata(STATE_META, dtype="<M8[s]"), ArrayError, "M8"),
-    Damage("records", with_metadata(STATE_META, dtype=[["x", "<f4"]]), ArrayError, "expected real"),
-    Damage("complex", with_arrays(data__state=np.ones((40, 2), "c8")), ArrayError, "'<c8'"),
+    Damage("pickled objects", pickled_objects, DemoError, "pickles"),
+    Damage("pickled floats", pickled_floats, DemoError, "pickles"),
+    Damage("text", with_metadata(STATE_META, dtype="<U4"), DemoError, "holds '<U4'"),
+    Damage("v3 text", with_metadata("data/state/zarr.json", 3, data_type="string"), DemoError, "str"),
+    Damage("dates", with_metadata(STATE_META, dtype="<M8[s]"), DemoError, "M8"),
+    Damage("records", with_metadata(STATE_META, dtype=[["x", "<f4"]]), DemoError, "expected real"),
+    Damage("complex", with_arrays(data__state=np.ones((40, 2), "c8")), DemoError, "'<c8'"),
     Damage(
         "NaN",
         with_arrays(data__state=state_with(np.nan, 17, 3)),
-        EpisodeError,
+        DemoError,
         r"nan in data/state\[3\] at frame 17 \(episode 1, step 2\)",
     ),
     Damage(
         "infinity",
         with_arrays(data__action=np.full((40, 2), -np.inf)),
-        EpisodeError,
+        DemoError,
         r"-inf in data/action\[0\] at frame 0",
     ),
     Damage(
         "too large",
         with_arrays(data__state=state_with(1e39, 7, 0, "f8")),
-        EpisodeError,
+        DemoError,
         "frame 7 is too large",
     ),
-    Damage("no columns", with_arrays(data__state=np.ones((40, 0), "f4")), ArrayError, "at least one"),
+    Damage("no columns", with_arrays(data__state=np.ones((40, 0), "f4")), DemoError, "at least one"),
     # frames and episodes
-    Damage("unequal lengths", with_arrays(data__action=np.ones((39, 2))), EpisodeError, "data/action 39"),
+    Damage("unequal lengths", with_arrays(data__action=np.ones((39, 2))), DemoError, "data/action 39"),
     Damage(
         "no frames",
         with_arrays(data__state=np.ones((0, 5)), data__action=np.ones((0, 2))),
-        EpisodeError,
+        DemoError,
         "overruns the 0",
     ),
-    Damage("no episodes", with_arrays(meta__episode_ends=np.zeros(0, int)), EpisodeError, "is empty"),
-    Damage(
-        "ends in a table", with_arrays(meta__episode_ends=np.array([[15, 40]])), EpisodeError, r"\(1, 2\)"
-    ),
-    Damage("fractional ends", with_arrays(meta__episode_ends=np.array([15.5, 40])), EpisodeError, "float64"),
+    Damage("no episodes", with_arrays(meta__episode_ends=np.zeros(0, int)), DemoError, "is empty"),
+    Damage("ends in a table", with_arrays(meta__episode_ends=np.array([[15, 40]])), DemoError, r"\(1, 2\)"),
+    Damage("fractional ends", with_arrays(meta__episode_ends=np.array([15.5, 40])), DemoError, "float64"),
     Damage(
         "ends not increasing",
         with_arrays(meta__episode_ends=np.array([25, 15, 40])),
-        EpisodeError,
+        DemoError,
         "15 after 25",
     ),
     Damage(
-        "a repeated end", with_arrays(meta__episode_ends=np.array([15, 15, 40])), EpisodeError, "15 after 15"
+        "a repeated end", with_arrays(meta__episode_ends=np.array([15, 15, 40])), DemoError, "15 after 15"
     ),
-    Damage("a negative end", with_arrays(meta__episode_ends=np.array([-5, 40])), EpisodeError, "-5 after 0"),
-    Damage("an end of zero", with_arrays(meta__episode_ends=np.array([0, 40])), EpisodeError, "0 after 0"),
+    Damage("a negative end", with_arrays(meta__episode_ends=np.array([-5, 40])), DemoError, "-5 after 0"),
+    Damage("an end of zero", with_arrays(meta__episode_ends=np.array([0, 40])), DemoError, "0 after 0"),
     Damage(
         "an overrun",
         with_arrays(meta__episode_ends=np.array([15, 41])),
-        EpisodeError,
+        DemoError,
         "episode 1 ends at frame 41",
     ),
     Damage(
         "uncovered frames",
         with_arrays(meta__episode_ends=np.array([15, 39])),
-        EpisodeError,
+        DemoError,
         "ends at 39 of 40",
     ),
     Damage(
         "an episode too short",
         with_arrays(meta__episode_ends=np.array([15, 16, 40])),
-        EpisodeError,
+        DemoError,
         "episode 1 is too short",
     ),
     # angles and rates
-    Damage("angle out of range", write_store, EpisodeError, "columns 0 to 4", {"angles": (5,)}),
-    Damage("negative angle column", write_store, EpisodeError, "columns 0 to 4", {"angles": (-1,)}),
-    Damage("angle given twice", write_store, EpisodeError, "twice", {"angles": (4, 4)}),
-    Damage("declared angles are no list", with_attribute("angles", "four"), EpisodeError, '"four"'),
-    Damage("declared angle out of range", with_attribute("angles", [9]), EpisodeError, "columns 0 to 4"),
+    Damage("angle out of range", write_store, DemoError, "columns 0 to 4", {"angles": (5,)}),
+    Damage("negative angle column", write_store, DemoError, "columns 0 to 4", {"angles": (-1,)}),
+    Damage("angle given twice", write_store, DemoError, "twice", {"angles": (4, 4)}),
+    Damage("declared angles are no list", with_attribute("angles", "four"), DemoError, '"four"'),
+    Damage("declared angle out of range", with_attribute("angles", [9]), DemoError, "columns 0 to 4"),
     Damage("a rate of zero", write_store, DemoError, "rate_hz", {"rate_hz": 0.0}),
 ]
 
@@ -479,13 +446,13 @@ def test_payload_of_the_pickle_tests_runs(tmp_path: Path) -> None:
 
 def test_images_are_not_loaded_as_observations(tmp_path: Path) -> None:
     path = write_store(tmp_path / "demos.zarr", {"data/img": np.ones((40, 64, 64, 3), np.uint8)})
-    with pytest.raises(ArrayError, match=r"camera images.*--obs-keys keypoint state"):
+    with pytest.raises(DemoError, match=r"camera images.*--obs-keys keypoint state"):
         load_demonstrations(path, obs_keys=("img",))
 
 
 def test_pipe_is_rejected_without_blocking(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(NotAStoreError, match="neither a file nor a folder"):
+    with pytest.raises(DemoError, match="neither a file nor a folder"):
         load_demonstrations(tmp_path / "pipe")
 
 
@@ -503,7 +470,7 @@ def test_permission_error_is_reported(tmp_path: Path, key: str) -> None:
 
 @pytest.mark.parametrize(
     ("owner", "call", "error"),
-    [(Path, "iterdir", NotAStoreError), (os, "open", DamagedStoreError), (os, "stat", DamagedStoreError)],
+    [(Path, "iterdir", DemoError), (os, "open", DemoError), (os, "stat", DemoError)],
 )
 def test_permission_error_of_any_call_raises_a_demo_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, call: str, error: type[DemoError]

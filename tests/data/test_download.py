@@ -18,7 +18,7 @@ from nsde_policy.cli.main import main
 from nsde_policy.data import download as download_module
 from nsde_policy.data import load_demonstrations
 from nsde_policy.data.download import PublicDemos, download
-from nsde_policy.errors import ArchiveError, DownloadError, NotAStoreError, StoreLockedError
+from nsde_policy.errors import DemoError, NsdePolicyError
 from nsde_policy.files import lock_directory
 from nsde_policy.tasks import get_task
 from tests.helpers.demo_stores import read_files, write_store, zip_files
@@ -69,7 +69,7 @@ def public_site(demos, site, monkeypatch):
     return site
 
 
-def check_error(demos, site, out, match, error=DownloadError):
+def check_error(demos, site, out, match, error=NsdePolicyError):
     with pytest.raises(error, match=match) as caught:
         download(demos, out, url=site.url)
     assert "\n" not in str(caught.value)
@@ -146,7 +146,7 @@ def test_file_that_changed_on_the_server_is_detected_and_deleted(demos, site, ou
     site.cuts = [CUT, 0, 0, 0]
     check_error(demos, site, out, "run the command again")
     site.content = genuine
-    check_error(demos, site, out, "the download was deleted", ArchiveError)
+    check_error(demos, site, out, "the download was deleted", DemoError)
     download(demos, out, url=site.url)
     assert read_files(out) == read_files(store)
 
@@ -236,7 +236,7 @@ def test_refused_connection_is_reported_in_one_line(demos, out):
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://x/y", "pusht.zip", "http:///x", "http://["])
 def test_other_addresses_are_rejected(demos, out, url):
-    with pytest.raises(DownloadError, match=r"not a web address|cannot be downloaded"):
+    with pytest.raises(NsdePolicyError, match=r"not a web address|cannot be downloaded"):
         download(demos, out, url=url)
 
 
@@ -258,14 +258,14 @@ def test_redirect_is_followed_but_not_to_a_file(demos, site, out):
 )
 def test_other_files_are_rejected_and_deleted(demos, site, out, content, match):
     site.content = content
-    check_error(demos, site, out, match, ArchiveError)
+    check_error(demos, site, out, match, DemoError)
     assert not any(out.parent.iterdir())
 
 
 def test_store_with_other_numbers_is_rejected(demos, site, out, tmp_path):
     other = write_store(tmp_path / "other.zarr", {"data/action": np.zeros((40, 2)) + 0.5})
     site.content = zip_files(read_files(other))
-    check_error(demos, site, out, "fingerprint", ArchiveError)
+    check_error(demos, site, out, "fingerprint", DemoError)
 
 
 @pytest.mark.parametrize("link", ["", "store", "archive.zip.partial"])
@@ -286,7 +286,7 @@ def test_flipped_bits_are_detected_or_harmless(demos, site, out):
         site.content = genuine[:at] + bytes([genuine[at] ^ 1]) + genuine[at + 1 :]
         try:
             download(demos, out, url=site.url)
-        except DownloadError:
+        except NsdePolicyError:
             assert not out.exists()
         else:
             assert load_demonstrations(out, angles=ANGLES).fingerprint == demos.fingerprint
@@ -295,7 +295,7 @@ def test_flipped_bits_are_detected_or_harmless(demos, site, out):
 
 def test_truncated_response_without_length_is_detected_in_the_archive(demos, site, out):
     site.sends_length, site.cuts = False, [CUT]
-    check_error(demos, site, out, "damaged", ArchiveError)
+    check_error(demos, site, out, "damaged", DemoError)
     download(demos, out, url=site.url)
 
 
@@ -324,7 +324,7 @@ def test_other_content_at_the_target_is_kept(demos, site, tmp_path, store, kind)
     else:
         shutil.copytree(store, out)
         (out / "data/state/1.0").unlink()
-    with pytest.raises(DownloadError, match="exists and has other content"):
+    with pytest.raises(NsdePolicyError, match="exists and has other content"):
         download(demos, out, url=site.url)
     assert os.path.lexists(out)
     assert site.requested == []
@@ -345,7 +345,7 @@ def test_full_disk_keeps_the_partial_file(demos, site, out, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(download_module._Downloader, "write", write_until_full)
-        with pytest.raises(DownloadError, match="the disk is full"):
+        with pytest.raises(NsdePolicyError, match="the disk is full"):
             download(demos, out, url=site.url)
     download(demos, out, url=site.url)
     assert site.requested == ["", f"bytes={KEPT}-"]
@@ -353,20 +353,20 @@ def test_full_disk_keeps_the_partial_file(demos, site, out, monkeypatch):
 
 def test_unwritable_target_is_reported_in_one_line(demos, site, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(NotAStoreError, match="cannot be created: Not a directory"):
+    with pytest.raises(DemoError, match="cannot be created: Not a directory"):
         download(demos, tmp_path / "file" / "pusht.zarr", url=site.url)
 
 
 def test_second_download_to_the_same_target_is_rejected(demos, site, out):
     lock = lock_directory(out.with_name(out.name + ".partial"))
-    check_error(demos, site, out, "another process", StoreLockedError)
+    check_error(demos, site, out, "another process", DemoError)
     os.close(lock)
     download(demos, out, url=site.url)
 
 
 @pytest.mark.parametrize("name", [".", ".."])
 def test_target_without_a_name_is_rejected(demos, name):
-    with pytest.raises(DownloadError, match="not a name"):
+    with pytest.raises(NsdePolicyError, match="not a name"):
         download(demos, name)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from nsde_policy.data.frames import FrameFile, check_frames, describe_frame, resize_frames
 from nsde_policy.data.images import open_images
-from nsde_policy.errors import ArrayError, OutputError
+from nsde_policy.errors import DemoError, NsdePolicyError
 from tests.helpers.camera_robot import EPISODES, STEPS, make_arrays, write_camera_store
 from tests.helpers.demo_stores import write_store
 
@@ -54,7 +54,7 @@ def test_frame_file_reads_any_frames_of_all_cameras(tmp_path: Path):
     assert file.repeats[1].tolist() == same
     assert any(same)
     os.truncate(file._file.fileno(), 70 * 32 * 32 * 3 + 5)
-    with pytest.raises(OutputError, match="frame 70 of the temporary file has 5 bytes, expected 3072"):
+    with pytest.raises(NsdePolicyError, match="frame 70 of the temporary file has 5 bytes, expected 3072"):
         file.read(index)
     file.close()
 
@@ -68,5 +68,5 @@ def test_description_of_a_frame():
 
 def test_arrays_that_are_no_colour_images_are_refused(tmp_path: Path):
     store = write_store(tmp_path / "store.zarr", {"data/img": np.ones((40, 8, 8), np.uint8)})
-    with pytest.raises(ArrayError, match=r"data/img has shape \(40, 8, 8\), expected colour images"):
+    with pytest.raises(DemoError, match=r"data/img has shape \(40, 8, 8\), expected colour images"):
         check_frames(open_images(store), "img")

@@ -8,7 +8,7 @@ import pytest
 
 from nsde_policy.data import DemoWriter, open_images
 from nsde_policy.data.zarr_store.check import check_store
-from nsde_policy.errors import ArrayError, DamagedStoreError, EpisodeError
+from nsde_policy.errors import DemoError
 from tests.helpers.demo_stores import example_arrays, write_store, zip_store
 from tests.helpers.numbered_episodes import make_episode
 
@@ -35,20 +35,20 @@ def test_only_requested_chunks_are_decoded(tmp_path: Path) -> None:
     frames = open_images(path)
     (path / "data/img/3.0.0.0").write_bytes(b"damaged after opening")
     assert frames[0:30].shape == (30, 8, 8, 3)
-    with pytest.raises(DamagedStoreError, match="frames 30 to 40"):
+    with pytest.raises(DemoError, match="frames 30 to 40"):
         frames[20:40]
 
 
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        (np.full((40, 4, 4, 3), 256.0), EpisodeError, r"256.0 at frame 0 is not a brightness"),
-        (np.full((40, 4, 4, 3), np.nan), EpisodeError, "nan at frame 0"),
-        (np.full((40, 4, 4, 3), -3), EpisodeError, "-3 at frame 0"),
-        (np.full((40, 4, 4, 3), 0.6, np.float32), EpisodeError, r"float32 images from 0 to 0.6.*by 255 and"),
-        (np.full((40, 4, 4, 3), True), ArrayError, r"data/img holds bool images.*multiply them by 255"),
-        (np.ones((40, 4)), ArrayError, "expected images"),
-        (np.ones((39, 4, 4)), EpisodeError, "overruns the 39 frames"),
+        (np.full((40, 4, 4, 3), 256.0), DemoError, r"256.0 at frame 0 is not a brightness"),
+        (np.full((40, 4, 4, 3), np.nan), DemoError, "nan at frame 0"),
+        (np.full((40, 4, 4, 3), -3), DemoError, "-3 at frame 0"),
+        (np.full((40, 4, 4, 3), 0.6, np.float32), DemoError, r"float32 images from 0 to 0.6.*by 255 and"),
+        (np.full((40, 4, 4, 3), True), DemoError, r"data/img holds bool images.*multiply them by 255"),
+        (np.ones((40, 4)), DemoError, "expected images"),
+        (np.ones((39, 4, 4)), DemoError, "overruns the 39 frames"),
     ],
 )
 def test_other_arrays_are_rejected(tmp_path: Path, change: Any, error: type[Exception], message: str) -> None:
@@ -74,7 +74,7 @@ def test_images_of_another_scale_are_found_and_not_recorded(tmp_path: Path, kind
     (problem,) = check_store(write_store(tmp_path / "demos.zarr", {"data/img": images}))
     assert problem.startswith(f"data/img holds {images.dtype} images from 0 to {brightest}")
     with DemoWriter(tmp_path / "own.zarr") as writer:
-        with pytest.raises(EpisodeError, match=r"multiply them by 255 .* nothing of this episode"):
+        with pytest.raises(DemoError, match=r"multiply them by 255 .* nothing of this episode"):
             writer.append(make_episode(0), {"img": images[:7] + images[20]})
         writer.append(make_episode(0), {"img": 255 * images[:7].astype(np.uint8), "mask": images[:7, ..., 0]})
 
@@ -82,7 +82,7 @@ def test_images_of_another_scale_are_found_and_not_recorded(tmp_path: Path, kind
 def test_missing_chunk_is_detected_when_opening(tmp_path: Path) -> None:
     path = write_store(tmp_path / "demos.zarr")
     (path / "data/img/2.0.0.0").unlink()
-    with pytest.raises(DamagedStoreError, match=r"2\.0\.0\.0 is missing"):
+    with pytest.raises(DemoError, match=r"2\.0\.0\.0 is missing"):
         open_images(path)
 
 

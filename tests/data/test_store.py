@@ -12,7 +12,7 @@ from zarr.codecs import BloscCodec, GzipCodec
 
 from nsde_policy.data import Demonstrations, Episode, load_demonstrations
 from nsde_policy.data.readers import registry
-from nsde_policy.errors import DamagedStoreError, DemoError
+from nsde_policy.errors import DemoError
 from tests.helpers.demo_stores import ENDS, example_arrays, write_store, zip_store
 
 PACKINGS: list[tuple[int, dict[str, Any]]] = [
@@ -108,7 +108,7 @@ def test_omitted_chunks_are_accepted_only_on_request(tmp_path: Path, zarr_format
     path = write_store(
         tmp_path / "demos.zarr", {"data/state": still}, zarr_format=zarr_format, every_chunk=False
     )
-    with pytest.raises(DamagedStoreError, match=r"is missing.*--accept-omitted-chunks"):
+    with pytest.raises(DemoError, match=r"is missing.*--accept-omitted-chunks"):
         load_demonstrations(path)
     np.testing.assert_array_equal(load_demonstrations(path, accept_omitted_chunks=True).obs, still)
 

@@ -10,7 +10,7 @@ from nsde_policy.cli.data import DataCheck, DataInfo
 from nsde_policy.cli.main import main
 from nsde_policy.data.zarr_store.check import check_store
 from nsde_policy.data.zarr_store.summary import find_wrapped_columns, summarize
-from nsde_policy.errors import DemoError, EpisodeError, NotAStoreError
+from nsde_policy.errors import DemoError
 from tests.helpers.demo_stores import edit_bytes, read_files, write_store, zip_store
 from tests.helpers.robot_arm import make_arm_demos
 
@@ -49,7 +49,7 @@ def test_images_are_not_read_for_info(tmp_path: Path) -> None:
 
 def test_info_rejects_damaged_stores(tmp_path: Path) -> None:
     path = write_store(tmp_path / "demos.zarr", {"data/action": np.full((40, 2), np.nan)})
-    with pytest.raises(EpisodeError, match=r"data/action\[0\] at frame 0"):
+    with pytest.raises(DemoError, match=r"data/action\[0\] at frame 0"):
         summarize(path)
 
 
@@ -121,7 +121,7 @@ def test_missing_episode_ends_say_what_to_write(tmp_path: Path) -> None:
 
 
 def test_check_raises_if_there_is_no_store(tmp_path: Path) -> None:
-    with pytest.raises(NotAStoreError, match="does not exist"):
+    with pytest.raises(DemoError, match="does not exist"):
         DataCheck(tmp_path / "nothing").run()
     write_store(
         tmp_path / "bare.zarr", dict.fromkeys(["data/state", "data/action", "data/keypoint", "data/img"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nsde_policy.data import Demonstrations, Episode
-from nsde_policy.errors import ArrayError, DemoError, EpisodeError
+from nsde_policy.errors import DemoError
 
 
 def make_demos(**change: Any) -> Demonstrations:
@@ -62,23 +62,23 @@ def with_nan(frame: int, column: int) -> np.ndarray:
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"act": np.zeros((7, 2))}, EpisodeError, "obs 8, act 7"),
-        ({"obs": np.zeros((8, 0))}, EpisodeError, r"shape \(8, 0\)"),
-        ({"obs": np.zeros((8, 3), complex)}, ArrayError, "complex128"),
-        ({"obs": np.full((8, 3), 1e39)}, EpisodeError, "1e\\+39 at frame 0 is too large"),
-        ({"obs": with_nan(4, 2)}, EpisodeError, r"nan in obs\[2\] at frame 4 \(episode 1, step 1\)"),
-        ({"episode_ends": np.array([[3, 8]])}, EpisodeError, "shape"),
-        ({"episode_ends": np.array([], int)}, EpisodeError, "empty"),
-        ({"episode_ends": np.array([3.0, 8.0])}, EpisodeError, "float64"),
-        ({"episode_ends": np.array([3, 3, 8])}, EpisodeError, "got 3 after 3 at episode 1"),
-        ({"episode_ends": np.array([-3, 8])}, EpisodeError, "got -3 after 0 at episode 0"),
-        ({"episode_ends": np.array([3, 9])}, EpisodeError, "overruns the 8 frames"),
-        ({"episode_ends": np.array([3, 7])}, EpisodeError, "ends at 7 of 8"),
-        ({"episode_ends": np.array([7, 8])}, EpisodeError, "episode 1 is too short"),
-        ({"angles": (3,)}, EpisodeError, "columns 0 to 2"),
-        ({"angles": (-1,)}, EpisodeError, "columns 0 to 2"),
-        ({"angles": (1, 1)}, EpisodeError, "twice"),
-        ({"act_angles": (2,)}, EpisodeError, "act has columns 0 to 1"),
+        ({"act": np.zeros((7, 2))}, DemoError, "obs 8, act 7"),
+        ({"obs": np.zeros((8, 0))}, DemoError, r"shape \(8, 0\)"),
+        ({"obs": np.zeros((8, 3), complex)}, DemoError, "complex128"),
+        ({"obs": np.full((8, 3), 1e39)}, DemoError, "1e\\+39 at frame 0 is too large"),
+        ({"obs": with_nan(4, 2)}, DemoError, r"nan in obs\[2\] at frame 4 \(episode 1, step 1\)"),
+        ({"episode_ends": np.array([[3, 8]])}, DemoError, "shape"),
+        ({"episode_ends": np.array([], int)}, DemoError, "empty"),
+        ({"episode_ends": np.array([3.0, 8.0])}, DemoError, "float64"),
+        ({"episode_ends": np.array([3, 3, 8])}, DemoError, "got 3 after 3 at episode 1"),
+        ({"episode_ends": np.array([-3, 8])}, DemoError, "got -3 after 0 at episode 0"),
+        ({"episode_ends": np.array([3, 9])}, DemoError, "overruns the 8 frames"),
+        ({"episode_ends": np.array([3, 7])}, DemoError, "ends at 7 of 8"),
+        ({"episode_ends": np.array([7, 8])}, DemoError, "episode 1 is too short"),
+        ({"angles": (3,)}, DemoError, "columns 0 to 2"),
+        ({"angles": (-1,)}, DemoError, "columns 0 to 2"),
+        ({"angles": (1, 1)}, DemoError, "twice"),
+        ({"act_angles": (2,)}, DemoError, "act has columns 0 to 1"),
         ({"rate_hz": 0}, DemoError, "rate_hz"),
         ({"rate_hz": "fast"}, DemoError, "rate_hz"),
     ],
@@ -90,11 +90,11 @@ def test_invalid_fields_are_rejected(change: dict[str, Any], error: type[DemoErr
 
 
 def test_invalid_episodes_are_rejected() -> None:
-    with pytest.raises(EpisodeError, match="too short"):
+    with pytest.raises(DemoError, match="too short"):
         Episode(obs=np.zeros((1, 2)), act=np.zeros((1, 2)))
-    with pytest.raises(EpisodeError, match=r"inf in act\[0\] at frame 1"):
+    with pytest.raises(DemoError, match=r"inf in act\[0\] at frame 1"):
         Episode(obs=np.zeros((2, 2)), act=np.array([[0], [np.inf]]))
-    with pytest.raises(EpisodeError, match="obs 3, act 2"):
+    with pytest.raises(DemoError, match="obs 3, act 2"):
         Episode(obs=np.zeros((3, 2)), act=np.zeros((2, 2)))
-    with pytest.raises(EpisodeError, match="share one"):
+    with pytest.raises(DemoError, match="share one"):
         Demonstrations.from_episodes([])

@@ -9,7 +9,7 @@ import pytest
 
 from nsde_policy.data.frames import resize_frames
 from nsde_policy.data.video_files import FrameConfig, read_rate, read_video
-from nsde_policy.errors import ConfigError, VideoError
+from nsde_policy.errors import ConfigError, DemoError
 from nsde_policy.files import MAX_UNPACKED_VARIABLE
 from tests.helpers.video_files import CODECS, draw_scene, write_scene, write_video
 
@@ -53,7 +53,7 @@ def test_stride_and_parts_select_frames(lossless):
     parts = read_video(path, FrameConfig(size=24, crop=True, stride=2), [(0, 5), (3, 99), (4, 8)])
     for part, expected in zip(parts, (frames[0:5:2], frames[3::2], frames[4:8:2]), strict=True):
         assert np.array_equal(part, expected)
-    with pytest.raises(VideoError, match=r"1 frames of its frames 12 to 20, expected at least 2"):
+    with pytest.raises(DemoError, match=r"1 frames of its frames 12 to 20, expected at least 2"):
         read_video(path, SMALL, [(0, 5), (11, 20)])
 
 
@@ -79,7 +79,7 @@ def test_turned_videos_are_read_upright(tmp_path):
 def test_uneven_frames_are_refused_or_taken_by_their_timestamps(tmp_path):
     frames = [np.full((24, 24, 3), 20 * k, np.uint8) for k in range(6)]
     path = write_video(tmp_path / "uneven.mkv", frames, times=[0, 1, 2, 6, 7, 8])
-    with pytest.raises(VideoError, match=r"variable frame rate: .* 0\.04 to 0\.16 s apart; give --rate"):
+    with pytest.raises(DemoError, match=r"variable frame rate: .* 0\.04 to 0\.16 s apart; give --rate"):
         read_video(path, SMALL)
     (found,) = read_video(path, FrameConfig(size=24, rate=25))
     assert (found[:, 0, 0, 0] // 20).tolist() == [0, 1, 2, 2, 2, 2, 3, 4, 5]
@@ -107,7 +107,7 @@ def test_truncated_files_are_refused(tmp_path, suffix, share):
     path = write_scene(tmp_path / f"scene{suffix}", 3, 20, options=options)
     assert len(read_video(path, SMALL)[0]) == 20
     path.write_bytes(cut(path.read_bytes(), share))
-    with pytest.raises(VideoError, match=r"is truncated: it ends after \d+|damaged|holds no video|too short"):
+    with pytest.raises(DemoError, match=r"is truncated: it ends after \d+|damaged|holds no video|too short"):
         read_video(path, SMALL)
 
 
@@ -115,7 +115,7 @@ def test_truncated_files_are_refused(tmp_path, suffix, share):
 def test_damage_that_the_decoder_notices_is_refused(tmp_path, suffix):
     path = write_video(tmp_path / f"scene{suffix}", [draw_scene(3, k, 64, 48) for k in range(40)])
     path.write_bytes(overwrite(path.read_bytes()))
-    with pytest.raises(VideoError, match=r"damaged|truncated"):
+    with pytest.raises(DemoError, match=r"damaged|truncated"):
         read_video(path, SMALL)
 
 
@@ -143,7 +143,7 @@ def make_gif(side, frames=2):
 def test_what_is_no_usable_video_is_refused(tmp_path, content, message):
     path = tmp_path / "file.gif"
     path.write_bytes(content)
-    with pytest.raises(VideoError, match=message):
+    with pytest.raises(DemoError, match=message):
         read_video(path, SMALL)
 
 
@@ -157,7 +157,7 @@ def test_missing_files_pipes_and_folders_are_refused(tmp_path):
         ("pipe", "not a regular file"),
         ("folder", "not a regular"),
     ):
-        with pytest.raises(VideoError, match=message):
+        with pytest.raises(DemoError, match=message):
             read_video(tmp_path / f"{name}.avi", SMALL)
 
 
@@ -169,18 +169,18 @@ def test_a_file_without_frames_is_refused(tmp_path):
         frame = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), format="fltp", layout="mono")
         frame.sample_rate = 44100
         container.mux([*stream.encode(frame), *stream.encode()])
-    with pytest.raises(VideoError, match="holds no video"):
+    with pytest.raises(DemoError, match="holds no video"):
         read_video(tmp_path / "sound.mp4", SMALL)
 
 
 def test_the_number_of_frames_is_bounded(tmp_path, monkeypatch):
     path = write_scene(tmp_path / "scene.avi", 0, 12)
     monkeypatch.setenv(MAX_UNPACKED_VARIABLE, str(10 * 24 * 24 * 3))
-    with pytest.raises(VideoError, match=r"more than 10 frames, the limit; .*--stride"):
+    with pytest.raises(DemoError, match=r"more than 10 frames, the limit; .*--stride"):
         read_video(path, SMALL)
     assert len(read_video(path, FrameConfig(size=24, stride=2))[0]) == 6
     pause = write_scene(tmp_path / "pause.mkv", 0, 3, times=[0, 1, 10**6])
-    with pytest.raises(VideoError, match="pause of 999999 frames"):
+    with pytest.raises(DemoError, match="pause of 999999 frames"):
         read_video(pause, FrameConfig(size=24, rate=25))
 
 

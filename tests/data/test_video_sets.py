@@ -18,7 +18,7 @@ from nsde_policy.data.video_sets import (
 )
 from nsde_policy.data.zarr_store.check import check_store
 from nsde_policy.data.zarr_store.store import Store
-from nsde_policy.errors import DemoError, EpisodeError, VideoError
+from nsde_policy.errors import DemoError
 from tests.helpers.video_files import write_clevrer, write_kth, write_scene
 
 SMALL = FrameConfig(size=16)
@@ -109,9 +109,9 @@ def test_writing_continues_where_it_stopped_and_adds_new_files(kth, tmp_path):
     assert write_videos(videos, out, SMALL).added == 0
     write_videos(videos, full, SMALL)
     assert np.array_equal(open_images(out)[:], open_images(full)[:])
-    with pytest.raises(EpisodeError, match="made with size 16, not 32"):
+    with pytest.raises(DemoError, match="made with size 16, not 32"):
         write_videos(videos, out, FrameConfig(size=32))
-    with pytest.raises(EpisodeError, match='made with split "train", not "test"'):
+    with pytest.raises(DemoError, match='made with split "train", not "test"'):
         write_videos(find_kth(kth, "test"), out, SMALL)
     (tmp_path / "other").mkdir()
     (tmp_path / "other/file").touch()
@@ -143,7 +143,7 @@ def test_damaged_videos_stop_writing_or_are_left_out(kth, tmp_path):
     for name in ("a.avi", "c.avi"):
         (tmp_path / name).write_bytes(damaged[:-1500])
     videos, out = find_videos(tmp_path), tmp_path / "f.zarr"
-    with pytest.raises(VideoError, match=r"a\.avi is damaged .*; --skip-damaged leaves such videos out"):
+    with pytest.raises(DemoError, match=r"a\.avi is damaged .*; --skip-damaged leaves such videos out"):
         write_videos(videos, out, SMALL)
     report = write_videos(videos, out, SMALL, skip_damaged=True)
     assert report.videos == 2
@@ -152,7 +152,7 @@ def test_damaged_videos_stop_writing_or_are_left_out(kth, tmp_path):
     ]
     for name in ("b.avi", "d.avi"):
         (tmp_path / name).write_bytes(b"no video")
-    with pytest.raises(VideoError, match="none of 4 videos can be opened; the first is "):
+    with pytest.raises(DemoError, match="none of 4 videos can be opened; the first is "):
         write_videos(videos, tmp_path / "g.zarr", SMALL, skip_damaged=True)
 
 
@@ -160,7 +160,7 @@ def test_videos_of_other_rates_need_a_common_one(tmp_path):
     write_scene(tmp_path / "a.avi", 1, 10)
     write_scene(tmp_path / "b.avi", 1, 10, rate=10)
     with pytest.raises(
-        VideoError, match=r"b\.avi has 10 frames per second, the first video has 25; give --rate"
+        DemoError, match=r"b\.avi has 10 frames per second, the first video has 25; give --rate"
     ):
         write_videos(find_videos(tmp_path), tmp_path / "x.zarr", SMALL)
     report = write_videos(find_videos(tmp_path), tmp_path / "y.zarr", FrameConfig(size=16, rate=20))
@@ -183,7 +183,7 @@ def test_files_that_do_not_belong_to_kth_are_named(tmp_path, name, message):
     write_kth(tmp_path, [11])
     (tmp_path / "boxing").mkdir()
     (tmp_path / name).write_bytes(b"x")
-    with pytest.raises(VideoError, match=message):
+    with pytest.raises(DemoError, match=message):
         find_kth(tmp_path, "train")
 
 
@@ -203,16 +203,16 @@ def test_missing_parts_of_a_set_are_named(tmp_path):
         ),
         (find_videos, "none", "does not exist"),
     ):
-        with pytest.raises(VideoError, match=message):
+        with pytest.raises(DemoError, match=message):
             find(tmp_path / root)
     (tmp_path / "clevrer/video_validation").mkdir()
-    with pytest.raises(VideoError, match="holds no videos; expected video_10000"):
+    with pytest.raises(DemoError, match="holds no videos; expected video_10000"):
         find_clevrer(tmp_path / "clevrer", "validation")
     write_scene(tmp_path / "clevrer/video_validation/video_00001.mp4", 1)
-    with pytest.raises(VideoError, match="not one of the validation videos"):
+    with pytest.raises(DemoError, match="not one of the validation videos"):
         find_clevrer(tmp_path / "clevrer", "validation")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(VideoError, match="holds no videos; expected files that end with"):
+    with pytest.raises(DemoError, match="holds no videos; expected files that end with"):
         find_videos(tmp_path / "empty")
 
 

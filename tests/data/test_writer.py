@@ -20,11 +20,7 @@ import nsde_policy.data.zarr_store.writer as writer_module
 from nsde_policy.data import DemoWriter, load_demonstrations, open_images
 from nsde_policy.data.zarr_store.check import check_store
 from nsde_policy.errors import (
-    DamagedStoreError,
     DemoError,
-    EpisodeError,
-    NotAStoreError,
-    StoreLockedError,
 )
 from nsde_policy.files import PARTIAL
 from tests.helpers.demo_stores import flip_bit, write_store
@@ -136,7 +132,7 @@ def test_last_episode_can_be_dropped(tmp_path: Path) -> None:
         assert read_numbers(path) == [0, 1, 7]
         for _ in range(3):
             writer.drop_last()
-        with pytest.raises(EpisodeError, match="no episode to drop"):
+        with pytest.raises(DemoError, match="no episode to drop"):
             writer.drop_last()
         writer.append(make_episode(8))
     assert read_numbers(path) == [8]
@@ -182,7 +178,7 @@ def test_episode_info_is_stored(tmp_path: Path) -> None:
         for info in ({"seed": 3}, {"seed": 3, "won": np.nan}, {"seed": 0.5, "won": True}):
             with pytest.raises(DemoError):
                 writer.append(make_episode(3), info=info)
-        with pytest.raises(EpisodeError, match="cannot name episode information"):
+        with pytest.raises(DemoError, match="cannot name episode information"):
             writer.append(make_episode(3), info={"ends": 3})
     assert read_numbers(path) == [0, 1, 2]
 
@@ -209,7 +205,7 @@ def test_recording_with_other_made_with_is_not_continued(tmp_path: Path) -> None
         writer.append(make_episode(0))
     before = {p: p.stat().st_mtime_ns for p in path.rglob("*")}
     for other in ({"by": "bob", "rule": [1, 2]}, {"by": "ada"}, None):
-        with pytest.raises(EpisodeError, match="was made"):
+        with pytest.raises(DemoError, match="was made"):
             DemoWriter(path, resume=True, made_with=other)
     assert before == {p: p.stat().st_mtime_ns for p in path.rglob("*")}
     with DemoWriter(path, resume=True, made_with={"by": "ada", "rule": (1, 2)}) as writer:
@@ -218,7 +214,7 @@ def test_recording_with_other_made_with_is_not_continued(tmp_path: Path) -> None
         tmp_path / "frames.zarr", resume=True, made_with={"by": "ada", "images": ["img"]}
     ) as writer:
         writer.append(make_episode(0))
-    with pytest.raises(EpisodeError, match=r'images \["img"\], not null; .*add --obs pixels'):
+    with pytest.raises(DemoError, match=r'images \["img"\], not null; .*add --obs pixels'):
         DemoWriter(tmp_path / "frames.zarr", resume=True, made_with={"by": "ada"})
 
 
@@ -337,7 +333,7 @@ def test_flipped_bits_in_a_recording_are_detected(tmp_path: Path, monkeypatch: p
             (path / name).write_bytes(flip_bit(whole, at))
             try:
                 assert read_numbers(path) == [0], "the bit has no meaning"
-            except DamagedStoreError:
+            except DemoError:
                 detected += 1
         assert detected >= len(whole) - 2  # one or two bits of a Zstandard header have no meaning
         (path / name).write_bytes(whole)
@@ -353,14 +349,14 @@ def test_uncommitted_rows_are_an_error_in_other_stores(tmp_path: Path) -> None:
     (path / "meta/episode_ends/.zarray").write_text(json.dumps({**ends, "shape": [1]}))
     assert read_numbers(path) == [0]
     (path / ".zattrs").write_text("{}")
-    with pytest.raises(EpisodeError, match="ends at 7 of 14"):
+    with pytest.raises(DemoError, match="ends at 7 of 14"):
         load_demonstrations(path)
 
 
 def test_second_writer_is_rejected_until_the_first_is_closed(tmp_path: Path) -> None:
     path = tmp_path / "demos.zarr"
     with DemoWriter(path, resume=True) as first:
-        with pytest.raises(StoreLockedError, match="another process"):
+        with pytest.raises(DemoError, match="another process"):
             DemoWriter(path, resume=True)
         first.append(make_episode(0))
     with DemoWriter(path, resume=True) as second:
@@ -377,12 +373,12 @@ def test_other_stores_and_files_are_left_unchanged(tmp_path: Path) -> None:
     foreign = write_store(tmp_path / "foreign.zarr")
     (foreign / "film.partial").write_text("half a film")
     before = {p: p.stat().st_mtime_ns for p in foreign.rglob("*")}
-    with pytest.raises(NotAStoreError, match="not a recording of this package"):
+    with pytest.raises(DemoError, match="not a recording of this package"):
         DemoWriter(foreign)
     assert before == {p: p.stat().st_mtime_ns for p in foreign.rglob("*")}
 
     (tmp_path / "file").write_text("")
-    with pytest.raises(NotAStoreError, match="cannot be created"):
+    with pytest.raises(DemoError, match="cannot be created"):
         DemoWriter(tmp_path / "file")
 
 
@@ -391,7 +387,7 @@ def test_recording_without_episode_ends_is_not_overwritten(tmp_path: Path) -> No
     with DemoWriter(path) as writer:
         writer.append(make_episode(0))
     (path / "meta/episode_ends/.zarray").unlink()
-    with pytest.raises(DamagedStoreError, match="has lost meta/episode_ends"):
+    with pytest.raises(DemoError, match="has lost meta/episode_ends"):
         DemoWriter(path)
     assert (path / "data/state/0.0").exists()
 
@@ -400,9 +396,9 @@ def test_recording_with_other_settings_is_not_continued(tmp_path: Path) -> None:
     path = tmp_path / "demos.zarr"
     with DemoWriter(path, resume=True, rate_hz=10, angles=(2,)) as writer:
         writer.append(make_episode(0))
-    with pytest.raises(EpisodeError, match="rate_hz 10, not 20"):
+    with pytest.raises(DemoError, match="rate_hz 10, not 20"):
         DemoWriter(path, resume=True, rate_hz=20, angles=(2,))
-    with pytest.raises(EpisodeError, match=r"angle columns \[2\]"):
+    with pytest.raises(DemoError, match=r"angle columns \[2\]"):
         DemoWriter(path, resume=True, rate_hz=10)
     with DemoWriter(path, resume=True, rate_hz=10, angles=(2,)) as writer:
         assert len(writer) == 1
@@ -411,13 +407,13 @@ def test_recording_with_other_settings_is_not_continued(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("extras", "error", "message"),
     [
-        ({}, EpisodeError, "the recording has"),
-        ({"img": np.ones((7, 4, 4))}, EpisodeError, r"data/img is float64 \(7, 4, 4\)"),
-        ({"img": np.ones((6, 200, 200, 3), np.uint8)}, EpisodeError, "expected 7 rows"),
-        ({"img": np.full((7, 1), "x")}, EpisodeError, "real numbers"),
-        ({"img": np.full((7, 1), np.nan)}, EpisodeError, "NaN"),
-        ({"state": np.ones((7, 3))}, EpisodeError, "cannot name"),
-        ({"../img": np.ones((7, 3))}, EpisodeError, "cannot name"),
+        ({}, DemoError, "the recording has"),
+        ({"img": np.ones((7, 4, 4))}, DemoError, r"data/img is float64 \(7, 4, 4\)"),
+        ({"img": np.ones((6, 200, 200, 3), np.uint8)}, DemoError, "expected 7 rows"),
+        ({"img": np.full((7, 1), "x")}, DemoError, "real numbers"),
+        ({"img": np.full((7, 1), np.nan)}, DemoError, "NaN"),
+        ({"state": np.ones((7, 3))}, DemoError, "cannot name"),
+        ({"../img": np.ones((7, 3))}, DemoError, "cannot name"),
     ],
 )
 def test_mismatched_rows_are_rejected_and_nothing_is_lost(
@@ -435,7 +431,7 @@ def test_mismatched_rows_are_rejected_and_nothing_is_lost(
 def test_angle_column_must_exist(tmp_path: Path) -> None:
     with (
         DemoWriter(tmp_path / "demos.zarr", angles=(3,)) as writer,
-        pytest.raises(EpisodeError, match="0 to 2"),
+        pytest.raises(DemoError, match="0 to 2"),
     ):
         writer.append(make_episode(0))
 
@@ -460,5 +456,5 @@ def test_full_disk_is_reported_and_the_writer_continues(
 def test_recording_without_episodes_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "demos.zarr"
     DemoWriter(path).close()
-    with pytest.raises(EpisodeError, match="at least 1"):
+    with pytest.raises(DemoError, match="at least 1"):
         load_demonstrations(path)

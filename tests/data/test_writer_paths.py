@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from nsde_policy.data import DemoWriter, load_demonstrations
-from nsde_policy.errors import EpisodeError, NotAStoreError
+from nsde_policy.errors import DemoError
 from nsde_policy.files import replace_file
 from tests.helpers.demo_stores import read_files
 from tests.helpers.numbered_episodes import make_episode
@@ -21,7 +21,7 @@ def test_a_script_that_runs_twice_does_not_double_its_episodes(tmp_path: Path) -
     DemoWriter(path).close()
     record(path)  # a recording without episodes is started again
     before = read_files(path)
-    with pytest.raises(EpisodeError, match=r"already holds episodes; append .* resume=True, or choose a new"):
+    with pytest.raises(DemoError, match=r"already holds episodes; append .* resume=True, or choose a new"):
         record(path)
     assert read_files(path) == before
     record(path, 1, resume=True)
@@ -61,7 +61,7 @@ def test_nothing_behind_a_link_is_changed(tmp_path: Path, linked: str, episodes:
     (outside / "photos/film.partial").write_text("half")
     (path / linked).symlink_to(outside)
     before = read_files(outside)
-    with pytest.raises(NotAStoreError, match=f"{linked} is a link; recording needs real folders"):
+    with pytest.raises(DemoError, match=f"{linked} is a link; recording needs real folders"):
         record(path, 1, resume=resume)
     assert read_files(outside) == before
 

@@ -14,7 +14,7 @@ from nsde_policy.deploy.export import export_policy
 from nsde_policy.deploy.export.export import measure_parity
 from nsde_policy.deploy.export.plan_module import PlanTracer
 from nsde_policy.deploy.runtime.metadata import RECORD_KEY
-from nsde_policy.errors import ConfigError, ExportError, GraphError, OutputError
+from nsde_policy.errors import CheckpointError, ConfigError, NsdePolicyError
 from nsde_policy.methods.diffusion.model import DiffusionConfig
 from nsde_policy.methods.ibc import ImplicitBCConfig, ImplicitBCSampling
 from nsde_policy.methods.neural_sde.config import SamplingConfig
@@ -66,7 +66,7 @@ def test_outputs_of_another_policy_fail_the_parity_check():
         out = other.module(*(torch.from_numpy(values) for values in inputs))
         return dict(zip(("actions", "path", "std"), (tensor.numpy() for tensor in out), strict=True))
 
-    with pytest.raises(ExportError, match="differs from the policy by"):
+    with pytest.raises(NsdePolicyError, match="differs from the policy by"):
         measure_parity(asked, run_graph, cases=5)
 
 
@@ -76,12 +76,12 @@ def test_failed_export_writes_no_file_and_keeps_an_earlier_one(format, tmp_path)
     with torch.no_grad():
         policy.model.network.output.bias.fill_(3e38)  # overflows once it is scaled to the actions' range
     out.write_bytes(b"an earlier export")
-    with pytest.raises((ExportError, GraphError)):
+    with pytest.raises((NsdePolicyError, CheckpointError)):
         export_policy(policy, out, format=format, cases=3)
     assert out.read_bytes() == b"an earlier export"
     assert [*tmp_path.iterdir()] == [out]
     if format == "pt2":  # traced faster
-        with pytest.raises((ExportError, GraphError)):
+        with pytest.raises((NsdePolicyError, CheckpointError)):
             export_policy(policy, tmp_path / "new" / out.name, format=format, cases=3)
         assert not any((tmp_path / "new").iterdir())
 
@@ -103,10 +103,10 @@ def test_export_selects_the_operator_version_and_removes_other_graphs_of_an_earl
 def test_export_rejects_unsupported_settings(tmp_path):
     out = tmp_path / "policy.onnx"
     ddpm = build_policy(DiffusionConfig(unet=DDIM.unet))
-    with pytest.raises(ExportError, match=r"100 network calls.*scheduler=ddim"):
+    with pytest.raises(NsdePolicyError, match=r"100 network calls.*scheduler=ddim"):
         export_policy(ddpm, out)
     langevin = ImplicitBCSampling(inference="langevin", samples=8, iterations=2)
-    with pytest.raises(ExportError):
+    with pytest.raises(NsdePolicyError):
         export_policy(build_policy(ImplicitBCConfig(width=8, sampling=langevin), chunk=1), out)
     with pytest.raises(ConfigError, match="from 1 to 8 actions"):
         export_policy(build_policy(RegressionConfig(network=SMALL)), out, steps=9)
@@ -119,7 +119,7 @@ def test_export_rejects_unsupported_settings(tmp_path):
         export_policy(build_policy(make_neural_sde_config()), out, seed=-1)
     with pytest.raises(ConfigError, match="opset"):
         export_policy(build_policy(make_neural_sde_config()), out, opset=12)
-    with pytest.raises(OutputError, match="folder"):
+    with pytest.raises(NsdePolicyError, match="folder"):
         export_policy(build_policy(make_neural_sde_config()), tmp_path)
     assert not list(tmp_path.iterdir())
 

@@ -16,7 +16,7 @@ from nsde_policy.deploy.export import export_policy
 from nsde_policy.deploy.export.encoder import build_encoder_graph, measure_code_parity
 from nsde_policy.deploy.runtime import RuntimePolicy
 from nsde_policy.deploy.runtime.graph import EncoderGraph
-from nsde_policy.errors import ConfigError, ExportError, GraphError, PolicyInputError
+from nsde_policy.errors import CheckpointError, ConfigError, NsdePolicyError, PolicyInputError
 from nsde_policy.inference.policy import Policy
 from tests.helpers.exported_policies import (
     build_camera_policy,
@@ -166,7 +166,7 @@ def test_outputs_of_another_encoder_fail_the_parity_check(policy: Policy, export
     with torch.no_grad():
         other.encoder.cameras[1].encoder.maps.weight.mul_(1.01)
     content = exported.with_name("policy.encoder.onnx").read_bytes()
-    with pytest.raises(ExportError, match="the exported encoder differs from the policy's by"):
+    with pytest.raises(NsdePolicyError, match="the exported encoder differs from the policy's by"):
         measure_code_parity(other.encoder, other.spec, content, cases=4, seed=0)
 
 
@@ -208,27 +208,27 @@ def forge(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
 )
 def test_forged_encoder_is_rejected(folder: Path, change: Callable[[dict[str, Any]], object], match: str):
     forge(folder, change)
-    with pytest.raises(GraphError, match=match):
+    with pytest.raises(CheckpointError, match=match):
         RuntimePolicy.load(folder / "policy.onnx")
 
 
 def test_missing_oversized_or_damaged_encoder_is_rejected(folder: Path):
     path, chunk = folder / "policy.encoder.onnx", folder / "policy.onnx"
     content = path.read_bytes()
-    with pytest.raises(GraphError, match="it is the encoder of a policy; load the policy"):
+    with pytest.raises(CheckpointError, match="it is the encoder of a policy; load the policy"):
         RuntimePolicy.load(path)
-    with pytest.raises(GraphError, match=r"policy\.encoder\.onnx.*the limit is"):
+    with pytest.raises(CheckpointError, match=r"policy\.encoder\.onnx.*the limit is"):
         RuntimePolicy.load(chunk, max_bytes=chunk.stat().st_size)
     rng = np.random.default_rng(0)
     for _ in range(20):
         damaged = bytearray(content)
         damaged[int(rng.integers(len(content) - 3000))] ^= int(rng.integers(1, 256))  # before the record
         path.write_bytes(damaged)
-        with pytest.raises(GraphError, match=r"policy\.encoder\.onnx"):
+        with pytest.raises(CheckpointError, match=r"policy\.encoder\.onnx"):
             RuntimePolicy.load(chunk)
     path.write_bytes(chunk.read_bytes())  # a plan instead of an encoder
-    with pytest.raises(GraphError, match="its metadata is invalid"):
+    with pytest.raises(CheckpointError, match="its metadata is invalid"):
         RuntimePolicy.load(chunk)
     path.unlink()
-    with pytest.raises(GraphError, match=r"copy policy\.encoder\.onnx beside policy\.onnx"):
+    with pytest.raises(CheckpointError, match=r"copy policy\.encoder\.onnx beside policy\.onnx"):
         RuntimePolicy.load(chunk)

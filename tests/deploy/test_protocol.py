@@ -26,7 +26,7 @@ from nsde_policy.deploy.protocol import (
     decode,
     encode,
 )
-from nsde_policy.errors import ProtocolError
+from nsde_policy.errors import RemoteError
 from nsde_policy.inference.calibration import Calibration
 from nsde_policy.inference.spec import Plan, PolicySpec
 
@@ -101,7 +101,7 @@ def test_greeting_holds_spec_and_calibration():
 @given(st.binary(max_size=300), st.sampled_from(KINDS))
 def test_random_bytes_raise_protocol_error(data, kind):
     for kinds in (kind, kind | Refusal):
-        with pytest.raises(ProtocolError):
+        with pytest.raises(RemoteError):
             decode(data, kinds)
 
 
@@ -134,7 +134,7 @@ def test_message_with_one_changed_field_is_rejected_or_valid(name, data):
     for kind in KINDS:
         try:
             message = decode(packed, kind | Refusal)
-        except ProtocolError:
+        except RemoteError:
             continue
         assert decode(encode(message), kind | Refusal) is not None
 
@@ -147,7 +147,7 @@ def test_damaged_messages_raise_only_protocol_error(name, data):
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
     cut = bytes(damaged[: data.draw(st.integers(0, len(damaged)))])
     for kind in KINDS:
-        with contextlib.suppress(ProtocolError):
+        with contextlib.suppress(RemoteError):
             decode(cut, kind | Refusal)
 
 
@@ -202,7 +202,7 @@ def array(dtype: Any = "f8", shape: Any = (1, 2), data: Any = TWO) -> dict[str, 
     ],
 )
 def test_invalid_request_error_names_the_problem(data, message):
-    with pytest.raises(ProtocolError, match=message):
+    with pytest.raises(RemoteError, match=message):
         decode(data, PlanRequest)
 
 
@@ -211,7 +211,7 @@ def test_announced_sizes_are_not_allocated():
     bomb = b"\xdc\xff\xff" * 21_000
     tracemalloc.start()
     for data in (bomb, b"\x82\xa4kind\xa4plan\xa6states" + bomb, b"\x82\xa4kind\xa4plan\xa4more" + bomb):
-        with pytest.raises(ProtocolError):
+        with pytest.raises(RemoteError):
             decode(data, PlanRequest)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -233,7 +233,7 @@ def test_announced_sizes_are_not_allocated():
 def test_contradictory_spec_is_rejected(change):
     values = msgspec.msgpack.decode(MESSAGES["welcome"])
     values["spec"] = json.dumps(SPEC.to_dict() | change)
-    with pytest.raises(ProtocolError, match="the server's greeting is not valid"):
+    with pytest.raises(RemoteError, match="the server's greeting is not valid"):
         decode(msgspec.msgpack.encode(values), Welcome).parse()
 
 
@@ -254,7 +254,7 @@ def test_contradictory_spec_is_rejected(change):
 @pytest.mark.parametrize("field", ["spec", "calibration"])
 def test_invalid_spec_or_calibration_is_rejected(field, spec):
     values = msgspec.msgpack.decode(MESSAGES["welcome"]) | {field: spec}
-    with pytest.raises(ProtocolError, match=r"greeting is not valid: .*(PolicySpec|Calibration)"):
+    with pytest.raises(RemoteError, match=r"greeting is not valid: .*(PolicySpec|Calibration)"):
         decode(msgspec.msgpack.encode(values), Welcome).parse()
 
 
@@ -276,5 +276,5 @@ def test_invalid_spec_or_calibration_is_rejected(field, spec):
     ],
 )
 def test_plan_with_wrong_shapes_or_values_is_rejected(plan, message):
-    with pytest.raises(ProtocolError, match=message):
+    with pytest.raises(RemoteError, match=message):
         check_plan(plan, SPEC, 2)

@@ -25,7 +25,7 @@ from nsde_policy.deploy.protocol import (
 from nsde_policy.deploy.server.auth import RateLimiter
 from nsde_policy.deploy.server.config import ServeSettings
 from nsde_policy.deploy.server.server import PolicyServer
-from nsde_policy.errors import ConfigError, RemotePlanningError, RemoteTimeoutError
+from nsde_policy.errors import ConfigError, RemoteError
 from nsde_policy.inference.spec import Plan
 from tests.helpers.policy_servers import (
     CALIBRATION,
@@ -91,7 +91,7 @@ def test_planner_error_is_logged_by_the_server_and_hidden_from_the_client(error:
 
     with serve_in_thread(LinearPlanner(fail)) as running:
         with RemotePolicy.connect(running.url) as policy:
-            with pytest.raises(RemotePlanningError, match="the policy failed; see the server's log") as told:
+            with pytest.raises(RemoteError, match="the policy failed; see the server's log") as told:
                 policy.plan_from(STATES, steps=4, seed=99)
             assert policy.plan_from(STATES, steps=4, seed=1).actions.shape == (4, 2)
         assert "secret" not in str(told.value)
@@ -114,7 +114,7 @@ def test_planner_error_is_logged_by_the_server_and_hidden_from_the_client(error:
 )
 def test_invalid_plan_is_not_sent(plan: Plan):
     with serve_in_thread(LinearPlanner(lambda seed: plan if seed == 99 else None)) as running:
-        with RemotePolicy.connect(running.url) as policy, pytest.raises(RemotePlanningError):
+        with RemotePolicy.connect(running.url) as policy, pytest.raises(RemoteError):
             policy.plan_from(STATES, steps=4, seed=99)
         assert_server_works(running)
 
@@ -123,7 +123,7 @@ def test_late_plan_is_refused_and_dropped():
     go = threading.Event()
     with serve_in_thread(LinearPlanner(lambda seed: go.wait(10) and None if seed == 99 else None)) as running:
         with RemotePolicy.connect(running.url, deadline_s=0.2, timeout_s=10) as policy:
-            with pytest.raises(RemoteTimeoutError, match=r"no plan within 0\.200 s"):
+            with pytest.raises(RemoteError, match=r"no plan within 0\.200 s"):
                 policy.plan_from(STATES, steps=4, seed=99)
             go.set()
             wanted = LinearPlanner().plan_from(STATES, steps=4, seed=5)

@@ -14,7 +14,7 @@ from websockets.sync.client import connect
 
 from nsde_policy.cli.main import main
 from nsde_policy.deploy.client import RemotePolicy
-from nsde_policy.errors import ConfigError, RemoteConnectionError
+from nsde_policy.errors import ConfigError, RemoteError
 from nsde_policy.viewer.http import ViewerSettings
 from nsde_policy.viewer.launch import load_runners
 from nsde_policy.viewer.play_app import PlayApp
@@ -61,23 +61,23 @@ def test_certificate_that_is_not_trusted_is_a_typed_error(certificate: Certifica
     other = make_certificate(tmp_path)
     with serve_with_tls(certificate) as running:
         for options in ({}, {"ca_file": other.cert}):
-            with pytest.raises(RemoteConnectionError, match=r"not trusted: self.signed certificate.*ca_file"):
+            with pytest.raises(RemoteError, match=r"not trusted: self.signed certificate.*ca_file"):
                 RemotePolicy.connect(running.url, timeout_s=10, **options)
         assert_server_works(running, ca_file=certificate.cert)
     with serve_with_tls(certificate, host="127.0.0.2") as running:
         url = running.url.replace("127.0.0.1", "127.0.0.2")
-        with pytest.raises(RemoteConnectionError, match="not trusted: IP address mismatch"):
+        with pytest.raises(RemoteError, match="not trusted: IP address mismatch"):
             RemotePolicy.connect(url, ca_file=certificate.cert, timeout_s=10)
 
 
 def test_client_and_server_of_which_one_has_no_tls_fail_with_a_typed_error(certificate: Certificate):
     with serve_with_tls(certificate) as running:
-        with pytest.raises(RemoteConnectionError, match="cannot connect"):
+        with pytest.raises(RemoteError, match="cannot connect"):
             RemotePolicy.connect(running.url.replace("wss", "ws"), timeout_s=10)
         assert_server_works(running, ca_file=certificate.cert)
     with (
         serve_in_thread(LinearPlanner()) as plain,
-        pytest.raises(RemoteConnectionError, match="cannot connect"),
+        pytest.raises(RemoteError, match="cannot connect"),
     ):
         RemotePolicy.connect(plain.url.replace("ws", "wss"), ca_file=certificate.cert, timeout_s=10)
 

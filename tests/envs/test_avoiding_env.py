@@ -14,7 +14,7 @@ from nsde_policy.envs.avoiding import drawing, geometry
 from nsde_policy.envs.avoiding.dynamics import NATURAL_FREQUENCY, PERIOD_S, follow
 from nsde_policy.envs.avoiding.env import MAX_CHANGE, AvoidingEnv
 from nsde_policy.envs.drawing import Palette
-from nsde_policy.errors import EnvInputError
+from nsde_policy.errors import EnvError
 
 
 def drive(env: AvoidingEnv, points, *, speed: float = 0.006):
@@ -147,7 +147,7 @@ def test_an_episode_is_truncated_after_250_periods():
     ],
 )
 def test_invalid_inputs_are_named(call, said):
-    with pytest.raises(EnvInputError, match=said):
+    with pytest.raises(EnvError, match=said):
         call()
 
 
@@ -157,7 +157,7 @@ def test_invalid_actions_change_nothing(action):
     env.reset(seed=0)
     env.step(np.array([0.005, 0.005]))
     twin = copy.deepcopy(env)
-    with pytest.raises(EnvInputError, match="an action must"):
+    with pytest.raises(EnvError, match="an action must"):
         env.step(action)
     change = np.array([0.0, 0.01])
     assert np.array_equal(env.step(change)[0], twin.step(change)[0])

@@ -11,7 +11,7 @@ import pytest
 from nsde_policy.envs import PUSHT_ID
 from nsde_policy.envs.pusht import dynamics
 from nsde_policy.envs.pusht.env import PushTEnv
-from nsde_policy.errors import EnvInputError
+from nsde_policy.errors import EnvError
 from nsde_policy.tasks.adapter import EnvAdapter
 
 COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda value: pickle.loads(pickle.dumps(value))}
@@ -88,7 +88,7 @@ def test_copy_of_an_endless_episode_is_refused(monkeypatch):
         env.step(np.zeros(2))
     copy.deepcopy(env)
     env.step(np.zeros(2))
-    with pytest.raises(EnvInputError, match=r"cannot copy a table after more than 10 steps.*repeat"):
+    with pytest.raises(EnvError, match=r"cannot copy a table after more than 10 steps.*repeat"):
         copy.deepcopy(env)
     env.reset(seed=5)
     copy.deepcopy(env)

@@ -10,7 +10,7 @@ import pytest
 
 from nsde_policy.envs import PUSHT_ID
 from nsde_policy.envs.pusht import drawing, geometry
-from nsde_policy.errors import EnvInputError
+from nsde_policy.errors import EnvError
 
 
 def psnr(a, b):
@@ -60,7 +60,7 @@ def test_frame_has_the_requested_size(size):
     ],
 )
 def test_invalid_drawing_arguments_are_rejected(asked, message):
-    with pytest.raises(EnvInputError, match=message):
+    with pytest.raises(EnvError, match=message):
         drawing.frame((100, 100), (300, 300, 1.0), **asked)
 
 

@@ -15,7 +15,7 @@ from gymnasium.utils.env_checker import check_env
 from nsde_policy.envs import PUSHT_ID
 from nsde_policy.envs.pusht import geometry
 from nsde_policy.envs.pusht.env import ObsType, PushTEnv
-from nsde_policy.errors import EnvInputError
+from nsde_policy.errors import EnvError
 
 OBS_TYPES = get_args(ObsType)
 
@@ -222,7 +222,7 @@ def test_invalid_action_is_rejected_and_changes_nothing(name):
     action, message = BAD_ACTIONS[name]
     env = make()
     before, _ = env.reset(seed=100000)
-    with pytest.raises(EnvInputError, match=message):
+    with pytest.raises(EnvError, match=message):
         env.step(action)
     after, *_ = env.step(before[:2])
     assert after == pytest.approx(before, abs=1e-9)
@@ -247,7 +247,7 @@ BAD_OPTIONS = {
 @pytest.mark.parametrize("name", BAD_OPTIONS)
 def test_invalid_reset_options_are_rejected(name):
     options, message = BAD_OPTIONS[name]
-    with pytest.raises(EnvInputError, match=message):
+    with pytest.raises(EnvError, match=message):
         make().reset(options=options)
 
 
@@ -262,18 +262,18 @@ BAD_SETTINGS = {
 @pytest.mark.parametrize("name", BAD_SETTINGS)
 def test_invalid_settings_are_rejected(name):
     settings, message = BAD_SETTINGS[name]
-    with pytest.raises(EnvInputError, match=message):
+    with pytest.raises(EnvError, match=message):
         PushTEnv(**settings)
 
 
 def test_benchmark_rule_rejects_seeds_of_2_to_the_32():
-    with pytest.raises(EnvInputError, match=r"below 2\*\*32"):
+    with pytest.raises(EnvError, match=r"below 2\*\*32"):
         make().reset(seed=2**32)
 
 
 @pytest.mark.parametrize("seed", [-1, 1.5, "7", True, [7]])
 def test_invalid_seed_is_rejected(seed):
-    with pytest.raises(EnvInputError, match="a seed must be a non-negative integer"):
+    with pytest.raises(EnvError, match="a seed must be a non-negative integer"):
         make().reset(seed=seed)
 
 
@@ -287,12 +287,12 @@ def test_env_id_can_name_its_module():
 
 
 def test_step_before_reset_is_rejected():
-    with pytest.raises(EnvInputError, match=r"call reset\(\) first"):
+    with pytest.raises(EnvError, match=r"call reset\(\) first"):
         PushTEnv().step(np.zeros(2))
 
 
 def test_render_without_a_mode_lists_the_modes():
     env = PushTEnv()
     env.reset(seed=0)
-    with pytest.raises(EnvInputError, match="rgb_array"):
+    with pytest.raises(EnvError, match="rgb_array"):
         env.render()

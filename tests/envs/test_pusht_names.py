@@ -6,7 +6,7 @@ import pytest
 
 from nsde_policy.envs import PUSHT_ID
 from nsde_policy.envs.pusht import drawing, geometry
-from nsde_policy.errors import EnvInputError
+from nsde_policy.errors import EnvError
 
 SEED, TARGETS = 8, [(113, 491), (20, 484), (0, 512), (38, 512), (69, 510), (103, 512), (77, 512), (76, 512)]
 CORNERS = [
@@ -73,7 +73,7 @@ def test_reset_to_state_turns_the_block_after_placing_it():
     ],
 )
 def test_invalid_reset_to_state_is_rejected(options, message):
-    with pytest.raises(EnvInputError, match=message):
+    with pytest.raises(EnvError, match=message):
         make().reset(options=options)
 
 
@@ -102,5 +102,5 @@ def test_rendered_pictures_have_the_requested_size():
     "name", ["observation_width", "observation_height", "visualization_width", "visualization_height"]
 )
 def test_invalid_sizes_are_rejected(name):
-    with pytest.raises(EnvInputError, match=f"{name} must be an integer from 16 to 8192, got 0"):
+    with pytest.raises(EnvError, match=f"{name} must be an integer from 16 to 8192, got 0"):
         make(**{name: 0})

@@ -15,7 +15,7 @@ from nsde_policy.cli.main import main
 from nsde_policy.data import DemoWriter, Episode, load_demonstrations
 from nsde_policy.data.collection import Collection, EpisodeInfo, Provenance
 from nsde_policy.data.zarr_store.check import check_store
-from nsde_policy.errors import DamagedStoreError, EpisodeError
+from nsde_policy.errors import DemoError
 from nsde_policy.eval import generate as generating
 from tests.helpers.demo_stores import write_store
 
@@ -205,10 +205,10 @@ def test_store_without_episode_info_cannot_be_resumed(tmp_path: Path):
     count = path / "meta/episode_seed/.zarray"
     whole = count.read_text()
     count.write_text(json.dumps({**json.loads(whole), "shape": [1]}))
-    with pytest.raises(DamagedStoreError, match="has 1 rows of 2"):
+    with pytest.raises(DemoError, match="has 1 rows of 2"):
         Collection(path, HAND)
     shutil.rmtree(path / "meta/episode_seed")
-    with pytest.raises(DamagedStoreError, match="lost its episode information"):
+    with pytest.raises(DemoError, match="lost its episode information"):
         Collection(path, HAND)
     assert len(load_demonstrations(path)) == 2
 
@@ -224,14 +224,14 @@ def test_empty_store_can_be_resumed_with_other_settings(tmp_path: Path):
     assert json.loads((path / ".zattrs").read_text())["made_with"]["by"] == "teleoperation"
     shutil.rmtree(path / "data/state")
     shutil.rmtree(path / "data/action")
-    with pytest.raises(EpisodeError, match="not by policy"):
+    with pytest.raises(DemoError, match="not by policy"):
         Collection(path, machine)
 
 
 def test_store_without_provenance_cannot_be_resumed(tmp_path: Path):
     with DemoWriter(tmp_path / "demos.zarr") as writer:
         writer.append(recorded())
-    with pytest.raises(EpisodeError, match="does not say how its episodes were made"):
+    with pytest.raises(DemoError, match="does not say how its episodes were made"):
         Collection(tmp_path / "demos.zarr", HAND)
 
 
@@ -250,10 +250,10 @@ def test_collection_lists_episodes_and_undoes_the_last(tmp_path: Path):
         assert collection.episodes == tuple(kept)
         for _ in kept:
             collection.undo()
-        with pytest.raises(EpisodeError, match="no episode to drop"):
+        with pytest.raises(DemoError, match="no episode to drop"):
             collection.undo()
         collection.add(recorded(), kept[1])
     with Collection(path, HAND) as collection:
         assert collection.episodes == (kept[1],)
-    with pytest.raises(EpisodeError, match="was made by teleoperation, not by policy"):
+    with pytest.raises(DemoError, match="was made by teleoperation, not by policy"):
         Collection(path, Provenance("policy", {"env": "a table"}, {}))

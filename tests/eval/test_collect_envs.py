@@ -13,7 +13,7 @@ from nsde_policy.cli.main import main
 from nsde_policy.data import DemoWriter, Episode, load_demonstrations
 from nsde_policy.data.collection import Collection, EpisodeInfo, Provenance
 from nsde_policy.data.zarr_store.check import check_store
-from nsde_policy.errors import EpisodeError
+from nsde_policy.errors import DemoError
 from nsde_policy.eval import generate as generating
 from nsde_policy.eval.expert import ExpertPool
 from nsde_policy.eval.rollout import RolloutConfig
@@ -282,7 +282,7 @@ def test_stores_of_earlier_versions_are_continued(tmp_path: Path):
         collection.append(recorded(), info={"seed": 1, "success": True, "max_reward": 0.5})
     new = Provenance("policy", settings | {"env_kwargs": {"reset_rule": "benchmark"}})
     other = Provenance("policy", settings | {"env_kwargs": {"reset_rule": "gym_pusht"}})
-    with pytest.raises(EpisodeError, match=r'made with env_kwargs {"reset_rule": "benchmark"}, not'):
+    with pytest.raises(DemoError, match=r'made with env_kwargs {"reset_rule": "benchmark"}, not'):
         Collection(path, other)
     with Collection(path, new) as collection:
         assert collection.episodes == (EpisodeInfo(1, True, 0.5),)

@@ -12,7 +12,7 @@ import pytest
 
 from nsde_policy.cli.main import main
 from nsde_policy.envs.pusht import drawing
-from nsde_policy.errors import CheckpointError, ConfigError, MissingDependencyError, OutputError
+from nsde_policy.errors import CheckpointError, ConfigError, MissingDependencyError, NsdePolicyError
 from nsde_policy.eval.evaluate import Evaluation
 from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.render import video as rendering
@@ -160,7 +160,7 @@ def test_missing_extra_fails_before_playing(monkeypatch, tmp_path, no_display, c
 
 
 def test_unwritable_output_fails_before_playing(no_display):
-    with pytest.raises(OutputError, match="cannot be written"):
+    with pytest.raises(NsdePolicyError, match="cannot be written"):
         rendering.Renderer(None, Path("/dev/null/eval"))
     with pytest.raises(ConfigError, match="videos must be at least 0"):
         rendering.Renderer(None, videos=-1)

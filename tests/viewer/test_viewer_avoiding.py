@@ -12,7 +12,7 @@ from nsde_policy.data import DemoWriter, Episode, load_demonstrations
 from nsde_policy.data.collection import Collection
 from nsde_policy.envs.avoiding import geometry
 from nsde_policy.envs.avoiding.live import AvoidingTable
-from nsde_policy.errors import ConfigError, EnvInputError
+from nsde_policy.errors import ConfigError, EnvError
 from nsde_policy.eval.rollout import Player, RolloutConfig
 from nsde_policy.tasks import get_task
 from nsde_policy.training.progress import train
@@ -75,7 +75,7 @@ def test_a_user_drags_the_rod_but_no_block(runs: list[Path]):
     (panel,) = app.frame()["panels"]
     assert np.allclose(panel["trail"][-1], (x, y), atol=1)
     run_events(app, Release(), 1, Drag(0, "block", x, y))
-    with pytest.raises(EnvInputError, match="no block to drag"):
+    with pytest.raises(EnvError, match="no block to drag"):
         app.tick()
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsde_policy.errors import ProtocolError
+from nsde_policy.errors import RemoteError
 from nsde_policy.viewer.controls import RANGES, Controls
 from nsde_policy.viewer.messages import (
     ClientMessage,
@@ -92,7 +92,7 @@ def test_valid_messages_are_parsed(text, expected):
     ],
 )
 def test_invalid_messages_raise_an_error_that_says_why(text, expected):
-    with pytest.raises(ProtocolError, match=re.escape(expected)):
+    with pytest.raises(RemoteError, match=re.escape(expected)):
         parse_message(text)
 
 
@@ -101,13 +101,13 @@ FIELDS = st.sampled_from(["seed", "on", "x", "y", "panel", "what", "methods", "n
 
 @given(st.dictionaries(FIELDS, VALUES, max_size=5), TAGS)
 def test_any_json_object_is_parsed_or_raises_protocol_error(values, verb):
-    with contextlib.suppress(ProtocolError):  # anything else fails
+    with contextlib.suppress(RemoteError):  # anything else fails
         assert isinstance(parse_message(json.dumps({**values, "do": verb})), ClientMessage)
 
 
 @given(st.binary(max_size=200))
 def test_random_bytes_raise_protocol_error(data):
-    with pytest.raises(ProtocolError):
+    with pytest.raises(RemoteError):
         parse_message(data)
 
 
@@ -127,5 +127,5 @@ def test_controls_keep_their_type_and_range(name):
         assert getattr(changed, name) == value
         assert type(getattr(changed, name)) is type(getattr(Controls(), name))
     for value in (low - 1, high + 1, math.nan, math.inf):
-        with pytest.raises(ProtocolError, match=name):
+        with pytest.raises(RemoteError, match=name):
             Controls().with_value(name, value)

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from nsde_policy.assets import SHIPPED_POLICY
-from nsde_policy.errors import EnvInputError, PlanError, ProtocolError
+from nsde_policy.errors import EnvError, PlanError, RemoteError
 from nsde_policy.eval.rollout import Player, RolloutConfig
 from nsde_policy.inference.policy import Policy
 from nsde_policy.viewer.launch import load_runners, make_distinct_names
@@ -194,7 +194,7 @@ def test_next_seed_starts_after_a_success_only_if_enabled(app: PlayApp):
 )
 def test_a_rejected_message_changes_nothing(app: PlayApp, message: ClientMessage, expected: str):
     before, revision = run(app, 4), app.revision
-    with pytest.raises((ProtocolError, EnvInputError), match=expected):
+    with pytest.raises((RemoteError, EnvError), match=expected):
         app.handle(message)
     assert app.frame()["panels"] == before["panels"]
     assert app.revision == revision

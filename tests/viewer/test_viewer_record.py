@@ -20,7 +20,7 @@ from nsde_policy.data.zarr_store.store import Store
 from nsde_policy.envs.pusht.drawing import benchmark_frame
 from nsde_policy.envs.pusht.env import PushTEnv
 from nsde_policy.envs.pusht.live import PushTTable
-from nsde_policy.errors import DemoError, EpisodeError, ProtocolError
+from nsde_policy.errors import DemoError, RemoteError
 from nsde_policy.inference.policy import Policy
 from nsde_policy.tasks import get_task
 from nsde_policy.viewer.messages import (
@@ -85,7 +85,7 @@ def test_camera_frames_are_recorded_on_request(tmp_path: Path):
     frames = open_images(tmp_path / "d.zarr")
     assert frames.shape == (5, 96, 96, 3)
     assert (frames[:] == drawn).mean() > 0.999
-    with pytest.raises(EpisodeError, match="images"):
+    with pytest.raises(DemoError, match="images"):
         open_collection(tmp_path / "d.zarr")
 
 
@@ -153,7 +153,7 @@ def test_seeds_wrap_around_and_no_episode_is_kept_twice(tmp_path: Path):
     with open_collection(tmp_path / "d.zarr") as collection:
         app = RecordApp(PUSHT, collection, seed_start=2**32 - 1)
         assert run(app, *moved, KeepEpisode())["seed"] == 0
-        with pytest.raises(EpisodeError, match="move first"):
+        with pytest.raises(DemoError, match="move first"):
             app.handle(KeepEpisode())
         assert [kept.seed for kept in collection.episodes] == [2**32 - 1]
         assert run(RecordApp(PUSHT, collection, seed_start=5))["seed"] == 0
@@ -165,12 +165,12 @@ def test_an_episode_without_steps_cannot_be_kept(tmp_path: Path):
         for early in ((), (StartRecording(),), (MoveAgent(1.0, 1.0), StartRecording(), 1)):
             run(app, *early)
             before = app.revision
-            with pytest.raises(EpisodeError, match="move first"):
+            with pytest.raises(DemoError, match="move first"):
                 app.handle(KeepEpisode())
             assert app.revision == before
-        with pytest.raises(EpisodeError, match="no episode"):
+        with pytest.raises(DemoError, match="no episode"):
             app.handle(Undo())
-        with pytest.raises(ProtocolError, match="nsde-policy play"):
+        with pytest.raises(RemoteError, match="nsde-policy play"):
             app.handle(Pause(True))
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from nsde_policy.envs.pusht import geometry
 from nsde_policy.envs.pusht.env import PushTEnv
-from nsde_policy.errors import EnvInputError
+from nsde_policy.errors import EnvError
 from nsde_policy.tasks import get_task
 from nsde_policy.viewer import simulation as simulation_module
 from nsde_policy.viewer.simulation import Input, Simulation
@@ -74,7 +74,7 @@ def test_history_is_bounded_and_every_period_in_it_can_be_restored(monkeypatch):
 def test_an_invalid_seed_changes_nothing():
     simulation, untouched, inputs = Simulation(PUSHT, 5), Simulation(PUSHT, 5), random_inputs(6)
     play(simulation, inputs[:3])
-    with pytest.raises(EnvInputError, match="below"):
+    with pytest.raises(EnvError, match="below"):
         simulation.reset(2**32)
     assert (simulation.seed, simulation.last) == (5, 3)
     play(simulation, inputs[3:])
@@ -134,5 +134,5 @@ def test_a_block_clear_of_agent_and_walls_is_dragged_exactly():
 def test_invalid_drag_poses_are_rejected(pose):
     env = PushTEnv()
     env.reset(seed=0)
-    with pytest.raises(EnvInputError, match="a pose of the block"):
+    with pytest.raises(EnvError, match="a pose of the block"):
         env.hold_block(pose)

@@ -13,7 +13,7 @@ from nsde_policy.deploy.runtime.graph import EncoderGraph
 from nsde_policy.deploy.runtime.metadata import CODES, GRAPH_FORMAT, MEASURED, EncoderRecord
 from nsde_policy.deploy.runtime.onnx_file import graph_sha256
 from nsde_policy.encoders.base_model import EncoderModel
-from nsde_policy.errors import ExportError
+from nsde_policy.errors import NsdePolicyError
 from nsde_policy.inference.spec import PolicySpec
 
 CODE_TOLERANCE = 1e-4
@@ -61,7 +61,7 @@ def measure_code_parity(
     """Measure the largest difference between a graph and its encoder, in units of `CODE_TOLERANCE`'s.
 
     Raises:
-        ExportError: If it exceeds `CODE_TOLERANCE`.
+        NsdePolicyError: If it exceeds `CODE_TOLERANCE`.
     """
     graph = EncoderGraph(content)
     low, high = (np.array(values[spec.plain_dim : spec.obs_dim]) for values in (spec.low, spec.high))
@@ -81,7 +81,7 @@ def measure_code_parity(
             difference = float(np.max(np.abs(found - tensor[0].numpy()))) / scales[name]
             worst = max(worst, difference if np.isfinite(difference) else np.inf)
     if worst > CODE_TOLERANCE:
-        raise ExportError(
+        raise NsdePolicyError(
             f"the exported encoder differs from the policy's by {worst:.2g} ranges of its codes in {cases} "
             f"cases, at most {CODE_TOLERANCE:g} is allowed; nothing was written"
         )

@@ -23,9 +23,9 @@ from nsde_policy.deploy.runtime.metadata import (
     GraphRecord,
 )
 from nsde_policy.deploy.runtime.onnx_file import graph_sha256
-from nsde_policy.deploy.runtime.policy import encoder_file, first_action_file
+from nsde_policy.deploy.runtime.policy import encoder_file, one_action_file
 from nsde_policy.encoders.base_model import EncoderModel
-from nsde_policy.errors import ConfigError, ExportError
+from nsde_policy.errors import ConfigError, NsdePolicyError
 from nsde_policy.files import check_writable, replace_file
 from nsde_policy.inference.policy import Policy
 from nsde_policy.run_directory import fingerprint
@@ -82,14 +82,14 @@ def export_policy(
         seed: Seed of these inputs.
 
     Raises:
-        ExportError: If the policy cannot be traced or the graph differs from it; nothing is written then.
+        NsdePolicyError: If the policy cannot be traced or the graph differs from it; nothing is written then.
     """
     _check_settings(policy, out, format, opset=opset, cases=cases, seed=seed)
     chunk = PlanTracer(policy, policy.chunk if steps is None else steps, sampling)
     tracers = {out: chunk}
     chosen = chunk.reference.sampling
     if policy.model.network_calls(1, chosen) < policy.model.network_calls(chunk.steps, chosen):
-        tracers[first_action_file(out)] = PlanTracer(policy, 1, sampling)
+        tracers[one_action_file(out)] = PlanTracer(policy, 1, sampling)
     files = {}
     for path, tracer in tracers.items():
         content, record, run_graph = _build(policy, tracer, format, opset)
@@ -99,7 +99,7 @@ def export_policy(
         files[encoder_file(out)] = _export_encoder(
             policy, policy.encoder, encoder_file(out), opset, cases, seed
         )
-    for path in (first_action_file(out), encoder_file(out)):
+    for path in (one_action_file(out), encoder_file(out)):
         path.unlink(missing_ok=True)  # it may belong to an earlier export
     for path, (content, _) in files.items():
         replace_file(path, content)
@@ -184,7 +184,7 @@ def measure_parity(
     """Measure the largest difference between a graph and its policy, in ranges of the demonstrations.
 
     Raises:
-        ExportError: If it exceeds `PARITY_TOLERANCE`.
+        NsdePolicyError: If it exceeds `PARITY_TOLERANCE`.
     """
     spec = tracer.spec
     scale = np.array(spec.high) - np.array(spec.low)
@@ -198,7 +198,7 @@ def measure_parity(
                 difference = float(np.max(np.abs(found[name] - tensor.numpy()) / scales[name]))
             worst = max(worst, difference if np.isfinite(difference) else np.inf)
     if worst > PARITY_TOLERANCE:
-        raise ExportError(
+        raise NsdePolicyError(
             f"the exported graph differs from the policy by {worst:.2g} ranges of the demonstrations in "
             f"{cases} cases, at most {PARITY_TOLERANCE:g} is allowed; nothing was written"
         )

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from nsde_policy.deploy.export.plan_module import PlanTracer
 from nsde_policy.deploy.runtime.graph import Graph
 from nsde_policy.deploy.runtime.metadata import RECORD_KEY, GraphRecord
-from nsde_policy.errors import ExportError, import_optional, summarize_error
+from nsde_policy.errors import NsdePolicyError, import_optional, summarize_error
 
 RECORD_FILE = f"{RECORD_KEY}.json"
 """Name of the record in a torch.export archive."""
@@ -67,7 +67,7 @@ def build_onnx(
             cause: BaseException = error
             while cause.__cause__ is not None:
                 cause = cause.__cause__
-            raise ExportError(f"cannot export this policy as ONNX: {summarize_error(cause)}") from None
+            raise NsdePolicyError(f"cannot export this policy as ONNX: {summarize_error(cause)}") from None
     assert program is not None
     model = program.model_proto
     _remove_notes(model)
@@ -118,7 +118,7 @@ def build_pt2(tracer: PlanTracer, record: GraphRecord) -> bytes:
             warnings.simplefilter("ignore")  # LSTMs warn about their weights while they are traced
             program = torch.export.export(tracer.module, tracer.build_example(), strict=False)
     except (RuntimeError, torch._dynamo.exc.TorchDynamoException) as error:
-        raise ExportError(f"cannot trace this policy: {summarize_error(error)}") from None
+        raise NsdePolicyError(f"cannot trace this policy: {summarize_error(error)}") from None
     program.graph.eliminate_dead_code()  # an unused empty loop can be saved but not loaded
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # holds paths of source files

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from nsde_policy.config import Sampling
 from nsde_policy.deploy.runtime.metadata import GraphInput
-from nsde_policy.errors import ExportError
+from nsde_policy.errors import NsdePolicyError
 from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.base import Draws, PolicyModel
 
@@ -82,7 +82,7 @@ class PlanTracer:
         chosen = model.config.sampling if sampling is None else sampling
         calls = model.network_calls(policy.check_chunk(steps), chosen)
         if calls > MAX_TRACED_CALLS:
-            raise ExportError(
+            raise NsdePolicyError(
                 f"{steps} actions take {calls} network calls, a graph has at most {MAX_TRACED_CALLS}; "
                 "use fewer --steps, or --sampling scheduler=ddim steps=10"
             )

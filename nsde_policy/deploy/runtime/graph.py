@@ -19,7 +19,7 @@ from nsde_policy.deploy.runtime.metadata import (
     is_frame,
 )
 from nsde_policy.deploy.runtime.onnx_file import AnyRecord, read_record
-from nsde_policy.errors import GraphError, import_optional, summarize_error
+from nsde_policy.errors import CheckpointError, import_optional, summarize_error
 from nsde_policy.files import read_file
 
 MAX_GRAPH_BYTES = 512 << 20
@@ -55,18 +55,18 @@ class LoadedGraph(abc.ABC, Generic[AnyRecord]):
     @classmethod
     def load(cls, path: Path, *, threads: int = 1, max_bytes: int = MAX_GRAPH_BYTES) -> Self:
         """Read a file, check it, and run it once."""
-        content = read_file(path, max_bytes, error=GraphError)
+        content = read_file(path, max_bytes, error=CheckpointError)
         try:
             return cls(content, threads=threads)
-        except GraphError as error:
-            raise GraphError(f"cannot load {path}: {error}") from None
+        except CheckpointError as error:
+            raise CheckpointError(f"cannot load {path}: {error}") from None
 
     def run(self) -> None:
         """Compute `outputs` from `inputs`."""
         try:
             self._session.run_with_iobinding(self._binding)
         except Exception as error:
-            raise GraphError(f"onnxruntime cannot run the graph: {summarize_error(error)}") from None
+            raise CheckpointError(f"onnxruntime cannot run the graph: {summarize_error(error)}") from None
 
     @abc.abstractmethod
     def _set_trial_inputs(self) -> None:
@@ -80,7 +80,7 @@ class LoadedGraph(abc.ABC, Generic[AnyRecord]):
             expected = {name: array.shape for name, array in buffers.items()}
             found = {node.name: tuple(node.shape) for node in nodes}
             if found != expected or any(node.type != _TYPE_NAMES[buffers[node.name].dtype] for node in nodes):
-                raise GraphError(f"the {what} of the graph are {found}, its metadata says {expected}")
+                raise CheckpointError(f"the {what} of the graph are {found}, its metadata says {expected}")
 
     def _check_trial_run(self) -> None:
         """Require finite outputs for plausible inputs."""
@@ -88,7 +88,7 @@ class LoadedGraph(abc.ABC, Generic[AnyRecord]):
         self.run()
         for name, array in self.outputs.items():
             if not np.isfinite(array).all():
-                raise GraphError(f"a trial run gives {name} that are not finite")
+                raise CheckpointError(f"a trial run gives {name} that are not finite")
 
 
 class Graph(LoadedGraph[GraphRecord]):
@@ -154,4 +154,4 @@ def _create_session(content: bytes, threads: int) -> Any:
             content, options, providers=["CPUExecutionProvider"], enable_fallback=0
         )
     except Exception as error:
-        raise GraphError(f"onnxruntime cannot load the graph: {summarize_error(error)}") from None
+        raise CheckpointError(f"onnxruntime cannot load the graph: {summarize_error(error)}") from None

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 from nsde_policy.deploy.runtime.metadata import RECORD_KEY, EncoderRecord, GraphRecord
-from nsde_policy.errors import ConfigError, GraphError
+from nsde_policy.errors import CheckpointError, ConfigError
 
 GRAPH_FIELD = 7
 METADATA_FIELD = 14
@@ -21,7 +21,7 @@ def read_record(content: bytes, record_class: type[AnyRecord]) -> AnyRecord:
     """Return the record of an exported file.
 
     Raises:
-        GraphError: If the file is not ONNX, has no valid record of this class, or its graph is damaged.
+        CheckpointError: If the file is not ONNX, has no valid record of this class, or its graph is damaged.
     """
     _check_file_type(content)
     text = None
@@ -31,15 +31,15 @@ def read_record(content: bytes, record_class: type[AnyRecord]) -> AnyRecord:
             if bytes(entry.get(1, b"")) == RECORD_KEY.encode():
                 text = bytes(entry.get(2, b"")).decode(errors="replace")
     if text is None:
-        raise GraphError(f"it has no {RECORD_KEY!r} metadata; write it with nsde-policy export")
+        raise CheckpointError(f"it has no {RECORD_KEY!r} metadata; write it with nsde-policy export")
     try:
         record = record_class.from_json(text)
     except (ConfigError, TypeError, ValueError, RecursionError) as error:
         if record_class is GraphRecord and '"measures_shift"' in text:
-            raise GraphError("it is the encoder of a policy; load the policy, NAME.onnx") from None
-        raise GraphError(f"its metadata is invalid: {error}") from None
+            raise CheckpointError("it is the encoder of a policy; load the policy, NAME.onnx") from None
+        raise CheckpointError(f"its metadata is invalid: {error}") from None
     if graph_sha256(content) != record.graph_sha256:
-        raise GraphError("its checksum is wrong: damaged or changed; export it again")
+        raise CheckpointError("its checksum is wrong: damaged or changed; export it again")
     return record
 
 
@@ -47,17 +47,17 @@ def graph_sha256(content: bytes) -> str:
     """Compute the SHA-256 of the graph in an ONNX file."""
     graphs = [value for field, value in _read_fields(memoryview(content)) if field == GRAPH_FIELD]
     if len(graphs) != 1:
-        raise GraphError(f"it contains {len(graphs)} graphs, an exported policy has one")
+        raise CheckpointError(f"it contains {len(graphs)} graphs, an exported policy has one")
     return hashlib.sha256(graphs[0]).hexdigest()
 
 
 def _check_file_type(content: bytes) -> None:
     if content[:2] == b"PK":
-        raise GraphError("it is a zip archive, like .pt, .pt2 and .npz files; expected ONNX")
+        raise CheckpointError("it is a zip archive, like .pt, .pt2 and .npz files; expected ONNX")
     if content[:1] == b"\x80" and content[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05"):
-        raise GraphError("it is a pickle, which could run code and is not opened; expected ONNX")
+        raise CheckpointError("it is a pickle, which could run code and is not opened; expected ONNX")
     if not content:
-        raise GraphError("it is empty; expected ONNX")
+        raise CheckpointError("it is empty; expected ONNX")
 
 
 def _read_fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
@@ -76,9 +76,9 @@ def _read_fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
             case 5:
                 size = 4
             case _:
-                raise GraphError("it is not an ONNX file")
+                raise CheckpointError("it is not an ONNX file")
         if size > len(message) - at:
-            raise GraphError(f"it is truncated: a field has {size} bytes, {len(message) - at} are left")
+            raise CheckpointError(f"it is truncated: a field has {size} bytes, {len(message) - at} are left")
         if key & 7 == 2:
             yield key >> 3, message[at : at + size]
         at += size
@@ -89,8 +89,8 @@ def _read_varint(message: memoryview, at: int) -> tuple[int, int]:
     value = 0
     for i in range(10):
         if at + i >= len(message):
-            raise GraphError("it is truncated within a number")
+            raise CheckpointError("it is truncated within a number")
         value |= (message[at + i] & 0x7F) << (7 * i)
         if message[at + i] < 0x80:
             return value, at + i + 1
-    raise GraphError("it is not an ONNX file: a number is too long")
+    raise CheckpointError("it is not an ONNX file: a number is too long")

@@ -8,14 +8,14 @@ import numpy as np
 
 from nsde_policy.deploy.runtime.graph import MAX_GRAPH_BYTES, EncoderGraph, Graph
 from nsde_policy.deploy.runtime.metadata import ACTIONS, PATH, STD, GraphRecord
-from nsde_policy.errors import ConfigError, GraphError
+from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.inference.base import NumpyPolicy, require_int, require_seed
 from nsde_policy.inference.history import History
 from nsde_policy.inference.spec import Plan, check_finite_plan
 
 
-def first_action_file(path: Path) -> Path:
-    """Return the path of the graph for the first action, beside that of the chunk."""
+def one_action_file(path: Path) -> Path:
+    """Return the path of the graph that plans one action, next to the graph of the chunk."""
     return path.with_name(f"{path.stem}.first{path.suffix}")
 
 
@@ -60,13 +60,13 @@ class RuntimePolicy(NumpyPolicy):
         path, options = Path(path), {"threads": threads, "max_bytes": max_bytes}
         chunk = Graph.load(path, **options)
         first = encoder = None
-        if (first_path := first_action_file(path)).exists():
+        if (first_path := one_action_file(path)).exists():
             first = Graph.load(first_path, **options)
             _check_origin(first_path, first, path, chunk, fits=first.record.steps == 1)
         if cameras := chunk.record.spec.cameras:
             encoder_path, spec = encoder_file(path), chunk.record.spec
             if not encoder_path.exists():
-                raise GraphError(f"no {encoder_path}: copy {encoder_path.name} beside {path.name}")
+                raise CheckpointError(f"no {encoder_path}: copy {encoder_path.name} beside {path.name}")
             encoder = EncoderGraph.load(encoder_path, **options)
             found = encoder.record
             fits = (found.cameras, found.plain_dim, found.codes) == (cameras, spec.plain_dim, spec.codes)
@@ -92,11 +92,6 @@ class RuntimePolicy(NumpyPolicy):
             )
         return self._plan(states, steps, np.random.default_rng(require_seed(seed)))
 
-    def first_action(self, states: np.ndarray, *, seed: int) -> np.ndarray:
-        """Plan the first action only, (act_dim,); faster if it has its own graph."""
-        action: np.ndarray = self.plan_from(states, steps=1, seed=seed).actions[0]
-        return action
-
     def _plan(self, states: np.ndarray, steps: int, rng: np.random.Generator) -> Plan:
         graph = self._first if steps == 1 and self._first is not None else self._chunk
         checked = self._check_states(states)
@@ -115,6 +110,6 @@ class RuntimePolicy(NumpyPolicy):
 def _check_origin(
     path: Path, graph: Graph | EncoderGraph, chunk_path: Path, chunk: Graph, *, fits: bool
 ) -> None:
-    """Raise `GraphError` if a graph is not of the same export as that of the chunk."""
+    """Raise `CheckpointError` if a graph is not of the same export as that of the chunk."""
     if not fits or graph.record.fingerprint != chunk.record.fingerprint:
-        raise GraphError(f"{path} does not belong to {chunk_path.name}; export both again")
+        raise CheckpointError(f"{path} does not belong to {chunk_path.name}; export both again")

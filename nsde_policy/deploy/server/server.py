@@ -31,7 +31,7 @@ from nsde_policy.deploy.protocol import (
 from nsde_policy.deploy.server.auth import Log, format_error
 from nsde_policy.deploy.server.config import ServeSettings
 from nsde_policy.deploy.server.connection import WebsocketServer
-from nsde_policy.errors import ConfigError, ProtocolError, RemotePlanningError
+from nsde_policy.errors import ConfigError, PlanError, RemoteError
 from nsde_policy.inference.calibration import Calibration
 from nsde_policy.inference.spec import Planner
 from nsde_policy.inference.worker import PlannerThread
@@ -142,7 +142,7 @@ class PolicyServer(WebsocketServer):
                         answered += 1
         except ConnectionClosed as error:
             why = f"closed with {error.rcvd.code if error.rcvd else 'no close frame'}"
-        except ProtocolError as error:
+        except RemoteError as error:
             why = f"malformed: {error}"
             await self._close_with(connection, Refusal(None, "malformed", str(error)))
         except TimeoutError:
@@ -202,7 +202,7 @@ class PolicyServer(WebsocketServer):
 
     def _report_error(self, request: AnyRequest, client: int, error: BaseException) -> Refusal:
         """Count an error; frames that cannot be decompressed are an invalid request, others are logged."""
-        if isinstance(error, ProtocolError):
+        if isinstance(error, RemoteError):
             self._counts["refused"] += 1
             return Refusal(request.id, "bad_request", str(error))
         self._counts["failed"] += 1
@@ -233,8 +233,8 @@ class PolicyServer(WebsocketServer):
         """Plan or encode, in the planner thread.
 
         Raises:
-            ProtocolError: If a frame is damaged or has another size.
-            RemotePlanningError: If the policy raises any exception.
+            RemoteError: If a frame is damaged or has another size.
+            PlanError: If the policy raises any exception.
         """
         frames = self._unpack_frames(request) if isinstance(request, EncodeRequest) else {}
         try:
@@ -243,7 +243,7 @@ class PolicyServer(WebsocketServer):
             plan = self._planner.plan_from(request.states.unpack(), steps=request.steps, seed=request.seed)
             return PlanReply.pack(request.id, check_plan(plan, self._spec, request.steps))
         except BaseException as error:  # SystemExit too: a planner must not end the server
-            raise RemotePlanningError(format_error(error)) from None
+            raise PlanError(format_error(error)) from None
 
     def _unpack_frames(self, request: EncodeRequest) -> dict[str, np.ndarray]:
         cameras = self._spec.cameras

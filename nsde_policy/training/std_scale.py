@@ -1,4 +1,4 @@
-"""Calibration of σ: one factor per dimension, fitted after training on episodes that were held out of it."""
+"""Scale of σ: one factor per dimension, fitted after training on episodes that were held out of it."""
 
 import logging
 from statistics import NormalDist
@@ -27,16 +27,16 @@ BATCH_ROWS = 8192
 """States whose next state is predicted at once."""
 
 
-def check_std_calibration(config: RunConfig, fraction: float) -> None:
-    """Raise `ConfigError` if the fraction is invalid, or the method has no σ that can be calibrated."""
-    check_fraction(fraction, "--calibration")
+def check_std_scale(config: RunConfig, fraction: float) -> None:
+    """Raise `ConfigError` if the fraction is invalid, or the method has no σ that can be scaled."""
+    check_fraction(fraction, "--scale-std")
     if fraction and not get_method(config.method).model_class().reports_std:
-        raise ConfigError(f"the method {config.method} reports no σ to calibrate: leave out --calibration")
+        raise ConfigError(f"the method {config.method} reports no σ to scale: leave out --scale-std")
     if fraction and config.demos.images:
-        raise ConfigError("σ of codes of images is not calibrated: leave out --calibration")
+        raise ConfigError("σ of codes of images is not scaled: leave out --scale-std")
 
 
-def calibrate_std(run: RunDirectory, demos: Demonstrations | None, *, device: str) -> np.ndarray | None:
+def fit_std_scale(run: RunDirectory, demos: Demonstrations | None, *, device: str) -> np.ndarray | None:
     """Scale the σ of a trained run so that it fits held-out demonstrations, and write its weights.
 
     Returns:
@@ -55,7 +55,7 @@ def calibrate_std(run: RunDirectory, demos: Demonstrations | None, *, device: st
     run.save_weights(model.state_dict())
     low, middle, high = np.quantile(factor, (0, 0.5, 1))
     logger.info(
-        "σ is calibrated on %d episodes: times %.2f (from %.2f to %.2f)", len(demos), middle, low, high
+        "σ is scaled to fit %d episodes: times %.2f (from %.2f to %.2f)", len(demos), middle, low, high
     )
     return factor
 

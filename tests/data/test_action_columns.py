@@ -1,4 +1,4 @@
-"""Tests for data/first_action.py: which action columns are observed positions."""
+"""Tests for data/action_columns.py: which action columns are observed positions."""
 
 import time
 
@@ -7,7 +7,7 @@ import pytest
 
 from nsde_policy.assets import EMBEDDED_DEMOS
 from nsde_policy.data import Demonstrations, load_demonstrations
-from nsde_policy.data.first_action import format_matches, match_changes, match_columns, measure_first_action
+from nsde_policy.data.action_columns import format_matches, match_changes, match_columns, measure_first_action
 from tests.helpers.robot_arm import make_arm_demos
 
 

@@ -1,4 +1,4 @@
-"""Tests for training/std_calibration.py: σ is scaled to held-out episodes, once, and in every command."""
+"""Tests for training/std_scale.py: σ is scaled to held-out episodes, once, and in every command."""
 
 from pathlib import Path
 from statistics import NormalDist
@@ -17,7 +17,7 @@ from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.training.dataset import build_transitions, get_first_action
 from nsde_policy.training.run import train_run
-from nsde_policy.training.std_calibration import fit_factors, measure_errors
+from nsde_policy.training.std_scale import fit_factors, measure_errors
 from tests.helpers.toy_problems import make_robot_demos
 
 CONFIG = RunConfig(
@@ -77,29 +77,29 @@ def test_scaling_multiplies_the_standard_deviation_alone(kind: str):
 
 
 def test_calibrated_run_fits_the_held_out_episodes_and_resumes(tmp_path: Path):
-    run = train(tmp_path / "run", validation=0.2, calibration=0.3)
+    run = train(tmp_path / "run", validation=0.2, scale_std=0.3)
     known, _, held_out = split_episodes(make_robot_demos(), 0.2, seed=3)
     _, calibrated_on, _ = split_episodes(known, 0.3, seed=3)
     assert run.read_record().demos.held_out == held_out
     assert calibrated_on is not None
     np.testing.assert_allclose(fit(run, calibrated_on), 1.0, rtol=0.02)
     weights = run.read_weights()
-    train(tmp_path / "run", validation=0.2, calibration=0.3, resume=True)
+    train(tmp_path / "run", validation=0.2, scale_std=0.3, resume=True)
     again = run.read_weights()
     assert all(torch.equal(weights[name], again[name]) for name in weights)
 
 
 def test_method_without_std_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     out = str(tmp_path / "run")
-    args = ["--policy", "knn", "--preset", "fast", "--calibration", "0.1", "--out", out]
+    args = ["--policy", "knn", "--preset", "fast", "--scale-std", "0.1", "--out", out]
     assert main(["train", *args]) == 2
-    assert "the method knn reports no σ to calibrate: leave out --calibration" in capsys.readouterr().err
+    assert "the method knn reports no σ to scale: leave out --scale-std" in capsys.readouterr().err
 
 
 def test_invalid_fraction_is_refused_before_demonstrations_are_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    args = ["--task", "pusht", "--demos", str(tmp_path / "missing.zarr"), "--calibration", "1"]
+    args = ["--task", "pusht", "--demos", str(tmp_path / "missing.zarr"), "--scale-std", "1"]
     assert main(["train", *args, "--out", str(tmp_path / "run")]) == 2
-    assert "need --calibration >= 0 and < 1, a fraction of the episodes, got 1" in capsys.readouterr().err
+    assert "need --scale-std >= 0 and < 1, a fraction of the episodes, got 1" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
