@@ -24,8 +24,8 @@ from nsde_policy.eval.camera import CameraCondition, CameraDisturbances
 from nsde_policy.eval.compressed import CompressedPicture
 from nsde_policy.eval.disturbances import Condition, Disturbances
 from nsde_policy.eval.paths import shorten_path
-from nsde_policy.inference.history import History
 from nsde_policy.inference.policy import Policy
+from nsde_policy.planner.history import History
 from nsde_policy.run_directory import RunRecord
 from nsde_policy.tasks import Task, find_rate, get_task_of_run, read_episode_mode
 from nsde_policy.tasks.adapter import EnvAdapter, check_figure

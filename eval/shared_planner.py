@@ -31,8 +31,8 @@ from nsde_policy.eval.rollout import (
     make_generator,
 )
 from nsde_policy.inference.loading import build_policy_spec
-from nsde_policy.inference.observation import encode_plain, parse_frames
 from nsde_policy.inference.policy import Policy
+from nsde_policy.planner.observation import encode_plain, parse_frames
 from nsde_policy.run_directory import RunDirectory, RunRecord
 from nsde_policy.tasks import get_task_of_run
 

@@ -1,7 +1,11 @@
 """Names of earlier versions: they still work, warn, and lead to what replaced them."""
 
+import importlib
 import sys
 import warnings
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 from typing import Any
 
 RENAMED = {
@@ -47,3 +51,31 @@ def get_renamed(module: str, name: str) -> Any:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
     warnings.warn(f"{module}.{name} is now {module}.{new}", DeprecationWarning, stacklevel=3)
     return getattr(sys.modules[module], new)
+
+
+MOVED = {
+    f"nsde_policy.inference.{name}": f"nsde_policy.planner.{name}"
+    for name in ("calibration", "history", "observation", "spec", "worker")
+}
+"""Modules that are in another package now."""
+
+
+class MovedModules(MetaPathFinder, Loader):
+    """Imports modules by their earlier names, with a warning; the names in them are the same objects."""
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        """Return a module that this class loads, or None if its name is not an earlier one."""
+        return ModuleSpec(fullname, self) if fullname in MOVED else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Fill a module with the names of the one that replaced it."""
+        new = MOVED[module.__name__]
+        warnings.warn(f"{module.__name__} is now {new}", DeprecationWarning, stacklevel=2)
+        found = vars(importlib.import_module(new))
+        vars(module).update({name: value for name, value in found.items() if not name.startswith("__")})
+
+
+def find_moved_modules() -> None:
+    """Let `import` find modules by their earlier names."""
+    if not any(isinstance(finder, MovedModules) for finder in sys.meta_path):
+        sys.meta_path.append(MovedModules())

@@ -23,15 +23,15 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("run_config",),
     ("run_directory",),
     ("tasks",),
+    ("planner",),
+    ("control",),
     ("inference",),
-    ("training", "control"),
+    ("training",),
     ("deploy", "video"),
     ("eval",),
     ("viewer", "diagnostics"),
     ("cli",),
 )
-ALLOWED_EXCEPTIONS = {"nsde_policy/inference/base.py": {"control"}}
-"""`BasePolicy.session()` opens a control session."""
 HEAVY = {
     "torch",
     "gymnasium",
@@ -84,8 +84,7 @@ def test_a_room_imports_only_lower_layers(path):
     layer = {name: i for i, names in enumerate(LAYERS) for name in names}
     assert room in layer, f"{path} belongs to no layer: add its room in tests/test_architecture.py"
     imported = {own(name) for name in imports(path)} - {None, room}
-    allowed = ALLOWED_EXCEPTIONS.get(str(path.relative_to(ROOT)), set())
-    assert not {name for name in imported if layer[name] >= layer[room]} - allowed
+    assert not {name for name in imported if layer[name] >= layer[room]}
 
 
 @pytest.mark.parametrize(
@@ -93,6 +92,7 @@ def test_a_room_imports_only_lower_layers(path):
     [
         ("envs", {"torch", "zarr"}),
         ("data", {"torch", "gymnasium", "pymunk", "pygame"}),
+        ("nsde_policy/planner", {"torch", "gymnasium", "zarr"}),
         ("nsde_policy/control", {"torch", "gymnasium", "zarr"}),
         ("nsde_policy/deploy/runtime", {"torch", "onnx", "onnxscript", "safetensors", "gymnasium", "zarr"}),
     ],
@@ -103,7 +103,8 @@ def test_some_rooms_do_without_heavy_packages(folder, banned):
 
 
 @pytest.mark.parametrize(
-    "folder", ["nsde_policy/inference", "nsde_policy/control", "nsde_policy/deploy/runtime"]
+    "folder",
+    ["nsde_policy/planner", "nsde_policy/control", "nsde_policy/inference", "nsde_policy/deploy/runtime"],
 )
 def test_a_robot_needs_no_training_code(folder):
     for path in (ROOT / folder).rglob("*.py"):
@@ -113,6 +114,34 @@ def test_a_robot_needs_no_training_code(folder):
 def test_a_control_loop_needs_no_torch():
     code = "import sys, nsde_policy.control; assert not {'torch', 'zarr', 'gymnasium'} & {*sys.modules}"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def find_file(name: str) -> Path | None:
+    """Return the file of this package that a dotted import name leads to."""
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        folder = ROOT if parts[1:2] and parts[1] in ("envs", "data", "eval") else ROOT / "nsde_policy"
+        place = folder.joinpath(*parts[1:length])
+        for file in (place.with_suffix(".py"), place / "__init__.py"):
+            if parts[0] == "nsde_policy" and file.is_file():
+                return file
+    return None
+
+
+def find_closure(path: Path) -> set[Path]:
+    """Return a file and all files of this package that it imports at module level, directly or not."""
+    found, waiting = {path}, [path]
+    while waiting:
+        files = {find_file(name) for name in imports(waiting.pop(), top_level_only=True)} - {None, *found}
+        found |= files
+        waiting += files
+    return found
+
+
+@pytest.mark.parametrize(("file", "most"), [("nsde_policy/control/session.py", 22)])
+def test_few_files_have_to_be_read_to_understand_a_file(file, most):
+    found = sorted(str(path.relative_to(ROOT)) for path in find_closure(ROOT / file))
+    assert len(found) <= most, found
 
 
 def test_in_envs_only_drawing_and_window_import_pygame():

@@ -1,10 +1,11 @@
 """Tests of the names of earlier versions."""
 
 import importlib
+import sys
 
 import pytest
 
-from nsde_policy.deprecated import RENAMED
+from nsde_policy.deprecated import MOVED, RENAMED
 from nsde_policy.errors import NsdePolicyError
 
 NAMES = [(module, old, new) for module, names in RENAMED.items() for old, new in names.items()]
@@ -30,3 +31,16 @@ def test_there_are_few_classes_of_errors():
     classes = [each for each in found if each.__module__ == errors.__name__]
     assert len(classes) <= 12
     assert all(issubclass(each, NsdePolicyError) for each in classes)
+
+
+@pytest.mark.parametrize(("old", "new"), MOVED.items())
+def test_a_moved_module_can_be_imported_by_its_earlier_name(old, new, monkeypatch):
+    monkeypatch.delitem(sys.modules, old, raising=False)
+    with pytest.warns(DeprecationWarning, match=f"{old} is now {new}"):
+        module = importlib.import_module(old)
+    found = importlib.import_module(new)
+    assert all(
+        getattr(module, name) is vars(found)[name] for name in vars(found) if not name.startswith("__")
+    )
+    assert found.__spec__ is not None
+    assert found.__spec__.name == new

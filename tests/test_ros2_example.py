@@ -14,7 +14,7 @@ from nsde_policy.control import Session, SessionConfig
 from nsde_policy.deploy.client import RemotePolicy
 from nsde_policy.errors import RemoteError
 from nsde_policy.inference.policy import Policy
-from nsde_policy.inference.spec import Plan
+from nsde_policy.planner.spec import Plan
 from tests.helpers.policy_servers import SPEC, LinearPlanner, serve_in_thread
 
 PATH = Path(__file__).parents[1] / "examples" / "ros2_node.py"

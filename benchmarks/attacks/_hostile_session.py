@@ -16,8 +16,8 @@ from nsde_policy.control import Session, SessionConfig
 from nsde_policy.control.faults import FaultKind
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.errors import ConfigError, PolicyInputError, SessionStoppedError
-from nsde_policy.inference.calibration import Calibration, CameraRange
-from nsde_policy.inference.spec import Plan, PolicySpec
+from nsde_policy.planner.calibration import Calibration, CameraRange
+from nsde_policy.planner.spec import Plan, PolicySpec
 
 SPEC = PolicySpec(
     obs_dim=3,

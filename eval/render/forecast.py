@@ -7,8 +7,8 @@ import torch
 
 from nsde_policy.config import Sampling
 from nsde_policy.eval.rollout import EpisodeResult, Player
-from nsde_policy.inference.history import History
 from nsde_policy.inference.policy import Policy
+from nsde_policy.planner.history import History
 from nsde_policy.tasks.drawing import Forecast
 
 FORECAST_STEPS = 24

@@ -14,9 +14,9 @@ from nsde_policy.config import BaseConfig, check_names, require
 from nsde_policy.control.faults import FaultKind, OnFault
 from nsde_policy.control.limits import Limits
 from nsde_policy.errors import ConfigError, PolicyInputError
-from nsde_policy.inference.calibration import Calibration
-from nsde_policy.inference.observation import check_vector
-from nsde_policy.inference.spec import PolicySpec
+from nsde_policy.planner.calibration import Calibration
+from nsde_policy.planner.observation import check_vector
+from nsde_policy.planner.spec import PolicySpec
 
 MAX_AGE_PERIODS = 1.5
 MAX_GAP_POLICY_PERIODS = 3.0

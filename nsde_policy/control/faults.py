@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from nsde_policy.control.limits import Limiter
-from nsde_policy.inference.observation import check_vector
+from nsde_policy.planner.observation import check_vector
 
 
 class FaultKind(StrEnum):

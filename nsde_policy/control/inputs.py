@@ -11,8 +11,8 @@ from nsde_policy.control.config import ResolvedConfig
 from nsde_policy.control.faults import Fault, FaultKind, describe_error
 from nsde_policy.control.frames import FrameMonitor, parse_times
 from nsde_policy.errors import PolicyInputError
-from nsde_policy.inference.calibration import Calibration
-from nsde_policy.inference.observation import (
+from nsde_policy.planner.calibration import Calibration
+from nsde_policy.planner.observation import (
     Encode,
     convert_observation,
     convert_plain_observation,
@@ -20,7 +20,7 @@ from nsde_policy.inference.observation import (
     find_non_finite,
     parse_observation,
 )
-from nsde_policy.inference.spec import PolicySpec
+from nsde_policy.planner.spec import PolicySpec
 
 TIME_TOLERANCE_S = 1e-9
 

@@ -9,9 +9,9 @@ import numpy as np
 from nsde_policy.control.limits import Limiter
 from nsde_policy.core.spec import wrap_angle
 from nsde_policy.errors import PlanError, PolicyInputError
-from nsde_policy.inference.history import History
-from nsde_policy.inference.observation import is_finite, to_floats
-from nsde_policy.inference.spec import Plan, PolicySpec
+from nsde_policy.planner.history import History
+from nsde_policy.planner.observation import is_finite, to_floats
+from nsde_policy.planner.spec import Plan, PolicySpec
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,10 +32,10 @@ from nsde_policy.control.limits import Limiter
 from nsde_policy.control.planning import PlanScheduler, PlanWorker
 from nsde_policy.control.report import CommandRecord, PeriodCommands, Recorder, SessionReport
 from nsde_policy.errors import ConfigError, PolicyInputError, SessionStoppedError
-from nsde_policy.inference.calibration import Calibration, OODDetector
-from nsde_policy.inference.observation import check_vector
-from nsde_policy.inference.spec import Planner
-from nsde_policy.inference.worker import PlannerThread
+from nsde_policy.planner.calibration import Calibration, OODDetector
+from nsde_policy.planner.observation import check_vector
+from nsde_policy.planner.spec import Planner
+from nsde_policy.planner.worker import PlannerThread
 
 
 class Session:

@@ -46,9 +46,9 @@ from nsde_policy.errors import (
     summarize_error,
 )
 from nsde_policy.inference.base import NumpyPolicy, require_int, require_seed
-from nsde_policy.inference.calibration import Calibration
-from nsde_policy.inference.history import History
-from nsde_policy.inference.spec import Plan, PolicySpec
+from nsde_policy.planner.calibration import Calibration
+from nsde_policy.planner.history import History
+from nsde_policy.planner.spec import Plan, PolicySpec
 
 _websockets_logger = logging.getLogger(__name__)
 _websockets_logger.addHandler(logging.NullHandler())  # connection errors are raised, not logged

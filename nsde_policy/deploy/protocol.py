@@ -18,8 +18,8 @@ from msgspec import Meta
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.deploy.server.config import ENVELOPE_BYTES, MAX_MESSAGE_BYTES
 from nsde_policy.errors import RemoteError, summarize_error
-from nsde_policy.inference.calibration import Calibration
-from nsde_policy.inference.spec import Plan, PolicySpec
+from nsde_policy.planner.calibration import Calibration
+from nsde_policy.planner.spec import Plan, PolicySpec
 
 PROTOCOL = 2
 """Version of the messages; client and server must have the same."""
@@ -119,7 +119,7 @@ class PlanRequest(Message, frozen=True, tag="plan"):
 
 
 class PlanReply(Message, frozen=True, tag="planned"):
-    """A plan, as the fields of `nsde_policy.inference.spec.Plan`."""
+    """A plan, as the fields of `nsde_policy.planner.spec.Plan`."""
 
     id: NonNegativeInt64
     actions: Array

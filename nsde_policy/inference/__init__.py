@@ -1,1 +1,5 @@
-"""Policies at run time: sizes, history, observations, calibration and planning."""
+"""From a run directory to actions: policies, loading of models, threads of torch."""
+
+from nsde_policy.deprecated import find_moved_modules
+
+find_moved_modules()

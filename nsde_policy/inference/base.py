@@ -17,9 +17,9 @@ from nsde_policy.control.faults import OnFault
 from nsde_policy.control.limits import Limits
 from nsde_policy.core.spec import STATE_KEY
 from nsde_policy.errors import PolicyInputError
-from nsde_policy.inference.calibration import Calibration
-from nsde_policy.inference.history import History
-from nsde_policy.inference.observation import (
+from nsde_policy.planner.calibration import Calibration
+from nsde_policy.planner.history import History
+from nsde_policy.planner.observation import (
     check_finite_observation,
     check_plausible,
     check_plausible_frames,
@@ -30,7 +30,7 @@ from nsde_policy.inference.observation import (
     parse_single_observation,
     to_floats,
 )
-from nsde_policy.inference.spec import Plan, PolicySpec
+from nsde_policy.planner.spec import Plan, PolicySpec
 
 G = TypeVar("G")
 

@@ -14,13 +14,13 @@ from nsde_policy.data.frames import resize_frames
 from nsde_policy.encoders.base_model import EncoderModel
 from nsde_policy.errors import ConfigError
 from nsde_policy.inference.base import BasePolicy, require_generator, require_int, require_seed
-from nsde_policy.inference.calibration import Calibration
-from nsde_policy.inference.history import History
 from nsde_policy.inference.loading import build_policy_spec, load_encoder, load_model
-from nsde_policy.inference.observation import parse_observations
-from nsde_policy.inference.spec import Plan, check_finite_plan
 from nsde_policy.inference.torch_threads import Returned, run_with_threads
 from nsde_policy.methods.base import Draws, PolicyModel
+from nsde_policy.planner.calibration import Calibration
+from nsde_policy.planner.history import History
+from nsde_policy.planner.observation import parse_observations
+from nsde_policy.planner.spec import Plan, check_finite_plan
 from nsde_policy.run_directory import RunDirectory, RunRecord
 
 Observed = np.ndarray | Tensor | Sequence[float] | Mapping[str, Any]

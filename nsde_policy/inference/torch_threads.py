@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import torch
 
-from nsde_policy.inference.worker import PlannerThread, is_planner_thread
+from nsde_policy.planner.worker import PlannerThread, is_planner_thread
 
 Returned = TypeVar("Returned")
 _setting = threading.Lock()

@@ -25,8 +25,8 @@ from nsde_policy.data.statistics import find_oddities
 from nsde_policy.data.zarr_store.roles import find_cameras
 from nsde_policy.encoders import get_encoder
 from nsde_policy.errors import ConfigError
-from nsde_policy.inference.history import check_first_action, replace_first_action
 from nsde_policy.methods.registry import get_method
+from nsde_policy.planner.history import check_first_action, replace_first_action
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.tasks import check_recorded_task, get_task
 

@@ -33,8 +33,8 @@ from nsde_policy.encoders.base import IMAGE_KEY
 from nsde_policy.encoders.base_model import CameraBatch, EncoderModel, StagedEncoderModel, mirror_frames
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.files import read_json, replace_file
-from nsde_policy.inference.calibration import CameraRange
 from nsde_policy.inference.loading import build_encoder, limit_parameters
+from nsde_policy.planner.calibration import CameraRange
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import RunDirectory, check_encoder
 from nsde_policy.training.batches import PrefetchSource

@@ -19,9 +19,9 @@ from nsde_policy.data import Demonstrations
 from nsde_policy.data.frames import FrameFile
 from nsde_policy.encoders.base_model import EncoderModel, mirror_frames
 from nsde_policy.errors import ConfigError
-from nsde_policy.inference.calibration import CameraRange
 from nsde_policy.methods.base import LossParts, PolicyModel, Stage, TrainableModel
 from nsde_policy.methods.registry import get_method
+from nsde_policy.planner.calibration import CameraRange
 from nsde_policy.training.batches import BatchSource, PrefetchSource
 from nsde_policy.training.dataset import augment, build_training_data, find_window_frames
 from nsde_policy.training.encoder import ImageTraining, list_rows

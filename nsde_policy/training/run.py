@@ -14,11 +14,11 @@ from nsde_policy.data.split import split_episodes
 from nsde_policy.encoders import get_encoder
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.files import read_json, replace_file
-from nsde_policy.inference.calibration import CALIBRATION_FILE, Calibration, CameraRange
 from nsde_policy.inference.loading import build_model, build_policy_spec, limit_parameters
 from nsde_policy.inference.torch_threads import count_threads, use_threads
 from nsde_policy.methods.base import TrainableModel
 from nsde_policy.methods.registry import METHODS
+from nsde_policy.planner.calibration import CALIBRATION_FILE, Calibration, CameraRange
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import ENCODER_FOLDER, DemoRecord, RunDirectory, RunRecord
 from nsde_policy.tasks import TASKS, get_task

@@ -7,9 +7,9 @@ import torch
 
 from nsde_policy.config import Sampling
 from nsde_policy.eval.render.forecast import sample_forecast
-from nsde_policy.inference.history import History
 from nsde_policy.inference.policy import Policy
-from nsde_policy.inference.spec import PolicySpec
+from nsde_policy.planner.history import History
+from nsde_policy.planner.spec import PolicySpec
 from nsde_policy.tasks.drawing import Forecast
 from nsde_policy.tasks.live_table import LiveTable
 

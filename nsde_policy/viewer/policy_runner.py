@@ -13,10 +13,10 @@ import torch
 from nsde_policy.config import Sampling
 from nsde_policy.errors import PlanError
 from nsde_policy.eval.rollout import make_generator
-from nsde_policy.inference.history import History
 from nsde_policy.inference.policy import Policy
-from nsde_policy.inference.spec import Plan
-from nsde_policy.inference.worker import PlannerThread
+from nsde_policy.planner.history import History
+from nsde_policy.planner.spec import Plan
+from nsde_policy.planner.worker import PlannerThread
 from nsde_policy.tasks.base import Task
 from nsde_policy.tasks.live_table import LiveTable
 from nsde_policy.viewer.camera import describe_camera, observe_table

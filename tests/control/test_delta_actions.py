@@ -9,8 +9,8 @@ import pytest
 from nsde_policy.control import Session, SessionConfig
 from nsde_policy.control.faults import FaultKind
 from nsde_policy.errors import SessionStoppedError
-from nsde_policy.inference.calibration import Calibration
-from nsde_policy.inference.spec import Plan
+from nsde_policy.planner.calibration import Calibration
+from nsde_policy.planner.spec import Plan
 from tests.helpers.numpy_planner import SPEC, Sim
 from tests.helpers.sessions import OBS, PERIOD
 from tests.helpers.simulated_time import InlineWorker, SimulatedWorker

@@ -20,11 +20,11 @@ from nsde_policy.errors import (
     CheckpointError,
     PolicyInputError,
 )
-from nsde_policy.inference.calibration import Calibration, CameraRange
 from nsde_policy.inference.policy import Policy
-from nsde_policy.inference.spec import Plan, Planner
-from nsde_policy.inference.worker import is_planner_thread
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
+from nsde_policy.planner.calibration import Calibration, CameraRange
+from nsde_policy.planner.spec import Plan, Planner
+from nsde_policy.planner.worker import is_planner_thread
 from nsde_policy.run_config import DemoConfig, RunConfig
 from tests.helpers.camera_robot import (
     JOINTS,

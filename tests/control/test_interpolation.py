@@ -5,7 +5,7 @@ import pytest
 
 from nsde_policy.control.interpolation import PlanJob, TimedPlan
 from nsde_policy.errors import PlanError
-from nsde_policy.inference.spec import Plan
+from nsde_policy.planner.spec import Plan
 from tests.helpers.numpy_planner import SPEC, Sim, Walker
 from tests.helpers.sessions import NO_LIMITS, OBS, PERIOD, make_session, run_session
 

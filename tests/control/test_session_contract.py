@@ -14,7 +14,7 @@ from benchmarks.attacks import _hostile_session as hostile
 from nsde_policy.control import Session, SessionConfig
 from nsde_policy.control.faults import FaultKind
 from nsde_policy.errors import PolicyInputError
-from nsde_policy.inference.spec import Plan
+from nsde_policy.planner.spec import Plan
 from tests.helpers.numpy_planner import CALIBRATION, SPEC, Sim, Walker
 from tests.helpers.sessions import OBS, PERIOD, make_session, run_session
 

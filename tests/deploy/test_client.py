@@ -26,7 +26,7 @@ from nsde_policy.errors import (
     PolicyInputError,
     RemoteError,
 )
-from nsde_policy.inference.spec import Plan, Planner
+from nsde_policy.planner.spec import Plan, Planner
 from tests.helpers.policy_servers import (
     CALIBRATION,
     SPEC,

@@ -27,8 +27,8 @@ from nsde_policy.deploy.protocol import (
     encode,
 )
 from nsde_policy.errors import RemoteError
-from nsde_policy.inference.calibration import Calibration
-from nsde_policy.inference.spec import Plan, PolicySpec
+from nsde_policy.planner.calibration import Calibration
+from nsde_policy.planner.spec import Plan, PolicySpec
 
 SPEC = PolicySpec(
     obs_dim=2,

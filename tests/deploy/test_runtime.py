@@ -52,7 +52,7 @@ def test_runtime_needs_no_torch(exported):
         "for name in ('torch', 'onnx', 'onnxscript', 'safetensors', 'gymnasium', 'zarr', 'tyro'):\n"
         "    sys.modules[name] = None\n"
         "import numpy as np\n"
-        "import nsde_policy.inference.spec, nsde_policy.inference.history\n"
+        "import nsde_policy.planner.spec, nsde_policy.planner.history\n"
         "from nsde_policy.deploy.runtime import RuntimePolicy\n"
         f"policy = RuntimePolicy.load({str(exported)!r}, seed=3)\n"
         f"obs = np.array({OBS.tolist()})\n"

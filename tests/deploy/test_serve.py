@@ -26,7 +26,7 @@ from nsde_policy.deploy.server.auth import RateLimiter
 from nsde_policy.deploy.server.config import ServeSettings
 from nsde_policy.deploy.server.server import PolicyServer
 from nsde_policy.errors import ConfigError, RemoteError
-from nsde_policy.inference.spec import Plan
+from nsde_policy.planner.spec import Plan
 from tests.helpers.policy_servers import (
     CALIBRATION,
     SPEC,

@@ -24,7 +24,7 @@ from nsde_policy.deploy.protocol import (
     Refusal,
     encode,
 )
-from nsde_policy.inference.spec import Plan
+from nsde_policy.planner.spec import Plan
 from tests.helpers.policy_servers import (
     STATES,
     UPGRADE,

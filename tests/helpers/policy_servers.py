@@ -26,8 +26,8 @@ from nsde_policy.deploy.protocol import (
 )
 from nsde_policy.deploy.server.config import ServeSettings
 from nsde_policy.deploy.server.server import PolicyServer
-from nsde_policy.inference.calibration import Calibration
-from nsde_policy.inference.spec import Plan, Planner, PolicySpec
+from nsde_policy.planner.calibration import Calibration
+from nsde_policy.planner.spec import Plan, Planner, PolicySpec
 from tests.helpers.server_threads import run_in_thread
 
 SPEC = PolicySpec(

@@ -12,7 +12,7 @@ import torch
 from nsde_policy.core.networks import MLP
 from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.torch_threads import count_cores, count_threads
-from nsde_policy.inference.worker import PlannerThread
+from nsde_policy.planner.worker import PlannerThread
 
 START = np.array([235.0, 124.0, 299.6, 145.2, 5.378])
 

@@ -14,7 +14,7 @@ from nsde_policy.deploy.runtime.metadata import CODES, GRAPH_FORMAT, MEASURED, E
 from nsde_policy.deploy.runtime.onnx_file import graph_sha256
 from nsde_policy.encoders.base_model import EncoderModel
 from nsde_policy.errors import NsdePolicyError
-from nsde_policy.inference.spec import PolicySpec
+from nsde_policy.planner.spec import PolicySpec
 
 CODE_TOLERANCE = 1e-4
 """Largest allowed difference of codes, in units of the widest range of a code in the demonstrations; that of

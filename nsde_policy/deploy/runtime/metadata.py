@@ -8,8 +8,8 @@ from msgspec import Meta
 
 from nsde_policy.config import BaseConfig, require
 from nsde_policy.core.spec import LARGEST_SIDE, LARGEST_SIZE, CameraSpec
-from nsde_policy.inference.calibration import Calibration
-from nsde_policy.inference.spec import PolicySpec
+from nsde_policy.planner.calibration import Calibration
+from nsde_policy.planner.spec import PolicySpec
 
 GRAPH_FORMAT = 2
 """Version of exported files; other versions are rejected."""

@@ -10,8 +10,8 @@ from nsde_policy.deploy.runtime.graph import MAX_GRAPH_BYTES, EncoderGraph, Grap
 from nsde_policy.deploy.runtime.metadata import ACTIONS, PATH, STD, GraphRecord
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.inference.base import NumpyPolicy, require_int, require_seed
-from nsde_policy.inference.history import History
-from nsde_policy.inference.spec import Plan, check_finite_plan
+from nsde_policy.planner.history import History
+from nsde_policy.planner.spec import Plan, check_finite_plan
 
 
 def one_action_file(path: Path) -> Path:

@@ -16,7 +16,7 @@ from nsde_policy.errors import ConfigError
 if TYPE_CHECKING:
     import ssl
 
-    from nsde_policy.inference.spec import PolicySpec
+    from nsde_policy.planner.spec import PolicySpec
 
 MAX_MESSAGE_BYTES = 65_536
 """Default size limit of a message."""

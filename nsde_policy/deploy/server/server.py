@@ -32,9 +32,9 @@ from nsde_policy.deploy.server.auth import Log, format_error
 from nsde_policy.deploy.server.config import ServeSettings
 from nsde_policy.deploy.server.connection import WebsocketServer
 from nsde_policy.errors import ConfigError, PlanError, RemoteError
-from nsde_policy.inference.calibration import Calibration
-from nsde_policy.inference.spec import Planner
-from nsde_policy.inference.worker import PlannerThread
+from nsde_policy.planner.calibration import Calibration
+from nsde_policy.planner.spec import Planner
+from nsde_policy.planner.worker import PlannerThread
 
 AnyRequest = PlanRequest | EncodeRequest
 Answer = PlanReply | EncodeReply | Refusal

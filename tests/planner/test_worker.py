@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nsde_policy.inference.worker import PlannerThread
+from nsde_policy.planner.worker import PlannerThread
 
 ROOT = Path(__file__).parents[2]
 
@@ -123,7 +123,7 @@ def test_closed_thread_and_its_results_are_garbage_collected():
 
 AT_EXIT = """
 import threading, time
-from nsde_policy.inference import worker
+from nsde_policy.planner import worker
 worker.EXIT_TIMEOUT_S = {timeout}
 started = threading.Event()
 def job():
@@ -144,5 +144,5 @@ def test_exit_waits_for_a_running_job_up_to_the_timeout(timeout, job, printed):
 
 
 def test_module_imports_no_torch():
-    code = "import sys, nsde_policy.inference.worker; assert not {'torch', 'websockets'} & {*sys.modules}"
+    code = "import sys, nsde_policy.planner.worker; assert not {'torch', 'websockets'} & {*sys.modules}"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -13,8 +13,8 @@ import numpy as np
 from nsde_policy.core.spec import ENVIRONMENT_KEY, STATE_KEY, CameraSpec
 from nsde_policy.data.frames import describe_frame
 from nsde_policy.errors import PolicyInputError
-from nsde_policy.inference.calibration import LOOKS, CameraRange
-from nsde_policy.inference.spec import PolicySpec
+from nsde_policy.planner.calibration import LOOKS, CameraRange
+from nsde_policy.planner.spec import PolicySpec
 
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 """Larger numbers are infinite in float32, the type of the states."""

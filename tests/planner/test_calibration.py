@@ -8,14 +8,14 @@ import pytest
 from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.control.limits import Limits
 from nsde_policy.errors import CheckpointError, ConfigError
-from nsde_policy.inference.calibration import (
+from nsde_policy.inference.loading import build_policy_spec
+from nsde_policy.planner.calibration import (
     CALIBRATION_FILE,
     FALLBACK_STEPS,
     Calibration,
     OODDetector,
     find_action_limits,
 )
-from nsde_policy.inference.loading import build_policy_spec
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.training.dataset import load_training_demos
 from nsde_policy.training.run import calibrate

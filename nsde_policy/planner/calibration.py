@@ -17,7 +17,7 @@ from nsde_policy.config import BaseConfig, require
 from nsde_policy.core.spec import wrap_angle
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.files import read_json
-from nsde_policy.inference.spec import PolicySpec
+from nsde_policy.planner.spec import PolicySpec
 
 CALIBRATION_FILE = "calibration.json"
 QUANTILE = 0.999

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from nsde_policy.errors import PolicyInputError
-from nsde_policy.inference.observation import find_implausible, parse_observation
 from nsde_policy.inference.policy import Policy
+from nsde_policy.planner.observation import find_implausible, parse_observation
 from tests.helpers.numpy_planner import SPEC
 
 START = np.array([235.0, 124.0, 299.6, 145.2, 5.378])

@@ -7,7 +7,7 @@ import numpy as np
 
 from nsde_policy.core.spec import LARGEST_SIZE, CameraSpec, StateSpec
 from nsde_policy.errors import ConfigError, PlanError
-from nsde_policy.inference.history import History, check_first_action
+from nsde_policy.planner.history import History, check_first_action
 
 
 class Plan(NamedTuple):
