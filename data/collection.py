@@ -33,9 +33,9 @@ class Provenance:
 
     by: str
     """Demonstrator: "policy", "expert" or "teleoperation"."""
-    settings: Mapping[str, Any]
+    settings: Mapping[str, object]
     """JSON settings that determine the episodes; a store is only continued with equal ones."""
-    notes: Mapping[str, Any] = field(default_factory=dict)
+    notes: Mapping[str, object] = field(default_factory=dict)
     """Further JSON values, stored with the date each time a store is continued."""
 
 
@@ -68,7 +68,7 @@ class Collection(DemoWriter):
         *,
         rate_hz: float | None = None,
         angles: Sequence[int] = (),
-        attributes: Mapping[str, Any] | None = None,
+        attributes: Mapping[str, object] | None = None,
     ) -> None:
         """Start a collection or continue one; the arguments are those of `DemoWriter`."""
         made_with = {"by": provenance.by, **provenance.settings}
@@ -106,7 +106,7 @@ class Collection(DemoWriter):
         known = success is not None if stored is None else stored.tail.dtype == bool
         return bool(success) if known else np.int8(_UNKNOWN if success is None else success)
 
-    def _check_settings(self, attributes: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    def _check_settings(self, attributes: Mapping[str, object], given: Mapping[str, object]) -> None:
         """Compare settings as in `DemoWriter`, after moving those of an older store to `ENV_KWARGS`."""
         made_with = attributes.get(MADE_WITH)
         if isinstance(made_with, dict) and made_with and ENV_KWARGS in given and ENV_KWARGS not in made_with:

@@ -13,7 +13,7 @@ import shutil
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import pooch
 import requests
@@ -147,7 +147,7 @@ class _Downloader:
             if self._partial.exists() and not self._partial.stat().st_size:
                 self._partial.unlink()
 
-    def __call__(self, url: str, output_file: str, pooch_instance: Any) -> None:
+    def __call__(self, url: str, output_file: str, pooch_instance: object) -> None:
         with self._partial.open("ab") as self._file:
             start = self._file.tell()
             headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
@@ -163,7 +163,7 @@ class _Downloader:
                 raise requests.ConnectionError(f"the connection ended after {self._file.tell()} bytes")
         self._partial.replace(output_file)
 
-    def _check_response(self, response: requests.Response, **_: Any) -> None:
+    def _check_response(self, response: requests.Response, **_: object) -> None:
         if response.is_redirect:
             return
         if not response.ok and response.status_code not in RETRIED_STATUSES:

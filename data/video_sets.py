@@ -75,7 +75,7 @@ class VideoSet:
     """Videos to be written, and what made the selection."""
 
     items: tuple[VideoItem, ...]
-    settings: Mapping[str, Any]
+    settings: Mapping[str, object]
     """Settings that determine which videos these are, and how they are divided."""
 
 

@@ -1,7 +1,6 @@
 """Checks of what a caller gives an environment: actions, seeds, sizes and options."""
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -14,14 +13,14 @@ def require_one_of(name: str, value: object, allowed: tuple[object, ...]) -> Non
         raise EnvError(f"{name} must be one of {', '.join(map(repr, allowed))}; got {value!r}")
 
 
-def parse_size(name: str, value: Any) -> int:
+def parse_size(name: str, value: object) -> int:
     """Return the side of a picture in pixels, or raise `EnvError`."""
     if not isinstance(value, int) or not 16 <= value <= 8192:
         raise EnvError(f"{name} must be an integer from 16 to 8192, got {value!r}")
     return value
 
 
-def parse_floats(values: Any, n: int, what: str) -> list[float]:
+def parse_floats(values: object, n: int, what: str) -> list[float]:
     """Return `values` as n finite floats, or raise `EnvError`."""
     try:
         array = np.asarray(values)
@@ -38,7 +37,7 @@ def parse_floats(values: Any, n: int, what: str) -> list[float]:
     return numbers
 
 
-def parse_seed(seed: Any) -> int | None:
+def parse_seed(seed: object) -> int | None:
     """Return the seed of a reset, None if there is none, or raise `EnvError`."""
     if seed is None:
         return None

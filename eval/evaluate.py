@@ -44,7 +44,7 @@ def evaluate_policy(
     episodes: int,
     seed_start: int,
     env: str | None = None,
-    env_kwargs: Mapping[str, Any] | None = None,
+    env_kwargs: Mapping[str, object] | None = None,
     chunk: int | None = None,
     sampling: Sequence[str] = (),
     condition: Condition | None = None,

@@ -58,7 +58,7 @@ class ScriptedExpert:
             )
             self._call("reset", self._reset, **({"seed": seed} if takes_seed else {}))
 
-    def act(self, obs: Any, step: int, env: EnvAdapter) -> np.ndarray:
+    def act(self, obs: object, step: int, env: EnvAdapter) -> np.ndarray:
         """Return the action for an observation, (act_dim,), inside the action space of the environment."""
         self._where = f"{self._where.partition(', step')[0]}, step {step}"
         action = self._call(self._method, self._act, obs)
@@ -97,7 +97,7 @@ class ScriptedExpert:
         )
         return cls(env) if wants_env else cls()
 
-    def _call(self, what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def _call(self, what: str, function: Callable[..., Any], *args: object, **kwargs: object) -> Any:
         try:
             return function(*args, **kwargs)
         except (NsdePolicyError, KeyboardInterrupt):

@@ -48,7 +48,7 @@ class GenerateConfig(BaseConfig):
     """First seed; consecutive ones are tried."""
     env: str | None = None
     """Task or environment to play, see `get_task`; None for the one that the policy was trained for."""
-    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    env_kwargs: Mapping[str, object] = field(default_factory=dict)
     """Keyword arguments of the environment."""
     only_success: bool = False
     """Leave out episodes that fail."""
@@ -206,7 +206,7 @@ def _name_images(images: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def _make_provenance(
-    by: str, task: Task, config: GenerateConfig, settings: Mapping[str, Any], notes: Mapping[str, Any]
+    by: str, task: Task, config: GenerateConfig, settings: Mapping[str, object], notes: Mapping[str, object]
 ) -> Provenance:
     """Return the provenance of a store, given what is particular to the demonstrator."""
     common = {

@@ -18,12 +18,12 @@ class WorkerPool(ProcessPoolExecutor):
         arguments: Passed to `prepare`.
     """
 
-    def __init__(self, workers: int, prepare: Callable[..., None] | None = None, *arguments: Any) -> None:
+    def __init__(self, workers: int, prepare: Callable[..., None] | None = None, *arguments: object) -> None:
         self._others = {*multiprocessing.active_children()}
         context = multiprocessing.get_context("spawn")  # a forked torch may hang
         super().__init__(workers, context, _start_process, (prepare, arguments))
 
-    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+    def submit(self, function: Callable[..., Any], /, *args: object, **kwargs: object) -> Future[Any]:
         """Queue a call of a function; starts a process if all are busy.
 
         Processes inherit that Ctrl-C is blocked, so that it cannot interrupt their imports either.

@@ -42,7 +42,7 @@ class RolloutConfig:
     task: Task | None = None
     """Task to play; None for the one that the policy was trained for. Worker processes need it if the task is
     registered by the running program instead of an entry point."""
-    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    env_kwargs: Mapping[str, object] = field(default_factory=dict)
     """Keyword arguments of the environment, which override those of the task."""
     chunk: int | None = None
     """Actions executed before planning again; None for the policy's own."""
@@ -187,7 +187,7 @@ class EpisodeRunner:
         self._pending: list[tuple[int, np.ndarray]] = []
         self._actions: list[np.ndarray] = []
         self._rewards: list[float] = []
-        self._infos: list[Mapping[str, Any]] = []
+        self._infos: list[Mapping[str, object]] = []
         self._observe(*env.reset(seed))
 
     @property
@@ -220,7 +220,7 @@ class EpisodeRunner:
         self._trace.actions.append(action)
         self._observe(obs, info)
 
-    def _observe(self, obs: np.ndarray, info: Mapping[str, Any]) -> None:
+    def _observe(self, obs: np.ndarray, info: Mapping[str, object]) -> None:
         self.history.add_observation(self._encode(self._disturbances.add_noise(obs)))
         self._infos.append(info)
         with self._env.guard("reading the state and the progress"):
@@ -360,7 +360,7 @@ def check_push(env: EnvAdapter, config: RolloutConfig) -> None:
             raise ConfigError(f"nothing can be pushed in {env.name}: leave out --push")
 
 
-def make_adapter(task: Task, record: RunRecord, env_kwargs: Mapping[str, Any]) -> EnvAdapter:
+def make_adapter(task: Task, record: RunRecord, env_kwargs: Mapping[str, object]) -> EnvAdapter:
     """Make the environment of a task and check that it fits a run.
 
     Raises:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
@@ -38,7 +37,7 @@ class EvaluationScores:
     modes: ModeScores | None = None
     """None if the task has no modes."""
 
-    def to_json(self, **context: Any) -> str:
+    def to_json(self, **context: object) -> str:
         """Return the scores and the context they were made in as one JSON object."""
         values = {
             f"mean_{self.score_name}": asdict(self.mean_score),

@@ -11,7 +11,6 @@ import inspect
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from nsde_policy.data.readers.base import Reader
 from nsde_policy.data.types import Demonstrations
@@ -53,7 +52,7 @@ def load_demonstrations(
     act_angles: Sequence[int] | None = None,
     rate_hz: float | None = None,
     accept_omitted_chunks: bool = False,
-    **options: Any,
+    **options: object,
 ) -> Demonstrations:
     """Load demonstrations with the reader that recognises their format.
 

@@ -76,9 +76,9 @@ class DemoWriter:
         rate_hz: float | None = None,
         angles: Sequence[int] = (),
         act_angles: Sequence[int] = (),
-        provenance: Mapping[str, Any] | None = None,
-        made_with: Mapping[str, Any] | None = None,
-        attributes: Mapping[str, Any] | None = None,
+        provenance: Mapping[str, object] | None = None,
+        made_with: Mapping[str, object] | None = None,
+        attributes: Mapping[str, object] | None = None,
     ) -> None:
         """Start or continue a recording.
 
@@ -200,7 +200,7 @@ class DemoWriter:
         return ends.is_file() and read_json(ends, error=DemoError).get("shape") != [0]
 
     def _open(
-        self, rate_hz: float | None, made_with: dict[str, Any], more_attributes: Mapping[str, Any]
+        self, rate_hz: float | None, made_with: dict[str, Any], more_attributes: Mapping[str, object]
     ) -> None:
         """Start a recording in an empty directory, or check and continue an existing one."""
         attributes = self._read_attributes()
@@ -221,14 +221,14 @@ class DemoWriter:
         path = self.path / ".zattrs"
         return read_json(path, error=DemoError, allow_nan=True) if os.path.lexists(path) else {}
 
-    def _is_empty(self, attributes: Mapping[str, Any]) -> bool:
+    def _is_empty(self, attributes: Mapping[str, object]) -> bool:
         """Return whether the directory is empty or a recording without episodes, whatever its settings."""
         if all(path.suffix == PARTIAL for path in self.path.iterdir()):
             return True
         has_arrays = any(path.is_dir() for path in (self.path / "data").glob("*"))
         return RECORDING in attributes and not has_arrays and not self._has_episodes()
 
-    def _check_settings(self, attributes: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    def _check_settings(self, attributes: Mapping[str, object], given: Mapping[str, object]) -> None:
         made_with = attributes.get(MADE_WITH) or {}
         if not isinstance(made_with, dict) or (len(given) > 1 and not made_with):
             raise DemoError(

@@ -82,7 +82,7 @@ class VectorField:
     """Diffusion coefficient g(x)."""
 
 
-def train_neural_sde(task: Bifurcation, budget: Budget, **changes: Any) -> NeuralSDE:
+def train_neural_sde(task: Bifurcation, budget: Budget, **changes: object) -> NeuralSDE:
     """Train the library's model, with the paper's Markov state and three separate networks.
 
     Deviation: the square loss instead of the log loss, whose optimum at the fork is one of the branches

@@ -33,7 +33,7 @@ def pyplot() -> Any:
     return import_optional("matplotlib.pyplot", "plot")
 
 
-def plot_style(**changes: Any) -> AbstractContextManager[None]:
+def plot_style(**changes: object) -> AbstractContextManager[None]:
     """Return a context in which figures have the common style, with some settings changed."""
     style: AbstractContextManager[None] = pyplot().rc_context({**STYLE, **changes})
     return style
@@ -45,7 +45,7 @@ def make_figure(
     size: tuple[float, float],
     *,
     layout: Literal["constrained"] | None = "constrained",
-    **options: Any,
+    **options: object,
 ) -> "tuple[Figure, np.ndarray]":
     """Make a grid of panels, (rows, columns), with small ticks and without a frame at the top and right."""
     figure: Figure

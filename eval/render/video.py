@@ -55,7 +55,7 @@ class Renderer:
         out: Path | None = None,
         *,
         env: str | None = None,
-        env_kwargs: Mapping[str, Any] | None = None,
+        env_kwargs: Mapping[str, object] | None = None,
         videos: int = 3,
         seed: int = 0,
     ) -> None:

@@ -126,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def _report_error(error: BaseException, command: Any, debug: bool) -> int:
+def _report_error(error: BaseException, command: object, debug: bool) -> int:
     """Print why a command ended, and return its exit code."""
     if isinstance(error, BrokenPipeError):  # the reader of our output has closed it, as `| head` does
         _discard_output()
@@ -206,7 +206,7 @@ class CommandGroup:
         raise ConfigError("name a command of the group; --help lists them")
 
 
-def _build_union(commands: Mapping[str, Any], group: str) -> Any:
+def _build_union(commands: Mapping[str, object], group: str) -> Any:
     """Build the union of command classes from which tyro makes the list of subcommands."""
     members = []
     for name, found in commands.items():
@@ -218,7 +218,7 @@ def _build_union(commands: Mapping[str, Any], group: str) -> Any:
     return functools.reduce(operator.or_, members)
 
 
-def _name_flags(message: str, command: Any) -> str:
+def _name_flags(message: str, command: object) -> str:
     """Replace field names by flags in the message of a settings class: "need push >= 0" names --push.
 
     Flags of `CameraCondition` start with camera.

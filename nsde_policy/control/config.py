@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from msgspec import Meta
@@ -68,7 +68,7 @@ class SessionConfig(BaseConfig):
     """Longest time that a camera frame may stay the same, bit for bit, while the robot moves; None for 3
     policy periods."""
 
-    def __new__(cls, *_: Any, **settings: Any) -> Self:
+    def __new__(cls, *_: object, **settings: object) -> Self:
         """Raise `ConfigError` for unknown settings, before Python raises a `TypeError`."""
         check_names(cls, settings, (field.name for field in fields(cls)))
         return super().__new__(cls)

@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -52,7 +52,7 @@ class FrameMonitor:
         self._frames: dict[str, np.ndarray] = {}
         self._first: dict[str, _Sight] = {}
 
-    def check(self, obs: Mapping[str, Any], times: Mapping[str, float], now: float) -> list[Fault]:
+    def check(self, obs: Mapping[str, object], times: Mapping[str, float], now: float) -> list[Fault]:
         """Return the faults of all frames of an observation; some may have time stamps of their own."""
         faults = self._find_unknown_times(times, now)
         for camera in self._cameras:
@@ -61,11 +61,11 @@ class FrameMonitor:
                 faults += self._check_time(camera.name, times[camera.name], now)
         return faults
 
-    def copy_observation(self, obs: Mapping[str, Any]) -> dict[str, Any]:
+    def copy_observation(self, obs: Mapping[str, object]) -> dict[str, object]:
         """Copy the observation that `check` saw: a driver may write the next frame into the same memory."""
         return {name: copy.copy(self._frames.get(name, value)) for name, value in obs.items()}
 
-    def _check_frame(self, obs: Mapping[str, Any], camera: CameraSpec, now: float) -> list[Fault]:
+    def _check_frame(self, obs: Mapping[str, object], camera: CameraSpec, now: float) -> list[Fault]:
         """Keep the frame of a camera, or return its fault."""
         name = camera.name
         try:
@@ -122,7 +122,7 @@ class FrameMonitor:
         return faults
 
 
-def parse_times(given: Any, cameras: tuple[CameraSpec, ...], now: float) -> tuple[float, dict[str, float]]:
+def parse_times(given: object, cameras: tuple[CameraSpec, ...], now: float) -> tuple[float, dict[str, float]]:
     """Return the time of an observation, and all others by name.
 
     Args:

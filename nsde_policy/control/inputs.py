@@ -78,7 +78,7 @@ class InputMonitor:
             self._clock = now
 
     def check_observation(
-        self, obs: Any, t: Any, now: float, *, is_new_period: bool
+        self, obs: Any, t: object, now: float, *, is_new_period: bool
     ) -> tuple[CheckedObservation | None, list[Fault]]:
         """Return the parsed observation, or None and the faults that it has.
 
@@ -112,7 +112,7 @@ class InputMonitor:
         faults += self._check_time(time, now, is_new_period=is_new_period)
         return (None, faults) if faults else (observed, faults)
 
-    def _encode_frames(self, obs: Mapping[str, Any], plain: np.ndarray) -> np.ndarray:
+    def _encode_frames(self, obs: Mapping[str, object], plain: np.ndarray) -> np.ndarray:
         """Encode named observations, (obs_dim,), in the planner's thread."""
         encoded = parse_observation(obs, self._spec, self._encode).copy()
         encoded[: len(plain)] = plain  # as it was checked

@@ -7,7 +7,6 @@ position limits without exceeding the other limits, so the limits never conflict
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -53,7 +52,7 @@ class Limits:
         if not (self.low < self.high).all():
             raise ConfigError(f"limits need low < high, got {self.low} and {self.high}")
 
-    def with_jerk(self, jerk: Any) -> "Limits":
+    def with_jerk(self, jerk: object) -> "Limits":
         """Return the same limits with a limit of the jerk, one number or (act_dim,)."""
         try:
             each = np.broadcast_to(to_floats(jerk, "jerk_limit"), self.low.shape)

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -103,7 +103,7 @@ class Session:
         self._read_at = -math.inf  # newest reading of the clock
         self.reset(resolved.initial_command)
 
-    def step(self, obs: Any, t: float | Mapping[str, float] | None = None) -> np.ndarray:
+    def step(self, obs: object, t: float | Mapping[str, float] | None = None) -> np.ndarray:
         """Return the command for this control period, (act_dim,). Call it once per control period.
 
         Actions that are changes per period are zero if it is called again in the same period.
@@ -125,7 +125,7 @@ class Session:
             self._raise_if_stopped()
             return self._step(obs, t)
 
-    def _step(self, obs: Any, t: float | Mapping[str, float] | None) -> np.ndarray:
+    def _step(self, obs: object, t: float | Mapping[str, float] | None) -> np.ndarray:
         now = self._clock()
         faults = self._check_clock(now)
         if math.isnan(now):
@@ -182,7 +182,7 @@ class Session:
         """Sleep until each control period and yield its start, without drift."""
         return self._grid.ticks(self._clock, self._sleep)
 
-    def reset(self, position: Any = None) -> None:
+    def reset(self, position: object = None) -> None:
         """Start a new episode, also after a stop: call it whenever the world jumps. The report continues.
 
         It forgets plans and observations, but not the command in force, from which the next one moves on
@@ -293,7 +293,7 @@ class Session:
         time = self._grid.period_time(period)
         return [Fault(FaultKind.MISSING_OBSERVATION, time, f"for {missed} periods")]
 
-    def _receive(self, obs: Any, t: Any, now: float, period: int) -> list[Fault]:
+    def _receive(self, obs: object, t: object, now: float, period: int) -> list[Fault]:
         """Check an observation; the first valid one of a policy period goes to the policy."""
         is_new_period = period > self._observed_period
         if obs is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from nsde_policy.config import EncoderConfig, ImageEncoderConfig, TrainedEncoderConfig
 from nsde_policy.core.spec import ENVIRONMENT_KEY as ENVIRONMENT_KEY
@@ -48,7 +48,7 @@ class Encoder(abc.ABC):
         return issubclass(self.config, TrainedEncoderConfig)
 
     @abc.abstractmethod
-    def encode(self, observations: Mapping[str, Any]) -> np.ndarray:
+    def encode(self, observations: Mapping[str, object]) -> np.ndarray:
         """Encode the low-dimensional part, each (...) or a batch (B, ...), as a vector or (B, values).
 
         `observation.state` and `observation.environment_state` are arrays of float64; values with other names

@@ -65,7 +65,7 @@ class BasePolicy(abc.ABC):
     def _reseed(self, seed: int) -> None:
         """Restart the policy's own random generator."""
 
-    def encode(self, observations: Mapping[str, Any]) -> np.ndarray:
+    def encode(self, observations: Mapping[str, object]) -> np.ndarray:
         """Encode named observations as the vector that the policy was trained on, (obs_dim,).
 
         Args:
@@ -77,11 +77,11 @@ class BasePolicy(abc.ABC):
         """
         return self._encode(observations, check=False)
 
-    def _encode_plausible(self, observations: Mapping[str, Any]) -> np.ndarray:
+    def _encode_plausible(self, observations: Mapping[str, object]) -> np.ndarray:
         """Encode as `encode`, or raise `PolicyInputError` if a frame is black, uniform or noise."""
         return self._encode(observations, check=True)
 
-    def _encode(self, observations: Mapping[str, Any], *, check: bool) -> np.ndarray:
+    def _encode(self, observations: Mapping[str, object], *, check: bool) -> np.ndarray:
         plain = encode_plain(observations, self._spec)
         if not self._spec.cameras:
             return plain
@@ -100,7 +100,7 @@ class BasePolicy(abc.ABC):
         return np.concatenate([rows, codes], axis=1)
 
     def _parse_frames(
-        self, plain: np.ndarray, observations: Mapping[str, Any], *, check: bool
+        self, plain: np.ndarray, observations: Mapping[str, object], *, check: bool
     ) -> tuple[np.ndarray, list[np.ndarray]]:
         """Return the low-dimensional part, (n, plain_dim), and frames, each (n, height, width, 3)."""
         if plain.shape[-1:] != (self._spec.plain_dim,):
@@ -148,7 +148,7 @@ class BasePolicy(abc.ABC):
         if seed is not None:
             self._reseed(seed)
 
-    def select_action(self, obs: Any) -> np.ndarray:
+    def select_action(self, obs: object) -> np.ndarray:
         """Return the action for this control period, (act_dim,).
 
         Args:
@@ -170,7 +170,7 @@ class BasePolicy(abc.ABC):
         self._history.add_action(action)
         return action[None] if is_batch else action
 
-    def _observe_frames(self, observations: Mapping[str, Any]) -> bool:
+    def _observe_frames(self, observations: Mapping[str, object]) -> bool:
         """Add an observation with frames to the history; return whether it is a batch of one.
 
         Everything is checked now, but frames are encoded only if the next plan needs them, and then at once:
@@ -250,7 +250,7 @@ class NumpyPolicy(BasePolicy):
         return self._plan_with(history, self._rng)
 
     def predict_action_chunk(
-        self, obs: Any, *, seed: int | None = None, generator: np.random.Generator | None = None
+        self, obs: object, *, seed: int | None = None, generator: np.random.Generator | None = None
     ) -> np.ndarray:
         """Plan from first observations, as at the start of an episode.
 
@@ -278,7 +278,7 @@ class NumpyPolicy(BasePolicy):
         return np.stack(chunks) if given.ndim == 2 else chunks[0]
 
 
-def require_generator(given: Any, kind: type[G]) -> G:
+def require_generator(given: object, kind: type[G]) -> G:
     """Return a random generator, or raise `PolicyInputError` if it belongs to another library."""
     if not isinstance(given, kind):
         library = kind.__module__.partition(".")[0]
@@ -296,7 +296,7 @@ def require_int(value: Any, name: str) -> int:
     raise PolicyInputError(f"{name} must be a whole number, got {' '.join(repr(value).split()):.60}")
 
 
-def require_seed(value: Any) -> int:
+def require_seed(value: object) -> int:
     """Return a seed as an int, or raise `PolicyInputError` if it is outside 0 to 2**63 - 1."""
     seed = require_int(value, "seed")
     if not 0 <= seed < 2**63:

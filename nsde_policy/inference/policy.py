@@ -23,7 +23,7 @@ from nsde_policy.planner.observation import parse_observations
 from nsde_policy.planner.spec import Plan, check_finite_plan
 from nsde_policy.run_directory import RunDirectory, RunRecord
 
-Observed = np.ndarray | Tensor | Sequence[float] | Mapping[str, Any]
+Observed = np.ndarray | Tensor | Sequence[float] | Mapping[str, object]
 """An observation in any form that `observation.py` accepts."""
 
 

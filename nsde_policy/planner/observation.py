@@ -40,7 +40,7 @@ FLOAT_ADVICE = (
 )
 """How to convert a frame of floats."""
 
-Encode = Callable[[Mapping[str, Any]], np.ndarray]
+Encode = Callable[[Mapping[str, object]], np.ndarray]
 """Encodes a dict of named observations as a vector, or as one row per row of a batch."""
 
 
@@ -62,7 +62,7 @@ def to_floats(given: Any, name: str = "observation") -> np.ndarray:
         raise PolicyInputError(f"{name} must hold numbers, got {describe_value(given)}") from None
 
 
-def describe_value(given: Any) -> str:
+def describe_value(given: object) -> str:
     """Format a value and its type for an error message, on one line."""
     try:
         text = " ".join(repr(given).split())
@@ -71,7 +71,7 @@ def describe_value(given: Any) -> str:
     return f"{type(given).__name__} {text:.60}"
 
 
-def check_vector(values: Any, size: int, name: str) -> np.ndarray:
+def check_vector(values: object, size: int, name: str) -> np.ndarray:
     """Copy a vector of finite numbers, (size,), or raise a `PolicyInputError` that starts with `name`."""
     array = np.array(to_floats(values, name))
     if array.shape != (size,):
@@ -98,7 +98,7 @@ def check_finite_observation(obs: np.ndarray) -> np.ndarray:
     return obs
 
 
-def encode_plain(observations: Mapping[str, Any], spec: PolicySpec) -> np.ndarray:
+def encode_plain(observations: Mapping[str, object], spec: PolicySpec) -> np.ndarray:
     """Encode the low-dimensional part of named observations, (plain_dim,) or a batch (B, plain_dim)."""
     from nsde_policy.encoders import get_encoder  # a plug-in, found when a policy needs it
 
@@ -108,7 +108,7 @@ def encode_plain(observations: Mapping[str, Any], spec: PolicySpec) -> np.ndarra
     return to_floats(get_encoder(spec.encoder).encode({**observations, **numbers}))
 
 
-def convert_observation(given: Any, spec: PolicySpec, encode: Encode | None = None) -> np.ndarray:
+def convert_observation(given: object, spec: PolicySpec, encode: Encode | None = None) -> np.ndarray:
     """Return one observation, (obs_dim,), which may not be finite, or raise `PolicyInputError`.
 
     Args:
@@ -122,7 +122,7 @@ def convert_observation(given: Any, spec: PolicySpec, encode: Encode | None = No
     return array
 
 
-def convert_plain_observation(given: Mapping[str, Any], spec: PolicySpec) -> np.ndarray:
+def convert_plain_observation(given: Mapping[str, object], spec: PolicySpec) -> np.ndarray:
     """Return the low-dimensional part of named observations, (plain_dim,); frames are not encoded."""
     plain = encode_plain(given, spec)
     if plain.shape != (spec.plain_dim,):
@@ -130,13 +130,13 @@ def convert_plain_observation(given: Mapping[str, Any], spec: PolicySpec) -> np.
     return plain
 
 
-def parse_observation(given: Any, spec: PolicySpec, encode: Encode | None = None) -> np.ndarray:
+def parse_observation(given: object, spec: PolicySpec, encode: Encode | None = None) -> np.ndarray:
     """Return one finite observation, (obs_dim,), or raise `PolicyInputError`; see `convert_observation`."""
     return check_finite_observation(convert_observation(given, spec, encode))
 
 
 def parse_single_observation(
-    given: Any, spec: PolicySpec, encode: Encode | None = None
+    given: object, spec: PolicySpec, encode: Encode | None = None
 ) -> tuple[np.ndarray, bool]:
     """Return one finite observation, (obs_dim,), and whether it was a batch of one, as LeRobot sends it."""
     array = _to_vector(given, spec, encode)
@@ -144,7 +144,7 @@ def parse_single_observation(
     return parse_observation(array[0] if is_batch else array, spec), is_batch
 
 
-def parse_observations(given: Any, spec: PolicySpec, encode: Encode | None = None) -> np.ndarray:
+def parse_observations(given: object, spec: PolicySpec, encode: Encode | None = None) -> np.ndarray:
     """Return one observation (obs_dim,) or a batch (B, obs_dim), finite, or raise `PolicyInputError`."""
     array = _to_vector(given, spec, encode)
     if array.ndim not in (1, 2) or array.shape[-1] != spec.obs_dim or not len(array):
@@ -210,7 +210,7 @@ def check_plausible(obs: np.ndarray, spec: PolicySpec) -> np.ndarray:
 
 
 def parse_frames(
-    observations: Mapping[str, Any], cameras: tuple[CameraSpec, ...], *, is_batch: bool = False
+    observations: Mapping[str, object], cameras: tuple[CameraSpec, ...], *, is_batch: bool = False
 ) -> list[np.ndarray]:
     """Return the frames of all cameras, each (n, height, width, 3) uint8; n is 1 for a single observation.
 
@@ -226,7 +226,9 @@ def parse_frames(
     return frames
 
 
-def parse_frame(observations: Mapping[str, Any], camera: CameraSpec, *, is_batch: bool = False) -> np.ndarray:
+def parse_frame(
+    observations: Mapping[str, object], camera: CameraSpec, *, is_batch: bool = False
+) -> np.ndarray:
     """Return the frame of one camera, (n, height, width, 3) uint8, contiguous and writable.
 
     Args:

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from nsde_policy.data import Demonstrations
 from nsde_policy.errors import ConfigError, EnvError, NsdePolicyError
@@ -15,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 def add_environment(
-    demos: Demonstrations, name: str, env_kwargs: Mapping[str, Any], obs_keys: Sequence[str], chunk: int
+    demos: Demonstrations, name: str, env_kwargs: Mapping[str, object], obs_keys: Sequence[str], chunk: int
 ) -> Demonstrations:
     """Return the demonstrations with the environment's rate and limits of actions, where they record none.
 

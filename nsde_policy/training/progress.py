@@ -36,7 +36,7 @@ def train(
     path: Path,
     *,
     task: str,
-    env_kwargs: Mapping[str, Any] | None = None,
+    env_kwargs: Mapping[str, object] | None = None,
     seed: int,
     device: str,
     resume: bool = False,

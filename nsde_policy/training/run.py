@@ -75,7 +75,7 @@ def train_run(
     path: Path,
     *,
     task: str,
-    env_kwargs: Mapping[str, Any] | None = None,
+    env_kwargs: Mapping[str, object] | None = None,
     seed: int,
     device: str = "cpu",
     resume: bool = False,
@@ -252,7 +252,7 @@ def _build_record(
     task: str,
     seed: int,
     demos: DemoRecord,
-    env_kwargs: Mapping[str, Any],
+    env_kwargs: Mapping[str, object],
     images: Mapping[str, LazyFrames],
 ) -> RunRecord:
     """Return what a run records about itself, with the packages of plug-ins and the sizes of cameras."""

@@ -31,7 +31,7 @@ def draw_camera_frame(table: LiveTable, state: np.ndarray, camera: CameraSpec) -
 
 
 @lru_cache(maxsize=2)
-def _draw_cached(table: Any, state: tuple[float, ...], camera: CameraSpec) -> np.ndarray:
+def _draw_cached(table: object, state: tuple[float, ...], camera: CameraSpec) -> np.ndarray:
     """Draw a frame; the newest are cached, because they are encoded first and shown later."""
     return cast(CameraTable, table).draw_camera(np.array(state), camera.width, camera.height)
 

@@ -34,7 +34,7 @@ class Snapshot:
     state: np.ndarray
     """What `Drawing.read_state` returns."""
     reward: float
-    info: Mapping[str, Any]
+    info: Mapping[str, object]
     over: bool
     """Whether the episode has ended, with success or without."""
     progress: float
@@ -109,7 +109,7 @@ class Simulation:
         return [snapshot.progress for snapshot in self._snapshots]
 
     @property
-    def episode(self) -> tuple[list[float], list[Mapping[str, Any]]]:
+    def episode(self) -> tuple[list[float], list[Mapping[str, object]]]:
         """Rewards and infos of the periods in the history, as `Task.outcome` takes them."""
         return [each.reward for each in self._snapshots[1:]], [each.info for each in self._snapshots]
 
@@ -159,7 +159,7 @@ class Simulation:
         return self._make_snapshot(states[-1], reward, info, over=over)
 
     def _make_snapshot(
-        self, state: np.ndarray, reward: float, info: Mapping[str, Any], *, over: bool
+        self, state: np.ndarray, reward: float, info: Mapping[str, object], *, over: bool
     ) -> Snapshot:
         progress = self._task.drawing.progress(info)
         return Snapshot(state, reward, info, over, progress or 0.0, bool(info["success"]))

@@ -8,7 +8,7 @@ import math
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any, TextIO
+from typing import TextIO
 
 from nsde_policy.errors import ConfigError
 
@@ -49,7 +49,7 @@ def check_token(token: str) -> str:
 def build_json_log(stream: TextIO) -> Log:
     """Return a log that writes each event as one line of JSON."""
 
-    def log(event: str, **facts: Any) -> None:
+    def log(event: str, **facts: object) -> None:
         stream.write(json.dumps({"time": round(time.time(), 3), "event": event, **facts}) + "\n")
         stream.flush()
 
