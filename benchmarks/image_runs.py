@@ -20,8 +20,7 @@ from nsde_policy.inference.loading import load_encoder, load_model
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory
 from nsde_policy.training.checkpoints import TrainingProgress
-from nsde_policy.training.dataset import load_training_demos
-from nsde_policy.training.encoder import open_training_images
+from nsde_policy.training.demos import load_training_demos, open_training_images
 from nsde_policy.training.run import train_run
 
 

@@ -21,12 +21,8 @@ from nsde_policy.files import replace_file
 from nsde_policy.inference.loading import build_model
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import DemoRecord, RunDirectory, RunRecord, find_versions
-from nsde_policy.training.dataset import (
-    build_training_data,
-    load_training_demos,
-    measure_demonstrations,
-    resolve_first_action,
-)
+from nsde_policy.training.dataset import build_training_data, measure_demonstrations, resolve_first_action
+from nsde_policy.training.demos import load_training_demos
 from nsde_policy.training.loop import Training
 
 NOTE_FILE = "training.json"

@@ -30,7 +30,8 @@ from nsde_policy.methods.base import Draws, PolicyModel
 from nsde_policy.methods.registry import get_method
 from nsde_policy.run_directory import RunDirectory, RunRecord
 from nsde_policy.tasks import get_task_of_run
-from nsde_policy.training.dataset import build_training_data, load_training_demos
+from nsde_policy.training.dataset import build_training_data
+from nsde_policy.training.demos import load_training_demos
 
 START_SEED = 100_000
 """Seed of the start that is planned from."""

@@ -24,8 +24,7 @@ from nsde_policy.eval.latency import device_name
 from nsde_policy.methods.neural_sde.config import NeuralSDEConfig
 from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.tasks import get_task
-from nsde_policy.training.dataset import load_training_demos
-from nsde_policy.training.encoder import open_training_images
+from nsde_policy.training.demos import load_training_demos, open_training_images
 from nsde_policy.training.run import train_run
 from timing.common import MB, Options, own_memory, peak_memory, run_fresh
 

@@ -19,7 +19,8 @@ from nsde_policy.planner.observation import find_implausible
 from nsde_policy.planner.spec import PolicySpec
 from nsde_policy.run_config import DemoConfig
 from nsde_policy.run_directory import DemoRecord, RunRecord
-from nsde_policy.training.dataset import build_transitions, get_first_action, load_training_demos
+from nsde_policy.training.dataset import build_transitions, get_first_action
+from nsde_policy.training.demos import load_training_demos
 from nsde_policy.training.encoder import list_rows
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,8 @@ from nsde_policy.data.frames import BLOCK_BYTES
 from nsde_policy.errors import DemoError
 from nsde_policy.inference.policy import Policy
 from nsde_policy.run_config import DemoConfig
-from nsde_policy.training.encoder import ENCODE_BATCH, open_training_images
+from nsde_policy.training.demos import open_training_images
+from nsde_policy.training.encoder import ENCODE_BATCH
 
 Rows = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

@@ -9,8 +9,8 @@ import torch
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from nsde_policy.core.spec import CameraSpec
-from nsde_policy.encoders import get_encoder
 from nsde_policy.encoders.base_model import EncoderModel
+from nsde_policy.encoders.registry import get_encoder
 from nsde_policy.errors import CheckpointError, NsdePolicyError
 from nsde_policy.methods.base import PolicyModel
 from nsde_policy.methods.registry import get_method

@@ -15,8 +15,7 @@ from nsde_policy.files import PARTIAL
 from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory
 from nsde_policy.training.display import ProgressDisplay
 from nsde_policy.training.end_to_end import EndToEndModel
-from nsde_policy.training.loop import Training
-from nsde_policy.training.validation import Validation
+from nsde_policy.training.loop import Training, Validation
 
 logger = logging.getLogger(__name__)
 

@@ -6,10 +6,8 @@ Deviation: the paper's state holds the current action, which a policy does not k
 one, the action part of the *next* state is the command to send now.
 """
 
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,69 +17,19 @@ from nsde_policy.config import WindowConfig
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.state import measure_state
 from nsde_policy.core.targets import Transitions, Windows
-from nsde_policy.data import Demonstrations, Mirror, add_mirror_images, load_demonstrations, unwrap_angles
 from nsde_policy.data.action_columns import format_matches, match_columns, measure_first_action
-from nsde_policy.data.statistics import find_oddities
-from nsde_policy.data.zarr_store.roles import find_cameras
-from nsde_policy.encoders import get_encoder
+from nsde_policy.data.angles import unwrap_angles
+from nsde_policy.data.augmentation import Mirror, add_mirror_images
+from nsde_policy.data.types import Demonstrations
 from nsde_policy.errors import ConfigError
 from nsde_policy.methods.registry import get_method
 from nsde_policy.planner.history import check_first_action, replace_first_action
 from nsde_policy.run_config import DemoConfig, RunConfig
-from nsde_policy.tasks import check_recorded_task, get_task
-
-logger = logging.getLogger(__name__)
+from nsde_policy.tasks.registry import get_task
 
 Samples = Transitions | Windows
 SHOWN_CONSTANTS = 8
 """Most numbers of a first action in a line of the log."""
-
-
-def load_training_demos(config: DemoConfig, path: Path, *, task: str = "none") -> Demonstrations:
-    """Load the demonstrations of a store that the settings select.
-
-    Raises:
-        ConfigError: If they were made in another environment than that of the task, or their sizes are not
-            those of the task.
-    """
-    check_recorded_task(get_task(task), path)
-    demos = load_demonstrations(
-        path,
-        obs_keys=config.obs_keys,
-        act_key=config.act_key,
-        angles=() if config.angles else None,
-        accept_omitted_chunks=config.accept_omitted_chunks,
-    )
-    _check_task(demos, task)
-    demos = demos.select_columns(config.obs_columns) if config.obs_columns else demos
-    if config.rate_hz:
-        if demos.rate_hz and demos.rate_hz != config.rate_hz:
-            logger.info("--rate %g overrides the recorded rate, %g Hz", config.rate_hz, demos.rate_hz)
-        demos = replace(demos, rate_hz=config.rate_hz)
-    demos = replace(demos, angles=config.angles) if config.angles else demos
-    demos = get_encoder(config.encoder).encode_demonstrations(demos)
-    return demos.take(config.episodes) if config.episodes else demos
-
-
-def report_store(demos: Demonstrations, config: DemoConfig, path: Path) -> None:
-    """Log what is often a mistake in demonstrations, and the cameras of their store that are not used."""
-    for line in find_oddities(demos):
-        logger.warning("%s: %s", path, line)
-    cameras = {} if config.images else find_cameras(path)
-    if cameras:
-        logger.info(
-            "%s has camera arrays that are not used: %s; train on them with --images %s",
-            path,
-            ", ".join(f"{name} {shape[1:]}" for name, shape in cameras.items()),
-            " ".join(cameras),
-        )
-
-
-def _check_task(demos: Demonstrations, task: str) -> None:
-    """Raise `ConfigError` if the demonstrations do not have the sizes of a task."""
-    mirror = get_task(task).training.mirror
-    if mirror is not None:
-        check_task_sizes(demos, task, (len(mirror.obs), len(mirror.act)))
 
 
 def check_task_sizes(demos: Demonstrations, task: str, expected: tuple[int, int]) -> None:

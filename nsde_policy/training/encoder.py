@@ -16,8 +16,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,20 +25,23 @@ from torch import Tensor
 
 from nsde_policy.config import TrainedEncoderConfig
 from nsde_policy.core.spec import CameraSpec
-from nsde_policy.data import Demonstrations, LazyFrames, Mirror
-from nsde_policy.data.frames import FrameFile, check_frames
-from nsde_policy.data.images import open_images
+from nsde_policy.data.augmentation import Mirror
+from nsde_policy.data.frames import FrameFile
+from nsde_policy.data.types import Demonstrations
 from nsde_policy.encoders.base import IMAGE_KEY
 from nsde_policy.encoders.base_model import CameraBatch, EncoderModel, StagedEncoderModel, mirror_frames
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.files import read_json, replace_file
 from nsde_policy.inference.loading import build_encoder, limit_parameters
 from nsde_policy.planner.calibration import CameraRange
-from nsde_policy.run_config import DemoConfig, RunConfig
+from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory, check_encoder
 from nsde_policy.training.batches import PrefetchSource
 from nsde_policy.training.dataset import get_mirror
 from nsde_policy.training.loop import Training
+
+if TYPE_CHECKING:
+    from nsde_policy.data.images import LazyFrames
 
 logger = logging.getLogger(__name__)
 
@@ -49,20 +51,7 @@ BACKGROUND_FRAMES = 500
 """Most first frames of episodes whose median is the background."""
 
 
-def open_training_images(config: DemoConfig, path: Path) -> dict[str, LazyFrames]:
-    """Open the camera frames of a store that the settings name; nothing is decoded yet.
-
-    Raises:
-        DemoError: If an array does not hold colour images.
-    """
-    images = {}
-    for name in config.images:
-        images[name] = open_images(path, key=name, accept_omitted_chunks=config.accept_omitted_chunks)
-        check_frames(images[name], name)
-    return images
-
-
-def describe_cameras(images: Mapping[str, LazyFrames]) -> tuple[CameraSpec, ...]:
+def describe_cameras(images: Mapping[str, "LazyFrames"]) -> tuple[CameraSpec, ...]:
     """Return name and frame size of each camera."""
     return tuple(
         CameraSpec(IMAGE_KEY + name, height=frames.shape[1], width=frames.shape[2])
@@ -76,7 +65,7 @@ class ImageTraining:
 
     demos: Demonstrations
     """Demonstrations with their low-dimensional observations."""
-    images: Mapping[str, LazyFrames]
+    images: Mapping[str, "LazyFrames"]
     """Frames of each camera, one per frame of the demonstrations."""
     config: RunConfig
     """Settings of the run."""

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from nsde_policy.config import WindowConfig
 from nsde_policy.core.targets import Windows
-from nsde_policy.data import Demonstrations
 from nsde_policy.data.frames import FrameFile
+from nsde_policy.data.types import Demonstrations
 from nsde_policy.encoders.base_model import EncoderModel, mirror_frames
 from nsde_policy.errors import ConfigError
 from nsde_policy.methods.base import LossParts, PolicyModel, Stage, TrainableModel

@@ -4,10 +4,11 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from nsde_policy.data import Demonstrations
+from nsde_policy.data.types import Demonstrations
 from nsde_policy.errors import ConfigError, EnvError, NsdePolicyError
-from nsde_policy.tasks import Task, find_rate, get_task, with_env_kwargs
-from nsde_policy.tasks.gym import close_env, open_env, run_env_code
+from nsde_policy.tasks.base import Task, with_env_kwargs
+from nsde_policy.tasks.gym import close_env, find_rate, open_env, run_env_code
+from nsde_policy.tasks.registry import get_task
 from nsde_policy.training.dataset import check_task_sizes
 
 logger = logging.getLogger(__name__)

@@ -15,12 +15,11 @@ from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
 from nsde_policy.tasks import get_task
 from nsde_policy.training.checkpoints import TrainingProgress, save_weights
-from nsde_policy.training.dataset import load_training_demos, report_store
+from nsde_policy.training.demos import load_training_demos, open_training_images, report_store
 from nsde_policy.training.display import format_figures
-from nsde_policy.training.encoder import open_training_images
+from nsde_policy.training.loop import VALIDATION_PREFIX
 from nsde_policy.training.run import train_run
 from nsde_policy.training.std_scale import check_std_scale
-from nsde_policy.training.validation import VALIDATION_PREFIX
 
 logger = logging.getLogger(__name__)
 

@@ -5,13 +5,13 @@ import logging
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsde_policy.core.spec import StateSpec
-from nsde_policy.data import Demonstrations, LazyFrames
 from nsde_policy.data.action_columns import NO_COLUMN, format_matches, match_changes
 from nsde_policy.data.split import split_episodes
-from nsde_policy.encoders import get_encoder
+from nsde_policy.data.types import Demonstrations
+from nsde_policy.encoders.registry import get_encoder
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.files import read_json, replace_file
 from nsde_policy.inference.loading import build_model, build_policy_spec, limit_parameters
@@ -21,7 +21,7 @@ from nsde_policy.methods.registry import METHODS
 from nsde_policy.planner.calibration import CALIBRATION_FILE, Calibration, CameraRange
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import ENCODER_FOLDER, DemoRecord, RunDirectory, RunRecord
-from nsde_policy.tasks import TASKS, get_task
+from nsde_policy.tasks.registry import TASKS, get_task
 from nsde_policy.training.checkpoints import Monitor, check_files, train_loop
 from nsde_policy.training.dataset import (
     augment,
@@ -35,9 +35,11 @@ from nsde_policy.training.dataset import (
 from nsde_policy.training.encoder import EncoderStage, ImageTraining, describe_cameras
 from nsde_policy.training.end_to_end import EndToEndModel, EndToEndStage
 from nsde_policy.training.environment import add_environment
-from nsde_policy.training.loop import Training
+from nsde_policy.training.loop import MAX_FRAME_ROWS, MAX_VALIDATION_ROWS, Training, Validation, choose_rows
 from nsde_policy.training.std_scale import check_std_scale, fit_std_scale
-from nsde_policy.training.validation import MAX_FRAME_ROWS, MAX_VALIDATION_ROWS, Validation, choose_rows
+
+if TYPE_CHECKING:
+    from nsde_policy.data.images import LazyFrames
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +85,7 @@ def train_run(
     monitor: Monitor | None = None,
     validation: float = 0.0,
     scale_std: float = 0.0,
-    images: Mapping[str, LazyFrames] | None = None,
+    images: Mapping[str, "LazyFrames"] | None = None,
     encoder_monitor: Monitor | None = None,
 ) -> RunDirectory:
     """Train, or resume training, into a run directory.
@@ -253,7 +255,7 @@ def _build_record(
     seed: int,
     demos: DemoRecord,
     env_kwargs: Mapping[str, object],
-    images: Mapping[str, LazyFrames],
+    images: Mapping[str, "LazyFrames"],
 ) -> RunRecord:
     """Return what a run records about itself, with the packages of plug-ins and the sizes of cameras."""
     plugins, cameras = find_plugins(config, task), describe_cameras(images)

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from nsde_policy.data import Demonstrations
 from nsde_policy.data.angles import wrap_columns
 from nsde_policy.data.split import check_fraction
+from nsde_policy.data.types import Demonstrations
 from nsde_policy.errors import ConfigError
 from nsde_policy.inference.loading import load_model
 from nsde_policy.methods.registry import get_method

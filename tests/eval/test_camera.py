@@ -23,8 +23,7 @@ from nsde_policy.planner.spec import PolicySpec
 from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory
 from nsde_policy.tasks import find_task, get_task, with_observations
 from nsde_policy.tasks.drawing import Forecast
-from nsde_policy.training.dataset import load_training_demos
-from nsde_policy.training.encoder import open_training_images
+from nsde_policy.training.demos import load_training_demos, open_training_images
 
 FRAME = np.random.default_rng(0).integers(30, 200, (40, 50, 3)).astype(np.uint8)
 

@@ -454,7 +454,7 @@ def test_unfinished_run_is_reported_by_eval_and_refused_by_compare(
 
 def test_training_store_without_held_out_episodes_is_scored_with_a_warning(robot: tuple[Path, Path]):
     _, store = robot
-    from nsde_policy.training.dataset import load_training_demos
+    from nsde_policy.training.demos import load_training_demos
 
     demos = load_training_demos(DemoConfig(), store)
     config = RunConfig(

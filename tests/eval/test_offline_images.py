@@ -18,8 +18,7 @@ from nsde_policy.eval.offline.score import OfflineConfig, score_episodes_offline
 from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.neural_sde.config import NetworkConfig, NeuralSDEConfig
 from nsde_policy.run_config import DemoConfig, RunConfig
-from nsde_policy.training.dataset import load_training_demos
-from nsde_policy.training.encoder import open_training_images
+from nsde_policy.training.demos import load_training_demos, open_training_images
 from nsde_policy.training.run import train_run
 from tests.helpers.camera_robot import EPISODES, SIZES, STEPS, write_camera_store
 

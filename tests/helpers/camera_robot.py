@@ -10,8 +10,7 @@ import numpy as np
 
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import RunDirectory
-from nsde_policy.training.dataset import load_training_demos
-from nsde_policy.training.encoder import open_training_images
+from nsde_policy.training.demos import load_training_demos, open_training_images
 from nsde_policy.training.run import train_run
 from tests.helpers.demo_stores import write_store
 

@@ -17,7 +17,7 @@ from nsde_policy.planner.calibration import (
     find_action_limits,
 )
 from nsde_policy.run_directory import RunDirectory
-from nsde_policy.training.dataset import load_training_demos
+from nsde_policy.training.demos import load_training_demos
 from nsde_policy.training.run import calibrate
 from tests.helpers.numpy_planner import CALIBRATION, SPEC
 

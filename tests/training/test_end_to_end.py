@@ -24,8 +24,9 @@ from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory, fingerprint
 from nsde_policy.tasks import get_task, with_observations
 from nsde_policy.training import end_to_end
 from nsde_policy.training.checkpoints import TrainingProgress
-from nsde_policy.training.dataset import build_training_data, load_training_demos
-from nsde_policy.training.encoder import ImageTraining, open_training_images
+from nsde_policy.training.dataset import build_training_data
+from nsde_policy.training.demos import load_training_demos, open_training_images
+from nsde_policy.training.encoder import ImageTraining
 from nsde_policy.training.end_to_end import EndToEndModel, EndToEndStage
 from tests.helpers.camera_robot import observe, train_camera_run, write_camera_store
 

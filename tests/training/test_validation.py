@@ -1,4 +1,4 @@
-"""Tests for training/validation.py: episodes held out of training and the losses on them."""
+"""Tests for validation in training/loop.py: episodes held out of training and the losses on them."""
 
 import json
 from dataclasses import replace
