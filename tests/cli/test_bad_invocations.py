@@ -26,7 +26,7 @@ def refuse(args, capsys):
 
 DEVICE_COMMANDS = (
     *("train", "eval", "compare shipped", "report shipped", "serve", "benchmark latency"),
-    *("eval --demos x.zarr", "video train collisions", "video eval run", "video predict run"),
+    *("eval --demos x.zarr", "video train collisions", "video eval run"),
 )
 
 
@@ -60,8 +60,6 @@ def test_a_device_that_torch_cannot_use_is_refused_before_the_work(command, devi
         ("benchmark latency --rounds 0", "need --rounds >= 1"),
         (f"bifurcation --seed {2**64}", "need --seed <= 9,223,372,036,854,775,807"),
         ("export --seed -1", "need --seed >= 0"),
-        (f"video data collisions --out x --seed {2**64}", "need --seed <= 9,223,372,036,854,775,807"),
-        ("video predict run --seconds inf", "--seconds must be finite"),
         ("data set-rate x.zarr nan", "--rate must be finite"),
         ("serve --patience-s inf", "--patience-s must be finite"),
     ],
@@ -72,7 +70,7 @@ def test_a_number_out_of_bounds_is_refused_with_its_flag(args, expected, capsys)
 
 FOLDER_COMMANDS = (
     *("compare shipped --out NAME", "bifurcation --out NAME", "eval NAME", "data info NAME"),
-    *("video data collisions --out NAME --videos 1", "collect --policy shipped --out NAME --episodes 1"),
+    "collect --policy shipped --out NAME --episodes 1",
 )
 FILE_COMMANDS = ("report shipped --out NAME", "export --out NAME.onnx", "eval --json NAME")
 

@@ -197,7 +197,7 @@ def forge(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
         (lambda r: r.update(fingerprint="another"), "does not belong to policy.onnx; export both again"),
         (lambda r: r["cameras"][0].update(height=33), "does not belong to policy.onnx"),
         (lambda r: r.update(codes=7), "the outputs of the graph are"),
-        (lambda r: r.update(plain_dim=10**9), "need plain_dim <= 100000"),
+        (lambda r: r.update(plain_dim=10**9), "need plain_dim <= 100,000"),
         (lambda r: r.update(size=4096), "inputs of 100663[0-9]+ numbers are too large"),
         (lambda r: r.update(size=16), "the inputs of the graph are"),
         (lambda r: r.update(measures_shift=False), "the inputs of the graph are"),

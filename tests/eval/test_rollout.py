@@ -121,7 +121,7 @@ def test_invalid_condition_is_rejected(settings, message):
 
 
 def test_chunk_and_workers_below_one_are_rejected():
-    with pytest.raises(ConfigError, match="chunk must be at least 1"):
+    with pytest.raises(ConfigError, match="need --chunk >= 1"):
         RolloutConfig(chunk=0)
     with pytest.raises(ConfigError, match="need workers >= 1, got 0"):
         RolloutPool(None, CONFIG, workers=0)
@@ -189,7 +189,7 @@ def test_command_writes_json(tmp_path, capsys):
     ("args", "message"),
     [
         (["--episodes", "0"], "episodes >= 1"),
-        (["--chunk", "0"], "chunk must be at least 1"),
+        (["--chunk", "0"], "need --chunk >= 1"),
         (["--workers", "-1"], "workers"),
         (["/nowhere/run"], "/nowhere/run is not a run directory"),
         (["--alpha", "-1"], "alpha >= 0"),
@@ -199,7 +199,7 @@ def test_command_writes_json(tmp_path, capsys):
         ),
         (["--latency-steps", "-1"], "need --latency-steps >= 0"),
         (["--json", "/proc/x/y.json"], "/proc/x/y.json cannot be written"),
-        (["--seed-start", "-5"], "seed_start >= 0"),
+        (["--seed-start", "-5"], "need --seed-start >= 0"),
     ],
 )
 def test_invalid_arguments_exit_with_code_2(args, message, capsys):

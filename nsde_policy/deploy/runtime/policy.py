@@ -92,6 +92,11 @@ class RuntimePolicy(NumpyPolicy):
             )
         return self._plan(states, steps, np.random.default_rng(require_seed(seed)))
 
+    def first_action(self, states: np.ndarray, *, seed: int) -> np.ndarray:
+        """Plan the first action only, (act_dim,); faster if it has its own graph."""
+        action: np.ndarray = self.plan_from(states, steps=1, seed=seed).actions[0]
+        return action
+
     def _plan(self, states: np.ndarray, steps: int, rng: np.random.Generator) -> Plan:
         graph = self._first if steps == 1 and self._first is not None else self._chunk
         checked = self._check_states(states)
