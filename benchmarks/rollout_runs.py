@@ -24,7 +24,7 @@ from nsde_policy.eval.compare.plots import draw_comparison
 from nsde_policy.eval.compare.result import ACTIONS, Comparison
 from nsde_policy.eval.compare.run import add_latency, read_latency
 from nsde_policy.eval.compare.table import format_comparison
-from nsde_policy.eval.evaluate import change_sampling, evaluate_policy
+from nsde_policy.eval.evaluate import EvaluationConfig, change_sampling, evaluate_policy
 from nsde_policy.eval.generate import GenerateConfig, generate
 from nsde_policy.eval.latency import Contender, device_name, encode_latencies, measure_latency
 from nsde_policy.files import replace_file
@@ -275,11 +275,18 @@ def play_and_save(row: Rollouts, settings: dict[str, Any]) -> None:
     try:
         played = evaluate_policy(
             path,
-            chunk=row.chunk,
-            sampling=row.sampling,
-            condition=row.condition,
-            camera=row.camera,
-            **settings,
+            EvaluationConfig(
+                settings["episodes"],
+                settings["seed_start"],
+                settings["env"],
+                settings["env_kwargs"],
+                row.chunk,
+                tuple(row.sampling),
+                row.condition,
+                row.camera,
+            ),
+            workers=settings["workers"],
+            device=settings["device"],
         )
     except MissingDependencyError as error:
         print(f"{training.task.name} cannot be rolled out here: {error}", flush=True)

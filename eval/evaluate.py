@@ -1,14 +1,15 @@
-"""Evaluate a policy: play consecutive seeds and score them."""
+"""Evaluate a policy: roll it out from consecutive seeds and score the episodes."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
 from nsde_policy.assets import get_shipped_name
-from nsde_policy.config import Sampling
+from nsde_policy.bounds import Count, Natural
+from nsde_policy.config import BaseConfig, Sampling
 from nsde_policy.errors import ConfigError
 from nsde_policy.eval.camera import CameraCondition
 from nsde_policy.eval.disturbances import Condition
@@ -19,11 +20,11 @@ from nsde_policy.eval.shared_planner import SharedPlannerPool
 from nsde_policy.files import decode_json
 from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.torch_threads import count_cores
-from nsde_policy.run_directory import RunDirectory
-from nsde_policy.tasks import Task, get_task_of_run
+from nsde_policy.run_directory import RunDirectory, RunRecord
+from nsde_policy.tasks import Task, get_task_of_run, with_env_kwargs
 
 MAX_BATCH = 200
-"""Most episodes played side by side on a device other than the CPU."""
+"""Most episodes rolled out side by side on a device other than the CPU."""
 QUICK_SEEDS = range(200_000, 200_020)
 """Seeds of the quick evaluations during training; reported scores never use them."""
 
@@ -38,54 +39,65 @@ class Evaluation:
     """Run, seeds, environment, chunk, sampling and versions, for JSON."""
 
 
+@dataclass(frozen=True)
+class EvaluationConfig(BaseConfig):
+    """Seeds, environment, sampling and disturbances of an evaluation."""
+
+    episodes: Count = 50
+    """Number of consecutive seeds."""
+    seed_start: Natural = 100_000
+    env: str | None = None
+    """Task or environment, see `get_task`; None for the one that the policy was trained for."""
+    env_kwargs: Mapping[str, object] = field(default_factory=dict)
+    """Keyword arguments of the environment, which override those of the task and, if `env` is None, of the
+    run."""
+    chunk: Count | None = None
+    """Actions executed before replanning; None for the policy's own."""
+    sampling: tuple[str, ...] = ()
+    """Changes to the sampling settings, such as "alpha=0.5" or "steps=10"."""
+    condition: Condition = field(default_factory=Condition)
+    """Disturbances of the episodes."""
+    camera: CameraCondition = field(default_factory=CameraCondition)
+    """Disturbances of the cameras."""
+
+    @property
+    def seeds(self) -> range:
+        """Seeds of the episodes."""
+        return range(self.seed_start, self.seed_start + self.episodes)
+
+    def find_task(self, record: RunRecord) -> Task:
+        """Return the task that a run is rolled out in, with all keyword arguments of its environment."""
+        return with_env_kwargs(get_task_of_run(record, self.env), self.env_kwargs)
+
+
 def evaluate_policy(
     path: Path | None,
+    config: EvaluationConfig,
     *,
-    episodes: int,
-    seed_start: int,
-    env: str | None = None,
-    env_kwargs: Mapping[str, object] | None = None,
-    chunk: int | None = None,
-    sampling: Sequence[str] = (),
-    condition: Condition | None = None,
-    camera: CameraCondition | None = None,
     workers: int = 0,
     device: str = "cpu",
     traced: bool = False,
 ) -> Evaluation:
-    """Play consecutive seeds with a policy and score them.
+    """Roll out a policy from consecutive seeds and score the episodes.
 
     Args:
         path: Run directory; None for the policy shipped in the package.
-        episodes: Number of seeds.
-        seed_start: First seed.
-        env: Task or environment to play, see `get_task`; None for the one that the policy was trained for.
-        env_kwargs: Keyword arguments of the environment.
-        chunk: Actions executed before planning again; None for the policy's own.
-        sampling: Changes to the sampling settings, such as "alpha=0.5" or "steps=10".
-        condition: Disturbances of the episodes.
-        camera: Disturbances of the cameras.
-        workers: Processes, 0 for one per core; without cameras, a GPU plays all episodes in one process.
+        config: Seeds, environment, sampling and disturbances.
+        workers: Processes, 0 for one per core; without cameras, a GPU runs all episodes in one process.
         device: Torch device of the policy.
         traced: Return the traces of the episodes as well.
     """
-    if episodes < 1 or seed_start < 0:
-        raise ConfigError(f"need episodes >= 1 and seed_start >= 0, got {episodes} and {seed_start}")
     policy = Policy.from_pretrained(path)
-    task = get_task_of_run(policy.record, env)
-    changed = change_sampling(policy.model.config.sampling, sampling)
-    config = RolloutConfig(
-        task, env_kwargs or {}, chunk, changed, condition or Condition(), camera or CameraCondition()
-    )
-    policy.check_chunk(chunk or policy.chunk)
-    seeds = range(seed_start, seed_start + episodes)
+    task = get_task_of_run(policy.record, config.env)
+    sampling = change_sampling(policy.model.config.sampling, config.sampling)
+    rollout = RolloutConfig(task, config.env_kwargs, config.chunk, sampling, config.condition, config.camera)
+    policy.check_chunk(config.chunk or policy.chunk)
     is_shared = device != "cpu" and path is not None and bool(policy.spec.cameras) and not traced
-    pool = _make_pool(path, config, episodes, workers, device, is_shared=is_shared)
-    played = pool.evaluate(seeds, traced=traced)
-    results = list(tqdm(played, "playing", episodes, unit="episode", leave=False, disable=None))
-    return Evaluation(
-        score_episodes(results, task), config, _describe_evaluation(path, policy, task, config, seeds)
-    )
+    pool = _make_pool(path, rollout, config.episodes, workers, device, is_shared=is_shared)
+    found = pool.evaluate(config.seeds, traced=traced)
+    results = list(tqdm(found, "episodes", config.episodes, unit="episode", leave=False, disable=None))
+    context = _describe_evaluation(path, policy, task, rollout, config.seeds)
+    return Evaluation(score_episodes(results, task), rollout, context)
 
 
 def _describe_evaluation(
@@ -124,13 +136,13 @@ def evaluate_quickly(path: Path, task: Task | None = None) -> dict[str, float]:
 
     Args:
         path: Run directory.
-        task: Task to play; None for the one that the run was trained for.
+        task: Task of the episodes; None for the one that the run was trained for.
     """
     task = task or get_task_of_run(RunDirectory(path).read_record())
     results = list(RolloutPool(path, RolloutConfig(task)).evaluate(QUICK_SEEDS))
     scores = score_episodes(results, task)
-    success = {} if scores.success_rate is None else {"success": scores.success_rate.value}
-    return {"reward": scores.mean_score.value, **success}
+    success = {} if scores.success is None else {"success": scores.success.value}
+    return {"reward": scores.score.value, **success}
 
 
 def change_sampling(own: Sampling, changes: Sequence[str]) -> Sampling:

@@ -22,8 +22,8 @@ from nsde_policy.encoders.base_model import EncoderModel
 from nsde_policy.errors import ConfigError, NsdePolicyError
 from nsde_policy.eval.compare.result import ACTIONS
 from nsde_policy.eval.compare.suite import find_preset
-from nsde_policy.eval.compare.table import EMPTY_CELL, format_markdown
 from nsde_policy.eval.rollout import make_adapter
+from nsde_policy.eval.tables import EMPTY_CELL, format_markdown
 from nsde_policy.inference.loading import build_model, build_policy_spec, load_encoder, load_model
 from nsde_policy.inference.torch_threads import use_threads
 from nsde_policy.methods.base import Draws, PolicyModel

@@ -17,8 +17,7 @@ other modes, the upper 95 % limit of Clopper and Pearson (1934), spread over the
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -57,6 +56,16 @@ class ModeOutcomes:
     def observed(self) -> int:
         """Number of modes with at least one success."""
         return int((self.counts > 0).sum())
+
+    @property
+    def unknown(self) -> int:
+        """Successes whose mode is unknown; they do not count for entropy."""
+        return int(self.success.sum() - self.counts.sum())
+
+    @property
+    def plain_entropy(self) -> float:
+        """Entropy of the observed frequencies, without a correction of its bias."""
+        return float(compute_entropy(self.counts, corrected=False))
 
     @property
     def distinct(self) -> int:
@@ -109,41 +118,6 @@ class Diversity:
         return cls(Estimate(float(values[0]), low, high, n), Estimate(float(values[1]), low2, high2, n))
 
 
-@dataclass(frozen=True)
-class ModeScores:
-    """Figures of an evaluation of a task with modes."""
-
-    counts: tuple[int, ...]
-    """Successes in each mode."""
-    unknown: int
-    """Successes whose mode is unknown; they do not count for entropy."""
-    diversity: Diversity
-    plain_entropy: float
-    """Entropy of the observed frequencies, without a correction of its bias."""
-
-    @classmethod
-    def from_outcomes(cls, outcomes: ModeOutcomes) -> "ModeScores":
-        """Count modes and estimate their entropy."""
-        return cls(
-            counts=tuple(outcomes.counts.tolist()),
-            unknown=int(outcomes.success.sum() - outcomes.counts.sum()),
-            diversity=estimate_diversity([outcomes], n=outcomes.distinct),
-            plain_entropy=float(compute_entropy(outcomes.counts, corrected=False)),
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {
-            "modes": len(self.counts),
-            "distinct_modes": sum(count > 0 for count in self.counts),
-            "successes_by_mode": list(self.counts),
-            "successes_of_unknown_mode": self.unknown,
-            "entropy": asdict(self.diversity.entropy),
-            "entropy_of_frequencies": self.plain_entropy,
-            "success_times_entropy": asdict(self.diversity.product),
-        }
-
-
 def compute_entropy(counts: np.ndarray, *, corrected: bool = True) -> np.ndarray:
     """Return the entropy of counts, (..., modes), in units of ln modes; 0 without any.
 
@@ -173,11 +147,11 @@ def estimate_diversity(trainings: Sequence[ModeOutcomes], *, n: int) -> Diversit
 
 
 def compare_diversity(first: Sequence[ModeOutcomes], second: Sequence[ModeOutcomes], *, n: int) -> Diversity:
-    """Estimate the differences of two methods, first − second, with bootstrap intervals paired by start.
+    """Estimate the differences of two methods, first − second, with bootstrap intervals paired by seed.
 
     Args:
-        first: Outcomes of the trainings of one method, on the same starts.
-        second: Those of another method on these starts.
+        first: Outcomes of the trainings of one method, on the same seeds.
+        second: Those of another method on these seeds.
         n: Number of independent samples, distinct paths.
     """
     weights = _draw_weights(np.arange(len(first[0].path)), np.random.default_rng(0))

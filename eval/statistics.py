@@ -1,7 +1,7 @@
 """Means, proportions and paired differences with 95 % intervals.
 
-Two policies that play the same starts are compared pair by pair: the interval of their difference is far
-narrower than two separate intervals suggest.
+Two policies on the same seeds are compared pair by pair: the interval of their difference is far narrower
+than two separate intervals suggest.
 """
 
 import math
@@ -37,15 +37,31 @@ class Estimate:
     def format(self, *, signs: bool = False, fewest: int = 2) -> str:
         """Format value and interval with about four digits, with all signs if asked for.
 
-        Fewer samples than `fewest` have no interval; "[n = 1]" says so.
+        Fewer samples than `fewest` have no interval; "[n = 1]" says so. An unknown value is "–".
         """
+        if np.isnan(self.value):
+            return "–"
         largest = np.fmax.reduce(np.abs([self.low, self.value, self.high]))  # ignores bounds that are NaN
-        decimals = 3 if largest < 10 else 2 if largest < 100 else 1
-        value, low, high = (
-            f"{x:{'+' if signs else ''}.{decimals}f}" for x in (self.value, self.low, self.high)
-        )
+        style = ("+" if signs else "") + _choose_digits(float(largest))
+        value, low, high = (format(number, style) for number in (self.value, self.low, self.high))
         interval = f"n = {self.n}" if self.n < fewest else f"{low}, {high}"
         return f"{value} [{interval}]".replace("-", "−")
+
+
+class Difference(Estimate):
+    """The difference of two statistics; fewer than `MIN_PAIRS` pairs give no interval."""
+
+    def __str__(self) -> str:
+        return self.format(signs=True, fewest=MIN_PAIRS)
+
+
+def _choose_digits(largest: float) -> str:
+    """Return the format of numbers up to `largest`; below 1e-9 they are rounding errors and print as 0."""
+    if largest >= 0.01:
+        return ".3f" if largest < 10 else ".2f" if largest < 100 else ".1f"
+    if largest < 1e-9:
+        return ".3f"
+    return ".5f" if largest >= 1e-4 else ".2e"
 
 
 def proportion(successes: int, n: int, *, independent: int | None = None) -> Estimate:
@@ -81,18 +97,19 @@ def mean(
     return Estimate(float(array.mean()), float(low), float(high), len(array))
 
 
-def paired_difference(a: ArrayLike, b: ArrayLike, *, resamples: int = 10_000, seed: int = 0) -> Estimate:
-    """Estimate the mean of a − b over the starts with its 95 % percentile bootstrap interval.
+def paired_difference(a: ArrayLike, b: ArrayLike, *, resamples: int = 10_000, seed: int = 0) -> Difference:
+    """Estimate the mean of a − b over the seeds with its 95 % percentile bootstrap interval.
 
-    Starts are resampled, with both policies' values together. The interval covers the choice of starts, not
+    Seeds are resampled, with both policies' values together. The interval covers the choice of seeds, not
     the randomness of training.
     """
     first, second = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
     if first.shape != second.shape or first.ndim != 1 or not len(first):
         raise ComparisonError(
-            f"need one value per start for both policies, got shapes {first.shape} and {second.shape}"
+            f"need one value per seed for both policies, got shapes {first.shape} and {second.shape}"
         )
-    return mean(first - second, resamples=resamples, seed=seed)
+    found = mean(first - second, resamples=resamples, seed=seed)
+    return Difference(found.value, found.low, found.high, found.n)
 
 
 class McNemar(NamedTuple):
@@ -112,7 +129,7 @@ def mcnemar(a: ArrayLike, b: ArrayLike) -> McNemar:
     first, second = np.asarray(a, dtype=bool), np.asarray(b, dtype=bool)
     if first.shape != second.shape:
         raise ComparisonError(
-            f"need one outcome per start for both policies, got shapes {first.shape} and {second.shape}"
+            f"need one outcome per seed for both policies, got shapes {first.shape} and {second.shape}"
         )
     only_a, only_b = int((first & ~second).sum()), int((second & ~first).sum())
     n = only_a + only_b

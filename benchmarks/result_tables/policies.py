@@ -182,9 +182,7 @@ def adroit_differences() -> str:
         reference = comparison.reference()
         for row in comparison.main_rows():
             difference = "reference" if row is reference else _format_difference(row, reference)
-            verdict = (
-                "" if row is reference else row.decide(reference, "success", a=row.label, b="Neural SDE")
-            )
+            verdict = "" if row is reference else row.decide(reference, "success")
             lines.append([name, row.label, row.score, difference, verdict])
     return markdown(["task", "method", "return", "success − Neural SDE", "verdict"], lines)
 

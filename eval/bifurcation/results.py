@@ -16,7 +16,7 @@ from nsde_policy.errors import ComparisonError
 from nsde_policy.eval.bifurcation.experiment import ExperimentSettings, JobResult, ScoredRun, View
 from nsde_policy.eval.bifurcation.methods import ABLATION, METHOD_NAMES, NEURAL_SDE, VectorField
 from nsde_policy.eval.bifurcation.scores import PathScores
-from nsde_policy.eval.compare.table import format_markdown
+from nsde_policy.eval.tables import format_markdown
 from nsde_policy.files import read_json, replace_file
 
 COMPLETE = list(ABLATION)[-1]

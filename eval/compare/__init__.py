@@ -1,1 +1,1 @@
-"""Comparison of trained runs on the same starts: entries, tables and plots."""
+"""Comparison of trained runs on the same seeds: entries, tables and plots."""

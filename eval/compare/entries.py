@@ -11,9 +11,8 @@ from nsde_policy.bounds import Count, Natural
 from nsde_policy.errors import ComparisonError
 from nsde_policy.eval.disturbances import Condition
 from nsde_policy.eval.modes import ModeOutcomes
-from nsde_policy.eval.paths import PackedPaths
+from nsde_policy.eval.paths import PackedPaths, number_paths
 from nsde_policy.eval.rollout import EpisodeResult
-from nsde_policy.eval.scores import number_results
 from nsde_policy.tasks import Task
 
 DECIMALS = 5
@@ -24,7 +23,7 @@ Cost = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
 
 
 class Episodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Outcomes of one run in columns, one value per start, in the order of the seeds."""
+    """Outcomes of one run in columns, one value per seed, in the order of the seeds."""
 
     seed: tuple[Natural, ...]
     score: tuple[Score, ...]
@@ -73,27 +72,38 @@ class Episodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
         return ModeOutcomes.from_columns(self.modes, self.mode, self.success, self.path)
 
     @classmethod
-    def from_results(cls, results: Iterable[EpisodeResult], task: Task | None = None) -> "Episodes":
-        """Make columns from played episodes, in any order; a task adds its modes and paths."""
-        played = sorted(results, key=lambda result: result.seed)
-        common = [name for name in played[0].metrics if all(name in r.metrics for r in played)]
-        known = any(r.success is not None for r in played)
-        numbers = number_results(played)
+    def from_results(
+        cls, results: Iterable[EpisodeResult], task: Task | None = None, *, decimals: int | None = DECIMALS
+    ) -> "Episodes":
+        """Make columns from episodes in any order; a task adds its modes and paths.
+
+        Scores have so many decimal places; None for all. Success is known if any episode says something of
+        it: some environments report it only when it happens.
+        """
+        ordered = sorted(results, key=lambda result: result.seed)
+        common = [name for name in ordered[0].metrics if all(name in r.metrics for r in ordered)]
+        known = any(r.success is not None for r in ordered)
+        paths = [r.path for r in ordered if r.path is not None]
+        path = number_paths(paths) if len(paths) == len(ordered) else None
         modes = 0 if task is None else task.reporting.modes
-        needed = tuple(r.steps_to_success for r in played)
-        goes_on = any(k not in (None, r.steps) for k, r in zip(needed, played, strict=True))
-        is_drawn = task is not None and task.drawing.path_of is not None
-        drawn = [r.path for r in played if r.path is not None] if is_drawn else []
+        needed = tuple(r.steps_to_success for r in ordered)
+        goes_on = any(k not in (None, r.steps) for k, r in zip(needed, ordered, strict=True))
+
+        def shorten(values: Iterable[float]) -> tuple[float, ...]:
+            return tuple(
+                float(value) if decimals is None else round(float(value), decimals) for value in values
+            )
+
         return cls(
-            seed=tuple(r.seed for r in played),
-            score=tuple(round(float(r.score), DECIMALS) for r in played),
-            success=tuple(bool(r.success) for r in played) if known else None,
-            metrics={name: tuple(round(float(r.metrics[name]), DECIMALS) for r in played) for name in common},
-            steps=tuple(int(r.steps) for r in played),
+            seed=tuple(r.seed for r in ordered),
+            score=shorten(r.score for r in ordered),
+            success=tuple(bool(r.success) for r in ordered) if known else None,
+            metrics={name: shorten(r.metrics[name] for r in ordered) for name in common},
+            steps=tuple(int(r.steps) for r in ordered),
             modes=modes,
-            mode=tuple(-1 if r.mode is None else r.mode for r in played) if modes else None,
-            path=numbers if len({*numbers}) < len(played) else None,
-            paths=PackedPaths.pack(drawn) if len(drawn) == len(played) else None,
+            mode=tuple(-1 if r.mode is None else r.mode for r in ordered) if modes else None,
+            path=path if len({*(path or ())}) < len(ordered) else None,
+            paths=PackedPaths.pack(paths) if path and task is not None and task.drawing.path_of else None,
             success_step=needed if goes_on else None,
         )
 
@@ -117,7 +127,7 @@ class Setting(NamedTuple):
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One trained run, played under one setting."""
+    """One trained run, rolled out under one setting."""
 
     name: Annotated[str, msgspec.Meta(min_length=1)]
     """Unique name of the row, such as "diffusion, DDIM-10"."""
@@ -150,11 +160,8 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def label(self) -> str:
-        """Name with the method's title: "diffusion, DDIM-10" becomes "Diffusion Policy, DDIM-10"."""
-        if not self.name.startswith(self.method):
-            return self.name
-        detail = self.name.removeprefix(self.method)
-        return self.title if self.title.endswith(detail) else self.title + detail
+        """Name with the method's title, see `format_label`."""
+        return format_label(self.name, self.method, self.title)
 
     def to_json(self) -> str:
         """Format as JSON with one line per key and column, which keeps files small and readable."""
@@ -162,6 +169,14 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         columns = {key: _shorten_floats(column) for key, column in values.pop("episodes").items()}
         episodes = f'   "episodes": {{\n{format_json_lines(columns, "    ")}\n   }}'
         return f"  {{\n{format_json_lines(values, '   ')},\n{episodes}\n  }}"
+
+
+def format_label(name: str, method: str, title: str) -> str:
+    """Return a name with the method's title: "diffusion, DDIM-10" becomes "Diffusion Policy, DDIM-10"."""
+    if not name.startswith(method):
+        return name
+    detail = name.removeprefix(method)
+    return title if title.endswith(detail) else title + detail
 
 
 def format_json_lines(values: Mapping[str, Any], indent: str) -> str:

@@ -57,7 +57,7 @@ def _convert_format_1(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def merge_comparisons(comparisons: Sequence[Comparison]) -> Comparison:
-    """Merge comparisons of the same task, environment's arguments and starts.
+    """Merge comparisons of the same task, environment's arguments and seeds.
 
     An entry that occurs in several is kept once, with the costs known to any of them.
     """
@@ -67,7 +67,7 @@ def merge_comparisons(comparisons: Sequence[Comparison]) -> Comparison:
             (repr(c.task), json.dumps(c.env_kwargs, sort_keys=True), "{} to {}".format(*c.seeds))
             for c in (first, other)
         )
-        titles = ("tasks", "environment arguments", "ranges of starts")
+        titles = ("tasks", "environment arguments", "ranges of seeds")
         for title, one, another in zip(titles, a, b, strict=True):
             if one != another:
                 raise ComparisonError(

@@ -1,7 +1,7 @@
 """Plots of a comparison: scores with intervals, scores against costs, and sweeps.
 
-Blue is the reference. Every other row has its own colour and marker, the same in all figures, and its name
-next to it; if there are more rows than colours, the rows of a method share one.
+Blue is the reference. Every other row has its own colour and marker, the same in all figures; if there are
+more rows than colours, the rows of a method share one.
 """
 
 import itertools
@@ -23,7 +23,6 @@ from nsde_policy.eval.statistics import Estimate
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from matplotlib.transforms import Bbox
 
 REFERENCE_COLOUR = "#0072B2"
 ROW_COLOURS = ("#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
@@ -33,8 +32,8 @@ GRID: dict[str, Any] = {"color": "#E6E6E6", "linewidth": 0.6}
 STYLE_CHANGES = {"axes.axisbelow": True, "xtick.color": "#333333", "ytick.color": "#333333"}
 WHOLE_RANGE = (-0.02, 1.02)
 """Limits of an axis that shows all shares, with markers at its ends."""
-NAME_SIZE = 6.5
-"""Font size of row names, points."""
+NAME_SIZE, LONGEST_NAME = 6.5, 26
+"""Font size of row names in legends, points, and most characters in a line."""
 COSTS: dict[str, tuple[str, str, Callable[[Row], float | None]]] = {
     "calls": (f"network calls for {ACTIONS} actions", "no calls", lambda row: row.first.calls_per_chunk),
     "latency": (
@@ -60,12 +59,6 @@ class RowStyle:
     colour: str
     marker: str
     bold: bool
-
-    def name_options(self) -> dict[str, Any]:
-        """Return text options of the row's name: its colour, darker, for thin strokes on white."""
-        colour = tuple(0.75 * int(self.colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
-        weight = "bold" if self.bold else "normal"
-        return {"fontsize": NAME_SIZE, "color": colour, "fontweight": weight}
 
 
 Styles = Mapping[str, RowStyle]
@@ -126,7 +119,7 @@ def draw_scores(comparison: Comparison, styles: Styles) -> "Figure | None":
         for y, row in enumerate(rows):
             estimate = getattr(row, score)
             if estimate is not None:
-                _draw_estimate(axis, y, estimate, styles[row.first.name], horizontal=True)
+                _draw_estimate(axis, y, estimate, styles[row.name], horizontal=True)
         axis.grid(axis="x", **GRID)
         axis.set_xlabel(comparison.column_title(score))
         axis.set_ylim(-0.6, len(rows) - 0.4)
@@ -136,7 +129,7 @@ def draw_scores(comparison: Comparison, styles: Styles) -> "Figure | None":
         axis.set_xlim(*(WHOLE_RANGE if whole else _score_limits(rows, score)))
     axes[0, 0].set_yticks(range(len(rows)), [row.label for row in rows])
     for text, row in zip(axes[0, 0].get_yticklabels(), rows, strict=True):
-        text.set_fontweight("bold" if styles[row.first.name].bold else "normal")
+        text.set_fontweight("bold" if styles[row.name].bold else "normal")
     return figure
 
 
@@ -148,11 +141,11 @@ def draw_costs(comparison: Comparison, styles: Styles, cost: str) -> "Figure | N
     if len(points) < 2:
         return None
     scores = comparison.columns
-    figure, axes = make_figure(len(scores), 1, (6.2, 0.6 + 2.2 * len(scores)), sharex=True)
+    figure, axes = make_figure(len(scores), 1, (6.8, 0.6 + 2.2 * len(scores)), sharex=True)
     low, high = min(value for _, value in points), max(value for _, value in points)
     for axis, score in zip(axes[:, 0], scores, strict=True):
         for row, value in points:
-            _draw_estimate(axis, value, getattr(row, score), styles[row.first.name])
+            _draw_estimate(axis, value, getattr(row, score), styles[row.name])
         axis.set_xscale("log")
         axis.set_xlim(low / 1.5, high * 1.5)
         if high < 100 * low:  # powers of ten would be too few marks
@@ -166,32 +159,27 @@ def draw_costs(comparison: Comparison, styles: Styles, cost: str) -> "Figure | N
     missing = [row.label for row, value in costs if not value]
     note = textwrap.wrap(f"without {', '.join(missing)}: {missing_note}", 90) if missing else []
     axes[-1, 0].set_xlabel("\n".join([title, *note]))
-    figure.canvas.draw()
-    figure.set_layout_engine("none")  # names are placed in the final layout
-    for axis, score in zip(axes[:, 0], scores, strict=True):
-        _name_points(axis, [(row, value, getattr(row, score)) for row, value in points], styles)
+    _add_legend(figure, {row.name: row for row, _ in points}, styles)
     return figure
 
 
 def draw_sweeps(
     comparison: Comparison, styles: Styles, varied: Sequence[str], scores: Sequence[str]
 ) -> "Figure | None":
-    """Draw one panel per varied setting and score; lines with intervals, named at their ends."""
+    """Draw one panel per varied setting and score; lines with intervals."""
     sweeps = {axis: comparison.sweep(axis) for axis in varied}
     panels = [(axis, score) for axis in varied if sweeps[axis] for score in scores]
     if not panels:
         return None
-    figure, axes = make_figure(1, len(panels), (3.0 * len(panels) + 0.3, 2.5), sharey=len(scores) == 1)
+    figure, axes = make_figure(1, len(panels), (2.6 * len(panels) + 1.5, 2.5), sharey=len(scores) == 1)
     for panel, (axis, score) in zip(axes[0], panels, strict=True):
         _draw_sweep(panel, sweeps[axis], styles, axis, score)
         if panel is axes[0, 0] or len(scores) > 1:
             panel.set_ylabel(comparison.column_title(score))
+    rows = [row for swept in sweeps.values() for along in swept.values() for row in along.values()]
     for score in scores:
-        rows = [row for swept in sweeps.values() for along in swept.values() for row in along.values()]
         axes[0, [shown for _, shown in panels].index(score)].set_ylim(*_score_limits(rows, score))
-    figure.canvas.draw()
-    for panel, (axis, score) in zip(axes[0], panels, strict=True):
-        _name_lines(panel, sweeps[axis], styles, score)
+    _add_legend(figure, {row.name: row for row in rows}, styles)
     return figure
 
 
@@ -249,76 +237,15 @@ def _score_limits(rows: Sequence[Row], score: str) -> tuple[float, float]:
     return max(low - margin, WHOLE_RANGE[0]), min(high + margin, WHOLE_RANGE[1])
 
 
-def _name_points(axis: "Axes", points: Sequence[tuple[Row, float, Estimate]], styles: Styles) -> None:
-    """Write each row's name where it covers no marker, interval or other name."""
-    from matplotlib.transforms import Bbox
+def _add_legend(figure: "Figure", rows: Mapping[str, Row], styles: Styles) -> None:
+    """Name every row next to its marker, right of the panels."""
+    from matplotlib.lines import Line2D
 
-    points_per_pixel = 72 / axis.figure.dpi
-    taken, markers = [], []
-    for _, x, score in points:
-        first, last = _find_ends(score)
-        corners = [(x, first), (x, score.value), (x, last)]
-        low, middle, high = axis.transData.transform(corners) * points_per_pixel
-        taken += [Bbox([middle - 3, middle + 3]), Bbox([low - [1.5, 0], high - [-1.5, 0]])]
-        markers.append(middle)
-    room = Bbox(axis.get_window_extent().get_points() * points_per_pixel)
-    for (row, x, score), marker in zip(points, markers, strict=True):
-        options = {"textcoords": "offset points", "zorder": 6, **styles[row.first.name].name_options()}
-        text = axis.annotate(row.label, (x, score.value), xytext=(0, 0), **options)
-        size = np.array(text.get_window_extent().size) * points_per_pixel
-        box, offset = _find_free_box(marker, size, taken, room)
-        text.set_position(offset)
-        text.set_in_layout(False)
-        taken.append(box)
-
-
-def _find_free_box(
-    at: np.ndarray, size: np.ndarray, taken: "Sequence[Bbox]", room: "Bbox"
-) -> "tuple[Bbox, tuple[float, float]]":
-    """Return the box of a name near its marker with the least overlap, and its offset; right is preferred."""
-    from matplotlib.transforms import Bbox
-
-    def overlap(box: Bbox, others: np.ndarray) -> float:
-        low, high = np.maximum(box.p0, others[:, 0]), np.minimum(box.p1, others[:, 1])
-        return float((high - low).clip(0).prod(-1).sum())
-
-    width, height = size
-    obstacles = np.array([other.get_points() for other in taken])
-    candidates: list[tuple[float, Bbox, tuple[float, float]]] = []
-    for lift in (0.0, 0.4, -0.4, 0.8, -0.8, 1.2, -1.2, 1.6, -1.6, 2.0, -2.0, 2.5, -2.5):
-        for side, dx in enumerate((5.5, -6.5 - width, -width / 2)):
-            if side == 2 and abs(lift) < 0.8:
-                continue
-            dy = (lift - 0.5) * height + 0.15 * height
-            box = Bbox.from_bounds(at[0] + dx, at[1] + dy, width, height)
-            outside = width * height - overlap(box, room.get_points()[None])
-            covered = 5 * overlap(box, obstacles) + 25 * outside
-            candidates.append((covered + height * (abs(lift) + 0.3 * side), box, (dx, dy)))
-    _, box, offset = min(candidates, key=lambda candidate: candidate[0])
-    return box, offset
-
-
-def _name_lines(panel: "Axes", swept: Sweep, styles: Styles, score: str) -> None:
-    """Write each row's name to the right of the end of its line, without overlap."""
-    low, high = panel.get_ylim()
-    ends = {name: list(rows.values())[-1] for name, rows in swept.items()}
-    labels = [row.label.replace(", ", ",\n") for row in ends.values()]
-    line = 9 / (panel.get_window_extent().height * 72 / panel.figure.dpi)
-    heights = [line * (1 + label.count("\n")) for label in labels]
-    wanted = [(getattr(row, score).value - low) / (high - low) for row in ends.values()]
-    for name, label, y in zip(ends, labels, separate_labels(wanted, heights), strict=True):
-        options = {"va": "center", "linespacing": 1.0, **styles[name].name_options()}
-        panel.text(1.03, y, label, transform=panel.transAxes, **options)
-
-
-def separate_labels(wanted: Sequence[float], heights: Sequence[float]) -> list[float]:
-    """Return centres of labels close to those wanted, in the same order, that do not overlap."""
-    order = np.argsort(wanted, kind="stable")
-    y = np.asarray(wanted, dtype=float)
-    for _ in range(200):
-        for below, above in itertools.pairwise(order):
-            missing = (heights[below] + heights[above]) / 2 - (y[above] - y[below])
-            if missing > 0:
-                y[below] -= missing / 2
-                y[above] += missing / 2
-    return [float(value) for value in y]
+    handles = []
+    for name, row in rows.items():
+        style = styles[name]
+        label = textwrap.fill(row.label, LONGEST_NAME)
+        handles.append(Line2D([], [], color=style.colour, marker=style.marker, markersize=4.8, label=label))
+    legend = figure.legend(handles=handles, loc="outside right center", frameon=False, fontsize=NAME_SIZE)
+    for text, name in zip(legend.get_texts(), rows, strict=True):
+        text.set_fontweight("bold" if styles[name].bold else "normal")

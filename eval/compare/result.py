@@ -1,6 +1,6 @@
-"""Comparison: the episodes of every method on the same starts.
+"""Comparison: the episodes of every method on the same seeds.
 
-Outcomes are kept start by start, so that every table and plot can be made again, and differences are paired.
+Outcomes are kept seed by seed, so that every table and plot can be made again, and differences are paired.
 A row is one method under one setting; its trainings with several seeds are pooled.
 """
 
@@ -13,7 +13,7 @@ import msgspec
 
 from nsde_policy.errors import ComparisonError
 from nsde_policy.eval.compare.entries import Entry, Setting, format_json_lines
-from nsde_policy.eval.compare.row import Row
+from nsde_policy.eval.compare.row import Row, choose_reference
 from nsde_policy.tasks import Task, get_task
 
 FORMAT = 2
@@ -30,22 +30,22 @@ AXES = Setting._fields[1:]
 class Comparison(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, tag_field="format", tag=FORMAT
 ):
-    """Entries of several methods on the same starts; `format` in the file is the version of its format."""
+    """Entries of several methods on the same seeds; `format` in the file is the version of its format."""
 
     task: str
-    """Name of a task, or the environment that was played."""
+    """Name of a task, or the environment of the rollouts."""
     env_kwargs: Mapping[str, Any]
     """Keyword arguments of the environment, defaults of the task included."""
     seeds: tuple[int, int]
-    """First and last start."""
+    """First and last seed."""
     machine: Mapping[str, str]
-    """Where runs were trained, played and timed, and the version of torch."""
+    """Where runs were trained, rolled out and timed, and the version of torch."""
     entries: tuple[Entry, ...]
 
     def __post_init__(self) -> None:
         first, last = self.seeds
         if not 0 <= first <= last:
-            raise ComparisonError(f"invalid range of starts, {first} to {last}: first must not exceed last")
+            raise ComparisonError(f"invalid range of seeds, {first} to {last}: first must not exceed last")
         if not self.entries:
             raise ComparisonError("a comparison needs at least one entry")
         known: set[tuple[Setting, int]] = set()
@@ -53,7 +53,7 @@ class Comparison(
         for entry in self.entries:
             title = f"{entry.name!r}, training seed {entry.train_seed}"
             if entry.episodes.seed[0] < first or entry.episodes.seed[-1] > last:
-                raise ComparisonError(f"{title} has starts outside {first} to {last}")
+                raise ComparisonError(f"{title} has seeds outside {first} to {last}")
             if (entry.setting, entry.train_seed) in known:
                 raise ComparisonError(f"{title} occurs twice with the same setting")
             known.add((entry.setting, entry.train_seed))
@@ -91,14 +91,14 @@ class Comparison(
         return {**titles, "entropy": "entropy", "product": PRODUCT_TITLE}.get(column, self.score_title)
 
     @property
-    def starts_title(self) -> str:
-        """Environment's arguments and seeds, such as "benchmark starts 100000 to 100199"."""
+    def seeds_title(self) -> str:
+        """Environment's arguments and seeds, such as "benchmark seeds 100000 to 100199"."""
         match list(self.env_kwargs.items()):
             case [(_, str(only))]:
                 kind = f"{only} "
             case several:
                 kind = "".join(f"{name}={json.dumps(value)} " for name, value in several)
-        return "{}starts {} to {}".format(kind, *self.seeds)
+        return "{}seeds {} to {}".format(kind, *self.seeds)
 
     @cached_property
     def rows(self) -> dict[Setting, Row]:
@@ -168,16 +168,11 @@ class Comparison(
         return [row for setting, row in self.rows.items() if setting not in shown]
 
     def reference(self, name: str | None = None) -> Row:
-        """Return the row that others are compared with; by default the Neural SDE, or else the first."""
-        rows = {row.first.name: row for row in self.main_rows()}
+        """Return the row that others are compared with, see `choose_reference`."""
+        rows = self.main_rows()
         if not rows:
             raise ComparisonError("all entries have disturbances: a reference needs an undisturbed one")
-        if name is not None:
-            if name not in rows:
-                raise ComparisonError(f"no row {name!r} to refer to; available: {', '.join(map(repr, rows))}")
-            return rows[name]
-        names = [name for name in self.names if name in rows]
-        return rows[min(names, key=lambda n: (n != "neural_sde", rows[n].first.method != "neural_sde"))]
+        return choose_reference(sorted(rows, key=lambda row: self.names.index(row.name)), name)
 
     def to_json(self) -> str:
         """Format as JSON with one line per column, which keeps the file small and readable."""

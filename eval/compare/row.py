@@ -1,28 +1,62 @@
 """Row of a comparison: the pooled trainings of one method under one setting, and differences of two rows."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from typing import Protocol, Self, TypeVar
 
 import numpy as np
 
 from nsde_policy.errors import ComparisonError
-from nsde_policy.eval.compare.entries import Entry, Latency
-from nsde_policy.eval.modes import Diversity, ModeOutcomes, compare_diversity, estimate_diversity
-from nsde_policy.eval.paths import number_paths
-from nsde_policy.eval.statistics import (
-    MIN_PAIRS,
-    Estimate,
-    McNemar,
-    mcnemar,
-    mean,
-    paired_difference,
-    proportion,
-    verdict,
-)
+from nsde_policy.eval.compare.entries import Entry, Episodes, Latency
+from nsde_policy.eval.compare.summary import Summary
+from nsde_policy.eval.modes import compare_diversity
+from nsde_policy.eval.statistics import MIN_PAIRS, Difference, McNemar, mcnemar, paired_difference, verdict
+
+REFERENCE_METHOD = "neural_sde"
+
+
+class ComparedRow(Protocol):
+    """Results of one policy that are compared with others, in rollouts or on recorded episodes."""
+
+    @property
+    def name(self) -> str:
+        """Unique name, such as "diffusion, DDIM-10"."""
+
+    @property
+    def label(self) -> str:
+        """Name in tables, such as "Diffusion Policy, DDIM-10"."""
+
+    @property
+    def method(self) -> str:
+        """Name of the method, such as "diffusion"."""
+
+    def difference(self, other: Self, column: str) -> Difference | None:
+        """Return a column of this row minus the other, with its paired interval; None if one lacks it."""
+
+    def decide(self, other: Self, column: str) -> str:
+        """Return which of two rows is ahead by a column, or that no difference is shown."""
+
+
+R = TypeVar("R", bound=ComparedRow)
+
+
+def choose_reference(rows: Sequence[R], name: str | None) -> R:
+    """Return the row that others are compared with; by default the Neural SDE, or else the first.
+
+    Raises:
+        ComparisonError: If no row has that name or label.
+    """
+    if name is None:
+        return min(rows, key=lambda row: (row.name != REFERENCE_METHOD, row.method != REFERENCE_METHOD))
+    for row in rows:
+        if name in (row.name, row.label):
+            return row
+    available = ", ".join(repr(row.name) for row in rows)
+    raise ComparisonError(f"no row {name!r} to refer to; available: {available}")
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(Summary):
     """Pooled trainings of a method under one setting, in the order of their seeds."""
 
     entries: tuple[Entry, ...]
@@ -30,13 +64,24 @@ class Row:
     def __post_init__(self) -> None:
         if len({entry.episodes.seed for entry in self.entries}) > 1:
             raise ComparisonError(
-                f"trainings of {self.first.name!r} were played on different starts: play them on the same"
+                f"trainings of {self.name!r} were rolled out from different seeds: use the same --episodes "
+                "and --seed-start"
             )
 
     @property
     def first(self) -> Entry:
-        """First entry; name, label, setting, starts and costs are the same in all."""
+        """First entry; name, label, setting, seeds and costs are the same in all."""
         return self.entries[0]
+
+    @property
+    def name(self) -> str:
+        """Name that all entries share."""
+        return self.first.name
+
+    @property
+    def method(self) -> str:
+        """Method of all entries, such as "diffusion"."""
+        return self.first.method
 
     @property
     def label(self) -> str:
@@ -48,71 +93,10 @@ class Row:
         """Number of episodes of all trainings."""
         return sum(len(entry.episodes) for entry in self.entries)
 
-    @cached_property
-    def path_numbers(self) -> tuple[int, ...]:
-        """Number of the distinct path of every episode, training by training.
-
-        Trainings may share a path if the paths are known, else they share none.
-        """
-        drawn = [entry.episodes.unpack_paths() for entry in self.entries]
-        known = [paths for paths in drawn if paths is not None]
-        if len(self.entries) > 1 and len(known) == len(drawn):
-            return number_paths(np.concatenate(known))
-        numbers: list[int] = []
-        for entry in self.entries:
-            first = max(numbers, default=-1) + 1
-            numbers += [first + number for number in entry.episodes.path or range(len(entry.episodes))]
-        return tuple(numbers)
-
     @property
-    def distinct_paths(self) -> int:
-        """Number of different paths of all trainings, the independent samples."""
-        return len({*self.path_numbers})
-
-    def _mean(self, column: str) -> Estimate:
-        """Return the mean of a column over all episodes; those that repeat a path are one sample."""
-        values = [value for entry in self.entries for value in getattr(entry.episodes, column)]
-        return mean(values, groups=self.path_numbers)
-
-    @cached_property
-    def score(self) -> Estimate:
-        """Mean score over all episodes, with its bootstrap interval."""
-        return self._mean("score")
-
-    @cached_property
-    def steps(self) -> Estimate:
-        """Mean length of all episodes in control periods, with its bootstrap interval."""
-        return self._mean("steps")
-
-    @property
-    def outcomes(self) -> list[ModeOutcomes]:
-        """Successes by mode of every training; empty if the task has no modes."""
-        found = [entry.episodes.outcomes for entry in self.entries]
-        known = [each for each in found if each is not None]
-        return known if len(known) == len(found) else []
-
-    @cached_property
-    def diversity(self) -> Diversity | None:
-        """Entropy and success × entropy, means over trainings; None if the task has no modes."""
-        return estimate_diversity(self.outcomes, n=self.distinct_paths) if self.outcomes else None
-
-    @property
-    def entropy(self) -> Estimate | None:
-        """Entropy of the modes of successful episodes, the mean over trainings; None if none has a mode."""
-        return self.diversity.entropy if self.diversity and self.diversity.entropy.n else None
-
-    @property
-    def product(self) -> Estimate | None:
-        """Success × entropy, the mean over trainings."""
-        return None if self.diversity is None else self.diversity.product
-
-    @cached_property
-    def success(self) -> Estimate | None:
-        """Fraction of successful episodes, with Wilson's interval; None if successes are not reported."""
-        columns = [entry.episodes.success for entry in self.entries if entry.episodes.success is not None]
-        if len(columns) < len(self.entries):
-            return None
-        return proportion(sum(map(sum, columns)), sum(map(len, columns)), independent=self.distinct_paths)
+    def trainings(self) -> tuple[Episodes, ...]:
+        """Episodes of each entry."""
+        return tuple(entry.episodes for entry in self.entries)
 
     def means_by_seed(self, column: str) -> dict[int, float]:
         """Return the mean of a column of the episodes, by training seed."""
@@ -129,27 +113,28 @@ class Row:
         """Latency of the first training that was timed: it does not depend on the weights."""
         return next((entry.latency_ms for entry in self.entries if entry.latency_ms is not None), None)
 
-    def difference(self, other: "Row", column: str) -> Estimate:
-        """Return the mean of this row minus the other, with its paired interval over the starts."""
-        self._check_same_starts(other)
+    def difference(self, other: "Row", column: str) -> Difference:
+        """Return the mean of this row minus the other, with its paired interval over the seeds."""
+        self._check_same_seeds(other)
         means = (
             np.mean([getattr(entry.episodes, column) for entry in row.entries], axis=0)
             for row in (self, other)
         )
         return replace(paired_difference(*means), n=self._count_samples(other))
 
-    def compare_modes(self, other: "Row") -> Diversity | None:
-        """Return the differences of entropy and success × entropy, with their paired intervals."""
-        self._check_same_starts(other)
+    def compare_modes(self, other: "Row") -> Difference | None:
+        """Return the difference of success × entropy; None if the task has no modes."""
+        self._check_same_seeds(other)
         if not (self.outcomes and other.outcomes):
             return None
         # a policy whose trainings repeat one path each has entropy 0, which needs no further samples
         samples = [row.distinct_paths for row in (self, other) if any(o.distinct > 1 for o in row.outcomes)]
         n = min([len(self.first.episodes), *samples]) if samples else 1
-        return compare_diversity(self.outcomes, other.outcomes, n=n)
+        found = compare_diversity(self.outcomes, other.outcomes, n=n).product
+        return Difference(found.value, found.low, found.high, found.n)
 
     def _count_samples(self, other: "Row") -> int:
-        """Return the number of starts, or of distinct paths if one of two rows has fewer."""
+        """Return the number of seeds, or of distinct paths if one of two rows has fewer."""
         return min(len(self.first.episodes), self.distinct_paths, other.distinct_paths)
 
     def mcnemar(self, other: "Row") -> McNemar | None:
@@ -158,10 +143,10 @@ class Row:
         Returns:
             None without common seeds, or if one row has too few distinct paths to show a difference.
 
-        Pairs are a start and a training seed each. Trainings share their starts, so with several of them
-        the p-value is somewhat too small; the paired interval is not affected.
+        Pairs are a seed and a training each. Trainings share their seeds, so with several of them the
+        p-value is somewhat too small; the paired interval is not affected.
         """
-        self._check_same_starts(other)
+        self._check_same_seeds(other)
         own, others = (
             {e.train_seed: e.episodes.success for e in row.entries if e.episodes.success is not None}
             for row in (self, other)
@@ -173,19 +158,17 @@ class Row:
             np.concatenate([own[seed] for seed in common]), np.concatenate([others[seed] for seed in common])
         )
 
-    def decide(self, other: "Row", column: str, *, a: str, b: str) -> str:
-        """Return which of two rows, called `a` and `b`, is ahead by a column, or that no difference is shown.
-
-        Successes also need McNemar's test; scores need the paired interval alone.
-        """
+    def decide(self, other: "Row", column: str) -> str:
+        """Return which of two rows is ahead; successes also need McNemar's test."""
         test = self.mcnemar(other) if column == "success" else None
-        return verdict(self.difference(other, column), a=a, b=b, p=None if test is None else test.p)
+        found = self.difference(other, column)
+        return verdict(found, a=self.label, b=other.label, p=None if test is None else test.p)
 
-    def _check_same_starts(self, other: "Row") -> None:
+    def _check_same_seeds(self, other: "Row") -> None:
         first, second = (row.first.episodes.seed for row in (self, other))
         if first != second:
             raise ComparisonError(
-                f"{self.first.name!r} and {other.first.name!r} were played on different starts, "
-                f"{len(first)} from {first[0]} to {first[-1]} and {len(second)} from {second[0]} to "
-                f"{second[-1]}: play both on the same"
+                f"{self.name!r} and {other.name!r} were rolled out from different seeds, {len(first)} from "
+                f"{first[0]} to {first[-1]} and {len(second)} from {second[0]} to {second[-1]}: use the same "
+                "--episodes and --seed-start"
             )

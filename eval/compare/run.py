@@ -1,25 +1,22 @@
-"""Play runs on the same starts and time them in turns: from run directories to a comparison."""
+"""Roll out runs from the same seeds and time them in turns: from run directories to a comparison."""
 
 import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import torch
 
-from nsde_policy.bounds import Count, Natural
-from nsde_policy.config import BaseConfig
 from nsde_policy.errors import ComparisonError, ConfigError
 from nsde_policy.eval.compare.entries import DECIMALS, Entry, Episodes, Latency
 from nsde_policy.eval.compare.files import merge_comparisons, read_comparison
 from nsde_policy.eval.compare.result import ACTIONS, Comparison
 from nsde_policy.eval.compare.suite import find_preset, ignore_demo_count
 from nsde_policy.eval.disturbances import Condition
-from nsde_policy.eval.evaluate import change_sampling, evaluate_policy
+from nsde_policy.eval.evaluate import EvaluationConfig, change_sampling, evaluate_policy
 from nsde_policy.eval.latency import MIN_ROUNDS, Contender, LatencyRow, device_name, measure_latency
 from nsde_policy.eval.rollout import EpisodeResult
 from nsde_policy.files import MAX_JSON_BYTES, decode_json, read_file, replace_file
@@ -27,12 +24,12 @@ from nsde_policy.inference.loading import load_encoder, load_model
 from nsde_policy.methods.registry import get_method
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory, RunRecord, fingerprint
-from nsde_policy.tasks import Task, get_task_of_run, with_env_kwargs
+from nsde_policy.tasks import get_task_of_run
 
 
 @dataclass(frozen=True)
 class Job:
-    """A run to play, and how it is sampled."""
+    """A run to roll out, and how it is sampled."""
 
     run: Path
     detail: str = ""
@@ -42,44 +39,28 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Starts(BaseConfig):
-    """Starts that every run is played from."""
-
-    episodes: Count = 50
-    seed_start: Natural = 100_000
-    env: str | None = None
-    """Task or environment to play, see `get_task`; None for the one that each run was trained for."""
-    env_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """Keyword arguments of the environment, which override those of the task and, if `env` is None, of the
-    run."""
-
-    def find_task(self, record: RunRecord) -> Task:
-        """Return the task that a run is played in, with all keyword arguments of its environment."""
-        return with_env_kwargs(get_task_of_run(record, self.env), self.env_kwargs)
-
-
-@dataclass(frozen=True)
 class EntryCache:
-    """Plays jobs and caches their entries in a folder.
+    """Rolls out jobs and caches their entries in a folder.
 
-    A job is played again only if its weights, its settings or the starts change, or its file is damaged.
+    A job is rolled out again only if its weights, its settings or the seeds change, or its file is damaged.
     """
 
     folder: Path
-    starts: Starts
+    config: EvaluationConfig
+    """Seeds and environment of all jobs."""
     workers: int = 0
     device: str = "cpu"
 
     def path(self, job: Job, record: RunRecord) -> Path:
-        """Return the file of a job's entry; its name depends on weights, settings and starts."""
-        task = self.starts.find_task(record)
+        """Return the file of a job's entry; its name depends on weights, settings and seeds."""
+        task = self.config.find_task(record)
         folders = [job.run, *([job.run / ENCODER_FOLDER] if record.cameras else [])]
         settings = {
             "weights": "".join(fingerprint(RunDirectory(folder).read_weights()) for folder in folders),
             "config": record.config.to_dict(),
             "sampling": job.sampling,
-            "episodes": self.starts.episodes,
-            "seed_start": self.starts.seed_start,
+            "episodes": self.config.episodes,
+            "seed_start": self.config.seed_start,
             "env": task.env_id,
             "env_kwargs": dict(task.env_kwargs),
         }
@@ -90,24 +71,14 @@ class EntryCache:
         """Return a comparison with the job's entry only, from the cache if possible."""
         try:
             return read_comparison(self.path(job, record))
-        except ComparisonError:  # not played yet, or the file is damaged
-            self.play(job, record)
+        except ComparisonError:  # not rolled out yet, or the file is damaged
+            self.roll_out(job, record)
         return read_comparison(self.path(job, record))
 
-    def play(self, job: Job, record: RunRecord, *, traced: bool = False) -> list[EpisodeResult]:
-        """Play a job, cache its entry and return the episodes, with their traces if `traced`."""
-        starts, task = self.starts, self.starts.find_task(record)
-        evaluation = evaluate_policy(
-            job.run,
-            episodes=starts.episodes,
-            seed_start=starts.seed_start,
-            env=starts.env,
-            env_kwargs=starts.env_kwargs,
-            sampling=job.sampling,
-            workers=self.workers,
-            device=self.device,
-            traced=traced,
-        )
+    def roll_out(self, job: Job, record: RunRecord, *, traced: bool = False) -> list[EpisodeResult]:
+        """Roll out a job, cache its entry and return the episodes, with their traces if `traced`."""
+        chosen, task = replace(self.config, sampling=job.sampling), self.config.find_task(record)
+        evaluation = evaluate_policy(job.run, chosen, workers=self.workers, device=self.device, traced=traced)
         _, model = load_model(RunDirectory(job.run))
         config = record.config
         sampling = change_sampling(config.model.sampling, job.sampling)
@@ -128,7 +99,7 @@ class EntryCache:
             latency_ms=None,
             episodes=Episodes.from_results(evaluation.scores.episodes, task),
         )
-        seeds = (starts.seed_start, starts.seed_start + starts.episodes - 1)
+        seeds = (chosen.seeds[0], chosen.seeds[-1])
         machine = {"play": device_name(self.device), "torch": str(torch.__version__)}
         env_kwargs = task.training.without_observations(task.env_kwargs)
         played = Comparison(task.name, env_kwargs, seeds, machine, (entry,))
@@ -137,18 +108,18 @@ class EntryCache:
 
 
 def compare_runs(jobs: Sequence[Job], cache: EntryCache, *, rounds: int = 30) -> Comparison:
-    """Play every job on the same starts, then time all of them in turns on the CPU, unless `rounds` is 0."""
+    """Roll out every job from the same seeds, then time all in turns on the CPU, unless `rounds` is 0."""
     if rounds and rounds < MIN_ROUNDS:
         raise ConfigError(f"timing takes at least {MIN_ROUNDS} rounds, got {rounds}; 0 leaves it out")
-    records = load_records(jobs, env=cache.starts.env)
+    records = load_records(jobs, env=cache.config.env)
     names = choose_names(records)
     parts = []
     for job in jobs:
         record, name = records[job.run], names[job.run] + (f", {job.detail}" if job.detail else "")
-        played = cache.get(job, record)
+        found = cache.get(job, record)
         preset = find_preset(record) or "custom"
-        entry = msgspec.structs.replace(played.entries[0], name=name, preset=preset)
-        parts.append(msgspec.structs.replace(played, entries=(entry,)))
+        entry = msgspec.structs.replace(found.entries[0], name=name, preset=preset)
+        parts.append(msgspec.structs.replace(found, entries=(entry,)))
     comparison = merge_comparisons(parts)
     if not rounds:
         return comparison
@@ -159,8 +130,8 @@ def load_records(jobs: Sequence[Job], *, env: str | None = None) -> dict[Path, R
     """Load the records of all runs; raise `ComparisonError` for runs that cannot be compared.
 
     Args:
-        jobs: Runs to play.
-        env: Task or environment to play; None for the one that each run was trained for.
+        jobs: Runs to compare.
+        env: Task or environment; None for the one that each run was trained for.
     """
     records: dict[Path, RunRecord] = {}
     tasks: set[str] = set()

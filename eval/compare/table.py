@@ -1,15 +1,16 @@
-"""Markdown tables of a comparison: scores with intervals and costs, paired differences, and sweeps."""
+"""Tables of a comparison: scores with intervals and costs, paired differences, modes, and sweeps."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from nsde_policy.eval.compare.result import ACTIONS, PRODUCT_TITLE, Comparison
-from nsde_policy.eval.compare.row import Row
+from nsde_policy.eval.compare.row import ComparedRow, Row
 from nsde_policy.eval.paths import SAME_PATH
-from nsde_policy.eval.statistics import MIN_PAIRS, Estimate, verdict
+from nsde_policy.eval.statistics import MIN_PAIRS, verdict
+from nsde_policy.eval.tables import EMPTY_CELL, Cell, Table, format_mean
 
-EMPTY_CELL = "–"
 SAMPLE_RULE = (
-    f"Differences need at least {MIN_PAIRS} starts and {MIN_PAIRS} distinct paths of both policies: with "
+    f"Differences need at least {MIN_PAIRS} seeds and {MIN_PAIRS} distinct paths of both policies: with "
     "fewer, [n = …] stands for the interval, and no difference is shown."
 )
 """Which differences have an interval and can be ahead."""
@@ -18,6 +19,11 @@ MODE_RULE = (
     "no further paths."
 )
 """Exception from `SAMPLE_RULE` for differences of success × entropy."""
+PAIRED_NOTE = (
+    "Both policies are rolled out from the same seeds, so the difficulty of a seed cancels. Intervals: 95 %, "
+    "paired bootstrap over seeds; they cover the choice of seeds, not of trainings."
+)
+R = TypeVar("R", bound=ComparedRow)
 AXIS_TITLES = {
     "chunk": "Actions executed before planning again (T_a)",
     "demos": "Number of demonstrations",
@@ -28,111 +34,134 @@ AXIS_TITLES = {
 
 
 def format_comparison(comparison: Comparison, *, reference: str | None = None) -> str:
-    """Format all tables, the most successful rows first; differences are to `reference`, a row's name."""
-    head = f"{comparison.task}, {comparison.starts_title}"
+    """Format all tables as Markdown; differences are to `reference`, a row's name."""
+    head = f"{comparison.task}, {comparison.seeds_title}"
     machine = ", ".join(f"{role}: {device}" for role, device in comparison.machine.items())
-    parts = [f"{head}; {machine}" if machine else head]
+    tables = list_tables(comparison, reference=reference)
+    return "\n\n".join([f"{head}; {machine}" if machine else head, *(each.to_markdown() for each in tables)])
+
+
+def list_tables(comparison: Comparison, *, reference: str | None = None) -> list[Table]:
+    """Return the tables that are not empty: scores, differences, modes, sweeps and other settings."""
+    tables = []
     if reference is not None or comparison.main_rows():
-        parts.append(_format_main_table(comparison, comparison.reference(reference)))
-        parts.append(format_mode_markdown(comparison, comparison.reference(reference)))
-    parts += [_format_sweep_table(comparison, axis) for axis in AXIS_TITLES]
-    parts.append(_format_other_table(comparison))
-    return "\n\n".join(part for part in parts if part)
-
-
-def _format_main_table(comparison: Comparison, reference: Row) -> str:
-    rows = comparison.main_rows()
-    columns = {"demonstrations": [row.first.demos for row in rows], "T_a": [row.first.chunk for row in rows]}
-    varied = {title: values for title, values in columns.items() if len(set(values)) > 1}
-    head = ["method", *varied, "network calls", "parameters", "training", "latency, ms"]
-    *others, deciding = comparison.columns
-    shown = [*others, deciding] if others else [deciding, "steps"]
-    head += [*map(comparison.column_title, shown), "episodes", "by training seed"]
-    short = {"score": comparison.score_word}
-    head += [f"{short.get(column, column)} − {reference.label}" for column in comparison.columns]
-    head += ["McNemar p"] if deciding == "success" else []
-    head.append(f"{short.get(deciding, deciding)}: verdict")
-    lines = []
-    for i, row in enumerate(rows):
-        cells = [f"**{row.label}**" if row is reference else row.label]
-        cells += [str(values[i]) for values in varied.values()]
-        cells += [*format_costs(row), *(str(getattr(row, column)) for column in shown), str(row.episodes)]
-        cells += [", ".join(map(format_mean, row.means_by_seed(deciding).values()))]
-        lines.append([*cells, *_format_differences(row, reference, comparison.columns)])
-    return f"{format_markdown(head, lines)}\n\n{_explain(rows, reference, deciding)}"
-
-
-def _format_differences(row: Row, reference: Row, columns: Sequence[str]) -> list[str]:
-    """Format the differences to the reference, the test of successes and the verdict."""
-    deciding = columns[-1]
-    if row is reference:
-        return [EMPTY_CELL for _ in columns] + [EMPTY_CELL] * (deciding == "success") + ["reference"]
-    cells = [format_difference(row.difference(reference, column)) for column in columns]
-    if deciding == "success":
-        test = row.mcnemar(reference)
-        cells.append(
-            EMPTY_CELL if test is None else f"{format_p_value(test.p)} ({test.only_a} : {test.only_b})"
-        )
-    return [*cells, row.decide(reference, deciding, a=row.label, b=reference.label)]
-
-
-def _explain(rows: Sequence[Row], reference: Row, deciding: str) -> str:
-    demos, chunks = ({getattr(row.first, axis) for row in rows} for axis in ("demos", "chunk"))
-    shared = f"{demos.pop()} demonstrations, " if len(demos) == 1 else ""
-    shared += f"T_a = {chunks.pop()}, " if len(chunks) == 1 else ""
-    pooled = "Trainings from several seeds are averaged start by start before differences are taken. "
-    means = "bootstrap of the mean"
-    test = f"Ahead: the interval of the difference excludes 0. {SAMPLE_RULE}"
-    if deciding == "success":
-        means += ", Wilson's for success"
-        test = (
-            "McNemar: exact, on starts × training seeds that both have; in brackets, pairs on which only the "
-            f"row : only {reference.label} succeeded. Ahead: the interval of the difference excludes 0, and "
-            f"p < 0.05. {SAMPLE_RULE}"
-        )
-    return (
-        f"{shared}{len(reference.first.episodes)} starts, the same for all; final weights. Network calls, "
-        f"one after the other, and latency (median, 99th percentile) are for {ACTIONS} actions. Intervals: "
-        f"95 %, over all episodes ({means}); of differences, paired "
-        "bootstrap over starts, so they tell of other starts, not of other trainings. "
-        + (pooled if any(len(row.entries) > 1 for row in rows) else "")
-        + test
-        + (f" {MODE_RULE}" if reference.outcomes else "")
-    )
-
-
-def format_mode_markdown(comparison: Comparison, reference: Row) -> str:
-    """Format distinct modes, entropy, success × entropy and distinct paths; "" if the task has no modes."""
-    rows = comparison.mode_rows()
-    if not rows:
-        return ""
-    head = ["method", comparison.column_title("success"), "distinct modes", "entropy", PRODUCT_TITLE]
-    head += [
-        "distinct paths in episodes",
-        f"{PRODUCT_TITLE} − {reference.label}",
-        f"{PRODUCT_TITLE}: verdict",
-    ]
-    lines = []
-    for row in rows:
-        cells = [f"**{row.label}**" if row is reference else row.label, str(row.success or EMPTY_CELL)]
-        cells += [
-            format_mode_counts(row),
-            str(row.entropy or EMPTY_CELL),
-            str(row.product),
-            f"{row.distinct_paths} in {row.episodes}",
+        chosen = comparison.reference(reference)
+        titles = {column: comparison.column_title(column) for column in comparison.columns[::-1]}
+        tables += [
+            _tabulate_scores(comparison, chosen),
+            tabulate_differences(
+                comparison.main_rows(), chosen, titles, note=_explain_differences(comparison, chosen)
+            ),
+            _tabulate_modes(comparison, chosen),
         ]
-        lines.append([*cells, *compare_products(row, reference)])
-    return f"Modes\n\n{format_markdown(head, lines)}\n\n{explain_modes(rows)}"
+    tables += [_tabulate_sweep(comparison, axis) for axis in AXIS_TITLES]
+    tables.append(_tabulate_others(comparison))
+    return [table for table in tables if table.lines]
 
 
-def compare_products(row: Row, reference: Row) -> list[str]:
-    """Format the difference of success × entropy to the reference, and the verdict."""
-    if row is reference:
-        return [EMPTY_CELL, "reference"]
-    found = row.compare_modes(reference)
-    if found is None:
+def _tabulate_scores(comparison: Comparison, reference: Row) -> Table:
+    """Tabulate scores and costs, the best row first."""
+    rows, deciding = comparison.main_rows(), comparison.columns[-1]
+    shown = ("success", "score") if deciding == "success" else ("score", "steps")
+    columns: dict[str, Sequence[Cell]] = {
+        "method": [row.label for row in rows],
+        **{comparison.column_title(column): [getattr(row, column) for row in rows] for column in shown},
+        "episodes": [str(row.episodes) for row in rows],
+    }
+    if any(len(row.entries) > 1 for row in rows):
+        means = (row.means_by_seed(deciding).values() for row in rows)
+        columns["by training seed"] = [", ".join(map(format_mean, each)) for each in means]
+    shared = ""
+    for setting, title in (("demos", "demonstrations"), ("chunk", "T_a")):
+        values = [str(getattr(row.first, setting)) for row in rows]
+        if len(set(values)) > 1:
+            columns[title] = values
+        else:
+            shared += f"{title} = {values[0]}, "
+    costs = zip(*map(format_costs, rows), strict=True)
+    columns |= zip(("network calls", "parameters", "training", "latency, ms"), costs, strict=True)
+    note = (
+        f"{comparison.task_info.reporting.score_note} {shared}{len(reference.first.episodes)} seeds, the same for all; "
+        f"final weights. Network calls, one after the other, and latency (median, 99th percentile) are for "
+        f"{ACTIONS} actions. Intervals: 95 %, over all episodes (bootstrap of the mean"
+        f"{', Wilson for success' if deciding == 'success' else ''})."
+    ).strip()
+    lines = list(zip(*columns.values(), strict=True))
+    return Table("scores", list(columns), lines, note=note, reference=reference.label)
+
+
+def tabulate_differences(rows: Sequence[R], reference: R, columns: Mapping[str, str], *, note: str) -> Table:
+    """Tabulate paired differences to the reference, by column and title; the first column decides."""
+    deciding = next(iter(columns))
+    tests = ["won : lost", "McNemar p"] if deciding == "success" else []
+    lines: list[list[Cell]] = []
+    for row in rows:
+        if row is not reference:
+            cells = [row.difference(reference, column) or EMPTY_CELL for column in columns]
+            tested = _format_test(row, reference) if tests else []
+            lines.append([row.label, *cells, *tested, row.decide(reference, deciding)])
+    head = [f"minus {reference.label}", *columns.values(), *tests, f"{columns[deciding]}: verdict"]
+    return Table("differences", head, lines, title="Differences", note=note)
+
+
+def _format_test(row: ComparedRow, reference: ComparedRow) -> list[str]:
+    """Format McNemar's test: pairs that only one side won, and the p-value."""
+    assert isinstance(row, Row)
+    assert isinstance(reference, Row)
+    test = row.mcnemar(reference)
+    if test is None:
         return [EMPTY_CELL, EMPTY_CELL]
-    return [format_difference(found.product), verdict(found.product, a=row.label, b=reference.label)]
+    return [f"{test.only_a} : {test.only_b}", f"{test.p:.3f}" if test.p >= 0.001 else "< 0.001"]
+
+
+def _explain_differences(comparison: Comparison, reference: Row) -> str:
+    parts = [PAIRED_NOTE]
+    if any(len(row.entries) > 1 for row in comparison.main_rows()):
+        parts.append("Trainings of one method are averaged seed by seed before differences are taken.")
+    if comparison.columns[-1] == "success":
+        parts.append(
+            "Won : lost: pairs of a seed and a training on which only this policy, or only the reference, "
+            "succeeded. Ahead: the interval excludes 0, and McNemar's exact p < 0.05."
+        )
+    else:
+        parts.append("Ahead: the interval excludes 0.")
+    parts.append(SAMPLE_RULE)
+    return " ".join([*parts, MODE_RULE] if reference.outcomes else parts)
+
+
+def _tabulate_modes(comparison: Comparison, reference: Row) -> Table:
+    """Tabulate distinct modes, entropy, success × entropy and distinct paths; empty without modes."""
+    rows = comparison.mode_rows()
+    head = ["method", "entropy", PRODUCT_TITLE, "distinct modes", "distinct paths in episodes"]
+    head += [f"{PRODUCT_TITLE} − {reference.label}", f"{PRODUCT_TITLE}: verdict"]
+    lines: list[list[Cell]] = []
+    for row in rows:
+        difference = None if row is reference else row.compare_modes(reference)
+        decided = "reference" if row is reference else EMPTY_CELL
+        if difference is not None:
+            decided = verdict(difference, a=row.label, b=reference.label)
+        lines.append(
+            [
+                row.label,
+                row.entropy or EMPTY_CELL,
+                row.product or EMPTY_CELL,
+                format_mode_counts(row),
+                f"{row.distinct_paths} in {row.episodes}",
+                difference or EMPTY_CELL,
+                decided,
+            ]
+        )
+    base = rows[0].first.episodes.modes if rows else 0
+    note = (
+        "Distinct modes: taken by successful episodes, by training seed. Entropy: of these modes, base "
+        f"{base}, Miller and Madow's estimate, the mean over trainings; intervals: 95 %, basic bootstrap, "
+        "wider if all successes lie in one mode. Distinct paths: episodes that differ by no more than "
+        f"{100 * SAME_PATH:g} % of the extent of all paths repeat one path and are one sample. A "
+        "deterministic policy from one initial state has n = 1, however often it is rolled out, and entropy "
+        "0. [n = 0] or [n = 1]: no training has more distinct paths of successes, too few for an interval. "
+        f"Ahead: the interval of the paired difference excludes 0. {SAMPLE_RULE} {MODE_RULE}"
+    )
+    return Table("modes", head, lines, title="Modes", note=note, reference=reference.label)
 
 
 def format_mode_counts(row: Row) -> str:
@@ -140,38 +169,19 @@ def format_mode_counts(row: Row) -> str:
     return f"{', '.join(str(each.observed) for each in row.outcomes)} of {row.first.episodes.modes}"
 
 
-def format_path_count(row: Row) -> str:
-    """Format the number of distinct paths of all trainings, such as "1 in 960"."""
-    return f"{row.distinct_paths} in {row.episodes}"
-
-
-def explain_modes(rows: Sequence[Row]) -> str:
-    """Explain the columns of a table of modes."""
-    return (
-        "Distinct modes: ways that successful episodes took, by training seed. Entropy: of these modes, base "
-        f"{rows[0].first.episodes.modes}, Miller and Madow's estimate, the mean over trainings; intervals: "
-        "95 %, basic bootstrap, wider if all successes lie in one mode. Distinct paths: episodes that differ "
-        "by no more than "
-        f"{100 * SAME_PATH:g} % of the extent of all paths repeat one path and are one sample. A "
-        "deterministic policy from one start has n = 1, however often it is played, and entropy 0. [n = 0] "
-        "or [n = 1]: no training has more distinct paths of successes, too few for an interval. Ahead: the "
-        f"interval of the paired difference excludes 0. {SAMPLE_RULE} {MODE_RULE}"
-    )
-
-
-def _format_sweep_table(comparison: Comparison, axis: str) -> str:
+def _tabulate_sweep(comparison: Comparison, axis: str) -> Table:
     swept = comparison.sweep(axis)
-    if not swept:
-        return ""
     values = sorted({value for rows in swept.values() for value in rows})
-    lines = []
-    for rows in swept.values():
-        scores = {value: _format_short(row, comparison.columns) for value, row in rows.items()}
-        label = next(iter(rows.values())).label
-        lines.append([label, *(scores.get(value, EMPTY_CELL) for value in values)])
+    lines = [
+        [
+            next(iter(rows.values())).label,
+            *(_format_short(rows[v], comparison.columns) if v in rows else EMPTY_CELL for v in values),
+        ]
+        for rows in swept.values()
+    ]
     measured = " / ".join(map(comparison.column_title, comparison.columns))
     title = f"{AXIS_TITLES[axis]}: {measured} with its interval"
-    return f"{title}\n\n{format_markdown(['method', *(f'{value:g}' for value in values)], lines)}"
+    return Table(axis, ["method", *(f"{value:g}" for value in values)], lines, title=title)
 
 
 def _format_short(row: Row, columns: Sequence[str]) -> str:
@@ -180,49 +190,26 @@ def _format_short(row: Row, columns: Sequence[str]) -> str:
     return " / ".join([*(format_mean(each.value) for each in others), str(deciding)])
 
 
-def _format_other_table(comparison: Comparison) -> str:
-    rows = comparison.other_rows()
-    if not rows:
-        return ""
-    lines = []
-    for row in rows:
+def _tabulate_others(comparison: Comparison) -> Table:
+    lines: list[list[Cell]] = []
+    for row in comparison.other_rows():
         first = row.first
         disturbances = [f"{name} {value:g}" for name, value in first.condition.to_dict().items() if value]
         cells = [row.label, str(first.chunk), str(first.demos), ", ".join(disturbances) or EMPTY_CELL]
-        lines.append([*cells, *(str(getattr(row, column)) for column in comparison.columns)])
+        lines.append([*cells, *(getattr(row, column) for column in comparison.columns)])
     head = ["method", "T_a", "demonstrations", "disturbances"]
     head += map(comparison.column_title, comparison.columns)
-    return f"Other settings\n\n{format_markdown(head, lines)}"
-
-
-def format_markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """Format a Markdown table."""
-    rows = [head, ["---"] * len(head), *lines]
-    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows)
-
-
-def format_difference(difference: Estimate) -> str:
-    """Format a difference with its interval, if enough pairs can show one, with signs on all numbers."""
-    return difference.format(signs=True, fewest=MIN_PAIRS)
-
-
-def format_mean(value: float) -> str:
-    """Format a mean without an interval, with as many digits as an estimate has."""
-    return Estimate(value, value, value, 1).format().split(" ")[0]
-
-
-def format_p_value(p: float) -> str:
-    """Format a p-value with three decimals, or as below the smallest of them."""
-    return f"{p:.3f}" if p >= 0.001 else "< 0.001"
+    return Table("others", head, lines, title="Other settings")
 
 
 def format_costs(row: Row) -> list[str]:
     """Format network calls, parameters, training time and latency (median, 99th percentile)."""
-    calls, latency = f"{row.first.calls_per_chunk:g}", EMPTY_CELL
+    latency = EMPTY_CELL
     if row.latency is not None:
         median, p99 = (f"{float(f'{value:.3g}'):g}" for value in (row.latency.median, row.latency.p99))
         latency = f"{median} ({p99})"
-    return [calls, _format_count(row.first.parameters), _format_duration(row.train_s), latency]
+    training = EMPTY_CELL if row.train_s is None else _format_duration(row.train_s)
+    return [f"{row.first.calls_per_chunk:g}", _format_count(row.first.parameters), training, latency]
 
 
 def _format_count(number: int) -> str:
@@ -232,9 +219,7 @@ def _format_count(number: int) -> str:
     return str(number)
 
 
-def _format_duration(seconds: float | None) -> str:
-    if seconds is None:
-        return EMPTY_CELL
+def _format_duration(seconds: float) -> str:
     for unit, size in (("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}"

@@ -2,44 +2,51 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from nsde_policy.errors import ComparisonError
+from nsde_policy.eval.compare.entries import format_label
+from nsde_policy.eval.compare.row import choose_reference
 from nsde_policy.eval.compare.run import choose_names
-from nsde_policy.eval.compare.table import EMPTY_CELL, format_difference, format_markdown
+from nsde_policy.eval.compare.table import tabulate_differences
 from nsde_policy.eval.offline.frames import ScoredEpisodes, select_episodes
-from nsde_policy.eval.offline.result import (
-    COVERAGE_LEVELS,
-    COVERAGES,
-    LOG_PROBS,
-    PREDICTORS,
-    OfflineScore,
-    format_estimate,
-)
+from nsde_policy.eval.offline.result import COVERAGE_LEVELS, COVERAGES, LOG_PROBS, PREDICTORS, OfflineScore
 from nsde_policy.eval.offline.score import OfflineConfig, score_episodes_offline
-from nsde_policy.eval.offline.sums import EpisodeSums, estimate_difference
-from nsde_policy.eval.statistics import MIN_PAIRS, Estimate, verdict
+from nsde_policy.eval.offline.sums import EpisodeSums, estimate_difference, replace_nan
+from nsde_policy.eval.statistics import MIN_PAIRS, Difference, verdict
+from nsde_policy.eval.tables import EMPTY_CELL, Cell, Table
 from nsde_policy.inference.policy import Policy
+from nsde_policy.methods.registry import get_method
 from nsde_policy.run_directory import RunDirectory, RunRecord
 
 BASELINE_PREDICTORS = ("repeat", "constant")
 """Predictors that do not depend on the run."""
-OFFLINE_COLUMNS = ("log_prob_state", "log_prob_action", "error")
-"""Figures whose differences between runs are estimated; `error` is over all horizons."""
+OFFLINE_COLUMNS = {"error": "error"} | {name: f"log-likelihood, {title}" for name, title in LOG_PROBS.items()}
+"""Figures whose differences between runs are estimated, and their titles; the error is over all horizons."""
 
 
 @dataclass(frozen=True)
 class OfflineRun:
     """A run with its score on recorded episodes."""
 
-    label: str
+    name: str
     path: Path
     record: RunRecord
     score: OfflineScore
+
+    @property
+    def label(self) -> str:
+        """Name with the method's title."""
+        return format_label(self.name, self.method, get_method(self.method).title)
+
+    @property
+    def method(self) -> str:
+        """Method of the run, such as "diffusion"."""
+        return self.record.config.method
 
     def column(self, name: str, horizon: int) -> EpisodeSums | None:
         """Return the sums of one of `OFFLINE_COLUMNS`; None if the method has none."""
@@ -47,19 +54,18 @@ class OfflineRun:
             return self.score.error("sample").first(horizon).pool(1)
         return self.score.sums["all"].get(name)
 
-    def difference(self, reference: "OfflineRun", name: str) -> Estimate | None:
-        """Return a column minus that of the reference, paired by episode; None if one has none."""
-        horizon = min(self.score.horizon, reference.score.horizon)
-        own, other = self.column(name, horizon), reference.column(name, horizon)
-        if own is None or other is None:
+    def difference(self, other: "OfflineRun", column: str) -> Difference | None:
+        """Return a column of this run minus the other, paired by episode; None if one lacks it."""
+        horizon = min(self.score.horizon, other.score.horizon)
+        mine, theirs = self.column(column, horizon), other.column(column, horizon)
+        if mine is None or theirs is None:
             return None
-        return estimate_difference(own, other).at(n=len(own.total))
+        return Difference(**asdict(estimate_difference(mine, theirs).at(n=len(mine.total))))
 
-    def decide(self, reference: "OfflineRun") -> str:
+    def decide(self, other: "OfflineRun", column: str = "error") -> str:
         """Return which of the two has the smaller error, or that no difference is shown."""
-        found = self.difference(reference, "error")
-        assert found is not None
-        return verdict(found, a=reference.label, b=self.label)
+        found = self.difference(other, column)
+        return EMPTY_CELL if found is None else verdict(found, a=other.label, b=self.label)
 
 
 @dataclass(frozen=True)
@@ -87,23 +93,33 @@ class OfflineComparison:
 
     def to_json(self) -> str:
         """Return scores and paired differences as JSON."""
-        differences = [
-            {"run": run.label, "minus": self.reference.label, "verdict": run.decide(self.reference)}
-            | {name: _to_dict(run.difference(self.reference, name)) for name in OFFLINE_COLUMNS}
-            for run in self.runs[1:]
-        ]
-        runs = [{"label": run.label, **run.score.to_dict()} for run in self.runs]
-        values = {"selection": self.note, "differences": differences, "runs": runs}
-        return json.dumps(values, indent=2, allow_nan=False)
+        differences = []
+        for run in self.runs[1:]:
+            values: dict[str, Any] = {
+                "run": run.label,
+                "minus": self.reference.label,
+                "verdict": run.decide(self.reference),
+            }
+            for name in OFFLINE_COLUMNS:
+                found = run.difference(self.reference, name)
+                ends = ("value", "low", "high")
+                values[name] = found and {end: replace_nan(getattr(found, end)) for end in ends}
+            differences.append(values)
+        runs = [{"label": run.name, **run.score.to_dict()} for run in self.runs]
+        whole = {"selection": self.note, "differences": differences, "runs": runs}
+        return json.dumps(whole, indent=2, allow_nan=False)
 
-    def tables(self) -> list[tuple[list[str], list[list[str]]]]:
-        """Return head and lines of the tables: scores and, for several runs, differences."""
-        found = [self._score_table()]
-        if len(self.runs) > 1:
-            found.append(self._difference_table())
-        return found
+    def tables(self) -> list[Table]:
+        """Return scores and, for several runs, differences."""
+        differences = tabulate_differences(self.runs, self.reference, OFFLINE_COLUMNS, note=self._explain())
+        scores = self._tabulate_scores()
+        return [scores, differences] if len(self.runs) > 1 else [replace(scores, note=self._explain())]
 
-    def explain(self) -> str:
+    def as_text(self) -> str:
+        """Return Markdown tables."""
+        return "\n\n".join(table.to_markdown() for table in self.tables())
+
+    def _explain(self) -> str:
         """Return how to read the tables."""
         return (
             f"Recorded episodes: {self.note}. Log-likelihood in nats per control period, with the learned "
@@ -116,45 +132,28 @@ class OfflineComparison:
             "figure, or samples without noise."
         )
 
-    def as_text(self) -> str:
-        """Return Markdown tables."""
-        return "\n\n".join([*(format_markdown(*table) for table in self.tables()), self.explain()])
-
-    def _score_table(self) -> tuple[list[str], list[list[str]]]:
-        head = ["run", *(f"log-likelihood, {title}" for title in LOG_PROBS.values())]
+    def _tabulate_scores(self) -> Table:
         shown = sorted({1, self.horizon})
-        head += [f"error, h = {h}" for h in shown]
-        head += ["error, first chunk", "error, last chunk", *(f"coverage, {t}" for t in COVERAGES.values())]
-        lines = []
+        head = ["run", *(f"log-likelihood, {title}" for title in LOG_PROBS.values())]
+        head += [*(f"error, h = {h}" for h in shown), "error, first chunk", "error, last chunk"]
+        head += [f"coverage, {title}" for title in COVERAGES.values()]
+        lines: list[list[Cell]] = []
         for run in self.runs:
-            score = run.score
-            sums = [score.sums["all"].get(name) for name in LOG_PROBS]
-            cells = [EMPTY_CELL if each is None else format_estimate(each.estimate().at()) for each in sums]
-            cells += self._format_errors(score, "sample", shown)
-            covered = [score.coverage(name) for name in COVERAGES]
-            cells += [_format_share(found) for found in covered]
+            likelihood = [run.score.sums["all"].get(name) for name in LOG_PROBS]
+            coverage = [run.score.coverage(name) for name in COVERAGES]
+            cells = [EMPTY_CELL if each is None else each.at() for each in likelihood]
+            cells += self._list_errors(run.score, "sample", shown)
+            cells += [EMPTY_CELL if each is None else each.at(len(COVERAGE_LEVELS) - 1) for each in coverage]
             lines.append([run.label, *cells])
-        empty = [EMPTY_CELL] * len(COVERAGES)
         for name in BASELINE_PREDICTORS:
-            errors = self._format_errors(self.reference.score, name, shown)
-            lines.append([PREDICTORS[name], *[EMPTY_CELL] * len(LOG_PROBS), *errors, *empty])
-        return head, lines
+            errors = self._list_errors(self.reference.score, name, shown)
+            empty = [EMPTY_CELL] * len(LOG_PROBS), [EMPTY_CELL] * len(COVERAGES)
+            lines.append([PREDICTORS[name], *empty[0], *errors, *empty[1]])
+        return Table("offline", head, lines, reference=self.reference.label if len(self.runs) > 1 else "")
 
-    def _format_errors(self, score: OfflineScore, predictor: str, horizons: Sequence[int]) -> list[str]:
-        by_horizon = score.error(predictor).estimate()
-        cells = [format_estimate(by_horizon.at(h - 1)) for h in horizons]
+    def _list_errors(self, score: OfflineScore, predictor: str, horizons: Sequence[int]) -> list[Cell]:
         parts = [score.error(predictor, part).first(self.horizon).pool(1) for part in ("first", "last")]
-        return [*cells, *(format_estimate(part.estimate().at()) for part in parts)]
-
-    def _difference_table(self) -> tuple[list[str], list[list[str]]]:
-        titles = [*(f"log-likelihood, {title}" for title in LOG_PROBS.values()), "error"]
-        head = ["run", *(f"{title} − {self.reference.label}" for title in titles), "verdict"]
-        lines = []
-        for run in self.runs[1:]:
-            found = [run.difference(self.reference, name) for name in OFFLINE_COLUMNS]
-            cells = [EMPTY_CELL if each is None else format_difference(each) for each in found]
-            lines.append([run.label, *cells, run.decide(self.reference)])
-        return head, lines
+        return [*(score.error(predictor).at(h - 1) for h in horizons), *(part.at() for part in parts)]
 
 
 def compare_offline(
@@ -173,7 +172,7 @@ def compare_offline(
         runs: Run directories.
         demos: Store of demonstrations.
         config: Settings of the scores.
-        reference: Label of the run that others are compared with; None for the first Neural SDE.
+        reference: Name of the run that others are compared with; None for the first Neural SDE.
         device: Torch device of the policies.
 
     Raises:
@@ -196,7 +195,8 @@ def compare_offline(
         score = score_episodes_offline(policy, episodes, config, name=str(path), chunk=chunk, device=device)
         found.append(OfflineRun(label, path, policy.record, score))
     note = f"{len(scored[0].demos)} episodes of {demos}{_describe_knowledge(scored, labels)}"
-    return OfflineComparison(tuple(_put_first(found, reference)), note)
+    chosen = choose_reference(found, reference)
+    return OfflineComparison((chosen, *(run for run in found if run is not chosen)), note)
 
 
 def _describe_knowledge(scored: Sequence[ScoredEpisodes], labels: Sequence[str]) -> str:
@@ -238,27 +238,3 @@ def _share_episodes(scored: Sequence[ScoredEpisodes], labels: Sequence[str]) -> 
                 f"{label} predicts other actions than {labels[0]} (demos.act_key): compare runs of one robot"
             )
     return found
-
-
-def _put_first(runs: list[OfflineRun], reference: str | None) -> list[OfflineRun]:
-    if reference is None:
-        chosen = next((run for run in runs if run.record.config.method == "neural_sde"), runs[0])
-    else:
-        named = [run for run in runs if reference in (run.label, run.record.config.method, str(run.path))]
-        if not named:
-            labels = ", ".join(run.label for run in runs)
-            raise ComparisonError(f"--reference {reference!r} is none of the runs: {labels}")
-        chosen = named[0]
-    return [chosen, *(run for run in runs if run is not chosen)]
-
-
-def _format_share(found: EpisodeSums | None) -> str:
-    """Format the coverage of the widest interval."""
-    return EMPTY_CELL if found is None else format_estimate(found.estimate().at(len(COVERAGE_LEVELS) - 1))
-
-
-def _to_dict(found: Estimate | None) -> dict[str, Any] | None:
-    if found is None:
-        return None
-    values = {"value": found.value, "low": found.low, "high": found.high}
-    return {name: value if np.isfinite(value) else None for name, value in values.items()}

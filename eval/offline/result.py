@@ -1,7 +1,7 @@
 """Result of a score on recorded episodes: figures with 95 % intervals over episodes, JSON and a table."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from nsde_policy.data import Demonstrations
 from nsde_policy.data.angles import wrap_columns
 from nsde_policy.eval.offline.frames import EPISODE_PARTS
 from nsde_policy.eval.offline.sums import EpisodeSums, FloatArray, replace_nan
-from nsde_policy.eval.statistics import Estimate
+from nsde_policy.eval.tables import Cell, Table
 
 COVERAGE_LEVELS = (0.5, 0.68, 0.95)
 """Probabilities of the central intervals whose coverage is measured."""
@@ -40,8 +40,6 @@ NO_COVERAGE = {
 PART_TITLES = {"all": "all frames", "first": "first chunk", "last": "last chunk"}
 SMALLEST_SPREAD = 1e-6
 """An action whose standard deviation is below this fraction of its demonstrated range counts as constant."""
-NEGLIGIBLE, SMALLEST_FIXED = 1e-6, 1e-4
-"""Values below this fraction of their scale print as 0; below the second number, as powers of ten."""
 MAX_PRINTED_ACTIONS = 8
 """Most action dimensions whose errors are printed one by one; the JSON file holds all of them."""
 
@@ -124,21 +122,50 @@ class OfflineScore:
             },
         }
 
-    def as_text(self) -> str:
-        """Return tables for a terminal, with 95 % intervals over episodes."""
-        about = self.context
-        head = [
-            f"{about['run']} ({about['method']}) on {about['selection']}",
-            f"{about['scored_frames']} of {about['frames']} frames, {about['samples']} plans from each; "
-            "95 % intervals over episodes",
+    def tables(self) -> list[Table]:
+        """Return likelihood, errors by horizon, errors of single actions if there are few, and coverage."""
+        parts, shown = [*PART_TITLES.values()], choose_horizons(self.horizon)
+        horizons, actions = [f"h = {h}" for h in shown], self.sums["all"]["error_sample"]
+        levels = [f"{100 * level:.0f} %" for level in COVERAGE_LEVELS]
+        likelihood: list[list[Cell]] = [
+            [title, *(self.sums[part][name].at() for part in EPISODE_PARTS)]
+            for name, title in LOG_PROBS.items()
+            if name in self.sums["all"]
         ]
-        parts = [*PART_TITLES.values()]
+        errors: list[list[Cell]] = [
+            [f"{title}, {PART_TITLES[part]}", *(self.error(name, part).at(h - 1) for h in shown)]
+            for part in EPISODE_PARTS
+            for name, title in PREDICTORS.items()
+        ]
+        single: list[list[Cell]] = [
+            [f"action {i}", *(actions.at(h - 1, i) for h in shown)] for i in range(actions.total.shape[-1])
+        ]
+        coverage: list[list[Cell]] = [
+            [f"{title}, {PART_TITLES[part]}", *(found.at(i) for i in range(len(levels)))]
+            for name, title in COVERAGES.items()
+            for part in EPISODE_PARTS
+            if (found := self.coverage(name, part)) is not None
+        ]
         tables = [
-            _format_table("log-likelihood, nats per control period", parts, self._log_prob_rows()),
-            *(self._error_table(part) for part in EPISODE_PARTS),
-            self._action_table(),
-            _format_table(f"coverage in %, nominal {_join_levels()}", parts, self._coverage_rows()),
+            Table("likelihood", ["log-likelihood, nats per control period", *parts], likelihood),
+            Table("errors", ["action error, RMS in standard deviations of each action", *horizons], errors),
+            Table("actions", ["error of one sampled plan, RMS in native units", *horizons], single),
+            Table("coverage", ["coverage of central intervals", *levels], coverage),
         ]
+        return [
+            table
+            for table in tables
+            if table.lines and (table.name != "actions" or len(single) <= MAX_PRINTED_ACTIONS)
+        ]
+
+    def as_text(self) -> str:
+        """Return Markdown tables, with 95 % intervals over episodes."""
+        about = self.context
+        head = (
+            f"{about['run']} ({about['method']}) on {about['selection']}\n"
+            f"{about['scored_frames']} of {about['frames']} frames, {about['samples']} plans from each; "
+            "95 % intervals over episodes"
+        )
         learned, sampled = about["learned_sampling"], about["sampling"]
         notes = []
         if not any(name in self.sums["all"] for name in LOG_PROBS):
@@ -148,93 +175,10 @@ class OfflineScore:
             notes.append(f"likelihood and σ as learned ({changes}); plans as sampled")
         if self.coverage("coverage_plans") is None:
             notes.append(f"no coverage of sampled plans: {NO_COVERAGE['coverage_plans']}")
-        return "\n\n".join(["\n".join(head), *filter(None, tables), *notes])
-
-    def _log_prob_rows(self) -> dict[str, list[str]]:
-        return {
-            title: [format_estimate(self.sums[part][name].estimate().at()) for part in EPISODE_PARTS]
-            for name, title in LOG_PROBS.items()
-            if name in self.sums["all"]
-        }
-
-    def _error_table(self, part: str) -> str:
-        shown = choose_horizons(self.horizon)
-        rows = {}
-        for name, title in PREDICTORS.items():
-            found = self.error(name, part).estimate()
-            rows[title] = [format_estimate(found.at(h - 1)) for h in shown]
-        title = f"action error, {PART_TITLES[part]}, RMS in standard deviations of each action"
-        return _format_table(title, [f"h = {h}" for h in shown], rows)
-
-    def _action_table(self) -> str:
-        """Return errors of single actions in native units, if there are few."""
-        found = self.sums["all"]["error_sample"].estimate()
-        actions = found.value.shape[1]
-        if actions > MAX_PRINTED_ACTIONS:
-            return ""
-        shown = choose_horizons(self.horizon)
-        rows = {
-            f"action {i}": [format_estimate(found.at(h - 1, i), scale=scale) for h in shown]
-            for i, scale in enumerate(self.scale.std.tolist())
-        }
-        title = "error of one sampled plan, all frames, RMS in native units"
-        return _format_table(title, [f"h = {h}" for h in shown], rows)
-
-    def _coverage_rows(self) -> dict[str, list[str]]:
-        rows = {}
-        for name, title in COVERAGES.items():
-            cells = [_format_coverage(self.coverage(name, part)) for part in EPISODE_PARTS]
-            if any(cells):
-                rows[title] = cells
-        return rows
+        return "\n\n".join([head, *(table.to_markdown() for table in self.tables()), *notes])
 
 
 def choose_horizons(horizon: int, most: int = 5) -> list[int]:
     """Return at most `most` horizons to print: the first, the last and powers of two between them."""
     powers = [2**i for i in range(horizon.bit_length()) if 2**i < horizon]
     return [*powers[:1], *powers[1:][-(most - 2) :], horizon]
-
-
-def format_estimate(estimate: Estimate, *, scale: float = 1.0) -> str:
-    """Format a value with its interval to three significant digits of the value or of half the interval.
-
-    If both are far below `scale`, the typical size of such values, they are rounding errors and print as 0.
-    """
-    if not np.isfinite(estimate.value):
-        return "–"
-    known = bool(np.isfinite(estimate.low))
-    values = (estimate.value, estimate.low, estimate.high) if known else (estimate.value,)
-    size = max(abs(estimate.value), (estimate.high - estimate.low) / 2 if known else 0.0)
-    if size < NEGLIGIBLE * scale:
-        cells = ["0"] * len(values)
-    elif size < SMALLEST_FIXED:
-        cells = [f"{value:.2e}" for value in values]
-    else:
-        digits = max(0, 2 - int(np.floor(np.log10(size))))
-        cells = [f"{round(value, digits) + 0.0:.{digits}f}" for value in values]  # + 0.0: no "-0.00"
-    text = f"{cells[0]} [{', '.join(cells[1:]) or 'one episode'}]"
-    return text.replace("-", "−")
-
-
-def _format_coverage(found: EpisodeSums | None) -> str:
-    if found is None:
-        return ""
-    each = found.estimate()
-    return " / ".join(
-        f"{100 * value:.0f}" + ("" if np.isnan(low) else f" [{100 * low:.0f}, {100 * high:.0f}]")
-        for value, low, high in zip(*each, strict=True)
-    )
-
-
-def _join_levels() -> str:
-    return " / ".join(f"{100 * level:.0f}" for level in COVERAGE_LEVELS)
-
-
-def _format_table(title: str, columns: Sequence[str], rows: Mapping[str, Sequence[str]]) -> str:
-    """Format a table with aligned columns below its title; empty without rows."""
-    if not rows:
-        return ""
-    lines = [["", *columns], *([name, *cells] for name, cells in rows.items())]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    body = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
-    return "\n".join([title, *(f"  {line}".rstrip() for line in body)])

@@ -53,7 +53,8 @@ class Video:
 class ReportRun:
     """One run of a report; without a directory, only its entry is known."""
 
-    entry: Entry
+    entry: Entry | None
+    """Its outcomes; None without an environment."""
     path: str | None = None
     record: RunRecord | None = None
     replays: Replays | None = None
@@ -74,12 +75,12 @@ def collect_report(
     rounds: int = 30,
     videos: int = 1,
 ) -> tuple[Comparison, list[ReportRun]]:
-    """Play runs on the same starts, time them, make videos, and add the entries of earlier comparisons.
+    """Roll out runs from the same seeds, time them, make videos, and add entries of earlier comparisons.
 
     Args:
         runs: Run directories.
-        cache: Plays runs that are not cached; recorded episodes are cached next to the entries.
-        earlier: Comparisons of the same starts.
+        cache: Rolls out runs that are not cached; recorded episodes are cached next to the entries.
+        earlier: Comparisons on the same seeds.
         rounds: How often each run is timed; 0 for not at all.
         videos: Number of failures and number of successes per run to make videos of.
 
@@ -87,7 +88,7 @@ def collect_report(
         The comparison, and a run for each of its entries, in the same order.
     """
     jobs = [Job(path) for path in runs]
-    records = load_records(jobs, env=cache.starts.env)
+    records = load_records(jobs, env=cache.config.env)
     replays = {job.run: _load_replays(job, cache, records[job.run]) for job in jobs}
     own = [compare_runs(jobs, cache, rounds=rounds)] if jobs else []
     comparison = merge_comparisons([*own, *earlier])
@@ -100,13 +101,13 @@ def collect_report(
             replays=replays[path],
             curves=read_all_curves(path),
         )
-        found.append(_add_videos(shown, path, cache.starts.find_task(records[path]), videos))
+        found.append(_add_videos(shown, path, cache.config.find_task(records[path]), videos))
     return comparison, found + [ReportRun(entry) for entry in comparison.entries[len(runs) :]]
 
 
 def _load_replays(job: Job, cache: EntryCache, record: RunRecord) -> Replays | None:
-    """Return a job's recorded episodes, from the cache or played now; None if its task has no scene."""
-    scene = cache.starts.find_task(record).drawing.scene()
+    """Return a job's recorded episodes, from the cache or rolled out now; None if its task has no scene."""
+    scene = cache.config.find_task(record).drawing.scene()
     if scene is None:
         return None
     entry_file = cache.path(job, record)
@@ -116,9 +117,11 @@ def _load_replays(job: Job, cache: EntryCache, record: RunRecord) -> Replays | N
         replays = Replays.from_bytes(read_file(file, MAX_REPLAY_BYTES, error=ComparisonError))
         if replays.lengths == tuple(step + 1 for step in steps):
             return replays
-    except ComparisonError:  # not played yet, or a file is damaged
+    except ComparisonError:  # not rolled out yet, or a file is damaged
         pass
-    replays = Replays.from_traces([result.trace for result in cache.play(job, record, traced=True)], scene)
+    replays = Replays.from_traces(
+        [result.trace for result in cache.roll_out(job, record, traced=True)], scene
+    )
     replace_file(file, replays.to_bytes())
     return replays
 
@@ -151,6 +154,7 @@ def _add_videos(shown: ReportRun, run: Path, task: Task, each: int) -> ReportRun
 
     Moments of what a policy with cameras sees are drawn even without videos.
     """
+    assert shown.entry is not None
     seeds = choose_seeds(shown.entry.episodes, each)
     if not seeds and shown.record is not None and shown.record.cameras:
         seeds = choose_seeds(shown.entry.episodes, 1)[:1]

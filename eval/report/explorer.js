@@ -1,9 +1,9 @@
-// The episode explorer (choose a start, replay all runs in step) and the contact sheets.
+// The episode explorer (choose a seed, replay all runs in step) and the contact sheets.
 
 const scene = new Scene(DATA);
 const scenes = find(".scenes");
-const picker = find(".starts");
-const state = { start: 0, shown: [], episodes: [], time: 0, last: 1, playing: false, sheet: 0, cursor: () => {} };
+const picker = find(".seeds");
+const state = { seed: 0, shown: [], episodes: [], time: 0, last: 1, playing: false, sheet: 0, cursor: () => {} };
 let palette = readPalette();
 
 /** Read the page's colours, light or dark. */
@@ -14,14 +14,14 @@ function readPalette() {
 
 const colourOf = (run) => palette.rows[run.row % DATA.colours];
 
-// --- starts --------------------------------------------------------------------------------------
+// --- seeds ---------------------------------------------------------------------------------------
 
 const judged = DATA.runs.every((run) => run.success);
 for (const note of document.querySelectorAll(".outcomes")) note.hidden = !judged;
 const succeeds = (run, k) => !judged || run.success[k];
-const successes = DATA.starts.map((_, k) => DATA.runs.reduce((sum, run) => sum + succeeds(run, k), 0));
+const successes = DATA.seeds.map((_, k) => DATA.runs.reduce((sum, run) => sum + succeeds(run, k), 0));
 const FILTERS = {
-  "all starts": () => true,
+  "all seeds": () => true,
   ...(judged && {
     "outcomes differ": (k) => successes[k] > 0 && successes[k] < DATA.runs.length,
     "all fail": (k) => successes[k] === 0,
@@ -38,7 +38,7 @@ function outcome(run, k) {
 
 function drawFilters() {
   const buttons = Object.entries(FILTERS).map(([name, matches]) => {
-    const count = DATA.starts.filter((_, k) => matches(k)).length;
+    const count = DATA.seeds.filter((_, k) => matches(k)).length;
     const button = make("button", { type: "button", "aria-pressed": "false" }, `${name} ${count}`);
     button.disabled = count === 0;
     button.addEventListener("click", () => filter(name));
@@ -53,21 +53,21 @@ function drawFilters() {
 function filter(name) {
   for (const button of find("#explorer .filters").children)
     button.setAttribute("aria-pressed", String(button.dataset.name === name));
-  state.shown = DATA.starts.map((_, k) => k).filter((k) => FILTERS[name](k));
+  state.shown = DATA.seeds.map((_, k) => k).filter((k) => FILTERS[name](k));
   picker.replaceChildren(...state.shown.map((k) => {
     const stripes = DATA.runs.map((run) => make("i", succeeds(run, k) ? {} : { class: "lost" }));
     const results = DATA.runs.map((run) => `${run.label}: ${outcome(run, k)}`).join("; ");
-    const button = make("button", { type: "button", tabindex: "-1", "aria-label": `start ${DATA.starts[k]}; ${results}` }, ...stripes);
-    button.title = `start ${DATA.starts[k]}\n${results.replaceAll("; ", "\n")}`;
-    button.dataset.start = k;
+    const button = make("button", { type: "button", tabindex: "-1", "aria-label": `seed ${DATA.seeds[k]}; ${results}` }, ...stripes);
+    button.title = `seed ${DATA.seeds[k]}\n${results.replaceAll("; ", "\n")}`;
+    button.dataset.seed = k;
     return button;
   }));
-  markStart();
+  markSeed();
 }
 
-function markStart() {
+function markSeed() {
   for (const button of picker.children) {
-    const chosen = Number(button.dataset.start) === state.start;
+    const chosen = Number(button.dataset.seed) === state.seed;
     button.setAttribute("aria-pressed", String(chosen));
     button.tabIndex = chosen ? 0 : -1;
   }
@@ -76,7 +76,7 @@ function markStart() {
 
 picker.addEventListener("click", (event) => {
   const button = event.target.closest("button");
-  if (button) choose(Number(button.dataset.start), { play: true });
+  if (button) choose(Number(button.dataset.seed), { play: true });
 });
 picker.addEventListener("keydown", (event) => {
   const buttons = [...picker.children];
@@ -92,8 +92,8 @@ picker.addEventListener("keydown", (event) => {
 // --- playback ------------------------------------------------------------------------------------
 
 async function choose(k, { play = false } = {}) {
-  state.start = k;
-  find("#start-title").textContent = `Start ${DATA.starts[k]}`;
+  state.seed = k;
+  find("#seed-title").textContent = `Seed ${DATA.seeds[k]}`;
   scenes.replaceChildren(...DATA.runs.map((run, i) => {
     const picture = run.lengths
       ? make("canvas", { role: "img", "aria-label": `${run.label}: ${outcome(run, k)}` })
@@ -102,9 +102,9 @@ async function choose(k, { play = false } = {}) {
     const live = make("span", {}, result);
     return make("figure", { "data-run": i }, picture, make("figcaption", {}, markOf(run.row), run.label, live));
   }));
-  markStart();
+  markSeed();
   const episodes = await Promise.all(DATA.runs.map((_, i) => loadEpisode(i, k)));
-  if (state.start !== k) return;
+  if (state.seed !== k) return;
   state.episodes = episodes;
   state.last = Math.max(1, ...episodes.map((frames) => (frames ? frames.length - 1 : 0)));
   find("#time").max = state.last;
@@ -173,7 +173,7 @@ function moveTo(time) {
 }
 
 function neighbour(step) {
-  const at = state.shown.indexOf(state.start);
+  const at = state.shown.indexOf(state.seed);
   const next = state.shown[(at + step + state.shown.length) % state.shown.length];
   if (next !== undefined) choose(next, { play: state.playing });
 }
@@ -221,15 +221,15 @@ async function drawSheet() {
   for (const button of find("#sheets .tabs").children)
     button.setAttribute("aria-pressed", String(Number(button.dataset.run) === state.sheet));
   const width = canvas.clientWidth || 600;
-  sheet.columns = Math.max(6, Math.min(Math.floor(width / 74), Math.ceil(Math.sqrt(2.4 * DATA.starts.length))));
+  sheet.columns = Math.max(6, Math.min(Math.floor(width / 74), Math.ceil(Math.sqrt(2.4 * DATA.seeds.length))));
   sheet.tile = (width - gap * (sheet.columns - 1)) / sheet.columns;
-  const rows = Math.ceil(DATA.starts.length / sheet.columns);
+  const rows = Math.ceil(DATA.seeds.length / sheet.columns);
   const height = rows * (sheet.tile + gap) - gap;
   const count = judged ? run.success.reduce((sum, value) => sum + value, 0) : 0;
-  const label = judged ? `${count} of ${DATA.starts.length} episodes succeed` : `${DATA.starts.length} episodes`;
+  const label = judged ? `${count} of ${DATA.seeds.length} episodes succeed` : `${DATA.seeds.length} episodes`;
   canvas.setAttribute("aria-label", `${run.label}: ${label}`);
   const shownRun = state.sheet;
-  const episodes = await Promise.all(DATA.starts.map((_, k) => loadEpisode(shownRun, k)));
+  const episodes = await Promise.all(DATA.seeds.map((_, k) => loadEpisode(shownRun, k)));
   if (shownRun !== state.sheet) return;
   const context = fitCanvas(canvas, width, height);
   canvas.style.height = `${height}px`;
@@ -265,8 +265,8 @@ function markFailure(context) {
 sheet.canvas.addEventListener("click", (event) => {
   const size = sheet.tile + sheet.gap;
   const k = Math.floor(event.offsetY / size) * sheet.columns + Math.floor(event.offsetX / size);
-  if (k >= DATA.starts.length) return;
-  filter("all starts");
+  if (k >= DATA.seeds.length) return;
+  filter("all seeds");
   choose(k, { play: true });
   find("#explorer").scrollIntoView();
 });
@@ -280,8 +280,8 @@ redraws.push(() => {
 });
 
 drawFilters();
-filter("all starts");
-const differing = DATA.starts.findIndex((_, k) => FILTERS["outcomes differ"]?.(k));
+filter("all seeds");
+const differing = DATA.seeds.findIndex((_, k) => FILTERS["outcomes differ"]?.(k));
 choose(Math.max(differing, 0));
 drawTabs();
 new IntersectionObserver((entries, observer) => {

@@ -1,9 +1,9 @@
-"""HTML page of a report: texts, tables, data and scripts in one file that needs no network."""
+"""HTML page of a report: sections with tables and pictures, data and scripts in one file without network."""
 
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
 from importlib import resources
@@ -11,87 +11,102 @@ from string import Template
 from typing import Any, NamedTuple
 
 from nsde_policy import __version__
-from nsde_policy.eval.compare.path_plots import render_paths
 from nsde_policy.eval.compare.result import Comparison
 from nsde_policy.eval.compare.row import Row
-from nsde_policy.eval.compare.table import MODE_RULE, SAMPLE_RULE, explain_modes, format_mean
-from nsde_policy.eval.report import tables
-from nsde_policy.eval.report.collect import ReportRun
-from nsde_policy.eval.statistics import MIN_PAIRS, NO_DIFFERENCE, Estimate
-from nsde_policy.run_directory import find_versions
-from nsde_policy.tasks import Task
+from nsde_policy.eval.compare.table import list_tables
+from nsde_policy.eval.offline.comparison import OfflineComparison
+from nsde_policy.eval.report.collect import ReportRun, read_all_curves
+from nsde_policy.eval.report.sections import (
+    Section,
+    ShownRun,
+    format_camera,
+    format_explorer,
+    format_modes,
+    format_offline,
+    format_settings,
+    format_training,
+    format_videos,
+    read_page_file,
+)
+from nsde_policy.eval.report.tables import COLOURS, MARKS, format_table
+from nsde_policy.eval.statistics import Estimate
+from nsde_policy.eval.tables import format_mean
+from nsde_policy.tasks import Scene
 
 SCRIPTS = ("page.js", "charts.js")
 SCENE_SCRIPTS = ("replays.js", "explorer.js")
 """Scripts that need the scene of the task, which draws recorded episodes."""
-TEST_NOTES = {
-    "success": "Won : lost: starts on which only this policy, or only the reference, succeeded. Ahead: the "
-    f"interval excludes 0 and McNemar's exact p < 0.05. {SAMPLE_RULE}",
-    "score": f"Ahead: the interval excludes 0. {SAMPLE_RULE}",
-}
-"""How the verdict is reached, by the column that decides."""
-EPISODE_LINKS = '<a href="#explorer">Episodes</a><a href="#sheets">Contact sheets</a>'
-TOO_FEW = "too few distinct paths or starts to show a difference"
 CURVE_DIGITS = 5
 """Significant digits of numbers in curves."""
 
 
-class ShownRun(NamedTuple):
-    """A run in the order of the score table."""
+class Content(NamedTuple):
+    """What a page says: head, sections, and data for its scripts."""
 
-    row: int
-    label: str
-    run: ReportRun
+    title: str
+    summary: str
+    facts: str
+    sections: list[Section]
+    data: dict[str, Any]
+    scene: Scene | None = None
 
 
 def format_page(
-    comparison: Comparison,
+    comparison: Comparison | None,
     runs: Sequence[ReportRun],
     *,
     title: str | None = None,
     reference: str | None = None,
-    offline: str = "",
+    offline: OfflineComparison | None = None,
 ) -> str:
-    """Format a report as HTML, given `collect_report`'s results and the row to compare others with.
+    """Format a report as HTML.
 
-    `offline` is a section about scores on recorded episodes.
+    Args:
+        comparison: Result of `collect_report`; None if the runs have no environment.
+        runs: Result of `collect_report`, empty without a comparison.
+        title: Title of the page.
+        reference: Name of the row to compare others with.
+        offline: Scores on recorded episodes.
     """
-    task, rows = comparison.task_info, comparison.main_rows()
-    base, shown = comparison.reference(reference), _list_shown_runs(runs, rows)
-    scene, style = task.drawing.scene(), _read_file("page.css")
-    scene_scripts = [_read_canvas_helpers(), scene.script, *map(_read_file, SCENE_SCRIPTS)] if scene else []
-    script = "\n".join([*map(_read_file, SCRIPTS), *scene_scripts])
-    name = task.reporting.title or task.name
-    policies = f"{len(rows)} polic{'y' if len(rows) == 1 else 'ies'}"
-    unlogged = [label for _, label, run in shown if not run.curves]
-    return Template(_read_file("page.html")).substitute(
+    machine: Mapping[str, str] = {}
+    if comparison is not None:
+        shown = _list_shown_runs(runs, comparison.main_rows())
+        found, machine = _describe_rollouts(comparison, shown, reference), comparison.machine
+    else:
+        assert offline is not None
+        shown = []
+        for i, run in enumerate(offline.runs):
+            known = ReportRun(None, str(run.path), run.record, curves=read_all_curves(run.path))
+            shown.append(ShownRun(i, run.label, known))
+        found = _describe_recorded(offline)
+    if offline is not None:
+        found.sections.append(format_offline(offline, shown))
+    found.sections.extend([format_training(shown), format_settings(shown, machine)])
+    return _fill_template(found, shown, title or found.title)
+
+
+def _fill_template(content: Content, shown: Sequence[ShownRun], title: str) -> str:
+    sections = [section for section in content.sections if section.body]
+    style = read_page_file("page.css")
+    scripts = [*map(read_page_file, SCRIPTS)]
+    if content.scene is not None:
+        scripts += [_read_canvas_helpers(), content.scene.script, *map(read_page_file, SCENE_SCRIPTS)]
+    script = "\n".join(scripts)
+    return Template(read_page_file("page.html")).substitute(
         policy=_format_security_policy(style, script),
         style=style,
         script=script,
-        title=escape(title or f"{name}: {policies} on {len(base.first.episodes)} starts"),
-        facts=escape(f"{comparison.starts_title}, the same for all; final weights"),
-        summary=_format_summary(comparison, base),
-        scores=tables.format_score_table(comparison, base),
-        score_note=escape(task.reporting.score_note),
-        modes=_format_modes(comparison, base),
-        modes_link='<a href="#modes">Modes</a>' if comparison.mode_rows() else "",
-        first_section="explorer" if scene else "videos",
-        episode_links=EPISODE_LINKS if scene else "",
-        episodes=_format_episodes(task) if scene else "",
-        differences=tables.format_difference_table(comparison, base)
-        or "<p>One policy: nothing to compare it with.</p>",
-        test_note=escape(TEST_NOTES[comparison.columns[-1]] + (f" {MODE_RULE}" if base.outcomes else "")),
-        videos=_format_videos(shown, comparison.score_word),
-        camera=_format_camera(shown),
-        camera_links=_format_camera_links(shown),
-        offline=offline,
-        offline_link='<a href="#offline">Recorded episodes</a>' if offline else "",
-        logs=escape(f"No training log for {_join_names(unlogged)}." if unlogged else ""),
-        settings=_format_settings(shown),
-        left_out=_format_hidden(len(runs) - len(shown)),
-        machine=escape(_format_machine(comparison)),
+        title=escape(title),
+        summary=content.summary,
+        facts=escape(content.facts),
+        second_section=sections[1].name,
+        links="".join(f'<a href="#{name}">{heading}</a>' for name, heading, _ in sections),
+        sections="\n".join(
+            f'<section id="{name}">\n<h2>{heading}</h2>\n{body}\n</section>'
+            for name, heading, body in sections
+        ),
         made=escape(f"nsde-policy {__version__}, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"),
-        data=_encode_json(_build_data(comparison, shown)),
+        data=_encode_json({**content.data, "runs": list(map(_build_run_data, shown))}),
         frames="".join(
             f'<script type="text/plain" id="frames-{i}">{each.run.replays.encode()}</script>\n'
             for i, each in enumerate(shown)
@@ -100,38 +115,56 @@ def format_page(
     )
 
 
-def _format_hidden(count: int) -> str:
-    """Say how many runs the page does not show."""
-    return (
-        f'<p class="note">{count} more were played under other settings or disturbances, which '
+def _describe_rollouts(comparison: Comparison, shown: Sequence[ShownRun], reference: str | None) -> Content:
+    """Describe episodes in an environment, with the parts that the task and the runs have."""
+    task, rows = comparison.task_info, comparison.main_rows()
+    base = comparison.reference(reference)
+    scene = task.drawing.scene()
+    numbers = {row.label: number for number, row in enumerate(rows)}
+    tables = {
+        table.name: format_table(table, numbers) for table in list_tables(comparison, reference=reference)
+    }
+    hidden = len(comparison.entries) - len(shown)
+    more = (
+        f'<p class="note">{hidden} more were rolled out under other settings or disturbances, which '
         "<code>nsde-policy compare</code> shows.</p>"
-        if count
-        else ""
+    )
+    sections = [
+        Section("scores", "Scores", tables["scores"] + (more if hidden else "")),
+        Section("modes", "Modes", format_modes(comparison, tables)),
+        Section("explorer", "Episodes", format_explorer(task) if scene else ""),
+        Section("sheets", "Contact sheets", read_page_file("sheets.html") if scene else ""),
+        Section("videos", "Videos", format_videos(shown, comparison.score_word)),
+        Section("camera", "Camera", format_camera(shown)),
+        Section("differences", "Differences", tables.get("differences", "<p>Only one policy.</p>")),
+    ]
+    data = {
+        "marks": MARKS,
+        "colours": COLOURS,
+        **(scene.geometry if scene else {}),
+        "threshold": task.drawing.success_progress,
+        "score": comparison.score_word,
+        "hz": task.rate_hz,
+        "scales": scene.scales if scene else [],
+        "seeds": base.first.episodes.seed,
+    }
+    policies = f"{len(rows)} polic{'y' if len(rows) == 1 else 'ies'}"
+    return Content(
+        f"{task.reporting.title or task.name}: {policies} on {len(base.first.episodes)} seeds",
+        _format_summary(comparison, base),
+        f"{comparison.seeds_title}, the same for all; final weights",
+        sections,
+        data,
+        scene,
     )
 
 
-def _format_modes(comparison: Comparison, reference: Row) -> str:
-    """Format the section about modes, with a picture of all paths; empty if the task has no modes."""
-    rows = comparison.mode_rows()
-    if not rows:
-        return ""
-    picture = render_paths(comparison)
-    drawn = picture and (
-        f'<div class="wide"><img class="plot" alt="Paths of all episodes by mode, one panel per policy" '
-        f'src="data:image/png;base64,{base64.b64encode(picture).decode()}"></div>'
-        '<p class="note">Every distinct path, coloured by its mode; failures are grey and end in a cross. '
-        "Bars: share of each mode among the successes; dotted: all modes alike.</p>"
-    )
-    return (
-        f'<section id="modes"><h2>Modes</h2>{tables.format_mode_table(comparison, reference)}'
-        f'<p class="note">{escape(explain_modes(rows))}</p>{drawn or ""}</section>\n'
-    )
-
-
-def _format_episodes(task: Task) -> str:
-    """Format the sections that play recorded episodes and show their last frames."""
-    progress = escape(task.drawing.progress_name.capitalize())
-    return Template(_read_file("episodes.html")).substitute(progress=progress)
+def _describe_recorded(offline: OfflineComparison) -> Content:
+    """Describe runs that have recorded episodes alone."""
+    policies = f"{len(offline.runs)} polic{'y' if len(offline.runs) == 1 else 'ies'}"
+    title = f"{policies} on {len(offline.reference.score.context['episodes'])} recorded episodes"
+    data = {"marks": MARKS, "colours": COLOURS}
+    return Content(title, "", f"{offline.note}; without an environment", [], data)
 
 
 def _list_shown_runs(runs: Sequence[ReportRun], rows: Sequence[Row]) -> list[ShownRun]:
@@ -145,152 +178,45 @@ def _list_shown_runs(runs: Sequence[ReportRun], rows: Sequence[Row]) -> list[Sho
 
 
 def _format_summary(comparison: Comparison, reference: Row) -> str:
-    """Summarise the best row and how the others rank against the reference, in one sentence."""
+    """Summarise the best row and how the others compare with the reference, in one sentence."""
     rows, deciding = comparison.main_rows(), comparison.columns[-1]
     best: Estimate = getattr(rows[0], deciding)
-    numbers = (best.value, best.low, best.high)
     text = f"<b>{escape(rows[0].label)}</b> "
     if deciding == "success":
-        value, low, high = (f"{100 * number:.1f} %" for number in numbers)
+        value, low, high = (f"{100 * number:.1f} %" for number in (best.value, best.low, best.high))
         text += f"succeeds in {value} of its episodes "
     else:
-        value, low, high = map(format_mean, numbers)
+        value, low, high = map(format_mean, (best.value, best.low, best.high))
         text += f"has a {escape(comparison.score_title)} of {value} "
-    one_path = "(one distinct path: n = 1, no interval)"
-    text += one_path if best.n == 1 else f"(95 % interval {low} to {high})"
-    ranks: dict[str, list[str]] = {}
+    text += "(one distinct path, no interval)" if best.n == 1 else f"(95 % interval {low} to {high})"
+    verdicts: dict[str, list[str]] = {}
     for row in rows:
         if row is not reference:
-            few = row.difference(reference, deciding).n < MIN_PAIRS
-            rank = TOO_FEW if few else tables.rank_row(row, reference, deciding)
-            ranks.setdefault(rank, []).append(f"<b>{escape(row.label)}</b>")
-    for rank, labels in ranks.items():
-        if rank in (NO_DIFFERENCE, TOO_FEW):
-            text += f"; {rank} between {escape(reference.label)} and {_join_names(labels)}"
-        else:
-            text += f"; {_join_names(labels)} {'are' if len(labels) > 1 else 'is'} {escape(rank)}"
+            verdicts.setdefault(row.decide(reference, deciding), []).append(row.label)
+    against = f" against {reference.label}: "
+    for decided, labels in verdicts.items():
+        text += escape(f";{against}{', '.join(labels)}: {decided}")
+        against = " "
     return f"{text}."
 
 
-def _join_names(names: Sequence[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
-
-
-def _format_videos(shown: Sequence[ShownRun], score_word: str) -> str:
-    figures = []
-    for number, label, run in shown:
-        for video in run.videos:
-            source = base64.b64encode(video.mp4).decode()
-            outcome = {
-                None: escape(f"{score_word} {format_mean(video.score)}"),
-                True: '<b class="good">✓ success</b>',
-                False: '<b class="bad">✕ failure</b>',
-            }[video.success]
-            figures.append(
-                f'<figure><video controls muted loop playsinline preload="metadata" '
-                f'aria-label="{escape(label)}, start {video.seed}" '
-                f'src="data:video/mp4;base64,{source}"></video>'
-                f"<figcaption>{tables.format_mark(number)}{escape(label)}"
-                f"<span>start {video.seed} · {outcome}</span>"
-                "</figcaption></figure>"
-            )
-    notes = [f"{label}: {run.no_videos}." for _, label, run in shown if run.no_videos]
-    if not figures:
-        return f'<p class="note">{escape(" ".join(notes) or "None were made.")}</p>'
-    forecast = any(video.forecast for _, _, run in shown for video in run.videos)
-    notes.insert(0, "Real time, with the futures that the policy sampled." if forecast else "Real time.")
-    return f'<div class="videos">{"".join(figures)}</div><p class="note">{escape(" ".join(notes))}</p>'
-
-
-def _format_camera(shown: Sequence[ShownRun]) -> str:
-    """Format the section with what policies with cameras see; empty if there are none."""
-    parts = []
-    for number, label, run in shown:
-        if not run.moments or run.record is None:
-            continue
-        camera = run.record.cameras[0]
-        pictures = "".join(
-            f'<img alt="{escape(camera.name)} of {escape(label)}, moment {i + 1}, with keypoints" '
-            f'src="data:image/png;base64,{base64.b64encode(png).decode()}">'
-            for i, png in enumerate(run.moments)
-        )
-        parts.append(
-            f"<h3>{tables.format_mark(number)}{escape(label)}</h3>"
-            f'<p class="facts">{escape(camera.name)}, {camera.height} × {camera.width} px</p>'
-            f'<div class="moments">{pictures}</div>'
-        )
-    return Template(_read_file("camera.html")).substitute(parts="".join(parts)) if parts else ""
-
-
-def _format_camera_links(shown: Sequence[ShownRun]) -> str:
-    """Format the link to the section about cameras, if the page has one."""
-    return '<a href="#camera">Camera</a>' if any(each.run.moments for each in shown) else ""
-
-
-def _format_settings(shown: Sequence[ShownRun]) -> str:
-    records = [(label, run.record) for _, label, run in shown if run.record is not None]
-    parts = [tables.format_settings_table(records)] if len(records) > 1 else []
-    for number, label, run in shown:
-        parts.append(
-            f"<details><summary>{tables.format_mark(number)}{escape(label)}</summary>{_format_run(run)}</details>"
-        )
-    return "\n".join(parts)
-
-
-def _format_run(run: ReportRun) -> str:
-    """Format how a run was trained: demonstrations, seed, versions and all settings."""
-    record = run.record
-    if record is None:
-        return "<p>From the file of a comparison, which holds outcomes and costs but no settings.</p>"
-    demos = record.demos
-    facts = {
-        "run": run.path,
-        "trained on": f"{demos.episodes} demonstrations, {demos.frames} frames, {demos.source}",
-        "their fingerprint": demos.fingerprint,
-        "training seed": record.seed,
-        "versions": ", ".join(f"{name} {version}" for name, version in record.versions.items()),
-        "sampled with": json.dumps(dict(run.entry.sampling)),
+def _build_run_data(shown: ShownRun) -> dict[str, Any]:
+    """Build what the page's scripts read of a run: curves and outcomes."""
+    number, label, run = shown
+    curves = {
+        name: [[float(f"{value:.{CURVE_DIGITS}g}") for value in point] for point in points]
+        for name, points in run.curves.items()
     }
-    lines = "".join(f"<dt>{key}</dt><dd>{escape(str(value))}</dd>" for key, value in facts.items())
-    config = escape(json.dumps(record.config.to_dict(), indent=2))
-    return f"<dl>{lines}</dl><pre tabindex=0>{config}</pre>"
-
-
-def _format_machine(comparison: Comparison) -> str:
-    played = ", ".join(f"{role}: {device}" for role, device in comparison.machine.items())
-    here = ", ".join(f"{name} {version}" for name, version in find_versions().items())
-    return f"{played}; this page: {here}"
-
-
-def _build_data(comparison: Comparison, shown: Sequence[ShownRun]) -> dict[str, Any]:
-    """Build the data that the page's scripts read."""
-    task = comparison.task_info
-    scene = task.drawing.scene()
-    return {
-        "marks": tables.MARKS,
-        "colours": tables.COLOURS,
-        **(scene.geometry if scene else {}),
-        "threshold": task.drawing.success_progress,
-        "score": comparison.score_word,
-        "hz": task.rate_hz,
-        "scales": scene.scales if scene else [],
-        "starts": comparison.main_rows()[0].first.episodes.seed,
-        "runs": [
-            {
-                "label": label,
-                "row": number,
-                "success": run.entry.episodes.success and list(map(int, run.entry.episodes.success)),
-                "score": run.entry.episodes.score,
-                "steps": run.entry.episodes.steps,
-                "success_step": run.entry.episodes.success_step or run.entry.episodes.steps,
-                "lengths": run.replays.lengths if run.replays else None,
-                "curves": {
-                    name: [[float(f"{value:.{CURVE_DIGITS}g}") for value in point] for point in points]
-                    for name, points in run.curves.items()
-                },
-            }
-            for number, label, run in shown
-        ],
+    found = {"label": label, "row": number, "curves": curves}
+    if run.entry is None:
+        return found
+    episodes = run.entry.episodes
+    return found | {
+        "success": episodes.success and list(map(int, episodes.success)),
+        "score": episodes.score,
+        "steps": episodes.steps,
+        "success_step": episodes.success_step or episodes.steps,
+        "lengths": run.replays.lengths if run.replays else None,
     }
 
 
@@ -310,7 +236,3 @@ def _format_security_policy(style: str, script: str) -> str:
 
 def _read_canvas_helpers() -> str:
     return (resources.files("nsde_policy.envs") / "canvas.js").read_text(encoding="utf-8")
-
-
-def _read_file(name: str) -> str:
-    return (resources.files("nsde_policy.eval.report") / name).read_text(encoding="utf-8")

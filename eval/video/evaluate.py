@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from nsde_policy.errors import ComparisonError, ConfigError
-from nsde_policy.eval.compare.table import format_markdown
 from nsde_policy.eval.offline.sums import EpisodeSums, Intervals, estimate_difference
 from nsde_policy.eval.statistics import Estimate
+from nsde_policy.eval.tables import format_markdown
 from nsde_policy.eval.video.distances import Features, estimate_distance
 from nsde_policy.eval.video.features import FeatureNetwork
 from nsde_policy.eval.video.metrics import measure_motion, ssim

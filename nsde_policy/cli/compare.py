@@ -58,8 +58,9 @@ class Compare:
         """Compare, write the results and print the table."""
         from nsde_policy.eval.compare.files import merge_comparisons, read_comparison
         from nsde_policy.eval.compare.plots import draw_comparison
-        from nsde_policy.eval.compare.run import EntryCache, Starts, add_latency, compare_runs, read_latency
+        from nsde_policy.eval.compare.run import EntryCache, add_latency, compare_runs, read_latency
         from nsde_policy.eval.compare.table import format_comparison
+        from nsde_policy.eval.evaluate import EvaluationConfig
         from nsde_policy.eval.render.plotting import pyplot
         from nsde_policy.files import check_writable, replace_file
 
@@ -79,8 +80,8 @@ class Compare:
         parts = [read_comparison(path) for path in self.from_json]
         rows = None if self.latency is None else read_latency(self.latency)
         if self.runs or self.suite:
-            starts = Starts(self.episodes, self.seed_start, self.env, env_kwargs)
-            cache = EntryCache(self.out / "entries", starts, self.workers, self.device)
+            config = EvaluationConfig(self.episodes, self.seed_start, self.env, env_kwargs)
+            cache = EntryCache(self.out / "entries", config, self.workers, self.device)
             rounds = self.latency_rounds if rows is None else 0
             parts.append(compare_runs(self._jobs(), cache, rounds=rounds))
         comparison = merge_comparisons(parts)

@@ -68,7 +68,7 @@ class Evaluate:
         """Evaluate, print the scores, render episodes."""
         from nsde_policy.eval.camera import CameraCondition
         from nsde_policy.eval.disturbances import Condition
-        from nsde_policy.eval.evaluate import evaluate_policy
+        from nsde_policy.eval.evaluate import EvaluationConfig, evaluate_policy
 
         offline.check_flags(self)
         options.check_json_file(self.json)
@@ -92,16 +92,15 @@ class Evaluate:
                 videos=self.videos,
                 seed=self.seed_start,
             )
-        found = evaluate_policy(
-            run,
-            episodes=self.episodes,
-            seed_start=self.seed_start,
-            env=self.env,
-            env_kwargs=env_kwargs,
-            chunk=self.chunk,
-            sampling=[*changes, *self.sampling],
-            condition=Condition(self.latency_steps, self.obs_noise, self.push),
-            camera=CameraCondition(
+        config = EvaluationConfig(
+            self.episodes,
+            self.seed_start,
+            self.env,
+            env_kwargs,
+            self.chunk,
+            (*changes, *self.sampling),
+            Condition(self.latency_steps, self.obs_noise, self.push),
+            CameraCondition(
                 self.camera_shift,
                 self.camera_brightness,
                 self.camera_noise,
@@ -109,9 +108,8 @@ class Evaluate:
                 self.camera_texture,
                 self.camera_distractor,
             ),
-            workers=self.workers,
-            device=self.device,
         )
+        found = evaluate_policy(run, config, workers=self.workers, device=self.device)
         scores = found.scores
         options.print_results(self.json, scores.to_json(**found.context), scores.as_text())
         files = [] if renderer is None else renderer.show(found)

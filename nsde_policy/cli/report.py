@@ -49,8 +49,8 @@ class ReportCommand:
         """Run the episodes and write the page."""
         from nsde_policy.assets import resolve_run
         from nsde_policy.eval.compare.files import read_comparison
-        from nsde_policy.eval.compare.run import EntryCache, Starts
-        from nsde_policy.eval.offline.page import format_offline_page, format_offline_section
+        from nsde_policy.eval.compare.run import EntryCache
+        from nsde_policy.eval.evaluate import EvaluationConfig
         from nsde_policy.eval.render.video import import_video_writer
         from nsde_policy.eval.report.collect import collect_report
         from nsde_policy.eval.report.page import format_page
@@ -65,21 +65,19 @@ class ReportCommand:
         paths = [resolve_run(path) for path in self.runs]
         recorded = offline.compare_recorded(self, paths)
         if recorded is not None and not offline.have_environment(paths, self.env):
-            self._write(format_offline_page(recorded, title=self.title))
+            self._write(format_page(None, [], title=self.title, offline=recorded))
             return
         earlier = [read_comparison(path) for path in self.from_json]
-        starts = Starts(self.episodes, self.seed_start, self.env, env_kwargs)
+        config = EvaluationConfig(self.episodes, self.seed_start, self.env, env_kwargs)
         comparison, runs = collect_report(
             paths,
-            EntryCache(self.cache, starts, self.workers, self.device),
+            EntryCache(self.cache, config, self.workers, self.device),
             earlier=earlier,
             rounds=self.latency_rounds,
             videos=self.videos,
         )
-        section = "" if recorded is None else format_offline_section(recorded)
-        self._write(
-            format_page(comparison, runs, title=self.title, reference=self.reference, offline=section)
-        )
+        page = format_page(comparison, runs, title=self.title, reference=self.reference, offline=recorded)
+        self._write(page)
 
     def _write(self, page: str) -> None:
         from nsde_policy.files import replace_file

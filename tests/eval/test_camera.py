@@ -14,8 +14,9 @@ from nsde_policy.core.spec import CameraSpec
 from nsde_policy.data import load_demonstrations
 from nsde_policy.envs.pusht.drawing import benchmark_frame
 from nsde_policy.eval.camera import DISTRACTOR, OCCLUDER, CameraCondition, CameraDisturbances
-from nsde_policy.eval.compare.run import EntryCache, Job, Starts
+from nsde_policy.eval.compare.run import EntryCache, Job
 from nsde_policy.eval.compressed import CompressedFrames, CompressedPicture
+from nsde_policy.eval.evaluate import EvaluationConfig
 from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.render.keypoints import draw_keypoints
 from nsde_policy.eval.rollout import RolloutConfig
@@ -187,7 +188,7 @@ def test_report_shows_what_a_policy_with_cameras_sees(pixel_run: Path, tmp_path:
 
 def test_cached_episodes_depend_on_the_weights_of_the_encoder(pixel_run: Path, tmp_path: Path):
     run = Path(shutil.copytree(pixel_run, tmp_path / "run"))
-    record, cache = RunDirectory(run).read_record(), EntryCache(tmp_path, Starts(1))
+    record, cache = RunDirectory(run).read_record(), EntryCache(tmp_path, EvaluationConfig(1))
     before = cache.path(Job(run), record)
     assert cache.path(Job(run), record) == before
     encoder = RunDirectory(run / ENCODER_FOLDER)

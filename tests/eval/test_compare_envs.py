@@ -72,7 +72,7 @@ def test_runs_without_a_task_are_compared_in_a_given_environment(
     assert (found.task, found.env_kwargs) == ("Pendulum-v1", {"max_episode_steps": 20})
     assert [entry.episodes.success for entry in found.entries] == [None, None]
     assert found.entries[0].episodes.steps == (20, 20, 20)
-    assert text.startswith("Pendulum-v1, max_episode_steps=20 starts 100000 to 100002")
+    assert text.startswith("Pendulum-v1, max_episode_steps=20 seeds 100000 to 100002")
     assert "mean return | mean steps |" in text
     assert "success" not in text
     assert {"scores.svg", "comparison.md"} <= {path.name for path in out.iterdir()}
@@ -129,7 +129,7 @@ def test_page_with_a_scene_works_without_successes(browser: "Browser", tmp_path:
     opened = open_page(browser.new_context(viewport=DESKTOP))
     opened.page.goto((tmp_path / "report.html").as_uri())
     wait_until(opened.page, "state.episodes.length === 2")
-    assert opened.page.locator("#explorer .filters button").all_inner_texts() == ["all starts 60"]
+    assert opened.page.locator("#explorer .filters button").all_inner_texts() == ["all seeds 60"]
     assert opened.page.locator(".scenes figcaption b").first.inner_text().startswith("reward ")
     assert opened.page.locator(".outcomes:visible").count() == 0
     assert opened.errors == []
@@ -149,7 +149,7 @@ def test_successes_of_an_environment_are_compared(tmp_path: Path, capsys: pytest
     runs = train(tmp_path, (5, 2))
     assert run("compare", runs, "--env", f"{HERE}:DictEnv", "--episodes", "2", "--out", tmp_path / "out") == 0
     text = capsys.readouterr().out
-    assert "| mean return | success |" in text
+    assert "| success | mean return |" in text
     assert "McNemar p" in text
 
 

@@ -6,8 +6,6 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from nsde_policy.errors import MissingDependencyError
 from nsde_policy.eval.compare.plots import (
@@ -15,7 +13,7 @@ from nsde_policy.eval.compare.plots import (
     draw_comparison,
     draw_costs,
     draw_scores,
-    separate_labels,
+    draw_sweeps,
 )
 from nsde_policy.eval.disturbances import Condition
 from tests.helpers.comparisons import INVENTED, make_comparison, make_entry, make_full_comparison
@@ -107,22 +105,16 @@ def test_axis_of_costs_has_marks_between_powers_of_ten(calls: tuple[float, float
     assert [mark for mark in figure.axes[0].get_xticks() if low <= mark <= high] == pytest.approx(marks)
 
 
-def test_names_of_points_do_not_overlap():
+def test_legends_name_every_row_once_with_the_reference_in_bold():
     rows = make_full_comparison()
-    figure = draw_costs(rows, choose_styles(rows, None), "latency")
-    assert figure is not None
-    for axis in figure.axes:
-        boxes = [text.get_window_extent() for text in axis.texts]
-        assert len(boxes) == len(INVENTED)
-        assert not [(a, b) for i, a in enumerate(boxes) for b in boxes[:i] if a.overlaps(b)]
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
-def test_names_of_lines_keep_order_and_distance(wanted: list[float]):
-    y = np.array(separate_labels(wanted, [0.1] * len(wanted)))
-    order = np.argsort(wanted, kind="stable")
-    assert (np.diff(y[order]) > 0.0999).all()
-    assert y.mean() == pytest.approx(np.mean(wanted))
+    styles = choose_styles(rows, None)
+    sweeps = draw_sweeps(rows, styles, ["chunk", "push"], ["success"])
+    for figure in (draw_costs(rows, styles, "latency"), sweeps):
+        assert figure is not None
+        (legend,) = figure.legends
+        texts = {text.get_text().replace("\n", " "): text.get_fontweight() for text in legend.get_texts()}
+        assert len(texts) == len(legend.get_texts()) >= 3
+        assert [label for label, weight in texts.items() if weight == "bold"] == ["Neural SDE"]
 
 
 def test_every_row_has_its_own_style():

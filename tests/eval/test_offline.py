@@ -20,12 +20,11 @@ from nsde_policy.errors import ComparisonError, ConfigError
 from nsde_policy.eval.offline.comparison import OfflineComparison, OfflineRun, compare_offline
 from nsde_policy.eval.offline.figures import _draw
 from nsde_policy.eval.offline.frames import ScoredEpisodes, find_parts
-from nsde_policy.eval.offline.page import format_offline_page
-from nsde_policy.eval.offline.result import OfflineScore, choose_horizons, format_estimate
+from nsde_policy.eval.offline.result import OfflineScore, choose_horizons
 from nsde_policy.eval.offline.score import OfflineConfig, choose_horizon, score_episodes_offline, score_run
 from nsde_policy.eval.offline.sums import EpisodeSums, estimate_difference
 from nsde_policy.eval.render.plotting import plot_style
-from nsde_policy.eval.statistics import Estimate
+from nsde_policy.eval.report.page import format_page
 from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.base import Draws, LossParts, PolicyModel, StepLogProb, StepPrediction
 from nsde_policy.methods.lstm_gmm import LSTMGMM, LSTMGMMConfig, LSTMGMMSampling
@@ -302,26 +301,6 @@ def test_density_of_lstm_gmm_integrates_to_one_in_native_units():
     assert float(found.action.exp().sum() * 0.01) == pytest.approx(1.0, abs=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("values", "text"),
-    [
-        ((1e-11, 0.0, 3e-11), "0 [0, 0]"),
-        ((1e-9, -0.2, 0.3), "0.000 [−0.200, 0.300]"),
-        ((2e-5, 1e-5, 4e-5), "2.00e−05 [1.00e−05, 4.00e−05]"),
-        ((-12.34, -14.0, -11.0), "−12.3 [−14.0, −11.0]"),
-        ((0.03141, 0.028, 0.034), "0.0314 [0.0280, 0.0340]"),
-        ((1234.5, 1200.0, 1300.0), "1234 [1200, 1300]"),
-        ((1e-12, math.nan, math.nan), "0 [one episode]"),
-    ],
-)
-def test_estimates_print_with_few_digits(values: tuple[float, float, float], text: str):
-    assert format_estimate(Estimate(*values, 10)) == text
-
-
-def test_small_native_units_are_not_taken_for_zero():
-    assert format_estimate(Estimate(2e-7, 1e-7, 3e-7, 10), scale=1e-6) == "2.00e−07 [1.00e−07, 3.00e−07]"
-
-
 def test_default_horizon_shows_a_curve_as_far_as_plans_and_episodes_go(linear_demos: Demonstrations):
     policy = make_linear_policy(LinearGaussian(), linear_demos)
     assert choose_horizon(policy, linear_demos) == 8
@@ -502,7 +481,7 @@ def test_runs_are_compared_on_the_episodes_that_all_held_out(comparison: Offline
     values = json.loads(comparison.to_json())
     assert values["differences"][0]["error"]["value"] == pytest.approx(found.value)
     assert [run["horizon"] for run in values["runs"]] == [8, 8]  # chunks of 4 and 2 actions
-    assert "on at least 6 episodes; fewer give no verdict" in comparison.explain()
+    assert "on at least 6 episodes; fewer give no verdict" in comparison.as_text()
 
 
 def test_runs_are_ranked_by_error_if_the_paired_interval_excludes_zero(comparison: OfflineComparison):
@@ -511,7 +490,7 @@ def test_runs_are_ranked_by_error_if_the_paired_interval_excludes_zero(compariso
         squared = sums["all"]["error_sample"]
         total, count = (np.tile(part, (3, 1, 1)) for part in (factor * squared.total, squared.count))
         parts = {**sums, "all": {**sums["all"], "error_sample": EpisodeSums(total, count, root=True)}}
-        return replace(run, label=label, score=replace(run.score, sums=parts))
+        return replace(run, name=label, score=replace(run.score, sums=parts))
 
     small, large = scale(1.0, "small"), scale(1.44, "large")
     assert large.decide(small) == small.decide(large) == "small ahead"
@@ -539,13 +518,13 @@ def test_compare_and_report_work_for_runs_without_an_environment(
     out = tmp_path / "compare"
     assert main(["compare", *runs, "--demos", store, "--out", str(out), "--device", "cpu"]) == 0
     text = capsys.readouterr().out
-    assert "error − neural_sde" in text
+    assert "| minus Neural SDE, sde | error |" in text
     assert "repeat the last action" in text
     assert {file.suffix for file in out.glob("offline.*")} == {".json", ".md", ".png", ".svg"}
     page = tmp_path / "report.html"
     assert main(["report", *runs, "--demos", store, "--out", str(page)]) == 0
     html = page.read_text()
-    for words in ('id="offline"', "Recorded episodes", "data:image/png", "Losses of", "held_out"):
+    for words in ('id="offline"', "Recorded episodes", "data:image/png", '"curves":{"', "held out"):
         assert words in html
     assert main(["compare", *runs, "--demos", store, "--out", str(out), "--reference", "nothing"]) == 2
     assert main(["compare", *runs, "--out", str(out)]) == 2
@@ -554,7 +533,7 @@ def test_compare_and_report_work_for_runs_without_an_environment(
 
 @pytest.mark.browser
 def test_no_column_of_the_page_is_cut_off_on_a_small_screen(comparison: OfflineComparison, tmp_path: Path):
-    (tmp_path / "page.html").write_text(format_offline_page(comparison), encoding="utf-8")
+    (tmp_path / "page.html").write_text(format_page(None, [], offline=comparison), encoding="utf-8")
     with chromium() as browser:
         page = browser.new_page(viewport={"width": 1100, "height": 900})
         page.goto((tmp_path / "page.html").as_uri())

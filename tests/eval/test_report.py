@@ -103,12 +103,12 @@ def test_page_holds_every_score_with_its_interval():
             assert f"<b>{score.value:.3f}</b>" in text
             assert f"[{score.low:.3f}, {score.high:.3f}]" in text
     assert "by training seed" in text
-    assert "behind Neural SDE" in text
+    assert "against Neural SDE: Nearest neighbours: Neural SDE ahead" in text
     data = Page(text).data()
     labels = ["Neural SDE", "Nearest neighbours, seed 0", "Nearest neighbours, seed 1"]
     assert [run["label"] for run in data["runs"]] == labels
     assert data["runs"][0]["success"] == [int(won) for won in held.entries[0].episodes.success]
-    assert data["starts"] == list(range(100_000, 100_060))
+    assert data["seeds"] == list(range(100_000, 100_060))
 
 
 def test_page_says_if_there_is_no_difference():
@@ -116,13 +116,13 @@ def test_page_says_if_there_is_no_difference():
     assert outcomes(make_comparison(make_entry(), twin)).count("no difference shown") >= 2
     alone = outcomes(make_comparison(make_entry()))
     assert "no difference shown" not in alone
-    assert "nothing to compare it with" in alone
+    assert "Only one policy" in alone
 
 
 def test_reference_can_be_chosen():
     text = outcomes(make_comparison(make_entry(), make_entry("knn")), reference="knn")
-    assert "ahead of Nearest neighbours" in text
-    assert "behind Nearest neighbours" not in text
+    assert "against Nearest neighbours: Neural SDE: Neural SDE ahead" in text
+    assert "Nearest neighbours ahead" not in text
 
 
 def test_names_are_escaped():

@@ -73,18 +73,18 @@ def test_page_opens_without_errors_or_requests_at_any_width(
     page.context.close()
 
 
-def test_clicking_a_start_shows_every_run_and_its_outcome(browser: "Browser", folder: Path):
+def test_clicking_a_seed_shows_every_run_and_its_outcome(browser: "Browser", folder: Path):
     monitored = open_report(browser, folder)
     page = monitored.page
     for k in range(EPISODES):
-        page.locator(".starts button").nth(k).click()
-        wait_until(page, f"document.querySelector('#start-title').textContent === 'Start {FIRST + k}'")
+        page.locator(".seeds button").nth(k).click()
+        wait_until(page, f"document.querySelector('#seed-title').textContent === 'Seed {FIRST + k}'")
         captions = page.locator(".scenes figcaption").all_inner_texts()
         for label, caption, run in zip(LABELS, captions, page.evaluate("DATA.runs"), strict=True):
             assert label in caption
             assert ("success" if run["success"][k] else "failure") in caption
             assert str(run["steps"][k]) in caption or not run["success"][k]
-    assert page.locator(".starts button[aria-pressed=true]").count() == 1
+    assert page.locator(".seeds button[aria-pressed=true]").count() == 1
     assert_no_errors_or_requests(monitored, folder)
     page.context.close()
 
@@ -127,15 +127,15 @@ def test_episodes_play_pause_and_scrub(browser: "Browser", folder: Path):
 def test_page_works_with_the_keyboard_only(browser: "Browser", folder: Path):
     monitored = open_report(browser, folder)
     page = monitored.page
-    page.locator(".starts button[tabindex='0']").focus()
+    page.locator(".seeds button[tabindex='0']").focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
-    chosen = page.evaluate("state.start")
-    assert page.evaluate("document.activeElement.dataset.start") == str(chosen)
+    chosen = page.evaluate("state.seed")
+    assert page.evaluate("document.activeElement.dataset.seed") == str(chosen)
     page.keyboard.press("n")
-    wait_until(page, f"state.start === {(chosen + 1) % EPISODES}")
+    wait_until(page, f"state.seed === {(chosen + 1) % EPISODES}")
     page.keyboard.press("p")
-    wait_until(page, f"state.start === {chosen}")
+    wait_until(page, f"state.seed === {chosen}")
     page.evaluate("document.activeElement.blur()")
     wait_until(page, "state.time === state.last")
     page.keyboard.press("ArrowLeft")
@@ -152,13 +152,13 @@ def test_filters_and_contact_sheets_lead_to_episodes(browser: "Browser", folder:
     for button in page.locator("#explorer .filters button:not([disabled])").all():
         button.click()
         count = int(button.inner_text().split()[-1])
-        assert page.locator(".starts button").count() == count
+        assert page.locator(".seeds button").count() == count
     page.locator("#sheets .tabs button").nth(1).click()
     wait_until(page, "document.querySelector('.sheet').getAttribute('aria-label').startsWith('Regression')")
     wait_until(page, "document.querySelector('.sheet').height > 100")
     tile = page.evaluate("sheet.tile + sheet.gap")
     page.locator(".sheet").click(position={"x": 2.5 * tile, "y": 0.5 * tile})
-    wait_until(page, "state.start === 2")
+    wait_until(page, "state.seed === 2")
     assert_no_errors_or_requests(monitored, folder)
     page.context.close()
 

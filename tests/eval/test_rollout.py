@@ -161,12 +161,12 @@ def test_scores_average_episodes():
     needed = [each.to_dict("return")["steps_to_success"] for each in (longer, *episodes)]
     assert needed == [60, 100, None, 102]
     scores = score_episodes(episodes, get_task("none"))
-    assert scores.mean_score.value == pytest.approx(2.5 / 3)
-    assert scores.success_rate.value == pytest.approx(2 / 3)
-    assert scores.success_rate.n == 3
+    assert scores.score.value == pytest.approx(2.5 / 3)
+    assert scores.success.value == pytest.approx(2 / 3)
+    assert scores.success.n == 3
     assert scores.metrics["error"].value == 1
     assert "mean return" in scores.as_text()
-    assert scores.length.value == 101
+    assert scores.steps.value == 101
     assert scores.mean_steps_to_success == 101
     assert scores.ms_per_action == pytest.approx(10.0)
     assert scores.network_calls_per_chunk == 8

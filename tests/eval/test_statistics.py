@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nsde_policy.errors import ComparisonError
-from nsde_policy.eval.statistics import NO_DIFFERENCE, Estimate, mcnemar, paired_difference, verdict
+from nsde_policy.eval.statistics import (
+    NO_DIFFERENCE,
+    Difference,
+    Estimate,
+    mcnemar,
+    paired_difference,
+    verdict,
+)
 
 
 def outcomes(only_a: int, only_b: int, both: int = 2, neither: int = 3) -> tuple[list[bool], list[bool]]:
@@ -98,9 +105,26 @@ def test_bootstrap_is_deterministic_for_a_seed():
     assert paired_difference(a, b, seed=1, resamples=50) != paired_difference(a, b, seed=2, resamples=50)
 
 
-def test_unknown_bounds_do_not_change_the_decimals():
-    assert str(Estimate(0.8125, math.nan, math.nan, 1)) == "0.812 [n = 1]"
-    assert str(Estimate(24.6789, math.nan, math.nan, 1)) == "24.68 [n = 1]"
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ((0.8125, math.nan, math.nan, 1), "0.812 [n = 1]"),
+        ((24.6789, math.nan, math.nan, 1), "24.68 [n = 1]"),
+        ((math.nan, math.nan, math.nan, 5), "–"),
+        ((0.0314, 0.028, 0.034, 10), "0.031 [0.028, 0.034]"),
+        ((0.0042, 0.0038, 0.0047, 10), "0.00420 [0.00380, 0.00470]"),
+        ((2e-5, 1e-5, 4e-5, 10), "2.00e−05 [1.00e−05, 4.00e−05]"),
+        ((1e-11, 0.0, 3e-11, 10), "0.000 [0.000, 0.000]"),
+        ((-1234.5, -1300.0, -1200.0, 10), "−1234.5 [−1300.0, −1200.0]"),
+    ],
+)
+def test_estimates_print_with_few_digits(values: tuple[float, float, float, int], text: str):
+    assert str(Estimate(*values)) == text
+
+
+def test_differences_have_signs_and_need_enough_pairs():
+    assert str(Difference(0.25, -0.5, 1.0, 6)) == "+0.250 [−0.500, +1.000]"
+    assert str(Difference(0.25, 0.1, 1.0, 5)) == "+0.250 [n = 5]"
 
 
 @pytest.mark.parametrize(
@@ -126,9 +150,9 @@ def test_four_differing_pairs_are_too_few():
 
 
 def test_unpaired_values_are_rejected():
-    with pytest.raises(ComparisonError, match="one value per start"):
+    with pytest.raises(ComparisonError, match="one value per seed"):
         paired_difference([1.0, 2.0], [1.0])
-    with pytest.raises(ComparisonError, match="one value per start"):
+    with pytest.raises(ComparisonError, match="one value per seed"):
         paired_difference([], [])
-    with pytest.raises(ComparisonError, match="one outcome per start"):
+    with pytest.raises(ComparisonError, match="one outcome per seed"):
         mcnemar([True], [True, False])

@@ -12,7 +12,7 @@ from nsde_policy.cli.main import main
 from nsde_policy.data import Mirror
 from nsde_policy.errors import ConfigError, EnvError
 from nsde_policy.eval.disturbances import Condition
-from nsde_policy.eval.evaluate import evaluate_policy, evaluate_quickly
+from nsde_policy.eval.evaluate import EvaluationConfig, evaluate_policy, evaluate_quickly
 from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.render.video import Renderer
 from nsde_policy.eval.rollout import Player, RolloutConfig
@@ -48,13 +48,13 @@ def test_eval_command_scores_a_custom_task(run: Path, tmp_path: Path, capsys: py
 
 def test_env_kwargs_reach_the_environment(run: Path):
     near, far = (
-        evaluate_policy(run, episodes=1, seed_start=0, workers=1, env_kwargs={"reach": reach})
+        evaluate_policy(run, EvaluationConfig(1, 0, env_kwargs={"reach": reach}), workers=1)
         for reach in (0.3, 1.0)
     )
     assert near.context["env_kwargs"] == {"reach": 0.3}
     assert near.scores.episodes[0].steps < far.scores.episodes[0].steps
     with pytest.raises(ConfigError, match="does not take these arguments"):
-        evaluate_policy(run, episodes=1, seed_start=0, workers=1, env_kwargs={"gravity": 1})
+        evaluate_policy(run, EvaluationConfig(1, 0, env_kwargs={"gravity": 1}), workers=1)
 
 
 def test_errors_of_worker_processes_are_raised(run: Path):
@@ -108,7 +108,7 @@ def test_a_task_without_drawing_cannot_be_rendered(run: Path, tmp_path: Path):
 
 def test_a_task_without_push_cannot_be_pushed(run: Path):
     with pytest.raises(ConfigError, match="leave out --push"):
-        evaluate_policy(run, episodes=1, seed_start=0, workers=1, condition=Condition(push=1.0))
+        evaluate_policy(run, EvaluationConfig(1, 0, condition=Condition(push=1.0)), workers=1)
 
 
 def test_spaces_that_do_not_fit_the_policy_are_rejected(run: Path):
