@@ -1,12 +1,9 @@
 """Plots of a comparison: scores with intervals, scores against costs, and sweeps.
 
-Blue is the reference. Every other row has its own colour and marker, the same in all figures; if there are
-more rows than colours, the rows of a method share one.
+Blue is the reference. Every other row has its own colour and marker, the same in all figures.
 """
 
-import itertools
 import textwrap
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,17 +85,8 @@ def choose_styles(comparison: Comparison, reference: str | None) -> Styles:
     names = comparison.names
     first = comparison.reference(reference).first.name if comparison.main_rows() else names[0]
     styles = {first: RowStyle(REFERENCE_COLOUR, MARKERS[0], True)}
-    crowded = len(names) > 1 + len(ROW_COLOURS)
-    groups = {entry.name: entry.method if crowded else entry.name for entry in comparison.entries}
-    others = [group for group in dict.fromkeys(groups.values()) if group != groups[first]]
-    colours = dict(zip(others, itertools.cycle(ROW_COLOURS), strict=False))
-    colours[groups[first]] = REFERENCE_COLOUR
-    used: Counter[str] = Counter({REFERENCE_COLOUR: 1})
-    for name in (name for name in names if name != first):
-        colour = colours[groups[name]]
-        marker = MARKERS[((REFERENCE_COLOUR, *ROW_COLOURS).index(colour) + used[colour]) % len(MARKERS)]
-        styles[name] = RowStyle(colour, marker, False)
-        used[colour] += 1
+    for i, name in enumerate(name for name in names if name != first):
+        styles[name] = RowStyle(ROW_COLOURS[i % len(ROW_COLOURS)], MARKERS[(i + 1) % len(MARKERS)], False)
     return styles
 
 
