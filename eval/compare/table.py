@@ -81,9 +81,9 @@ def _tabulate_scores(comparison: Comparison, reference: Row) -> Table:
     costs = zip(*map(format_costs, rows), strict=True)
     columns |= zip(("network calls", "parameters", "training", "latency, ms"), costs, strict=True)
     note = (
-        f"{comparison.task_info.reporting.score_note} {shared}{len(reference.first.episodes)} seeds, the same for all; "
-        f"final weights. Network calls, one after the other, and latency (median, 99th percentile) are for "
-        f"{ACTIONS} actions. Intervals: 95 %, over all episodes (bootstrap of the mean"
+        f"{comparison.task_info.reporting.score_note} {shared}{len(reference.first.episodes)} seeds, the "
+        "same for all; final weights. Network calls, one after the other, and latency (median, 99th "
+        f"percentile) are for {ACTIONS} actions. Intervals: 95 %, over all episodes (bootstrap of the mean"
         f"{', Wilson for success' if deciding == 'success' else ''})."
     ).strip()
     lines = list(zip(*columns.values(), strict=True))
