@@ -24,7 +24,6 @@ import tyro
 from nsde_policy import __version__
 from nsde_policy.cli import options
 from nsde_policy.cli.benchmark import Benchmark
-from nsde_policy.cli.bifurcation import BifurcationCommand
 from nsde_policy.cli.collect import Collect
 from nsde_policy.cli.compare import Compare
 from nsde_policy.cli.data import DataCheck, DataDownload, DataInfo, DataReplay, DataSetRate
@@ -62,7 +61,6 @@ COMMANDS: dict[str, Any] = {
     "report": ReportCommand,
     "benchmark": Benchmark,
     "export": Export,
-    "bifurcation": BifurcationCommand,
     "serve": Serve,
     "doctor": Doctor,
     "video": {

@@ -58,7 +58,6 @@ def test_a_device_that_torch_cannot_use_is_refused_before_the_work(command, devi
         ("train --validation nan", "--validation must be finite"),
         ("benchmark latency --budget nan", "need --budget > 0, got nan"),
         ("benchmark latency --rounds 0", "need --rounds >= 1"),
-        (f"bifurcation --seed {2**64}", "need --seed <= 9,223,372,036,854,775,807"),
         ("export --seed -1", "need --seed >= 0"),
         ("data set-rate x.zarr nan", "--rate must be finite"),
         ("serve --patience-s inf", "--patience-s must be finite"),
@@ -69,7 +68,7 @@ def test_a_number_out_of_bounds_is_refused_with_its_flag(args, expected, capsys)
 
 
 FOLDER_COMMANDS = (
-    *("compare shipped --out NAME", "bifurcation --out NAME", "eval NAME", "data info NAME"),
+    *("compare shipped --out NAME", "eval NAME", "data info NAME"),
     "collect --policy shipped --out NAME --episodes 1",
 )
 FILE_COMMANDS = ("report shipped --out NAME", "export --out NAME.onnx", "eval --json NAME")

@@ -1,0 +1,188 @@
+"""Tests for examples/bifurcation.py: road, scores with known answers, methods, published results."""
+
+import itertools
+import json
+import math
+import sys
+from pathlib import Path
+
+import bifurcation
+import pytest
+import torch
+from bifurcation import (
+    ABLATION,
+    DDIM,
+    METHODS,
+    Budget,
+    Pairs,
+    RectifiedFlow,
+    Settings,
+    sample_neural_sde,
+    summarise,
+    train_neural_sde,
+)
+from bifurcation_road import Road, fit_forks, format_table, score_paths, thin
+
+from nsde_policy.config import NetworkConfig, TrainConfig
+from nsde_policy.training.loop import fit
+
+PUBLISHED = json.loads((Path(__file__).parents[1] / "benchmarks/results/bifurcation.json").read_text())
+ROAD = Road(1)
+
+
+def rng(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def score(paths, road=ROAD):
+    """Return the value of each score."""
+    return {name: found["value"] for name, found in score_paths(paths, road, rng()).items()}
+
+
+def branch_gap():
+    """Return the root-mean-square distance over time between the two branches."""
+    both = thin(ROAD.paths()).double()
+    return (both[:, 0] - both[:, 1]).square().sum(-1).mean().sqrt().item()
+
+
+@pytest.mark.parametrize("density", [1, 10])
+def test_the_road_runs_straight_then_turns_by_thirty_degrees(density):
+    road = Road(density)
+    path = road.paths().double()
+    velocity = (path[1:] - path[:-1]) / road.dt
+    fork = 45 * density
+    turned = math.sqrt(0.75), 0.5
+    expected = torch.tensor([[1.0, 0.0], turned, [turned[0], -0.5]]).double()
+    torch.testing.assert_close(path[fork], torch.tensor([[4.5, 0.0]] * 2).double())
+    assert (velocity[:fork] - expected[0]).abs().max() < 1e-3
+    assert (velocity[fork:] - expected[1:]).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize("density", [1, 10])
+def test_demonstrations_score_perfectly(density):
+    found = score(Road(density).paths().repeat(1, 50, 1), Road(density))
+    assert (found["upper"], found["lower"], found["off_branch"]) == (0.5, 0.5, 0.0)
+    assert found["fork_error"] < 1e-6
+    assert found["energy_distance"] == pytest.approx(0, abs=1e-9)
+
+
+def test_one_branch_alone_has_half_the_gap_as_energy_distance():
+    found = score(ROAD.paths()[:, :1].repeat(1, 20, 1))
+    assert (found["upper"], found["lower"], found["off_branch"]) == (1.0, 0.0, 0.0)
+    assert found["energy_distance"] == pytest.approx(branch_gap() / 2, rel=1e-6)  # 2·D/2 − 0 − D/2
+
+
+def test_energy_distance_of_shifted_demonstrations():
+    h, gap = 0.1, branch_gap()
+    found = score(ROAD.paths().repeat(1, 10, 1) + torch.tensor([h, 0.0]))
+    # |X − Y| is h for the same branch and √(h² + D²) for the other; X and X′ as Y and Y′ are 0 or D apart
+    assert found["energy_distance"] == pytest.approx(h + math.hypot(h, gap) - gap, rel=1e-5)
+
+
+def test_straight_short_and_diverged_paths_are_off_branch():
+    straight, short, diverged = (ROAD.paths() for _ in range(3))
+    straight[..., 0], straight[..., 1] = torch.arange(100)[:, None] / 10, 0
+    short[90:] = short[90]
+    diverged[50:] = math.nan
+    assert [score(paths)["off_branch"] for paths in (straight, short, diverged)] == [1.0] * 3
+    assert score(straight)["fork_error"] == pytest.approx((9.9 - 4.5) / 9.9, abs=1e-3)  # at its end
+
+
+@pytest.mark.parametrize("late", [-0.7, 0.05, 1.3])
+def test_fork_of_a_path_that_turns_early_or_late_is_found(late):
+    x = Road(10).paths()[..., 0]
+    y = math.tan(math.radians(30)) * (x - 4.5 - late).clamp(min=0) * torch.tensor([1.0, -1.0])
+    assert fit_forks(torch.stack([x, y], -1)).tolist() == pytest.approx([4.5 + late] * 2, abs=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [DDIM, RectifiedFlow])
+def test_competitors_learn_conditional_and_bimodal_targets(kind):
+    condition = torch.tensor([[-1.0], [1.0], [0.0], [0.0]])
+    data = Pairs(condition, torch.tensor([[-0.8], [0.8], [-0.8], [0.8]]))
+    model = kind(1, 1, NetworkConfig(width=32, depth=2, dropout=0.0, activation="silu"), rng())
+    fit(model, data, TrainConfig(steps=600, batch_size=256, learning_rate=5e-3, ema=0.99), seed=0)
+    low, high, both = (model.sample(torch.full((400, 1), c), rng(1)) for c in (-1.0, 1.0, 0.0))
+    assert ((low + 0.8).abs() < 0.15).double().mean() > 0.9
+    assert ((high - 0.8).abs() < 0.15).double().mean() > 0.9
+    assert 0.4 < (both > 0).double().mean() < 0.6
+    assert ((both.abs() - 0.8).abs() < 0.2).double().mean() > 0.9
+
+
+@pytest.mark.slow
+def test_neural_sde_takes_both_branches_and_without_diffusion_only_one():
+    budget = Budget(train_steps=600, paths=300, seed=7)
+    model = train_neural_sde(ROAD, budget)
+    paths, calls = sample_neural_sde(model, ROAD, budget)
+    found = score(paths)
+    assert min(found["upper"], found["lower"]) > 0.35
+    assert found["off_branch"] < 0.06
+    assert found["fork_error"] < 0.02
+    assert calls == 4 * 99
+    same, _ = sample_neural_sde(model, ROAD, budget, diffusion=False)
+    assert (same - same[:, :1]).abs().max() < 1e-3
+
+
+def test_published_results_are_those_of_the_default_settings():
+    assert PUBLISHED["settings"] == json.loads(json.dumps(vars(Settings())))
+    rows = itertools.product(Settings().densities, [*METHODS, *ABLATION])
+    summary = [summarise(PUBLISHED["runs"], label, density) for density, label in rows]
+    assert summary == PUBLISHED["summary"]
+    row = "| 10 | Neural SDE | 48.8 (45.9 to 51.2) | 50.6 (48.3 to 53.6) | 0.7 (0.5 to 1.0) |"
+    assert row in format_table(summary)
+
+
+def test_published_methods_that_meet_the_bars_at_both_densities():
+    rows = [row for row in PUBLISHED["summary"] if row["label"] in METHODS]
+    missed = {row["label"] for row in rows if not row["bars_met"]}
+    assert {*METHODS} - missed == {"Neural SDE", "Neural SDE, no variance floor", "DDIM, whole path"}
+
+
+@pytest.fixture
+def run_example(monkeypatch, capsys):
+    """Run the script with few solver steps and network calls; return what it prints."""
+    monkeypatch.setattr(bifurcation, "SOLVER_STEP", 0.1)
+    monkeypatch.setattr(DDIM, "CALLS", 3)
+    monkeypatch.setattr(RectifiedFlow, "CALLS", 2)
+
+    def run(*args):
+        monkeypatch.setattr(sys, "argv", ["bifurcation.py", *map(str, args)])
+        bifurcation.main()
+        return capsys.readouterr().out
+
+    return run
+
+
+@pytest.mark.slow
+def test_a_smoke_run_prints_a_table_and_writes_results_and_figures(run_example, tmp_path):
+    printed = json.loads(run_example("--smoke", "--seeds", 2, "--json", "--out", tmp_path / "two"))
+    figures = {f"{name}.{kind}" for name in ("trajectories", "ablation") for kind in ("png", "svg")}
+    assert {path.name for path in (tmp_path / "two").iterdir()} == {"results.json", *figures}
+    assert json.loads((tmp_path / "two/results.json").read_text()) == printed
+    assert [*printed] == [*PUBLISHED]
+    for run in printed["runs"]:
+        assert sum(
+            run["scores"][name]["value"] for name in ("upper", "lower", "off_branch")
+        ) == pytest.approx(1)
+    for label in {run["label"] for run in printed["runs"]}:  # another seed gives other paths
+        pair = [run["scores"]["energy_distance"]["value"] for run in printed["runs"] if run["label"] == label]
+        assert len(set(pair)) == 2, label
+
+    table = run_example("--smoke", "--seeds", 1, "--out", tmp_path / "one")
+    assert table.startswith("| density | method | upper % |")
+    alone = json.loads((tmp_path / "one/results.json").read_text())["runs"]
+    assert alone == [run for run in printed["runs"] if run["seed"] == 0]
+
+
+@pytest.mark.parametrize(
+    ("args", "hidden", "message"),
+    [(["--seeds", "0"], None, "need --seeds >= 1"), (["--smoke"], "matplotlib", "nsde-policy[plot]")],
+)
+def test_a_run_that_cannot_succeed_is_refused_before_the_work(
+    args, hidden, message, run_example, monkeypatch, capsys, tmp_path
+):
+    if hidden:
+        monkeypatch.setitem(sys.modules, hidden, None)
+    with pytest.raises(SystemExit, match="2"):
+        run_example(*args, "--out", tmp_path)
+    assert message in capsys.readouterr().err
