@@ -68,7 +68,7 @@ class BaseConfig:
 
 def check_bounds(settings: Any) -> None:
     """Raise `ConfigError` if a field of a dataclass is outside the choices or bounds of its annotation."""
-    for name, hint in _get_annotations(type(settings)).items():
+    for name, hint in _get_annotations(type(settings)).items():  # type: ignore[arg-type]
         check_value(name, getattr(settings, name), hint, owner=settings)
 
 

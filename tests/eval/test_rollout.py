@@ -121,7 +121,7 @@ def test_invalid_condition_is_rejected(settings, message):
 
 
 def test_chunk_and_workers_below_one_are_rejected():
-    with pytest.raises(ConfigError, match="need --chunk >= 1"):
+    with pytest.raises(ConfigError, match="chunk must be at least 1"):
         RolloutConfig(chunk=0)
     with pytest.raises(ConfigError, match="need workers >= 1, got 0"):
         RolloutPool(None, CONFIG, workers=0)
