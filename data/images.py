@@ -14,9 +14,9 @@ from nsde_policy.errors import DemoError
 def describe_scale(name: str, dtype: np.dtype[Any], brightest: float) -> str | None:
     """Describe what is wrong with the scale of images, given their largest value; None if nothing is.
 
-    Rounded to uint8, bools and floats from 0 to 1 would be black.
+    As uint8, bools and numbers from 0 to 1 would be black.
     """
-    if dtype.kind == "b" or (dtype.kind == "f" and 0 < brightest <= 1):
+    if dtype.kind == "b" or (dtype != np.uint8 and 0 < brightest <= 1):
         return (
             f"{name} holds {dtype} images from 0 to {brightest:g}, expected brightness from 0 to 255: "
             "multiply them by 255 and store uint8"

@@ -359,7 +359,7 @@ def _check_rows(key: str, values: LazyRows, frames: int) -> LazyRows:
         raise DemoError(f"{key} is {_describe(values)}, expected {frames} rows of real numbers")
     if values.dtype.kind == "f" and not np.isfinite(values[:]).all():
         raise DemoError(f"{key} holds NaN or infinity; nothing of this episode was recorded")
-    if is_colour(shape) and values.dtype.kind in "bf":
+    if is_colour(shape) and values.dtype != np.uint8:
         wrong = describe_scale(key, values.dtype, float(values[:].max()))
         if wrong:
             raise DemoError(f"{wrong}; nothing of this episode was recorded")

@@ -101,7 +101,7 @@ def _is_public(task: Task, path: Path, frames: int) -> bool:
     """Return whether a store holds a task's public demonstrations; reads them only if their number fits."""
     try:
         public = task.training.public_demos
-    except Exception:  # of another package, which matters only to its own demonstrations
+    except (Exception, SystemExit):  # of another package, which matters only to its own demonstrations
         return False
     if public is None or frames != public.frames:
         return False

@@ -67,7 +67,7 @@ def test_dark_frames_of_a_bright_camera_are_read(tmp_path: Path) -> None:
     assert [int(frames[i].max()) for i in (0, 30, 12)] == [0, 200, 1]
 
 
-@pytest.mark.parametrize(("kind", "brightest"), [(np.float32, 0.6), (bool, 1)])
+@pytest.mark.parametrize(("kind", "brightest"), [(np.float32, 0.6), (np.int64, 1), (bool, 1)])
 def test_images_of_another_scale_are_found_and_not_recorded(tmp_path: Path, kind: type, brightest: float):
     images = np.zeros((40, 4, 4, 3), kind)
     images[20] = brightest

@@ -142,3 +142,14 @@ def test_habits_of_push_t_stay_with_push_t():
         "default",
         "auto",
     )
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), RuntimeError("no licence")], ids=repr)
+def test_a_task_that_fails_to_name_its_demonstrations_matters_to_no_other(error, tmp_path, monkeypatch):
+    def fail(_):
+        raise error
+
+    monkeypatch.setattr(type(get_task("pusht").training), "public_demos", property(fail))
+    with DemoWriter(tmp_path / "demos.zarr", rate_hz=10) as writer:
+        writer.append(Episode(np.zeros((4, 2), "f4"), np.zeros((4, 2), "f4")))
+    assert find_task(tmp_path / "demos.zarr").name == "none"

@@ -98,6 +98,8 @@ def test_play_refuses_a_run_of_code_because_it_has_no_page(run, tmp_path, capsys
         {"options": [{"path": "../robot.xml"}]},
         {"a/b": 1},
         {"xml_file": "~"},
+        {"xml_file": ".robot.xml"},
+        {"wrapper": "os.system"},
         {"url": "C:\\robot.xml"},
     ],
     ids=json.dumps,
