@@ -105,8 +105,8 @@ def get_recorded_task(name: str, env_kwargs: Mapping[str, Any], *, package: str 
         arguments = f" --env-kwargs {shlex.quote(json.dumps(dict(env_kwargs)))}" if env_kwargs else ""
         found = "is code" if is_code else "has arguments with paths or code"
         raise ConfigError(
-            f"the environment {name!r:.80} that a file names {found}, which a file alone must not run: if you "
-            f"trust it, name it yourself with --env {name:.80}{arguments:.300}"
+            f"the environment {name!r:.80} that a file names {found}, which a file alone must not run: if "
+            f"you trust it, name it yourself with --env {name:.80}{arguments:.300}"
         )
     return with_env_kwargs(task, env_kwargs)
 
