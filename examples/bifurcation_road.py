@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from nsde_policy.eval.compare.table import format_markdown
 from nsde_policy.eval.render.plotting import make_figure, plot_style, save_figures
 from nsde_policy.eval.statistics import Estimate, mean, proportion
+from nsde_policy.eval.tables import format_markdown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

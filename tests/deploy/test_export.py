@@ -83,7 +83,7 @@ def test_failed_export_writes_no_file_and_keeps_an_earlier_one(format, tmp_path)
     if format == "pt2":  # traced faster
         with pytest.raises((NsdePolicyError, CheckpointError)):
             export_policy(policy, tmp_path / "new" / out.name, format=format, cases=3)
-        assert not any((tmp_path / "new").iterdir())
+        assert not (tmp_path / "new").exists()
 
 
 def test_export_selects_the_operator_version_and_removes_other_graphs_of_an_earlier_policy(

@@ -382,7 +382,7 @@ def test_presets_are_valid_runs_and_survive_json():
         (lambda: DiffusionSampling(steps=10), "DDPM needs 100 steps, got 10"),
         (lambda: DiffusionSampling("ddim", 0), "steps >= 1"),
         (lambda: DiffusionSampling("ddim", 101), "steps <= 100"),
-        (lambda: DiffusionConfig(horizon=0), "need horizon >= history"),
+        (lambda: DiffusionConfig(horizon=0), "need horizon >= 1"),
         (lambda: DiffusionConfig.from_dict({"network": "mlp"}), "must be one of"),
     ],
 )

@@ -92,6 +92,7 @@ def test_unfinished_run_suggests_resume(videos: Videos, tmp_path: Path, caplog: 
         if not RunDirectory(run).model.exists():
             with pytest.raises(CheckpointError, match=r"no weights yet.*--resume"):
                 load_video_model(run)
+    caplog.clear()
     load_video_model(run, first_stage=True)
     assert not caplog.messages
     load_video_model(run)
