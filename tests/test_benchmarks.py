@@ -1,6 +1,7 @@
 """Tests of benchmarks: pages of results, declared experiments and documented commands."""
 
 import argparse
+import importlib
 import re
 import runpy
 import shlex
@@ -186,3 +187,10 @@ def test_documented_flags_train_the_two_phases_of_the_experiment(
     configs = {job.variant: job.config for job in jobs}
     assert found["flow_matching"] == configs["Flow Matching, unrolled"]
     assert found["interpolants"] == configs["PFI, unrolled"]
+
+
+@pytest.mark.parametrize("target", sorted(path.stem for path in BENCHMARKS.glob("attacks/[a-z]*.py")))
+def test_targets_of_attacks_are_imported(target: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    module = importlib.import_module(f"attacks.{target}")
+    assert target == "result" or callable(module.run)

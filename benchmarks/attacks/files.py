@@ -238,12 +238,20 @@ def load_run(folder: Path) -> dict[str, np.ndarray]:
 def resume_run(folder: Path) -> dict[str, np.ndarray]:
     """Resume the training of a copy of a run, and load it."""
     copy = folder.with_name("resumed")
-    shutil.copytree(folder, copy, symlinks=True)
+    shutil.copytree(folder, copy, symlinks=True, copy_function=_copy_or_link)
     try:
         train(copy, resume=True)
         return load_run(copy)
     finally:
         shutil.rmtree(copy)
+
+
+def _copy_or_link(source: str, target: str) -> None:
+    """Copy a file; link one of gigabytes."""
+    if os.path.islink(source) or os.path.getsize(source) < 2**30:
+        shutil.copy2(source, target, follow_symlinks=False)
+    else:
+        os.link(source, target)
 
 
 def load_graph(folder: Path) -> dict[str, np.ndarray]:

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from attacks.result import AttackResult
+from attacks.result import Result
 
 ATTEMPTS = 100
 """Attempts of each kind at scale 1."""
@@ -55,7 +55,7 @@ RUN_COMMANDS = (
 )
 
 
-def run(scale: float, seed: int) -> Iterator[AttackResult]:
+def run(scale: float, seed: int) -> Iterator[Result]:
     """Replace names in stores and runs, and call the commands that read them."""
     before = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
@@ -63,7 +63,7 @@ def run(scale: float, seed: int) -> Iterator[AttackResult]:
         try:
             make_files()
             for kind, attack in (("store", attack_store), ("run", attack_run)):
-                result = AttackResult(f"named code: {kind}")
+                result = Result(f"named code: {kind}")
                 for number in range(max(1, round(ATTEMPTS * scale))):
                     rng = random.Random(f"{kind} {seed} {number}")
                     count_answer(result, attack(rng), f"seed {seed}, attempt {number}")
@@ -135,7 +135,7 @@ def call(line: str) -> tuple[int, str]:
     return code, f"{line}: {said.getvalue()[-300:]}"
 
 
-def count_answer(result: AttackResult, answer: tuple[int, str], name: str) -> None:
+def count_answer(result: Result, answer: tuple[int, str], name: str) -> None:
     """Count an attempt: a bug if something was executed, or the command failed without a clear error."""
     code, said = answer
     if Path("pwned").exists():
