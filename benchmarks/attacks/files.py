@@ -247,8 +247,8 @@ def resume_run(folder: Path) -> dict[str, np.ndarray]:
 
 
 def _copy_or_link(source: str, target: str) -> None:
-    """Copy a file; link one of gigabytes."""
-    if os.path.islink(source) or os.path.getsize(source) < 2**30:
+    """Copy a file; link a pipe, a socket or a file of gigabytes."""
+    if os.path.islink(source) or (os.path.isfile(source) and os.path.getsize(source) < 2**30):
         shutil.copy2(source, target, follow_symlinks=False)
     else:
         os.link(source, target)

@@ -18,10 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from attacks.result import Result
+from attacks.result import REFUSED, SURVIVED, Result, number_attempts
 
-ATTEMPTS = 100
-"""Attempts of each kind at scale 1."""
 COMMAND = "touch pwned"
 NAMES = (
     *("os:system", "subprocess:Popen", "subprocess:run", "builtins:exec", "canary:Env", "canary:Env-v0"),
@@ -55,21 +53,20 @@ RUN_COMMANDS = (
 )
 
 
-def run(scale: float, seed: int) -> Iterator[Result]:
+def run(seconds: float, seed: int) -> Result:
     """Replace names in stores and runs, and call the commands that read them."""
-    before = Path.cwd()
+    before, result = Path.cwd(), Result()
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         try:
             make_files()
             for kind, attack in (("store", attack_store), ("run", attack_run)):
-                result = Result(f"named code: {kind}")
-                for number in range(max(1, round(ATTEMPTS * scale))):
-                    rng = random.Random(f"{kind} {seed} {number}")
-                    count_answer(result, attack(rng), f"seed {seed}, attempt {number}")
-                yield result
+                for number in number_attempts(seconds / 2):
+                    answer = judge(*attack(random.Random(f"{kind} {seed} {number}")))
+                    result.count(f"named code: {kind}", answer, f"seed {seed}, attempt {number}")
         finally:
             os.chdir(before)
+    return result
 
 
 def make_files() -> None:
@@ -135,15 +132,9 @@ def call(line: str) -> tuple[int, str]:
     return code, f"{line}: {said.getvalue()[-300:]}"
 
 
-def count_answer(result: Result, answer: tuple[int, str], name: str) -> None:
-    """Count an attempt: a bug if something was executed, or the command failed without a clear error."""
-    code, said = answer
+def judge(code: int, said: str) -> str:
+    """Return how an attempt ended: a bug if something was executed, or failed without a clear error."""
     if Path("pwned").exists():
         Path("pwned").unlink()
-        result.bugs.append(f"{name}: executed what a file named: {said}")
-    elif code == 0:
-        result.survived += 1
-    elif code == 2:
-        result.refused += 1
-    else:
-        result.bugs.append(f"{name}: exit code {code}: {said}")
+        return f"executed what a file named: {said}"
+    return {0: SURVIVED, 2: REFUSED}.get(code, f"exit code {code}: {said}")

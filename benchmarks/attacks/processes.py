@@ -3,6 +3,7 @@
 After each attempt the files are read again: nothing finished may be lost, and the work must continue.
 """
 
+import importlib
 import os
 import random
 import resource
@@ -19,6 +20,11 @@ from attacks._worker import run_guarded
 from attacks.files import export, load_graph, load_run, make_files, train
 from attacks.result import REFUSED, SURVIVED, Result, number_attempts
 
+MODULES = (
+    *("onnxruntime", "torch", "zarr", "nsde_policy.deploy.export", "nsde_policy.deploy.runtime"),
+    *("nsde_policy.eval.report.collect", "nsde_policy.training.run"),
+)
+"""What commands import, so that attempts start at once."""
 LONGEST_S = 3.0
 """Seconds after which a command is killed at the latest."""
 HANGING_S, HUNG = 120.0, 99
@@ -28,12 +34,14 @@ HANGING_S, HUNG = 120.0, 99
 def run(seconds: float, seed: int) -> Result:
     """Kill commands at random moments, then run them with too little disk and memory."""
     result, rng = Result(), random.Random(seed)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    for module in MODULES:
+        importlib.import_module(module)  # and not used: threads do not survive a fork
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        make_files(folder)
+        if wait_for(fork(make_files, folder)) or wait_for(fork(export, folder)):
+            raise RuntimeError("no files to attack")
         for command, (work, check) in COMMANDS.items():
-            reset(folder)
-            work(folder)  # imports everything
             reset(folder)
             for number in number_attempts(seconds / 4):
                 answer = kill(folder, work, check, rng)
@@ -112,7 +120,7 @@ def kill(folder: Path, work: Callable[[Path], None], check: Callable[[Path], str
     time.sleep(rng.uniform(0, LONGEST_S))
     os.kill(child, signal.SIGKILL)  # one that has ended waits to be collected
     finished = wait_for(child) == 0
-    answer = run_guarded(check, folder)
+    answer = check_in_child(check, folder)
     if finished:
         reset(folder)
     return answer
@@ -124,10 +132,20 @@ def run_limited(
     """Run a command with a limit; it fails with a typed error or finishes, and its files are whole."""
     reset(folder)
     code = wait_for(fork(work, folder, limit))
-    answer = run_guarded(check, folder)
+    answer = check_in_child(check, folder)
     if answer == SURVIVED and code:
         return f"exit code {code}" if code in (1, HUNG) else REFUSED  # libraries abort without memory
     return answer
+
+
+def check_in_child(check: Callable[[Path], str], folder: Path) -> str:
+    """Return how a check in a process of its own ended."""
+
+    def write(folder: Path) -> None:
+        (folder / "answer").write_text(run_guarded(check, folder))
+
+    code = wait_for(fork(write, folder))
+    return f"check: exit code {code}" if code else (folder / "answer").read_text()
 
 
 def reset(folder: Path) -> None:
