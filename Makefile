@@ -21,7 +21,7 @@ LOCK := $(BIN)/uv pip compile -q --upgrade --universal --python-version 3.11 --g
 
 demo: $(VENV)/installed
 	$(BIN)/nsde-policy doctor
-	$(BIN)/nsde-policy data replay nsde_policy/assets/pusht_demos.zarr.zip --out out/replay.png
+	$(BIN)/nsde-policy data replay nsde_policy/assets/pusht_demos.zarr.zip
 	$(BIN)/nsde-policy train --preset fast --out out/demo --resume
 	$(BIN)/nsde-policy eval out/demo --render --videos 2 --out out/eval
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nsde_policy.eval.modes import ModeOutcomes, compute_entropy, estimate_diversity
+from nsde_policy.eval.compare.modes import ModeOutcomes, compute_entropy, estimate_diversity
 from nsde_policy.files import replace_file
 
 MODES = 24

@@ -29,8 +29,7 @@ from typing import Any
 
 from nsde_policy.assets import find_demos
 from nsde_policy.errors import ConfigError
-from nsde_policy.eval.camera import CameraCondition
-from nsde_policy.eval.disturbances import Condition
+from nsde_policy.eval.disturbances import CameraCondition, Condition
 from nsde_policy.run_config import RunConfig
 from nsde_policy.tasks import Task, get_task, with_observations
 from nsde_policy.training.presets import resolve_preset

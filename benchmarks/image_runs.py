@@ -12,8 +12,8 @@ from experiment import Training
 from state_runs import NOTE_FILE, TrainingNote
 
 from nsde_policy.data import LazyFrames
-from nsde_policy.eval.camera import CameraCondition, CameraDisturbances
 from nsde_policy.eval.compare.run import read_training_time
+from nsde_policy.eval.disturbances import CameraCondition, CameraDisturbances
 from nsde_policy.eval.latency import device_name
 from nsde_policy.files import replace_file
 from nsde_policy.inference.loading import load_encoder, load_model

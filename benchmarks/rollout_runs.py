@@ -22,11 +22,11 @@ from nsde_policy.errors import ConfigError, MissingDependencyError
 from nsde_policy.eval.compare.entries import Entry, Episodes
 from nsde_policy.eval.compare.plots import draw_comparison
 from nsde_policy.eval.compare.result import ACTIONS, Comparison
-from nsde_policy.eval.compare.run import add_latency, read_latency
+from nsde_policy.eval.compare.run import add_latency
 from nsde_policy.eval.compare.table import format_comparison
 from nsde_policy.eval.evaluate import EvaluationConfig, change_sampling, evaluate_policy
 from nsde_policy.eval.generate import GenerateConfig, generate
-from nsde_policy.eval.latency import Contender, device_name, encode_latencies, measure_latency
+from nsde_policy.eval.latency import Contender, LatencyRow, device_name, measure_latency
 from nsde_policy.files import replace_file
 from nsde_policy.inference.loading import load_encoder, load_model
 from nsde_policy.methods.registry import METHODS
@@ -186,7 +186,9 @@ class Suite:
             entries=tuple(entries),
         )
         latency = self._latency_file(training)
-        return add_latency(found, read_latency(latency)) if latency.exists() else found
+        if not latency.exists():
+            return found
+        return add_latency(found, msgspec.json.decode(latency.read_bytes(), type=list[LatencyRow]))
 
     def _list_machines(self, training: Training) -> dict[str, str]:
         """Return where the runs of a task were trained and rolled out."""
@@ -214,7 +216,7 @@ class Suite:
                     contenders[row.name] = Contender(row.name, record, model, sampling, encoder=encoder)
             if contenders:
                 rows = measure_latency([*contenders.values()], rounds=3 if self.args.smoke else 30)
-                replace_file(self._latency_file(first), encode_latencies(rows).encode())
+                replace_file(self._latency_file(first), msgspec.json.encode(rows))
         self.write()
 
     def collect(self) -> None:

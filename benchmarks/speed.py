@@ -18,6 +18,7 @@ from typing import Any
 from timing.common import Options, print_rows
 
 CASES = {
+    "methods": "eight actions of every method",
     "latency": "eight actions of the shipped policy, against Diffusion Policy (--run: one with cameras)",
     "sde": "sampling of an SDE with a network, against torchsde",
     "training": "time and memory of training by the size of the state and the number of recorded steps",
@@ -30,6 +31,7 @@ CASES = {
 }
 """What each case measures; its function has the same name, in a module of `timing`."""
 MODULES = {
+    "methods": "methods",
     "latency": "latency",
     "sde": "training",
     "training": "training",

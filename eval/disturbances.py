@@ -1,6 +1,9 @@
-"""Disturbances of an episode: late plans, noisy observations, a push."""
+"""Disturbances of an episode: late plans, noisy observations, a push, and what happens to its cameras."""
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated
 
 import numpy as np
@@ -10,6 +13,12 @@ from nsde_policy.config import BaseConfig
 
 PUSH_PERIODS = (10, 60)
 """First and last control period (exclusive) at which a push may come."""
+OCCLUDER = 96
+"""Grey value of the square that hides a part of the frame."""
+DISTRACTOR = (220, 40, 40)
+"""Colour of the disc that jumps about."""
+TEXTURE_CELLS = 12
+"""Random colours of the texture along each side; pixels between them are interpolated."""
 
 
 @dataclass(frozen=True)
@@ -41,3 +50,75 @@ class Disturbances:
     def push_rng(self, period: int) -> np.random.Generator | None:
         """Return the generator of the push in this control period, or None if the block is not pushed."""
         return self._push_rng if period == self._push_period else None
+
+
+@dataclass(frozen=True)
+class CameraCondition(BaseConfig):
+    """Strength of each disturbance of the cameras; none by default."""
+
+    shift: Annotated[int, Meta(ge=0, le=64)] = 0
+    """Pixels that the picture moves, in one of eight directions; pixels at the edge are repeated."""
+    brightness: Annotated[float, Meta(ge=0, le=0.9)] = 0.0
+    """Largest relative change of the brightness."""
+    noise: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    """Standard deviation of the noise on every pixel of every frame; 1 is the range from black to white."""
+    occlusion: Annotated[float, Meta(ge=0, le=0.9)] = 0.0
+    """Share of the picture that a grey square hides, at a random place."""
+    texture: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    """Strength of a pattern of colours that darkens every picture, the same in all episodes."""
+    distractor: Annotated[float, Meta(ge=0, le=0.5)] = 0.0
+    """Radius of a red disc at a new random place in every frame; 1 is the height of the frame."""
+
+
+class CameraDisturbances:
+    """Disturbances of the cameras in one episode, drawn from its seed alone."""
+
+    def __init__(self, condition: CameraCondition, seed: int) -> None:
+        self._condition, self._rng = condition, np.random.default_rng([seed, 3])
+        directions = [(x, y) for x in (-1, 0, 1) for y in (-1, 0, 1) if x or y]
+        x, y = directions[int(self._rng.integers(len(directions)))]
+        self._shift = x * condition.shift, y * condition.shift
+        self._gain = 1 + condition.brightness * self._rng.uniform(-1, 1)
+        self._place = self._rng.uniform(size=2)
+
+    def change(self, frames: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the frames of one observation as the policy sees them."""
+        if self._condition == CameraCondition():
+            return dict(frames)
+        return {name: self._change_frame(frame) for name, frame in frames.items()}
+
+    def _change_frame(self, frame: np.ndarray) -> np.ndarray:
+        (height, width, _), (x, y) = frame.shape, self._shift
+        rows = np.clip(np.arange(height) - y, 0, height - 1)
+        columns = np.clip(np.arange(width) - x, 0, width - 1)
+        changed = frame[rows][:, columns].astype(np.float32)
+        if self._condition.texture:
+            changed *= 1 - self._condition.texture * make_texture(height, width)[rows][:, columns]
+        if self._condition.distractor:
+            x, y = self._rng.uniform(0, (width, height))
+            across, down = np.arange(width) + 0.5 - x, np.arange(height) + 0.5 - y
+            radius = self._condition.distractor * height
+            changed[np.hypot(across[None], down[:, None]) < radius] = DISTRACTOR
+        if self._condition.occlusion:
+            side = math.sqrt(self._condition.occlusion * height * width)
+            top, left = (
+                int(place * (size - side)) for place, size in zip(self._place, (height, width), strict=True)
+            )
+            changed[max(top, 0) : int(top + side), max(left, 0) : int(left + side)] = OCCLUDER
+        changed = changed * self._gain
+        if self._condition.noise:
+            changed += 255 * self._condition.noise * self._rng.standard_normal(frame.shape, np.float32)
+        out: np.ndarray = np.clip(np.rint(changed), 0, 255).astype(np.uint8)
+        return out
+
+
+@lru_cache(maxsize=8)
+def make_texture(height: int, width: int) -> np.ndarray:
+    """Return a fixed smooth pattern of colours, (height, width, 3), with values from 0 to 1."""
+    grid = np.random.default_rng(0).uniform(size=(TEXTURE_CELLS, TEXTURE_CELLS, 3)).astype(np.float32)
+    for size in (height, width):  # interpolates rows, then columns, which the transposition makes rows
+        place = np.linspace(0, TEXTURE_CELLS - 1, size)
+        low = np.minimum(place.astype(int), TEXTURE_CELLS - 2)
+        share = (place - low).astype(np.float32)[:, None, None]
+        grid = ((1 - share) * grid[low] + share * grid[low + 1]).swapaxes(0, 1)
+    return grid

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from tqdm import tqdm
 
@@ -11,12 +10,10 @@ from nsde_policy.assets import get_shipped_name
 from nsde_policy.bounds import Count, Natural
 from nsde_policy.config import BaseConfig, Sampling
 from nsde_policy.errors import ConfigError
-from nsde_policy.eval.camera import CameraCondition
-from nsde_policy.eval.disturbances import Condition
+from nsde_policy.eval.disturbances import CameraCondition, Condition
 from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.rollout import RolloutConfig
 from nsde_policy.eval.scores import EvaluationScores, score_episodes
-from nsde_policy.eval.shared_planner import SharedPlannerPool
 from nsde_policy.files import decode_json
 from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.torch_threads import count_cores
@@ -35,7 +32,7 @@ class Evaluation:
 
     scores: EvaluationScores
     config: RolloutConfig
-    context: dict[str, Any]
+    context: dict[str, object]
     """Run, seeds, environment, chunk, sampling and versions, for JSON."""
 
 
@@ -83,7 +80,7 @@ def evaluate_policy(
     Args:
         path: Run directory; None for the policy shipped in the package.
         config: Seeds, environment, sampling and disturbances.
-        workers: Processes, 0 for one per core; without cameras, a GPU runs all episodes in one process.
+        workers: Processes, 0 for one per core; a GPU runs all episodes in one process.
         device: Torch device of the policy.
         traced: Return the traces of the episodes as well.
     """
@@ -92,8 +89,10 @@ def evaluate_policy(
     sampling = change_sampling(policy.model.config.sampling, config.sampling)
     rollout = RolloutConfig(task, config.env_kwargs, config.chunk, sampling, config.condition, config.camera)
     policy.check_chunk(config.chunk or policy.chunk)
-    is_shared = device != "cpu" and path is not None and bool(policy.spec.cameras) and not traced
-    pool = _make_pool(path, rollout, config.episodes, workers, device, is_shared=is_shared)
+    if device == "cpu":
+        pool = RolloutPool(path, rollout, workers=min(workers or count_cores(), config.episodes))
+    else:
+        pool = RolloutPool(path, rollout, device=device, batch=min(config.episodes, MAX_BATCH))
     found = pool.evaluate(config.seeds, traced=traced)
     results = list(tqdm(found, "episodes", config.episodes, unit="episode", leave=False, disable=None))
     context = _describe_evaluation(path, policy, task, rollout, config.seeds)
@@ -102,7 +101,7 @@ def evaluate_policy(
 
 def _describe_evaluation(
     path: Path | None, policy: Policy, task: Task, config: RolloutConfig, seeds: range
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return run, seeds, environment, chunk, sampling and versions, for JSON."""
     return {
         "run": get_shipped_name(path) or str(path),
@@ -118,17 +117,6 @@ def _describe_evaluation(
         "demos": policy.record.demos.to_dict(),
         "trained_with": dict(policy.record.versions),
     }
-
-
-def _make_pool(
-    path: Path | None, config: RolloutConfig, episodes: int, workers: int, device: str, *, is_shared: bool
-) -> RolloutPool | SharedPlannerPool:
-    count = min(workers or count_cores(), episodes)
-    if is_shared and path is not None:
-        return SharedPlannerPool(path, config, workers=count, device=device)
-    if device == "cpu":
-        return RolloutPool(path, config, workers=count)
-    return RolloutPool(path, config, device=device, batch=min(episodes, MAX_BATCH))
 
 
 def evaluate_quickly(path: Path, task: Task | None = None) -> dict[str, float]:

@@ -11,10 +11,10 @@ import gymnasium as gym
 import numpy as np
 
 from nsde_policy.errors import NsdePolicyError, summarize_error
-from nsde_policy.eval.paths import shorten_path
+from nsde_policy.eval.episode import EpisodeLog, EpisodeResult
 from nsde_policy.eval.pool import RolloutPool
-from nsde_policy.eval.rollout import EpisodeResult, RolloutConfig, Trace
-from nsde_policy.tasks import Task, read_episode_mode
+from nsde_policy.eval.rollout import RolloutConfig
+from nsde_policy.tasks import Task
 from nsde_policy.tasks.adapter import EnvAdapter
 from nsde_policy.tasks.gym import import_user_module
 
@@ -73,7 +73,7 @@ class ScriptedExpert:
             self._fail(f"{self._method} returned {values.tolist()}, expected finite numbers")
         return env.clip(values.reshape(-1))
 
-    def _import(self, name: str) -> Any:
+    def _import(self, name: str) -> Callable[..., object]:
         module_name, _, attribute = name.partition(":")
         try:
             module = import_user_module(module_name)
@@ -83,13 +83,13 @@ class ScriptedExpert:
                 "install it",
                 error,
             )
-        found = getattr(module, attribute, None)
+        found: Callable[..., object] | None = getattr(module, attribute, None)
         if not callable(found):
             known = [key for key, value in vars(module).items() if isinstance(value, type)]
             self._fail(f"{module_name} has no class {attribute!r}; it has: {', '.join(known) or 'none'}")
         return found
 
-    def _build(self, cls: Callable[..., Any], env: gym.Env[Any, Any]) -> Any:
+    def _build(self, cls: Callable[..., object], env: gym.Env[Any, Any]) -> object:
         wants_env = any(
             each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
             and (each.default is each.empty or each.name == "env")
@@ -97,7 +97,7 @@ class ScriptedExpert:
         )
         return cls(env) if wants_env else cls()
 
-    def _call(self, what: str, function: Callable[..., Any], *args: object, **kwargs: object) -> Any:
+    def _call(self, what: str, function: Callable[..., object], *args: object, **kwargs: object) -> object:
         try:
             return function(*args, **kwargs)
         except (NsdePolicyError, KeyboardInterrupt):
@@ -109,7 +109,7 @@ class ScriptedExpert:
         raise NsdePolicyError(f"expert {self.name}{self._where}: {found} (--policy)") from cause
 
 
-def _list_parameters(function: Callable[..., Any]) -> Sequence[inspect.Parameter]:
+def _list_parameters(function: Callable[..., object]) -> Sequence[inspect.Parameter]:
     """Return the parameters of a function or constructor; none if Python cannot tell."""
     try:
         return tuple(inspect.signature(function).parameters.values())
@@ -130,44 +130,15 @@ class ExpertPlayer:
         return [self._play(seed) for seed in seeds]
 
     def _play(self, seed: int) -> EpisodeResult:
-        env, task, trace = self._env, self.task, Trace()
-        rewards: list[float] = []
-        ended, acting_s = False, 0.0
-        obs, info = env.reset(seed)
-        infos = [info]
+        log, acting_s = EpisodeLog(self.task, self._env, self._images), 0.0
+        log.reset(seed)
         self._expert.reset(seed)
-        trace.obs.append(obs)
-        trace.add_images(env, self._images)
-        while not ended:
+        while not log.ended:
             started = time.perf_counter()
-            action = self._expert.act(env.last_obs, len(rewards), env)
+            action = self._expert.act(self._env.last_obs, log.steps, self._env)
             acting_s += time.perf_counter() - started
-            obs, reward, ended, info = env.step(action)
-            trace.obs.append(obs)
-            trace.add_images(env, self._images)
-            trace.actions.append(action)
-            rewards.append(reward)
-            infos.append(info)
-        with env.guard("scoring the episode"):
-            outcome, mode = task.outcome(rewards, infos), read_episode_mode(task, infos[-1])
-            progress = [value for value in map(task.drawing.progress, infos) if value is not None]
-        steps = len(rewards)
-        return EpisodeResult(
-            seed=seed,
-            success=outcome.success,
-            score=outcome.score,
-            metrics=outcome.metrics,
-            max_progress=max(progress, default=None),
-            steps=steps,
-            plans=steps,
-            planned=steps,
-            network_calls=0,
-            planning_s=acting_s,
-            mode=mode,
-            success_step=outcome.success_step,
-            path=shorten_path(trace.obs, task),
-            trace=trace,
-        )
+            log.step(action)
+        return log.score(seed, plans=log.steps, planned=log.steps, network_calls=0, planning_s=acting_s)
 
 
 @dataclass(frozen=True)

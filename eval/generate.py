@@ -4,23 +4,21 @@ import itertools
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
 from nsde_policy.assets import USUAL_OBSERVATIONS, get_shipped_name, resolve_run
-from nsde_policy.bounds import Count, Natural
-from nsde_policy.config import BaseConfig
+from nsde_policy.bounds import Natural
 from nsde_policy.data import Episode
 from nsde_policy.data.collection import Collection, EpisodeInfo, Provenance
 from nsde_policy.data.types import MIN_STEPS
 from nsde_policy.encoders.base import IMAGE_KEY
 from nsde_policy.errors import ConfigError
-from nsde_policy.eval.compressed import CompressedFrames
-from nsde_policy.eval.evaluate import change_sampling
+from nsde_policy.eval.episode import CompressedFrames
+from nsde_policy.eval.evaluate import EvaluationConfig, change_sampling
 from nsde_policy.eval.expert import ExpertPool, ScriptedExpert, is_expert
 from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.rollout import RolloutConfig, make_adapter
@@ -39,31 +37,20 @@ SEEDS = 2**32
 
 
 @dataclass(frozen=True)
-class GenerateConfig(BaseConfig):
-    """Number, seeds and sampling of generated episodes."""
+class GenerateConfig(EvaluationConfig):
+    """Number, seeds, environment and sampling of generated episodes."""
 
-    episodes: Count
-    """Number of episodes in the finished store."""
     seed_start: Natural = 300_000
     """First seed; consecutive ones are tried."""
-    env: str | None = None
-    """Task or environment to play, see `get_task`; None for the one that the policy was trained for."""
-    env_kwargs: Mapping[str, object] = field(default_factory=dict)
-    """Keyword arguments of the environment."""
     only_success: bool = False
     """Leave out episodes that fail."""
-    chunk: int | None = None
-    """Actions executed before planning again; None for the policy's own."""
-    sampling: tuple[str, ...] = ()
-    """Changes to the sampling settings, name=value."""
     obs: str = USUAL_OBSERVATIONS
-    """Observations to record beside the usual ones, such as "pixels"."""
+    """Observations to record in addition to the usual ones, such as "pixels"."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        last = self.seed_start + self.episodes - 1
-        if last >= SEEDS:
-            raise ConfigError(f"seeds end at {SEEDS - 1}, got {last}: take a smaller --seed-start")
+        if self.seeds[-1] >= SEEDS:
+            raise ConfigError(f"seeds end at {SEEDS - 1}, got {self.seeds[-1]}: take a smaller --seed-start")
 
 
 @dataclass(frozen=True)
@@ -75,12 +62,12 @@ class Demonstrator:
     env: EnvAdapter
     provenance: Provenance
 
-    def describe_env(self, seed: int) -> dict[str, Any]:
+    def describe_env(self, seed: int) -> dict[str, object]:
         """Return root attributes of the store: limits of actions, and names and sizes of observations.
 
         The latter only if observations are stored as the environment gives them, at the start of `seed`.
         """
-        env, found = self.env, dict[str, Any]()
+        env, found = self.env, dict[str, object]()
         stored = self.task.drawing.read_state(*env.reset(seed)) if env.cameras else np.zeros(env.obs_dim)
         low, high = (
             [value if np.isfinite(value) else None for value in limits.tolist()]
@@ -104,8 +91,6 @@ def generate(policy: str, out: Path, config: GenerateConfig, *, workers: int = 0
         config: Number, seeds and sampling of the episodes.
         workers: Processes, 0 for one per core.
     """
-    if workers < 0:
-        raise ConfigError(f"workers must not be negative, got {workers}; 0 takes one per core")
     load = _load_expert if is_expert(policy) else _load_policy
     found = load(policy, config)
     task, new = found.task, not out.exists()
@@ -156,7 +141,14 @@ def _load_policy(name: str, config: GenerateConfig) -> Demonstrator:
     }
     env = make_adapter(task, policy.record, {})
     images = find_recorded_images(env, task, config.obs)
-    rollout = RolloutConfig(task, chunk=config.chunk, sampling=sampling, images=images)
+    rollout = RolloutConfig(
+        task,
+        chunk=config.chunk,
+        sampling=sampling,
+        condition=config.condition,
+        camera=config.camera,
+        images=images,
+    )
     provenance = _make_provenance("policy", task, config, {**settings, **_name_images(images)}, notes)
     return Demonstrator(RolloutPool(run, rollout), task, env, provenance)
 

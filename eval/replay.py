@@ -80,29 +80,6 @@ class ReplayReport:
             f"{(errors < EXACT_ERROR).sum()} episodes stay within {EXACT_ERROR}"
         )
 
-    def save_picture(self, path: Path, *, columns: int = 6, rows: int = 3) -> None:
-        """Write a contact sheet of replayed episodes: the last frame of each, with its trail."""
-        from nsde_policy.eval.render.pictures import Tile, draw_contact_sheet, save_png
-
-        count = min(columns * rows, len(self.replays))
-        shown = [self.replays[i] for i in np.linspace(0, len(self.replays) - 1, count).round().astype(int)]
-        name = self.task.drawing.progress_name
-        tiles = [
-            Tile(
-                picture=self.task.drawing.draw(r.states[-1], size=256, past=r.states),
-                caption=f"{r.episode}: {len(r.states)} steps"
-                + ("" if r.max_progress is None else f", {name} {r.max_progress:.2f}"),
-                good=r.position_error < EXACT_ERROR,
-            )
-            for r in shown
-        ]
-        exact = sum(r.position_error < EXACT_ERROR for r in self.replays)
-        title = (
-            f"{exact} of {len(self.replays)} demonstrations replay open loop within {EXACT_ERROR}; "
-            f"{len(tiles)} at their last frame"
-        )
-        save_png(draw_contact_sheet(tiles, columns=columns, title=title), path)
-
 
 def read_seeds(path: Path) -> list[int] | None:
     """Return the seed of each episode that a zarr store records, None if it records none."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import torch
@@ -20,15 +20,12 @@ import torch
 from nsde_policy.config import Sampling
 from nsde_policy.core.spec import STATE_KEY
 from nsde_policy.errors import ConfigError, EnvError
-from nsde_policy.eval.camera import CameraCondition, CameraDisturbances
-from nsde_policy.eval.compressed import CompressedPicture
-from nsde_policy.eval.disturbances import Condition, Disturbances
-from nsde_policy.eval.paths import shorten_path
+from nsde_policy.eval.disturbances import CameraCondition, CameraDisturbances, Condition, Disturbances
+from nsde_policy.eval.episode import CompressedPicture, EpisodeLog, EpisodeResult
 from nsde_policy.inference.policy import Policy
-from nsde_policy.planner.history import History
 from nsde_policy.run_directory import RunRecord
-from nsde_policy.tasks import Task, find_rate, get_task_of_run, read_episode_mode
-from nsde_policy.tasks.adapter import EnvAdapter, check_figure
+from nsde_policy.tasks import Task, find_rate, get_task_of_run
+from nsde_policy.tasks.adapter import EnvAdapter
 from nsde_policy.tasks.gym import choose_mujoco_renderer
 
 Frames = Literal["none", "last", "all"]
@@ -60,104 +57,9 @@ class RolloutConfig:
             raise ConfigError(f"chunk must be at least 1, got {self.chunk}")
 
 
-@dataclass(frozen=True)
-class Trace:
-    """Observations, actions and plans of one episode, for pictures and recordings."""
-
-    obs: list[np.ndarray] = field(default_factory=list)
-    """State before each action, and the last one: the observation, or what `Drawing.read_state` returns."""
-    actions: list[np.ndarray] = field(default_factory=list)
-    progress: list[float | None] = field(default_factory=list)
-    """Progress after the reset and after each action; None if the task defines none."""
-    histories: list[tuple[int, History]] = field(default_factory=list)
-    """Control period of each plan, and the history it was made from."""
-    frames: list[CompressedPicture] = field(default_factory=list)
-    """The environment's own picture of each observation; empty unless `Player.play` was asked for them."""
-    images: dict[str, list[CompressedPicture]] = field(default_factory=dict)
-    """Recorded parts of each observation by name; empty unless `RolloutConfig.images` names some."""
-
-    def add_images(self, env: EnvAdapter, images: Mapping[str, str]) -> None:
-        """Add camera frames of the environment's last observation, parts of it by name."""
-        for name, part in images.items():
-            frame = CompressedPicture.compress(env.read_image(part))
-            self.images.setdefault(name, []).append(frame)
-
-
-@dataclass(frozen=True)
-class EpisodeResult:
-    """Outcome and costs of one episode."""
-
-    seed: int
-    success: bool | None
-    """None if the environment does not say."""
-    score: float
-    """See `Task.outcome`; `Task.score_name` names it."""
-    metrics: Mapping[str, float]
-    """Further figures of the outcome."""
-    max_progress: float | None
-    """Largest progress at any moment; None if the task defines no progress."""
-    steps: int
-    plans: int
-    planned: int
-    """Number of planned actions; the last few may not have been executed."""
-    network_calls: int
-    planning_s: float
-    """Time spent planning, seconds."""
-    mode: int | None = None
-    """Which way it took, see `Reporting.modes`: -1 if unknown, None if the task has no modes."""
-    success_step: int | None = None
-    """Number of actions before the first success; None for all, or without success."""
-    path: np.ndarray | None = field(default=None, compare=False, repr=False)
-    """Where it went, at few moments, see `shorten_path`."""
-    trace: Trace = field(default_factory=Trace, compare=False, repr=False)
-    """What happened, step by step; `RolloutPool` returns it on demand only."""
-
-    def __post_init__(self) -> None:
-        figures = {"score": self.score, "progress": self.max_progress or 0.0, **self.metrics}
-        for name, value in figures.items():
-            check_figure(f"episode seed {self.seed}: its {name}", value)
-
-    @property
-    def steps_to_success(self) -> int | None:
-        """Number of actions until the environment first reported success; None without success."""
-        if not self.success:
-            return None
-        return self.steps if self.success_step is None else self.success_step
-
-    def to_dict(self, score_name: str) -> dict[str, Any]:
-        """Return plain values for JSON, with the score under its name in the task."""
-        costs = ("steps", "plans", "planned", "network_calls", "planning_s")
-        outcome = {"seed": self.seed, score_name: self.score, "success": self.success, **self.metrics}
-        outcome |= {} if self.mode is None else {"mode": self.mode}
-        outcome |= {} if self.success is None else {"steps_to_success": self.steps_to_success}
-        return outcome | {name: getattr(self, name) for name in costs}
-
-
-def is_display_named() -> bool:
-    """Return whether this machine may have a display; on Linux, variables name it."""
-    named = any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
-    return named or sys.platform in ("darwin", "win32")
-
-
 def make_generator(seed: int) -> torch.Generator:
     """Make the generator of an episode's noise from the episode's seed."""
     return torch.Generator().manual_seed(seed)
-
-
-class EpisodeHost(Protocol):
-    """What an episode needs of the object that plays it."""
-
-    @property
-    def policy(self) -> Any:
-        """Encodes observations, and has `spec`, `record` and `chunk`."""
-
-    @property
-    def config(self) -> RolloutConfig:
-        """Settings of the episodes."""
-
-    @property
-    def task(self) -> Task:
-        """Task that scores the episode."""
 
 
 class EpisodeRunner:
@@ -173,64 +75,61 @@ class EpisodeRunner:
         executed    hold x x x x x x x x …
     """
 
-    def __init__(self, player: EpisodeHost, env: EnvAdapter, seed: int, *, frames: Frames = "none") -> None:
+    def __init__(self, player: "Player", env: EnvAdapter, seed: int, *, frames: Frames = "none") -> None:
         policy, config = player.policy, player.config
-        self.seed, self.generator, self.history = seed, make_generator(seed), policy.spec.new_history()
-        self.steps, self.planning_s, self.ended, self._frames = 0, 0.0, False, frames
+        self.generator = make_generator(seed)
+        self.history = policy.spec.new_history()
+        self.planning_s = 0.0
+        self._seed = seed
         self._policy = policy
-        self._task, self._env, self._trace, self._push = player.task, env, Trace(), config.condition.push
+        self._env = env
+        self._frames = frames
+        self._log = EpisodeLog(player.task, env, config.images)
+        self._push = config.condition.push
         std = np.array(policy.record.layout.increment_std[: policy.spec.plain_dim])
         self._disturbances = Disturbances(config.condition, seed, std)
         self._camera = CameraDisturbances(config.camera, seed)
-        self._images = config.images
-        self._latency, self._chunk = config.condition.latency_steps, config.chunk or policy.chunk
+        self._latency = config.condition.latency_steps
+        self._chunk = config.chunk or policy.chunk
         self._pending: list[tuple[int, np.ndarray]] = []
         self._actions: list[np.ndarray] = []
-        self._rewards: list[float] = []
-        self._infos: list[Mapping[str, object]] = []
-        self._observe(*env.reset(seed))
+        self._observe(self._log.reset(seed))
 
     @property
-    def trace(self) -> Trace:
-        """What happened in the episode so far."""
-        return self._trace
+    def ended(self) -> bool:
+        """Whether the episode is over."""
+        return self._log.ended
 
-    def run(self, planned: np.ndarray, *, periods: int | None = None) -> None:
-        """Take the requested plan and step until the next plan is due, or for some periods, or to the end."""
-        self._trace.histories.append((self.steps, self.history.copy()))
+    def run(self, planned: np.ndarray) -> None:
+        """Take the requested plan and step until the next plan is due, or to the end."""
+        now = self._log.steps
+        self._log.trace.histories.append((now, self.history.copy()))
         passed = min(self._latency, len(planned) - min(self._chunk, len(planned)))
-        self._pending.append((self.steps + self._latency, planned[passed:]))
-        for _ in range(periods or self._chunk):
+        self._pending.append((now + self._latency, planned[passed:]))
+        for _ in range(self._chunk):
             self._step()
             if self.ended:
                 break
 
     def _step(self) -> None:
-        if self._pending and self._pending[0][0] == self.steps:
+        now = self._log.steps
+        if self._pending and self._pending[0][0] == now:
             self._actions = list(self._pending.pop(0)[1])
         planned = self._actions.pop(0) if self._actions else self.history.last_action
-        if (rng := self._disturbances.push_rng(self.steps)) is not None:
+        if (rng := self._disturbances.push_rng(now)) is not None:
             with self._env.guard("push"):
                 self._env.env.unwrapped.push(self._push, rng)  # type: ignore[attr-defined]
         action = self._env.clip(planned)
-        obs, reward, self.ended, info = self._env.step(action)
+        obs = self._log.step(action)
         self.history.add_action(action)
-        self.steps += 1
-        self._rewards.append(reward)
-        self._trace.actions.append(action)
-        self._observe(obs, info)
+        self._observe(obs)
 
-    def _observe(self, obs: np.ndarray, info: Mapping[str, object]) -> None:
+    def _observe(self, obs: np.ndarray) -> None:
         self.history.add_observation(self._encode(self._disturbances.add_noise(obs)))
-        self._infos.append(info)
-        with self._env.guard("reading the state and the progress"):
-            self._trace.obs.append(self._task.drawing.read_state(obs, info))
-            self._trace.progress.append(self._task.drawing.progress(info))
-        self._trace.add_images(self._env, self._images)
         if self._frames == "all" or (self._frames == "last" and self.ended):
             picture = next(iter(self._env.last_frames.values()), None)
             picture = self._env.render() if picture is None else picture
-            self._trace.frames.append(CompressedPicture.compress(picture))
+            self._log.trace.frames.append(CompressedPicture.compress(picture))
 
     def _encode(self, obs: np.ndarray) -> np.ndarray | Callable[[], np.ndarray]:
         """Return the observation, or a function that encodes its frames if a plan needs it."""
@@ -239,25 +138,13 @@ class EpisodeRunner:
 
     def result(self, *, planned: int, calls: int) -> EpisodeResult:
         """Return the result, given the planned actions and network calls of one plan."""
-        with self._env.guard("scoring the episode"):
-            outcome = self._task.outcome(self._rewards, self._infos)
-            mode = read_episode_mode(self._task, self._infos[-1])
-        plans, progress = len(self._trace.histories), self._trace.progress
-        return EpisodeResult(
-            seed=self.seed,
-            success=outcome.success,
-            score=outcome.score,
-            metrics=outcome.metrics,
-            max_progress=max((value for value in progress if value is not None), default=None),
-            steps=self.steps,
+        plans = len(self._log.trace.histories)
+        return self._log.score(
+            self._seed,
             plans=plans,
             planned=plans * planned,
             network_calls=plans * calls,
             planning_s=self.planning_s,
-            mode=mode,
-            success_step=outcome.success_step,
-            path=shorten_path(self._trace.obs, self._task),
-            trace=self._trace,
         )
 
 
@@ -315,7 +202,8 @@ class Player:
                 f"environment {name} cannot be rendered: it needs the render mode rgb_array in its metadata, "
                 f"found {', '.join(modes) or 'none'}; leave out --render, or add that mode"
             )
-        if not is_display_named():
+        has_display = any(os.environ.get(variable) for variable in ("DISPLAY", "WAYLAND_DISPLAY"))
+        if not has_display and sys.platform == "linux":
             os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # SDL would print that it finds no display
             choose_mujoco_renderer(name)
         kwargs = {**self.config.env_kwargs, "render_mode": "rgb_array"}

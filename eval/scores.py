@@ -1,7 +1,7 @@
 """Scores of an evaluation: means over episodes with 95 % intervals."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 
@@ -9,8 +9,9 @@ import numpy as np
 
 from nsde_policy.eval.compare.entries import Episodes
 from nsde_policy.eval.compare.summary import Summary
-from nsde_policy.eval.rollout import EpisodeResult
+from nsde_policy.eval.episode import EpisodeResult
 from nsde_policy.eval.statistics import Estimate
+from nsde_policy.eval.tables import EMPTY_CELL
 from nsde_policy.tasks import Task
 
 
@@ -52,76 +53,48 @@ class EvaluationScores(Summary):
     def to_json(self, **context: object) -> str:
         """Return the scores and the context they were made in as one JSON object."""
         values = {
-            f"mean_{self.score_name}": asdict(self.score),
-            **({} if self.success is None else {"success_rate": asdict(self.success)}),
-            **{name: asdict(estimate) for name, estimate in self.metrics.items()},
-            "length": asdict(self.steps),
+            **self._list_figures(),
             "mean_steps_to_success": self.mean_steps_to_success,
             "ms_per_action": self.ms_per_action,
             "network_calls_per_chunk": self.network_calls_per_chunk,
             "distinct_paths": self.distinct_paths,
-            **self._list_mode_values(),
             "episodes": [episode.to_dict(self.score_name) for episode in self.episodes],
         }
-        return json.dumps({**context, **values}, indent=2, allow_nan=False)
-
-    def _list_mode_values(self) -> dict[str, object]:
-        """Return what JSON says of modes; empty if the task has none."""
-        if self.diversity is None:
-            return {}
-        (outcomes,) = self.outcomes
-        return {
-            "modes": len(outcomes.counts),
-            "distinct_modes": outcomes.observed,
-            "successes_by_mode": outcomes.counts.tolist(),
-            "successes_of_unknown_mode": outcomes.unknown,
-            "entropy": asdict(self.diversity.entropy),
-            "entropy_of_frequencies": outcomes.plain_entropy,
-            "success_times_entropy": asdict(self.diversity.product),
-        }
+        for outcomes in self.outcomes:
+            values |= {"modes": len(outcomes.counts), "successes_by_mode": outcomes.counts.tolist()}
+        plain = {key: asdict(each) if isinstance(each, Estimate) else each for key, each in values.items()}
+        return json.dumps({**context, **plain}, indent=2, allow_nan=False)
 
     def as_text(self) -> str:
         """Return a table for a terminal, one line per figure."""
-        steps = f"{self.mean_steps_to_success:.0f}" if self.mean_steps_to_success is not None else "–"
-        known = self.success is not None
-        rows = {
+        rows: dict[str, object] = {
             "episodes": len(self.episodes),
             **self._describe_paths(),
-            f"mean {self.score_name}": self.score,
-            **({"success rate": self.success} if known else {}),
-            **self._describe_modes(),
-            **self.metrics,
-            "length": self.steps,
-            **({"steps to success": steps} if known else {}),
-            "network calls": f"{self.network_calls_per_chunk:g} per chunk",
-            "planning": f"{self.ms_per_action:.2f} ms per action",
+            **self._list_figures(),
         }
+        for each in self.outcomes:
+            rows["distinct modes"] = f"{each.observed} of {len(each.counts)}"
+        if self.success is not None:
+            steps = self.mean_steps_to_success
+            rows["steps to success"] = EMPTY_CELL if steps is None else f"{steps:.0f}"
+        rows["network calls"] = f"{self.network_calls_per_chunk:g} per chunk"
+        rows["planning"] = f"{self.ms_per_action:.2f} ms per action"
         width = max(map(len, rows))
         return "\n".join(f"{name.replace('_', ' '):<{width}} {value}" for name, value in rows.items())
 
+    def _list_figures(self) -> Mapping[str, object]:
+        """Return the means that are known, by name; those of modes only if the task has some."""
+        figures = {f"mean_{self.score_name}": self.score, "success_rate": self.success, **self.metrics}
+        figures |= {"length": self.steps, "entropy": self.entropy, "success_times_entropy": self.product}
+        return {name: estimate for name, estimate in figures.items() if estimate is not None}
+
     def _describe_paths(self) -> dict[str, str]:
-        """Return a line about distinct paths, if episodes repeat some or the task has modes."""
+        """Return a line about distinct paths, if episodes repeat some."""
         count = self.distinct_paths
         if count == len(self.episodes):
-            return {} if self.diversity is None else {"distinct paths": str(count)}
+            return {}
         samples = "1 distinct path" if count == 1 else f"{count} distinct paths"
         return {"distinct paths": f"{count}: episodes repeat paths, so intervals have n = {samples}"}
-
-    def _describe_modes(self) -> dict[str, str]:
-        """Return lines about modes, if the task has some."""
-        if self.diversity is None:
-            return {}
-        (outcomes,) = self.outcomes
-        n = int(outcomes.counts.sum())
-        unknown = f", {outcomes.unknown} unknown" if outcomes.unknown else ""
-        found = {"distinct modes": f"{outcomes.observed} of {len(outcomes.counts)} in {n} successes{unknown}"}
-        if not n:
-            return {**found, "entropy": "– (no successes)"}
-        return {
-            **found,
-            "entropy": f"{self.diversity.entropy}, without correction {outcomes.plain_entropy:.3f}",
-            "success × entropy": str(self.diversity.product),
-        }
 
 
 def score_episodes(results: Sequence[EpisodeResult], task: Task) -> EvaluationScores:

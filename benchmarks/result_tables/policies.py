@@ -7,11 +7,10 @@ from typing import Any
 import msgspec
 
 from nsde_policy.eval.compare.files import read_comparison
+from nsde_policy.eval.compare.modes import ModeOutcomes, estimate_diversity
 from nsde_policy.eval.compare.result import Comparison
 from nsde_policy.eval.compare.row import Row
-from nsde_policy.eval.compare.run import add_latency, read_latency
 from nsde_policy.eval.compare.table import format_costs
-from nsde_policy.eval.modes import ModeOutcomes, estimate_diversity
 from nsde_policy.eval.statistics import mean
 from result_tables.files import (
     NONE,
@@ -37,12 +36,12 @@ MODES = 24
 
 @cache
 def _read_pusht() -> Comparison:
-    return add_latency(read_comparison(RESULTS / "pusht.json"), read_latency(RESULTS / "latency.json"))
+    return read_comparison(RESULTS / "pusht.json")
 
 
 def pusht_methods() -> str:
     """Tabulate every method on Push-T, the most successful first."""
-    read("pusht"), read("latency")
+    read("pusht")
     return _tabulate_methods(_read_pusht())
 
 
@@ -116,7 +115,7 @@ def avoiding_methods() -> str:
     lines = []
     for file in ("tasks", "tasks_equal"):
         comparison = msgspec.convert(read(file)["avoiding"], Comparison)
-        for row in comparison.mode_rows():
+        for row in comparison.main_rows():
             modes = ", ".join(str(each.observed) for each in row.outcomes)
             cells = [row.label, f"{row.first.train_steps:,}", row.episodes, row.success, modes]
             calls, _, _, latency = format_costs(row)

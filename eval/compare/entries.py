@@ -9,10 +9,10 @@ import numpy as np
 
 from nsde_policy.bounds import Count, Natural
 from nsde_policy.errors import ComparisonError
+from nsde_policy.eval.compare.modes import ModeOutcomes
 from nsde_policy.eval.disturbances import Condition
-from nsde_policy.eval.modes import ModeOutcomes
+from nsde_policy.eval.episode import EpisodeResult
 from nsde_policy.eval.paths import PackedPaths, number_paths
-from nsde_policy.eval.rollout import EpisodeResult
 from nsde_policy.tasks import Task
 
 DECIMALS = 5
@@ -165,9 +165,8 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def to_json(self) -> str:
         """Format as JSON with one line per key and column, which keeps files small and readable."""
-        values = msgspec.to_builtins(self) | {"calls_per_chunk": _shorten_floats(self.calls_per_chunk)}
-        columns = {key: _shorten_floats(column) for key, column in values.pop("episodes").items()}
-        episodes = f'   "episodes": {{\n{format_json_lines(columns, "    ")}\n   }}'
+        values = msgspec.to_builtins(self)
+        episodes = f'   "episodes": {{\n{format_json_lines(values.pop("episodes"), "    ")}\n   }}'
         return f"  {{\n{format_json_lines(values, '   ')},\n{episodes}\n  }}"
 
 
@@ -179,18 +178,9 @@ def format_label(name: str, method: str, title: str) -> str:
     return title if title.endswith(detail) else title + detail
 
 
-def format_json_lines(values: Mapping[str, Any], indent: str) -> str:
+def format_json_lines(values: Mapping[str, object], indent: str) -> str:
     """Format the content of a JSON object with one line per key."""
     return ",\n".join(
         f"{indent}{json.dumps(key)}: {json.dumps(value, allow_nan=False, ensure_ascii=False)}"
         for key, value in values.items()
     )
-
-
-def _shorten_floats(value: Any) -> Any:
-    """Return integral floats as integers, which have fewer digits; also within columns."""
-    if isinstance(value, dict):
-        return {key: _shorten_floats(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_shorten_floats(each) for each in value]
-    return int(value) if type(value) is float and value.is_integer() else value

@@ -1,9 +1,8 @@
-"""Files of comparisons: read comparison.json of any format, and merge the comparisons of several files."""
+"""Files of comparisons: read comparison.json, and merge the comparisons of several files."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -12,7 +11,6 @@ from nsde_policy.eval.compare.entries import Entry, Setting
 from nsde_policy.eval.compare.result import FORMAT, Comparison
 from nsde_policy.eval.disturbances import Condition
 from nsde_policy.files import read_json
-from nsde_policy.tasks import TASKS
 
 
 def read_comparison(path: Path) -> Comparison:
@@ -20,10 +18,8 @@ def read_comparison(path: Path) -> Comparison:
     values = read_json(path, error=ComparisonError)
     if "format" not in values:
         raise ComparisonError(f"{path} is not a comparison: it has no 'format'")
-    if values["format"] not in (1, FORMAT):
-        raise ComparisonError(f"{path} has format {values['format']!r}; this version reads formats 1 and 2")
-    if values["format"] == 1:
-        values = _convert_format_1(values)
+    if values["format"] != FORMAT:
+        raise ComparisonError(f"{path} has format {values['format']!r}; this version reads format {FORMAT}")
     try:
         comparison = msgspec.convert(values, Comparison)
         for entry in values["entries"]:
@@ -31,29 +27,6 @@ def read_comparison(path: Path) -> Comparison:
     except (msgspec.ValidationError, ConfigError) as error:
         raise ComparisonError(f"{path} is not a valid comparison: {error}") from None
     return comparison
-
-
-def _convert_format_1(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of a file of format 1 in format 2; what is missing or wrong stays so."""
-    new = {**values, "format": FORMAT}
-    if "reset_rule" in new:  # recorded for every task, used by those with several rules only
-        rule, task = (
-            new.pop("reset_rule"),
-            TASKS.get(new["task"]) if new.get("task") in TASKS.names() else None,
-        )
-        new["env_kwargs"] = {"reset_rule": rule} if task and "reset_rule" in task.env_kwargs else {}
-    if not isinstance(new.get("entries"), list):
-        return new
-    new["entries"] = [dict(entry) if isinstance(entry, dict) else entry for entry in new["entries"]]
-    for entry in new["entries"]:
-        if not isinstance(entry, dict) or not isinstance(entry.get("episodes"), dict):
-            continue
-        entry["episodes"] = episodes = dict(entry["episodes"])
-        if "max_reward" in episodes:
-            episodes["score"] = episodes.pop("max_reward")
-        coverage = episodes.pop("final_coverage", None)
-        episodes["metrics"] = {} if coverage is None else {"final_coverage": coverage}
-    return new
 
 
 def merge_comparisons(comparisons: Sequence[Comparison]) -> Comparison:

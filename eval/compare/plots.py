@@ -1,10 +1,10 @@
-"""Plots of a comparison: scores with intervals, scores against costs, and sweeps.
+"""Plots of a comparison: scores with intervals, scores against latency, and sweeps.
 
 Blue is the reference. Every other row has its own colour and marker, the same in all figures.
 """
 
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,15 +31,6 @@ WHOLE_RANGE = (-0.02, 1.02)
 """Limits of an axis that shows all shares, with markers at its ends."""
 NAME_SIZE, LONGEST_NAME = 6.5, 26
 """Font size of row names in legends, points, and most characters in a line."""
-COSTS: dict[str, tuple[str, str, Callable[[Row], float | None]]] = {
-    "calls": (f"network calls for {ACTIONS} actions", "no calls", lambda row: row.first.calls_per_chunk),
-    "latency": (
-        f"latency of {ACTIONS} actions, ms",
-        "not measured",
-        lambda row: None if row.latency is None else row.latency.median,
-    ),
-}
-"""Title of the axis, note on rows without this cost, and the cost of a row."""
 AXIS_LABELS = {
     "chunk": "actions executed before planning again, Tₐ",
     "demos": "demonstrations",
@@ -70,8 +61,7 @@ def draw_comparison(comparison: Comparison, out: Path, *, reference: str | None 
     with plot_style(**STYLE_CHANGES):
         figures = {
             "scores": draw_scores(comparison, styles),
-            "score_vs_calls": draw_costs(comparison, styles, "calls"),
-            "score_vs_latency": draw_costs(comparison, styles, "latency"),
+            "score_vs_latency": draw_latency(comparison, styles),
             "chunk": draw_sweeps(comparison, styles, ["chunk"], deciding),
             "demos": draw_sweeps(comparison, styles, ["demos"], comparison.columns),
             "robustness": draw_sweeps(comparison, styles, CONDITIONS, deciding),
@@ -99,8 +89,8 @@ def draw_scores(comparison: Comparison, styles: Styles) -> "Figure | None":
     if not rows:
         return None
     scores = [*comparison.columns]
-    if all(row.diversity for row in rows):
-        scores = [column for column in (*scores, "entropy", "product") if column != "score"]
+    if comparison.mode_columns:
+        scores = ["success", *comparison.mode_columns]
     size = (1.4 + 2.6 * len(scores), 0.62 + 0.24 * len(rows))
     figure, axes = make_figure(1, len(scores), size, sharey=True)
     for axis, score in zip(axes[0], scores, strict=True):
@@ -121,32 +111,22 @@ def draw_scores(comparison: Comparison, styles: Styles) -> "Figure | None":
     return figure
 
 
-def draw_costs(comparison: Comparison, styles: Styles, cost: str) -> "Figure | None":
-    """Draw score and success against the cost of eight actions: network calls, or milliseconds."""
-    title, missing_note, cost_of = COSTS[cost]
-    costs = [(row, cost_of(row)) for row in comparison.main_rows()]
-    points = [(row, value) for row, value in costs if value]
+def draw_latency(comparison: Comparison, styles: Styles) -> "Figure | None":
+    """Draw score and success against the latency of eight actions, of the rows that were timed."""
+    points = [(row, row.latency.median) for row in comparison.main_rows() if row.latency is not None]
     if len(points) < 2:
         return None
     scores = comparison.columns
     figure, axes = make_figure(len(scores), 1, (6.8, 0.6 + 2.2 * len(scores)), sharex=True)
-    low, high = min(value for _, value in points), max(value for _, value in points)
     for axis, score in zip(axes[:, 0], scores, strict=True):
         for row, value in points:
             _draw_estimate(axis, value, getattr(row, score), styles[row.name])
         axis.set_xscale("log")
-        axis.set_xlim(low / 1.5, high * 1.5)
-        if high < 100 * low:  # powers of ten would be too few marks
-            axis.set_xticks([n * 10.0**k for k in range(-4, 7) for n in (1, 2, 5)])
-            axis.set_xlim(low / 1.5, high * 1.5)
         axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-        axis.minorticks_off()
         axis.set_ylabel(comparison.column_title(score))
         axis.grid(**GRID)
         axis.set_ylim(*_score_limits([row for row, _ in points], score))
-    missing = [row.label for row, value in costs if not value]
-    note = textwrap.wrap(f"without {', '.join(missing)}: {missing_note}", 90) if missing else []
-    axes[-1, 0].set_xlabel("\n".join([title, *note]))
+    axes[-1, 0].set_xlabel(f"latency of {ACTIONS} actions, ms")
     _add_legend(figure, {row.name: row for row, _ in points}, styles)
     return figure
 
@@ -193,20 +173,20 @@ def _draw_sweep(panel: "Axes", swept: Sweep, styles: Styles, axis: str, score: s
 def _draw_estimate(
     axis: "Axes", at: float, score: Estimate, style: RowStyle, *, horizontal: bool = False
 ) -> None:
-    """Draw a marker at the score and a line over its interval; vertical ones, often close, are faint."""
-    ends, here = _find_ends(score), [at, at]
-    interval: dict[str, Any] = {"linewidth": 1.0 + 0.4 * style.bold, "alpha": 1.0 if horizontal else 0.45}
-    axis.plot(
-        *((ends, here) if horizontal else (here, ends)), color=style.colour, zorder=3 + style.bold, **interval
-    )
-    axis.plot(
+    """Draw a marker at the score and a line over its interval."""
+    low, high = _find_ends(score)
+    reach = [[max(score.value - low, 0.0)], [max(high - score.value, 0.0)]]
+    axis.errorbar(
         *((score.value, at) if horizontal else (at, score.value)),
-        marker=style.marker,
+        xerr=reach if horizontal else None,
+        yerr=None if horizontal else reach,
+        fmt=style.marker,
         color=style.colour,
+        elinewidth=1.0 + 0.4 * style.bold,
         markersize=4.8 + 0.6 * style.bold,
         markeredgecolor="white",
         markeredgewidth=0.5,
-        zorder=5 + style.bold,
+        zorder=3 + style.bold,
     )
 
 

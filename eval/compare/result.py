@@ -17,14 +17,12 @@ from nsde_policy.eval.compare.row import Row, choose_reference
 from nsde_policy.tasks import Task, get_task
 
 FORMAT = 2
-"""Version of the file format that is written; version 1 is still read, see `read_comparison`."""
+"""Version of the file format."""
 
 PRODUCT_TITLE = "success × entropy"
 ACTIONS = 8
 """Actions that network calls and latency are counted for, whatever number a method plans at once."""
 CONDITIONS = ("latency_steps", "obs_noise", "push")
-AXES = Setting._fields[1:]
-"""Settings that may be varied, one at a time."""
 
 
 class Comparison(
@@ -85,6 +83,12 @@ class Comparison(
         known = all(entry.episodes.success is not None for entry in self.entries)
         return ("score", "success") if known else ("score",)
 
+    @property
+    def mode_columns(self) -> tuple[str, ...]:
+        """Columns about modes of successful episodes; empty if the task has no modes."""
+        has_modes = all(entry.episodes.modes for entry in self.entries)
+        return ("entropy", "product") if has_modes else ()
+
     def column_title(self, column: str) -> str:
         """Return the title of a column's mean, such as "strict success"."""
         titles = {"success": self.task_info.reporting.success_name, "steps": "mean steps"}
@@ -133,12 +137,6 @@ class Comparison(
         rows = [self.rows[base] for base in bases if base in self.rows]
         return sorted(rows, key=lambda row: (-row.success.value if row.success else 0.0, -row.score.value))
 
-    def mode_rows(self) -> list[Row]:
-        """Return the main rows that have modes, the largest success × entropy first."""
-        rows = [(row, row.product) for row in self.main_rows()]
-        known = [(row, product.value) for row, product in rows if product is not None]
-        return [row for row, _ in sorted(known, key=lambda each: -each[1])]
-
     def sweep(self, axis: str) -> dict[str, dict[float, Row]]:
         """Return rows that differ from the base setting along one axis only, by name and value.
 
@@ -161,11 +159,9 @@ class Comparison(
         return max(setting.demos for setting in self.rows)
 
     def other_rows(self) -> list[Row]:
-        """Return rows that are neither main rows nor part of a sweep."""
-        shown = {row.first.setting for row in self.main_rows()}
-        for axis in AXES:
-            shown |= {row.first.setting for rows in self.sweep(axis).values() for row in rows.values()}
-        return [row for setting, row in self.rows.items() if setting not in shown]
+        """Return the rows of other settings: sweeps, disturbances, fewer demonstrations."""
+        main = {row.first.setting for row in self.main_rows()}
+        return [row for setting, row in self.rows.items() if setting not in main]
 
     def reference(self, name: str | None = None) -> Row:
         """Return the row that others are compared with, see `choose_reference`."""

@@ -8,8 +8,8 @@ import numpy as np
 
 from nsde_policy.errors import ComparisonError
 from nsde_policy.eval.compare.entries import Entry, Episodes, Latency
+from nsde_policy.eval.compare.modes import compare_diversity
 from nsde_policy.eval.compare.summary import Summary
-from nsde_policy.eval.modes import compare_diversity
 from nsde_policy.eval.statistics import MIN_PAIRS, Difference, McNemar, mcnemar, paired_difference, verdict
 
 REFERENCE_METHOD = "neural_sde"
@@ -116,17 +116,16 @@ class Row(Summary):
     def difference(self, other: "Row", column: str) -> Difference:
         """Return the mean of this row minus the other, with its paired interval over the seeds."""
         self._check_same_seeds(other)
+        if column == "product":
+            return self._compare_modes(other)
         means = (
             np.mean([getattr(entry.episodes, column) for entry in row.entries], axis=0)
             for row in (self, other)
         )
         return replace(paired_difference(*means), n=self._count_samples(other))
 
-    def compare_modes(self, other: "Row") -> Difference | None:
-        """Return the difference of success × entropy; None if the task has no modes."""
-        self._check_same_seeds(other)
-        if not (self.outcomes and other.outcomes):
-            return None
+    def _compare_modes(self, other: "Row") -> Difference:
+        """Return the difference of success × entropy."""
         # a policy whose trainings repeat one path each has entropy 0, which needs no further samples
         samples = [row.distinct_paths for row in (self, other) if any(o.distinct > 1 for o in row.outcomes)]
         n = min([len(self.first.episodes), *samples]) if samples else 1

@@ -8,7 +8,7 @@ from itertools import chain
 import numpy as np
 
 from nsde_policy.eval.compare.entries import Episodes
-from nsde_policy.eval.modes import Diversity, ModeOutcomes, estimate_diversity
+from nsde_policy.eval.compare.modes import Diversity, ModeOutcomes, estimate_diversity
 from nsde_policy.eval.paths import number_paths
 from nsde_policy.eval.statistics import Estimate, mean, proportion
 

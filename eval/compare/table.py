@@ -1,36 +1,19 @@
-"""Tables of a comparison: scores with intervals and costs, paired differences, modes, and sweeps."""
+"""Tables of a comparison: scores with intervals and costs, paired differences, and other settings."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from nsde_policy.eval.compare.result import ACTIONS, PRODUCT_TITLE, Comparison
+from nsde_policy.eval.compare.result import ACTIONS, Comparison
 from nsde_policy.eval.compare.row import ComparedRow, Row
 from nsde_policy.eval.paths import SAME_PATH
-from nsde_policy.eval.statistics import MIN_PAIRS, verdict
+from nsde_policy.eval.statistics import MIN_PAIRS
 from nsde_policy.eval.tables import EMPTY_CELL, Cell, Table, format_mean
 
-SAMPLE_RULE = (
-    f"Differences need at least {MIN_PAIRS} seeds and {MIN_PAIRS} distinct paths of both policies: with "
-    "fewer, [n = …] stands for the interval, and no difference is shown."
-)
-"""Which differences have an interval and can be ahead."""
-MODE_RULE = (
-    f"Exception, for {PRODUCT_TITLE}: a policy whose every training repeats one path has entropy 0 and needs "
-    "no further paths."
-)
-"""Exception from `SAMPLE_RULE` for differences of success × entropy."""
 PAIRED_NOTE = (
     "Both policies are rolled out from the same seeds, so the difficulty of a seed cancels. Intervals: 95 %, "
     "paired bootstrap over seeds; they cover the choice of seeds, not of trainings."
 )
 R = TypeVar("R", bound=ComparedRow)
-AXIS_TITLES = {
-    "chunk": "Actions executed before planning again (T_a)",
-    "demos": "Number of demonstrations",
-    "latency_steps": "Plans that come late, control periods",
-    "obs_noise": "Noise on observations, standard deviations of their change over one period",
-    "push": "Block pushed at a random moment, px",
-}
 
 
 def format_comparison(comparison: Comparison, *, reference: str | None = None) -> str:
@@ -42,19 +25,20 @@ def format_comparison(comparison: Comparison, *, reference: str | None = None) -
 
 
 def list_tables(comparison: Comparison, *, reference: str | None = None) -> list[Table]:
-    """Return the tables that are not empty: scores, differences, modes, sweeps and other settings."""
+    """Return the tables that are not empty: scores, differences and other settings."""
     tables = []
     if reference is not None or comparison.main_rows():
         chosen = comparison.reference(reference)
-        titles = {column: comparison.column_title(column) for column in comparison.columns[::-1]}
+        columns = [*comparison.columns[::-1], *comparison.mode_columns[1:]]
         tables += [
             _tabulate_scores(comparison, chosen),
             tabulate_differences(
-                comparison.main_rows(), chosen, titles, note=_explain_differences(comparison, chosen)
+                comparison.main_rows(),
+                chosen,
+                {column: comparison.column_title(column) for column in columns},
+                note=_explain_differences(comparison),
             ),
-            _tabulate_modes(comparison, chosen),
         ]
-    tables += [_tabulate_sweep(comparison, axis) for axis in AXIS_TITLES]
     tables.append(_tabulate_others(comparison))
     return [table for table in tables if table.lines]
 
@@ -63,11 +47,12 @@ def _tabulate_scores(comparison: Comparison, reference: Row) -> Table:
     """Tabulate scores and costs, the best row first."""
     rows, deciding = comparison.main_rows(), comparison.columns[-1]
     shown = ("success", "score") if deciding == "success" else ("score", "steps")
-    columns: dict[str, Sequence[Cell]] = {
-        "method": [row.label for row in rows],
-        **{comparison.column_title(column): [getattr(row, column) for row in rows] for column in shown},
-        "episodes": [str(row.episodes) for row in rows],
-    }
+    columns: dict[str, Sequence[Cell]] = {"method": [row.label for row in rows]}
+    for column in (*shown, *comparison.mode_columns):
+        estimates = [getattr(row, column) for row in rows]
+        columns[comparison.column_title(column)] = [each or EMPTY_CELL for each in estimates]
+    columns["episodes"] = [str(row.episodes) for row in rows]
+    columns |= _list_diversity(comparison)
     if any(len(row.entries) > 1 for row in rows):
         means = (row.means_by_seed(deciding).values() for row in rows)
         columns["by training seed"] = [", ".join(map(format_mean, each)) for each in means]
@@ -85,9 +70,39 @@ def _tabulate_scores(comparison: Comparison, reference: Row) -> Table:
         "same for all; final weights. Network calls, one after the other, and latency (median, 99th "
         f"percentile) are for {ACTIONS} actions. Intervals: 95 %, over all episodes (bootstrap of the mean"
         f"{', Wilson for success' if deciding == 'success' else ''})."
-    ).strip()
+    )
+    notes = [note.strip(), *_explain_diversity(comparison)]
     lines = list(zip(*columns.values(), strict=True))
-    return Table("scores", list(columns), lines, note=note, reference=reference.label)
+    return Table("scores", list(columns), lines, note=" ".join(notes), reference=reference.label)
+
+
+def _list_diversity(comparison: Comparison) -> dict[str, list[str]]:
+    """Return columns of distinct modes, by training, and of distinct paths if episodes repeat some."""
+    rows, columns = comparison.main_rows(), dict[str, list[str]]()
+    if comparison.mode_columns:
+        columns["distinct modes"] = [
+            f"{', '.join(str(each.observed) for each in row.outcomes)} of {row.first.episodes.modes}"
+            for row in rows
+        ]
+    if any(row.distinct_paths < row.episodes for row in rows):
+        columns["distinct paths"] = [str(row.distinct_paths) for row in rows]
+    return columns
+
+
+def _explain_diversity(comparison: Comparison) -> list[str]:
+    """Return notes on modes and repeated paths, if there are some."""
+    notes = []
+    if comparison.mode_columns:
+        notes.append(
+            "Entropy: of the modes of successful episodes, Miller and Madow's estimate, the mean over "
+            "trainings; 1 if all modes are equally frequent."
+        )
+    if any(row.distinct_paths < row.episodes for row in comparison.main_rows()):
+        notes.append(
+            f"Episodes that differ by no more than {100 * SAME_PATH:g} % of the extent of all paths repeat "
+            "one path and are one sample: [n = 1] is a deterministic policy from one initial state."
+        )
+    return notes
 
 
 def tabulate_differences(rows: Sequence[R], reference: R, columns: Mapping[str, str], *, note: str) -> Table:
@@ -114,7 +129,7 @@ def _format_test(row: ComparedRow, reference: ComparedRow) -> list[str]:
     return [f"{test.only_a} : {test.only_b}", f"{test.p:.3f}" if test.p >= 0.001 else "< 0.001"]
 
 
-def _explain_differences(comparison: Comparison, reference: Row) -> str:
+def _explain_differences(comparison: Comparison) -> str:
     parts = [PAIRED_NOTE]
     if any(len(row.entries) > 1 for row in comparison.main_rows()):
         parts.append("Trainings of one method are averaged seed by seed before differences are taken.")
@@ -125,69 +140,11 @@ def _explain_differences(comparison: Comparison, reference: Row) -> str:
         )
     else:
         parts.append("Ahead: the interval excludes 0.")
-    parts.append(SAMPLE_RULE)
-    return " ".join([*parts, MODE_RULE] if reference.outcomes else parts)
-
-
-def _tabulate_modes(comparison: Comparison, reference: Row) -> Table:
-    """Tabulate distinct modes, entropy, success × entropy and distinct paths; empty without modes."""
-    rows = comparison.mode_rows()
-    head = ["method", "entropy", PRODUCT_TITLE, "distinct modes", "distinct paths in episodes"]
-    head += [f"{PRODUCT_TITLE} − {reference.label}", f"{PRODUCT_TITLE}: verdict"]
-    lines: list[list[Cell]] = []
-    for row in rows:
-        difference = None if row is reference else row.compare_modes(reference)
-        decided = "reference" if row is reference else EMPTY_CELL
-        if difference is not None:
-            decided = verdict(difference, a=row.label, b=reference.label)
-        lines.append(
-            [
-                row.label,
-                row.entropy or EMPTY_CELL,
-                row.product or EMPTY_CELL,
-                format_mode_counts(row),
-                f"{row.distinct_paths} in {row.episodes}",
-                difference or EMPTY_CELL,
-                decided,
-            ]
-        )
-    base = rows[0].first.episodes.modes if rows else 0
-    note = (
-        "Distinct modes: taken by successful episodes, by training seed. Entropy: of these modes, base "
-        f"{base}, Miller and Madow's estimate, the mean over trainings; intervals: 95 %, basic bootstrap, "
-        "wider if all successes lie in one mode. Distinct paths: episodes that differ by no more than "
-        f"{100 * SAME_PATH:g} % of the extent of all paths repeat one path and are one sample. A "
-        "deterministic policy from one initial state has n = 1, however often it is rolled out, and entropy "
-        "0. [n = 0] or [n = 1]: no training has more distinct paths of successes, too few for an interval. "
-        f"Ahead: the interval of the paired difference excludes 0. {SAMPLE_RULE} {MODE_RULE}"
+    parts.append(
+        f"Differences need at least {MIN_PAIRS} seeds and {MIN_PAIRS} distinct paths of both policies: with "
+        "fewer, [n = …] stands for the interval, and no difference is shown."
     )
-    return Table("modes", head, lines, title="Modes", note=note, reference=reference.label)
-
-
-def format_mode_counts(row: Row) -> str:
-    """Format the modes in which each training succeeded, such as "23, 24 of 24"."""
-    return f"{', '.join(str(each.observed) for each in row.outcomes)} of {row.first.episodes.modes}"
-
-
-def _tabulate_sweep(comparison: Comparison, axis: str) -> Table:
-    swept = comparison.sweep(axis)
-    values = sorted({value for rows in swept.values() for value in rows})
-    lines = [
-        [
-            next(iter(rows.values())).label,
-            *(_format_short(rows[v], comparison.columns) if v in rows else EMPTY_CELL for v in values),
-        ]
-        for rows in swept.values()
-    ]
-    measured = " / ".join(map(comparison.column_title, comparison.columns))
-    title = f"{AXIS_TITLES[axis]}: {measured} with its interval"
-    return Table(axis, ["method", *(f"{value:g}" for value in values)], lines, title=title)
-
-
-def _format_short(row: Row, columns: Sequence[str]) -> str:
-    """Format the means of a row, with the interval of the one that decides."""
-    *others, deciding = (getattr(row, column) for column in columns)
-    return " / ".join([*(format_mean(each.value) for each in others), str(deciding)])
+    return " ".join(parts)
 
 
 def _tabulate_others(comparison: Comparison) -> Table:

@@ -2,100 +2,70 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from nsde_policy.assets import get_shipped_name
 from nsde_policy.errors import ComparisonError
-from nsde_policy.eval.compare.entries import format_label
+from nsde_policy.eval.compare.names import choose_names
 from nsde_policy.eval.compare.row import choose_reference
-from nsde_policy.eval.compare.run import choose_names
 from nsde_policy.eval.compare.table import tabulate_differences
+from nsde_policy.eval.evaluate import change_sampling
 from nsde_policy.eval.offline.frames import ScoredEpisodes, select_episodes
-from nsde_policy.eval.offline.result import COVERAGE_LEVELS, COVERAGES, LOG_PROBS, PREDICTORS, OfflineScore
+from nsde_policy.eval.offline.result import (
+    COVERAGE_LEVELS,
+    COVERAGES,
+    LOG_PROBS,
+    OFFLINE_COLUMNS,
+    PREDICTORS,
+    OfflineScore,
+)
 from nsde_policy.eval.offline.score import OfflineConfig, score_episodes_offline
-from nsde_policy.eval.offline.sums import EpisodeSums, estimate_difference, replace_nan
-from nsde_policy.eval.statistics import MIN_PAIRS, Difference, verdict
+from nsde_policy.eval.offline.sums import replace_nan
+from nsde_policy.eval.statistics import MIN_PAIRS
 from nsde_policy.eval.tables import EMPTY_CELL, Cell, Table
 from nsde_policy.inference.policy import Policy
-from nsde_policy.methods.registry import get_method
-from nsde_policy.run_directory import RunDirectory, RunRecord
+from nsde_policy.run_directory import RunRecord
 
 BASELINE_PREDICTORS = ("repeat", "constant")
 """Predictors that do not depend on the run."""
-OFFLINE_COLUMNS = {"error": "error"} | {name: f"log-likelihood, {title}" for name, title in LOG_PROBS.items()}
-"""Figures whose differences between runs are estimated, and their titles; the error is over all horizons."""
-
-
-@dataclass(frozen=True)
-class OfflineRun:
-    """A run with its score on recorded episodes."""
-
-    name: str
-    path: Path
-    record: RunRecord
-    score: OfflineScore
-
-    @property
-    def label(self) -> str:
-        """Name with the method's title."""
-        return format_label(self.name, self.method, get_method(self.method).title)
-
-    @property
-    def method(self) -> str:
-        """Method of the run, such as "diffusion"."""
-        return self.record.config.method
-
-    def column(self, name: str, horizon: int) -> EpisodeSums | None:
-        """Return the sums of one of `OFFLINE_COLUMNS`; None if the method has none."""
-        if name == "error":
-            return self.score.error("sample").first(horizon).pool(1)
-        return self.score.sums["all"].get(name)
-
-    def difference(self, other: "OfflineRun", column: str) -> Difference | None:
-        """Return a column of this run minus the other, paired by episode; None if one lacks it."""
-        horizon = min(self.score.horizon, other.score.horizon)
-        mine, theirs = self.column(column, horizon), other.column(column, horizon)
-        if mine is None or theirs is None:
-            return None
-        return Difference(**asdict(estimate_difference(mine, theirs).at(n=len(mine.total))))
-
-    def decide(self, other: "OfflineRun", column: str = "error") -> str:
-        """Return which of the two has the smaller error, or that no difference is shown."""
-        found = self.difference(other, column)
-        return EMPTY_CELL if found is None else verdict(found, a=other.label, b=self.label)
 
 
 @dataclass(frozen=True)
 class OfflineComparison:
     """Runs scored on the same episodes; the first is the reference."""
 
-    runs: tuple[OfflineRun, ...]
+    runs: tuple[OfflineScore, ...]
     note: str
     """One sentence about the episodes."""
 
     @property
-    def reference(self) -> OfflineRun:
+    def reference(self) -> OfflineScore:
         """The run that others are compared with."""
         return self.runs[0]
 
     @property
+    def episodes(self) -> int:
+        """Number of scored episodes."""
+        return len(self.reference.error("sample").total)
+
+    @property
     def horizon(self) -> int:
         """Number of actions that are compared for all runs."""
-        return min(run.score.horizon for run in self.runs)
+        return min(run.horizon for run in self.runs)
 
     @property
     def longest(self) -> OfflineScore:
         """Score with the longest horizon, which draws the baselines."""
-        return max((run.score for run in self.runs), key=lambda score: score.horizon)
+        return max(self.runs, key=lambda run: run.horizon)
 
     def to_json(self) -> str:
         """Return scores and paired differences as JSON."""
         differences = []
         for run in self.runs[1:]:
-            values: dict[str, Any] = {
+            values: dict[str, object] = {
                 "run": run.label,
                 "minus": self.reference.label,
                 "verdict": run.decide(self.reference),
@@ -105,7 +75,7 @@ class OfflineComparison:
                 ends = ("value", "low", "high")
                 values[name] = found and {end: replace_nan(getattr(found, end)) for end in ends}
             differences.append(values)
-        runs = [{"label": run.name, **run.score.to_dict()} for run in self.runs]
+        runs = [{"label": run.name, **run.to_dict()} for run in self.runs]
         whole = {"selection": self.note, "differences": differences, "runs": runs}
         return json.dumps(whole, indent=2, allow_nan=False)
 
@@ -139,14 +109,14 @@ class OfflineComparison:
         head += [f"coverage, {title}" for title in COVERAGES.values()]
         lines: list[list[Cell]] = []
         for run in self.runs:
-            likelihood = [run.score.sums["all"].get(name) for name in LOG_PROBS]
-            coverage = [run.score.coverage(name) for name in COVERAGES]
+            likelihood = [run.sums["all"].get(name) for name in LOG_PROBS]
+            coverage = [run.coverage(name) for name in COVERAGES]
             cells = [EMPTY_CELL if each is None else each.at() for each in likelihood]
-            cells += self._list_errors(run.score, "sample", shown)
+            cells += self._list_errors(run, "sample", shown)
             cells += [EMPTY_CELL if each is None else each.at(len(COVERAGE_LEVELS) - 1) for each in coverage]
             lines.append([run.label, *cells])
         for name in BASELINE_PREDICTORS:
-            errors = self._list_errors(self.reference.score, name, shown)
+            errors = self._list_errors(self.reference, name, shown)
             empty = [EMPTY_CELL] * len(LOG_PROBS), [EMPTY_CELL] * len(COVERAGES)
             lines.append([PREDICTORS[name], *empty[0], *errors, *empty[1]])
         return Table("offline", head, lines, reference=self.reference.label if len(self.runs) > 1 else "")
@@ -161,6 +131,7 @@ def compare_offline(
     demos: Path,
     *,
     config: OfflineConfig | None = None,
+    sampling: Sequence[str] = (),
     reference: str | None = None,
     device: str = "cpu",
 ) -> OfflineComparison:
@@ -172,17 +143,14 @@ def compare_offline(
         runs: Run directories.
         demos: Store of demonstrations.
         config: Settings of the scores.
+        sampling: Changes to the sampling settings, such as "alpha=0.5" or "steps=10".
         reference: Name of the run that others are compared with; None for the first Neural SDE.
         device: Torch device of the policies.
 
     Raises:
-        ComparisonError: If no episode is unseen by all runs, the runs predict different actions, or one is
-            unfinished.
+        ComparisonError: If no episode is unseen by all runs, or the runs predict different actions.
     """
     config = config or OfflineConfig()
-    for path in runs:
-        if (stopped := RunDirectory(path).describe_unfinished()) is not None:
-            raise ComparisonError(stopped)
     policies = [Policy.from_pretrained(path).to(device) for path in runs]
     labels = _choose_labels({path: policy.record for path, policy in zip(runs, policies, strict=True)})
     omitted = config.accept_omitted_chunks
@@ -192,11 +160,20 @@ def compare_offline(
     chunk = max(policy.chunk for policy in policies)
     found = []
     for path, policy, label, episodes in zip(runs, policies, labels, scored, strict=True):
-        score = score_episodes_offline(policy, episodes, config, name=str(path), chunk=chunk, device=device)
-        found.append(OfflineRun(label, path, policy.record, score))
+        score = score_episodes_offline(
+            policy,
+            episodes,
+            config,
+            name=get_shipped_name(path) or str(path),
+            sampling=change_sampling(policy.model.config.sampling, sampling),
+            chunk=chunk,
+            device=device,
+        )
+        found.append(replace(score, name=label, path=path))
     note = f"{len(scored[0].demos)} episodes of {demos}{_describe_knowledge(scored, labels)}"
     chosen = choose_reference(found, reference)
-    return OfflineComparison((chosen, *(run for run in found if run is not chosen)), note)
+    others = (run for run in found if run is not chosen)
+    return OfflineComparison((chosen, *others), scored[0].note if len(runs) == 1 else note)
 
 
 def _describe_knowledge(scored: Sequence[ScoredEpisodes], labels: Sequence[str]) -> str:

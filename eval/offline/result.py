@@ -1,23 +1,29 @@
-"""Result of a score on recorded episodes: figures with 95 % intervals over episodes, JSON and a table."""
+"""Result of a score on recorded episodes: figures with 95 % intervals over episodes, as JSON."""
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
 
 from nsde_policy.core.spec import StateSpec
 from nsde_policy.data import Demonstrations
 from nsde_policy.data.angles import wrap_columns
+from nsde_policy.eval.compare.entries import format_label
 from nsde_policy.eval.offline.frames import EPISODE_PARTS
-from nsde_policy.eval.offline.sums import EpisodeSums, FloatArray, replace_nan
-from nsde_policy.eval.tables import Cell, Table
+from nsde_policy.eval.offline.sums import EpisodeSums, FloatArray, estimate_difference, replace_nan
+from nsde_policy.eval.statistics import Difference, verdict
+from nsde_policy.eval.tables import EMPTY_CELL
+from nsde_policy.methods.registry import get_method
+from nsde_policy.run_directory import RunRecord
 
 COVERAGE_LEVELS = (0.5, 0.68, 0.95)
 """Probabilities of the central intervals whose coverage is measured."""
 LOG_PROBS = {"log_prob_state": "next state", "log_prob_action": "action"}
 """Log-likelihoods and their titles."""
+OFFLINE_COLUMNS = {"error": "error"} | {name: f"log-likelihood, {title}" for name, title in LOG_PROBS.items()}
+"""Figures whose differences between runs are estimated, and their titles; the error is over all horizons."""
 PREDICTORS = {
     "sample": "one sampled plan",
     "mean_plan": "mean of the plans",
@@ -37,11 +43,8 @@ NO_COVERAGE = {
     "coverage_plans": "sampled without noise",
 }
 """Why a score has no coverage."""
-PART_TITLES = {"all": "all frames", "first": "first chunk", "last": "last chunk"}
 SMALLEST_SPREAD = 1e-6
 """An action whose standard deviation is below this fraction of its demonstrated range counts as constant."""
-MAX_PRINTED_ACTIONS = 8
-"""Most action dimensions whose errors are printed one by one; the JSON file holds all of them."""
 
 
 @dataclass(frozen=True)
@@ -67,19 +70,36 @@ class ActionScale:
 
 @dataclass(frozen=True)
 class OfflineScore:
-    """Figures of one policy on recorded episodes."""
+    """Figures of one policy on recorded episodes, a row of an `OfflineComparison`."""
 
-    context: Mapping[str, Any]
+    name: str
+    """Unique name, such as "diffusion, DDIM-10"."""
+    record: RunRecord
+    """Settings and demonstrations of the run."""
+    context: Mapping[str, object]
     """Run, store, episodes and settings, for JSON."""
     scale: ActionScale
     sums: Mapping[str, Mapping[str, EpisodeSums]]
     """Sums of each of `EPISODE_PARTS` by figure: log-likelihoods (episodes,), squared errors (episodes,
     horizon, act_dim) and coverages (episodes, levels, dimensions)."""
 
+    path: Path | None = None
+    """Run directory, if there is one."""
+
+    @property
+    def method(self) -> str:
+        """Name of the method, such as "diffusion"."""
+        return self.record.config.method
+
+    @property
+    def label(self) -> str:
+        """Name with the method's title."""
+        return format_label(self.name, self.method, get_method(self.method).title)
+
     @property
     def horizon(self) -> int:
         """Number of actions that are compared."""
-        return int(self.context["horizon"])
+        return int(self.sums["all"]["error_sample"].total.shape[1])
 
     def error(self, predictor: str, part: str = "all") -> EpisodeSums:
         """Return the error by horizon in standard deviations of each action, (episodes, horizon)."""
@@ -91,7 +111,7 @@ class OfflineScore:
         found = self.sums[part].get(name)
         return None if found is None or not found.count.any() else found.pool(-1)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Return context and figures as plain lists and numbers, None for unknown ones."""
         figures = {part: self._part_to_dict(part) for part in EPISODE_PARTS}
         means, stds = self.scale.mean.tolist(), self.scale.std.tolist()
@@ -101,7 +121,7 @@ class OfflineScore:
         """Return `to_dict` as JSON."""
         return json.dumps(self.to_dict(), indent=2, allow_nan=False)
 
-    def _part_to_dict(self, part: str) -> dict[str, Any]:
+    def _part_to_dict(self, part: str) -> dict[str, object]:
         sums = self.sums[part]
         return {
             "log_prob": {
@@ -122,63 +142,21 @@ class OfflineScore:
             },
         }
 
-    def tables(self) -> list[Table]:
-        """Return likelihood, errors by horizon, errors of single actions if there are few, and coverage."""
-        parts, shown = [*PART_TITLES.values()], choose_horizons(self.horizon)
-        horizons, actions = [f"h = {h}" for h in shown], self.sums["all"]["error_sample"]
-        levels = [f"{100 * level:.0f} %" for level in COVERAGE_LEVELS]
-        likelihood: list[list[Cell]] = [
-            [title, *(self.sums[part][name].at() for part in EPISODE_PARTS)]
-            for name, title in LOG_PROBS.items()
-            if name in self.sums["all"]
-        ]
-        errors: list[list[Cell]] = [
-            [f"{title}, {PART_TITLES[part]}", *(self.error(name, part).at(h - 1) for h in shown)]
-            for part in EPISODE_PARTS
-            for name, title in PREDICTORS.items()
-        ]
-        single: list[list[Cell]] = [
-            [f"action {i}", *(actions.at(h - 1, i) for h in shown)] for i in range(actions.total.shape[-1])
-        ]
-        coverage: list[list[Cell]] = [
-            [f"{title}, {PART_TITLES[part]}", *(found.at(i) for i in range(len(levels)))]
-            for name, title in COVERAGES.items()
-            for part in EPISODE_PARTS
-            if (found := self.coverage(name, part)) is not None
-        ]
-        tables = [
-            Table("likelihood", ["log-likelihood, nats per control period", *parts], likelihood),
-            Table("errors", ["action error, RMS in standard deviations of each action", *horizons], errors),
-            Table("actions", ["error of one sampled plan, RMS in native units", *horizons], single),
-            Table("coverage", ["coverage of central intervals", *levels], coverage),
-        ]
-        return [
-            table
-            for table in tables
-            if table.lines and (table.name != "actions" or len(single) <= MAX_PRINTED_ACTIONS)
-        ]
+    def column(self, name: str, horizon: int) -> EpisodeSums | None:
+        """Return the sums of one of `OFFLINE_COLUMNS`; None if the method has none."""
+        if name == "error":
+            return self.error("sample").first(horizon).pool(1)
+        return self.sums["all"].get(name)
 
-    def as_text(self) -> str:
-        """Return Markdown tables, with 95 % intervals over episodes."""
-        about = self.context
-        head = (
-            f"{about['run']} ({about['method']}) on {about['selection']}\n"
-            f"{about['scored_frames']} of {about['frames']} frames, {about['samples']} plans from each; "
-            "95 % intervals over episodes"
-        )
-        learned, sampled = about["learned_sampling"], about["sampling"]
-        notes = []
-        if not any(name in self.sums["all"] for name in LOG_PROBS):
-            notes.append("the method has no likelihood")
-        elif learned != sampled:
-            changes = ", ".join(f"{k} {v}" for k, v in learned.items() if sampled[k] != v)
-            notes.append(f"likelihood and σ as learned ({changes}); plans as sampled")
-        if self.coverage("coverage_plans") is None:
-            notes.append(f"no coverage of sampled plans: {NO_COVERAGE['coverage_plans']}")
-        return "\n\n".join([head, *(table.to_markdown() for table in self.tables()), *notes])
+    def difference(self, other: "OfflineScore", column: str) -> Difference | None:
+        """Return a column of this run minus the other, paired by episode; None if one lacks it."""
+        horizon = min(self.horizon, other.horizon)
+        mine, theirs = self.column(column, horizon), other.column(column, horizon)
+        if mine is None or theirs is None:
+            return None
+        return Difference(**asdict(estimate_difference(mine, theirs).at(n=len(mine.total))))
 
-
-def choose_horizons(horizon: int, most: int = 5) -> list[int]:
-    """Return at most `most` horizons to print: the first, the last and powers of two between them."""
-    powers = [2**i for i in range(horizon.bit_length()) if 2**i < horizon]
-    return [*powers[:1], *powers[1:][-(most - 2) :], horizon]
+    def decide(self, other: "OfflineScore", column: str = "error") -> str:
+        """Return which of the two has the smaller error, or that no difference is shown."""
+        found = self.difference(other, column)
+        return EMPTY_CELL if found is None else verdict(found, a=other.label, b=self.label)

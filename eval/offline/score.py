@@ -1,8 +1,6 @@
 """Score a policy on recorded episodes: likelihood, action error by horizon and calibration of σ."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import NormalDist
 from typing import Annotated
 
@@ -12,12 +10,10 @@ from msgspec import Meta
 from torch import Tensor
 from tqdm import tqdm
 
-from nsde_policy.assets import get_shipped_name
 from nsde_policy.bounds import Count
 from nsde_policy.config import BaseConfig, Sampling
 from nsde_policy.data import Demonstrations
 from nsde_policy.data.angles import wrap_columns
-from nsde_policy.eval.evaluate import change_sampling
 from nsde_policy.eval.offline.frames import (
     EPISODE_PARTS,
     FrameBatch,
@@ -25,7 +21,6 @@ from nsde_policy.eval.offline.frames import (
     choose_stride,
     find_parts,
     iterate_frames,
-    select_episodes,
 )
 from nsde_policy.eval.offline.images import add_codes, find_needed_rows
 from nsde_policy.eval.offline.result import COVERAGE_LEVELS, ActionScale, OfflineScore
@@ -55,30 +50,6 @@ class OfflineConfig(BaseConfig):
     """Read missing chunks of the store as the fill value, even if the run's settings do not."""
 
 
-def score_run(
-    path: Path | None,
-    demos: Path,
-    config: OfflineConfig,
-    *,
-    sampling: Sequence[str] = (),
-    device: str = "cpu",
-) -> OfflineScore:
-    """Score a run on the episodes of a store that it has not seen in training.
-
-    Args:
-        path: Run directory; None for the policy shipped in the package.
-        demos: Store of demonstrations.
-        config: Horizon, number of plans, stride and seed.
-        sampling: Changes to the sampling settings, such as "alpha=0.5" or "steps=10".
-        device: Torch device of the policy.
-    """
-    policy = Policy.from_pretrained(path).to(device)
-    changed = change_sampling(policy.model.config.sampling, sampling)
-    scored = select_episodes(policy, demos, accept_omitted_chunks=config.accept_omitted_chunks)
-    name = get_shipped_name(path) or str(path)
-    return score_episodes_offline(policy, scored, config, name=name, sampling=changed, device=device)
-
-
 def score_episodes_offline(
     policy: Policy,
     scored: ScoredEpisodes,
@@ -89,9 +60,9 @@ def score_episodes_offline(
     chunk: int | None = None,
     device: str = "cpu",
 ) -> OfflineScore:
-    """Score a policy on loaded episodes; see `score_run`.
+    """Score a policy on loaded episodes, see `select_episodes`.
 
-    `chunk` is the length of the first and last chunks that are scored apart; None for the policy's own.
+    `sampling` and `chunk`, the length of the first and last chunks, are by default the policy's own.
     """
     chunk = chunk or policy.chunk
     demos = scored.demos
@@ -111,8 +82,6 @@ def score_episodes_offline(
         for batch in batches:
             scorer.add(batch)
             bar.update(len(batch.episode))
-    settings = policy.model.config.sampling if sampling is None else sampling
-    learned = policy.model.learned_sampling(sampling)
     context = {
         "run": name,
         "method": policy.record.config.method,
@@ -128,10 +97,10 @@ def score_episodes_offline(
         "samples": config.samples,
         "stride": stride,
         "seed": config.seed,
-        "sampling": settings.to_dict(),
-        "learned_sampling": learned.to_dict(),
+        "sampling": (sampling or policy.model.config.sampling).to_dict(),
+        "learned_sampling": policy.model.learned_sampling(sampling).to_dict(),
     }
-    return OfflineScore(context, scorer.scale, scorer.sums())
+    return OfflineScore(name, policy.record, context, scorer.scale, scorer.sums())
 
 
 def choose_horizon(policy: Policy, demos: Demonstrations) -> int:

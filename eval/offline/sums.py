@@ -4,8 +4,9 @@ Frames of one episode are not independent, so whole episodes are resampled.
 """
 
 import functools
+import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +30,7 @@ class Intervals(NamedTuple):
         value, low, high = (float(array[index]) for array in self)
         return Estimate(value, low, high, n)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """Convert to nested lists with None for NaN."""
         return {name: replace_nan(array.tolist()) for name, array in self._asdict().items()}
 
@@ -110,8 +111,8 @@ def find_intervals(value: FloatArray, resampled: FloatArray, episodes: int) -> I
     return Intervals(value, *np.where(found, bounds, np.nan))
 
 
-def replace_nan(values: Any) -> Any:
+def replace_nan(values: object) -> object:
     """Replace NaN and infinity in nested lists by None, which JSON can hold."""
     if isinstance(values, list):
         return [replace_nan(value) for value in values]
-    return values if np.isfinite(values) else None
+    return values if isinstance(values, float) and math.isfinite(values) else None

@@ -6,7 +6,8 @@ import numpy as np
 import torch
 
 from nsde_policy.config import Sampling
-from nsde_policy.eval.rollout import EpisodeResult, Player
+from nsde_policy.eval.episode import EpisodeResult
+from nsde_policy.eval.rollout import Player
 from nsde_policy.inference.policy import Policy
 from nsde_policy.planner.history import History
 from nsde_policy.tasks.drawing import Forecast

@@ -1,4 +1,4 @@
-"""Show evaluated episodes: in a window if there is a display, else as videos and a contact sheet."""
+"""Show evaluated episodes as videos and a contact sheet."""
 
 import math
 import tempfile
@@ -11,40 +11,39 @@ from tqdm import tqdm
 
 from nsde_policy.assets import get_shipped_name
 from nsde_policy.errors import ConfigError, NsdePolicyError, import_optional
+from nsde_policy.eval.episode import EpisodeResult
 from nsde_policy.eval.evaluate import Evaluation
 from nsde_policy.eval.render.frames import (
-    FALLBACK_RATE_HZ,
     RenderedEpisode,
     draw_summary,
     format_progress,
 )
 from nsde_policy.eval.render.pictures import check_png, draw_contact_sheet, save_png
-from nsde_policy.eval.rollout import EpisodeResult, Player, RolloutConfig, is_display_named
+from nsde_policy.eval.rollout import Player, RolloutConfig
 from nsde_policy.files import replace_file
 from nsde_policy.inference.policy import Policy
 from nsde_policy.inference.torch_threads import use_threads
 from nsde_policy.tasks import Task, get_task_of_run
 
 FRAME_SIDE = 512
-"""Side of the scene in windows and videos, pixels."""
+"""Side of the scene in videos, pixels."""
 TILE_SIDE = 256
 SHEET = "contact-sheet.png"
 VIDEO_FPS = 30
 """Frames per second of a video, whatever the control rate; every player supports it."""
 HOLD_S = 1
-"""Seconds for which the last frame stays, in windows and videos."""
+"""Seconds for which the last frame stays."""
 _ENCODING = ["-crf", "20", "-preset", "veryfast", "-tune", "animation", "-movflags", "+faststart"]
 
 
 class Renderer:
-    """Shows the episodes of an evaluation; raises errors before they are played.
+    """Writes videos and a contact sheet of an evaluation; raises errors before episodes are rolled out.
 
     Args:
         path: Run directory; None for the shipped policy.
         env: Task or environment to play, see `get_task`; None for the one that the policy was trained for.
         env_kwargs: Keyword arguments of the environment.
-        out: Folder for files. By default a window is opened if there is a display; else files go to the
-            run's folder `eval`, or to `out/eval` for the shipped policy.
+        out: Folder for files; by default the run's folder `eval`, or `out/eval` for the shipped policy.
         videos: Number of failures and of successes to write videos of.
         seed: Seed of the first episode, with which pictures of the environment are tried.
     """
@@ -66,19 +65,13 @@ class Renderer:
             check_render(Player(path, RolloutConfig(task, env_kwargs or {})), seed)
         self._path, self._videos = path, videos
         self._out = out or choose_eval_folder(path)
-        self._in_window = out is None and has_display()
-        if not self._in_window:
-            import_video_writer()
-            check_png(self._out / SHEET)
+        import_video_writer()
+        check_png(self._out / SHEET)
 
-    def show(self, evaluation: Evaluation) -> list[Path]:
-        """Play the episodes again exactly as evaluated, show them, and return the files written."""
-        player, episodes = Player(self._path, evaluation.config), evaluation.scores.episodes
+    def write(self, evaluation: Evaluation) -> list[Path]:
+        """Roll out the episodes again exactly as evaluated, and return the files written."""
         with use_threads(1):
-            if not self._in_window:
-                return self._write(player, episodes)
-            play_in_window(player, [episode.seed for episode in episodes])
-        return []
+            return self._write(Player(self._path, evaluation.config), evaluation.scores.episodes)
 
     def _write(self, player: Player, episodes: Sequence[EpisodeResult]) -> list[Path]:
         filmed = choose_video_seeds([(each.seed, each.success) for each in episodes], self._videos)
@@ -102,21 +95,6 @@ class Renderer:
 def choose_eval_folder(path: Path | None) -> Path:
     """Return the default folder for pictures: that of the run, or `out/eval` for a shipped policy."""
     return Path("out/eval") if path is None or get_shipped_name(path) is not None else path / "eval"
-
-
-def has_display() -> bool:
-    """Return whether a window can be opened."""
-    if not is_display_named():
-        return False
-    import pygame
-
-    pygame.display.quit()  # an environment may have initialised it without a display
-    try:
-        pygame.display.init()  # the named display may be unreachable
-    except pygame.error:
-        return False
-    pygame.display.quit()
-    return True
 
 
 def check_render(player: Player, seed: int) -> None:
@@ -157,26 +135,6 @@ def format_outcome(result: EpisodeResult) -> str:
 def count_columns(tiles: int) -> int:
     """Return the number of columns of a contact sheet that is a little wider than high."""
     return math.ceil(math.sqrt(1.6 * tiles))
-
-
-def play_in_window(player: Player, seeds: Sequence[int]) -> None:
-    """Show episodes in real time until they are over, the window is closed, or Ctrl-C."""
-    from nsde_policy.envs.window import Window
-
-    rate = max(round(player.rate_hz or FALLBACK_RATE_HZ), 1)
-    window = Window(rate, player.task.name)
-    try:
-        for seed in seeds:
-            for frame in RenderedEpisode.play(player, seed).frames(FRAME_SIDE):
-                window.show(frame)
-                if window.closed:
-                    return
-            for _ in range(HOLD_S * rate):
-                window.show(frame)
-    except KeyboardInterrupt:
-        pass
-    finally:
-        window.close()
 
 
 def encode_video(episode: RenderedEpisode, *, size: int = FRAME_SIDE) -> bytes:

@@ -5,18 +5,15 @@ from dataclasses import dataclass, field, replace
 from math import isfinite
 from pathlib import Path
 
-import numpy as np
 from tqdm import tqdm
 
 from nsde_policy.assets import get_shipped_name
-from nsde_policy.encoders import get_encoder
 from nsde_policy.errors import ComparisonError, EnvError
 from nsde_policy.eval.compare.entries import Entry, Episodes
-from nsde_policy.eval.compare.files import merge_comparisons, read_comparison
+from nsde_policy.eval.compare.files import merge_comparisons
 from nsde_policy.eval.compare.result import Comparison
-from nsde_policy.eval.compare.run import EntryCache, Job, compare_runs, load_records
+from nsde_policy.eval.compare.run import EntryCache, compare_runs, load_records
 from nsde_policy.eval.render.frames import RenderedEpisode
-from nsde_policy.eval.render.pictures import encode_png
 from nsde_policy.eval.render.video import check_render, choose_video_seeds, encode_video
 from nsde_policy.eval.report.replays import MAX_REPLAY_BYTES, Replays
 from nsde_policy.eval.rollout import Player, RolloutConfig
@@ -29,8 +26,6 @@ CURVE_POINTS = 240
 """Most points of a training curve in a page; more are averaged."""
 VIDEO_SIZE = 320
 """Side of the scene in videos, pixels."""
-MOMENTS = 4
-"""Moments of an episode that show what a policy with cameras sees."""
 
 Curve = list[tuple[float, float]]
 """(step, value), in the order of the steps."""
@@ -63,8 +58,6 @@ class ReportRun:
     videos: tuple[Video, ...] = ()
     no_videos: str = ""
     """Why there are no videos although some were asked for."""
-    moments: tuple[bytes, ...] = ()
-    """Moments of one episode as PNG files, keypoints over frames, if the policy has cameras."""
 
 
 def collect_report(
@@ -87,10 +80,9 @@ def collect_report(
     Returns:
         The comparison, and a run for each of its entries, in the same order.
     """
-    jobs = [Job(path) for path in runs]
-    records = load_records(jobs, env=cache.config.env)
-    replays = {job.run: _load_replays(job, cache, records[job.run]) for job in jobs}
-    own = [compare_runs(jobs, cache, rounds=rounds)] if jobs else []
+    records = load_records(runs, env=cache.config.env)
+    replays = {run: _load_replays(run, cache, record) for run, record in records.items()}
+    own = [compare_runs(runs, cache, rounds=rounds)] if runs else []
     comparison = merge_comparisons([*own, *earlier])
     found = []
     for path, entry in zip(runs, comparison.entries, strict=False):
@@ -105,22 +97,19 @@ def collect_report(
     return comparison, found + [ReportRun(entry) for entry in comparison.entries[len(runs) :]]
 
 
-def _load_replays(job: Job, cache: EntryCache, record: RunRecord) -> Replays | None:
-    """Return a job's recorded episodes, from the cache or rolled out now; None if its task has no scene."""
+def _load_replays(run: Path, cache: EntryCache, record: RunRecord) -> Replays | None:
+    """Return a run's recorded episodes, from the cache or rolled out now; None if its task has no scene."""
     scene = cache.config.find_task(record).drawing.scene()
     if scene is None:
         return None
-    entry_file = cache.path(job, record)
-    file = entry_file.with_suffix(".npz")
+    file = cache.path(run, record).with_suffix(".npz")
     try:
-        steps = read_comparison(entry_file).entries[0].episodes.steps
-        replays = Replays.from_bytes(read_file(file, MAX_REPLAY_BYTES, error=ComparisonError))
-        if replays.lengths == tuple(step + 1 for step in steps):
-            return replays
+        cache.read(run, record)
+        return Replays.from_bytes(read_file(file, MAX_REPLAY_BYTES, error=ComparisonError))
     except ComparisonError:  # not rolled out yet, or a file is damaged
         pass
     replays = Replays.from_traces(
-        [result.trace for result in cache.roll_out(job, record, traced=True)], scene
+        [result.trace for result in cache.roll_out(run, record, traced=True)], scene
     )
     replace_file(file, replays.to_bytes())
     return replays
@@ -150,41 +139,25 @@ def thin_curve(points: Curve) -> Curve:
 
 
 def _add_videos(shown: ReportRun, run: Path, task: Task, each: int) -> ReportRun:
-    """Return a run with videos of a few episodes, with forecasts if the task or a camera shows them.
-
-    Moments of what a policy with cameras sees are drawn even without videos.
-    """
+    """Return a run with videos of a few episodes, with forecasts if the task or a camera shows them."""
     assert shown.entry is not None
     seeds = choose_seeds(shown.entry.episodes, each)
-    if not seeds and shown.record is not None and shown.record.cameras:
-        seeds = choose_seeds(shown.entry.episodes, 1)[:1]
     if not seeds:
         return shown
     player, videos = Player(run, RolloutConfig(task)), []
-    moments: tuple[bytes, ...] = ()
     if not task.drawing.can_draw:
         try:
             check_render(player, seeds[0])
         except EnvError:
             reason = "no videos, because its environment draws no pictures (render mode rgb_array)"
-            return replace(shown, no_videos=reason if each else "")
+            return replace(shown, no_videos=reason)
     with use_threads(1):
         for seed in tqdm(seeds, f"videos of {run.name}", unit="video", leave=False, disable=None):
             episode = RenderedEpisode.play(player, seed)
-            success, score = episode.result.success, episode.result.score
-            if each:
-                mp4 = encode_video(episode, size=VIDEO_SIZE)
-                videos.append(Video(seed, success, score, bool(episode.forecasts), mp4))
-            moments = moments or draw_moments(episode)
-    return replace(shown, videos=tuple(videos), moments=moments)
-
-
-def draw_moments(episode: RenderedEpisode) -> tuple[bytes, ...]:
-    """Draw evenly spaced moments of an episode as PNG files; none if its policy finds no keypoints."""
-    if episode.spec is None or not get_encoder(episode.spec.encoder).codes_are_positions:
-        return ()
-    steps = np.linspace(0, len(episode) - 1, MOMENTS + 1)[:MOMENTS].astype(int)  # the last has no forecast
-    return tuple(encode_png(episode.frame(int(step), VIDEO_SIZE)) for step in steps)
+            mp4 = encode_video(episode, size=VIDEO_SIZE)
+            result = episode.result
+            videos.append(Video(seed, result.success, result.score, bool(episode.forecasts), mp4))
+    return replace(shown, videos=tuple(videos))
 
 
 def choose_seeds(episodes: Episodes, each: int) -> list[int]:

@@ -1,15 +1,15 @@
-// The episode explorer (choose a seed, replay all runs in step) and the contact sheets.
+// The episode explorer: choose a seed, replay all runs in step.
 
 const scene = new Scene(DATA);
 const scenes = find(".scenes");
 const picker = find(".seeds");
-const state = { seed: 0, shown: [], episodes: [], time: 0, last: 1, playing: false, sheet: 0, cursor: () => {} };
+const state = { seed: 0, shown: [], episodes: [], time: 0, last: 1, playing: false, cursor: () => {} };
 let palette = readPalette();
 
 /** Read the page's colours, light or dark. */
 function readPalette() {
   const rows = Array.from({ length: DATA.colours }, (_, i) => `s${i}`);
-  return { ...readColours([...scene.colours, "bad"]), rows: Object.values(readColours(rows)) };
+  return { ...readColours(scene.colours), rows: Object.values(readColours(rows)) };
 }
 
 const colourOf = (run) => palette.rows[run.row % DATA.colours];
@@ -197,95 +197,14 @@ document.addEventListener("keydown", (event) => {
   action();
 });
 
-// --- contact sheets ------------------------------------------------------------------------------
-
-const sheet = { canvas: find(".sheet"), columns: 1, tile: 1, gap: 6 };
-
-function drawTabs() {
-  const recorded = DATA.runs.map((run, i) => [run, i]).filter(([run]) => run.lengths);
-  find("#sheets").hidden = recorded.length === 0;
-  if (!recorded.length) return;
-  state.sheet = recorded[0][1];
-  find("#sheets .tabs").replaceChildren(...recorded.map(([run, i]) => {
-    const button = make("button", { type: "button" }, markOf(run.row), run.label);
-    button.addEventListener("click", () => { state.sheet = i; drawSheet(); });
-    button.dataset.run = i;
-    return button;
-  }));
-}
-
-async function drawSheet() {
-  const { canvas, gap } = sheet;
-  const run = DATA.runs[state.sheet];
-  if (!run.lengths) return;
-  for (const button of find("#sheets .tabs").children)
-    button.setAttribute("aria-pressed", String(Number(button.dataset.run) === state.sheet));
-  const width = canvas.clientWidth || 600;
-  sheet.columns = Math.max(6, Math.min(Math.floor(width / 74), Math.ceil(Math.sqrt(2.4 * DATA.seeds.length))));
-  sheet.tile = (width - gap * (sheet.columns - 1)) / sheet.columns;
-  const rows = Math.ceil(DATA.seeds.length / sheet.columns);
-  const height = rows * (sheet.tile + gap) - gap;
-  const count = judged ? run.success.reduce((sum, value) => sum + value, 0) : 0;
-  const label = judged ? `${count} of ${DATA.seeds.length} episodes succeed` : `${DATA.seeds.length} episodes`;
-  canvas.setAttribute("aria-label", `${run.label}: ${label}`);
-  const shownRun = state.sheet;
-  const episodes = await Promise.all(DATA.seeds.map((_, k) => loadEpisode(shownRun, k)));
-  if (shownRun !== state.sheet) return;
-  const context = fitCanvas(canvas, width, height);
-  canvas.style.height = `${height}px`;
-  episodes.forEach((frames, k) => {
-    context.save();
-    context.translate((k % sheet.columns) * (sheet.tile + gap), Math.floor(k / sheet.columns) * (sheet.tile + gap));
-    context.beginPath();
-    context.roundRect(0, 0, sheet.tile, sheet.tile, 0.07 * sheet.tile);
-    context.clip();
-    context.save();
-    context.scale(sheet.tile / scene.side, sheet.tile / scene.side);
-    scene.drawFrame(context, frames.at(-1), { trail: frames, start: frames[0], colour: colourOf(run), palette, width: 2.6 });
-    context.restore();
-    if (!succeeds(run, k)) markFailure(context);
-    context.restore();
-  });
-}
-
-/** Frame and cross out a tile of the sheet. */
-function markFailure(context) {
-  const { tile } = sheet, [left, right, top, bottom] = [0.78, 0.89, 0.11, 0.22].map((share) => share * tile);
-  context.strokeStyle = palette.bad;
-  context.lineWidth = 0.05 * tile;
-  context.beginPath();
-  context.roundRect(0, 0, tile, tile, 0.07 * tile);
-  context.stroke();
-  context.beginPath();
-  for (const [a, b] of [[left, right], [right, left]]) { context.moveTo(a, top); context.lineTo(b, bottom); }
-  context.lineWidth = 0.035 * tile;
-  context.stroke();
-}
-
-sheet.canvas.addEventListener("click", (event) => {
-  const size = sheet.tile + sheet.gap;
-  const k = Math.floor(event.offsetY / size) * sheet.columns + Math.floor(event.offsetX / size);
-  if (k >= DATA.seeds.length) return;
-  filter("all seeds");
-  choose(k, { play: true });
-  find("#explorer").scrollIntoView();
-});
-
 // --- start ---------------------------------------------------------------------------------------
 
 redraws.push(() => {
   palette = readPalette();
   if (state.episodes.length) { drawProgress(); draw(); }
-  drawSheet();
 });
 
 drawFilters();
 filter("all seeds");
 const differing = DATA.seeds.findIndex((_, k) => FILTERS["outcomes differ"]?.(k));
 choose(Math.max(differing, 0));
-drawTabs();
-new IntersectionObserver((entries, observer) => {
-  if (!entries.some((entry) => entry.isIntersecting)) return;
-  observer.disconnect();
-  drawSheet();
-}, { rootMargin: "300px" }).observe(find("#sheets"));

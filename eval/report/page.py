@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from html import escape
 from importlib import resources
 from string import Template
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from nsde_policy import __version__
 from nsde_policy.eval.compare.result import Comparison
@@ -19,18 +19,15 @@ from nsde_policy.eval.report.collect import ReportRun, read_all_curves
 from nsde_policy.eval.report.sections import (
     Section,
     ShownRun,
-    format_camera,
     format_explorer,
-    format_modes,
     format_offline,
+    format_paths,
     format_settings,
     format_training,
     format_videos,
     read_page_file,
 )
 from nsde_policy.eval.report.tables import COLOURS, MARKS, format_table
-from nsde_policy.eval.statistics import Estimate
-from nsde_policy.eval.tables import format_mean
 from nsde_policy.tasks import Scene
 
 SCRIPTS = ("page.js", "charts.js")
@@ -47,7 +44,7 @@ class Content(NamedTuple):
     summary: str
     facts: str
     sections: list[Section]
-    data: dict[str, Any]
+    data: dict[str, object]
     scene: Scene | None = None
 
 
@@ -76,6 +73,7 @@ def format_page(
         assert offline is not None
         shown = []
         for i, run in enumerate(offline.runs):
+            assert run.path is not None
             known = ReportRun(None, str(run.path), run.record, curves=read_all_curves(run.path))
             shown.append(ShownRun(i, run.label, known))
         found = _describe_recorded(offline)
@@ -131,11 +129,9 @@ def _describe_rollouts(comparison: Comparison, shown: Sequence[ShownRun], refere
     )
     sections = [
         Section("scores", "Scores", tables["scores"] + (more if hidden else "")),
-        Section("modes", "Modes", format_modes(comparison, tables)),
+        Section("paths", "Paths", format_paths(comparison)),
         Section("explorer", "Episodes", format_explorer(task) if scene else ""),
-        Section("sheets", "Contact sheets", read_page_file("sheets.html") if scene else ""),
         Section("videos", "Videos", format_videos(shown, comparison.score_word)),
-        Section("camera", "Camera", format_camera(shown)),
         Section("differences", "Differences", tables.get("differences", "<p>Only one policy.</p>")),
     ]
     data = {
@@ -149,9 +145,10 @@ def _describe_rollouts(comparison: Comparison, shown: Sequence[ShownRun], refere
         "seeds": base.first.episodes.seed,
     }
     policies = f"{len(rows)} polic{'y' if len(rows) == 1 else 'ies'}"
+    best, deciding = rows[0], comparison.columns[-1]
     return Content(
         f"{task.reporting.title or task.name}: {policies} on {len(base.first.episodes)} seeds",
-        _format_summary(comparison, base),
+        f"<b>{escape(best.label)}</b>: {escape(comparison.column_title(deciding))} {getattr(best, deciding)}",
         f"{comparison.seeds_title}, the same for all; final weights",
         sections,
         data,
@@ -162,7 +159,7 @@ def _describe_rollouts(comparison: Comparison, shown: Sequence[ShownRun], refere
 def _describe_recorded(offline: OfflineComparison) -> Content:
     """Describe runs that have recorded episodes alone."""
     policies = f"{len(offline.runs)} polic{'y' if len(offline.runs) == 1 else 'ies'}"
-    title = f"{policies} on {len(offline.reference.score.context['episodes'])} recorded episodes"
+    title = f"{policies} on {offline.episodes} recorded episodes"
     data = {"marks": MARKS, "colours": COLOURS}
     return Content(title, "", f"{offline.note}; without an environment", [], data)
 
@@ -177,37 +174,14 @@ def _list_shown_runs(runs: Sequence[ReportRun], rows: Sequence[Row]) -> list[Sho
     return shown
 
 
-def _format_summary(comparison: Comparison, reference: Row) -> str:
-    """Summarise the best row and how the others compare with the reference, in one sentence."""
-    rows, deciding = comparison.main_rows(), comparison.columns[-1]
-    best: Estimate = getattr(rows[0], deciding)
-    text = f"<b>{escape(rows[0].label)}</b> "
-    if deciding == "success":
-        value, low, high = (f"{100 * number:.1f} %" for number in (best.value, best.low, best.high))
-        text += f"succeeds in {value} of its episodes "
-    else:
-        value, low, high = map(format_mean, (best.value, best.low, best.high))
-        text += f"has a {escape(comparison.score_title)} of {value} "
-    text += "(one distinct path, no interval)" if best.n == 1 else f"(95 % interval {low} to {high})"
-    verdicts: dict[str, list[str]] = {}
-    for row in rows:
-        if row is not reference:
-            verdicts.setdefault(row.decide(reference, deciding), []).append(row.label)
-    against = f" against {reference.label}: "
-    for decided, labels in verdicts.items():
-        text += escape(f";{against}{', '.join(labels)}: {decided}")
-        against = " "
-    return f"{text}."
-
-
-def _build_run_data(shown: ShownRun) -> dict[str, Any]:
+def _build_run_data(shown: ShownRun) -> dict[str, object]:
     """Build what the page's scripts read of a run: curves and outcomes."""
     number, label, run = shown
     curves = {
         name: [[float(f"{value:.{CURVE_DIGITS}g}") for value in point] for point in points]
         for name, points in run.curves.items()
     }
-    found = {"label": label, "row": number, "curves": curves}
+    found: dict[str, object] = {"label": label, "row": number, "curves": curves}
     if run.entry is None:
         return found
     episodes = run.entry.episodes
@@ -220,7 +194,7 @@ def _build_run_data(shown: ShownRun) -> dict[str, Any]:
     }
 
 
-def _encode_json(values: Any) -> str:
+def _encode_json(values: object) -> str:
     """Encode JSON for a script element, without any "<" that could end the element."""
     return json.dumps(values, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 

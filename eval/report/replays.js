@@ -22,12 +22,12 @@ async function decompress(text) {
 }
 
 /** Return the frames of one episode, each the numbers of an observation, then the progress. */
-async function loadEpisode(run, start) {
+async function loadEpisode(run, number) {
   const columns = await loadColumns(run);
   if (!columns) return null;
   const { lengths } = DATA.runs[run];
-  const first = lengths.slice(0, start).reduce((sum, n) => sum + n, 0);
-  return Array.from({ length: lengths[start] }, (_, i) =>
+  const first = lengths.slice(0, number).reduce((sum, n) => sum + n, 0);
+  return Array.from({ length: lengths[number] }, (_, i) =>
     columns.map((values, column) => values[first + i] / DATA.scales[column]));
 }
 

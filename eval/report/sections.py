@@ -1,4 +1,4 @@
-"""Sections of a report as HTML: modes, videos, cameras, recorded episodes, training and settings."""
+"""Sections of a report as HTML: paths, videos, recorded episodes, training and settings."""
 
 import base64
 import json
@@ -35,23 +35,20 @@ class Section(NamedTuple):
     body: str
 
 
-def _format_image(png: bytes, text: str, kind: str = "plot") -> str:
+def _format_image(png: bytes, text: str) -> str:
     source = base64.b64encode(png).decode()
-    return f'<img class="{kind}" alt="{escape(text)}" src="data:image/png;base64,{source}">'
+    return f'<img class="plot" alt="{escape(text)}" src="data:image/png;base64,{source}">'
 
 
-def format_modes(comparison: Comparison, tables: dict[str, str]) -> str:
-    """Format the table of modes and a picture of all paths; empty if the task has no modes."""
-    if "modes" not in tables:
-        return ""
+def format_paths(comparison: Comparison) -> str:
+    """Format a picture of all paths; empty if the task does not say what to draw."""
     picture = render_paths(comparison)
     if picture is None:
-        return tables["modes"]
-    image = _format_image(picture, "Paths of all episodes by mode, one panel per policy")
+        return ""
+    image = _format_image(picture, "Paths of all episodes, one panel per policy")
     return (
-        f'{tables["modes"]}<div class="wide">{image}</div>'
-        '<p class="note">Every distinct path, coloured by its mode; failures are grey and end in a cross. '
-        "Bars: share of each mode among the successes; dotted: all modes alike.</p>"
+        f'<div class="wide">{image}</div>'
+        '<p class="note">Every distinct path, coloured by its mode; failures are grey and end in a cross.</p>'
     )
 
 
@@ -86,30 +83,6 @@ def format_videos(shown: Sequence[ShownRun], score_word: str) -> str:
     forecast = any(video.forecast for _, _, run in shown for video in run.videos)
     notes.insert(0, "Real time, with the futures that the policy sampled." if forecast else "Real time.")
     return f'<div class="videos">{"".join(figures)}</div><p class="note">{escape(" ".join(notes))}</p>'
-
-
-def format_camera(shown: Sequence[ShownRun]) -> str:
-    """Format what policies with cameras see; empty if there are none."""
-    parts = []
-    for number, label, run in shown:
-        if not run.moments or run.record is None:
-            continue
-        camera = run.record.cameras[0]
-        pictures = "".join(
-            _format_image(png, f"{camera.name} of {label}, moment {i + 1}, with keypoints", "moment")
-            for i, png in enumerate(run.moments)
-        )
-        parts.append(
-            f"<h3>{format_mark(number)}{escape(label)}</h3>"
-            f'<p class="facts">{escape(camera.name)}, {camera.height} × {camera.width} px</p>'
-            f'<div class="moments">{pictures}</div>'
-        )
-    note = (
-        '<p class="note">Frames of one episode with the keypoints that encode them: a large dot where a '
-        "keypoint is, a line along the mean of 64 sampled futures, small dots where these end, and an "
-        "ellipse of two standard deviations of the ends.</p>"
-    )
-    return "".join([*parts, note]) if parts else ""
 
 
 def format_offline(offline: OfflineComparison, shown: Sequence[ShownRun]) -> Section:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any
 
 import numpy as np
 
@@ -106,9 +105,9 @@ def format_settings_table(records: Sequence[tuple[str, RunRecord]]) -> str:
     return format_table(table) if lines else ""
 
 
-def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flatten(values: Mapping[str, object], prefix: str = "") -> dict[str, object]:
     """Return settings in one level: train.steps, model.network.width and so on."""
-    flat: dict[str, Any] = {}
+    flat: dict[str, object] = {}
     for key, value in values.items():
         flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
     return flat

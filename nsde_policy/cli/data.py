@@ -97,25 +97,17 @@ class DataReplay:
     meta/seed; without them, episode k has seed k, as the human demonstrations of Push-T. Stored first states
     are rounded to float32."""
     accept_omitted_chunks: options.AcceptOmittedChunksFlag = False
-    out: Path | None = None
-    """Write a picture of the last moments of up to 18 episodes to this PNG file, if the task draws states."""
     json: bool = False
     """Print JSON instead of text."""
 
     def run(self) -> None:
-        """Print the report and write the picture."""
+        """Replay all episodes and print the report."""
         from tqdm import tqdm
 
         from nsde_policy.data import load_demonstrations
         from nsde_policy.eval.replay import ReplayReport, read_seeds, replay_demonstrations
 
-        if self.out is not None:
-            from nsde_policy.eval.render.pictures import check_png
-
-            check_png(self.out)
         task = self._choose_task()
-        if self.out is not None and not task.drawing.can_draw:
-            raise ConfigError(f"{task.name} draws no pictures of recorded states: leave out --out")
         demos = load_demonstrations(
             self.path, angles=task.training.demos.angles, accept_omitted_chunks=self.accept_omitted_chunks
         )
@@ -126,9 +118,6 @@ class DataReplay:
         bar = tqdm(replays, "replaying", len(demos), unit="episode", leave=False, disable=None)
         report = ReplayReport(task, list(bar))
         print(report.as_json() if self.json else report.as_text())
-        if self.out is not None:
-            report.save_picture(self.out)
-            print(f"wrote {self.out}", file=sys.stderr)
 
     def _choose_task(self) -> "Task":
         """Return the task to replay in; raise `ConfigError` if none has an environment."""

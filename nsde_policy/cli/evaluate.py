@@ -57,7 +57,7 @@ class Evaluate:
     workers: options.WorkersFlag = 0
     device: options.DeviceFlag = "cpu"
     render: bool = False
-    """Show episodes in a window; without a display, or with --out, write videos and a contact sheet."""
+    """Write videos of some episodes and a contact sheet of all."""
     out: Path | None = None
     """Directory for --render; default RUN/eval, or out/eval for the shipped policy."""
     videos: Natural = 3
@@ -66,8 +66,7 @@ class Evaluate:
 
     def run(self) -> None:
         """Evaluate, print the scores, render episodes."""
-        from nsde_policy.eval.camera import CameraCondition
-        from nsde_policy.eval.disturbances import Condition
+        from nsde_policy.eval.disturbances import CameraCondition, Condition
         from nsde_policy.eval.evaluate import EvaluationConfig, evaluate_policy
 
         offline.check_flags(self)
@@ -112,6 +111,6 @@ class Evaluate:
         found = evaluate_policy(run, config, workers=self.workers, device=self.device)
         scores = found.scores
         options.print_results(self.json, scores.to_json(**found.context), scores.as_text())
-        files = [] if renderer is None else renderer.show(found)
-        if files:
+        if renderer is not None:
+            files = renderer.write(found)
             print(f"wrote {files[0].name} and {len(files) - 1} mp4 to {files[0].parent}", file=sys.stderr)

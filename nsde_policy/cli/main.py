@@ -23,7 +23,6 @@ import tyro
 
 from nsde_policy import __version__
 from nsde_policy.cli import options
-from nsde_policy.cli.benchmark import Benchmark
 from nsde_policy.cli.collect import Collect
 from nsde_policy.cli.compare import Compare
 from nsde_policy.cli.data import DataCheck, DataDownload, DataInfo, DataReplay, DataSetRate
@@ -59,7 +58,6 @@ COMMANDS: dict[str, Any] = {
     "play": Play,
     "compare": Compare,
     "report": ReportCommand,
-    "benchmark": Benchmark,
     "export": Export,
     "serve": Serve,
     "doctor": Doctor,

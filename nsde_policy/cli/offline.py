@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nsde_policy.cli import options
-from nsde_policy.errors import ConfigError
+from nsde_policy.errors import ComparisonError, ConfigError
 
 if TYPE_CHECKING:
     from nsde_policy.eval.offline.comparison import OfflineComparison
@@ -35,8 +35,10 @@ def check_flags(command: Any) -> None:
 
 def run_offline(command: Any, run: Path | None, changes: list[str]) -> None:
     """Score a run of `eval` on the store of --demos, print the tables and draw the figure."""
-    from nsde_policy.eval.offline.figures import draw_offline_score
-    from nsde_policy.eval.offline.score import OfflineConfig, score_run
+    from nsde_policy.assets import SHIPPED_POLICY
+    from nsde_policy.eval.offline.comparison import compare_offline
+    from nsde_policy.eval.offline.figures import draw_offline_comparison
+    from nsde_policy.eval.offline.score import OfflineConfig
     from nsde_policy.eval.render.plotting import pyplot
     from nsde_policy.eval.render.video import choose_eval_folder
 
@@ -44,10 +46,12 @@ def run_offline(command: Any, run: Path | None, changes: list[str]) -> None:
     config = OfflineConfig(**{name: value for name, value in given.items() if value is not None})
     if command.render:
         pyplot()  # fail before the work starts, not after it
-    score = score_run(run, command.demos, config, sampling=changes, device=command.device)
-    options.print_results(command.json, score.to_json(), score.as_text())
+    found = compare_offline(
+        [run or SHIPPED_POLICY], command.demos, config=config, sampling=changes, device=command.device
+    )
+    options.print_results(command.json, found.reference.to_json(), found.as_text())
     if command.render:
-        files = draw_offline_score(score, command.out or choose_eval_folder(run))
+        files = draw_offline_comparison(found, command.out or choose_eval_folder(run))
         print(f"wrote {files[0]}", file=sys.stderr)
 
 
@@ -55,6 +59,7 @@ def compare_recorded(command: Any, runs: Sequence[Path]) -> "OfflineComparison |
     """Score runs on the store of --demos; None without the flag."""
     from nsde_policy.eval.offline.comparison import compare_offline
     from nsde_policy.eval.offline.score import OfflineConfig
+    from nsde_policy.run_directory import RunDirectory
 
     if command.demos is None:
         if command.accept_omitted_chunks:
@@ -62,6 +67,9 @@ def compare_recorded(command: Any, runs: Sequence[Path]) -> "OfflineComparison |
         return None
     if not runs:
         raise ConfigError("--demos scores run directories on recorded episodes: name the runs")
+    for path in runs:
+        if (stopped := RunDirectory(path).describe_unfinished()) is not None:
+            raise ComparisonError(stopped)
     return compare_offline(
         runs,
         command.demos,

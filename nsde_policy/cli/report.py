@@ -25,7 +25,7 @@ class ReportCommand:
     out: Path = Path("report.html")
     """Path of the output file."""
     title: str | None = None
-    """Title of the page; default: task, number of policies and number of starts."""
+    """Title of the page; default: task, number of policies and number of seeds."""
     episodes: options.EpisodesFlag = 50
     seed_start: options.SeedStartFlag = 100_000
     demos: Path | None = None
@@ -34,7 +34,7 @@ class ReportCommand:
     env: options.EnvFlag = None
     env_kwargs: options.EnvKwargsFlag = None
     from_json: tuple[Path, ...] = ()
-    """Files written by `compare` with the same starts; their further runs are shown without playback."""
+    """Files written by `compare` with the same seeds; their further runs are shown without playback."""
     reference: options.ReferenceFlag = None
     videos: Natural = 1
     """Number of failures and number of successes per run to write as videos; without known successes, of

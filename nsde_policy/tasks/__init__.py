@@ -20,5 +20,4 @@ from nsde_policy.tasks.registry import get_task_of_run as get_task_of_run
 from nsde_policy.tasks.registry import register_task as register_task
 from nsde_policy.tasks.reporting import Reporting as Reporting
 from nsde_policy.tasks.reporting import read_episode_mode as read_episode_mode
-from nsde_policy.tasks.training_defaults import SuiteMember as SuiteMember
 from nsde_policy.tasks.training_defaults import TrainingDefaults as TrainingDefaults

@@ -14,7 +14,7 @@ from nsde_policy.tasks.drawing import Drawing, Forecast, Scene
 from nsde_policy.tasks.live_table import LiveTable
 from nsde_policy.tasks.registry import register_task
 from nsde_policy.tasks.reporting import Reporting
-from nsde_policy.tasks.training_defaults import ObservationChoice, SuiteMember, TrainingDefaults
+from nsde_policy.tasks.training_defaults import ObservationChoice, TrainingDefaults
 
 if TYPE_CHECKING:
     import numpy as np
@@ -173,14 +173,6 @@ class PushTTraining(TrainingDefaults):
             max_bytes=256 * 2**20,
             frames=25_650,
         )
-
-    def suite(self) -> list[SuiteMember]:
-        """Sample Diffusion Policy with DDIM too, and add its transformer."""
-        variants = {"diffusion": {"DDIM-10": ("scheduler=ddim", "steps=10")}}
-        members = [
-            SuiteMember(each.method, variants=variants.get(each.method, {})) for each in super().suite()
-        ]
-        return [*members, SuiteMember("diffusion", "transformer_pusht")]
 
     def presets(self, method: str) -> Mapping[str, Preset]:
         """Tune the Neural SDE; add Diffusion Policy's settings for this task, and presets for pixels."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from nsde_policy.config import EncoderConfig, Preset
-from nsde_policy.methods.registry import METHODS, get_method
+from nsde_policy.methods.registry import get_method
 from nsde_policy.run_config import DemoConfig
 
 if TYPE_CHECKING:
@@ -33,16 +33,6 @@ class ObservationChoice:
     """Keyword arguments with which the environment gives them in addition to the usual ones, to record."""
     encoders: Mapping[str, EncoderConfig] = field(default_factory=dict)
     """Settings of the encoder by the name of the preset, for presets without any."""
-
-
-@dataclass(frozen=True)
-class SuiteMember:
-    """A method with a preset, as trained and played by `compare --suite`."""
-
-    method: str
-    preset: str = "default"
-    variants: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Further ways to sample the trained model: changes to its sampling, by what is added to its name."""
 
 
 class TrainingDefaults:
@@ -71,14 +61,10 @@ class TrainingDefaults:
         """Return a method's presets; a task may override or add some."""
         return get_method(method).presets
 
-    def suite(self) -> Sequence[SuiteMember]:
-        """Return the methods that are compared on this task; by default all, with `default_preset`."""
-        return [SuiteMember(method, self.default_preset) for method in METHODS.list_usable()]
-
     def without_observations(self, env_kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return keyword arguments of the environment, except those that choose what is observed.
 
-        Policies with different observations are compared on the same starts, and trained on one store.
+        Policies with different observations are compared on the same seeds, and trained on one store.
         """
         choices = self.observations.values()
         chosen = {name for choice in choices for name in (*choice.env_kwargs, *choice.recorded_with)}

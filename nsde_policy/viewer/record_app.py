@@ -10,7 +10,7 @@ from nsde_policy.data.collection import Collection, EpisodeInfo, Provenance
 from nsde_policy.data.types import MIN_STEPS
 from nsde_policy.envs.page import PAGE_SIDE
 from nsde_policy.errors import DemoError, RemoteError
-from nsde_policy.eval.compressed import CompressedFrames, CompressedPicture
+from nsde_policy.eval.episode import CompressedFrames, CompressedPicture
 from nsde_policy.run_directory import find_versions
 from nsde_policy.tasks.base import Task
 from nsde_policy.tasks.live_table import CameraTable

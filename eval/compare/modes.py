@@ -58,16 +58,6 @@ class ModeOutcomes:
         return int((self.counts > 0).sum())
 
     @property
-    def unknown(self) -> int:
-        """Successes whose mode is unknown; they do not count for entropy."""
-        return int(self.success.sum() - self.counts.sum())
-
-    @property
-    def plain_entropy(self) -> float:
-        """Entropy of the observed frequencies, without a correction of its bias."""
-        return float(compute_entropy(self.counts, corrected=False))
-
-    @property
     def distinct(self) -> int:
         """Number of distinct paths."""
         return len(np.unique(self.path))

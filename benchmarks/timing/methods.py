@@ -1,0 +1,52 @@
+"""Eight actions of every method, with untrained weights of the default size, and of the --run."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from nsde_policy.assets import EMBEDDED_DEMOS, SHIPPED_POLICY
+from nsde_policy.eval.latency import Contender, measure_latency
+from nsde_policy.inference.loading import build_model
+from nsde_policy.methods.registry import METHODS
+from nsde_policy.run_directory import RunDirectory
+from nsde_policy.tasks import get_task_of_run
+from nsde_policy.training.dataset import build_training_data
+from nsde_policy.training.demos import load_training_demos
+from timing.common import Options
+
+BUDGET_S = 12.0
+"""Seconds for each method; slow ones take fewer turns."""
+VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
+    "diffusion": {
+        "diffusion, DDPM-100": {"scheduler": "ddpm", "steps": 100},
+        "diffusion, DDIM-10": {"scheduler": "ddim", "steps": 10},
+    }
+}
+
+
+def build_contenders(device: str) -> Iterator[Contender]:
+    """Build models of the default preset for the task and the demonstrations of the package."""
+    shipped = RunDirectory(SHIPPED_POLICY).read_record()
+    task = get_task_of_run(shipped)
+    for method in METHODS.list_usable():
+        record = replace(shipped, config=task.preset("default", method))
+        model = build_model(record)
+        demos = load_training_demos(record.config.demos, EMBEDDED_DEMOS)
+        model.prepare(build_training_data(demos, record.config, task=task.name))
+        own = model.config.sampling
+        for name, changes in VARIANTS.get(method, {method: {}}).items():
+            sampling = type(own).from_dict({**own.to_dict(), **changes})
+            yield Contender(name, record, model, sampling, device)
+
+
+def measure_methods(options: Options) -> list[dict[str, Any]]:
+    """Time all methods in turns on one thread."""
+    contenders = [*build_contenders(options.device)]
+    if options.run:
+        contenders.append(Contender.load(options.run, str(options.run)))
+    rounds, budget_s = (3, 0.1) if options.smoke else (options.rounds, BUDGET_S)
+    rows = [msgspec.to_builtins(row) for row in measure_latency(contenders, rounds=rounds, budget_s=budget_s)]
+    ours = next(row["median_ms"] for row in rows if row["method"] == "neural_sde")
+    return [{**row, "ratio": float(f"{row['median_ms'] / ours:.5g}")} for row in rows]
