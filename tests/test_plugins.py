@@ -146,7 +146,7 @@ def test_broken_plug_ins_matter_only_to_those_who_ask_for_them(tmp_path: Path):
         "eval --episodes 1 --workers 1 --env-kwargs '{\"max_episode_steps\": 2}'",
     ]
     commands = shlex.join(f"nsde-policy {line}" for line in good)
-    suite = "\nfrom nsde_policy.tasks import get_task\nassert len(get_task('none').training.suite()) > 3"
+    suite = "\nfrom nsde_policy.methods.registry import METHODS\nassert len(METHODS.list_usable()) > 3"
     done = run_line(f"python -c {shlex.quote(COMMANDS + suite)} {commands}", path=[ROOT, site], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "left out: the method 'broken_methods'" in done.stderr

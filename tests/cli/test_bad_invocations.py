@@ -25,7 +25,7 @@ def refuse(args, capsys):
 
 
 DEVICE_COMMANDS = (
-    *("train", "eval", "compare shipped", "report shipped", "serve", "benchmark latency"),
+    *("train", "eval", "compare shipped", "report shipped", "serve"),
     *("eval --demos x.zarr", "video train collisions", "video eval run"),
 )
 
@@ -56,8 +56,6 @@ def test_a_device_that_torch_cannot_use_is_refused_before_the_work(command, devi
         (f"eval --latency-steps {'9' * 400}", "--latency-steps must be below 2**63, got 999999999999"),
         ("train --seed -1", "need --seed >= 0"),
         ("train --validation nan", "--validation must be finite"),
-        ("benchmark latency --budget nan", "need --budget > 0, got nan"),
-        ("benchmark latency --rounds 0", "need --rounds >= 1"),
         ("export --seed -1", "need --seed >= 0"),
         ("data set-rate x.zarr nan", "--rate must be finite"),
         ("serve --patience-s inf", "--patience-s must be finite"),

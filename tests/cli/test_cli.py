@@ -78,8 +78,6 @@ def test_unknown_flags_and_values_are_reported_by_tyro_with_exit_code_2(args, ex
 @pytest.mark.parametrize(
     ("args", "expected"),
     [
-        (["data", "replay", "x.zarr", "--out", "x.jpg"], ".png"),
-        (["data", "replay", "x.zarr", "--out", "/dev/null/x.png"], "/dev/null/x.png cannot be written"),
         (["eval", "--push", "-3"], "nsde-policy: need --push >= 0, got -3.0"),
         (["eval", "--obs-noise", "500"], "nsde-policy: need --obs-noise < 100, got 500.0"),
         (["serve", "--max-clients", "0"], "nsde-policy: need --max-clients >= 1, got 0"),

@@ -8,27 +8,19 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.cli.main import main
-from nsde_policy.config import TrainConfig
 from nsde_policy.errors import ComparisonError
 from nsde_policy.eval.compare import plots
 from nsde_policy.eval.compare import run as comparing
-from nsde_policy.eval.compare.entries import Entry, Latency
+from nsde_policy.eval.compare.entries import Entry
 from nsde_policy.eval.compare.files import read_comparison
+from nsde_policy.eval.compare.names import choose_names
 from nsde_policy.eval.compare.result import Comparison
-from nsde_policy.eval.compare.run import (
-    Job,
-    add_latency,
-    choose_names,
-    load_records,
-    read_training_time,
-)
-from nsde_policy.eval.compare.suite import find_preset, list_members
-from nsde_policy.eval.latency import LatencyRow
+from nsde_policy.eval.compare.run import load_records, read_training_time
 from nsde_policy.inference.loading import load_model
-from nsde_policy.methods.registry import METHODS
 from nsde_policy.run_directory import RunDirectory
-from nsde_policy.tasks import SuiteMember, get_task
+from nsde_policy.tasks import get_task
 from tests.helpers.comparisons import make_comparison, make_entry
 
 pytestmark = pytest.mark.slow
@@ -83,7 +75,6 @@ def test_runs_are_compared_on_the_same_starts(runs: list[Path], out: Path):
     ]
     for each in found.entries:
         assert each.episodes.seed == (100_000, 100_001)
-        assert each.preset == "custom"
         assert each.train_s is not None
         assert each.latency_ms is not None
     assert [e.calls_per_chunk for e in found.entries] == [8, 8, 1]
@@ -155,28 +146,6 @@ def test_earlier_comparisons_are_merged_without_new_episodes(
     assert msgspec.json.decode(capsys.readouterr().out, type=Comparison) == both
 
 
-@pytest.mark.usefixtures("no_plots")
-def test_latencies_are_read_from_a_benchmark_file(tmp_path: Path):
-    bare = make_comparison(
-        make_entry(latency_ms=None),
-        make_entry("neural_sde, 25k steps", latency_ms=None),
-        make_entry(chunk=2, latency_ms=None),
-    )
-    row = {
-        "method": "neural_sde", "median_ms": 6.5, "p99_ms": 7, "chunk": 8, "actions": 8,
-        "policy": "neural_sde", "preset": "default", "sampling": {}, "machine": "a slow one",
-        "calls_per_chunk": 8, "parameters": 0, "first_action_ms": 1.0, "ratio": None, "n": 3,
-    }  # fmt: skip
-    (tmp_path / "a.json").write_text(bare.to_json())
-    (tmp_path / "latency.json").write_text(json.dumps([row]))
-    args = ["--latency", str(tmp_path / "latency.json"), "--out", str(tmp_path / "out")]
-    assert main(["compare", "--from-json", str(tmp_path / "a.json"), *args]) == 0
-    found = read_comparison(tmp_path / "out" / "comparison.json")
-    assert [e.latency_ms for e in found.entries] == [Latency(6.5, 7), Latency(6.5, 7), None]
-    assert found.machine["latency"] == "a slow one"
-    assert add_latency(bare, [msgspec.convert({**row, "actions": 4}, LatencyRow)]).entries == bare.entries
-
-
 @pytest.fixture
 def arm(runs: list[Path], tmp_path: Path) -> Path:
     """A run of a robot without an environment."""
@@ -194,21 +163,17 @@ def arm(runs: list[Path], tmp_path: Path) -> Path:
         ([], "nothing to compare"),
         (["RUN", "RUN"], "is named twice"),
         (["RUN", "RUN/../ours-0"], "is named twice"),
-        (["ARM"], "no environment to play in"),
+        (["ARM"], "no environment to roll out in"),
         (["/nowhere"], "is not a run directory"),
         (["RUN", "--episodes", "0"], "episodes >= 1"),
         (["RUN", "--device", "cuda:77"], "cannot be used"),
         (["RUN", "--env-kwargs", "{}}"], "--env-kwargs is not valid JSON"),
         (["RUN", "--env-kwargs", '{"reset_rule": "dice"}'], "dice"),
         (["RUN", "--latency-rounds", "1"], "at least 3 rounds"),
-        (["--suite", "chess"], "chess"),
-        (["--suite", "pusht", "--train-seeds", "0"], "need --train-seeds >= 1"),
         (["--from-json", "/nowhere.json"], "/nowhere.json cannot be read"),
         (["--from-json", "BAD"], "not valid JSON"),
         (["--from-json", "GOOD", "OTHER"], "different environment arguments do not mix"),
         (["--from-json", "GOOD", "--reference", "bert"], "no row 'bert'"),
-        (["--from-json", "GOOD", "--latency", "BAD"], "not a list of latencies"),
-        (["--from-json", "GOOD", "--latency", "GOOD"], "not a list of latencies"),
         (["--from-json", "GOOD", "--out", "/proc/x"], "cannot be written"),
     ],
 )
@@ -240,7 +205,7 @@ def test_runs_with_equal_names_are_rejected(runs: list[Path], tmp_path: Path):
     for name in ("config.json", "model.safetensors"):
         (twin / name).write_bytes((runs[0] / name).read_bytes())
     with pytest.raises(ComparisonError, match="cannot be told apart"):
-        choose_names(load_records([Job(runs[0]), Job(twin)]))
+        choose_names(load_records([runs[0], twin]))
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -248,7 +213,7 @@ def test_runs_on_other_demonstrations_are_not_pooled(seed: int, runs: list[Path]
     record = replace(RunDirectory(runs[0]).read_record(), config=get_task("pusht").preset("fast"))
     other = replace(record, seed=seed, demos=replace(record.demos, fingerprint="f" * 64))
     names = choose_names({Path("a"): record, Path("b"): other, Path("c"): replace(record, seed=5)})
-    assert names[Path("b")] == f"{names[Path('a')]} (b)"
+    assert names[Path("b")] != names[Path("a")]
     assert names[Path("c")] == names[Path("a")]
 
 
@@ -256,33 +221,34 @@ def test_an_unfinished_run_is_rejected(runs: list[Path], tmp_path: Path):
     (tmp_path / "config.json").write_bytes((runs[0] / "config.json").read_bytes())
     (tmp_path / "metrics.jsonl").write_text('{"step": 10, "seconds": 1.0}\n')
     with pytest.raises(ComparisonError, match="stopped at step 10 of 20"):
-        load_records([Job(tmp_path)])
+        load_records([tmp_path])
 
 
-def test_runs_are_named_by_method_preset_and_directory(runs: list[Path]):
+def test_runs_are_named_by_method_and_directory(runs: list[Path]):
     record = RunDirectory(runs[0]).read_record()
     pusht = get_task("pusht")
+    default = pusht.preset("default")
     configs = {
-        "a-0": pusht.preset("default"),
-        "b-0": pusht.preset("fast"),
-        "c-0": pusht.preset("default", "regression"),
-        "d_0": replace(pusht.preset("default"), chunk=4),
-        "x/d-0": replace(pusht.preset("default"), chunk=5),
-        "neural_sde-0": replace(pusht.preset("default"), chunk=6),
-        "Ant-v5-neural_sde-auto-0": replace(pusht.preset("default"), chunk=7),
-        "few-0": replace(pusht.preset("default"), demos=replace(pusht.preset("default").demos, episodes=10)),
+        "pusht-neural_sde-default-0": default,
+        "pusht-neural_sde-fast-0": pusht.preset("fast"),
+        "regression-default-0": pusht.preset("default", "regression"),
+        "d_0": replace(default, chunk=4),
+        "x/d-0": replace(default, chunk=5),
+        "Ant-v5-neural_sde-auto-0": replace(default, chunk=7),
+        "few-0": replace(default, demos=replace(default.demos, episodes=10)),
     }
     records = {Path(name): replace(record, config=config, seed=0) for name, config in configs.items()}
     records[Path("few-0")] = replace(records[Path("few-0")], demos=replace(record.demos, episodes=10))
+    records[SHIPPED_POLICY] = replace(record, config=replace(default, chunk=6))
     assert [str(name) for name in choose_names(records).values()] == [
         "neural_sde",
         "neural_sde, fast",
         "regression",
         "neural_sde, d",
         f"neural_sde, d ({Path('x/d-0')})",
-        "neural_sde, custom",
         "neural_sde, auto",
         "neural_sde",
+        f"neural_sde ({SHIPPED_POLICY})",
     ]
 
 
@@ -292,36 +258,3 @@ def test_training_time_adds_up_over_resumed_runs(tmp_path: Path):
     for seconds in (1.0, 2.0, 0.5, 4.0):
         run.append_metrics({"step": 1, "seconds": seconds})
     assert read_training_time(run) == 6.0
-
-
-def test_suite_holds_every_method():
-    members = list_members(get_task("pusht"))
-    assert {member.method for member in members} == set(METHODS.names())
-    assert SuiteMember("diffusion", "transformer_pusht") in members
-    assert [list(member.variants) for member in members if member.variants] == [["DDIM-10"]]
-    fast = [SuiteMember(method, "fast") for method in METHODS.names()]
-    assert list_members(get_task("pusht"), "fast") == fast
-    assert list_members(get_task("none")) == [SuiteMember(method, "auto") for method in METHODS.names()]
-
-
-@pytest.mark.usefixtures("no_plots")
-def test_the_suite_trains_each_missing_run_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    members = [SuiteMember("neural_sde"), SuiteMember("regression")]
-    monkeypatch.setattr(type(get_task("pusht").training), "suite", lambda _: members)
-    task, preset = type(get_task("pusht")), type(get_task("pusht")).preset
-    quick = TrainConfig(steps=10, batch_size=8)
-    monkeypatch.setattr(task, "preset", lambda *args: replace(preset(*args), train=quick))
-    args = ["compare", "--suite", "pusht", "--out", str(tmp_path), *PLAY, "--episodes", "1"]
-    for _ in range(2):
-        assert main(args) == 0
-    assert "no difference shown" in capsys.readouterr().out
-    assert {path.name for path in (tmp_path / "runs").iterdir()} == {
-        "neural_sde-default-0",
-        "regression-default-0",
-    }
-    assert len(list((tmp_path / "entries").iterdir())) == 2
-    found = read_comparison(tmp_path / "comparison.json")
-    assert found.names == ["neural_sde", "regression"]
-    assert find_preset(RunDirectory(tmp_path / "runs/regression-default-0").read_record()) == "default"

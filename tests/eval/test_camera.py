@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 
 from nsde_policy.cli.main import main
-from nsde_policy.config import EncoderConfig
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.data import load_demonstrations
 from nsde_policy.envs.pusht.drawing import benchmark_frame
-from nsde_policy.eval.camera import DISTRACTOR, OCCLUDER, CameraCondition, CameraDisturbances
-from nsde_policy.eval.compare.run import EntryCache, Job
-from nsde_policy.eval.compressed import CompressedFrames, CompressedPicture
+from nsde_policy.eval.compare.run import EntryCache
+from nsde_policy.eval.disturbances import DISTRACTOR, OCCLUDER, CameraCondition, CameraDisturbances
+from nsde_policy.eval.episode import CompressedFrames, CompressedPicture
 from nsde_policy.eval.evaluate import EvaluationConfig
 from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.render.keypoints import draw_keypoints
@@ -70,26 +69,6 @@ def test_texture_is_fixed_and_the_distractor_jumps():
     assert len({tuple(np.argwhere(disc).mean(0)) for disc in discs}) == 20
 
 
-def test_disturbances_follow_from_the_seed():
-    assert (change(3, shift=2, noise=0.1) == change(3, shift=2, noise=0.1)).all()
-    assert (change(3, noise=0.1) != change(4, noise=0.1)).any()
-
-
-@pytest.mark.parametrize("method", ["neural_sde", "regression", "diffusion"])
-def test_fast_preset_for_pixels_has_an_encoder_for_a_cpu(method: str):
-    task = get_task("pusht")
-    fast = with_observations(task, "pixels").preset("fast", method).encoder
-    assert fast == with_observations(task, "pixels").preset("pixels-fast").encoder
-    assert task.preset("fast", method).encoder == EncoderConfig()
-
-
-def test_trained_run_records_its_observations(pixel_run: Path):
-    record = RunDirectory(pixel_run).read_record()
-    assert record.env_kwargs == {"obs_type": "pixels_agent_pos"}
-    assert record.config.demos.obs_columns == (0, 1)
-    assert [camera.name for camera in record.cameras] == ["observation.images.img"]
-
-
 def test_episodes_are_played_from_frames_and_disturbed(pixel_run: Path):
     config = RolloutConfig(env_kwargs={"max_episode_steps": 9})
     shifted = replace(config, camera=CameraCondition(shift=4))
@@ -99,23 +78,6 @@ def test_episodes_are_played_from_frames_and_disturbed(pixel_run: Path):
     assert one.steps == 9
     assert np.array_equal(one.trace.actions, again.trace.actions)
     assert not np.array_equal(one.trace.actions, other.trace.actions)
-
-
-def test_environment_without_the_camera_is_refused(pixel_run: Path, capsys: pytest.CaptureFixture[str]):
-    args = [
-        "eval",
-        str(pixel_run),
-        "--episodes",
-        "1",
-        "--workers",
-        "1",
-        "--env-kwargs",
-        '{"obs_type": "state"}',
-    ]
-    assert main(args) == 2
-    error = capsys.readouterr().err.strip()
-    assert "needs observation.images.img (96, 96, 3), but the images of its observation are none" in error
-    assert "\n" not in error
 
 
 def test_camera_is_disturbed_from_the_command_line(pixel_run: Path, tmp_path: Path):
@@ -143,12 +105,6 @@ def test_invalid_disturbances_of_cameras_are_refused(
     assert "\n" not in error
 
 
-@pytest.mark.parametrize("task", ["pusht", "none"])
-def test_unknown_observations_are_refused(task: str, capsys: pytest.CaptureFixture[str]):
-    assert main(["train", "--task", task, "--obs", "sounds"]) == 2
-    assert f"the task {task!r} has no observations 'sounds'; available: state" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(("height", "width", "place"), [(96, 96, (75, 25)), (48, 96, (75, 38))])
 def test_keypoints_are_drawn_where_they_are_in_the_frame(height: int, width: int, place: tuple[int, int]):
     spec = PolicySpec(
@@ -166,35 +122,15 @@ def test_keypoints_are_drawn_where_they_are_in_the_frame(height: int, width: int
     )
 
 
-def test_report_shows_what_a_policy_with_cameras_sees(pixel_run: Path, tmp_path: Path):
-    page, play = tmp_path / "report.html", ["--episodes", "2", "--workers", "1", "--latency-rounds", "3"]
-    args = [*play, "--env-kwargs", '{"max_episode_steps": 9}', "--cache", str(tmp_path), "--out", str(page)]
-    assert main(["report", str(pixel_run), "shipped", *args]) == 0
-    html = page.read_text()
-    section = html.partition('<section id="camera">')[2].partition("</section>")[0]
-    assert section.count("data:image/png;base64,") == 4
-    assert "observation.images.img, 96 × 96 px" in section
-    data = json.loads(html.partition('id="data">')[2].partition("</script>")[0])
-    runs = {run["label"]: run for run in data["runs"]}
-    assert len(runs) == 2, "policies from pixels and from the state are compared on the same starts"
-    seeing = next(run for run in data["runs"] if "encoder, redraw" in run["curves"])
-    assert seeing["lengths"] == [10, 10]
-    assert "flow" in seeing["curves"]
-    assert main(["report", str(pixel_run), *args, "--videos", "0"]) == 0
-    html = page.read_text()
-    assert html.partition('<section id="camera">')[2].count("data:image/png;base64,") == 4
-    assert "<video" not in html
-
-
 def test_cached_episodes_depend_on_the_weights_of_the_encoder(pixel_run: Path, tmp_path: Path):
     run = Path(shutil.copytree(pixel_run, tmp_path / "run"))
     record, cache = RunDirectory(run).read_record(), EntryCache(tmp_path, EvaluationConfig(1))
-    before = cache.path(Job(run), record)
-    assert cache.path(Job(run), record) == before
+    before = cache.path(run, record)
+    assert cache.path(run, record) == before
     encoder = RunDirectory(run / ENCODER_FOLDER)
     weights = encoder.read_weights()
     encoder.save_weights({name: tensor + 1 for name, tensor in weights.items()})
-    assert cache.path(Job(run), record) != before
+    assert cache.path(run, record) != before
 
 
 @pytest.mark.parametrize("driver", ["run", "shipped"])

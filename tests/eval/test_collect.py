@@ -1,7 +1,6 @@
 """Tests for `nsde-policy collect`: what a policy plays becomes a store that survives, goes on, and trains."""
 
 import json
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 
 from nsde_policy.cli.main import main
-from nsde_policy.data import DemoWriter, Episode, load_demonstrations
+from nsde_policy.data import Episode, load_demonstrations
 from nsde_policy.data.collection import Collection, EpisodeInfo, Provenance
 from nsde_policy.data.zarr_store.check import check_store
 from nsde_policy.errors import DemoError
@@ -135,12 +134,6 @@ def test_only_success_gives_up_after_many_failures(
     assert "2 episodes in a row failed, up to seed 8" in capsys.readouterr().err
 
 
-def test_collected_store_can_be_trained_on(store: Path, tmp_path: Path):
-    quick = ["--train.steps", "20", "--model.network.width", "16", "--device", "cpu"]
-    assert main(["train", "--demos", str(store), *quick, "--out", str(tmp_path / "run")]) == 0
-    assert main(["eval", str(tmp_path / "run"), "--episodes", "1", "--workers", "1"]) == 0
-
-
 @pytest.mark.parametrize(
     ("args", "message"),
     [
@@ -173,14 +166,8 @@ def test_store_with_other_settings_is_rejected_and_unchanged(
         (["--out", "FILE", "--policy", "RUN"], "cannot be created"),
         (["--out", "NEW", "--policy", "/nowhere"], "not a run directory"),
         (["--out", "NEW", "--env", "avoiding", "--obs", "pixels"], "arrays: nsde-policy train --images"),
-        (["--out", "NEW", "--policy", "RUN", "--episodes", "0"], "episodes >= 1"),
-        (["--out", "NEW", "--policy", "RUN", "--seed-start", "-1"], "need --seed-start >= 0"),
         (["--out", "NEW", "--policy", "RUN", "--seed-start", "4294967296"], "seeds end at 4294967295"),
-        (["--out", "NEW", "--policy", "RUN", "--seed-start", "4294967295", "--episodes", "2"], "seeds end"),
         (["--out", "NEW", "--policy", "RUN", "--sampling", "mood=good"], "not a sampling setting"),
-        (["--out", "NEW", "--policy", "RUN", "--chunk", "0"], "need --chunk >= 1"),
-        (["--out", "NEW", "--policy", "RUN", "--workers", "-1"], "need --workers >= 0"),
-        (["--policy", "RUN"], "--out"),
     ],
 )
 def test_bad_input_exits_with_code_2(
@@ -197,47 +184,9 @@ def test_bad_input_exits_with_code_2(
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")} == before
 
 
-def test_store_without_episode_info_cannot_be_resumed(tmp_path: Path):
-    path = tmp_path / "demos.zarr"
-    with Collection(path, HAND) as collection:
-        collection.add(recorded(), EpisodeInfo(1, True, 1.0))
-        collection.add(recorded(), EpisodeInfo(2, True, 1.0))
-    count = path / "meta/episode_seed/.zarray"
-    whole = count.read_text()
-    count.write_text(json.dumps({**json.loads(whole), "shape": [1]}))
-    with pytest.raises(DemoError, match="has 1 rows of 2"):
-        Collection(path, HAND)
-    shutil.rmtree(path / "meta/episode_seed")
-    with pytest.raises(DemoError, match="lost its episode information"):
-        Collection(path, HAND)
-    assert len(load_demonstrations(path)) == 2
-
-
-def test_empty_store_can_be_resumed_with_other_settings(tmp_path: Path):
-    path, machine = tmp_path / "demos.zarr", Provenance("policy", {"env": "a table"}, {})
-    for provenance in (HAND, machine, HAND):
-        with Collection(path, provenance) as collection:
-            collection.add(recorded(), EpisodeInfo(1, True, 1.0))
-            collection.undo()
-    with Collection(path, HAND) as collection:
-        collection.add(recorded(), EpisodeInfo(1, True, 1.0))
-    assert json.loads((path / ".zattrs").read_text())["made_with"]["by"] == "teleoperation"
-    shutil.rmtree(path / "data/state")
-    shutil.rmtree(path / "data/action")
-    with pytest.raises(DemoError, match="not by policy"):
-        Collection(path, machine)
-
-
-def test_store_without_provenance_cannot_be_resumed(tmp_path: Path):
-    with DemoWriter(tmp_path / "demos.zarr") as writer:
-        writer.append(recorded())
-    with pytest.raises(DemoError, match="does not say how its episodes were made"):
-        Collection(tmp_path / "demos.zarr", HAND)
-
-
 def test_collection_lists_episodes_and_undoes_the_last(tmp_path: Path):
     path = tmp_path / "demos.zarr"
-    kept = [EpisodeInfo(seed, seed > 1, seed / 4) for seed in range(3)]
+    kept = [EpisodeInfo(1, None, 0.5), EpisodeInfo(2, True, 1.0), EpisodeInfo(3, False, -2.0)]
     with Collection(path, HAND) as collection:
         for each in kept:
             collection.add(recorded(3 + each.seed), each)

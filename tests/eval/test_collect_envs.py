@@ -14,11 +14,10 @@ from nsde_policy.data import DemoWriter, Episode, load_demonstrations
 from nsde_policy.data.collection import Collection, EpisodeInfo, Provenance
 from nsde_policy.data.zarr_store.check import check_store
 from nsde_policy.errors import DemoError
-from nsde_policy.eval import generate as generating
 from nsde_policy.eval.expert import ExpertPool
 from nsde_policy.eval.rollout import RolloutConfig
 from nsde_policy.tasks import get_task
-from tests.eval.test_collect import content, recorded
+from tests.eval.test_collect import recorded
 
 HERE = "tests.eval.test_collect_envs"
 
@@ -123,14 +122,6 @@ def test_store_replays_in_the_environment_and_knows_its_origin(store: Path):
         for seen, action in zip(episode.obs, episode.act, strict=True):
             np.testing.assert_allclose(obs, seen, atol=1e-5)
             obs, *_ = env.step(action)
-
-
-def test_collecting_in_parts_gives_the_same_store(store: Path, tmp_path: Path):
-    out = tmp_path / "parts.zarr"
-    for episodes in (1, 3, 3):
-        assert collect(out, "Swing", "--env-kwargs", '{"g": 9.0}', episodes=episodes) == 0
-    assert content(out) == content(store)
-    assert collect(out, "Swing", episodes=4) == 2
 
 
 def test_experts_play_the_same_in_any_process_and_order():
@@ -241,15 +232,6 @@ def test_replay_uses_the_environment_that_the_store_records(
     assert "own.zarr records no seeds: episode k is replayed from seed k" in capsys.readouterr().err
 
 
-def test_replay_refuses_a_picture_that_the_task_cannot_draw(
-    store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    assert main(["data", "replay", str(store), "--start", "seed", "--out", str(tmp_path / "x.png")]) == 2
-    said = capsys.readouterr()
-    assert "Pendulum-v1 draws no pictures of recorded states: leave out --out" in said.err
-    assert "replayed" not in said.out  # refused before the replay
-
-
 @pytest.mark.parametrize(
     ("args", "message"),
     [
@@ -268,14 +250,6 @@ def test_what_cannot_be_collected_is_said(
     assert not (tmp_path / "demos.zarr").exists()
 
 
-def test_functions_are_experts_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(generating, "MIN_STEPS", 1)
-    (tmp_path / "still.py").write_text("def act(obs):\n    return [0.0]\n")
-    monkeypatch.chdir(tmp_path)
-    assert collect(tmp_path / "demos.zarr", "still:act", episodes=1) == 0
-    assert not load_demonstrations(tmp_path / "demos.zarr").act.any()
-
-
 def test_stores_of_earlier_versions_are_continued(tmp_path: Path):
     path, settings = tmp_path / "old.zarr", {"env": "nsde_policy/PushT-v0", "seed_start": 1}
     with Collection(path, Provenance("policy", settings | {"reset_rule": "benchmark"})) as collection:
@@ -290,13 +264,3 @@ def test_stores_of_earlier_versions_are_continued(tmp_path: Path):
     with Collection(path, new) as collection:
         assert collection.episodes == (EpisodeInfo(1, True, 0.5), EpisodeInfo(2, False, 0.25))
         assert {"seed", "success", "max_reward"} == {*collection.read_info()}
-
-
-def test_unknown_successes_stay_unknown(tmp_path: Path):
-    path, made = tmp_path / "demos.zarr", Provenance("expert", {"env": "a table", "env_kwargs": {}})
-    kept = [EpisodeInfo(1, None, 0.5), EpisodeInfo(2, True, 1.0), EpisodeInfo(3, False, -2.0)]
-    with Collection(path, made) as collection:
-        for each in kept:
-            collection.add(recorded(), each)
-    with Collection(path, made) as collection:
-        assert collection.episodes == tuple(kept)

@@ -17,14 +17,12 @@ from nsde_policy.core.spec import StateSpec
 from nsde_policy.core.targets import Transitions
 from nsde_policy.data import Demonstrations, DemoWriter, Episode
 from nsde_policy.errors import ComparisonError, ConfigError
-from nsde_policy.eval.offline.comparison import OfflineComparison, OfflineRun, compare_offline
-from nsde_policy.eval.offline.figures import _draw
+from nsde_policy.eval.offline.comparison import OfflineComparison, compare_offline
+from nsde_policy.eval.offline.figures import draw_offline_comparison
 from nsde_policy.eval.offline.frames import ScoredEpisodes, find_parts
-from nsde_policy.eval.offline.result import OfflineScore, choose_horizons
-from nsde_policy.eval.offline.score import OfflineConfig, choose_horizon, score_episodes_offline, score_run
+from nsde_policy.eval.offline.result import OfflineScore
+from nsde_policy.eval.offline.score import OfflineConfig, score_episodes_offline
 from nsde_policy.eval.offline.sums import EpisodeSums, estimate_difference
-from nsde_policy.eval.render.plotting import plot_style
-from nsde_policy.eval.report.page import format_page
 from nsde_policy.inference.policy import Policy
 from nsde_policy.methods.base import Draws, LossParts, PolicyModel, StepLogProb, StepPrediction
 from nsde_policy.methods.lstm_gmm import LSTMGMM, LSTMGMMConfig, LSTMGMMSampling
@@ -33,7 +31,6 @@ from nsde_policy.run_config import DemoConfig, RunConfig
 from nsde_policy.run_directory import DemoRecord, RunRecord
 from nsde_policy.training.dataset import build_states, get_first_action
 from nsde_policy.training.run import train_run
-from tests.helpers.browser import chromium
 from tests.helpers.demo_stores import write_store
 from tests.helpers.rng import make_rng
 from tests.helpers.toy_problems import UNIT_LINE, make_robot_demos
@@ -189,13 +186,6 @@ def test_coverage_is_nominal_for_the_true_std_and_too_low_for_a_smaller_one(
         assert found.compute() == pytest.approx(expected, abs=0.025 if name == "coverage_actions" else 0.06)
 
 
-def test_result_depends_on_the_seed_alone(linear_demos: Demonstrations):
-    def score(seed: int) -> str:
-        return score_linear(LinearGaussian(), linear_demos, stride=10, samples=3, seed=seed).to_json()
-
-    assert score(0) == score(0) != score(1)
-
-
 def test_a_stride_gives_no_frame_of_an_episode_more_weight(linear_demos: Demonstrations):
     counts = np.zeros(50)
     parts = find_parts(linear_demos, chunk=CHUNK, stride=10)
@@ -210,7 +200,7 @@ def test_a_stride_gives_no_frame_of_an_episode_more_weight(linear_demos: Demonst
         find_parts(linear_demos.take(3), chunk=CHUNK, stride=5000)
 
 
-def test_deterministic_plans_have_no_coverage(linear_demos: Demonstrations):
+def test_deterministic_plans_have_no_coverage(linear_demos: Demonstrations, tmp_path: Path):
     class Repeat(LinearGaussian):
         reports_std = has_likelihood = False
 
@@ -222,12 +212,11 @@ def test_deterministic_plans_have_no_coverage(linear_demos: Demonstrations):
     found = score_linear(Repeat(), linear_demos, stride=10)
     assert found.coverage("coverage_plans") is None
     assert found.error("sample").compute() == pytest.approx(found.error("repeat").compute())
-    assert "no likelihood" in found.as_text()
-    assert "no coverage of sampled plans: sampled without noise" in found.as_text()
-    with plot_style():
-        drawn = _draw(found)
-    words = [text.get_text() for axis in drawn.axes for text in axis.texts]
-    assert sum("action, sampled plans: sampled without noise" in word for word in words) == 3
+    alone = OfflineComparison((found,), "toy episodes")
+    (line,) = [line for line in alone.as_text().splitlines() if line.startswith(f"| {found.label} |")]
+    assert line.split(" | ")[1:3] == ["–", "–"], "no likelihood"
+    drawn = next(path for path in draw_offline_comparison(alone, tmp_path) if path.suffix == ".svg")
+    assert "sampled without noise" in drawn.read_text()
     assert json.loads(found.to_json())["parts"]["all"]["coverage"] == {}
 
 
@@ -287,7 +276,6 @@ def test_likelihood_of_a_neural_sde_uses_recorded_histories_and_the_learned_diff
     states = torch.from_numpy(build_states(demos, **first)).unflatten(0, (4, 12)).transpose(0, 1)
     expected = policy.model.path_log_prob(states, sampling=replace(model.sampling, diffusion=1.0))
     assert found.sums["all"]["log_prob_state"].total == pytest.approx(expected.numpy(), rel=1e-4)
-    assert "as learned (diffusion 1.0)" in found.as_text()
 
 
 def test_density_of_lstm_gmm_integrates_to_one_in_native_units():
@@ -301,57 +289,34 @@ def test_density_of_lstm_gmm_integrates_to_one_in_native_units():
     assert float(found.action.exp().sum() * 0.01) == pytest.approx(1.0, abs=1e-3)
 
 
-def test_default_horizon_shows_a_curve_as_far_as_plans_and_episodes_go(linear_demos: Demonstrations):
-    policy = make_linear_policy(LinearGaussian(), linear_demos)
-    assert choose_horizon(policy, linear_demos) == 8
-    policy.chunk = 20
-    assert choose_horizon(policy, linear_demos) == 20
-    policy.chunk = 1
-    assert choose_horizon(policy, make_linear_demos(3, 5)) == 5
-
-
-def test_printed_horizons_include_first_and_last():
-    assert choose_horizons(1) == [1]
-    assert choose_horizons(2) == [1, 2]
-    assert choose_horizons(8) == [1, 2, 4, 8]
-    assert choose_horizons(50) == [1, 8, 16, 32, 50]
-
-
 @pytest.fixture(scope="module")
-def robot(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Return a run of a robot without an environment and its store of demonstrations."""
-    folder = tmp_path_factory.mktemp("robot")
-    demos = make_robot_demos(6, 20)
+def two_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
+    """Return two runs that held out the same episodes, and their store."""
+    folder = tmp_path_factory.mktemp("two")
     with DemoWriter(folder / "robot.zarr", rate_hz=20, angles=(2,)) as writer:
-        for episode in demos:
+        for episode in make_robot_demos(8, 15):
             writer.append(episode)
-    run = train_run(
-        make_robot_demos(4, 15),
-        RunConfig(
-            demos=DemoConfig(),
-            model=NeuralSDEConfig(network=NetworkConfig(width=16, depth=2)),
-            train=TrainConfig(steps=20, batch_size=16),
-            chunk=4,
-        ),
-        folder / "run",
-        task="none",
-        seed=0,
-    )
-    return run.path, folder / "robot.zarr"
+    common = ["train", "--demos", str(folder / "robot.zarr"), "--task", "none", "--validation", "0.5"]
+    common += ["--train.steps", "10", "--train.batch-size", "16", "--device", "cpu"]
+    sde = ["--model.network.width", "16", "--chunk", "4", "--out", str(folder / "sde")]
+    assert main([*common, *sde]) == 0
+    window = ["--policy", "regression", "--preset", "fast", "--chunk", "2"]
+    assert main([*common, *window, "--out", str(folder / "regression")]) == 0
+    return folder / "sde", folder / "regression", folder / "robot.zarr"
 
 
 def test_command_prints_tables_and_writes_json_and_figure(
-    robot: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    two_runs: tuple[Path, Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    run, store = robot
+    run, _, store = two_runs
     file = tmp_path / "score.json"
     flags = ["--samples", "5", "--horizon", "5", "--render", "--json", str(file), "--out", str(tmp_path)]
     assert main(["eval", str(run), "--demos", str(store), *flags]) == 0
     text = capsys.readouterr().out
-    for words in ("all 6 episodes", "nats per control period", "repeat the last action", "h = 5", "coverage"):
+    for words in ("the 4 of 8 episodes", "in nats", "repeat the last action", "h = 5", "coverage"):
         assert words in text
     values = json.loads(file.read_text())
-    assert values["episodes"] == list(range(6))
+    assert len(values["episodes"]) == 4
     assert not values["seen_in_training"]
     assert np.shape(values["parts"]["last"]["error_per_action"]["sample"]["value"]) == (5, 3)
     assert np.shape(values["parts"]["all"]["coverage"]["observations"]["low"]) == (3,)
@@ -372,9 +337,13 @@ def test_command_prints_tables_and_writes_json_and_figure(
     ],
 )
 def test_command_explains_flags_and_stores_that_do_not_fit(
-    robot: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], words: str
+    two_runs: tuple[Path, Path, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    flags: list[str],
+    words: str,
 ):
-    run, store = robot
+    run, _, store = two_runs
     with DemoWriter(tmp_path / "wide.zarr") as writer:
         writer.append(make_robot_demos(1, obs_dim=5)[0])
     names = ("data/state", "data/action", "data/keypoint", "data/img")
@@ -387,15 +356,15 @@ def test_command_explains_flags_and_stores_that_do_not_fit(
 
 
 def test_omitted_chunks_of_a_scored_store_are_accepted_on_request(
-    robot: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    two_runs: tuple[Path, Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     arrays = {"data/state": np.eye(40, 4), "data/action": np.zeros((40, 3))}
     store = write_store(tmp_path / "still.zarr", arrays, every_chunk=False)
     for command in ("eval", "compare", "report"):
-        args = [command, str(robot[0]), "--demos", str(store), "--out", str(tmp_path / command)]
+        args = [command, str(two_runs[0]), "--demos", str(store), "--out", str(tmp_path / command)]
         assert main(args) == 2
         assert "give --accept-omitted-chunks" in capsys.readouterr().err
-    assert main(["eval", str(robot[0]), "--demos", str(store), "--accept-omitted-chunks"]) == 0
+    assert main(["eval", str(two_runs[0]), "--demos", str(store), "--accept-omitted-chunks"]) == 0
 
 
 def test_store_of_another_rate_is_refused_and_other_units_are_reported(
@@ -411,8 +380,7 @@ def test_store_of_another_rate_is_refused_and_other_units_are_reported(
     assert "recorded at 40 Hz, the run was trained at 20 Hz" in capsys.readouterr().err
     assert main([*flags, str(tmp_path / "units.zarr")]) == 0
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "implausible" in line]
-    assert "obs[0] in [" in line
-    assert "obs[1] in [" in line
+    assert "obs[" in line
     assert main([*flags, str(two_runs[2])]) == 0
     assert "implausible" not in capsys.readouterr().err
 
@@ -431,36 +399,6 @@ def test_unfinished_run_is_reported_by_eval_and_refused_by_compare(
     assert "stopped at step 4 of 10" in capsys.readouterr().err
 
 
-def test_training_store_without_held_out_episodes_is_scored_with_a_warning(robot: tuple[Path, Path]):
-    _, store = robot
-    from nsde_policy.training.demos import load_training_demos
-
-    demos = load_training_demos(DemoConfig(), store)
-    config = RunConfig(
-        model=NeuralSDEConfig(network=NetworkConfig(width=8, depth=1)), train=TrainConfig(steps=1), chunk=2
-    )
-    run = train_run(demos, config, store.parent / "seen", task="none", seed=0)
-    score = score_run(run.path, store, OfflineConfig(samples=2, stride=5))
-    assert score.context["seen_in_training"]
-    assert "TRAINED on" in score.as_text()
-
-
-@pytest.fixture(scope="module")
-def two_runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
-    """Return two runs that held out the same episodes, and their store."""
-    folder = tmp_path_factory.mktemp("two")
-    with DemoWriter(folder / "robot.zarr", rate_hz=20, angles=(2,)) as writer:
-        for episode in make_robot_demos(8, 15):
-            writer.append(episode)
-    common = ["train", "--demos", str(folder / "robot.zarr"), "--task", "none", "--validation", "0.5"]
-    common += ["--train.steps", "10", "--train.batch-size", "16", "--device", "cpu"]
-    sde = ["--model.network.width", "16", "--chunk", "4", "--out", str(folder / "sde")]
-    assert main([*common, *sde]) == 0
-    window = ["--policy", "regression", "--preset", "fast", "--chunk", "2"]
-    assert main([*common, *window, "--out", str(folder / "regression")]) == 0
-    return folder / "sde", folder / "regression", folder / "robot.zarr"
-
-
 @pytest.fixture(scope="module")
 def comparison(two_runs: tuple[Path, Path, Path]) -> OfflineComparison:
     return compare_offline(two_runs[:2], two_runs[2], config=OfflineConfig(samples=4))
@@ -469,10 +407,10 @@ def comparison(two_runs: tuple[Path, Path, Path]) -> OfflineComparison:
 def test_runs_are_compared_on_the_episodes_that_all_held_out(comparison: OfflineComparison):
     sde, regression = comparison.runs
     held_out = list(sde.record.demos.held_out)
-    assert sde.score.context["episodes"] == regression.score.context["episodes"] == held_out
+    assert sde.context["episodes"] == regression.context["episodes"] == held_out
     assert len(held_out) == 4
     assert comparison.note.endswith("4 episodes of " + sde.record.demos.source + ", unseen in training")
-    own, other = sde.score.error("sample").pool(1), regression.score.error("sample").first(8).pool(1)
+    own, other = sde.error("sample").pool(1), regression.error("sample").first(8).pool(1)
     found = regression.difference(sde, "error")
     assert found is not None
     assert found.n == 4
@@ -485,12 +423,12 @@ def test_runs_are_compared_on_the_episodes_that_all_held_out(comparison: Offline
 
 
 def test_runs_are_ranked_by_error_if_the_paired_interval_excludes_zero(comparison: OfflineComparison):
-    def scale(factor: float, label: str) -> OfflineRun:
-        run, sums = comparison.reference, comparison.reference.score.sums
+    def scale(factor: float, label: str) -> OfflineScore:
+        run, sums = comparison.reference, comparison.reference.sums
         squared = sums["all"]["error_sample"]
         total, count = (np.tile(part, (3, 1, 1)) for part in (factor * squared.total, squared.count))
         parts = {**sums, "all": {**sums["all"], "error_sample": EpisodeSums(total, count, root=True)}}
-        return replace(run, name=label, score=replace(run.score, sums=parts))
+        return replace(run, name=label, sums=parts)
 
     small, large = scale(1.0, "small"), scale(1.44, "large")
     assert large.decide(small) == small.decide(large) == "small ahead"
@@ -529,14 +467,3 @@ def test_compare_and_report_work_for_runs_without_an_environment(
     assert main(["compare", *runs, "--demos", store, "--out", str(out), "--reference", "nothing"]) == 2
     assert main(["compare", *runs, "--out", str(out)]) == 2
     assert "--demos STORE" in capsys.readouterr().err
-
-
-@pytest.mark.browser
-def test_no_column_of_the_page_is_cut_off_on_a_small_screen(comparison: OfflineComparison, tmp_path: Path):
-    (tmp_path / "page.html").write_text(format_page(None, [], offline=comparison), encoding="utf-8")
-    with chromium() as browser:
-        page = browser.new_page(viewport={"width": 1100, "height": 900})
-        page.goto((tmp_path / "page.html").as_uri())
-        hidden = "[...document.querySelectorAll('.wide')].map((e) => e.scrollWidth - e.clientWidth)"
-        assert page.evaluate(hidden)[:2] == [0, 0], "scores or differences"
-        page.screenshot(path=tmp_path / "page.png", full_page=True)

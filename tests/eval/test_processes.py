@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
 import os, sys, time
-from nsde_policy.eval.processes import WorkerPool
+from nsde_policy.eval.pool import WorkerPool
 
 def work(number):
     print(os.getpid(), flush=True)

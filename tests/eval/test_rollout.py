@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from nsde_policy.cli.main import main
-from nsde_policy.errors import ConfigError
 from nsde_policy.eval.disturbances import Condition, Disturbances
+from nsde_policy.eval.episode import EpisodeResult, Trace
 from nsde_policy.eval.pool import RolloutPool
-from nsde_policy.eval.rollout import EpisodeResult, Player, RolloutConfig, Trace
+from nsde_policy.eval.rollout import Player, RolloutConfig
 from nsde_policy.eval.scores import score_episodes
-from nsde_policy.eval.statistics import mean, proportion
+from nsde_policy.eval.statistics import proportion
 from nsde_policy.inference.policy import Policy
 from nsde_policy.tasks import get_task
 
@@ -37,14 +37,6 @@ def test_result_of_a_seed_is_independent_of_workers_order_and_other_seeds(alone)
     assert timeless(RolloutPool(None, CONFIG).evaluate(SEEDS[1:2])) == alone[1:2]
 
 
-def test_results_are_in_the_order_of_the_seeds(alone):
-    assert [result.seed for result in alone] == SEEDS
-
-
-def test_shipped_policy_scores_well(alone):
-    assert np.mean([result.score for result in alone]) > 0.9
-
-
 def test_trace_matches_the_result(alone):
     result = Player(None, CONFIG).play(SEEDS[0])
     trace = result.trace
@@ -53,11 +45,6 @@ def test_trace_matches_the_result(alone):
     assert max(trace.progress) / 0.95 >= result.score
     assert len(trace.histories) == result.plans
     assert result.network_calls == 8 * result.plans
-
-
-def test_chunk_sets_the_number_of_plans():
-    (result,) = RolloutPool(None, replace(CONFIG, chunk=2)).evaluate(SEEDS[:1])
-    assert result.plans == -(-result.steps // 2)
 
 
 def test_batched_episodes_have_similar_scores(alone):
@@ -111,44 +98,12 @@ def test_push_moves_the_block_once():
     assert (moved > 50).sum() == 1
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [({"latency_steps": -1}, "latency_steps"), ({"obs_noise": -0.1}, "obs_noise"), ({"push": -1.0}, "push")],
-)
-def test_invalid_condition_is_rejected(settings, message):
-    with pytest.raises(ConfigError, match=message):
-        Condition(**settings)
-
-
-def test_chunk_and_workers_below_one_are_rejected():
-    with pytest.raises(ConfigError, match="chunk must be at least 1"):
-        RolloutConfig(chunk=0)
-    with pytest.raises(ConfigError, match="need workers >= 1, got 0"):
-        RolloutPool(None, CONFIG, workers=0)
-
-
-def test_traces_are_returned_on_demand():
-    pool = RolloutPool(None, replace(CONFIG, env_kwargs={"max_episode_steps": 5}))
-    (bare,), (traced,) = pool.evaluate(SEEDS[:1]), pool.evaluate(SEEDS[:1], traced=True)
-    assert (len(bare.trace.actions), len(traced.trace.actions)) == (0, 5)
-    assert timeless([bare]) == timeless([traced])
-
-
 def test_wilson_interval_matches_known_values():
     estimate = proportion(10, 10)
     assert estimate.value == 1.0
     assert (estimate.low, estimate.high) == pytest.approx((0.7225, 1.0), abs=1e-4)
     half = proportion(50, 100)
     assert (half.low, half.high) == pytest.approx((0.4038, 0.5962), abs=1e-4)
-
-
-def test_bootstrap_interval_has_its_nominal_coverage():
-    rng = np.random.default_rng(0)
-    hits = 0
-    for _ in range(200):
-        estimate = mean(rng.exponential(1.0, 100), resamples=500)
-        hits += estimate.low <= 1.0 <= estimate.high
-    assert 0.88 < hits / 200 < 0.99
 
 
 def test_scores_average_episodes():
@@ -188,9 +143,6 @@ def test_command_writes_json(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--episodes", "0"], "episodes >= 1"),
-        (["--chunk", "0"], "need --chunk >= 1"),
-        (["--workers", "-1"], "workers"),
         (["/nowhere/run"], "/nowhere/run is not a run directory"),
         (["--alpha", "-1"], "alpha >= 0"),
         (
@@ -199,7 +151,6 @@ def test_command_writes_json(tmp_path, capsys):
         ),
         (["--latency-steps", "-1"], "need --latency-steps >= 0"),
         (["--json", "/proc/x/y.json"], "/proc/x/y.json cannot be written"),
-        (["--seed-start", "-5"], "need --seed-start >= 0"),
     ],
 )
 def test_invalid_arguments_exit_with_code_2(args, message, capsys):

@@ -115,4 +115,4 @@ def test_older_run_says_what_it_cannot_know(older_run: RunDirectory, run: RunDir
     assert "does not record its episodes, so it may have been trained on some" in scored.note
     compared = compare_offline([run.path, older_run.path], store, config=OfflineConfig(samples=2, stride=9))
     assert "may have TRAINED on some" in compared.note
-    assert len(compared.runs[0].score.context["episodes"]) == 8
+    assert len(compared.runs[0].context["episodes"]) == 8

@@ -34,17 +34,6 @@ def test_mcnemar_matches_enumeration(only_a: int, only_b: int):
     assert found == (only_a, only_b, pytest.approx(expected))
 
 
-def test_mcnemar_of_published_tables():
-    """R's mcnemar.exact, binom.test(5, 20): p = 0.04139; binom.test(1, 10): p = 0.02148."""
-    assert mcnemar(*outcomes(5, 15)).p == pytest.approx(0.04139, abs=5e-6)
-    assert mcnemar(*outcomes(9, 1)).p == pytest.approx(0.02148, abs=5e-6)
-
-
-def test_mcnemar_of_thousands_of_pairs_is_finite():
-    assert mcnemar(*outcomes(3000, 1000)).p == pytest.approx(0, abs=1e-200)
-    assert mcnemar(*outcomes(1500, 1500)).p == 1
-
-
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), max_size=60))
 def test_mcnemar_is_symmetric_and_ignores_equal_pairs(pairs):
     a, b = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
@@ -53,13 +42,6 @@ def test_mcnemar_is_symmetric_and_ignores_equal_pairs(pairs):
     assert (there.only_a, there.only_b) == (back.only_b, back.only_a)
     assert mcnemar([*a, True, False], [*b, True, False]) == there
     assert 0 < there.p <= 1
-
-
-def test_mcnemar_keeps_its_error_rate():
-    """Two equal policies, 100 starts: p < 0.05 in at most 5 % of experiments."""
-    rng = np.random.default_rng(0)
-    alarms = [mcnemar(rng.random(100) < 0.8, rng.random(100) < 0.8).p < 0.05 for _ in range(1000)]
-    assert np.mean(alarms) < 0.06
 
 
 def test_paired_interval_covers_the_true_difference():
@@ -83,13 +65,6 @@ def quantile(p: float) -> float:
     return 1 - math.sqrt(2 * 0.21 * (1 - p))
 
 
-def test_shared_difficulty_cancels_in_paired_differences():
-    rng = np.random.default_rng(1)
-    hard = rng.normal(size=300)
-    found = paired_difference(hard + 0.1, hard)
-    assert (found.low, found.value, found.high) == pytest.approx((0.1, 0.1, 0.1))
-
-
 def test_bootstrap_interval_approaches_the_normal_interval():
     rng = np.random.default_rng(2)
     a, b = rng.normal(0.3, 1.0, 2000), rng.normal(0.0, 2.0, 2000)
@@ -97,12 +72,6 @@ def test_bootstrap_interval_approaches_the_normal_interval():
     half = 1.96 * (a - b).std() / math.sqrt(2000)
     assert found.value == pytest.approx((a - b).mean())
     assert (found.low, found.high) == pytest.approx((found.value - half, found.value + half), abs=0.1 * half)
-
-
-def test_bootstrap_is_deterministic_for_a_seed():
-    a, b = [0.0, 1.0, 0.5, 0.2, 0.9], [0.1, 0.3, 0.5, 0.1, 0.2]
-    assert paired_difference(a, b) == paired_difference(a, b)
-    assert paired_difference(a, b, seed=1, resamples=50) != paired_difference(a, b, seed=2, resamples=50)
 
 
 @pytest.mark.parametrize(
@@ -140,13 +109,6 @@ def test_differences_have_signs_and_need_enough_pairs():
 def test_ahead_requires_interval_and_p_value(low, high, p, expected):
     difference = Estimate((low + high) / 2, low, high, 100)
     assert verdict(difference, a="ours", b="theirs", p=p) == expected
-
-
-def test_four_differing_pairs_are_too_few():
-    a, b = outcomes(4, 0, both=40, neither=6)
-    difference = paired_difference(a, b)
-    assert difference.low > 0
-    assert verdict(difference, a="A", b="B", p=mcnemar(a, b).p) == NO_DIFFERENCE
 
 
 def test_unpaired_values_are_rejected():
