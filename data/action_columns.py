@@ -76,19 +76,12 @@ def match_changes(demos: Demonstrations, positions: Sequence[int]) -> tuple[int,
 
 
 def _measure_change_errors(demos: Demonstrations, now: np.ndarray, periods: int, lag: int) -> np.ndarray:
-    """Return the RMS difference of summed actions from changes of observations, in RMS of the former.
-
-    (act_dim, obs_dim); infinite for constant columns, which match by coincidence.
-    """
+    """Return the RMS difference of summed actions from changes of observations, in RMS of the former."""
     change = demos.obs[now + lag + periods].astype(np.float64) - demos.obs[now + lag]
     angles = list(demos.angles)
     change[:, angles] = wrap_angle(change[:, angles])
     act = sum((demos.act[now + k].astype(np.float64) for k in range(periods)), np.zeros(()))
-    varies = [np.ptp(part, axis=0) > 0 for part in (demos.act, demos.obs)]
-    size = np.sqrt(np.square(act).mean(0))
-    size[size == 0] = np.inf
-    squares = _measure_mean_squares(act, change, demos.act_angles)
-    return np.where(np.outer(*varies) & np.isfinite(size)[:, None], np.sqrt(squares) / size[:, None], np.inf)
+    return _compare(demos, act, change, np.sqrt(np.square(act).mean(0)))
 
 
 def measure_first_action(demos: Demonstrations, columns: Sequence[int]) -> tuple[float, ...]:
@@ -117,19 +110,23 @@ def format_matches(columns: Sequence[int]) -> str:
 
 
 def _measure_errors(demos: Demonstrations) -> np.ndarray:
-    """Return the RMS difference of every action from every observation column, in its standard deviations.
-
-    (act_dim, obs_dim); infinite for constant columns, which match by coincidence.
-    """
+    """Return the RMS difference of actions from observations, in standard deviations of the former."""
     now = np.delete(np.arange(len(demos.obs)), demos.episode_ends - 1)
     now = now[:: -(-len(now) // MOST_FRAMES)]
     act = demos.act[now].astype(np.float64)
-    errors = np.full((act.shape[1], demos.obs.shape[1]), np.inf)
-    for lag in (0, 1):
-        errors = np.minimum(errors, _measure_mean_squares(act, demos.obs[now + lag], demos.act_angles))
-    varies = [np.ptp(part, axis=0) > 0 for part in (act, demos.obs)]
-    spread = np.where(varies[0], act.std(0), 1.0)
-    return np.where(np.outer(*varies), np.sqrt(errors) / spread[:, None], np.inf)
+    errors = [_compare(demos, act, demos.obs[now + lag], act.std(0)) for lag in (0, 1)]
+    return np.minimum(*errors)
+
+
+def _compare(demos: Demonstrations, act: np.ndarray, obs: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Return the RMS difference of every action column from every observation column, in units of `scale`.
+
+    (act_dim, obs_dim); infinite for constant columns, which match by coincidence.
+    """
+    varies = [np.ptp(part, axis=0) > 0 for part in (demos.act, demos.obs)]
+    comparable = np.outer(varies[0] & (scale > 0), varies[1])
+    differences = np.sqrt(_measure_mean_squares(act, obs, demos.act_angles))
+    return np.where(comparable, differences / np.where(scale > 0, scale, 1.0)[:, None], np.inf)
 
 
 def _measure_mean_squares(act: np.ndarray, obs: np.ndarray, angles: Sequence[int]) -> np.ndarray:

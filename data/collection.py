@@ -7,22 +7,13 @@ demonstrations.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from nsde_policy.data.types import Episode
-from nsde_policy.data.zarr_store.writer import INFO_PREFIX, MADE_WITH, DemoWriter, LazyRows
+from nsde_policy.data.zarr_store.writer import INFO_PREFIX, DemoWriter, LazyRows
 from nsde_policy.errors import DemoError
 
-ENV_KWARGS = "env_kwargs"
-"""Setting with the keyword arguments of the environment."""
-_OTHER_SETTINGS = frozenset(
-    {"by", "env", "policy", "method", "sampling", "chunk", "seed_start", "only_success"}
-)
-"""Settings of stores written before `ENV_KWARGS`, which held those arguments next to these."""
-_OLD_SCORE = "max_reward"
-"""Name of the score in stores written before `EpisodeInfo.score`."""
 _UNKNOWN = -1
 """Stored success of an episode whose environment does not say."""
 
@@ -89,8 +80,11 @@ class Collection(DemoWriter):
 
     def add(self, episode: Episode, info: EpisodeInfo, images: Mapping[str, LazyRows] | None = None) -> None:
         """Write an episode to disk, with camera frames by name if there are `images`."""
-        score = _OLD_SCORE if INFO_PREFIX + _OLD_SCORE in self._arrays else "score"
-        values = {"seed": info.seed, "success": self._encode_success(info.success), score: float(info.score)}
+        values = {
+            "seed": info.seed,
+            "success": self._encode_success(info.success),
+            "score": float(info.score),
+        }
         self.append(episode, images, info=values)
         self._episodes.append(info)
 
@@ -100,33 +94,23 @@ class Collection(DemoWriter):
         self.drop_last()
         return before[-1]
 
-    def _encode_success(self, success: bool | None) -> Any:
+    def _encode_success(self, success: bool | None) -> float:
         """Return a success in the type of the store, which is that of its first episode: bool if known."""
         stored = self._arrays.get(f"{INFO_PREFIX}success")
         known = success is not None if stored is None else stored.tail.dtype == bool
         return bool(success) if known else np.int8(_UNKNOWN if success is None else success)
 
-    def _check_settings(self, attributes: Mapping[str, object], given: Mapping[str, object]) -> None:
-        """Compare settings as in `DemoWriter`, after moving those of an older store to `ENV_KWARGS`."""
-        made_with = attributes.get(MADE_WITH)
-        if isinstance(made_with, dict) and made_with and ENV_KWARGS in given and ENV_KWARGS not in made_with:
-            settings = {name: value for name, value in made_with.items() if name in _OTHER_SETTINGS}
-            env_kwargs = {name: value for name, value in made_with.items() if name not in _OTHER_SETTINGS}
-            attributes = {**attributes, MADE_WITH: {**settings, ENV_KWARGS: env_kwargs}}
-        super()._check_settings(attributes, given)
-
     def _load(self) -> None:
         super()._load()
-        stored = self.read_info()
-        scores = stored.get("score", stored.get(_OLD_SCORE))
-        seeds, successes = stored.get("seed"), stored.get("success")
         self._episodes: list[EpisodeInfo] = []
         if not len(self):
             return
-        if seeds is None or successes is None or scores is None:
+        stored = self.read_info()
+        if not {"seed", "success", "score"} <= stored.keys():
             raise DemoError(
                 f"{self.path} has lost its episode information (meta/episode_seed, …); start a new store"
             )
-        for seed, success, score in zip(seeds.tolist(), successes.tolist(), scores.tolist(), strict=True):
+        columns = (stored[name].tolist() for name in ("seed", "success", "score"))
+        for seed, success, score in zip(*columns, strict=True):
             known = None if success == _UNKNOWN else bool(success)
             self._episodes.append(EpisodeInfo(seed, known, score))

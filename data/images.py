@@ -1,7 +1,6 @@
 """Images of a store, read on demand as uint8."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,17 +10,13 @@ from nsde_policy.data.zarr_store.store import Store
 from nsde_policy.errors import DemoError
 
 
-def describe_scale(name: str, dtype: np.dtype[Any], brightest: float) -> str | None:
-    """Describe what is wrong with the scale of images, given their largest value; None if nothing is.
-
-    As uint8, bools and numbers from 0 to 1 would be black.
-    """
+def check_scale(name: str, dtype: np.dtype[np.generic], brightest: float) -> None:
+    """Raise `DemoError` for images of bools or of numbers from 0 to 1, which would be black as uint8."""
     if dtype.kind == "b" or (dtype != np.uint8 and 0 < brightest <= 1):
-        return (
+        raise DemoError(
             f"{name} holds {dtype} images from 0 to {brightest:g}, expected brightness from 0 to 255: "
             "multiply them by 255 and store uint8"
         )
-    return None
 
 
 class LazyFrames:
@@ -29,9 +24,6 @@ class LazyFrames:
 
     zarr decodes whole chunks, which often hold more than 100 frames, so read slices. The scale of floats is
     judged by the frames that are read, until one is brighter than 1.
-
-    Raises:
-        DemoError: If the array holds bools.
     """
 
     def __init__(self, array: StoredArray, frames: int) -> None:
@@ -39,51 +31,37 @@ class LazyFrames:
         self.shape = (frames, *array.shape[1:])
         self.dtype = np.dtype(np.uint8)
         self._has_known_scale = False
-        if array.zarray.dtype == bool:
-            raise DemoError(describe_scale(array.name, array.zarray.dtype, 1) or "")
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __getitem__(self, index: int | slice) -> npt.NDArray[np.uint8]:
         """Read one frame or a slice of consecutive ones; floats are rounded, not rescaled."""
-        if isinstance(index, slice):
-            start, stop, step = index.indices(len(self))
-            if step != 1:
-                raise IndexError(f"only consecutive frames can be sliced, got a step of {step}")
-        elif -len(self) <= index < len(self):
-            frame = index % len(self)
-            return self[frame : frame + 1].reshape(self.shape[1:])
-        else:
-            raise IndexError(f"frame {index} of {len(self)}")
-        values = self._array.read(start, max(start, stop))
+        frames = range(len(self))[index]  # raises IndexError for a frame that does not exist
+        if isinstance(frames, int):
+            return self[frames : frames + 1].reshape(self.shape[1:])
+        if frames.step != 1:
+            raise IndexError(f"only consecutive frames can be sliced, got a step of {frames.step}")
+        values = self._array.read(frames.start, max(frames.start, frames.stop))
         if values.dtype == np.uint8:
             return values
         if values.size and not self._has_known_scale:
             brightest = float(values.max())
-            if wrong := describe_scale(self._array.name, values.dtype, brightest):
-                raise DemoError(f"{wrong} (frames {start} to {stop})")
+            check_scale(self._array.name, values.dtype, brightest)
             self._has_known_scale = brightest > 1
         rounded = np.rint(values)
         outside = ~((rounded >= 0) & (rounded <= 255))
         if outside.any():
             at = np.unravel_index(int(np.argmax(outside)), values.shape)
             raise DemoError(
-                f"{self._array.name}: {values[at]} at frame {start + at[0]} is not a brightness from 0 to 255"
+                f"{self._array.name}: {values[at]} at frame {frames.start + at[0]}, expected 0 to 255"
             )
-        frames: npt.NDArray[np.uint8] = rounded.astype(np.uint8)
-        return frames
+        return rounded.astype(np.uint8)
 
 
-def open_images(
-    path: Path | str,
-    *,
-    key: str = "img",
-    episode_ends: str = "episode_ends",
-    accept_omitted_chunks: bool = False,
-) -> LazyFrames:
+def open_images(path: Path | str, *, key: str = "img", accept_omitted_chunks: bool = False) -> LazyFrames:
     """Open the image array `data/<key>`; its chunks are checked for existence, not decoded."""
-    store = Store(Path(path), episode_ends=episode_ends, accept_omitted_chunks=accept_omitted_chunks)
+    store = Store(Path(path), accept_omitted_chunks=accept_omitted_chunks)
     ends, (array,) = store.open_episodes([f"data/{key}"])
     if len(array.shape) < 3:
         raise DemoError(f"{array.name} has shape {array.shape}, expected images (frames, height, width, …)")

@@ -1,4 +1,4 @@
-"""Statistics of demonstrations that settings are chosen by: sizes, still frames, predictability and forks.
+"""Statistics of demonstrations that settings are chosen by: sizes, predictability and forks.
 
 Predictability and forks come from nearest neighbours: frames of other episodes that look most like a frame
 show how the demonstrators went on from there. If neighbours go on alike, the demonstrations are predictable;
@@ -49,8 +49,6 @@ class DemoStatistics:
     """Frames per second; None if unknown."""
     median_length: int
     """Frames of a median episode."""
-    still_share: float
-    """Share of the frames after which neither observation nor action changes."""
     unexplained_share: float
     """Share of the variance of future changes that the nearest neighbours do not predict: near 0 for a
     deterministic demonstrator, near 1 if similar frames say nothing about what follows."""
@@ -97,7 +95,6 @@ def measure_statistics(demos: Demonstrations, *, seed: int = 0) -> DemoStatistic
         act_dim=demos.act.shape[1],
         rate_hz=demos.rate_hz,
         median_length=int(np.median(demos.lengths)),
-        still_share=measure_still_share(demos),
         unexplained_share=unexplained,
         fork_share=forks,
     )
@@ -174,9 +171,8 @@ def _find_neighbours(
     asked = states[queries]
     for row, (number, start, end) in enumerate(zip(known, first, ends, strict=True)):
         block = candidates[start:end]
-        gap = (states[block] ** 2).sum(axis=1) - 2 * asked @ states[
-            block
-        ].T  # less |asked|², the same for all
+        # squared distance without |asked|², which is the same for all
+        gap = (states[block] ** 2).sum(axis=1) - 2 * asked @ states[block].T
         best = gap.argmin(axis=1)
         other = episode[queries] != number
         distance[other, row] = gap[np.arange(len(queries)), best][other]

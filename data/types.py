@@ -18,6 +18,8 @@ from nsde_policy.errors import DemoError
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
+Numbers = npt.NDArray[Any]
+"""Array whose type is known only when it has been read; real numbers or bools."""
 ActionLimits = tuple[tuple[float, ...], tuple[float, ...]]
 """Lower and upper limits, one number per action column."""
 
@@ -96,14 +98,7 @@ class Demonstrations:
         """Return the first `n` demonstrations."""
         if not 1 <= n <= len(self):
             raise DemoError(f"cannot take the first {n} demonstrations: {self.source} holds {len(self)}")
-        end = self.episode_ends[n - 1]
-        return replace(
-            self,
-            obs=self.obs[:end],
-            act=self.act[:end],
-            episode_ends=self.episode_ends[:n],
-            mirror_image=None if self.mirror_image is None else self.mirror_image.take(n),
-        )
+        return self.select(range(n))
 
     def select_columns(self, columns: Sequence[int]) -> "Demonstrations":
         """Return the demonstrations with some columns of the observation, in the given order."""
@@ -125,14 +120,12 @@ class Demonstrations:
 
     def select(self, episodes: Sequence[int]) -> "Demonstrations":
         """Return the demonstrations of these indices, in the given order."""
-        return Demonstrations.from_episodes(
-            [self[i] for i in episodes],
-            angles=self.angles,
-            act_angles=self.act_angles,
-            rate_hz=self.rate_hz,
-            act_limits=self.act_limits,
-            source=self.source,
-            codes=self.codes,
+        chosen = Demonstrations.from_episodes(self[i] for i in episodes)
+        return replace(
+            self,
+            obs=chosen.obs,
+            act=chosen.act,
+            episode_ends=chosen.episode_ends,
             mirror_image=None if self.mirror_image is None else self.mirror_image.select(episodes),
         )
 
@@ -175,7 +168,7 @@ class Demonstrations:
         return digest.hexdigest()
 
 
-def convert_to_float32(values: npt.NDArray[Any], name: str) -> Floats:
+def convert_to_float32(values: Numbers, name: str) -> Floats:
     """Convert real numbers to float32; raise for other types and for numbers beyond its range."""
     if values.dtype.kind not in "biuf":
         raise DemoError(f"{name} holds {values.dtype}, expected real numbers")
@@ -204,33 +197,26 @@ def check_lengths(lengths: dict[str, int]) -> None:
         )
 
 
-def check_ends(ends: npt.NDArray[Any], frames: int) -> Ints:
+def check_ends(ends: Numbers, frames: int) -> Ints:
     """Return episode ends as int64; raise `DemoError` unless they divide `frames` into episodes."""
-    if ends.ndim != 1:
-        raise DemoError(f"episode_ends has shape {ends.shape}, expected one number per episode")
-    if ends.size == 0:
-        raise DemoError("episode_ends is empty: at least 1 episode is needed")
-    if ends.dtype.kind not in "iu":
-        raise DemoError(f"episode_ends holds {ends.dtype}, expected whole numbers of frames")
+    if ends.ndim != 1 or ends.size == 0 or ends.dtype.kind not in "iu":
+        raise DemoError(
+            f"episode_ends is {ends.dtype} {ends.shape}, expected one whole number for at least 1 episode"
+        )
     ends = ends.astype(np.int64)
     lengths = np.diff(ends, prepend=0)
-    if (lengths <= 0).any():
-        i = int(np.argmax(lengths <= 0))
-        before = ends[i - 1] if i else 0
-        raise DemoError(
-            f"episode_ends must increase from above 0, got {ends[i]} after {before} at episode {i}"
-        )
-    if ends[-1] > frames:
-        i = int(np.argmax(ends > frames))
-        raise DemoError(f"episode {i} ends at frame {ends[i]}, which overruns the {frames} frames")
-    if ends[-1] < frames:
-        raise DemoError(
-            f"episode_ends does not cover all frames: the last episode ends at {ends[-1]} of {frames}; "
-            "drop the rest or add its episode"
-        )
     if (lengths < MIN_STEPS).any():
         i = int(np.argmax(lengths < MIN_STEPS))
-        raise DemoError(f"episode {i} is too short: {lengths[i]} frame, a transition needs {MIN_STEPS}")
+        before = ends[i - 1] if i else 0
+        raise DemoError(
+            f"episode {i} is too short: episode_ends goes from {before} to {ends[i]}, a transition needs "
+            f"{MIN_STEPS} frames"
+        )
+    if ends[-1] != frames:
+        raise DemoError(
+            f"the last episode ends at frame {ends[-1]} of {frames}; episode_ends must divide all frames "
+            "into episodes"
+        )
     return ends
 
 
@@ -258,14 +244,14 @@ def check_finite(values: Floats, name: str, ends: Ints) -> None:
     )
 
 
-def _convert_frames(values: npt.NDArray[Any], name: str) -> Floats:
+def _convert_frames(values: Numbers, name: str) -> Floats:
     values = convert_to_float32(np.asarray(values), name)
     if values.ndim != 2 or values.shape[1] == 0:
         raise DemoError(f"{name} has shape {values.shape}, expected (frames, at least one column)")
     return _make_read_only(values)
 
 
-def _make_read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _make_read_only(array: Numbers) -> Numbers:
     """Return a read-only view, so that the caller's own array stays writable."""
     view = array.view()
     view.flags.writeable = False

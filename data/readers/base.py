@@ -9,9 +9,15 @@ from nsde_policy.data.types import Demonstrations
 
 
 class Reader(abc.ABC):
-    """Reads one format of demonstrations; register it with `register_reader`."""
+    """Reads one format of demonstrations.
+
+    A format is one file in this folder, or an entry point of another package; `register_reader` decorates
+    the class. A path is loaded by the first reader whose `probe` accepts it, or else by the zarr reader.
+    Import the library of a format inside the methods, so that other formats work without it.
+    """
 
     name: ClassVar[str]
+    """Name of the format and of its file."""
 
     @abc.abstractmethod
     def probe(self, path: Path) -> bool:
@@ -28,7 +34,15 @@ class Reader(abc.ABC):
         act_angles: Sequence[int] | None,
         rate_hz: float | None,
     ) -> Demonstrations:
-        """Load the low-dimensional part of the demonstrations; see `load_demonstrations`.
+        """Load the low-dimensional part of the demonstrations; `Demonstrations` checks shapes and values.
+
+        Args:
+            path: File or folder; the field `source` of the result.
+            obs_keys: Names of the arrays that make up an observation, side by side.
+            act_key: Name of the array that holds the actions.
+            angles: Columns of the observation that are angles; None for what the files record.
+            act_angles: The same for the action.
+            rate_hz: Frames per second; None for what the files record.
 
         Raises:
             DemoError: If they are damaged or do not have the expected form.

@@ -66,7 +66,7 @@ def load_demonstrations(
         rate_hz: Frames per second; None to use what the store says.
         accept_omitted_chunks: Read missing chunks as the fill value; passed only to readers whose `load` has
             this argument, such as that of zarr stores.
-        **options: Passed to the reader, such as `episode_ends` of zarr stores.
+        **options: Passed to the reader.
 
     Raises:
         DemoError: If the demonstrations are damaged or do not have the expected form.

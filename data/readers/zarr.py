@@ -1,6 +1,7 @@
 """Replay-buffer zarr stores, format 2 or 3, a directory or a zip."""
 
 import math
+import operator
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,17 +35,15 @@ class ZarrReader(Reader):
         angles: Sequence[int] | None = None,
         act_angles: Sequence[int] | None = None,
         rate_hz: float | None = None,
-        episode_ends: str = "episode_ends",
         accept_omitted_chunks: bool = False,
     ) -> Demonstrations:
         """Load the low-dimensional arrays; see `load_demonstrations`.
 
-        `angles`, `act_angles` and `rate_hz` default to the attributes of the arrays and the store. The array
-        `meta/<episode_ends>` holds one past the last frame of each episode. `accept_omitted_chunks` uses the
-        fill value for chunks that do not exist: some writers omit chunks that hold nothing else, zarr 3 by
-        default, but a lost chunk looks the same.
+        `angles`, `act_angles` and `rate_hz` default to the attributes of the arrays and the store.
+        `accept_omitted_chunks` uses the fill value for chunks that do not exist: some writers omit chunks
+        that hold nothing else, zarr 3 by default, but a lost chunk looks the same.
         """
-        with Store(path, episode_ends=episode_ends, accept_omitted_chunks=accept_omitted_chunks) as store:
+        with Store(path, accept_omitted_chunks=accept_omitted_chunks) as store:
             check_keys(store, obs_keys, act_key)
             ends, arrays = store.open_episodes([f"data/{key}" for key in (*obs_keys, act_key)])
             *obs, act = (read_columns(array, ends) for array in arrays)
@@ -75,21 +74,23 @@ def _read_act_limits(store: Store, act_dim: int) -> ActionLimits | None:
     if space is None:
         return None
     try:
-        given = [
-            [value if value is None else float(value) for value in space[key]] for key in ("low", "high")
-        ]
-        if {len(values) for values in given} != {act_dim}:
-            raise ValueError(f"{len(given[0])} and {len(given[1])} numbers")
-        if not all(value is None or math.isfinite(value) for value in (*given[0], *given[1])):
-            raise ValueError("not every number is finite; null stands for no limit")
-        low = tuple(-math.inf if value is None else value for value in given[0])
-        high = tuple(math.inf if value is None else value for value in given[1])
-        for column, (least, most) in enumerate(zip(low, high, strict=True)):
-            if least > most:
-                raise ValueError(f"low {least:g} is above high {most:g} in column {column}")
-    except (KeyError, TypeError, ValueError) as error:
+        low = tuple(_parse_limit(value, -math.inf) for value in space["low"])
+        high = tuple(_parse_limit(value, math.inf) for value in space["high"])
+        is_valid = len(low) == len(high) == act_dim and all(map(operator.le, low, high))
+    except (KeyError, TypeError, ValueError):
+        is_valid = False
+    if not is_valid:
         raise DemoError(
-            f"the attribute action_space of {store.path} is invalid ({type(error).__name__}: {error}); "
-            f"expected lists 'low' and 'high' of {act_dim} numbers, low below high: correct it or remove it"
-        ) from None
+            f"the attribute action_space of {store.path} is {space!r:.80}, expected lists 'low' and 'high' "
+            f"of {act_dim} numbers, low below high: correct it or remove it"
+        )
     return low, high
+
+
+def _parse_limit(value: float | None, unlimited: float) -> float:
+    """Return a finite limit, or `unlimited` for None; raise `ValueError` for NaN and infinity."""
+    if value is None:
+        return unlimited
+    if not math.isfinite(value):
+        raise ValueError(value)
+    return float(value)

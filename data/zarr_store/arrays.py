@@ -9,32 +9,20 @@ import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
-from nsde_policy.data.types import check_angles
+from nsde_policy.data.types import Numbers, check_angles
 from nsde_policy.data.zarr_store.files import StoreFiles
 from nsde_policy.errors import DemoError
 from nsde_policy.files import MAX_UNPACKED_VARIABLE, get_max_unpacked
 
+if TYPE_CHECKING:
+    import zarr
+
 BLOSC_HEADER = struct.Struct("<4B3I")
 """Version, inner version, flags, item size; bytes unpacked, block size, bytes packed."""
-NUMBER_BYTES, CHUNK_OVERHEAD = 32, 2**16
-"""Most bytes of a number in a chunk, with any filter and the index of a shard, and of anything else in it."""
-ACCEPT_OMITTED = "give --accept-omitted-chunks (accept_omitted_chunks=True)"
-"""Advice on chunks that do not exist, for commands and functions that can accept them."""
-MAX_CHUNKS = 2**20
-"""Most chunks of an array."""
-
-
-class ChunkFault(NamedTuple):
-    """A missing or damaged chunk."""
-
-    message: str
-    missing: bool = False
-    """True if the chunk does not exist, which may be intended; False if it is damaged."""
 
 
 @dataclass(frozen=True)
@@ -43,16 +31,14 @@ class StoredArray:
 
     name: str
     """Path in the store, such as data/state."""
-    zarray: Any
+    zarray: "zarr.Array"
     """The array, opened by zarr."""
     files: StoreFiles
     accept_omitted: bool
     """Whether chunks that do not exist hold the fill value."""
-    omitted_advice: str = ACCEPT_OMITTED
-    """What to do if a chunk does not exist because its writer omits the fill value."""
 
     def __post_init__(self) -> None:
-        self._check_bytes(math.prod(self.zarray.shards or self.zarray.chunks), "a chunk")
+        self._check_bytes(math.prod(self._unit), "a chunk")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -77,13 +63,15 @@ class StoredArray:
     @property
     def rows_per_read(self) -> int:
         """Number of frames that zarr decodes together."""
-        return int((self.zarray.shards or self.zarray.chunks)[0])
+        return self._unit[0]
 
-    def check_size(self, frames: int) -> None:
-        """Raise `DemoError` if the first `frames` frames do not fit into the memory that arrays may take."""
-        self._check_bytes(frames * self.width, f"{frames} frames")
+    @property
+    def _unit(self) -> tuple[int, ...]:
+        """Shape of what one file holds: a shard, or a chunk."""
+        return tuple(self.zarray.shards or self.zarray.chunks)
 
     def _check_bytes(self, numbers: int, what: str) -> None:
+        """Raise `DemoError` if numbers do not fit into the memory that arrays may take."""
         size, limit = numbers * self.zarray.dtype.itemsize, get_max_unpacked()
         if size > limit:
             raise DemoError(
@@ -91,7 +79,7 @@ class StoredArray:
                 f"{MAX_UNPACKED_VARIABLE} if the store is what you expect"
             )
 
-    def read(self, start: int, stop: int) -> npt.NDArray[Any]:
+    def read(self, start: int, stop: int) -> Numbers:
         """Decode the frames `start` to `stop`, (stop − start, …)."""
         try:
             return np.asarray(self.zarray[start:stop])
@@ -104,54 +92,46 @@ class StoredArray:
                 "restore their chunk from the original"
             ) from error
 
+    def read_checked(self, frames: int | None = None) -> Numbers:
+        """Decode the first `frames` frames, or all, after checking their size and their chunks."""
+        frames = self.shape[0] if frames is None else frames
+        self._check_bytes(frames * self.width, f"{frames} frames")
+        self.check_chunks(frames)
+        return self.read(0, frames)
+
     def check_chunks(self, frames: int) -> None:
         """Raise `DemoError` for missing and damaged chunks of the first `frames` frames."""
-        for message, missing in self.find_faults(frames):
-            if not missing:
-                raise DemoError(f"{message}; restore it from the original")
-            raise DemoError(
-                f"{message}, zarr would read {self.zarray.fill_value} there; restore it, or "
-                f"{self.omitted_advice} if its writer omits chunks that hold only this value"
-            )
+        for fault in self.find_faults(frames):
+            raise DemoError(f"{fault}; restore it from the original")
 
-    def find_faults(self, frames: int) -> Iterator[ChunkFault]:
-        """Find missing (unless accepted) and damaged chunks of the first `frames` frames."""
-        for key in self._iterate_chunks(frames):
-            fault = self._find_fault(key)
-            if fault and not (fault.missing and self.accept_omitted):
+    def find_faults(self, frames: int) -> Iterator[str]:
+        """Describe missing (unless accepted) and damaged chunks of the first `frames` frames."""
+        rows, *others = self._unit
+        counts = [-(-size // step) for size, step in zip(self.shape[1:], others, strict=True)]
+        for place in np.ndindex(-(-frames // rows), *counts):
+            fault = self._find_fault(f"{self.name}/{self.zarray.metadata.encode_chunk_key(place)}")
+            if fault:
                 yield fault
 
-    def _iterate_chunks(self, frames: int) -> Iterator[str]:
-        """Iterate over the keys of the chunks, or shards, that hold the first `frames` frames."""
-        rows, *others = self.zarray.shards or self.zarray.chunks
-        counts = [-(-size // step) for size, step in zip(self.shape[1:], others, strict=True)]
-        if (chunks := -(-self.shape[0] // rows) * math.prod(counts)) > MAX_CHUNKS:
-            raise DemoError(f"{self.name} has {chunks} chunks, expected at most {MAX_CHUNKS}")
-        for place in np.ndindex(-(-frames // rows), *counts):
-            yield f"{self.name}/{self.zarray.metadata.encode_chunk_key(place)}"
-
-    def _find_fault(self, key: str) -> ChunkFault | None:
-        """Compare the size of a chunk, or shard, with its metadata and its Blosc header."""
+    def _find_fault(self, key: str) -> str | None:
+        """Compare the size of a chunk, or shard, with its Blosc header."""
         size = self.files.size(key)
-        most = NUMBER_BYTES * math.prod(self.zarray.shards or self.zarray.chunks) + CHUNK_OVERHEAD
-        if size is None:
-            return ChunkFault(f"chunk {key} is missing", missing=True)
-        if size == 0:
-            return ChunkFault(f"chunk {key} is empty (0 bytes)")
-        if size > most:
-            return ChunkFault(f"chunk {key} has {size} bytes, expected at most {most}")
-        if self.zarray.shards or not self._is_blosc:
+        if size is None and self.accept_omitted:
             return None
-        header = self.files.read(key, BLOSC_HEADER.size)
-        if len(header) < BLOSC_HEADER.size:
-            return ChunkFault(f"chunk {key} is truncated: {size} bytes, less than a Blosc header")
+        if size is None:
+            return (
+                f"chunk {key} is missing (--accept-omitted-chunks, accept_omitted_chunks=True, reads "
+                f"{self.zarray.fill_value} there, for writers that omit such chunks)"
+            )
+        if size == 0:
+            return f"chunk {key} is empty (0 bytes)"
+        is_blosc = any("blosc" in type(codec).__name__.lower() for codec in self.zarray.compressors)
+        if self.zarray.shards or not is_blosc:
+            return None
+        header = self.files.read(key, BLOSC_HEADER.size).ljust(BLOSC_HEADER.size, b"\0")
         if (packed := BLOSC_HEADER.unpack(header)[-1]) != size:
-            return ChunkFault(f"chunk {key} is damaged: {size} bytes, its Blosc header says {packed}")
+            return f"chunk {key} is damaged: {size} bytes, its Blosc header says {packed}"
         return None
-
-    @property
-    def _is_blosc(self) -> bool:
-        return any("blosc" in type(codec).__name__.lower() for codec in self.zarray.compressors)
 
 
 def format_brief(error: Exception) -> str:

@@ -1,12 +1,12 @@
 """Complete check of a store: every chunk of every array is decoded."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
-from nsde_policy.data.images import describe_scale
+from nsde_policy.data.images import check_scale
 from nsde_policy.data.zarr_store.arrays import StoredArray
 from nsde_policy.data.zarr_store.roles import is_colour
 from nsde_policy.data.zarr_store.store import Store
@@ -14,24 +14,22 @@ from nsde_policy.errors import DemoError
 
 MAX_FAULTS = 100
 """Maximum number of missing or damaged chunks listed per array."""
-FrameRange = tuple[StoredArray, int, int]
-"""An array with the first and one past the last frame to decode."""
+Progress = Callable[[range], Iterable[int]]
+"""Wraps the first frames of the chunks of an array, for a progress bar."""
 
 
 def check_store(
     path: Path | str,
     *,
-    episode_ends: str = "episode_ends",
     accept_omitted_chunks: bool = False,
-    progress: Callable[[Sequence[FrameRange]], Iterable[FrameRange]] = iter,
+    progress: Progress = iter,
 ) -> list[str]:
     """Find all problems of a store.
 
     Args:
         path: Zarr directory or a zip of one.
-        episode_ends: Array below `meta/` that holds the episode ends.
         accept_omitted_chunks: Use the fill value for chunks that do not exist.
-        progress: Wraps the sequence of frame ranges, for a progress bar.
+        progress: Shows a progress bar for each array.
 
     Returns:
         One line per problem.
@@ -39,44 +37,46 @@ def check_store(
     Raises:
         DemoError: If the store cannot be opened at all.
     """
-    with Store(Path(path), episode_ends=episode_ends, accept_omitted_chunks=accept_omitted_chunks) as store:
-        arrays, problems = _open_all(store)
-        ranges: list[FrameRange] = []
-        for array, frames in arrays:
-            faults = [fault.message for fault in islice(array.find_faults(frames), MAX_FAULTS)]
-            problems += faults
-            if not faults:
-                step = array.rows_per_read
-                ranges += [(array, row, min(row + step, frames)) for row in range(0, frames, step)]
-        brightest = {array.name: -np.inf for array, _ in arrays if is_colour(array.shape)}
-        for array, start, stop in progress(ranges):
+    problems: list[str] = []
+    with Store(Path(path), accept_omitted_chunks=accept_omitted_chunks) as store:
+        arrays: list[StoredArray] = []
+        for name in store.find_arrays("data"):
             try:
-                values = array.read(start, stop)
+                array = store.open_array(name)
+                _ = array.angles  # raises for columns that do not exist
+                arrays.append(array)
             except DemoError as error:
                 problems.append(str(error))
-                continue
-            if bad := np.count_nonzero(~np.isfinite(values)):
-                problems.append(f"{array.name}: {bad} NaN or infinite numbers in frames {start} to {stop}")
-            if array.name in brightest:
-                brightest[array.name] = max(brightest[array.name], float(values.max()))
-        dtypes = {array.name: array.zarray.dtype for array, _ in arrays}
-        scales = (describe_scale(name, dtypes[name], value) for name, value in brightest.items())
-        problems += [wrong for wrong in scales if wrong]
+        frames = None
+        try:
+            ends, _ = store.open_episodes([array.name for array in arrays])
+            frames = int(ends[-1])
+        except DemoError as error:
+            problems.append(str(error))
+        for array in arrays:
+            problems += _check_array(array, array.shape[0] if frames is None else frames, progress)
     return problems
 
 
-def _open_all(store: Store) -> tuple[list[tuple[StoredArray, int]], list[str]]:
-    """Return the arrays that can be opened with their number of frames, and the problems of the others."""
-    opened, problems = [], []
-    for name in store.find_arrays("data"):
+def _check_array(array: StoredArray, frames: int, progress: Progress) -> list[str]:
+    """Decode the first frames of an array, chunk by chunk, and return its problems."""
+    problems = list(islice(array.find_faults(frames), MAX_FAULTS))
+    if problems:
+        return problems
+    brightest = 0.0
+    for start in progress(range(0, frames, array.rows_per_read)):
+        stop = min(start + array.rows_per_read, frames)
         try:
-            array = store.open_array(name)
-            _ = array.angles  # raises for columns that do not exist
-            opened.append(array)
+            values = array.read(start, stop)
         except DemoError as error:
             problems.append(str(error))
-    try:
-        ends, opened = store.open_episodes([array.name for array in opened])
-        return [(array, int(ends[-1])) for array in opened], problems
-    except DemoError as error:
-        return [(array, array.shape[0]) for array in opened], [*problems, str(error)]
+            continue
+        if bad := np.count_nonzero(~np.isfinite(values)):
+            problems.append(f"{array.name}: {bad} NaN or infinite numbers in frames {start} to {stop}")
+        brightest = max(brightest, float(values.max()))
+    if is_colour(array.shape):
+        try:
+            check_scale(array.name, array.zarray.dtype, brightest)
+        except DemoError as error:
+            problems.append(str(error))
+    return problems

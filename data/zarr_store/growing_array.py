@@ -1,14 +1,18 @@
 """Encoding of an array that grows by whole episodes, without access to the disk."""
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
+
+from nsde_policy.data.types import Numbers
+
+if TYPE_CHECKING:
+    from zarr.abc.buffer import Buffer
 
 CHUNK_BYTES = 1 << 20
 """Size of an uncompressed chunk; the last one is rewritten with every episode."""
-COMPRESSOR: dict[str, Any] = {"id": "zstd", "level": 3, "checksum": True}
+COMPRESSOR = {"id": "zstd", "level": 3, "checksum": True}
 """Zstandard with a checksum, so that flipped bits are detected."""
 
 
@@ -20,32 +24,32 @@ class GrowingArray:
     """Path in the store, such as data/state."""
     length: int
     """Number of rows in the array."""
-    tail: npt.NDArray[Any]
+    tail: Numbers
     """Rows of the incomplete chunk, (length % chunk_rows, …)."""
     chunk_rows: int
     """Number of rows of a complete chunk."""
-    attributes: dict[str, Any]
+    attributes: dict[str, object]
     """Attributes of the array in the store."""
 
     @classmethod
-    def empty(cls, name: str, like: npt.NDArray[Any], attributes: dict[str, Any]) -> "GrowingArray":
+    def empty(cls, name: str, like: Numbers, attributes: dict[str, object]) -> "GrowingArray":
         """Return an array without rows, for rows of the shape and type of those of `like`."""
         chunk_rows = max(1, CHUNK_BYTES // max(1, like[:1].nbytes))
         return cls(name, 0, like[:0].copy(), chunk_rows, attributes)
 
-    def extend(self, rows: npt.NDArray[Any]) -> "GrowingArray":
+    def extend(self, rows: Numbers) -> "GrowingArray":
         """Return the array with `rows` appended."""
         length = self.length + len(rows)
         incomplete = np.concatenate([self.tail, rows])
         tail = incomplete[len(incomplete) - length % self.chunk_rows :].copy()
         return replace(self, length=length, tail=tail)
 
-    def encode(self, rows: npt.NDArray[Any]) -> dict[str, bytes]:
+    def encode(self, rows: Numbers) -> dict[str, bytes]:
         """Return the files that append `rows`, in writing order: chunks, then metadata with the length."""
         import zarr
         from zarr.storage import MemoryStore
 
-        content: dict[str, Any] = {}
+        content: dict[str, Buffer] = {}
         first = self.length - len(self.tail)
         array = zarr.create_array(
             MemoryStore(content),

@@ -1,6 +1,8 @@
 """Which arrays of a store can be observations, actions or camera images, judged by their shapes."""
 
+import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from nsde_policy.data.zarr_store.store import MAX_COLUMNS, Store
@@ -24,11 +26,10 @@ def is_colour(shape: Shape) -> bool:
 def find_cameras(path: Path) -> dict[str, Shape]:
     """Return the shapes of the camera arrays of a zarr store by name; empty for other formats."""
     try:
-        store = Store(path)
+        with Store(path) as store:
+            shapes = read_shapes(store)
     except DemoError:
         return {}
-    with store:
-        shapes = read_shapes(store)
     return {name: shape for name, shape in shapes.items() if is_camera(shape)}
 
 
@@ -36,10 +37,8 @@ def read_shapes(store: Store) -> dict[str, Shape]:
     """Return the shapes of all readable arrays below data/, by their names without data/."""
     shapes = {}
     for name in store.find_arrays("data"):
-        try:
+        with suppress(DemoError):
             shapes[name.removeprefix("data/")] = store.open_array(name).shape
-        except DemoError:
-            continue
     return shapes
 
 
@@ -49,7 +48,7 @@ def find_roles(shapes: Mapping[str, Shape]) -> tuple[list[str], list[str]]:
     Arrays named like actions are not observations; without such a name, any array can hold the actions.
     """
     low = [
-        name for name, shape in shapes.items() if not is_camera(shape) and _get_width(shape) <= MAX_COLUMNS
+        name for name, shape in shapes.items() if not is_camera(shape) and math.prod(shape[1:]) <= MAX_COLUMNS
     ]
     actions = [name for name in low if name.rpartition("/")[2].startswith(("act", "command", "target"))]
     return [name for name in low if name not in actions], actions or low
@@ -59,15 +58,14 @@ def check_keys(store: Store, obs_keys: Sequence[str], act_key: str) -> None:
     """Raise `DemoError` for arrays that do not exist or hold images; the message names the flags to use."""
     if not obs_keys:
         raise DemoError("no observation array was named; give at least one, such as 'state'")
-    shapes = read_shapes(store)
-    known = {name.removeprefix("data/") for name in store.find_arrays("data")}
+    known = store.find_arrays("data")
     if not known:
         return  # an empty store, which has no episodes either
+    shapes = read_shapes(store)
     observations, actions = find_roles(shapes)
-    observations = [name for name in observations if name != act_key]
-    use = f"use --obs-keys {' '.join(observations)}" if observations else "no array can be an observation"
+    use = f"use --obs-keys {' '.join(name for name in observations if name != act_key)}"
     for key in obs_keys:
-        if key not in known:
+        if f"data/{key}" not in known:
             raise DemoError(store.describe_missing(f"data/{key}"), use)
         if is_camera(shapes.get(key, ())):
             raise DemoError(
@@ -75,15 +73,8 @@ def check_keys(store: Store, obs_keys: Sequence[str], act_key: str) -> None:
                 "low-dimensional",
                 f"leave it out: {use}",
             )
-    if act_key not in known:
-        others = [name for name in actions if name not in obs_keys] or actions
-        keys = " or ".join(f"--act-key {name}" for name in others)
-        advice = f"use {keys}" if keys else "no array can hold actions"
-        raise DemoError(store.describe_missing(f"data/{act_key}"), advice)
-
-
-def _get_width(shape: Shape) -> int:
-    width = 1
-    for size in shape[1:]:
-        width *= size
-    return width
+    if f"data/{act_key}" not in known:
+        others = [name for name in actions if name not in obs_keys]
+        raise DemoError(
+            store.describe_missing(f"data/{act_key}"), f"use --act-key {' or '.join(others or actions)}"
+        )

@@ -1,38 +1,41 @@
 """Replay-buffer stores, `data/<arrays>` and `meta/episode_ends`, opened without trusting them."""
 
-import re
+import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nsde_policy.data.types import Floats, Ints, check_ends, check_finite, check_lengths, convert_to_float32
-from nsde_policy.data.zarr_store.arrays import ACCEPT_OMITTED, StoredArray, format_brief
+from nsde_policy.data.types import (
+    Floats,
+    Ints,
+    check_ends,
+    check_finite,
+    check_lengths,
+    check_rate,
+    convert_to_float32,
+)
+from nsde_policy.data.zarr_store.arrays import StoredArray, format_brief
 from nsde_policy.data.zarr_store.files import StoreFiles
 from nsde_policy.errors import DemoError
+from nsde_policy.files import lock_directory, replace_file
 
 RECORDING = "nsde_policy_recording"
 """Root attribute of stores written by `DemoWriter`; frames behind the last episode end are not committed."""
+ENDS = "meta/episode_ends"
+"""Array with one past the last frame of each episode."""
 MAX_COLUMNS = 4096
 """Maximum number of columns that are loaded into memory; wider arrays are images and read lazily."""
-MAX_DEPTH, MAX_FOLDERS = 8, 10_000
-"""Most levels of folders in a store, and most folders."""
-_REAL_DTYPE = re.compile(r"[<>|=]?[biuf]\d+|bool|u?int\d+|float\d+")
+MAX_DEPTH = 8
+"""Most levels of folders in which arrays are found; a link may lead back to a folder that contains it."""
 
 
 class Store(StoreFiles):
     """An open store, a directory or a zip, zarr format 2 or 3."""
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        episode_ends: str = "episode_ends",
-        accept_omitted_chunks: bool = False,
-        omitted_advice: str = ACCEPT_OMITTED,
-    ) -> None:
+    def __init__(self, path: Path, *, accept_omitted_chunks: bool = False) -> None:
         super().__init__(path)
-        self._accept_omitted, self._omitted_advice = accept_omitted_chunks, omitted_advice
-        self._ends_name = f"meta/{episode_ends}"
+        self._accept_omitted = accept_omitted_chunks
 
     @property
     def zarr_format(self) -> int:
@@ -46,32 +49,18 @@ class Store(StoreFiles):
             return self.read_metadata(".zattrs")
         attributes = self.read_metadata("zarr.json").get("attributes", {})
         if not isinstance(attributes, dict):
-            raise DemoError(f"the attributes in zarr.json are {attributes!r}, expected a JSON object")
+            raise DemoError(f"the attributes in zarr.json are {attributes!r:.80}, expected a JSON object")
         return attributes
 
     def find_arrays(self, folder: str) -> list[str]:
-        """Return the paths of all arrays below `folder`, readable or not.
-
-        Raises:
-            DemoError: If folders are nested too deep, as links in a circle are, or too many.
-        """
+        """Return the paths of all arrays below `folder`, readable or not."""
         found: list[str] = []
-        open_folders, visited = [folder], 0
-        while open_folders:
-            parent = open_folders.pop()
-            children = [f"{parent}/{child}" for child in self.list_folders(parent)]
-            visited += len(children)
-            if parent.count("/") >= MAX_DEPTH or visited > MAX_FOLDERS:
-                raise DemoError(
-                    f"{folder} has more than {MAX_FOLDERS} folders or {MAX_DEPTH} levels; a link may lead "
-                    "back to a folder that contains it"
-                )
-            for name in children:
-                try:
-                    is_array = self._read_array_metadata(name) is not None
-                except DemoError:
-                    is_array = True
-                (found if is_array else open_folders).append(name)
+        for child in self.list_folders(folder):
+            name = f"{folder}/{child}"
+            if self._is_array(name):
+                found.append(name)
+            elif name.count("/") < MAX_DEPTH:
+                found += self.find_arrays(name)
         return sorted(found)
 
     def describe_missing(self, name: str) -> str:
@@ -83,38 +72,24 @@ class Store(StoreFiles):
         """Open the array at the path `name`, such as data/state."""
         import zarr
 
-        metadata = self._read_array_metadata(name)
-        if metadata is None:
+        if not self._is_array(name):
             raise DemoError(self.describe_missing(name))
-        codecs = str([metadata.get(key) for key in ("filters", "compressor", "codecs")])
-        if "pickle" in codecs:  # before zarr sees the array
+        zarr_format = 2 if self.size(f"{name}/.zarray") is not None else 3
+        metadata = self.read_metadata(f"{name}/{'.zarray' if zarr_format == 2 else 'zarr.json'}")
+        if "pickle" in str([metadata.get(key) for key in ("filters", "compressor", "codecs")]):
             raise DemoError(f"{name} is stored as pickles, which can run code; they are never loaded")
-        dtype = metadata.get("dtype", metadata.get("data_type"))
-        if dtype is None:
-            raise DemoError(f"the metadata of {name} does not give a data type")
-        if not (isinstance(dtype, str) and _REAL_DTYPE.fullmatch(dtype)):
-            raise DemoError(f"{name} holds {dtype!r}, expected real numbers")
         self.read_metadata(f"{name}/.zattrs")  # zarr reads it too, and trusts it
         try:
             zarray = zarr.open_array(
-                self.zarr_store,
-                path=self.prefix + name,
-                mode="r",
-                zarr_format=2 if "dtype" in metadata else 3,
+                self.zarr_store, path=self.prefix + name, mode="r", zarr_format=zarr_format
             )
-        except Exception as error:
-            # versions of zarr before 3.1 raise other errors for an unknown codec
-            if (
-                type(error).__name__ == "UnknownCodecError"
-                or "codec not available" in str(error)
-                or (isinstance(error, KeyError) and repr(error.args[0]) in codecs)
-            ):
-                message = f"{name} needs a codec that is not installed: {format_brief(error)}"
-                raise DemoError(message) from error
+        except Exception as error:  # of many kinds: unknown codecs, types, shapes
             raise DemoError(f"the metadata of {name} is invalid ({format_brief(error)})") from error
+        if zarray.dtype.kind not in "biuf":
+            raise DemoError(f"{name} holds {zarray.dtype}, expected real numbers")
         if zarray.ndim == 0 or 0 in zarray.shape[1:] or 0 in zarray.chunks:
             raise DemoError(f"{name} has shape {zarray.shape}, expected (frames, at least one column)")
-        return StoredArray(name, zarray, self, self._accept_omitted, self._omitted_advice)
+        return StoredArray(name, zarray, self, self._accept_omitted)
 
     def open_episodes(self, names: Sequence[str]) -> tuple[Ints, list[StoredArray]]:
         """Read the episode ends and open the named arrays, which must have the same number of frames.
@@ -122,17 +97,14 @@ class Store(StoreFiles):
         Frames behind the last episode end are ignored in recordings of `DemoWriter`, which may be growing or
         interrupted, and are an error in any other store.
         """
-        if self._read_array_metadata(self._ends_name) is None:
+        if not self._is_array(ENDS):
             raise DemoError(
-                f"{self.describe_missing(self._ends_name)}; write one past the last frame of each episode "
+                f"{self.describe_missing(ENDS)}; write one past the last frame of each episode "
                 "there, such as [100, 250] for episodes of 100 and 150 frames"
             )
-        ends = self.open_array(self._ends_name)
-        ends.check_size(ends.shape[0])
-        ends.check_chunks(ends.shape[0])
-        values = ends.read(0, ends.shape[0])
+        values = self.open_array(ENDS).read_checked()
         if not values.size:
-            raise DemoError(f"{ends.name} is empty: {self.path} holds 0 episodes, at least 1 is needed")
+            raise DemoError(f"{ENDS} is empty: {self.path} holds 0 episodes")
         arrays = [self.open_array(name) for name in names]
         frames = [array.shape[0] for array in arrays]
         if RECORDING in self.attributes and values.dtype.kind in "iu":
@@ -140,11 +112,14 @@ class Store(StoreFiles):
         check_lengths(dict(zip(names, frames, strict=True)))
         return check_ends(values, max(frames, default=0)), arrays
 
-    def _read_array_metadata(self, name: str) -> dict[str, Any] | None:
+    def _is_array(self, name: str) -> bool:
+        """Return whether a folder is an array; one with damaged metadata is, so that the damage is named."""
         if self.size(f"{name}/.zarray") is not None:
-            return self.read_metadata(f"{name}/.zarray")
-        metadata = self.read_metadata(f"{name}/zarr.json")
-        return metadata if metadata.get("node_type") == "array" else None
+            return True
+        try:
+            return self.read_metadata(f"{name}/zarr.json").get("node_type") == "array"
+        except DemoError:
+            return True
 
 
 def read_columns(array: StoredArray, ends: Ints) -> Floats:
@@ -154,8 +129,37 @@ def read_columns(array: StoredArray, ends: Ints) -> Floats:
             f"{array.name} has {array.width} numbers a frame, too many to load; open_images reads it lazily"
         )
     frames = int(ends[-1])
-    array.check_size(frames)
-    array.check_chunks(frames)
-    values = convert_to_float32(array.read(0, frames).reshape(frames, array.width), array.name)
-    check_finite(values, array.name, ends)
-    return values
+    values = array.read_checked(frames).reshape(frames, array.width)
+    columns = convert_to_float32(values, array.name)
+    check_finite(columns, array.name, ends)
+    return columns
+
+
+def set_rate(path: Path, rate_hz: float) -> float | None:
+    """Write the frames per second into the attributes of a store, atomically; nothing else changes.
+
+    Returns:
+        The rate that the store recorded before, None if it had none.
+
+    Raises:
+        DemoError: If it is not a zarr directory, or another process is writing to it.
+    """
+    check_rate(rate_hz)
+    with Store(path) as store:
+        if store.container == "zip":
+            raise DemoError(
+                f"{path} is a zip file, which cannot be changed in place; unpack it first (unzip {path} -d "
+                f"DIRECTORY), or give the rate to training: --rate {rate_hz:g}"
+            )
+        lock = lock_directory(path)
+        try:
+            before = store.attributes
+            after = {**before, "rate_hz": rate_hz}
+            file = ".zattrs"
+            if store.zarr_format == 3:
+                file = "zarr.json"
+                after = {**store.read_metadata(file), "attributes": after}
+            replace_file(path / file, json.dumps(after, indent=2))
+        finally:
+            os.close(lock)
+    return before.get("rate_hz")

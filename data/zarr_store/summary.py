@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -82,7 +81,7 @@ class StoreSummary:
     """Share of frames in which hardly anything changes; see `measure_still_share`."""
     oddities: tuple[str, ...]
     """One line about everything that is often a mistake; see `find_oddities`."""
-    attributes: dict[str, Any]
+    attributes: dict[str, object]
     """Attributes of the store, such as its provenance."""
 
     def to_json(self) -> str:
@@ -121,11 +120,9 @@ class StoreSummary:
         yield from self.oddities
 
 
-def summarize(
-    path: Path | str, *, episode_ends: str = "episode_ends", accept_omitted_chunks: bool = False
-) -> StoreSummary:
+def summarize(path: Path | str, *, accept_omitted_chunks: bool = False) -> StoreSummary:
     """Read every low-dimensional array of a store and summarize it; damage raises a `DemoError`."""
-    with Store(Path(path), episode_ends=episode_ends, accept_omitted_chunks=accept_omitted_chunks) as store:
+    with Store(Path(path), accept_omitted_chunks=accept_omitted_chunks) as store:
         ends, arrays = store.open_episodes(store.find_arrays("data"))
         lengths = np.diff(ends, prepend=0)
         rate_hz = store.attributes.get("rate_hz")
@@ -135,7 +132,7 @@ def summarize(
         demos = _load_default(arrays, ends, observations, actions)
         return StoreSummary(
             path=str(path),
-            container=store.kind,
+            container=store.container,
             zarr_format=store.zarr_format,
             episodes=len(ends),
             frames=int(ends[-1]),
@@ -177,7 +174,7 @@ def find_wrapped_columns(values: Floats, ends: Ints) -> list[int]:
 def _summarize_array(array: StoredArray, ends: Ints) -> ArraySummary:
     shape, dtype, angles = (int(ends[-1]), *array.shape[1:]), str(array.zarray.dtype), array.angles
     if array.width > MAX_COLUMNS or is_camera(array.shape):
-        fault = next((each.message for each in array.find_faults(shape[0])), None)
+        fault = next(array.find_faults(shape[0]), None)
         return ArraySummary(array.name, shape, dtype, None, None, angles, [], fault)
     values = read_columns(array, ends)
     suspects = [column for column in find_wrapped_columns(values, ends) if column not in angles]

@@ -18,17 +18,16 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 import numpy as np
-import numpy.typing as npt
 
-from nsde_policy.data.images import describe_scale
-from nsde_policy.data.types import MIN_STEPS, Episode, Ints, check_angles, check_rate
+from nsde_policy.data.images import check_scale
+from nsde_policy.data.types import MIN_STEPS, Episode, Ints, Numbers, check_angles, check_rate
 from nsde_policy.data.zarr_store.growing_array import GrowingArray
 from nsde_policy.data.zarr_store.roles import is_colour
-from nsde_policy.data.zarr_store.store import RECORDING, Store
+from nsde_policy.data.zarr_store.store import ENDS, RECORDING, Store
 from nsde_policy.errors import DemoError, NsdePolicyError
 from nsde_policy.files import PARTIAL, lock_directory, read_json, replace_file
 
-STATE, ACTION, ENDS = "data/state", "data/action", "meta/episode_ends"
+STATE, ACTION = "data/state", "data/action"
 INFO_PREFIX = "meta/episode_"
 """Prefix of arrays with one number per episode: `info={"seed": 7}` is stored in meta/episode_seed."""
 MADE_WITH = "made_with"
@@ -36,7 +35,6 @@ MADE_WITH = "made_with"
 GROUPS = (".zgroup", "data/.zgroup", "meta/.zgroup")
 MAX_WRITE_BYTES = 32 * 2**20
 """Rows are written in blocks of about this size."""
-_NO_ENDS: Ints = np.zeros(0, np.int64)
 
 
 class LazyRows(Protocol):
@@ -47,12 +45,12 @@ class LazyRows(Protocol):
         """Number of rows, and the shape of each."""
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> np.dtype[np.generic]:
         """Type of the values; integers if they are not an array, because they are not checked for NaN."""
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, rows: slice, /) -> npt.NDArray[Any]: ...
+    def __getitem__(self, rows: slice, /) -> Numbers: ...
 
 
 class DemoWriter:
@@ -100,8 +98,9 @@ class DemoWriter:
         self._session_start: int | None = None
         self._lock = lock_directory(self.path)
         try:
-            self._check_path(resume=resume)
-            self._open(rate_hz, json.loads(json.dumps(made_with or {})), attributes or {})
+            self._check_links()
+            settings = json.loads(json.dumps({**(made_with or {}), "rate_hz": rate_hz}))
+            self._open(settings, attributes or {}, resume=resume)
         except BaseException:
             self.close()
             raise
@@ -127,7 +126,7 @@ class DemoWriter:
             os.close(self._lock)
             self._lock = -1
 
-    def read_info(self) -> dict[str, npt.NDArray[Any]]:
+    def read_info(self) -> dict[str, Numbers]:
         """Read the `info` of all committed episodes, (episodes,) each."""
         self._require_open()
         names = [name for name in self._arrays if name.startswith(INFO_PREFIX)]
@@ -178,11 +177,8 @@ class DemoWriter:
         if self._lock < 0:
             raise DemoError(f"the writer of {self.path} is closed; open a new one")
 
-    def _check_path(self, *, resume: bool) -> None:
-        """Raise a `DemoError` if writing could change something that is not meant.
-
-        A link to a folder would let the writer replace and delete files outside the store.
-        """
+    def _check_links(self) -> None:
+        """Raise `DemoError` for links to folders: the writer could change files outside the store."""
         for parent, folders, _ in os.walk(self.path):
             for folder in folders:
                 if os.path.islink(link := os.path.join(parent, folder)):
@@ -190,60 +186,66 @@ class DemoWriter:
                         f"{link} is a link; recording needs real folders: replace it with a copy of what it "
                         "leads to, or choose a new path"
                     )
-        if self._has_episodes() and not resume and RECORDING in self._read_attributes():
+
+    def _open(self, settings: dict[str, object], attributes: Mapping[str, object], *, resume: bool) -> None:
+        """Start a recording in an empty directory, or check and continue an existing one.
+
+        A recording without episodes is started again, with any settings.
+        """
+        recorded = self._read_attributes()
+        if RECORDING not in recorded and any(path.suffix != PARTIAL for path in self.path.iterdir()):
+            raise DemoError(f"{self.path} is not a recording of this package; choose a new path")
+        if not self._has_episodes():
+            self._start(settings, attributes)
+        elif resume:
+            self._check_settings(recorded, settings)
+        else:
             raise DemoError(
                 f"{self.path} already holds episodes; append to them with resume=True, or choose a new path"
             )
-
-    def _has_episodes(self) -> bool:
-        ends = self.path / ENDS / ".zarray"
-        return ends.is_file() and read_json(ends, error=DemoError).get("shape") != [0]
-
-    def _open(
-        self, rate_hz: float | None, made_with: dict[str, Any], more_attributes: Mapping[str, object]
-    ) -> None:
-        """Start a recording in an empty directory, or check and continue an existing one."""
-        attributes = self._read_attributes()
-        if self._is_empty(attributes):
-            attributes = {RECORDING: {"obs_key": "state", "act_key": "action"}, "rate_hz": rate_hz}
-            attributes |= {**({MADE_WITH: made_with} if made_with else {}), **more_attributes}
-            self._write({".zattrs": json.dumps(attributes).encode()})
-        if RECORDING not in attributes:
-            raise DemoError(f"{self.path} is not a recording of this package; choose a new path")
-        self._check_settings(attributes, {**made_with, "rate_hz": rate_hz})
         for partial in self.path.rglob(f"*{PARTIAL}"):  # does not follow links
             with suppress(OSError):
                 partial.unlink()
-        self._write({group: b'{"zarr_format": 2}' for group in GROUPS if not (self.path / group).is_file()})
         self._load()
+
+    def _has_episodes(self) -> bool:
+        """Return whether episodes are committed; raise `DemoError` if their ends are lost."""
+        ends = self.path / ENDS / ".zarray"
+        if ends.is_file():
+            return read_json(ends, error=DemoError).get("shape") != [0]
+        if any(path.is_dir() for path in (self.path / "data").glob("*")):
+            raise DemoError(f"{self.path} has lost {ENDS}; restore it before recording more")
+        return False
+
+    def _start(self, settings: Mapping[str, object], more_attributes: Mapping[str, object]) -> None:
+        """Write a recording without episodes."""
+        made_with = {name: value for name, value in settings.items() if name != "rate_hz"}
+        attributes = {
+            RECORDING: {"obs_key": "state", "act_key": "action"},
+            "rate_hz": settings["rate_hz"],
+            **({MADE_WITH: made_with} if made_with else {}),
+            **more_attributes,
+        }
+        self._write({".zattrs": json.dumps(attributes).encode()})
+        self._write(dict.fromkeys(GROUPS, b'{"zarr_format": 2}'))
+        self._write(_make_empty_ends().encode(np.zeros(0, np.int64)))
 
     def _read_attributes(self) -> dict[str, Any]:
         path = self.path / ".zattrs"
         return read_json(path, error=DemoError, allow_nan=True) if os.path.lexists(path) else {}
 
-    def _is_empty(self, attributes: Mapping[str, object]) -> bool:
-        """Return whether the directory is empty or a recording without episodes, whatever its settings."""
-        if all(path.suffix == PARTIAL for path in self.path.iterdir()):
-            return True
-        has_arrays = any(path.is_dir() for path in (self.path / "data").glob("*"))
-        return RECORDING in attributes and not has_arrays and not self._has_episodes()
-
-    def _check_settings(self, attributes: Mapping[str, object], given: Mapping[str, object]) -> None:
-        made_with = attributes.get(MADE_WITH) or {}
-        if not isinstance(made_with, dict) or (len(given) > 1 and not made_with):
-            raise DemoError(
-                f"{self.path} does not say how its episodes were made, so none are added; choose a new path"
-            )
-        found = {**made_with, "rate_hz": attributes.get("rate_hz")}
+    def _check_settings(self, recorded: Mapping[str, Any], given: Mapping[str, object]) -> None:
+        """Raise `DemoError` if a recording was made with other settings."""
+        found = {**recorded.get(MADE_WITH, {}), "rate_hz": recorded.get("rate_hz")}
         for name in {**found, **given}:
             old, new = found.get(name), given.get(name)
             if old != new:
                 made = f"with {name} {json.dumps(old)}, not {json.dumps(new)}"
-                made = f"by {old}, not by {new}" if name == "by" else made
-                advice = "continue with the same settings or choose a new path"
-                if name == "images" and old and not new:
-                    advice = "record camera frames too (collect: add --obs pixels) or choose a new path"
-                raise DemoError(f"{self.path} was made {made}; {advice}")
+                if name == "by":
+                    made = f"by {old or 'an unknown demonstrator'}, not by {new}"
+                raise DemoError(
+                    f"{self.path} was made {made}; continue with the same settings or choose a new path"
+                )
 
     def _write_session(self) -> None:
         """Store the provenance before the first episode; sessions without remaining episodes are removed."""
@@ -272,13 +274,11 @@ class DemoWriter:
                         self._arrays[name] = self._load_array(store, name, rows)
 
     def _read_ends(self) -> Ints:
+        """Read the ends of the committed episodes."""
+        if not self._has_episodes():
+            return np.zeros(0, np.int64)
         with Store(self.path) as store:
-            names = store.find_arrays("data")
-            if ENDS not in store.find_arrays("meta"):
-                if names:
-                    raise DemoError(f"{self.path} has lost {ENDS}; restore it before recording more")
-                self._write(_make_empty_ends().encode(_NO_ENDS))
-            return store.open_episodes(names)[0] if store.open_array(ENDS).shape[0] else _NO_ENDS
+            return store.open_episodes(store.find_arrays("data"))[0]
 
     def _load_array(self, store: Store, name: str, rows: int) -> GrowingArray:
         """Load the committed rows of an array and cut off any others."""
@@ -350,7 +350,7 @@ class DemoWriter:
 
 
 def _make_empty_ends() -> GrowingArray:
-    return GrowingArray.empty(ENDS, _NO_ENDS, {})
+    return GrowingArray.empty(ENDS, np.zeros(0, np.int64), {})
 
 
 def _check_rows(key: str, values: LazyRows, frames: int) -> LazyRows:
@@ -360,9 +360,7 @@ def _check_rows(key: str, values: LazyRows, frames: int) -> LazyRows:
     if values.dtype.kind == "f" and not np.isfinite(values[:]).all():
         raise DemoError(f"{key} holds NaN or infinity; nothing of this episode was recorded")
     if is_colour(shape) and values.dtype != np.uint8:
-        wrong = describe_scale(key, values.dtype, float(values[:].max()))
-        if wrong:
-            raise DemoError(f"{wrong}; nothing of this episode was recorded")
+        check_scale(key, values.dtype, float(values[:].max()))
     return values
 
 

@@ -5,7 +5,7 @@ import logging
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
@@ -25,8 +25,6 @@ class StoreFlags:
     """Flags of the commands that read any store of demonstrations."""
 
     path: StorePathFlag
-    episode_ends: str = "episode_ends"
-    """Array below meta/ with the index after each episode's last frame."""
     accept_omitted_chunks: options.AcceptOmittedChunksFlag = False
 
 
@@ -42,9 +40,7 @@ class DataInfo(StoreFlags):
         from nsde_policy.data.zarr_store.summary import summarize
         from nsde_policy.tasks import find_task
 
-        summary = summarize(
-            self.path, episode_ends=self.episode_ends, accept_omitted_chunks=self.accept_omitted_chunks
-        )
+        summary = summarize(self.path, accept_omitted_chunks=self.accept_omitted_chunks)
         found = find_task(self.path)
         if self.json:
             print(json.dumps({"task": found.name, **json.loads(summary.to_json())}, indent=2))
@@ -64,21 +60,16 @@ class DataCheck(StoreFlags):
         from nsde_policy.data.zarr_store.summary import summarize
         from nsde_policy.errors import DemoError
 
-        given: dict[str, Any] = {
-            "episode_ends": self.episode_ends,
-            "accept_omitted_chunks": self.accept_omitted_chunks,
-        }
         problems = check_store(
             self.path,
-            **given,
-            progress=lambda readings: tqdm(readings, desc="reading", unit="chunk", leave=False, disable=None),
+            accept_omitted_chunks=self.accept_omitted_chunks,
+            progress=lambda chunks: tqdm(chunks, desc="reading", unit="chunk", leave=False, disable=None),
         )
         if problems:
             print("\n".join(problems))
             raise DemoError(f"{self.path} has {len(problems)} problem(s), listed above; do not train on it")
-        print(
-            "\n".join([f"OK: {self.path} is complete and readable", *summarize(self.path, **given).oddities])
-        )
+        summary = summarize(self.path, accept_omitted_chunks=self.accept_omitted_chunks)
+        print("\n".join([f"OK: {self.path} is complete and readable", *summary.oddities]))
 
 
 @dataclass(frozen=True)
@@ -140,7 +131,7 @@ class DataReplay:
 
 @dataclass(frozen=True)
 class DataDownload:
-    """Download a public set of demonstrations, resume a partial download, and verify the content."""
+    """Download a public set of demonstrations and verify the content."""
 
     name: Positional[Literal["pusht"]]
     """pusht: 206 human demonstrations of Push-T, 32 MB (Chi et al., RSS 2023; MIT licence)."""
@@ -155,13 +146,10 @@ class DataDownload:
         from nsde_policy.errors import NsdePolicyError
         from nsde_policy.tasks import get_task
 
-        demos = get_task(self.name).training.public_demos
-        if demos is None:
+        public = get_task(self.name).training.public_demos
+        if public is None:
             raise NsdePolicyError(f"the task {self.name!r} has no public demonstrations")
-        try:
-            fresh = download(demos, self.out, url=self.url, progressbar=sys.stderr.isatty())
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt("interrupted; run the same command again to resume") from None
+        fresh = download(public, self.out, url=self.url, progressbar=sys.stderr.isatty())
         print(f"{'OK' if fresh else 'OK, already there'}: {self.out} holds the expected demonstrations")
 
 
@@ -174,7 +162,7 @@ class DataSetRate:
 
     def run(self) -> None:
         """Write the rate and print the old and the new one."""
-        from nsde_policy.data.zarr_store.rate import set_rate
+        from nsde_policy.data.zarr_store.store import set_rate
 
         before = set_rate(self.path, self.rate)
         print(f"OK: {self.path} has {self.rate:g} Hz" + (f", before {before:g} Hz" if before else ""))

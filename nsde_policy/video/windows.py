@@ -250,7 +250,7 @@ def open_videos(path: Path | str, *, size: int, stride: int = 1) -> Videos:
     """
     if min(size, stride) < 1:
         raise ConfigError(f"need size >= 1 and stride >= 1, got {size} and {stride}")
-    store = Store(Path(path), omitted_advice="write the store with zarr's write_empty_chunks=True")
+    store = Store(Path(path))
     ends, arrays = store.open_episodes([f"data/{VIDEO_KEY}"])
     count = int(ends[-1])
     images = LazyFrames(arrays[0], count)

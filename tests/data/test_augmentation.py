@@ -2,12 +2,10 @@
 
 import math
 
-import gymnasium as gym
 import numpy as np
 import pytest
 
 from nsde_policy.data import Demonstrations, Mirror, add_mirror_images, load_demonstrations
-from nsde_policy.envs import PUSHT_ID
 from nsde_policy.envs.pusht import geometry
 from nsde_policy.errors import ConfigError
 from nsde_policy.eval.replay import replay_demonstrations
@@ -39,7 +37,7 @@ def test_mirroring_keeps_coverage():
 
 def test_mirror_images_replay_in_the_environment(human_demos):
     """Replay mirror images of human demonstrations, with their contacts."""
-    some = load_demonstrations(human_demos, angles=(4,))
+    some = load_demonstrations(human_demos, angles=(4,)).take(60)
     images = add_mirror_images(some, MIRROR).select(range(len(some), 2 * len(some)))
     errors = [r.position_error for r in replay_demonstrations(images, get_task("pusht"))]
     assert np.median(errors) < 1e-3
@@ -79,10 +77,3 @@ def test_mirror_of_other_sizes_is_rejected():
     other = Demonstrations(obs=np.zeros((3, 4), "f4"), act=np.zeros((3, 2), "f4"), episode_ends=np.array([3]))
     with pytest.raises(ConfigError, match="5-D observations and 2-D actions; memory holds 4-D"):
         add_mirror_images(other, MIRROR)
-
-
-def test_mirrored_start_is_a_valid_state():
-    env = gym.make(PUSHT_ID)
-    obs, _ = env.reset(seed=7)
-    image = add_mirror_images(make_demos([obs, obs], [obs[:2]] * 2), MIRROR)[1].obs[0]
-    assert env.observation_space.contains(env.reset(options={"state": image})[0])

@@ -49,11 +49,11 @@ def test_random_walk_is_neither_predictable_nor_forked():
     assert not found.is_predictable
 
 
-def test_shares_do_not_depend_on_units():
-    metres, millimetres = (
-        measure_statistics(make_demos(lambda t, i, rng, unit=unit: unit * fork(t, i, rng)))
-        for unit in (1.0, 1000.0)
-    )
+def test_shares_depend_neither_on_units_nor_on_constant_columns():
+    def in_millimetres(t, i, rng):
+        return np.concatenate([1000.0 * fork(t, i, rng), np.ones((len(t), 3))], axis=1)
+
+    metres, millimetres = (measure_statistics(make_demos(path)) for path in (fork, in_millimetres))
     assert metres.fork_share == millimetres.fork_share
     assert metres.unexplained_share == pytest.approx(millimetres.unexplained_share, rel=1e-3)
 
@@ -82,12 +82,3 @@ def test_still_share_counts_frames_without_any_change():
 def test_too_few_episodes_to_compare_say_nothing_about_predictability():
     found = measure_statistics(make_demos(circle, episodes=3))
     assert (found.unexplained_share, found.fork_share) == (1.0, 0.0)
-
-
-def test_constant_columns_are_ignored():
-    def constant(t, i, rng):
-        return np.concatenate([circle(t, i, rng), np.ones((len(t), 3))], axis=1)
-
-    assert measure_statistics(make_demos(constant)).unexplained_share == pytest.approx(
-        measure_statistics(make_demos(circle)).unexplained_share
-    )

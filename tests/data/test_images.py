@@ -6,11 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nsde_policy.data import DemoWriter, open_images
+from nsde_policy.data import open_images
 from nsde_policy.data.zarr_store.check import check_store
 from nsde_policy.errors import DemoError
 from tests.helpers.demo_stores import example_arrays, write_store, zip_store
-from tests.helpers.numbered_episodes import make_episode
 
 
 @pytest.mark.parametrize("in_a_zip", [False, True])
@@ -40,20 +39,20 @@ def test_only_requested_chunks_are_decoded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "message"),
+    ("images", "message"),
     [
-        (np.full((40, 4, 4, 3), 256.0), DemoError, r"256.0 at frame 0 is not a brightness"),
-        (np.full((40, 4, 4, 3), np.nan), DemoError, "nan at frame 0"),
-        (np.full((40, 4, 4, 3), -3), DemoError, "-3 at frame 0"),
-        (np.full((40, 4, 4, 3), 0.6, np.float32), DemoError, r"float32 images from 0 to 0.6.*by 255 and"),
-        (np.full((40, 4, 4, 3), True), DemoError, r"data/img holds bool images.*multiply them by 255"),
-        (np.ones((40, 4)), DemoError, "expected images"),
-        (np.ones((39, 4, 4)), DemoError, "overruns the 39 frames"),
+        (np.full((40, 4, 4, 3), 256.0), r"256.0 at frame 0, expected 0 to 255"),
+        (np.full((40, 4, 4, 3), np.nan), "nan at frame 0"),
+        (np.full((40, 4, 4, 3), -3), "-3 at frame 0"),
+        (np.full((40, 4, 4, 3), 0.6, np.float32), r"float32 images from 0 to 0.6.*by 255 and"),
+        (np.full((40, 4, 4, 3), True), r"data/img holds bool images.*multiply them by 255"),
+        (np.ones((40, 4)), "expected images"),
+        (np.ones((39, 4, 4)), "ends at frame 40 of 39"),
     ],
 )
-def test_other_arrays_are_rejected(tmp_path: Path, change: Any, error: type[Exception], message: str) -> None:
-    path = write_store(tmp_path / "demos.zarr", {"data/img": change})
-    with pytest.raises(error, match=message):
+def test_other_arrays_are_rejected(tmp_path: Path, images: Any, message: str) -> None:
+    path = write_store(tmp_path / "demos.zarr", {"data/img": images})
+    with pytest.raises(DemoError, match=message):
         open_images(path)[0:2]
 
 
@@ -68,15 +67,11 @@ def test_dark_frames_of_a_bright_camera_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "brightest"), [(np.float32, 0.6), (np.int64, 1), (bool, 1)])
-def test_images_of_another_scale_are_found_and_not_recorded(tmp_path: Path, kind: type, brightest: float):
+def test_check_finds_images_of_another_scale(tmp_path: Path, kind: type, brightest: float) -> None:
     images = np.zeros((40, 4, 4, 3), kind)
     images[20] = brightest
     (problem,) = check_store(write_store(tmp_path / "demos.zarr", {"data/img": images}))
     assert problem.startswith(f"data/img holds {images.dtype} images from 0 to {brightest}")
-    with DemoWriter(tmp_path / "own.zarr") as writer:
-        with pytest.raises(DemoError, match=r"multiply them by 255 .* nothing of this episode"):
-            writer.append(make_episode(0), {"img": images[:7] + images[20]})
-        writer.append(make_episode(0), {"img": 255 * images[:7].astype(np.uint8), "mask": images[:7, ..., 0]})
 
 
 def test_missing_chunk_is_detected_when_opening(tmp_path: Path) -> None:
@@ -84,9 +79,3 @@ def test_missing_chunk_is_detected_when_opening(tmp_path: Path) -> None:
     (path / "data/img/2.0.0.0").unlink()
     with pytest.raises(DemoError, match=r"2\.0\.0\.0 is missing"):
         open_images(path)
-
-
-def test_frames_of_the_human_demonstrations(human_demos: Path) -> None:
-    frames = open_images(human_demos)
-    assert frames.shape == (25_650, 96, 96, 3)
-    assert frames[160:162].max() == 255

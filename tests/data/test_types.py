@@ -28,12 +28,9 @@ def test_episodes_are_read_only_views() -> None:
             array[0] = 1
     with pytest.raises(IndexError):
         demos[2]
-
-
-def test_array_of_the_caller_stays_writable() -> None:
-    obs = np.zeros((4, 1), np.float32)
-    Episode(obs=obs, act=obs)
-    obs[0] = 1
+    own = np.zeros((4, 1), np.float32)
+    Episode(obs=own, act=own)
+    own[0] = 1  # the array of the caller stays writable
 
 
 def test_from_episodes_concatenates_them() -> None:
@@ -60,33 +57,23 @@ def with_nan(frame: int, column: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "message"),
+    ("change", "message"),
     [
-        ({"act": np.zeros((7, 2))}, DemoError, "obs 8, act 7"),
-        ({"obs": np.zeros((8, 0))}, DemoError, r"shape \(8, 0\)"),
-        ({"obs": np.zeros((8, 3), complex)}, DemoError, "complex128"),
-        ({"obs": np.full((8, 3), 1e39)}, DemoError, "1e\\+39 at frame 0 is too large"),
-        ({"obs": with_nan(4, 2)}, DemoError, r"nan in obs\[2\] at frame 4 \(episode 1, step 1\)"),
-        ({"episode_ends": np.array([[3, 8]])}, DemoError, "shape"),
-        ({"episode_ends": np.array([], int)}, DemoError, "empty"),
-        ({"episode_ends": np.array([3.0, 8.0])}, DemoError, "float64"),
-        ({"episode_ends": np.array([3, 3, 8])}, DemoError, "got 3 after 3 at episode 1"),
-        ({"episode_ends": np.array([-3, 8])}, DemoError, "got -3 after 0 at episode 0"),
-        ({"episode_ends": np.array([3, 9])}, DemoError, "overruns the 8 frames"),
-        ({"episode_ends": np.array([3, 7])}, DemoError, "ends at 7 of 8"),
-        ({"episode_ends": np.array([7, 8])}, DemoError, "episode 1 is too short"),
-        ({"angles": (3,)}, DemoError, "columns 0 to 2"),
-        ({"angles": (-1,)}, DemoError, "columns 0 to 2"),
-        ({"angles": (1, 1)}, DemoError, "twice"),
-        ({"act_angles": (2,)}, DemoError, "act has columns 0 to 1"),
-        ({"rate_hz": 0}, DemoError, "rate_hz"),
-        ({"rate_hz": "fast"}, DemoError, "rate_hz"),
+        ({"act": np.zeros((7, 2))}, "obs 8, act 7"),
+        ({"obs": np.zeros((8, 0))}, r"shape \(8, 0\)"),
+        ({"obs": np.zeros((8, 3), complex)}, "complex128"),
+        ({"obs": np.full((8, 3), 1e39)}, "1e\\+39 at frame 0 is too large"),
+        ({"obs": with_nan(4, 2)}, r"nan in obs\[2\] at frame 4 \(episode 1, step 1\)"),
+        ({"episode_ends": np.array([], int)}, "at least 1 episode"),
+        ({"episode_ends": np.array([3, 9])}, "ends at frame 9 of 8"),
+        ({"angles": (-1,)}, "columns 0 to 2"),
+        ({"act_angles": (2,)}, "act has columns 0 to 1"),
+        ({"rate_hz": "fast"}, "rate_hz"),
     ],
 )
-def test_invalid_fields_are_rejected(change: dict[str, Any], error: type[DemoError], message: str) -> None:
-    with pytest.raises(error, match=message) as caught:
+def test_invalid_fields_are_rejected(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(DemoError, match=message):
         make_demos(**change)
-    assert "\n" not in str(caught.value)
 
 
 def test_invalid_episodes_are_rejected() -> None:

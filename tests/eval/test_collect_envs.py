@@ -11,13 +11,10 @@ import pytest
 
 from nsde_policy.cli.main import main
 from nsde_policy.data import DemoWriter, Episode, load_demonstrations
-from nsde_policy.data.collection import Collection, EpisodeInfo, Provenance
 from nsde_policy.data.zarr_store.check import check_store
-from nsde_policy.errors import DemoError
 from nsde_policy.eval.expert import ExpertPool
 from nsde_policy.eval.rollout import RolloutConfig
 from nsde_policy.tasks import get_task
-from tests.eval.test_collect import recorded
 
 HERE = "tests.eval.test_collect_envs"
 
@@ -248,19 +245,3 @@ def test_what_cannot_be_collected_is_said(
     assert main(["collect", "--out", str(tmp_path / "demos.zarr"), "--port", "0", *args]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "demos.zarr").exists()
-
-
-def test_stores_of_earlier_versions_are_continued(tmp_path: Path):
-    path, settings = tmp_path / "old.zarr", {"env": "nsde_policy/PushT-v0", "seed_start": 1}
-    with Collection(path, Provenance("policy", settings | {"reset_rule": "benchmark"})) as collection:
-        collection.append(recorded(), info={"seed": 1, "success": True, "max_reward": 0.5})
-    new = Provenance("policy", settings | {"env_kwargs": {"reset_rule": "benchmark"}})
-    other = Provenance("policy", settings | {"env_kwargs": {"reset_rule": "gym_pusht"}})
-    with pytest.raises(DemoError, match=r'made with env_kwargs {"reset_rule": "benchmark"}, not'):
-        Collection(path, other)
-    with Collection(path, new) as collection:
-        assert collection.episodes == (EpisodeInfo(1, True, 0.5),)
-        collection.add(recorded(), EpisodeInfo(2, False, 0.25))
-    with Collection(path, new) as collection:
-        assert collection.episodes == (EpisodeInfo(1, True, 0.5), EpisodeInfo(2, False, 0.25))
-        assert {"seed", "success", "max_reward"} == {*collection.read_info()}

@@ -16,7 +16,7 @@ from nsde_policy.training.presets import resolve_preset
 
 SCRIPTED = DemoStatistics(
     episodes=50, frames=10_000, obs_dim=39, act_dim=28, rate_hz=100.0, median_length=200,
-    still_share=0.0, unexplained_share=0.04, fork_share=0.02,
+    unexplained_share=0.04, fork_share=0.02,
 )  # fmt: skip
 HUMAN = replace(SCRIPTED, unexplained_share=0.35, fork_share=0.04)
 FORKED = replace(SCRIPTED, unexplained_share=0.35, fork_share=0.1)

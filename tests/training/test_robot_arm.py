@@ -223,21 +223,21 @@ def test_action_space_of_the_environment_limits_commands_exactly(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("space", "message"),
+    "space",
     [
-        (3, "TypeError"),
-        ({"low": [0]}, "high"),
-        ({"low": [0, 1], "high": [1, 2]}, "2 and 2 numbers"),
-        ({"low": ["a"] * 8, "high": [1] * 8}, "could not convert"),
-        ({"low": [-1] * 7 + [2], "high": [1] * 8}, "low 2 is above high 1 in column 7"),
-        ({"low": [-1] * 8, "high": [1] * 7 + [float("nan")]}, "finite"),
-        ({"low": [-1] * 8, "high": [1] * 7 + [float("inf")]}, "null stands for no limit"),
+        3,
+        {"low": [0]},
+        {"low": [0, 1], "high": [1, 2]},
+        {"low": ["a"] * 8, "high": [1] * 8},
+        {"low": [-1] * 7 + [2], "high": [1] * 8},
+        {"low": [-1] * 8, "high": [1] * 7 + [float("nan")]},
+        {"low": [-1] * 8, "high": [1] * 7 + [float("inf")]},
     ],
 )
-def test_invalid_action_space_of_a_store_is_damage(tmp_path: Path, space: object, message: str):
+def test_invalid_action_space_of_a_store_is_damage(tmp_path: Path, space: object):
     store = write_arm_store(tmp_path / "arm.zarr", make_arm_demos(episodes=2))
     (store / ".zattrs").write_text(json.dumps({"action_space": space}))
-    with pytest.raises(DemoError, match=f"action_space.*{message}"):
+    with pytest.raises(DemoError, match=r"action_space.*expected lists 'low' and 'high' of 8 numbers"):
         load_demonstrations(store)
 
 

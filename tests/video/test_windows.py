@@ -134,7 +134,7 @@ def test_what_gives_no_window_is_refused(store, tmp_path):
         open_videos(write_store(tmp_path / "b.zarr", {"data/img": grey}), size=8)
     lost = write_store(tmp_path / "d.zarr")
     (lost / "data" / "img" / "1.0.0.0").unlink()
-    with pytest.raises(DemoError, match=r"is missing.*restore it, or write the store with"):
+    with pytest.raises(DemoError, match=r"is missing.*restore it"):
         open_videos(lost, size=8)
     with pytest.raises(DemoError, match=r"expected \(videos, T, size, size, 3\)"):
         Videos.from_tensor(torch.zeros((2, 5, 8, 6, 3), dtype=torch.uint8))
