@@ -114,8 +114,10 @@ def _measure_errors(demos: Demonstrations) -> np.ndarray:
     now = np.delete(np.arange(len(demos.obs)), demos.episode_ends - 1)
     now = now[:: -(-len(now) // MOST_FRAMES)]
     act = demos.act[now].astype(np.float64)
-    errors = [_compare(demos, act, demos.obs[now + lag], act.std(0)) for lag in (0, 1)]
-    return np.minimum(*errors)
+    errors: np.ndarray = np.minimum(
+        *(_compare(demos, act, demos.obs[now + lag], act.std(0)) for lag in (0, 1))
+    )
+    return errors
 
 
 def _compare(demos: Demonstrations, act: np.ndarray, obs: np.ndarray, scale: np.ndarray) -> np.ndarray:

@@ -94,7 +94,7 @@ class Collection(DemoWriter):
         self.drop_last()
         return before[-1]
 
-    def _encode_success(self, success: bool | None) -> float:
+    def _encode_success(self, success: bool | None) -> bool | np.int8:
         """Return a success in the type of the store, which is that of its first episode: bool if known."""
         stored = self._arrays.get(f"{INFO_PREFIX}success")
         known = success is not None if stored is None else stored.tail.dtype == bool

@@ -9,7 +9,7 @@ import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,7 +31,7 @@ class StoredArray:
 
     name: str
     """Path in the store, such as data/state."""
-    zarray: "zarr.Array"
+    zarray: "zarr.Array[Any]"
     """The array, opened by zarr."""
     files: StoreFiles
     accept_omitted: bool

@@ -1,7 +1,7 @@
 """Encoding of an array that grows by whole episodes, without access to the disk."""
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 1 << 20
 """Size of an uncompressed chunk; the last one is rewritten with every episode."""
-COMPRESSOR = {"id": "zstd", "level": 3, "checksum": True}
+COMPRESSOR: dict[str, Any] = {"id": "zstd", "level": 3, "checksum": True}
 """Zstandard with a checksum, so that flipped bits are detected."""
 
 
@@ -28,11 +28,11 @@ class GrowingArray:
     """Rows of the incomplete chunk, (length % chunk_rows, …)."""
     chunk_rows: int
     """Number of rows of a complete chunk."""
-    attributes: dict[str, object]
+    attributes: dict[str, Any]
     """Attributes of the array in the store."""
 
     @classmethod
-    def empty(cls, name: str, like: Numbers, attributes: dict[str, object]) -> "GrowingArray":
+    def empty(cls, name: str, like: Numbers, attributes: dict[str, Any]) -> "GrowingArray":
         """Return an array without rows, for rows of the shape and type of those of `like`."""
         chunk_rows = max(1, CHUNK_BYTES // max(1, like[:1].nbytes))
         return cls(name, 0, like[:0].copy(), chunk_rows, attributes)

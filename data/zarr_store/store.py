@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from nsde_policy.data.types import (
     Floats,
@@ -74,7 +74,7 @@ class Store(StoreFiles):
 
         if not self._is_array(name):
             raise DemoError(self.describe_missing(name))
-        zarr_format = 2 if self.size(f"{name}/.zarray") is not None else 3
+        zarr_format: Literal[2, 3] = 2 if self.size(f"{name}/.zarray") is not None else 3
         metadata = self.read_metadata(f"{name}/{'.zarray' if zarr_format == 2 else 'zarr.json'}")
         if "pickle" in str([metadata.get(key) for key in ("filters", "compressor", "codecs")]):
             raise DemoError(f"{name} is stored as pickles, which can run code; they are never loaded")

@@ -137,7 +137,7 @@ class DemoWriter:
         self,
         episode: Episode | None,
         extras: Mapping[str, LazyRows] | None = None,
-        info: Mapping[str, float] | None = None,
+        info: Mapping[str, float | np.generic] | None = None,
     ) -> None:
         """Write and commit one episode.
 
@@ -316,7 +316,7 @@ class DemoWriter:
         return GrowingArray.empty(name, rows[:1], attributes)
 
     def _collect_rows(
-        self, episode: Episode | None, extras: Mapping[str, LazyRows], info: Mapping[str, float]
+        self, episode: Episode | None, extras: Mapping[str, LazyRows], info: Mapping[str, float | np.generic]
     ) -> dict[str, LazyRows]:
         """Return the new rows of every array, those of frames first; raise if they do not fit."""
         rows: dict[str, LazyRows] = {} if episode is None else {STATE: episode.obs, ACTION: episode.act}

@@ -115,9 +115,7 @@ def test_unmatched_columns_start_at_a_recorded_median():
     demos = make_arm_demos(episodes=8)
     first = demos.act[demos.starts, 7]
     assert set(first) == {0.0, 1.0}
-    (value,) = measure_first_action(demos, match_columns(demos))
+    columns = match_columns(demos)
+    (value,) = measure_first_action(demos, columns)
     assert value in (0.0, 1.0)
-
-
-def test_matches_are_formatted_as_ranges():
-    assert format_matches((0, 1, 2, -1, 7)) == "action 0-2 = observation 0-2, action 4 = observation 7"
+    assert format_matches((*columns, 9)) == "action 0-6 = observation 0-6, action 8 = observation 9"

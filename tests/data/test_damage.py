@@ -106,6 +106,11 @@ def link_in_a_circle(store: Path) -> None:
     (store / "data/a/b").symlink_to("..")
 
 
+def link_to_zeros(store: Path) -> None:
+    (store / ATTRIBUTES).unlink()
+    (store / ATTRIBUTES).symlink_to("/dev/zero")
+
+
 def promise_frames(store: Path) -> None:
     """Let the metadata promise 10¹² frames."""
     zarr.open_group(store)["meta/episode_ends"][-1] = 10**12
@@ -197,7 +202,7 @@ DAMAGES = [
     Damage("attributes are a pipe", with_pipe(".zattrs"), "not a regular file"),
     Damage("metadata is a pipe", with_pipe(META), "not a regular file"),
     Damage("chunk is a pipe", with_pipe(CHUNK), "not a regular file"),
-    Damage("zeros", after(lambda store: (store / ATTRIBUTES).symlink_to("/dev/zero")), "not a regular"),
+    Damage("zeros", after(link_to_zeros), "not a regular"),
     Damage("folders in a circle", after(link_in_a_circle), "no array 'data/state'"),
     # what the arrays hold
     Damage("pickled objects", with_pickles(dtype="|O", filters=[{"id": "pickle"}], fill_value=None), "pickl"),

@@ -29,13 +29,16 @@ def test_slices_are_read_as_uint8(tmp_path: Path, in_a_zip: bool) -> None:
             frames[index]
 
 
-def test_only_requested_chunks_are_decoded(tmp_path: Path) -> None:
+def test_chunks_must_exist_and_only_requested_ones_are_decoded(tmp_path: Path) -> None:
     path = write_store(tmp_path / "demos.zarr", compressors={"id": "zstd", "level": 1})
     frames = open_images(path)
     (path / "data/img/3.0.0.0").write_bytes(b"damaged after opening")
     assert frames[0:30].shape == (30, 8, 8, 3)
     with pytest.raises(DemoError, match="frames 30 to 40"):
         frames[20:40]
+    (path / "data/img/2.0.0.0").unlink()
+    with pytest.raises(DemoError, match=r"2\.0\.0\.0 is missing"):
+        open_images(path)
 
 
 @pytest.mark.parametrize(
@@ -72,10 +75,3 @@ def test_check_finds_images_of_another_scale(tmp_path: Path, kind: type, brighte
     images[20] = brightest
     (problem,) = check_store(write_store(tmp_path / "demos.zarr", {"data/img": images}))
     assert problem.startswith(f"data/img holds {images.dtype} images from 0 to {brightest}")
-
-
-def test_missing_chunk_is_detected_when_opening(tmp_path: Path) -> None:
-    path = write_store(tmp_path / "demos.zarr")
-    (path / "data/img/2.0.0.0").unlink()
-    with pytest.raises(DemoError, match=r"2\.0\.0\.0 is missing"):
-        open_images(path)

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import zarr
 
 import nsde_policy.data.zarr_store.writer as writer_module
 from nsde_policy.data import DemoWriter, load_demonstrations, open_images
+from nsde_policy.data.collection import Collection, EpisodeInfo, Provenance
 from nsde_policy.data.zarr_store.check import check_store
 from nsde_policy.errors import DemoError
 from nsde_policy.files import PARTIAL
@@ -275,22 +277,30 @@ def test_second_writer_is_rejected_until_the_first_is_closed(tmp_path: Path) -> 
             call()
 
 
-def test_other_stores_are_left_unchanged(tmp_path: Path) -> None:
-    foreign = write_store(tmp_path / "foreign.zarr")
+def test_other_and_damaged_stores_are_left_unchanged(tmp_path: Path) -> None:
+    foreign, damaged = write_store(tmp_path / "foreign.zarr"), tmp_path / "damaged.zarr"
     (foreign / "film.partial").write_text("half a film")
-    before = read_files(foreign)
-    with pytest.raises(DemoError, match="not a recording of this package"):
-        DemoWriter(foreign)
-    assert read_files(foreign) == before
+    record(damaged)
+    (damaged / "meta/episode_ends/.zarray").unlink()
+    for path, message in ((foreign, "not a recording of this package"), (damaged, "lost meta/episode_ends")):
+        before = read_files(path)
+        with pytest.raises(DemoError, match=message):
+            DemoWriter(path)
+        assert read_files(path) == before
 
 
-def test_recording_without_episode_ends_is_not_overwritten(tmp_path: Path) -> None:
-    path = tmp_path / "demos.zarr"
-    record(path)
-    (path / "meta/episode_ends/.zarray").unlink()
-    with pytest.raises(DemoError, match="has lost meta/episode_ends"):
-        DemoWriter(path)
-    assert (path / "data/state/0.0").exists()
+def test_collection_with_lost_episode_information_is_not_continued(tmp_path: Path) -> None:
+    path, provenance = tmp_path / "demos.zarr", Provenance("expert", {"env": "a table"})
+    with Collection(path, provenance) as collection:
+        for seed in range(2):
+            collection.add(make_episode(seed), EpisodeInfo(seed, True, 1.0))
+    metadata = path / "meta/episode_seed/.zarray"
+    metadata.write_text(json.dumps({**json.loads(metadata.read_text()), "shape": [1]}))
+    with pytest.raises(DemoError, match="meta/episode_seed has 1 rows of 2"):
+        Collection(path, provenance)
+    shutil.rmtree(path / "meta/episode_seed")
+    with pytest.raises(DemoError, match="lost its episode information"):
+        Collection(path, provenance)
 
 
 @pytest.mark.parametrize(
@@ -316,11 +326,6 @@ def test_mismatched_rows_are_rejected_and_nothing_is_lost(
             writer.append(make_episode(1), extras)
         writer.append(make_episode(2), make_images(2))
     assert read_numbers(path) == [0, 2]
-
-
-def test_angle_column_must_exist(tmp_path: Path) -> None:
-    with pytest.raises(DemoError, match="0 to 2"):
-        record(tmp_path / "demos.zarr", angles=(3,))
 
 
 def test_full_disk_is_reported_and_the_writer_continues(
