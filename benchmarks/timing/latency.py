@@ -1,4 +1,4 @@
-"""Latency of a chunk: the shipped policy as ONNX graph, pt2 archive and with torch, against Diffusion Policy.
+"""Latency of a chunk: the shipped policy as ONNX graph, pt2 graph and with torch, against Diffusion Policy.
 
 With --run, a policy with cameras: "frames and chunk" encodes the frames of a history and plans. The frames
 show the run's background, seen by a camera in its place, or shifted by two pixels, which costs a second look.
@@ -15,7 +15,8 @@ import torch
 
 from nsde_policy.assets import SHIPPED_POLICY
 from nsde_policy.core.spec import StateSpec
-from nsde_policy.deploy.export import export_policy, formats
+from nsde_policy.deploy.export import export_policy
+from nsde_policy.deploy.export.plan_module import PlanTracer
 from nsde_policy.deploy.runtime import RuntimePolicy
 from nsde_policy.deploy.runtime.graph import Graph
 from nsde_policy.encoders.keypoints.model import KeypointModel
@@ -57,17 +58,18 @@ def measure_latency(options: Options) -> list[dict[str, Any]]:
 def _list_state_jobs(folder: Path) -> dict[str, Job]:
     policy = Policy.from_pretrained()
     export_policy(policy, folder / "policy.onnx", steps=ACTIONS, cases=64)
-    export_policy(policy, folder / "policy.pt2", format="pt2", steps=ACTIONS, cases=64)
-    archive = formats.load_pt2((folder / "policy.pt2").read_bytes())
-    runtime = RuntimePolicy.load(folder / "policy.onnx")
+    export_policy(policy, folder / "first.onnx", steps=1, cases=64)
+    tracer = PlanTracer(policy, ACTIONS)
+    archive = torch.export.export(tracer.module, tracer.build_example(), strict=False).module()
+    runtime, runtime_first = (RuntimePolicy.load(folder / name) for name in ("policy.onnx", "first.onnx"))
     memory = runtime.spec.new_history()
     memory.add_observation(OBS)
     states = memory.states()
-    chunk, first = (Graph.load(folder / name) for name in ("policy.onnx", "policy.first.onnx"))
+    chunk, first = (Graph.load(folder / name) for name in ("policy.onnx", "first.onnx"))
     for graph in (chunk, first):
         graph.inputs["states"][:] = states
         graph.draw(np.random.default_rng(0))
-    inputs = [array.copy() for array in chunk.inputs.values()]
+    inputs = [torch.from_numpy(array.copy()) for array in chunk.inputs.values()]
     record = RunDirectory(SHIPPED_POLICY).read_record()
     record = replace(record, config=get_task("pusht").preset("default", "diffusion"))
     baseline = build_model(record).eval()
@@ -76,8 +78,8 @@ def _list_state_jobs(folder: Path) -> dict[str, Job]:
         "onnx, graph": chunk.run,
         "onnx, graph, first action": first.run,
         "onnx, plan_from": lambda: runtime.plan_from(states, steps=ACTIONS, seed=0),
-        "onnx, plan_from, first action": lambda: runtime.plan_from(states, steps=1, seed=0),
-        "pt2, graph": lambda: archive(inputs),
+        "onnx, plan_from, first action": lambda: runtime_first.plan_from(states, steps=1, seed=0),
+        "pt2, graph": lambda: archive(*inputs),
         "torch, plan_from": lambda: policy.plan_from(states, steps=ACTIONS, seed=0),
         "torch, plan_from, first action": lambda: policy.plan_from(states, steps=1, seed=0),
         BASELINE: lambda: baseline.plan(tensor, steps=ACTIONS, draws=draws),

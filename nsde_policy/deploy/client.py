@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from websockets.exceptions import InvalidStatus, InvalidURI
@@ -26,12 +26,10 @@ from nsde_policy.deploy.protocol import (
     EncodeReply,
     EncodeRequest,
     Hello,
-    Message,
     PlanReply,
     PlanRequest,
     Refusal,
     Welcome,
-    check_plan,
     decode,
     encode,
     pack_frame,
@@ -41,14 +39,16 @@ from nsde_policy.deploy.server.tls import load_client_tls
 from nsde_policy.errors import (
     ConfigError,
     NsdePolicyError,
+    PlanError,
     PolicyInputError,
     RemoteError,
     summarize_error,
 )
 from nsde_policy.inference.base import NumpyPolicy, require_int, require_seed
 from nsde_policy.planner.calibration import Calibration
+from nsde_policy.planner.checks import check_plan
 from nsde_policy.planner.history import History
-from nsde_policy.planner.spec import Plan, PolicySpec
+from nsde_policy.planner.interface import Plan, PolicySpec
 
 _websockets_logger = logging.getLogger(__name__)
 _websockets_logger.addHandler(logging.NullHandler())  # connection errors are raised, not logged
@@ -58,6 +58,9 @@ _HTTP_REFUSALS = {
     404: "the server does not serve a policy at this path",
     503: "the maximum number of clients is connected, or the server is stopping",
 }
+MAX_REPLY_BYTES = 2**20
+"""Size limit of a reply."""
+Reply = TypeVar("Reply", PlanReply, EncodeReply)
 _REASONS = {"late": "timeout", "failed": "failed", "stopping": "connection"}
 """Reason of a `RemoteError` by the code of a refusal; "refused" for all others."""
 
@@ -73,17 +76,24 @@ class RemotePolicy(NumpyPolicy):
     arrives within `timeout_s`, and the codes of camera frames within twice `deadline_s`. Threads may share a
     policy; their calls wait for each other. `spec` is that of the policy, with the server's `max_steps` as
     `longest_chunk`.
+
+    Args:
+        url: ws://HOST:PORT, or wss:// for TLS.
+        token: The server's token, if it has one.
+        ca_file: PEM file with the certificates to trust for wss://, such as a self-signed one of the server;
+            None for those of the system.
+        deadline_s: Time limit of the server for a plan, seconds.
+        timeout_s: Time limit of a call, reconnecting included, seconds.
     """
 
     def __init__(
         self,
         url: str,
         *,
-        token: str | None,
-        ca_file: Path | str | None,
-        deadline_s: float,
-        timeout_s: float,
-        max_message: int,
+        token: str | None = None,
+        ca_file: Path | str | None = None,
+        deadline_s: float = 0.5,
+        timeout_s: float = 2.0,
     ) -> None:
         if not 0 < deadline_s <= timeout_s:
             raise ConfigError(f"need 0 < deadline_s <= timeout_s, got {deadline_s} and {timeout_s}")
@@ -91,9 +101,9 @@ class RemotePolicy(NumpyPolicy):
             raise ConfigError(
                 "the token has blanks or characters that are not ASCII: check its file or variable"
             )
-        self._url, self._token, self._max_message = url, token, max_message
+        self._url, self._token = url, token
         self._tls = load_client_tls(url, ca_file)
-        self._deadline_s, self._timeout_s, self._limit_s = deadline_s, timeout_s, timeout_s
+        self._deadline_s, self._timeout_s = deadline_s, timeout_s
         self._lock, self._request_id, self._closed = threading.Lock(), 0, False
         self._connection: ClientConnection | None
         self._connection, spec, calibration = self._open(time.monotonic() + timeout_s)
@@ -101,35 +111,9 @@ class RemotePolicy(NumpyPolicy):
         self._reseed(0)
 
     @classmethod
-    def connect(
-        cls,
-        url: str,
-        *,
-        token: str | None = None,
-        ca_file: Path | str | None = None,
-        deadline_s: float = 0.5,
-        timeout_s: float = 2.0,
-        max_message: int = 2**20,
-    ) -> Self:
-        """Connect to a server.
-
-        Args:
-            url: ws://HOST:PORT, or wss:// for TLS.
-            token: The server's token, if it has one.
-            ca_file: PEM file with the certificates to trust for wss://, such as a self-signed one of the
-                server; None for those of the system.
-            deadline_s: Time limit of the server for a plan, seconds.
-            timeout_s: Time limit of a call, reconnecting included, seconds.
-            max_message: Size limit of a reply, bytes.
-        """
-        return cls(
-            url,
-            token=token,
-            ca_file=ca_file,
-            deadline_s=deadline_s,
-            timeout_s=timeout_s,
-            max_message=max_message,
-        )
+    def connect(cls, url: str, **options: Any) -> Self:
+        """Connect to a server; the options are those of the class."""
+        return cls(url, **options)
 
     def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
         """Plan from states (history, obs_dim + act_dim), newest first; bit-identical with the server.
@@ -147,7 +131,10 @@ class RemotePolicy(NumpyPolicy):
             PlanReply,
             self._timeout_s,
         )
-        return check_plan(reply.unpack(), self._spec, steps)
+        try:
+            return check_plan(reply.unpack(), self._spec, steps=steps)
+        except PlanError as error:
+            raise RemoteError(str(error)) from None
 
     def _encode_frames(self, values: np.ndarray, frames: list[np.ndarray]) -> np.ndarray:
         """Let the server encode each row; the time for it is short, because a control loop waits for it."""
@@ -165,7 +152,9 @@ class RemotePolicy(NumpyPolicy):
             codes.append(found[0])
         return np.stack(codes).astype(np.float64)
 
-    def _request(self, build: Callable[[int], PlanRequest | EncodeRequest], kind: Any, limit_s: float) -> Any:
+    def _request(
+        self, build: Callable[[int], PlanRequest | EncodeRequest], kind: type[Reply], limit_s: float
+    ) -> Reply:
         """Send a request with a new number, and return the reply of a kind within a time limit."""
         ends = time.monotonic() + limit_s
         if not self._lock.acquire(timeout=limit_s):
@@ -173,7 +162,6 @@ class RemotePolicy(NumpyPolicy):
         try:
             if self._closed:
                 raise RemoteError("the connection was closed by this client; connect again", "connection")
-            self._limit_s = limit_s
             self._request_id += 1
             request, is_new = build(self._request_id), self._connection is None
             try:
@@ -203,7 +191,7 @@ class RemotePolicy(NumpyPolicy):
         seed = int(rng.integers(MAX_PLAN_SEED))
         return self.plan_from(history.states(), steps=self.spec.chunk, seed=seed).actions
 
-    def _send(self, request: PlanRequest | EncodeRequest, kind: type[Message], ends: float) -> Any:
+    def _send(self, request: PlanRequest | EncodeRequest, kind: type[Reply], ends: float) -> Reply:
         if self._connection is None:
             self._connection, *found = self._open(ends)
             if found != [self.spec, self.calibration]:
@@ -211,7 +199,7 @@ class RemotePolicy(NumpyPolicy):
                 raise RemoteError(f"{self._url} now serves a different policy; connect again", "refused")
         try:
             self._connection.send(encode(request))
-            reply = self._receive(self._connection, kind, ends)
+            reply: Reply | Refusal = self._receive(self._connection, kind | Refusal, ends)
             if not isinstance(reply, Refusal) and reply.id != request.id:
                 raise RemoteError(f"request {request.id} got the reply to request {reply.id}")
         except BaseException as error:
@@ -226,23 +214,26 @@ class RemotePolicy(NumpyPolicy):
 
     def _open(self, ends: float) -> tuple[ClientConnection, PolicySpec, Calibration]:
         """Connect and exchange greetings."""
-        options: dict[str, Any] = {
-            "additional_headers": {} if self._token is None else {"Authorization": f"Bearer {self._token}"},
-            "ssl": self._tls,
-            "compression": None,
-            "proxy": None,
-            "open_timeout": _compute_remaining(ends),
-            "close_timeout": 0.2,
-            "ping_interval": None,
-            "max_size": self._max_message,
-            "logger": _websockets_logger,
-        }
         try:
             with contextlib.ExitStack() as closing:
-                connection = closing.enter_context(connect(self._url, **options))
+                connection = connect(
+                    self._url,
+                    additional_headers={}
+                    if self._token is None
+                    else {"Authorization": f"Bearer {self._token}"},
+                    ssl=self._tls,
+                    compression=None,
+                    proxy=None,
+                    open_timeout=_compute_remaining(ends),
+                    close_timeout=0.2,
+                    ping_interval=None,
+                    max_size=MAX_REPLY_BYTES,
+                    logger=_websockets_logger,
+                )
+                closing.enter_context(connection)
                 _limit_sending(connection.socket, self._timeout_s)
                 connection.send(encode(Hello(PROTOCOL, __version__)))
-                found = self._check_welcome(self._receive(connection, Welcome, ends))
+                found = self._check_welcome(self._receive(connection, Welcome | Refusal, ends))
                 closing.pop_all()  # without an error the connection stays open
                 return connection, *found
         except NsdePolicyError:
@@ -274,14 +265,13 @@ class RemotePolicy(NumpyPolicy):
         longest = min(spec.longest_chunk or welcome.max_steps, welcome.max_steps)
         return replace(spec, longest_chunk=longest), calibration
 
-    def _receive(self, connection: ClientConnection, kind: type[Message], ends: float) -> Any:
-        """Return a message of a kind, or a `Refusal`."""
+    def _receive(self, connection: ClientConnection, kinds: object, ends: float) -> Any:
+        """Return a message of one of the kinds."""
         try:
             data = connection.recv(timeout=_compute_remaining(ends))
         except TimeoutError:
-            problem = f"{self._url} sent no reply within {self._limit_s} s"
-            raise RemoteError(problem, "timeout") from None
-        return decode(data, kind | Refusal, limit=self._max_message)
+            raise RemoteError(f"{self._url} sent no reply in time", "timeout") from None
+        return decode(data, kinds)
 
     def _abort(self) -> None:
         """Drop the connection at once, without a closing handshake that the server may not answer."""

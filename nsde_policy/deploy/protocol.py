@@ -15,11 +15,12 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
+from nsde_policy import __version__
 from nsde_policy.core.spec import CameraSpec
-from nsde_policy.deploy.server.config import ENVELOPE_BYTES, MAX_MESSAGE_BYTES
+from nsde_policy.deploy.server.config import ENVELOPE_BYTES
 from nsde_policy.errors import RemoteError, summarize_error
 from nsde_policy.planner.calibration import Calibration
-from nsde_policy.planner.spec import Plan, PolicySpec
+from nsde_policy.planner.interface import Plan, PolicySpec
 
 PROTOCOL = 2
 """Version of the messages; client and server must have the same."""
@@ -88,12 +89,24 @@ class Welcome(Message, frozen=True, tag="welcome"):
     """Time limit of a plan, seconds."""
 
     @classmethod
-    def build(cls, spec: PolicySpec, calibration: Calibration, **fields: Any) -> Self:
-        """Build the message from a policy's spec and calibration, and the other fields."""
+    def build(
+        cls,
+        spec: PolicySpec,
+        calibration: Calibration,
+        *,
+        max_message: int,
+        max_steps: int,
+        deadline_s: float,
+    ) -> Self:
+        """Build the message from a policy's spec and calibration, and the limits of the server."""
         return cls(
+            protocol=PROTOCOL,
+            version=__version__,
             spec=json.dumps(spec.to_dict(), allow_nan=False),
             calibration=json.dumps(calibration.to_dict(), allow_nan=False),
-            **fields,
+            max_message=max_message,
+            max_steps=max_steps,
+            deadline_s=deadline_s,
         )
 
     def parse(self) -> tuple[PolicySpec, Calibration]:
@@ -119,7 +132,7 @@ class PlanRequest(Message, frozen=True, tag="plan"):
 
 
 class PlanReply(Message, frozen=True, tag="planned"):
-    """A plan, as the fields of `nsde_policy.planner.spec.Plan`."""
+    """A plan, as the fields of `nsde_policy.planner.interface.Plan`."""
 
     id: NonNegativeInt64
     actions: Array
@@ -171,16 +184,14 @@ class Refusal(Message, frozen=True, tag="refusal"):
 encode = msgspec.msgpack.encode
 
 
-def decode(data: object, kind: Any, *, limit: int = MAX_MESSAGE_BYTES) -> Any:
+def decode(data: object, kind: object) -> Any:
     """Decode a message of one kind, or of one of a union of kinds.
 
     Raises:
-        RemoteError: If the data is not such a message, or has more than `limit` bytes.
+        RemoteError: If the data is not such a message.
     """
     if not isinstance(data, bytes):
         raise RemoteError(f"message has type {type(data).__name__}, expected bytes")
-    if len(data) > limit:
-        raise RemoteError(f"message has {len(data)} bytes, the limit is {limit}")
     try:
         return msgspec.msgpack.decode(data, type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -207,19 +218,3 @@ def unpack_frame(data: bytes, camera: CameraSpec) -> np.ndarray:
         found = f"more than {size}" if len(steps) > size else str(len(steps))
         raise RemoteError(f"{camera.name} must have {size} bytes, {camera.shape} uint8, got {found}")
     return np.cumsum(np.frombuffer(steps, np.uint8).reshape(camera.shape), axis=1, dtype=np.uint8)
-
-
-def check_plan(plan: Plan, spec: PolicySpec, steps: int) -> Plan:
-    """Return the plan, or raise `RemoteError` if a shape is not as requested or a value is not finite."""
-    shapes = {
-        "actions": (steps, spec.act_dim),
-        "states": (steps + 1, spec.obs_dim + spec.act_dim),
-        "std": (steps, spec.act_dim),
-    }
-    for name, shape in shapes.items():
-        array = getattr(plan, name)
-        if array is not None and array.shape != shape:
-            raise RemoteError(f"{name} of the plan have shape {array.shape}, expected {shape}")
-        if array is not None and not np.isfinite(array).all():
-            raise RemoteError(f"{name} of the plan are not finite")
-    return plan

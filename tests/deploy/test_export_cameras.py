@@ -10,20 +10,18 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-import torch
 
 from nsde_policy.deploy.export import export_policy
-from nsde_policy.deploy.export.encoder import build_encoder_graph, measure_code_parity
+from nsde_policy.deploy.export.encoder import measure_code_parity
 from nsde_policy.deploy.runtime import RuntimePolicy
 from nsde_policy.deploy.runtime.graph import EncoderGraph
-from nsde_policy.errors import CheckpointError, ConfigError, NsdePolicyError, PolicyInputError
+from nsde_policy.errors import CheckpointError, NsdePolicyError
 from nsde_policy.inference.policy import Policy
 from tests.helpers.exported_policies import (
     build_camera_policy,
     observe_robot,
     sign_graph,
 )
-from tests.helpers.rng import make_rng
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,13 +55,6 @@ def assert_same_codes(policy: Policy, graph: EncoderGraph, n: int) -> None:
     assert np.ptp(codes, axis=0).max() > 0.01, "codes do not depend on the frames"
 
 
-def test_codes_of_a_camera_without_anchors_are_those_of_the_policy():
-    policy = build_camera_policy("wrist")
-    assert policy.encoder is not None
-    content, _ = build_encoder_graph(policy.encoder, policy.spec, opset=20, fingerprint="", made_with=())
-    assert_same_codes(policy, EncoderGraph(content), 4)
-
-
 def test_shift_of_two_cameras_is_undone_as_in_the_policy(
     policy: Policy, exported: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -78,24 +69,6 @@ def test_shift_of_two_cameras_is_undone_as_in_the_policy(
     monkeypatch.setattr(graph, "run", count_runs)
     assert_same_codes(policy, graph, 20)
     assert 22 <= count <= 38, "the network looks twice at a shifted picture only"
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("cameras", [("top",), ("wrist", "top")])
-@pytest.mark.parametrize(("anchors", "level"), [(0, False), (0, True), (2, False)])
-def test_folded_encoder_equals_the_plain_one(cameras: tuple[str, ...], anchors: int, level: bool):
-    encoder = build_camera_policy(*cameras, anchors=anchors, level=level).encoder
-    assert encoder is not None
-    folded, generator = encoder.fold_for_export(), make_rng(0)
-    for _ in range(3):
-        frames = torch.randint(0, 256, (len(cameras), 32, 32, 3), generator=generator, dtype=torch.uint8)
-        values = torch.rand(2, generator=generator)
-        shift = torch.randint(-3, 4, (len(cameras), 2), generator=generator).float()
-        found = folded(values, *([shift] if anchors else []), *frames)
-        rows = (frame[None] for frame in frames)
-        expected = encoder.encode_and_measure(values[None], shift[None] if anchors else None, *rows)
-        for one, two in zip(found, expected, strict=anchors > 0):
-            torch.testing.assert_close(one, two[0], rtol=0, atol=1e-4)
 
 
 def test_runtime_plans_from_frames_as_the_policy(policy: Policy, runtime: RuntimePolicy):
@@ -129,18 +102,7 @@ def test_only_frames_that_a_plan_needs_are_encoded(policy: Policy, runtime: Runt
     assert encoded == [rows[i]["observation.state"][0] for i in (0, 3, 4, 7, 8)]
 
 
-def test_wrong_frames_are_refused_as_by_the_policy(policy: Policy, runtime: RuntimePolicy):
-    top = "observation.images.top"
-    for change in ({top: None}, {top: np.zeros((3, 32, 32), np.uint8)}, {top: np.zeros((32, 32, 3))}):
-        messages = []
-        for each in (policy, runtime):
-            with pytest.raises(PolicyInputError, match=top) as caught:
-                each.select_action({**observe_robot(policy, 0), **change})
-            messages.append(str(caught.value))
-        assert messages[0] == messages[1]
-
-
-def test_runtime_with_cameras_needs_no_torch(policy: Policy, exported: Path, tmp_path: Path):
+def test_runtime_needs_no_torch(policy: Policy, exported: Path, tmp_path: Path):
     given = observe_robot(policy, 0)
     np.savez(tmp_path / "observation.npz", **given)
     code = (
@@ -151,6 +113,7 @@ def test_runtime_with_cameras_needs_no_torch(policy: Policy, exported: Path, tmp
         "from nsde_policy.deploy.runtime import RuntimePolicy\n"
         f"policy = RuntimePolicy.load({str(exported)!r})\n"
         f"obs = dict(np.load({str(tmp_path / 'observation.npz')!r}))\n"
+        "policy.select_action(obs), policy.predict_action_chunk(obs)\n"
         "with policy.session(rate_hz=10, policy_hz=10, deadline_s=10) as session:\n"
         "    print(session.step(obs).tolist(), session.last.source)\n"
     )
@@ -160,19 +123,12 @@ def test_runtime_with_cameras_needs_no_torch(policy: Policy, exported: Path, tmp
     assert done.stdout.endswith("plan\n")
 
 
-def test_outputs_of_another_encoder_fail_the_parity_check(policy: Policy, exported: Path):
+def test_outputs_of_another_encoder_fail_the_parity_check(exported: Path):
     other = build_camera_policy("top", "wrist", anchors=2)
     assert other.encoder is not None
-    with torch.no_grad():
-        other.encoder.cameras[1].encoder.maps.weight.mul_(1.01)
-    content = exported.with_name("policy.encoder.onnx").read_bytes()
+    graph = EncoderGraph.load(exported.with_name("policy.encoder.onnx"))
     with pytest.raises(NsdePolicyError, match="the exported encoder differs from the policy's by"):
-        measure_code_parity(other.encoder, other.spec, content, cases=4, seed=0)
-
-
-def test_archive_of_torch_does_not_take_frames(policy: Policy, tmp_path: Path):
-    with pytest.raises(ConfigError, match="pt2 does not take camera frames; use --format onnx"):
-        export_policy(policy, tmp_path / "policy.pt2", format="pt2")
+        measure_code_parity(other.encoder, other.spec, graph, cases=4)
 
 
 # Hostile and incomplete files
@@ -197,12 +153,9 @@ def forge(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
         (lambda r: r.update(fingerprint="another"), "does not belong to policy.onnx; export both again"),
         (lambda r: r["cameras"][0].update(height=33), "does not belong to policy.onnx"),
         (lambda r: r.update(codes=7), "the outputs of the graph are"),
-        (lambda r: r.update(plain_dim=10**9), "need plain_dim <= 100,000"),
-        (lambda r: r.update(size=4096), "inputs of 100663[0-9]+ numbers are too large"),
         (lambda r: r.update(size=16), "the inputs of the graph are"),
         (lambda r: r.update(measures_shift=False), "the inputs of the graph are"),
         (lambda r: r.update(cameras=[]), "needs cameras, got none"),
-        (lambda r: r.update(format=1), "format 1, this version reads 2"),
         (lambda r: r.update(graph_sha256="0" * 64), "damaged or changed"),
     ],
 )
@@ -212,13 +165,11 @@ def test_forged_encoder_is_rejected(folder: Path, change: Callable[[dict[str, An
         RuntimePolicy.load(folder / "policy.onnx")
 
 
-def test_missing_oversized_or_damaged_encoder_is_rejected(folder: Path):
+def test_missing_or_damaged_encoder_is_rejected(folder: Path):
     path, chunk = folder / "policy.encoder.onnx", folder / "policy.onnx"
     content = path.read_bytes()
     with pytest.raises(CheckpointError, match="it is the encoder of a policy; load the policy"):
         RuntimePolicy.load(path)
-    with pytest.raises(CheckpointError, match=r"policy\.encoder\.onnx.*the limit is"):
-        RuntimePolicy.load(chunk, max_bytes=chunk.stat().st_size)
     rng = np.random.default_rng(0)
     for _ in range(20):
         damaged = bytearray(content)

@@ -1,14 +1,11 @@
 """Tests for exports of every method: noise in, plan out."""
 
-import io
-
 import numpy as np
 import onnxruntime
 import pytest
 import torch
 
 from nsde_policy.deploy.export import export_policy
-from nsde_policy.deploy.export.formats import RECORD_FILE
 from nsde_policy.deploy.export.plan_module import FixedDraws
 from nsde_policy.deploy.runtime.metadata import GraphRecord
 from nsde_policy.methods.bet.model import BehaviourTransformerConfig
@@ -62,18 +59,3 @@ def test_onnx_graph_equals_the_plan_of_each_method(method, tmp_path):
         np.testing.assert_allclose(answer, expected, rtol=0, atol=1e-4)
     assert record.spec.method == method
     assert record.fingerprint == fingerprint(policy.model.state_dict())
-
-
-@pytest.mark.parametrize("method", ["neural_sde", "diffusion", "lstm_gmm"])
-def test_pt2_archive_equals_the_plan_and_contains_its_record(method, tmp_path):
-    config, chunk = METHODS[method]
-    policy = build_policy(config, chunk=chunk)
-    export_policy(policy, tmp_path / "policy.pt2", format="pt2", cases=5)
-    files = {RECORD_FILE: ""}
-    program = torch.export.load(io.BytesIO((tmp_path / "policy.pt2").read_bytes()), extra_files=files)
-    record = GraphRecord.from_json(files[RECORD_FILE])
-    states, noise = torch.from_numpy(draw_states(config.history)), noise_for(record, 0)
-    given = [torch.from_numpy(values) for values in noise]
-    answer = program.module()(states, *given)[0]
-    expected = policy.model.plan(states[None], steps=chunk, draws=FixedDraws(given))[0]
-    assert torch.allclose(answer, expected, rtol=0, atol=1e-4)

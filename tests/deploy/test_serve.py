@@ -3,7 +3,6 @@
 import asyncio
 import socket
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -26,14 +25,12 @@ from nsde_policy.deploy.server.auth import RateLimiter
 from nsde_policy.deploy.server.config import ServeSettings
 from nsde_policy.deploy.server.server import PolicyServer
 from nsde_policy.errors import ConfigError, RemoteError
-from nsde_policy.planner.spec import Plan
+from nsde_policy.planner.interface import Plan
 from tests.helpers.policy_servers import (
     CALIBRATION,
     SPEC,
     STATES,
     LinearPlanner,
-    RunningServer,
-    assert_server_works,
     encode_request,
     get_health,
     receive_reply,
@@ -44,50 +41,27 @@ from tests.helpers.policy_servers import (
 TOKEN = "correct-horse-battery"
 
 
-@pytest.fixture(scope="module")
-def running() -> Iterator[RunningServer]:
-    with serve_in_thread(LinearPlanner(), patience_s=1.0, max_clients=8, deadline_s=5.0) as running:
-        yield running
-
-
-@pytest.fixture(autouse=True)
-def check_that_the_server_still_works(running: RunningServer) -> Iterator[None]:
-    """Serve a normal client after each test."""
-    yield
-    assert_server_works(running)
-
-
-def test_greeting_holds_version_spec_and_limits(running: RunningServer):
-    with running.connect() as line:
+def test_greeting_holds_version_spec_and_limits():
+    with serve_in_thread(LinearPlanner()) as running, running.connect() as line:
         line.send(encode(Hello(PROTOCOL, "test")))
         welcome = decode(line.recv(timeout=5), Welcome)
     assert (welcome.protocol, *welcome.parse()) == (PROTOCOL, SPEC, CALIBRATION)
-    assert (welcome.max_message, welcome.max_steps, welcome.deadline_s) == (65_536, 128, 5.0)
-
-
-def test_fragmented_message_is_accepted(running: RunningServer):
-    line = running.connect_and_greet()
-    packed = encode_request(5)
-    line.send([packed[:20], packed[20:21], packed[21:]])
-    assert receive_reply(line).id == 5
-    line.close()
+    assert (welcome.max_message, welcome.max_steps, welcome.deadline_s) == (1104, 128, 5.0)
 
 
 @pytest.mark.parametrize(
-    "error",
+    "failure",
     [
-        ValueError("secret/path.py line 3"),
-        SystemExit(3),
-        KeyboardInterrupt(),
-        StopIteration(),
-        TimeoutError("x"),
+        *(ValueError("secret/path.py line 3"), SystemExit(3), KeyboardInterrupt(), TimeoutError("x")),
+        *(Plan(np.full((4, 2), np.nan)), Plan(np.zeros((3, 2))), Plan(np.zeros((4, 2)), np.zeros((4, 5)))),
     ],
-    ids=lambda error: type(error).__name__,
+    ids=repr,
 )
-def test_planner_error_is_logged_by_the_server_and_hidden_from_the_client(error: BaseException):
-    def fail(seed: int) -> None:
-        if seed == 99:
-            raise error
+def test_planner_error_is_logged_by_the_server_and_hidden_from_the_client(failure: BaseException | Plan):
+    def fail(seed: int) -> Plan | None:
+        if isinstance(failure, BaseException) and seed == 99:
+            raise failure
+        return failure if seed == 99 else None
 
     with serve_in_thread(LinearPlanner(fail)) as running:
         with RemotePolicy.connect(running.url) as policy:
@@ -96,34 +70,18 @@ def test_planner_error_is_logged_by_the_server_and_hidden_from_the_client(error:
             assert policy.plan_from(STATES, steps=4, seed=1).actions.shape == (4, 2)
         assert "secret" not in str(told.value)
         (event,) = running.find_events("failed")
-        assert event["error"].startswith(type(error).__name__)
-        assert "test_serve.py:" in event["error"]
-        assert_server_works(running)
-
-
-@pytest.mark.parametrize(
-    "plan",
-    [
-        Plan(np.full((4, 2), np.nan)),
-        Plan(np.zeros((3, 2))),
-        Plan(np.zeros((4, 2)), np.full((5, 5), np.inf)),
-        Plan(np.zeros((4, 2)), np.zeros((4, 5))),
-        Plan(np.zeros((4, 2)), std=np.full((4, 2), np.nan)),
-    ],
-    ids=["nan", "too short", "infinite states", "states too short", "no spread"],
-)
-def test_invalid_plan_is_not_sent(plan: Plan):
-    with serve_in_thread(LinearPlanner(lambda seed: plan if seed == 99 else None)) as running:
-        with RemotePolicy.connect(running.url) as policy, pytest.raises(RemoteError):
-            policy.plan_from(STATES, steps=4, seed=99)
-        assert_server_works(running)
+        if isinstance(failure, BaseException):
+            assert event["error"].startswith(type(failure).__name__)
+            assert "test_serve.py:" in event["error"]
+        else:
+            assert event["error"].startswith("PlanError: planned ")
 
 
 def test_late_plan_is_refused_and_dropped():
     go = threading.Event()
     with serve_in_thread(LinearPlanner(lambda seed: go.wait(10) and None if seed == 99 else None)) as running:
         with RemotePolicy.connect(running.url, deadline_s=0.2, timeout_s=10) as policy:
-            with pytest.raises(RemoteError, match=r"no plan within 0\.200 s"):
+            with pytest.raises(RemoteError, match=r"no answer within 0\.200 s"):
                 policy.plan_from(STATES, steps=4, seed=99)
             go.set()
             wanted = LinearPlanner().plan_from(STATES, steps=4, seed=5)
@@ -168,10 +126,10 @@ def test_health_reports_a_stalled_planner():
                 "version": __version__,
                 "clients": 0,
                 "planned": 0,
+                "encoded": 0,
                 "refused": 0,
                 "late": 0,
                 "failed": 0,
-                "dropped": 0,
             },
         )
         line = running.connect_and_greet()
@@ -187,41 +145,15 @@ def test_health_reports_a_stalled_planner():
         line.close()
 
 
-def test_health_is_available_under_load(running: RunningServer):
-    done = threading.Event()
-
-    def ask(seed: int) -> None:
-        with RemotePolicy.connect(running.url, timeout_s=10, deadline_s=5) as policy:
-            while not done.is_set():
-                policy.plan_from(STATES, steps=100, seed=seed)
-
-    threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    try:
-        before = get_health(running)[1]["planned"]
-        found = [get_health(running) for _ in range(20)]
-    finally:
-        done.set()
-        for thread in threads:
-            thread.join()
-    assert {code for code, _ in found} == {200}
-    assert found[-1][1]["planned"] > before
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"host": "0.0.0.0"}, "accepts connections from other machines, which needs a token"),
-        ({"host": "::"}, "needs a token"),
         ({"host": ""}, "needs a token"),
-        ({"host": "192.168.1.5"}, "needs a token"),
         ({"host": "localhost.evil.example"}, "needs a token"),
-        ({"token": "short"}, "at least 16 ASCII characters"),
         ({"token": "twenty characters with blanks"}, "no blanks"),
         ({"token": ""}, "got 0: make one"),
         ({"port": 65536}, "need port <= 65,535, got 65536"),
-        ({"max_message": 10}, "need max_message > 1,024"),
         ({"max_clients": 0}, "need max_clients >= 1"),
         ({"deadline_s": float("nan")}, "need deadline_s > 0"),
     ],
@@ -235,12 +167,6 @@ def test_loopback_needs_no_token_and_the_token_is_not_printed():
     for host in ("127.0.0.1", "127.8.8.8", "::1", "localhost"):
         ServeSettings(host=host)
     assert TOKEN not in repr(ServeSettings(host="0.0.0.0", token=TOKEN))
-
-
-def test_max_message_too_small_for_a_plan_is_rejected():
-    with pytest.raises(ConfigError, match="plans of 128 actions of this policy need max_message >= 10280"):
-        ServeSettings(max_message=2000, max_steps=128).compute_max_steps(SPEC)
-    assert ServeSettings(max_message=10280, max_steps=128).compute_max_steps(SPEC) == 128
 
 
 @pytest.mark.parametrize(
@@ -295,3 +221,23 @@ def test_stop_answers_running_requests():
             line.recv(timeout=10)
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 1001
+
+
+def test_clients_are_served_in_turn_one_request_each():
+    """A client that asks without pause waits for those that asked before its second request."""
+    go, planner = threading.Event(), LinearPlanner()
+    planner.before = lambda seed: go.wait(10) and None if seed == 99 else None
+    with serve_in_thread(planner, deadline_s=20.0) as running:
+        greedy, robot = running.connect_and_greet(), running.connect_and_greet()
+        greedy.send(encode_request(1, seed=99, deadline_s=20.0))
+        wait_until(lambda: planner.seeds == [99], "the first has begun")
+        for number in (2, 3, 4):
+            greedy.send(encode_request(number, seed=number, deadline_s=20.0))
+        robot.send(encode_request(1, seed=50, deadline_s=20.0))
+        wait_until(lambda: running.server._in_flight == 2, "the robot waits")
+        go.set()
+        assert receive_reply(robot).id == 1
+        assert [receive_reply(greedy).id for _ in range(4)] == [1, 2, 3, 4]
+        assert planner.seeds == [99, 50, 2, 3, 4]
+        robot.close()
+        greedy.close()

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from nsde_policy.control import Session, SessionConfig
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.deploy.client import RemotePolicy
 from nsde_policy.deploy.protocol import (
@@ -25,11 +24,7 @@ from nsde_policy.deploy.protocol import (
     pack_frame,
     unpack_frame,
 )
-from nsde_policy.deploy.server.config import ServeSettings
-from nsde_policy.deploy.server.server import PolicyServer
 from nsde_policy.errors import (
-    ConfigError,
-    PolicyInputError,
     RemoteError,
 )
 from nsde_policy.inference.policy import Policy
@@ -85,32 +80,6 @@ def test_codes_and_plans_are_those_of_the_policy(policy: Policy, remote: RemoteP
         assert np.array_equal(remote.select_action(given), policy.select_action(given))
 
 
-def test_wrong_frames_are_refused_before_they_are_sent(policy: Policy, remote: RemotePolicy):
-    given, sent = observe_robot(policy, 0), remote._request_id
-    for change in ({CAMERA.name: None}, {CAMERA.name: np.zeros((32, 32), np.uint8)}):
-        messages = []
-        for each in (policy, remote):
-            with pytest.raises(PolicyInputError) as caught:
-                each.select_action({**given, **change})
-            messages.append(str(caught.value))
-        assert messages[0] == messages[1]
-    with pytest.raises(PolicyInputError):
-        remote.encode({**given, "observation.state": np.array([0.5, np.nan])})
-    assert remote._request_id == sent
-
-
-def test_session_over_a_server_takes_frames(policy: Policy, remote: RemotePolicy):
-    now = [0.0]
-    config = SessionConfig(rate_hz=10, policy_hz=10, deadline_s=10)
-    with Session(remote, config, calibration=remote.calibration, clock=lambda: now[0]) as session:
-        for step in range(6):
-            now[0] = 0.1 * step
-            command = session.step(observe_robot(policy, step))
-            assert session.last is not None
-            assert (session.last.source, session.last.faults) == ("plan", ())
-            assert np.isfinite(command).all()
-
-
 def make_request(number: int = 1, frames: tuple[bytes, ...] | None = None, **changes: Any) -> EncodeRequest:
     wrist = zlib.compress(bytes(24 * 40 * 3))
     values: dict[str, Any] = {"values": Array.pack(np.full((1, 2), 0.5)), "deadline_s": 5.0, **changes}
@@ -118,19 +87,11 @@ def make_request(number: int = 1, frames: tuple[bytes, ...] | None = None, **cha
 
 
 BAD_FRAMES = {
-    "bomb": (
-        zlib.compress(bytes(50_000_000)),
-        r"must have 3072 bytes, \(32, 32, 3\) uint8, got more than 3072",
-    ),
-    "nested bomb": (zlib.compress(zlib.compress(bytes(1_000_000))), "must have 3072 bytes"),
+    "bomb": (zlib.compress(bytes(1_000_000)), r"must have 3072 bytes, \(32, 32, 3\) uint8, got more"),
     "too short": (zlib.compress(RAW[:-1]), "must have 3072 bytes.* got 3071"),
-    "empty": (b"", "must have 3072 bytes.* got 0"),
     "truncated": (zlib.compress(RAW)[:-1], "must have 3072 bytes"),
     "not compressed": (RAW, "damaged or not compressed with zlib"),
-    "wrong checksum": (zlib.compress(RAW)[:-1] + b"\xff", "damaged or not compressed with zlib"),
     "more behind it": (zlib.compress(RAW) + b"more", "must have 3072 bytes"),
-    "a picture of the other camera": (zlib.compress(bytes(24 * 40 * 3)), "must have 3072 bytes.* got 2880"),
-    "gzip": (zlib.compress(RAW, wbits=31), "damaged or not compressed with zlib"),
 }
 
 
@@ -147,7 +108,6 @@ def test_bad_frames_are_refused_and_the_connection_stays_open(running: RunningSe
         for request, message in (
             (make_request(frames=(zlib.compress(RAW),)), r"shape \(1, 2\) and 2 frames, got \(1, 2\) and 1"),
             (make_request(values=Array.pack(np.zeros((1, 3)))), r"2 frames, got \(1, 3\) and 2"),
-            (make_request(values=Array.pack(np.zeros((2, 2)))), r"2 frames, got \(2, 2\) and 2"),
         ):
             connection.send(encode(request))
             reply = decode(connection.recv(timeout=10), EncodeReply | Refusal)
@@ -159,7 +119,7 @@ def test_bad_frames_are_refused_and_the_connection_stays_open(running: RunningSe
 
 
 def test_bomb_takes_no_memory():
-    data, _ = BAD_FRAMES["bomb"]
+    data = zlib.compress(bytes(50_000_000))
     tracemalloc.start()
     try:
         with pytest.raises(RemoteError):
@@ -170,26 +130,12 @@ def test_bomb_takes_no_memory():
     assert peak < 300_000
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        encode(make_request()),
-        encode({"kind": "encode", "id": 1, "values": None, "frames": [], "deadline_s": 1.0}),
-    ],
-)
-def test_frames_for_a_policy_without_cameras_are_malformed(data: bytes):
+def test_frames_for_a_policy_without_cameras_are_malformed():
     with serve_in_thread(LinearPlanner()) as running, running.connect_and_greet() as connection:
-        connection.send(data)
+        connection.send(encode(make_request()))
         assert decode(connection.recv(timeout=10), Refusal).code == "malformed"
         with pytest.raises(ConnectionClosed):
             connection.recv(timeout=10)
-
-
-def test_frames_must_fit_into_a_message(policy: Policy):
-    with pytest.raises(
-        ConfigError, match=r"camera frames of this policy need max_message >= 70\d\d, got 4096"
-    ):
-        PolicyServer(policy, ServeSettings(port=0, max_message=4096), lambda *_, **__: None)
 
 
 class SlowCamera(LinearPlanner):
@@ -214,7 +160,7 @@ def test_late_codes_are_refused_and_plans_go_on():
         request = EncodeRequest(1, Array.pack(np.zeros((1, 2))), (zlib.compress(RAW),), 0.05)
         connection.send(encode(request))
         reply = decode(connection.recv(timeout=10), EncodeReply | Refusal)
-        assert (reply.code, reply.message) == ("late", "no codes within 0.050 s")
+        assert (reply.code, reply.message) == ("late", "no answer within 0.050 s")
         planner.go_on.set()
         connection.send(encode_request(2))
         assert isinstance(decode(connection.recv(timeout=10), PlanReply | Refusal), PlanReply)
@@ -235,28 +181,15 @@ def test_client_waits_for_codes_no_longer_than_twice_its_deadline():
 
 
 @pytest.mark.parametrize(
-    ("codes", "error", "message"),
-    [
-        ([1.0, 2.0], RemoteError, r"codes have shape \(1, 2\), expected \(1, 1\)"),
-        (np.nan, RemoteError, "the policy failed"),
-    ],
+    ("codes", "message"),
+    [([1.0, 2.0], r"codes have shape \(1, 2\), expected \(1, 1\)"), (np.nan, "the policy failed")],
 )
-def test_wrong_codes_of_a_server_are_errors(codes: Any, error: type[Exception], message: str):
+def test_wrong_codes_of_a_server_are_errors(codes: Any, message: str):
     planner = SlowCamera(codes)
     planner.go_on.set()
     with (
         serve_in_thread(planner) as running,
         RemotePolicy.connect(running.url, deadline_s=5, timeout_s=10) as policy,
-        pytest.raises(error, match=message),
+        pytest.raises(RemoteError, match=message),
     ):
         policy.encode(OBSERVED)
-
-
-def test_frames_and_plans_of_two_clients_are_answered(running: RunningServer):
-    with running.connect_and_greet() as camera, running.connect_and_greet() as robot:
-        for number in range(5):
-            camera.send(encode(make_request(number)))
-        robot.send(encode_request(1, states=np.zeros((2, 12), np.float32)))
-        assert isinstance(decode(robot.recv(timeout=10), PlanReply | Refusal), PlanReply)
-        replies = [decode(camera.recv(timeout=10), EncodeReply | Refusal) for _ in range(5)]
-        assert [reply.id for reply in replies] == [0, 1, 2, 3, 4]

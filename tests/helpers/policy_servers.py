@@ -27,7 +27,7 @@ from nsde_policy.deploy.protocol import (
 from nsde_policy.deploy.server.config import ServeSettings
 from nsde_policy.deploy.server.server import PolicyServer
 from nsde_policy.planner.calibration import Calibration
-from nsde_policy.planner.spec import Plan, Planner, PolicySpec
+from nsde_policy.planner.interface import Plan, Planner, PolicySpec
 from tests.helpers.server_threads import run_in_thread
 
 SPEC = PolicySpec(
@@ -85,12 +85,15 @@ class RunningServer:
         wait_until(lambda: len(found()) >= count, f"{count} × {event} {facts}: {self.events}")
         return found()
 
-    def connect(self, **options: Any) -> ClientConnection:
+    def connect(self, token: str | None = None, *, path: str = "/", **options: Any) -> ClientConnection:
         """Open a websocket without sending a greeting."""
-        return connect(self.url, compression=None, proxy=None, open_timeout=5, close_timeout=0.2, **options)
+        if token is not None:
+            options["additional_headers"] = {"Authorization": f"Bearer {token}"}
+        url = f"{self.url}{path}"
+        return connect(url, compression=None, proxy=None, open_timeout=5, close_timeout=0.2, **options)
 
-    def connect_and_greet(self) -> ClientConnection:
-        connection = self.connect()
+    def connect_and_greet(self, token: str | None = None) -> ClientConnection:
+        connection = self.connect(token)
         connection.__enter__()
         connection.send(encode(Hello(PROTOCOL, "test")))
         connection.recv(timeout=5)

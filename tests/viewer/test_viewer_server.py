@@ -428,7 +428,7 @@ plan = Policy.plan
 def long(self, memory, **options):
     print("planning", flush=True)
     for _ in CHUNKS:
-        plan(self, memory, **(options | {"chunk": 1000}))
+        plan(self, memory, **(options | {"steps": 1000}))
     return plan(self, memory, **options)
 Policy.plan = long
 sys.exit(main(["play", "--port", "0", "--json"]))
@@ -491,7 +491,7 @@ def test_message_queue_holds_one_message_per_key():
         (["--port", "99999"], "port"),
         (["--seed", "-3"], "--seed"),
         (["--token-file", "/no/such/file"], "token"),
-        (["--host", "no.such.host.invalid"], "not an address of this machine"),
+        (["--host", "no.such.host.invalid"], "try --host"),
         (["--host", "192.0.2.1", "--token-file", "TOKEN"], "try --host"),
         (["--host", "a" * 70], "try --host"),
         (["--host", ""], "need a --host"),

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,8 +9,9 @@ from torch import Tensor, nn
 from nsde_policy.config import Sampling
 from nsde_policy.deploy.runtime.metadata import GraphInput
 from nsde_policy.errors import NsdePolicyError
+from nsde_policy.inference.loading import LoadedModel
 from nsde_policy.inference.policy import Policy
-from nsde_policy.methods.base import Draws, PolicyModel
+from nsde_policy.methods.base import Draws
 
 MAX_TRACED_CALLS = 64
 """Largest number of sequential network calls in a graph; 100 steps of DDPM are too many."""
@@ -52,7 +52,7 @@ class RecordingDraws(Draws):
 class PlanModule(nn.Module):
     """The plan of a method for one row and given noise."""
 
-    def __init__(self, model: PolicyModel[Any], steps: int, sampling: Sampling, obs_dim: int) -> None:
+    def __init__(self, model: LoadedModel, steps: int, sampling: Sampling, obs_dim: int) -> None:
         super().__init__()
         self.model, self.steps, self.sampling, self.obs_dim = model, steps, sampling, obs_dim
 
@@ -80,7 +80,7 @@ class PlanTracer:
     def __init__(self, policy: Policy, steps: int, sampling: Sampling | None = None) -> None:
         model = policy.model.eval().requires_grad_(False)
         chosen = model.config.sampling if sampling is None else sampling
-        calls = model.network_calls(policy.check_chunk(steps), chosen)
+        calls = model.network_calls(policy.check_steps(steps), chosen)
         if calls > MAX_TRACED_CALLS:
             raise NsdePolicyError(
                 f"{steps} actions take {calls} network calls, a graph has at most {MAX_TRACED_CALLS}; "

@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Meta
 
 from nsde_policy.bounds import Count, Positive
-from nsde_policy.config import BaseConfig, require
+from nsde_policy.config import BaseConfig
 from nsde_policy.deploy.server.auth import check_token, compare_tokens, is_loopback
 from nsde_policy.errors import ConfigError
 
 if TYPE_CHECKING:
     import ssl
 
-    from nsde_policy.planner.spec import PolicySpec
+    from nsde_policy.planner.interface import PolicySpec
 
-MAX_MESSAGE_BYTES = 65_536
-"""Default size limit of a message."""
 ENVELOPE_BYTES = 1024
 """Upper bound of the bytes of a message that are not array data."""
 FRAME_OVERHEAD = 1.01
@@ -36,8 +34,6 @@ class ServerOptions:
     """Address to listen on; any address except loopback requires a token."""
     port: Annotated[int, Meta(ge=0, le=65535)] = 8765
     """TCP port; 0 picks a free one."""
-    max_message: Annotated[int, Meta(gt=ENVELOPE_BYTES)] = MAX_MESSAGE_BYTES
-    """Size limit of a message, bytes."""
     max_clients: Count = 32
     """Largest number of simultaneous clients."""
     patience_s: Positive = 5.0
@@ -94,22 +90,14 @@ class ServeSettings(ServeOptions, ServerSettings):
         return self.token is None or compare_tokens(f"Bearer {self.token}", authorization or "")
 
     def compute_max_steps(self, spec: "PolicySpec") -> int:
-        """Return the largest number of actions of a plan.
-
-        Raises:
-            ConfigError: If such a plan, or a request, camera frames included, does not fit into a message.
-        """
-        d = spec.obs_dim + spec.act_dim
+        """Return the largest number of actions of a plan."""
         # A method with a longest chunk always computes all of it, so more actions cost nothing.
         default = 2 * spec.chunk + SESSION_SPARE if spec.longest_chunk else spec.chunk + SESSION_SPARE
         steps = self.max_steps or default
-        steps = min(spec.longest_chunk or steps, steps)
-        request, reply, spec_as_text = spec.history * d, 2 * steps * spec.act_dim + (steps + 1) * d, 9 * d
-        needed = ENVELOPE_BYTES + 8 * max(request, reply, spec_as_text)
-        rule = f"plans of {steps} actions of this policy need max_message >= {needed}, got {self.max_message}"
-        require(self, self.max_message >= needed, rule)
-        frames = math.ceil(FRAME_OVERHEAD * sum(math.prod(camera.shape) for camera in spec.cameras))
-        needed = ENVELOPE_BYTES + 8 * spec.plain_dim + frames
-        rule = f"camera frames of this policy need max_message >= {needed}, got {self.max_message}"
-        require(self, not spec.cameras or self.max_message >= needed, rule)
-        return steps
+        return min(spec.longest_chunk or steps, steps)
+
+
+def compute_max_message(spec: "PolicySpec") -> int:
+    """Return the largest size of a request, bytes: states, or an observation with camera frames."""
+    frames = math.ceil(FRAME_OVERHEAD * sum(math.prod(camera.shape) for camera in spec.cameras))
+    return ENVELOPE_BYTES + 8 * spec.history * spec.dim + frames

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import errno
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
@@ -72,7 +71,6 @@ class WebsocketServer:
                 settings.port,
                 compression=None,
                 process_request=handle_http,
-                max_size=settings.max_message,
                 open_timeout=settings.patience_s,
                 ping_interval=settings.patience_s,
                 ping_timeout=settings.patience_s,
@@ -81,19 +79,12 @@ class WebsocketServer:
                 **options,
             )
         except (OSError, UnicodeError) as error:  # UnicodeError: not a valid host name
-            raise ConfigError(_explain_listen_error(error, settings)) from None
+            why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            raise ConfigError(
+                f"cannot listen on {settings.host}:{settings.port}: {why}; try --host 127.0.0.1 or --port 0"
+            ) from None
         async with server:
             yield int(server.sockets[0].getsockname()[1])
 
     def _log_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self._log("error", message=context["message"], error=format_error(context.get("exception")))
-
-
-def _explain_listen_error(error: Exception, settings: ServerSettings) -> str:
-    why = (error.strerror if isinstance(error, OSError) else None) or str(error)
-    if getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES):
-        return f"cannot listen on {settings.host}:{settings.port}: {why}; try --port 0"
-    return (
-        f"cannot listen on {settings.host}, which is not an address of this machine: {why}; "
-        "try --host 127.0.0.1"
-    )

@@ -4,9 +4,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any
 
-import numpy as np
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
@@ -23,17 +21,17 @@ from nsde_policy.deploy.protocol import (
     PlanRequest,
     Refusal,
     Welcome,
-    check_plan,
     decode,
     encode,
     unpack_frame,
 )
 from nsde_policy.deploy.server.auth import Log, format_error
-from nsde_policy.deploy.server.config import ServeSettings
+from nsde_policy.deploy.server.config import ServeSettings, compute_max_message
 from nsde_policy.deploy.server.connection import WebsocketServer
 from nsde_policy.errors import ConfigError, PlanError, RemoteError
 from nsde_policy.planner.calibration import Calibration
-from nsde_policy.planner.spec import Planner
+from nsde_policy.planner.checks import check_plan
+from nsde_policy.planner.interface import Planner
 from nsde_policy.planner.worker import PlannerThread
 
 AnyRequest = PlanRequest | EncodeRequest
@@ -63,13 +61,11 @@ class PolicyServer(WebsocketServer):
         self._encode = getattr(planner, "encode", None)
         if planner.spec.cameras and self._encode is None:
             raise ConfigError(f"{type(planner).__name__} has cameras, but no method encode for their frames")
-        self._kinds: Any = PlanRequest | EncodeRequest if planner.spec.cameras else PlanRequest
+        self._kinds: object = PlanRequest | EncodeRequest if planner.spec.cameras else PlanRequest
         self._welcome = Welcome.build(
             planner.spec,
             (calibration or Calibration.from_spec(planner.spec)).check(planner.spec),
-            protocol=PROTOCOL,
-            version=__version__,
-            max_message=settings.max_message,
+            max_message=compute_max_message(planner.spec),
             max_steps=settings.compute_max_steps(planner.spec),
             deadline_s=settings.deadline_s,
         )
@@ -77,8 +73,7 @@ class PolicyServer(WebsocketServer):
         self._thread = PlannerThread()
         self._in_flight = 0
         self._last_client = 0
-        answers = ("planned", "encoded") if planner.spec.cameras else ("planned",)
-        self._counts = dict.fromkeys((*answers, "refused", "late", "failed", "dropped"), 0)
+        self._counts = dict.fromkeys(("planned", "encoded", "refused", "late", "failed"), 0)
         self._stopping = False
         self.hangs = False
         """Whether the planner was still busy when `run` returned."""
@@ -90,6 +85,7 @@ class PolicyServer(WebsocketServer):
             self._handle_http,
             origins=[None],  # web pages may not connect, not even those on this machine
             max_queue=2,
+            max_size=self._welcome.max_message,
         ) as port:
             self._log("serving", host=self._settings.host, port=port, method=self._spec.method)
             ready(port)
@@ -131,14 +127,13 @@ class PolicyServer(WebsocketServer):
         """Answer one client, one request at a time, until the connection ends."""
         self._last_client += 1
         client, answered, why = self._last_client, 0, "closed"
-        closed = asyncio.create_task(connection.wait_closed())
         self._log("connected", client=client, peer=_format_peer(connection))
         try:
             if await self._greet(connection):
                 with self._admit():
                     await self._send(connection, self._welcome)
                     async for data in connection:
-                        await self._send(connection, await self._answer(data, client, closed))
+                        await self._send(connection, await self._answer(data, client))
                         answered += 1
         except ConnectionClosed as error:
             why = f"closed with {error.rcvd.code if error.rcvd else 'no close frame'}"
@@ -149,14 +144,12 @@ class PolicyServer(WebsocketServer):
             why = "timeout"
             connection.transport.abort()
         finally:
-            closed.cancel()
-            facts = {"answered": answered, "why": why, "clients": self.client_count}
-            self._log("disconnected", client=client, **facts)
+            self._log("disconnected", client=client, answered=answered, why=why, clients=self.client_count)
 
     async def _greet(self, connection: ServerConnection) -> bool:
         """Receive the greeting; return whether the connection becomes a client."""
         async with asyncio.timeout(self._settings.patience_s):
-            hello: Hello = decode(await connection.recv(), Hello, limit=self._settings.max_message)
+            hello: Hello = decode(await connection.recv(), Hello)
         if hello.protocol != PROTOCOL:
             problem = f"the server has protocol {PROTOCOL} (nsde-policy {__version__}), got {hello.protocol}"
             await self._close_with(connection, Refusal(None, "wrong_version", problem))
@@ -166,48 +159,33 @@ class PolicyServer(WebsocketServer):
             return False
         return True
 
-    async def _answer(self, data: object, client: int, closed: asyncio.Task[None]) -> Answer:
-        """Answer a message; drop its answer if the deadline passes or the connection is `closed`."""
+    async def _answer(self, data: object, client: int) -> Answer:
+        """Answer a message; refuse it if the deadline passes."""
         received = self._loop.time()
-        request: AnyRequest = decode(data, self._kinds, limit=self._settings.max_message)
+        request: AnyRequest = decode(data, self._kinds)
         if refusal := self._check_request(request):
             self._counts["refused"] += 1
             return refusal
         deadline_s = min(request.deadline_s, self._settings.deadline_s)
         result = asyncio.wrap_future(self._thread.submit(lambda: self._compute(request)))
         self._in_flight += 1
-        try:
-            remaining_s = received + deadline_s - self._loop.time()
-            either: list[asyncio.Future[Any]] = [result, closed]
-            await asyncio.wait(either, timeout=remaining_s, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            self._in_flight -= 1
-            result.cancel()  # a plan that has not started never will; no effect on an answer that is ready
-        if result.cancelled():
-            return self._report_missing_answer(request, client, deadline_s, gone=closed.done())
-        if error := result.exception():
-            return self._report_error(request, client, error)
-        self._counts["planned" if isinstance(request, PlanRequest) else "encoded"] += 1
-        return result.result()
-
-    def _report_missing_answer(
-        self, request: AnyRequest, client: int, deadline_s: float, *, gone: bool
-    ) -> Refusal:
-        """Count and log an answer that was dropped because its client has disconnected, or as late."""
-        event = "dropped" if gone else "late"
-        self._counts[event] += 1
-        self._log(event, client=client, deadline_s=deadline_s)
-        what = "plan" if isinstance(request, PlanRequest) else "codes"
-        return Refusal(request.id, "late", f"no {what} within {deadline_s:.3f} s")
-
-    def _report_error(self, request: AnyRequest, client: int, error: BaseException) -> Refusal:
-        """Count an error; frames that cannot be decompressed are an invalid request, others are logged."""
-        if isinstance(error, RemoteError):
+        try:  # a plan that has not started by the deadline never will
+            answer = await asyncio.wait_for(result, received + deadline_s - self._loop.time())
+        except TimeoutError:
+            self._counts["late"] += 1
+            self._log("late", client=client, deadline_s=deadline_s)
+            return Refusal(request.id, "late", f"no answer within {deadline_s:.3f} s")
+        except RemoteError as error:  # a frame that cannot be decompressed
             self._counts["refused"] += 1
             return Refusal(request.id, "bad_request", str(error))
-        self._counts["failed"] += 1
-        self._log("failed", client=client, error=str(error))
-        return Refusal(request.id, "failed", "the policy failed; see the server's log")
+        except PlanError as error:
+            self._counts["failed"] += 1
+            self._log("failed", client=client, error=str(error))
+            return Refusal(request.id, "failed", "the policy failed; see the server's log")
+        finally:
+            self._in_flight -= 1
+        self._counts["planned" if isinstance(request, PlanRequest) else "encoded"] += 1
+        return answer
 
     def _check_request(self, request: AnyRequest) -> Refusal | None:
         if self._stopping:
@@ -220,7 +198,7 @@ class PolicyServer(WebsocketServer):
                     f"an observation of this policy has values of shape {shape} and {count} frames, got "
                     f"{request.values.shape} and {len(request.frames)}"
                 )
-        elif request.states.shape != (shape := (self._spec.history, self._spec.obs_dim + self._spec.act_dim)):
+        elif request.states.shape != (shape := (self._spec.history, self._spec.dim)):
             problem = f"states of this policy have shape {shape}, got {request.states.shape}"
         elif request.steps > self._welcome.max_steps:
             problem = (
@@ -236,24 +214,19 @@ class PolicyServer(WebsocketServer):
             RemoteError: If a frame is damaged or has another size.
             PlanError: If the policy raises any exception.
         """
-        frames = self._unpack_frames(request) if isinstance(request, EncodeRequest) else {}
+        observed = {}
+        if isinstance(request, EncodeRequest):
+            pairs = zip(self._spec.cameras, request.frames, strict=True)
+            observed = {camera.name: unpack_frame(data, camera) for camera, data in pairs}
         try:
             if isinstance(request, EncodeRequest):
-                return self._encode_frames(request, frames)
+                assert self._encode is not None
+                encoded = self._encode({STATE_KEY: request.values.unpack()[0], **observed})
+                return EncodeReply(request.id, Array.pack(encoded[None, self._spec.plain_dim :]))
             plan = self._planner.plan_from(request.states.unpack(), steps=request.steps, seed=request.seed)
-            return PlanReply.pack(request.id, check_plan(plan, self._spec, request.steps))
+            return PlanReply.pack(request.id, check_plan(plan, self._spec, steps=request.steps))
         except BaseException as error:  # SystemExit too: a planner must not end the server
             raise PlanError(format_error(error)) from None
-
-    def _unpack_frames(self, request: EncodeRequest) -> dict[str, np.ndarray]:
-        cameras = self._spec.cameras
-        pairs = zip(cameras, request.frames, strict=True)
-        return {camera.name: unpack_frame(data, camera) for camera, data in pairs}
-
-    def _encode_frames(self, request: EncodeRequest, frames: dict[str, np.ndarray]) -> EncodeReply:
-        assert self._encode is not None
-        observed = self._encode({STATE_KEY: request.values.unpack()[0], **frames})
-        return EncodeReply(request.id, Array.pack(observed[None, self._spec.plain_dim :]))
 
     async def _send(self, connection: ServerConnection, message: Welcome | Answer) -> None:
         async with asyncio.timeout(self._settings.patience_s):

@@ -1,31 +1,24 @@
-"""File formats of an exported plan: ONNX, and torch.export's archive for programs with torch."""
+"""Trace modules as ONNX files."""
 
 import io
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nsde_policy.deploy.export.plan_module import PlanTracer
-from nsde_policy.deploy.runtime.graph import Graph
-from nsde_policy.deploy.runtime.metadata import RECORD_KEY, GraphRecord
+from nsde_policy.deploy.runtime.metadata import RECORD_KEY
+from nsde_policy.deploy.runtime.onnx_file import AnyRecord, graph_sha256
 from nsde_policy.errors import NsdePolicyError, import_optional, summarize_error
 
-RECORD_FILE = f"{RECORD_KEY}.json"
-"""Name of the record in a torch.export archive."""
+OPSET = 20
+"""Version of the ONNX operators; from 20 on, Gelu is one operator."""
 _INT64 = 7
 """ONNX element type of 64-bit integers."""
-OPSETS = range(18, 24)
-"""Supported versions of the ONNX operators; from 20 on, Gelu is one operator."""
-
-GraphOutputs = dict[str, np.ndarray]
-RunGraph = Callable[[list[np.ndarray]], GraphOutputs]
-"""Run a graph: its inputs in order → its outputs by name."""
 
 
 def check_packages() -> None:
@@ -34,30 +27,29 @@ def check_packages() -> None:
         import_optional(package, "onnx")
 
 
-def build_onnx(
-    module: nn.Module,
-    example: tuple[Tensor, ...],
-    *,
-    inputs: Sequence[str],
-    outputs: Sequence[str],
-    opset: int,
-) -> bytes:
-    """Trace a module and return the ONNX file without its record.
+def build_file(module: nn.Module, example: tuple[Tensor, ...], record: AnyRecord) -> bytes:
+    """Trace a module and return the content of its file, which holds the record.
 
     Args:
         module: What is traced.
         example: Arguments of one call.
-        inputs: Names of the arguments.
-        outputs: Names of the results.
-        opset: Version of the ONNX operators.
+        record: Names of inputs and outputs, and where the module comes from; the checksum is added here.
     """
+    bare = _trace(module, example, inputs=record.input_shapes, outputs=record.outputs)
+    return add_record(bare, replace(record, graph_sha256=graph_sha256(bare)).to_json())
+
+
+def _trace(
+    module: nn.Module, example: tuple[Tensor, ...], *, inputs: Iterable[str], outputs: Iterable[str]
+) -> bytes:
+    """Trace a module and return the ONNX file without a record."""
     with _silence_exporter():
         try:
             program = torch.onnx.export(
                 module,
                 example,
                 dynamo=True,
-                opset_version=opset,
+                opset_version=OPSET,
                 input_names=list(inputs),
                 output_names=list(outputs),
                 custom_translation_table=_build_translations(),
@@ -98,49 +90,6 @@ def _remove_notes(message: Any) -> None:
                 _remove_notes(part)
 
 
-def load_onnx(content: bytes) -> RunGraph:
-    """Load an exported file with the runtime, and return a function that runs it."""
-    graph = Graph(content)
-
-    def run(inputs: list[np.ndarray]) -> GraphOutputs:
-        for buffer, values in zip(graph.inputs.values(), inputs, strict=True):
-            buffer[...] = values
-        graph.run()
-        return {name: array.copy() for name, array in graph.outputs.items()}
-
-    return run
-
-
-def build_pt2(tracer: PlanTracer, record: GraphRecord) -> bytes:
-    """Trace a plan and return the archive with its record."""
-    try:
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # LSTMs warn about their weights while they are traced
-            program = torch.export.export(tracer.module, tracer.build_example(), strict=False)
-    except (RuntimeError, torch._dynamo.exc.TorchDynamoException) as error:
-        raise NsdePolicyError(f"cannot trace this policy: {summarize_error(error)}") from None
-    program.graph.eliminate_dead_code()  # an unused empty loop can be saved but not loaded
-    for node in program.graph.nodes:
-        node.meta.pop("stack_trace", None)  # holds paths of source files
-    file = io.BytesIO()
-    torch.export.save(program, file, extra_files={RECORD_FILE: record.to_json()})
-    return file.getvalue()
-
-
-def load_pt2(content: bytes) -> RunGraph:
-    """Load an archive and return a function that runs it."""
-    files = {RECORD_FILE: ""}
-    module = torch.export.load(io.BytesIO(content), extra_files=files).module()
-    names = GraphRecord.from_json(files[RECORD_FILE]).outputs
-
-    def run(inputs: list[np.ndarray]) -> GraphOutputs:
-        with torch.no_grad():
-            out = module(*(torch.from_numpy(values) for values in inputs))
-        return {name: tensor.numpy() for name, tensor in zip(names, out, strict=True)}
-
-    return run
-
-
 @contextmanager
 def _silence_exporter() -> Iterator[None]:
     """Suppress progress messages and warnings of the exporter."""
@@ -155,18 +104,18 @@ def _silence_exporter() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _build_translations() -> dict[Any, Callable[..., Any]]:
+def _build_translations() -> dict[Callable[..., object], Callable[..., object]]:
     """Return ONNX translations of the torch operators that torch's exporter does not support."""
     op = import_optional("onnxscript", "onnx").opset18
 
-    def translate_cdist(x1: Any, x2: Any, p: float = 2.0, compute_mode: int | None = None) -> Any:
+    def translate_cdist(x1: object, x2: object, p: float = 2.0, compute_mode: int | None = None) -> object:
         """Compute distances (rows, n) between points (rows, d) and (n, d)."""
         between = op.Sub(op.Unsqueeze(x1, [1]), op.Unsqueeze(x2, [0]))
         return op.Sqrt(op.ReduceSum(op.Mul(between, between), [2], keepdims=0))
 
     def translate_searchsorted(
-        sorted_sequence: Any, values: Any, *, out_int32: bool = False, right: bool = False, **_: Any
-    ) -> Any:
+        sorted_sequence: object, values: object, *, out_int32: bool = False, right: bool = False, **_: object
+    ) -> object:
         """Count how many of (rows, n) are below each of (rows, m); compares all pairs."""
         ordered, asked = op.Unsqueeze(sorted_sequence, [1]), op.Unsqueeze(values, [2])
         below = op.LessOrEqual(ordered, asked) if right else op.Less(ordered, asked)
