@@ -25,7 +25,7 @@ from nsde_policy.control import Session, SessionConfig
 from nsde_policy.data import load_demonstrations
 from nsde_policy.eval.statistics import mean, proportion
 from nsde_policy.inference.policy import Policy
-from nsde_policy.planner.spec import Planner
+from nsde_policy.planner.interface import Planner
 
 ROOT = Path(__file__).parents[1]
 sys.path += [str(ROOT), str(ROOT / "examples")]

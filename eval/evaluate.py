@@ -88,7 +88,7 @@ def evaluate_policy(
     task = get_task_of_run(policy.record, config.env)
     sampling = change_sampling(policy.model.config.sampling, config.sampling)
     rollout = RolloutConfig(task, config.env_kwargs, config.chunk, sampling, config.condition, config.camera)
-    policy.check_chunk(config.chunk or policy.chunk)
+    policy.check_steps(config.chunk or policy.chunk)
     if device == "cpu":
         pool = RolloutPool(path, rollout, workers=min(workers or count_cores(), config.episodes))
     else:

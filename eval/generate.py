@@ -127,7 +127,7 @@ def _load_policy(name: str, config: GenerateConfig) -> Demonstrator:
     task = _choose_observations(task, USUAL_OBSERVATIONS if policy.spec.cameras else config.obs)
     task = with_env_kwargs(task, config.env_kwargs)
     sampling = change_sampling(policy.model.config.sampling, config.sampling)
-    chunk = policy.check_chunk(config.chunk or policy.chunk)
+    chunk = policy.check_steps(config.chunk or policy.chunk)
     settings = {
         "policy": fingerprint(RunDirectory(run).read_weights()),
         "method": policy.record.config.method,

@@ -222,7 +222,7 @@ class Player:
             plans = policy.plan_batch(
                 [episode.history for episode in running],
                 generators=[episode.generator for episode in running],
-                chunk=steps,
+                steps=steps,
                 sampling=config.sampling,
             )
             share = (time.perf_counter() - started) / len(running)
@@ -235,7 +235,7 @@ class Player:
 
 def count_planned(policy: Policy, config: RolloutConfig) -> int:
     """Return how many actions a plan has: those executed, and those that pass before it arrives."""
-    wanted = policy.check_chunk(config.chunk or policy.chunk) + config.condition.latency_steps
+    wanted = policy.check_steps(config.chunk or policy.chunk) + config.condition.latency_steps
     return min(wanted, policy.model.config.longest_chunk or wanted)
 
 

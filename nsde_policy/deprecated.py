@@ -55,8 +55,8 @@ def get_renamed(module: str, name: str) -> Any:
 
 MOVED = {
     f"nsde_policy.inference.{name}": f"nsde_policy.planner.{name}"
-    for name in ("calibration", "history", "observation", "spec", "worker")
-}
+    for name in ("calibration", "history", "observation", "worker")
+} | {"nsde_policy.inference.spec": "nsde_policy.planner.interface"}
 """Modules that are in another package now."""
 
 

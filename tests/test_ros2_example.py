@@ -14,7 +14,7 @@ from nsde_policy.control import Session, SessionConfig
 from nsde_policy.deploy.client import RemotePolicy
 from nsde_policy.errors import RemoteError
 from nsde_policy.inference.policy import Policy
-from nsde_policy.planner.spec import Plan
+from tests.helpers.numpy_planner import Sim
 from tests.helpers.policy_servers import SPEC, LinearPlanner, serve_in_thread
 
 PATH = Path(__file__).parents[1] / "examples" / "ros2_node.py"
@@ -40,50 +40,32 @@ def message(*numbers: float) -> SimpleNamespace:
 GOOD = message(0.1, 0.2, 0.3)
 
 
-class Clock:
-    """Stand-in for the ROS clock: returns the simulated time."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def make_loop(planner: Any, clock: Clock) -> Any:
+def make_loop(planner: Any, sim: Sim) -> Any:
     config = SessionConfig(rate_hz=10, policy_hz=10, seed=1)
-    return ROS2_NODE.PolicyLoop(Session(planner, config, clock=clock))
+    return ROS2_NODE.PolicyLoop(Session(planner, config, clock=sim.clock))
 
 
-def run(loop: Any, clock: Clock, messages: list[Any]) -> list[np.ndarray | None]:
+def run(loop: Any, sim: Sim, messages: list[Any]) -> list[np.ndarray | None]:
     """Run one control period per message; None stands for a missing message."""
     sent = []
     for each in messages:
         if each is not None:
-            loop.receive(each, clock.now)
+            loop.receive(each, sim.now)
         sent.append(loop.step())
-        clock.now += 0.1
+        sim.now += 0.1
     return sent
 
 
-def test_the_module_imports_without_ros():
+def test_each_period_gets_a_command_within_the_limits_once_there_was_an_observation():
     assert "rclpy" not in sys.modules
-
-
-def test_each_period_gets_a_command_within_the_limits():
-    clock = Clock()
-    loop = make_loop(LinearPlanner(), clock)
-    sent = np.array(run(loop, clock, [GOOD] * 8))
+    sim = Sim()
+    loop = make_loop(LinearPlanner(), sim)
+    assert run(loop, sim, [None]) == [None]
+    assert "no command before the first valid observation" in loop.problem
+    sent = np.array(run(loop, sim, [GOOD] * 8))
     assert loop.problem == ""
     assert len(np.unique(sent, axis=0)) == 8
     assert ((sent >= LOW - 0.2) & (sent <= HIGH + 0.2)).all()
-
-
-def test_there_is_no_command_before_the_first_observation():
-    clock = Clock()
-    loop = make_loop(LinearPlanner(), clock)
-    assert run(loop, clock, [None]) == [None]
-    assert "no command before the first valid observation" in loop.problem
 
 
 @pytest.mark.parametrize(
@@ -91,41 +73,34 @@ def test_there_is_no_command_before_the_first_observation():
     [
         (message(0.1, 0.2), "wrong_observation"),
         (message(0.1, 0.2, float("nan")), "non_finite_observation"),
-        (message(0.1, float("-inf"), 0.0), "non_finite_observation"),
-        (SimpleNamespace(data="abc"), "wrong_observation"),
         (None, "missing_observation"),
     ],
 )
 def test_an_invalid_observation_is_reported_and_the_loop_plans_again(bad: Any, reason: str):
-    planner, clock = LinearPlanner(), Clock()
-    loop = make_loop(planner, clock)
-    run(loop, clock, [GOOD, GOOD])
-    (held,) = run(loop, clock, [bad])
+    planner, sim = LinearPlanner(), Sim()
+    loop = make_loop(planner, sim)
+    run(loop, sim, [GOOD, GOOD])
+    (held,) = run(loop, sim, [bad])
     assert reason in loop.problem
     assert np.isfinite(held).all()
     before = len(planner.seeds)
-    run(loop, clock, [GOOD])
+    run(loop, sim, [GOOD])
     assert loop.problem == ""
     assert len(planner.seeds) == before + 1, "the plan from before the fault is not used"
 
 
-@pytest.mark.parametrize(
-    "fault", [RemoteError("late"), ZeroDivisionError("bug"), Plan(np.full((5, 2), np.nan))]
-)
-def test_a_failing_policy_is_reported_and_called_again(fault: Any):
-    faults: list[Any] = [None, fault, None]
+def test_a_failing_policy_is_reported_and_called_again():
+    faults = [None, RemoteError("late"), None]
 
-    def before(seed: int) -> Any:
-        now = faults.pop(0) if faults else None
-        if isinstance(now, Exception):
-            raise now
-        return now
+    def before(seed: int) -> None:
+        if faults and (fault := faults.pop(0)) is not None:
+            raise fault
 
-    clock = Clock()
-    loop = make_loop(LinearPlanner(before), clock)
+    sim = Sim()
+    loop = make_loop(LinearPlanner(before), sim)
     problems = []
     for _ in range(8):
-        (action,) = run(loop, clock, [GOOD])
+        (action,) = run(loop, sim, [GOOD])
         assert np.isfinite(action).all()
         problems.append(loop.problem)
     assert sum(bool(problem) for problem in problems) == 1
@@ -139,7 +114,7 @@ def test_a_policy_behind_a_server_gives_the_same_commands_as_a_local_one():
         serve_in_thread(policy) as server,
         RemotePolicy.connect(server.url, deadline_s=5, timeout_s=10) as remote,
     ):
-        here, there = Clock(), Clock()
+        here, there = Sim(), Sim()
         local = run(make_loop(policy, here), here, messages)
         remote_commands = run(make_loop(remote, there), there, messages)
     assert np.array_equal(local, remote_commands)

@@ -17,7 +17,7 @@ from nsde_policy.control.faults import FaultKind
 from nsde_policy.core.spec import CameraSpec
 from nsde_policy.errors import ConfigError, PolicyInputError, SessionStoppedError
 from nsde_policy.planner.calibration import Calibration, CameraRange
-from nsde_policy.planner.spec import Plan, PolicySpec
+from nsde_policy.planner.interface import Plan, PolicySpec
 
 SPEC = PolicySpec(
     obs_dim=3,

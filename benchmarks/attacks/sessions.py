@@ -18,7 +18,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from attacks import _hostile_session as hostile
 from attacks.result import SURVIVED, Result, number_attempts
 from nsde_policy.control import Session, SessionConfig
-from nsde_policy.planner.spec import Plan
+from nsde_policy.planner.interface import Plan
 from tests.control.test_session_contract import SessionMachine
 
 ROOT = Path(__file__).parents[2]

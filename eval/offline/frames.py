@@ -15,8 +15,8 @@ from nsde_policy.data import Demonstrations
 from nsde_policy.errors import ConfigError, DemoError
 from nsde_policy.eval.offline.images import RecordedImages, open_recorded_images
 from nsde_policy.inference.policy import Policy
+from nsde_policy.planner.interface import PolicySpec
 from nsde_policy.planner.observation import find_implausible
-from nsde_policy.planner.spec import PolicySpec
 from nsde_policy.run_config import DemoConfig
 from nsde_policy.run_directory import DemoRecord, RunRecord
 from nsde_policy.training.dataset import build_transitions, get_first_action

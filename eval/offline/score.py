@@ -66,7 +66,7 @@ def score_episodes_offline(
     """
     chunk = chunk or policy.chunk
     demos = scored.demos
-    horizon = policy.check_chunk(config.horizon or choose_horizon(policy, demos))
+    horizon = policy.check_steps(config.horizon or choose_horizon(policy, demos))
     stride = config.stride or choose_stride(demos)
     scorer = FrameScorer(policy, demos, config, horizon, sampling, device)
     parts = find_parts(demos, chunk=chunk, stride=stride)

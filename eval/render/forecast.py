@@ -37,7 +37,7 @@ def sample_forecast(
         std: Also report standard deviations, from methods that have them.
     """
     plans = policy.plan_batch(
-        [history] * len(generators), generators=generators, chunk=steps, sampling=sampling
+        [history] * len(generators), generators=generators, steps=steps, sampling=sampling
     )
     actions = np.stack([plan.actions for plan in plans], axis=1)
     paths = [plan.states for plan in plans if plan.states is not None]

@@ -11,7 +11,7 @@ from nsde_policy.eval.render.forecast import sample_episode_forecasts
 from nsde_policy.eval.render.keypoints import draw_keypoints
 from nsde_policy.eval.render.pictures import Tile, add_caption, fit_picture
 from nsde_policy.eval.rollout import Player
-from nsde_policy.planner.spec import PolicySpec
+from nsde_policy.planner.interface import PolicySpec
 from nsde_policy.tasks.base import Task
 from nsde_policy.tasks.drawing import Forecast
 

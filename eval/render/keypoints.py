@@ -7,7 +7,7 @@ import numpy as np
 import pygame
 
 from nsde_policy.encoders import get_encoder
-from nsde_policy.planner.spec import PolicySpec
+from nsde_policy.planner.interface import PolicySpec
 from nsde_policy.tasks.drawing import Forecast
 
 PATH_WIDTH, DOT_RADIUS, END_RADIUS = 2, 4, 1

@@ -1,7 +1,9 @@
-"""Timing of a control session: control periods and policy periods on one time grid, without drift."""
+"""Timing of a control session: periods on one time grid without drift, and no pauses for garbage."""
 
+import gc
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 ROUNDING = 1e-6
@@ -28,6 +30,24 @@ def read_clock(clock: Callable[[], float]) -> float:
         return parse_time(clock())
     except Exception:
         return math.nan
+
+
+@contextmanager
+def freeze_objects() -> Iterator[None]:
+    """Collect garbage once and exclude all existing objects from collection until the block ends.
+
+    A full collection visits every object while all threads wait: a tenth of a second with torch loaded. If
+    objects are frozen already, by the program or another session, nothing is done.
+    """
+    if gc.get_freeze_count():
+        yield
+        return
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 class TimeGrid:

@@ -15,8 +15,8 @@ from nsde_policy.control.faults import FaultKind, OnFault
 from nsde_policy.control.limits import Limits
 from nsde_policy.errors import ConfigError, PolicyInputError
 from nsde_policy.planner.calibration import Calibration
-from nsde_policy.planner.observation import check_vector
-from nsde_policy.planner.spec import PolicySpec
+from nsde_policy.planner.checks import check_array
+from nsde_policy.planner.interface import PolicySpec
 
 MAX_AGE_PERIODS = 1.5
 MAX_GAP_POLICY_PERIODS = 3.0
@@ -117,7 +117,7 @@ class SessionConfig(BaseConfig):
         initial = self.initial_command
         if initial is not None:
             try:
-                initial = check_vector(initial, spec.act_dim, "initial_command")
+                initial = check_array(initial, (spec.act_dim,), "initial_command")
             except PolicyInputError as error:
                 raise ConfigError(str(error)) from None
         longest = spec.longest_chunk or math.inf

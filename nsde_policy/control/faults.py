@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from nsde_policy.control.limits import Limiter
-from nsde_policy.planner.observation import check_vector
+from nsde_policy.planner.checks import check_array
 
 
 class FaultKind(StrEnum):
@@ -96,7 +96,7 @@ def respond_to_faults(
             continue
         try:
             answer = reaction(fault)
-            target = None if answer is None else check_vector(answer, len(limiter.command), "the command")
+            target = None if answer is None else check_array(answer, limiter.command.shape, "the command")
         except Exception as error:  # a callback may raise anything, the loop must go on
             failed = Fault(FaultKind.CALLBACK_ERROR, fault.time, describe_error(error))
             faults.append(failed)

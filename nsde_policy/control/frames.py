@@ -13,8 +13,8 @@ from nsde_policy.control.faults import Fault, FaultKind
 from nsde_policy.core.spec import STATE_KEY, CameraSpec
 from nsde_policy.errors import PolicyInputError
 from nsde_policy.planner.calibration import Calibration, measure_change
+from nsde_policy.planner.interface import PolicySpec
 from nsde_policy.planner.observation import find_implausible_frame, parse_frame
-from nsde_policy.planner.spec import PolicySpec
 
 VISIBLE_FACTOR = 2.0
 """Motion is visible if it is larger than this multiple of the largest one that changed no training frame,

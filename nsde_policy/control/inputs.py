@@ -3,24 +3,24 @@
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from nsde_policy.control.config import ResolvedConfig
+from nsde_policy.control.config import ResolvedConfig, SessionConfig
 from nsde_policy.control.faults import Fault, FaultKind, describe_error
 from nsde_policy.control.frames import FrameMonitor, parse_times
-from nsde_policy.errors import PolicyInputError
-from nsde_policy.planner.calibration import Calibration
+from nsde_policy.errors import ConfigError, PolicyInputError
+from nsde_policy.planner.calibration import Calibration, OODDetector
+from nsde_policy.planner.checks import check_array
+from nsde_policy.planner.interface import PolicySpec
 from nsde_policy.planner.observation import (
     Encode,
     convert_observation,
-    convert_plain_observation,
+    encode_plain,
     find_implausible,
     find_non_finite,
-    parse_observation,
 )
-from nsde_policy.planner.spec import PolicySpec
 
 TIME_TOLERANCE_S = 1e-9
 
@@ -37,21 +37,25 @@ class CheckedObservation(NamedTuple):
 class InputMonitor:
     """Checks each observation and each reading of the clock.
 
-    All times are in seconds; time stamps may be up to `max_ahead_s` in the future.
+    All times are in seconds; time stamps may be up to one control period in the future.
     """
 
     def __init__(
         self,
         spec: PolicySpec,
+        config: SessionConfig,
         resolved: ResolvedConfig,
         *,
         calibration: Calibration,
-        max_ahead_s: float,
         encode: Encode | None = None,
     ) -> None:
-        self._spec, self._max_ahead, self._encode = spec, max_ahead_s, encode
+        self._spec, self._max_ahead, self._encode = spec, 1 / config.rate_hz, encode
         self._max_age, self._max_gap = resolved.max_age_s, resolved.max_gap_s
-        self._frames = FrameMonitor(spec, calibration, resolved, max_ahead_s=max_ahead_s)
+        self._frames = FrameMonitor(spec, calibration, resolved, max_ahead_s=self._max_ahead)
+        self._ood_detector = OODDetector(calibration, spec)
+        self._fault_when_ood = config.fault_when_ood
+        if self._fault_when_ood and not self._ood_detector.is_calibrated:
+            raise ConfigError("fault_when_ood needs a calibration: give the run's calibration.json")
         self.reset()
 
     def reset(self) -> None:
@@ -60,6 +64,20 @@ class InputMonitor:
         self._newest = math.nan  # of all observations
         self._used = math.nan  # of the observations that the policy got
         self._clock = math.nan
+        self.ood: float | None = None
+        """Out-of-distribution score of the last state; None if it is not known."""
+
+    @property
+    def is_ood(self) -> bool:
+        """Whether the last state was out of distribution."""
+        return self._ood_detector.is_ood(self.ood)
+
+    def score_state(self, state: np.ndarray, now: float) -> list[Fault]:
+        """Update the out-of-distribution score; return a fault if the session reports it as one."""
+        self.ood = self._ood_detector.distance(state)
+        if not (self._fault_when_ood and self.is_ood):
+            return []
+        return [Fault(FaultKind.OUT_OF_DISTRIBUTION, now, f"distance {self.ood or 0.0:.3g}")]
 
     def check_clock(self, now: float) -> Fault | None:
         """Return a fault if the clock failed (NaN), or jumped since it was last read."""
@@ -78,7 +96,7 @@ class InputMonitor:
             self._clock = now
 
     def check_observation(
-        self, obs: Any, t: object, now: float, *, is_new_period: bool
+        self, obs: object, t: object, now: float, *, is_new_period: bool
     ) -> tuple[CheckedObservation | None, list[Fault]]:
         """Return the parsed observation, or None and the faults that it has.
 
@@ -88,22 +106,24 @@ class InputMonitor:
         observed: CheckedObservation | None = None
         faults: list[Fault] = []
         try:
-            has_frames = bool(self._spec.cameras) and isinstance(obs, Mapping)
-            if has_frames:
-                values = convert_plain_observation(obs, self._spec)
+            named = obs if self._spec.cameras and isinstance(obs, Mapping) else None
+            if named is not None:
+                values = encode_plain(named, self._spec)
             else:
                 values = convert_observation(obs, self._spec, self._encode)
+            if values.ndim != 1:
+                raise PolicyInputError(f"a session takes one observation, got a batch {values.shape}")
             if (reason := find_non_finite(values)) is not None:
                 faults.append(Fault(FaultKind.NON_FINITE_OBSERVATION, now, reason))
             else:
-                faults += self._frames.check(obs, frame_times, now) if has_frames else []
+                faults += [] if named is None else self._frames.check(named, frame_times, now)
                 if (reason := find_implausible(values, self._spec)) is not None:
                     faults.append(Fault(FaultKind.IMPLAUSIBLE_OBSERVATION, now, reason))
             observed = CheckedObservation(values)
-            if has_frames and not faults:
+            if named is not None and not faults:
                 faults += self._frames.find_frozen(values, now)
                 if is_new_period:
-                    later = partial(self._encode_frames, self._frames.copy_observation(obs), values)
+                    later = partial(self._encode_frames, self._frames.copy_observation(named), values)
                     observed = CheckedObservation(values, later)
         except PolicyInputError as error:
             faults.append(Fault(FaultKind.WRONG_OBSERVATION, now, str(error)))
@@ -114,7 +134,9 @@ class InputMonitor:
 
     def _encode_frames(self, obs: Mapping[str, object], plain: np.ndarray) -> np.ndarray:
         """Encode named observations, (obs_dim,), in the planner's thread."""
-        encoded = parse_observation(obs, self._spec, self._encode).copy()
+        if self._encode is None:
+            raise PolicyInputError("the planner has cameras, but no method encode for their frames")
+        encoded = check_array(self._encode(obs), (self._spec.obs_dim,), "the encoded observation")
         encoded[: len(plain)] = plain  # as it was checked
         return encoded
 

@@ -8,10 +8,10 @@ import numpy as np
 
 from nsde_policy.control.limits import Limiter
 from nsde_policy.core.spec import wrap_angle
-from nsde_policy.errors import PlanError, PolicyInputError
+from nsde_policy.errors import PlanError
+from nsde_policy.planner.checks import check_plan, is_finite
 from nsde_policy.planner.history import History
-from nsde_policy.planner.observation import is_finite, to_floats
-from nsde_policy.planner.spec import Plan, PolicySpec
+from nsde_policy.planner.interface import PolicySpec
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,29 +62,9 @@ class TimedPlan:
     """σ of each command, accumulated along the plan as √Σσ², (steps, act_dim)."""
 
     @classmethod
-    def from_plan(cls, plan: Plan | None, spec: PolicySpec, job: PlanJob) -> "TimedPlan":
-        """Place a plan on the grid.
-
-        Raises:
-            PlanError: If it is not a `Plan`, has a wrong shape, or contains NaN, infinity, numbers that are
-                infinite in float32, or something else than numbers.
-        """
-        if not isinstance(plan, Plan):
-            raise PlanError(f"the planner returned {type(plan).__name__}, expected Plan")
-        try:  # copies: the planner may keep its arrays and change them
-            arrays = [None if given is None else np.array(to_floats(given, "plan")) for given in plan]
-        except PolicyInputError as error:
-            raise PlanError(str(error)) from None
-        actions, states, std = arrays
-        if actions is None or actions.ndim != 2 or actions.shape[1] != spec.act_dim or not len(actions):
-            found = None if actions is None else actions.shape
-            raise PlanError(f"planned commands have shape {found}, expected (steps, {spec.act_dim})")
-        shapes = [actions.shape, (len(actions) + 1, spec.obs_dim + spec.act_dim), actions.shape]
-        for name, values, shape in zip(("commands", "states", "std"), arrays, shapes, strict=True):
-            if values is not None and values.shape != shape:
-                raise PlanError(f"planned {name} have shape {values.shape}, expected {shape}")
-            if values is not None and not is_finite(values):
-                raise PlanError(f"planned {name} are not finite in float32")
+    def from_plan(cls, plan: object, spec: PolicySpec, job: PlanJob) -> "TimedPlan":
+        """Place a plan on the grid, or raise as `check_plan`."""
+        actions, states, std = check_plan(plan, spec)
         if std is not None:
             std = np.sqrt(np.square(std).cumsum(axis=0))
             std.setflags(write=False)  # session.last refers to its rows

@@ -12,8 +12,8 @@ import numpy as np
 
 from nsde_policy.errors import ConfigError
 from nsde_policy.planner.calibration import POSITION_MARGIN, Calibration
-from nsde_policy.planner.observation import describe_value, is_finite, to_floats
-from nsde_policy.planner.spec import PolicySpec
+from nsde_policy.planner.checks import describe_value, is_finite, to_floats
+from nsde_policy.planner.interface import PolicySpec
 
 ZERO = 1e-30
 """Limits of speed, acceleration and jerk up to this number count as zero: their cubes would."""

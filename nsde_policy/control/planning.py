@@ -18,7 +18,7 @@ from nsde_policy.control.interpolation import PlanJob, TimedPlan
 from nsde_policy.control.report import Recorder
 from nsde_policy.errors import PlanError
 from nsde_policy.planner.history import History
-from nsde_policy.planner.spec import Plan, Planner
+from nsde_policy.planner.interface import Plan, Planner
 
 SPARE_COMMANDS = 1
 """Commands planned beyond those to execute: for a plan that is a little late, and to interpolate to the end

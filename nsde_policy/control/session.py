@@ -22,19 +22,18 @@ from typing import Self
 
 import numpy as np
 
-from nsde_policy.control.clock import EARLY_CALL, ROUNDING, TimeGrid, parse_time, read_clock
+from nsde_policy.control.clock import EARLY_CALL, ROUNDING, TimeGrid, freeze_objects, parse_time, read_clock
 from nsde_policy.control.config import SessionConfig
 from nsde_policy.control.faults import Fault, FaultKind, get_reaction, respond_to_faults
-from nsde_policy.control.gc import freeze_objects
 from nsde_policy.control.inputs import CheckedObservation, InputMonitor
 from nsde_policy.control.interpolation import PlanFollower
 from nsde_policy.control.limits import Limiter
 from nsde_policy.control.planning import PlanScheduler, PlanWorker
 from nsde_policy.control.report import CommandRecord, PeriodCommands, Recorder, SessionReport
 from nsde_policy.errors import ConfigError, PolicyInputError, SessionStoppedError
-from nsde_policy.planner.calibration import Calibration, OODDetector
-from nsde_policy.planner.observation import check_vector
-from nsde_policy.planner.spec import Planner
+from nsde_policy.planner.calibration import Calibration
+from nsde_policy.planner.checks import check_array
+from nsde_policy.planner.interface import Planner
 from nsde_policy.planner.worker import PlannerThread
 
 
@@ -67,30 +66,20 @@ class Session:
         """Limits, policy rate and other values that depend on the policy."""
         self._clock, self._sleep = functools.partial(read_clock, clock), sleep
         self._tick_s = 1 / config.rate_hz
-        self._ood_detector = OODDetector(calibration, spec)
-        if config.fault_when_ood and not self._ood_detector.is_calibrated:
-            raise ConfigError("fault_when_ood needs a calibration: give the run's calibration.json")
         self._increment_std = np.array(spec.increment_std[spec.obs_dim :])
         self._increment_std.setflags(write=False)  # session.last refers to it
-        self._recorder = Recorder(
-            step=resolved.limits.speed / resolved.policy_hz,
-            log=config.log,
-            tick_s=self._tick_s,
-            jerk_limit=resolved.limits.jerk,
-        )
+        self._recorder = Recorder(config.log)
         worker = PlannerThread() if worker is None else worker
         self._scheduler = PlanScheduler(
             planner, config, resolved, clock=self._clock, worker=worker, recorder=self._recorder
         )
         self._grid = TimeGrid(rate_hz=config.rate_hz, policy_hz=resolved.policy_hz)
-        self._periods = PeriodCommands(self._grid, self._recorder, delta_columns=resolved.delta_columns)
+        self._periods = PeriodCommands(self._grid, delta_columns=resolved.delta_columns)
         self._follower = PlanFollower(
             policy_hz=resolved.policy_hz, blend=config.blend, delta_columns=resolved.delta_columns
         )
         encode = getattr(planner, "encode", None)  # of policies; a planner may do without
-        self._monitor = InputMonitor(
-            spec, resolved, calibration=calibration, max_ahead_s=self._tick_s, encode=encode
-        )
+        self._monitor = InputMonitor(spec, config, resolved, calibration=calibration, encode=encode)
         self.last: CommandRecord | None = None
         """The last command, with its plan, uncertainty and faults."""
         self._is_closed, self._in_use = False, threading.Lock()
@@ -116,8 +105,7 @@ class Session:
         Raises:
             PolicyInputError: If there has been no valid observation yet, and no `initial_command` was given;
                 or if it is called while it runs, such as by a callback.
-            SessionStoppedError: If a fault has stopped the session.
-            SessionStoppedError: If the session has been closed.
+            SessionStoppedError: If a fault has stopped the session, or it has been closed.
         """
         if self._is_closed:
             raise SessionStoppedError("the session is closed; open a new one to call step()")
@@ -198,13 +186,12 @@ class Session:
         """
         with self._exclusive():
             if position is not None:
-                self._start_limiter(check_vector(position, self.spec.act_dim, "position"))
+                self._start_limiter(check_array(position, (self.spec.act_dim,), "position"))
             self._stopped: Fault | None = None
             self._grid.origin = math.nan
             self._monitor.reset()
             self._start_history(None if self._limiter is None else self._limiter.command)
             self._scheduler.reset()
-            self._ood: float | None = None
             self._has_followed_plan = False
             self._is_first = True  # after a restart of time: nothing is counted as skipped
             self._reset_periods()
@@ -314,19 +301,14 @@ class Session:
         if self._limiter is None:
             self._start_limiter(self._history.last_action)
         faults = self._scheduler.update(self._history, period, replan=self._needs_new_plan)
-        return faults if self.spec.cameras else faults + self._score_state(self._history.states()[0], now)
+        if not self.spec.cameras:
+            faults += self._monitor.score_state(self._history.states()[0], now)
+        return faults
 
     def _score_encoded_state(self, now: float) -> list[Fault]:
         """Score the state of a plan that arrived, if its frames had to be encoded."""
         state, self._scheduler.newest_state = self._scheduler.newest_state, None
-        return self._score_state(state, now) if self.spec.cameras and state is not None else []
-
-    def _score_state(self, state: np.ndarray, now: float) -> list[Fault]:
-        """Update the out-of-distribution score; return a fault if the session reports it as one."""
-        self._ood = self._ood_detector.distance(state)
-        if not (self.config.fault_when_ood and self._ood_detector.is_ood(self._ood)):
-            return []
-        return [Fault(FaultKind.OUT_OF_DISTRIBUTION, now, f"distance {self._ood or 0.0:.3g}")]
+        return self._monitor.score_state(state, now) if self.spec.cameras and state is not None else []
 
     # --- Commands ---
 
@@ -402,8 +384,8 @@ class Session:
             time=time if is_timed else self._last_time or 0.0,
             action=action,
             sigma=std if plan is None else plan.accumulated_std(period, std),
-            ood=self._ood,
-            is_ood=self._ood_detector.is_ood(self._ood),
+            ood=self._monitor.ood,
+            is_ood=self._monitor.is_ood,
             source=source,
             plan=None if plan is None else plan.job.index,
             planned_for=None if plan is None else self._grid.period_time(period),

@@ -8,31 +8,26 @@ import operator
 from collections import deque
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, SupportsIndex
 
 import numpy as np
 
 from nsde_policy.control import Session, SessionConfig
 from nsde_policy.control.faults import OnFault
 from nsde_policy.control.limits import Limits
-from nsde_policy.core.spec import STATE_KEY
 from nsde_policy.errors import PolicyInputError
 from nsde_policy.planner.calibration import Calibration
+from nsde_policy.planner.checks import check_array
 from nsde_policy.planner.history import History
+from nsde_policy.planner.interface import Plan, PolicySpec
 from nsde_policy.planner.observation import (
-    check_finite_observation,
-    check_plausible,
+    check_observation,
     check_plausible_frames,
-    describe_value,
+    convert_observation,
     encode_plain,
+    find_non_finite,
     parse_frames,
-    parse_observations,
-    parse_single_observation,
-    to_floats,
 )
-from nsde_policy.planner.spec import Plan, PolicySpec
-
-G = TypeVar("G")
 
 
 class BasePolicy(abc.ABC):
@@ -75,45 +70,45 @@ class BasePolicy(abc.ABC):
         Raises:
             PolicyInputError: If a part is missing, or has the wrong shape or type.
         """
-        return self._encode(observations, check=False)
+        return self._encode(observations, plausible=False)
 
-    def _encode_plausible(self, observations: Mapping[str, object]) -> np.ndarray:
-        """Encode as `encode`, or raise `PolicyInputError` if a frame is black, uniform or noise."""
-        return self._encode(observations, check=True)
+    def _encode(self, observations: Mapping[str, object], *, plausible: bool) -> np.ndarray:
+        plain, frames = self._parse(observations, plausible=plausible)
+        return self._append_codes(plain, frames) if frames else plain
 
-    def _encode(self, observations: Mapping[str, object], *, check: bool) -> np.ndarray:
-        plain = encode_plain(observations, self._spec)
-        if not self._spec.cameras:
-            return plain
-        rows, frames = self._parse_frames(plain, observations, check=check)
-        encoded = self._append_codes(check_finite_observation(rows), frames)
-        return encoded if plain.ndim == 2 else encoded[0]
+    def _parse(
+        self, observations: Mapping[str, object], *, plausible: bool
+    ) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Split named observations into low-dimensional part and frames.
 
-    def _append_codes(self, rows: np.ndarray, frames: list[np.ndarray]) -> np.ndarray:
-        """Append the codes of their frames to finite low-dimensional observations, (n, obs_dim)."""
+        Args:
+            observations: As for `encode`.
+            plausible: Raise `PolicyInputError` if a frame is black, uniform or noise.
+
+        Returns:
+            The low-dimensional part, (plain_dim,) or (n, plain_dim), and the frames of each camera,
+            (n, height, width, 3).
+        """
+        plain, cameras = encode_plain(observations, self._spec), self._spec.cameras
+        if not cameras:
+            return plain, []
+        if (reason := find_non_finite(plain)) is not None:
+            raise PolicyInputError(reason)
+        frames = parse_frames(observations, cameras, rows=len(plain) if plain.ndim == 2 else None)
+        if plausible:
+            check_plausible_frames(frames, self.calibration.frames)
+        return plain, frames
+
+    def _append_codes(self, plain: np.ndarray, frames: list[np.ndarray]) -> np.ndarray:
+        """Append the codes of their frames to low-dimensional observations, (obs_dim,) or (n, obs_dim)."""
+        rows = np.atleast_2d(plain)
         codes = self._encode_frames(rows, frames)
         if not np.isfinite(codes).all():
             raise PolicyInputError(
                 "the encoder returned codes of camera frames that are not finite; its training diverged or "
                 "its weights are damaged: restore the run, or train it again"
             )
-        return np.concatenate([rows, codes], axis=1)
-
-    def _parse_frames(
-        self, plain: np.ndarray, observations: Mapping[str, object], *, check: bool
-    ) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Return the low-dimensional part, (n, plain_dim), and frames, each (n, height, width, 3)."""
-        if plain.shape[-1:] != (self._spec.plain_dim,):
-            raise PolicyInputError(
-                f"{STATE_KEY} must have {self._spec.plain_dim} values, got shape {plain.shape}"
-            )
-        frames = parse_frames(observations, self._spec.cameras, is_batch=plain.ndim == 2)
-        rows = np.atleast_2d(plain)
-        if len(rows) != len(frames[0]):
-            raise PolicyInputError(f"{STATE_KEY} has {len(rows)} rows, the frames have {len(frames[0])}")
-        if check:
-            check_plausible_frames(frames, self.calibration.frames)
-        return rows, frames
+        return np.concatenate([rows, codes], axis=1).reshape(*plain.shape[:-1], -1)
 
     def _encode_frames(self, values: np.ndarray, frames: list[np.ndarray]) -> np.ndarray:
         """Encode frames of all cameras, each (n, height, width, 3) uint8, as (n, codes).
@@ -160,37 +155,32 @@ class BasePolicy(abc.ABC):
                 compared with the demonstrations.
         """
         if self._spec.cameras and isinstance(obs, Mapping):
-            is_batch = self._observe_frames(obs)
+            given, frames = self._parse(obs, plausible=True)
         else:
-            one, is_batch = parse_single_observation(obs, self._spec, self.encode)
-            self._history.add_observation(check_plausible(one, self._spec))
+            given, frames = convert_observation(obs, self._spec, self.encode), []
+        is_batch = given.ndim == 2
+        if is_batch and len(given) != 1:
+            raise PolicyInputError(f"select_action takes one observation, got {len(given)}")
+        self._observe(check_observation(given[0] if is_batch else given, self._spec), frames)
         if not self._queue:
             self._queue.extend(self._plan_chunk(self._history))
         action = self._queue.popleft()
         self._history.add_action(action)
         return action[None] if is_batch else action
 
-    def _observe_frames(self, observations: Mapping[str, object]) -> bool:
-        """Add an observation with frames to the history; return whether it is a batch of one.
+    def _observe(self, plain: np.ndarray, frames: list[np.ndarray]) -> None:
+        """Add a checked observation to the history.
 
-        Everything is checked now, but frames are encoded only if the next plan needs them, and then at once:
-        a control period costs at most one observation and a plan.
+        Frames are encoded only if the next plan needs them, and then at once: a control period costs at most
+        one observation and a plan.
         """
-        plain = encode_plain(observations, self._spec)
-        rows, frames = self._parse_frames(plain, observations, check=True)
-        if len(rows) != 1 or plain.ndim > 2:
-            raise PolicyInputError(f"select_action takes one observation, got {STATE_KEY} {plain.shape}")
-        check_plausible(check_finite_observation(rows[0]), self._spec)
-
-        def encode(pictures: list[np.ndarray]) -> np.ndarray:
-            observation: np.ndarray = self._append_codes(rows, pictures)[0]
-            return observation
-
-        if len(self._queue) < self._spec.history:
-            self._history.add_observation(encode(frames))
+        if not frames:
+            self._history.add_observation(plain)
+        elif len(self._queue) < self._spec.history:
+            self._history.add_observation(self._append_codes(plain, frames))
         else:  # the driver of a camera may write the next frame into the same array
-            self._history.add_observation(partial(encode, [frame.copy() for frame in frames]))
-        return plain.ndim == 2
+            copies = [frame.copy() for frame in frames]
+            self._history.add_observation(partial(self._append_codes, plain, copies))
 
     def session(
         self,
@@ -209,31 +199,19 @@ class BasePolicy(abc.ABC):
         config = SessionConfig(rate_hz, deadline_s, limits, on_fault, **settings)
         return Session(self, config, calibration=self.calibration)
 
-    def _check_states(self, states: np.ndarray) -> np.ndarray:
-        """Return `states` as an array, or raise `PolicyInputError` if shape or values are wrong."""
-        wanted = (self._spec.history, self._spec.obs_dim + self._spec.act_dim)
-        try:
-            with np.errstate(over="ignore"):  # values beyond float32 become infinite
-                finite = np.isfinite(to_floats(states).astype(np.float32)).all()
-                array: np.ndarray = np.asarray(states)
-        except (TypeError, ValueError, OverflowError):
-            raise PolicyInputError(
-                f"states must be numbers of shape {wanted}, got {describe_value(states)}"
-            ) from None
-        if array.shape != wanted:
-            raise PolicyInputError(f"states must have shape {wanted}, got {array.shape}")
-        if not finite:
-            raise PolicyInputError(f"states must be finite, got {array.tolist()!s:.200}")
-        return array
+    def _check_states(self, states: object) -> np.ndarray:
+        """Return `states` as float64, or raise `PolicyInputError` if shape or values are wrong."""
+        return check_array(states, (self._spec.history, self._spec.dim), "states")
 
-    def _start_histories(self, obs: np.ndarray) -> list[History]:
-        """Return one history per row of `obs`, (obs_dim,) or (B, obs_dim), with its first observation."""
+    def _start_histories(self, obs: object) -> tuple[list[History], bool]:
+        """Return a history for each of one or several first observations, and whether they are a batch."""
+        given = convert_observation(obs, self._spec, partial(self._encode, plausible=True))
         histories = []
-        for row in np.atleast_2d(obs):
+        for row in np.atleast_2d(given):
             history = self._spec.new_history()
-            history.add_observation(check_plausible(row, self._spec))
+            history.add_observation(check_observation(row, self._spec))
             histories.append(history)
-        return histories
+        return histories, given.ndim == 2
 
 
 class NumpyPolicy(BasePolicy):
@@ -250,43 +228,19 @@ class NumpyPolicy(BasePolicy):
         return self._plan_with(history, self._rng)
 
     def predict_action_chunk(
-        self, obs: object, *, seed: int | None = None, generator: np.random.Generator | None = None
+        self, obs: object, *, generator: np.random.Generator | None = None
     ) -> np.ndarray:
         """Plan from first observations, as at the start of an episode.
 
-        Args:
-            obs: One observation (obs_dim,) or a batch (B, obs_dim).
-            seed: Seed of the first row; row k uses `seed` + k, as in `plan_from`.
-            generator: Random generator to use instead; by default the policy's own.
-
         Returns:
-            Actions (chunk, act_dim), or (B, chunk, act_dim) for a batch.
+            Actions (chunk, act_dim) for one observation, (B, chunk, act_dim) for a batch (B, obs_dim).
         """
-        if seed is not None and generator is not None:
-            raise PolicyInputError("got both a seed and a generator: give one of them")
-        given = parse_observations(obs, self._spec, self._encode_plausible)
-        histories = self._start_histories(given)
-        if seed is None:
-            rng = self._rng if generator is None else require_generator(generator, np.random.Generator)
-            chunks = [self._plan_with(history, rng) for history in histories]
-        else:
-            first = require_seed(seed)
-            chunks = [
-                self.plan_from(history.states(), steps=self._spec.chunk, seed=first + row).actions
-                for row, history in enumerate(histories)
-            ]
-        return np.stack(chunks) if given.ndim == 2 else chunks[0]
+        histories, is_batch = self._start_histories(obs)
+        chunks = [self._plan_with(history, generator or self._rng) for history in histories]
+        return np.stack(chunks) if is_batch else chunks[0]
 
 
-def require_generator(given: object, kind: type[G]) -> G:
-    """Return a random generator, or raise `PolicyInputError` if it belongs to another library."""
-    if not isinstance(given, kind):
-        library = kind.__module__.partition(".")[0]
-        raise PolicyInputError(f"generator must be a {library} {kind.__name__}, got {describe_value(given)}")
-    return given
-
-
-def require_int(value: Any, name: str) -> int:
+def require_int(value: SupportsIndex, name: str) -> int:
     """Return an integer as an int, or raise `PolicyInputError`; floats are never truncated."""
     try:
         if not isinstance(value, bool | np.bool_):
@@ -296,7 +250,7 @@ def require_int(value: Any, name: str) -> int:
     raise PolicyInputError(f"{name} must be a whole number, got {' '.join(repr(value).split()):.60}")
 
 
-def require_seed(value: object) -> int:
+def require_seed(value: SupportsIndex) -> int:
     """Return a seed as an int, or raise `PolicyInputError` if it is outside 0 to 2**63 - 1."""
     seed = require_int(value, "seed")
     if not 0 <= seed < 2**63:

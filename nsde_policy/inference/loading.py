@@ -14,10 +14,12 @@ from nsde_policy.encoders.registry import get_encoder
 from nsde_policy.errors import CheckpointError, NsdePolicyError
 from nsde_policy.methods.base import PolicyModel
 from nsde_policy.methods.registry import get_method
-from nsde_policy.planner.spec import PolicySpec
+from nsde_policy.planner.interface import PolicySpec
 from nsde_policy.run_config import RunConfig
 from nsde_policy.run_directory import MAX_TENSOR_BYTES, RunDirectory, RunRecord, check_encoder
 
+LoadedModel = PolicyModel[Any]
+"""A model of any method: its training data do not matter here."""
 MAX_PARAMETERS = MAX_TENSOR_BYTES // 16
 """Most parameters of a model that is trained; a checkpoint holds four float32 of each."""
 
@@ -38,9 +40,9 @@ def build_policy_spec(record: RunRecord) -> PolicySpec:
     )
 
 
-def build_model(record: RunRecord) -> PolicyModel[Any]:
+def build_model(record: RunRecord) -> LoadedModel:
     """Build the model of a run with initial weights drawn from its seed."""
-    model: type[PolicyModel[Any]] = get_method(record.config.method).model_class()
+    model: type[LoadedModel] = get_method(record.config.method).model_class()
     return model(record.config.model, record.layout, generator=torch.Generator().manual_seed(record.seed))
 
 
@@ -77,14 +79,14 @@ def limit_parameters(most: int = MAX_PARAMETERS, *, error: type[Exception] = Run
         handle.remove()
 
 
-def _check_constants(model: PolicyModel[Any], weights: Mapping[str, torch.Tensor]) -> None:
+def _check_constants(model: LoadedModel, weights: Mapping[str, torch.Tensor]) -> None:
     """Raise `ValueError` if indices and masks in a weight file, which follow from the settings, differ."""
     for name, buffer in model.named_buffers():
         if name in weights and not buffer.is_floating_point() and not torch.equal(buffer, weights[name]):
             raise ValueError(f"{name} differs from its settings")
 
 
-def load_model(run: RunDirectory) -> tuple[RunRecord, PolicyModel[Any]]:
+def load_model(run: RunDirectory) -> tuple[RunRecord, LoadedModel]:
     """Load a trained model in evaluation mode.
 
     Raises:
@@ -104,7 +106,7 @@ def load_encoder(run: RunDirectory, record: RunRecord) -> EncoderModel | None:
 
     Raises:
         CheckpointError: If a weight is missing, not finite, or has the wrong shape, if the policy was trained
-            with another encoder, or if features are not finite.
+            with another encoder.
     """
     if not record.cameras:
         return None
@@ -117,17 +119,7 @@ def load_encoder(run: RunDirectory, record: RunRecord) -> EncoderModel | None:
         model.load_state_dict(weights)
         if model.code_dim != layout.codes:
             raise RuntimeError(f"its codes have {model.code_dim} values, the policy expects {layout.codes}")
-    if not _encode_ramp(model.eval(), record).isfinite().all():
-        raise CheckpointError(f"{directory.model}: its features are not finite; the file is damaged")
-    return model
-
-
-@torch.no_grad()
-def _encode_ramp(model: EncoderModel, record: RunRecord) -> torch.Tensor:
-    """Return the features of pictures that become brighter from left to right."""
-    ramp = torch.linspace(0, 255, model.size)[:, None].expand(1, model.size, model.size, 3).to(torch.uint8)
-    features: torch.Tensor = model(torch.zeros(1, record.layout.plain_dim), *[ramp] * len(record.cameras))
-    return features
+    return model.eval()
 
 
 @contextmanager

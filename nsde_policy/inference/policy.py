@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -13,14 +13,14 @@ from nsde_policy.config import Sampling
 from nsde_policy.data.frames import resize_frames
 from nsde_policy.encoders.base_model import EncoderModel
 from nsde_policy.errors import ConfigError
-from nsde_policy.inference.base import BasePolicy, require_generator, require_int, require_seed
-from nsde_policy.inference.loading import build_policy_spec, load_encoder, load_model
+from nsde_policy.inference.base import BasePolicy, require_int, require_seed
+from nsde_policy.inference.loading import LoadedModel, build_policy_spec, load_encoder, load_model
 from nsde_policy.inference.torch_threads import Returned, run_with_threads
-from nsde_policy.methods.base import Draws, PolicyModel
+from nsde_policy.methods.base import Draws
 from nsde_policy.planner.calibration import Calibration
+from nsde_policy.planner.checks import check_plan
 from nsde_policy.planner.history import History
-from nsde_policy.planner.observation import parse_observations
-from nsde_policy.planner.spec import Plan, check_finite_plan
+from nsde_policy.planner.interface import Plan
 from nsde_policy.run_directory import RunDirectory, RunRecord
 
 Observed = np.ndarray | Tensor | Sequence[float] | Mapping[str, object]
@@ -41,7 +41,7 @@ class Policy(BasePolicy):
     def __init__(
         self,
         record: RunRecord,
-        model: PolicyModel[Any],
+        model: LoadedModel,
         calibration: Calibration | None = None,
         encoder: EncoderModel | None = None,
     ) -> None:
@@ -87,7 +87,7 @@ class Policy(BasePolicy):
         self._generator = torch.Generator().manual_seed(require_seed(seed))
 
     def _plan_chunk(self, history: History) -> np.ndarray:
-        return check_finite_plan(self.plan(history, generator=self._generator)).actions
+        return check_plan(self.plan(history, generator=self._generator), self.spec).actions
 
     def predict_action_chunk(self, obs: Observed, *, generator: torch.Generator | None = None) -> np.ndarray:
         """Plan from first observations, as at the start of an episode.
@@ -95,24 +95,21 @@ class Policy(BasePolicy):
         Returns:
             Actions (chunk, act_dim) for one observation, (B, chunk, act_dim) for a batch (B, obs_dim).
         """
-        given = parse_observations(obs, self.spec, self._encode_plausible)
-        histories = self._start_histories(given)
-        noise = self._generator if generator is None else require_generator(generator, torch.Generator)
-        generators = [noise] * len(histories)
-        plans = self.plan_batch(histories, generators=generators)
-        chunks = np.stack([check_finite_plan(plan).actions for plan in plans])
-        return chunks if given.ndim == 2 else chunks[0]
+        histories, is_batch = self._start_histories(obs)
+        plans = self.plan_batch(histories, generators=[generator or self._generator] * len(histories))
+        chunks = np.stack([check_plan(plan, self.spec).actions for plan in plans])
+        return chunks if is_batch else chunks[0]
 
     def plan(
         self,
         history: History,
         *,
         generator: torch.Generator,
-        chunk: int | None = None,
+        steps: int | None = None,
         sampling: Sampling | None = None,
     ) -> Plan:
         """Plan from the history of one episode; a Neural SDE samples one future."""
-        (plan,) = self.plan_batch([history], generators=[generator], chunk=chunk, sampling=sampling)
+        (plan,) = self.plan_batch([history], generators=[generator], steps=steps, sampling=sampling)
         return plan
 
     def plan_batch(
@@ -120,25 +117,14 @@ class Policy(BasePolicy):
         histories: Sequence[History],
         *,
         generators: Sequence[torch.Generator],
-        chunk: int | None = None,
+        steps: int | None = None,
         sampling: Sampling | None = None,
     ) -> list[Plan]:
         """Plan for several episodes in one batch; each has its own random generator."""
         states = np.stack([history.states() for history in histories])
-        return self.plan_states(states, generators=generators, chunk=chunk, sampling=sampling)
-
-    def plan_states(
-        self,
-        states: np.ndarray,
-        *,
-        generators: Sequence[torch.Generator],
-        chunk: int | None = None,
-        sampling: Sampling | None = None,
-    ) -> list[Plan]:
-        """Plan from the states of several episodes, (n, history, obs_dim + act_dim), newest first."""
-        steps = self.check_chunk(chunk or self.chunk)
+        count = self.check_steps(steps or self.chunk)
         draws = Draws(generators, self._device)
-        return self._run(lambda: self._plan_states(states, draws, steps, sampling))
+        return self._run(lambda: self._plan_states(states, draws, count, sampling))
 
     def plan_from(self, states: np.ndarray, *, steps: int, seed: int) -> Plan:
         """Plan from states (history, obs_dim + act_dim), newest first; the same seed gives the same plan.
@@ -150,9 +136,9 @@ class Policy(BasePolicy):
             PolicyInputError: If the states or the seed are invalid.
             PlanError: If the plan is not finite, as from states far outside the demonstrated range.
         """
-        states, steps = self._check_states(states), self.check_chunk(steps)
+        states, steps = self._check_states(states), self.check_steps(steps)
         draws = Draws([torch.Generator().manual_seed(require_seed(seed))], self._device)
-        return check_finite_plan(self._run(lambda: self._plan_with_std(states, draws, steps)))
+        return check_plan(self._run(lambda: self._plan_with_std(states, draws, steps)), self.spec)
 
     def _plan_with_std(self, states: np.ndarray, draws: Draws, steps: int) -> Plan:
         (plan,) = self._plan_states(states[None], draws, steps)
@@ -179,13 +165,13 @@ class Policy(BasePolicy):
         actions = self.model.plan(states, steps=steps, draws=draws, sampling=sampling)
         return [Plan(actions=chunk) for chunk in actions.double().cpu().numpy()]
 
-    def check_chunk(self, chunk: int) -> int:
-        """Return `chunk`, or raise `ConfigError` if one plan cannot hold that many actions."""
-        longest, chunk = self.model.config.longest_chunk, require_int(chunk, "steps")
-        if chunk < 1 or (longest is not None and chunk > longest):
+    def check_steps(self, steps: int) -> int:
+        """Return `steps`, or raise `ConfigError` if one plan cannot hold that many actions."""
+        longest, steps = self.model.config.longest_chunk, require_int(steps, "steps")
+        if steps < 1 or (longest is not None and steps > longest):
             allowed = "at least 1" if longest is None else f"from 1 to {longest}"
-            raise ConfigError(f"a plan of this policy can hold {allowed} actions, got steps {chunk}")
-        return chunk
+            raise ConfigError(f"a plan of this policy can hold {allowed} actions, got steps {steps}")
+        return steps
 
     def sample(
         self,

@@ -17,7 +17,7 @@ from nsde_policy.config import BaseConfig, require
 from nsde_policy.core.spec import wrap_angle
 from nsde_policy.errors import CheckpointError, ConfigError
 from nsde_policy.files import read_json
-from nsde_policy.planner.spec import PolicySpec
+from nsde_policy.planner.interface import PolicySpec
 
 CALIBRATION_FILE = "calibration.json"
 QUANTILE = 0.999
@@ -291,8 +291,8 @@ class OODDetector:
         """Return the distance of a state (d,) from the mean of the demonstrations; None if not calibrated."""
         if not self.is_calibrated:
             return None
-        (features,) = self._features(state[None].astype(np.float64)) - self._mean
-        return float(np.sqrt(max(features @ self._precision @ features, 0.0)))
+        features = self._features(state[None].astype(np.float64))
+        return float(_mahalanobis(features - self._mean, self._precision)[0])
 
     def is_ood(self, distance: float | None) -> bool:
         """Return whether fewer than one in a thousand demonstrated states was as far away."""

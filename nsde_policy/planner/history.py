@@ -4,40 +4,27 @@ import copy
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nsde_policy.errors import ConfigError, PolicyInputError
 
+if TYPE_CHECKING:
+    from nsde_policy.planner.interface import PolicySpec
+
 
 class History:
     """The last states of an episode, where a state is x = (observation, previous action).
 
-    Observations and actions are taken as they are; `observation.py` checks those of a robot.
-
-    Args:
-        obs_dim: Size of an observation.
-        act_dim: Size of an action.
-        history: Number of states to keep.
-        first_action_from: Columns of the first observation that replace the action before it, -1 for a value
-            of `first_action`; empty for zeros.
-        first_action: Action before the first one in the columns marked -1.
+    Observations and actions are taken as they are; `observation.py` checks those of a robot. `spec` names the
+    action before the first one.
     """
 
-    def __init__(
-        self,
-        *,
-        obs_dim: int,
-        act_dim: int,
-        history: int,
-        first_action_from: Sequence[int] = (),
-        first_action: Sequence[float] = (),
-    ) -> None:
-        check_first_action(first_action_from, first_action, obs_dim, act_dim)
-        self._first_action_from, self._first_action = first_action_from, first_action
-        self._obs_dim, self._act_dim = obs_dim, act_dim
+    def __init__(self, spec: "PolicySpec") -> None:
+        self._spec = spec
         self._last_action: np.ndarray | None = None
-        self._states: deque[_State] = deque(maxlen=history)
+        self._states: deque[_State] = deque(maxlen=spec.history)
 
     def copy(self) -> "History":
         """Return an independent copy."""
@@ -58,11 +45,12 @@ class History:
         before the first one; without them the first observation is computed now.
         """
         if self._last_action is None:
-            if plain is None or max(self._first_action_from, default=-1) >= len(plain):
+            columns = self._spec.first_action_from
+            if plain is None or max(columns, default=-1) >= len(plain):
                 obs = obs() if callable(obs) else obs
                 plain = np.asarray(obs, np.float64)
             (self._last_action,) = replace_first_action(
-                plain[None], self._first_action_from, self._first_action, self._act_dim
+                plain[None], columns, self._spec.first_action, self._spec.act_dim
             )
         self._states.appendleft(_State(obs, self._last_action))
         if not callable(obs):

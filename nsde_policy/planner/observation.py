@@ -1,4 +1,4 @@
-"""Convert and check what comes from a robot, once: observations, camera frames and vectors; needs numpy only.
+"""Convert and check observations and camera frames of a robot; needs numpy only.
 
 An observation is an array, a tensor, a list of numbers, or a dict of named observations, which the policy's
 encoder turns into one vector (`encoders/`). What these functions return is trusted everywhere else.
@@ -6,7 +6,6 @@ encoder turns into one vector (`encoders/`). What these functions return is trus
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -14,10 +13,9 @@ from nsde_policy.core.spec import ENVIRONMENT_KEY, STATE_KEY, CameraSpec
 from nsde_policy.data.frames import describe_frame
 from nsde_policy.errors import PolicyInputError
 from nsde_policy.planner.calibration import LOOKS, CameraRange
-from nsde_policy.planner.spec import PolicySpec
+from nsde_policy.planner.checks import describe_value, is_finite, to_floats
+from nsde_policy.planner.interface import PolicySpec
 
-LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
-"""Larger numbers are infinite in float32, the type of the states."""
 LARGEST_ANGLE = 4 * math.pi
 """Angles beyond two turns are taken for degrees or for another column."""
 FAR_OUTSIDE = 1.0
@@ -44,46 +42,46 @@ Encode = Callable[[Mapping[str, object]], np.ndarray]
 """Encodes a dict of named observations as a vector, or as one row per row of a batch."""
 
 
-def to_floats(given: Any, name: str = "observation") -> np.ndarray:
-    """Convert an array, a tensor or a list to float64.
+def encode_plain(observations: Mapping[str, object], spec: PolicySpec) -> np.ndarray:
+    """Encode the low-dimensional part of named observations, (plain_dim,) or a batch (B, plain_dim)."""
+    from nsde_policy.encoders import get_encoder  # a plug-in, found when a policy needs it
+
+    numbers = {
+        key: to_floats(observations[key], "observation")
+        for key in (STATE_KEY, ENVIRONMENT_KEY)
+        if key in observations
+    }
+    plain = get_encoder(spec.encoder).encode({**observations, **numbers})
+    return _check_shape(to_floats(plain, "observation"), spec.plain_dim)
+
+
+def convert_observation(given: object, spec: PolicySpec, encode: Encode | None = None) -> np.ndarray:
+    """Return one observation (obs_dim,) or a batch (B, obs_dim), which may not be finite.
+
+    Args:
+        given: Observation in any form that this module accepts.
+        spec: Sizes and ranges of the policy.
+        encode: Encodes named observations; by default their low-dimensional part is encoded.
 
     Raises:
-        PolicyInputError: If it does not hold real numbers; the message begins with `name`.
+        PolicyInputError: If it has the wrong shape, or does not hold numbers.
     """
-    try:
-        detach = getattr(given, "detach", None)  # a tensor, of a library that need not be installed
-        if callable(detach):
-            given = detach().cpu()
-            given = given if given.is_complex() else given.double()  # numpy has no bfloat16
-        if np.iscomplexobj(given):
-            raise TypeError("complex numbers")
-        return np.asarray(given, dtype=np.float64)
-    except Exception:  # the conversion is code of the object, which may raise anything
-        raise PolicyInputError(f"{name} must hold numbers, got {describe_value(given)}") from None
+    if isinstance(given, Mapping):
+        return encode_plain(given, spec) if encode is None else _check_shape(encode(given), spec.obs_dim)
+    array = to_floats(given, "observation")
+    if spec.cameras and array.shape[-1:] != (spec.obs_dim,):
+        raise PolicyInputError(
+            f"this policy needs a dict of observations: {STATE_KEY!r} ({spec.plain_dim},) and "
+            + ", ".join(f"{camera.name!r} {camera.shape} uint8" for camera in spec.cameras)
+            + f"; got {describe_value(given)}"
+        )
+    return _check_shape(array, spec.obs_dim)
 
 
-def describe_value(given: object) -> str:
-    """Format a value and its type for an error message, on one line."""
-    try:
-        text = " ".join(repr(given).split())
-    except Exception:  # `__repr__` too is code of the object
-        text = "that cannot be printed"
-    return f"{type(given).__name__} {text:.60}"
-
-
-def check_vector(values: object, size: int, name: str) -> np.ndarray:
-    """Copy a vector of finite numbers, (size,), or raise a `PolicyInputError` that starts with `name`."""
-    array = np.array(to_floats(values, name))
-    if array.shape != (size,):
-        raise PolicyInputError(f"{name} must have shape ({size},), got {array.shape}")
-    if not is_finite(array):
-        raise PolicyInputError(f"{name} must be finite, got {array.tolist()}")
+def _check_shape(array: np.ndarray, size: int) -> np.ndarray:
+    if array.ndim not in (1, 2) or array.shape[-1] != size or not len(array):
+        raise PolicyInputError(f"observation must have shape ({size},) or (B, {size}), got {array.shape}")
     return array
-
-
-def is_finite(array: np.ndarray) -> bool:
-    """Return whether all numbers are finite in float32."""
-    return bool((np.abs(array) <= LARGEST_FLOAT32).all())
 
 
 def find_non_finite(obs: np.ndarray) -> str | None:
@@ -91,87 +89,20 @@ def find_non_finite(obs: np.ndarray) -> str | None:
     return None if is_finite(obs) else f"observation must be finite, got {obs.tolist()!s:.200}"
 
 
-def check_finite_observation(obs: np.ndarray) -> np.ndarray:
-    """Return observations, or raise `PolicyInputError` if they are not finite in float32."""
+def check_observation(obs: np.ndarray, spec: PolicySpec) -> np.ndarray:
+    """Return one observation, or its low-dimensional part, or raise `PolicyInputError`.
+
+    It must be finite, and plausible compared with the demonstrations.
+    """
     if (reason := find_non_finite(obs)) is not None:
         raise PolicyInputError(reason)
+    if (reason := find_implausible(obs, spec)) is not None:
+        raise PolicyInputError(f"implausible observation: {reason}")
     return obs
 
 
-def encode_plain(observations: Mapping[str, object], spec: PolicySpec) -> np.ndarray:
-    """Encode the low-dimensional part of named observations, (plain_dim,) or a batch (B, plain_dim)."""
-    from nsde_policy.encoders import get_encoder  # a plug-in, found when a policy needs it
-
-    numbers = {
-        key: to_floats(observations[key]) for key in (STATE_KEY, ENVIRONMENT_KEY) if key in observations
-    }
-    return to_floats(get_encoder(spec.encoder).encode({**observations, **numbers}))
-
-
-def convert_observation(given: object, spec: PolicySpec, encode: Encode | None = None) -> np.ndarray:
-    """Return one observation, (obs_dim,), which may not be finite, or raise `PolicyInputError`.
-
-    Args:
-        given: Observation in any form that this module accepts.
-        spec: Sizes and ranges of the policy.
-        encode: Encodes named observations; by default the encoder of `spec`, which knows no images.
-    """
-    array = _to_vector(given, spec, encode)
-    if array.shape != (spec.obs_dim,):
-        raise PolicyInputError(f"observation must have shape ({spec.obs_dim},), got {array.shape}")
-    return array
-
-
-def convert_plain_observation(given: Mapping[str, object], spec: PolicySpec) -> np.ndarray:
-    """Return the low-dimensional part of named observations, (plain_dim,); frames are not encoded."""
-    plain = encode_plain(given, spec)
-    if plain.shape != (spec.plain_dim,):
-        raise PolicyInputError(f"{STATE_KEY} must have shape ({spec.plain_dim},), got {plain.shape}")
-    return plain
-
-
-def parse_observation(given: object, spec: PolicySpec, encode: Encode | None = None) -> np.ndarray:
-    """Return one finite observation, (obs_dim,), or raise `PolicyInputError`; see `convert_observation`."""
-    return check_finite_observation(convert_observation(given, spec, encode))
-
-
-def parse_single_observation(
-    given: object, spec: PolicySpec, encode: Encode | None = None
-) -> tuple[np.ndarray, bool]:
-    """Return one finite observation, (obs_dim,), and whether it was a batch of one, as LeRobot sends it."""
-    array = _to_vector(given, spec, encode)
-    is_batch = array.shape == (1, spec.obs_dim)
-    return parse_observation(array[0] if is_batch else array, spec), is_batch
-
-
-def parse_observations(given: object, spec: PolicySpec, encode: Encode | None = None) -> np.ndarray:
-    """Return one observation (obs_dim,) or a batch (B, obs_dim), finite, or raise `PolicyInputError`."""
-    array = _to_vector(given, spec, encode)
-    if array.ndim not in (1, 2) or array.shape[-1] != spec.obs_dim or not len(array):
-        raise PolicyInputError(
-            f"observations must have shape ({spec.obs_dim},) or (B, {spec.obs_dim}), got {array.shape}"
-        )
-    return check_finite_observation(array)
-
-
-def _to_vector(given: Any, spec: PolicySpec, encode: Encode | None) -> np.ndarray:
-    if not isinstance(given, Mapping):
-        if spec.cameras and np.shape(given)[-1:] != (spec.obs_dim,):
-            raise PolicyInputError(
-                f"this policy needs a dict of observations: {STATE_KEY!r} ({spec.plain_dim},) and "
-                + ", ".join(f"{camera.name!r} {camera.shape} uint8" for camera in spec.cameras)
-                + f"; got {describe_value(given)}"
-            )
-        return to_floats(given)
-    if encode is not None:
-        return encode(given)
-    if spec.cameras:
-        raise PolicyInputError("images need the encoder of a policy: give them to its select_action")
-    return encode_plain(given, spec)
-
-
 def find_implausible(obs: np.ndarray, spec: PolicySpec) -> str | None:
-    """Return why one observation (obs_dim,) is implausible compared with the demonstrations, or None.
+    """Return why one observation is implausible compared with the demonstrations, or None.
 
     It detects degrees instead of radians, another unit of length, and columns in another order, as far as a
     single observation shows them.
@@ -202,27 +133,23 @@ def find_implausible(obs: np.ndarray, spec: PolicySpec) -> str | None:
     return None
 
 
-def check_plausible(obs: np.ndarray, spec: PolicySpec) -> np.ndarray:
-    """Return `obs`, or raise `PolicyInputError` with the reason if it is implausible."""
-    if (reason := find_implausible(obs, spec)) is not None:
-        raise PolicyInputError(f"implausible observation: {reason}")
-    return obs
-
-
 def parse_frames(
-    observations: Mapping[str, object], cameras: tuple[CameraSpec, ...], *, is_batch: bool = False
+    observations: Mapping[str, object], cameras: tuple[CameraSpec, ...], *, rows: int | None = None
 ) -> list[np.ndarray]:
-    """Return the frames of all cameras, each (n, height, width, 3) uint8; n is 1 for a single observation.
+    """Return the frames of all cameras, each (n, height, width, 3) uint8.
+
+    Args:
+        observations: Observations by name.
+        cameras: Cameras of the policy.
+        rows: Rows n of a batch; None for a single observation, which has no axis of rows.
 
     Raises:
         PolicyInputError: If a frame is missing, or has another shape or type than the demonstrations.
     """
-    frames = [parse_frame(observations, camera, is_batch=is_batch) for camera in cameras]
+    frames = [parse_frame(observations, camera, is_batch=rows is not None) for camera in cameras]
     for camera, frame in zip(cameras, frames, strict=True):
-        if len(frame) != len(frames[0]):
-            raise PolicyInputError(
-                f"{camera.name} has {len(frame)} rows, {cameras[0].name} has {len(frames[0])}"
-            )
+        if len(frame) != (rows or 1):
+            raise PolicyInputError(f"{camera.name} has {len(frame)} rows, {STATE_KEY} has {rows}")
     return frames
 
 

@@ -10,7 +10,8 @@ import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, NamedTuple, TypeVar
+from functools import partial
+from typing import TypeVar
 
 EXIT_TIMEOUT_S = 5.0
 """How long the end of the program waits for running jobs, seconds."""
@@ -18,29 +19,20 @@ EXIT_TIMEOUT_S = 5.0
 Result = TypeVar("Result")
 
 
-class _Job(NamedTuple):
-    function: Callable[[], Any]
-    future: Future[Any]
-
-
 class _JobLoop(threading.Thread):
     """The thread itself; it does not refer to its `PlannerThread`, which can be garbage-collected."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name=name, daemon=True)
-        self.jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self.jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self.busy_since: float | None = None
 
     def run(self) -> None:
         """Run jobs until the queue holds None."""
         while (job := self.jobs.get()) is not None:
-            if job.future.set_running_or_notify_cancel():
-                self.busy_since = time.monotonic()
-                try:
-                    job.future.set_result(job.function())
-                except BaseException as error:
-                    job.future.set_exception(error)
-                self.busy_since = None
+            self.busy_since = time.monotonic()
+            job()
+            self.busy_since = None
             del job  # a result that the caller has dropped is not kept alive until the next job
 
 
@@ -79,7 +71,7 @@ class PlannerThread:
             if self._thread.ident is None:
                 self._thread.start()
                 _started.add(self._thread)
-            self._thread.jobs.put(_Job(function, future))
+            self._thread.jobs.put(partial(_run_job, function, future))
         return future
 
     @property
@@ -97,6 +89,15 @@ class PlannerThread:
                 return True
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
+
+
+def _run_job(function: Callable[[], Result], future: Future[Result]) -> None:
+    """Run a job unless it was cancelled; its future gets the result, or any exception."""
+    if future.set_running_or_notify_cancel():
+        try:
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
 
 
 def is_planner_thread() -> bool:

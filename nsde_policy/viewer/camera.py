@@ -10,7 +10,7 @@ from nsde_policy.core.spec import STATE_KEY, CameraSpec
 from nsde_policy.errors import ConfigError
 from nsde_policy.eval.render.keypoints import find_keypoint_futures
 from nsde_policy.eval.render.pictures import encode_png
-from nsde_policy.planner.spec import PolicySpec
+from nsde_policy.planner.interface import PolicySpec
 from nsde_policy.tasks.live_table import CameraTable, LiveTable
 
 

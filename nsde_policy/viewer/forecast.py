@@ -9,7 +9,7 @@ from nsde_policy.config import Sampling
 from nsde_policy.eval.render.forecast import sample_forecast
 from nsde_policy.inference.policy import Policy
 from nsde_policy.planner.history import History
-from nsde_policy.planner.spec import PolicySpec
+from nsde_policy.planner.interface import PolicySpec
 from nsde_policy.tasks.drawing import Forecast
 from nsde_policy.tasks.live_table import LiveTable
 

@@ -15,7 +15,7 @@ from nsde_policy.errors import PlanError
 from nsde_policy.eval.rollout import make_generator
 from nsde_policy.inference.policy import Policy
 from nsde_policy.planner.history import History
-from nsde_policy.planner.spec import Plan
+from nsde_policy.planner.interface import Plan
 from nsde_policy.planner.worker import PlannerThread
 from nsde_policy.tasks.base import Task
 from nsde_policy.tasks.live_table import LiveTable
@@ -67,7 +67,7 @@ class PolicyRunner:
             generator = torch.Generator()
             generator.set_state(noise)
             started = time.perf_counter()
-            made = self.policy.plan(history, generator=generator, chunk=chunk, sampling=sampling)
+            made = self.policy.plan(history, generator=generator, steps=chunk, sampling=sampling)
             return PanelPlan(made, generator.get_state(), time.perf_counter() - started)
 
         return self.thread.submit(plan)

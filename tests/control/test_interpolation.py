@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from nsde_policy.control.interpolation import PlanJob, TimedPlan
-from nsde_policy.errors import PlanError
-from nsde_policy.planner.spec import Plan
+from nsde_policy.planner.interface import Plan
 from tests.helpers.numpy_planner import SPEC, Sim, Walker
 from tests.helpers.sessions import NO_LIMITS, OBS, PERIOD, make_session, run_session
 
@@ -36,24 +35,6 @@ def test_at_higher_rates_commands_are_interpolated_and_average_to_the_plan(rate)
     assert np.allclose(commands, line, atol=1e-6)
     second = slice(int(per_period), 2 * int(per_period))
     assert commands[second].mean(axis=0) == pytest.approx(plan.knots[2], abs=2.0)
-
-
-@pytest.mark.parametrize(
-    ("plan", "message"),
-    [
-        (Plan(np.full((3, 2), np.nan)), "commands are not finite"),
-        (Plan(np.zeros((3, 1))), r"commands have shape \(3, 1\), expected \(steps, 2\)"),
-        (Plan(np.zeros((0, 2))), "commands have shape"),
-        (Plan(np.zeros(2)), "commands have shape"),
-        (Plan(np.zeros((3, 2)), np.full((4, 5), np.inf)), "states are not finite"),
-        (Plan(np.zeros((3, 2)), np.zeros((3, 5))), r"states have shape \(3, 5\), expected \(4, 5\)"),
-        (Plan(np.zeros((3, 2)), std=np.full((3, 2), np.nan)), "std are not finite"),
-        (Plan(np.zeros((3, 2)), std=np.zeros((3, 1))), r"std have shape \(3, 1\), expected \(3, 2\)"),
-    ],
-)
-def test_invalid_plans_raise(plan, message):
-    with pytest.raises(PlanError, match=message):
-        make_plan(plan)
 
 
 def test_predicted_states_are_corrected_by_the_prediction_error_and_angles_wrap():

@@ -19,7 +19,7 @@ from nsde_policy.eval.evaluate import EvaluationConfig
 from nsde_policy.eval.pool import RolloutPool
 from nsde_policy.eval.render.keypoints import draw_keypoints
 from nsde_policy.eval.rollout import RolloutConfig
-from nsde_policy.planner.spec import PolicySpec
+from nsde_policy.planner.interface import PolicySpec
 from nsde_policy.run_directory import ENCODER_FOLDER, RunDirectory
 from nsde_policy.tasks import find_task, get_task, with_observations
 from nsde_policy.tasks.drawing import Forecast

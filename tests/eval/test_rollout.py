@@ -62,7 +62,7 @@ def test_late_plan_drops_actions_of_past_periods():
     trace = traced(Condition(latency_steps=late))
     start, memory = trace.histories[0]
     generator = torch.Generator().manual_seed(SEEDS[0])
-    planned = policy.plan(memory, generator=generator, chunk=8 + late).actions
+    planned = policy.plan(memory, generator=generator, steps=8 + late).actions
     assert start == 0
     assert np.array_equal(trace.actions[:late], [trace.obs[0][:2]] * late)  # the agent holds its place
     assert np.allclose(trace.actions[late : late + 8], np.clip(planned[late:], 0, 512))

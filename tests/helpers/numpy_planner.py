@@ -4,7 +4,7 @@ import numpy as np
 
 from benchmarks.attacks._hostile_session import CALIBRATION as CALIBRATION
 from benchmarks.attacks._hostile_session import SPEC as SPEC
-from nsde_policy.planner.spec import Plan, PolicySpec
+from nsde_policy.planner.interface import Plan, PolicySpec
 
 
 class Walker:

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 import numpy as np
 
 from nsde_policy.control.planning import PlanJobResult
-from nsde_policy.planner.spec import Plan, Planner, PolicySpec
+from nsde_policy.planner.interface import Plan, Planner, PolicySpec
 
 
 class DelayedFuture(Future[PlanJobResult]):

@@ -93,14 +93,15 @@ def test_every_policy_has_the_same_interface_and_errors(policies, kind):
     history = policy.spec.new_history()
     history.add_observation(START)
     states = history.states()
+    assert policy.plan_from(states, steps=np.int64(3), seed=np.uint32(7)).actions.shape == (3, 2)
     for change, match in (
         ({"steps": 2.5}, "steps must be a whole number, got 2.5"),
         ({"seed": "a"}, "seed must be a whole number, got 'a'"),
         ({"seed": -1}, "between 0 and"),
         ({"states": states[:1]}, r"have shape \(2, 7\), got \(1, 7\)"),
         ({"states": states * np.nan}, "finite"),
-        ({"states": "x"}, "states must be numbers"),
-        ({"states": states * 1j}, "states must be numbers"),
+        ({"states": "x"}, "states must hold numbers"),
+        ({"states": states * 1j}, "states must hold numbers"),
     ):
         call = {"states": states, "steps": 4, "seed": 0} | change
         with pytest.raises(PolicyInputError, match=match):
@@ -123,7 +124,7 @@ def test_select_action_accepts_batches_of_one_only(policies, kind):
     batches = [policy.select_action(START[None]), policy.select_action(halves)]
     assert [batch.shape for batch in batches] == [(1, 2), (1, 2)]
     assert np.array_equal(np.concatenate(batches), alone)
-    with pytest.raises(PolicyInputError, match=r"must have shape \(5,\), got \(2, 5\)"):
+    with pytest.raises(PolicyInputError, match="takes one observation, got 2"):
         policy.select_action(np.stack([START, START]))
 
 
@@ -143,24 +144,3 @@ def test_predict_action_chunk_accepts_batches_and_a_generator(policies, kind):
     assert not np.array_equal(chunks, policy.predict_action_chunk(many, generator=make_generator(1)))
     twice = policy.predict_action_chunk(np.stack([START, START]), generator=make_generator(0))
     assert not np.array_equal(twice[0], twice[1]), "expected independent noise in each row"
-    wanted = "torch" if kind == "local" else "numpy"
-    for wrong in (3, "a", np.random.RandomState(0)):
-        with pytest.raises(PolicyInputError, match=f"{wanted} Generator, got {type(wrong).__name__}"):
-            policy.predict_action_chunk(START, generator=wrong)
-
-
-@pytest.mark.parametrize("kind", KINDS[1:])
-def test_rows_of_a_batch_use_consecutive_seeds(policies, kind):
-    policy, many = policies[kind], np.stack([START, START + 3])
-    rows = [policy.predict_action_chunk(row, seed=7 + k) for k, row in enumerate(many)]
-    assert np.array_equal(policy.predict_action_chunk(many, seed=7), rows)
-    with pytest.raises(PolicyInputError, match="got both a seed and a generator"):
-        policy.predict_action_chunk(START, seed=7, generator=np.random.default_rng(0))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_numpy_integers_are_accepted(policies, kind):
-    history = policies[kind].spec.new_history()
-    history.add_observation(START)
-    plan = policies[kind].plan_from(history.states(), steps=np.int64(3), seed=np.uint32(7))
-    assert plan.actions.shape == (3, 2)

@@ -1,4 +1,4 @@
-"""Tests for inference/calibration.py, and for the calibration of the shipped policy."""
+"""Tests for planner/calibration.py, and for the calibration of the shipped policy."""
 
 from dataclasses import replace
 
@@ -13,6 +13,7 @@ from nsde_policy.planner.calibration import (
     CALIBRATION_FILE,
     FALLBACK_STEPS,
     Calibration,
+    CameraRange,
     OODDetector,
     find_action_limits,
 )
@@ -156,3 +157,22 @@ def test_limits_of_a_session_come_from_the_calibration():
     for low, high in (((0.0,), (1.0,)), ((1.0, 1.0), (1.0, 2.0)), ((0.0, 0.0), ())):
         with pytest.raises(ConfigError, match=r"limits|action_low"):
             replace(CALIBRATION, action_low=low, action_high=high)
+
+
+def test_range_of_a_camera_holds_looks_and_the_motion_while_its_frames_stay_the_same():
+    angles = np.array([[3.1, 0.0], [-3.1, 0.5], [-3.0, 0.5]])
+    looks, repeats = np.stack([np.full(3, value) for value in (100.0, 110.0, 120.0)]), [False, True, True]
+    found = CameraRange.measure("top", looks, np.array(repeats), angles, [(0, 3)], circular=(0,))
+    assert found.still == pytest.approx((2 * np.pi - 6.1, 0.5)), "a turned joint by the shorter way"
+    assert (found.low, found.high) == (
+        pytest.approx((100.0,) * 3, rel=1e-3),
+        pytest.approx((120.0,) * 3, rel=1e-3),
+    )
+    apart = CameraRange.measure(
+        "top", looks, np.array(repeats), angles, [(0, 1), (1, 2), (2, 3)], circular=(0,)
+    )
+    assert apart.still == (0.0, 0.0), "frames of different episodes"
+    calibration = replace(CALIBRATION, frames=(found,))
+    assert Calibration.from_json(calibration.to_json()) == calibration
+    with pytest.raises(CheckpointError, match="it belongs to another run"):
+        calibration.check(SPEC)

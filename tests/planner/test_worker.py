@@ -1,6 +1,5 @@
-"""Tests for inference/worker.py: the planner thread of session, server and viewer."""
+"""Tests for planner/worker.py: the planner thread of session, server and viewer."""
 
-import asyncio
 import gc
 import subprocess
 import sys
@@ -45,21 +44,14 @@ def test_jobs_run_in_order_in_one_other_thread(thread):
     assert len({ident for _, ident in ran} | {threading.get_ident()}) == 2
 
 
-def test_result_can_be_polled_without_blocking(thread):
-    go, future = block(thread)
-    assert not future.done()
-    with pytest.raises(TimeoutError):
-        future.result(0)
-    go.set()
-    assert future.result(30) == "unblocked"
-
-
 def test_only_waiting_jobs_can_be_cancelled(thread):
     go, running = block(thread)
     ran = []
     waiting = thread.submit(lambda: ran.append(1))
     assert waiting.cancel()
     assert not running.cancel()
+    with pytest.raises(TimeoutError):
+        running.result(0)
     go.set()
     assert thread.submit(lambda: "next").result(30) == "next"
     assert ran == []
@@ -73,13 +65,6 @@ def test_exception_of_a_job_is_in_its_future_and_the_next_job_runs(thread, error
 
     assert thread.submit(fail).exception(30) is error
     assert thread.submit(lambda: 1).result(30) == 1
-
-
-def test_future_can_be_awaited(thread):
-    async def plan():
-        return await asyncio.wait_for(asyncio.wrap_future(thread.submit(lambda: 7)), 30)
-
-    assert asyncio.run(plan()) == 7
 
 
 def test_busy_time_counts_the_running_job_only(thread):
@@ -141,8 +126,3 @@ def test_exit_waits_for_a_running_job_up_to_the_timeout(timeout, job, printed):
     code = AT_EXIT.format(timeout=timeout, job=job)
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, printed, "")
-
-
-def test_module_imports_no_torch():
-    code = "import sys, nsde_policy.planner.worker; assert not {'torch', 'websockets'} & {*sys.modules}"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

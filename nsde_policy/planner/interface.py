@@ -1,4 +1,4 @@
-"""The interface between planners and control loops: policy sizes and plans; needs numpy only."""
+"""The interface between planners and control loops: sizes of a policy, plans, planners; needs numpy only."""
 
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from nsde_policy.core.spec import LARGEST_SIZE, CameraSpec, StateSpec
-from nsde_policy.errors import ConfigError, PlanError
+from nsde_policy.errors import ConfigError
 from nsde_policy.planner.history import History, check_first_action
 
 
@@ -21,17 +21,6 @@ class Plan(NamedTuple):
     std: np.ndarray | None = None
     """Standard deviation σ of each action over its control period, (steps, act_dim); None if the method does
     not report it."""
-
-
-def check_finite_plan(plan: Plan) -> Plan:
-    """Return the plan, or raise `PlanError` if it contains NaN or infinity."""
-    for name, values in plan._asdict().items():
-        if values is not None and not np.isfinite(values).all():
-            raise PlanError(
-                f"the policy planned {name} that are not finite; check that the states are in the units of "
-                "the demonstrations, and that training did not diverge"
-            )
-    return plan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,13 +55,7 @@ class PolicySpec(StateSpec):
 
     def new_history(self) -> History:
         """Return an empty history for a new episode."""
-        return History(
-            obs_dim=self.obs_dim,
-            act_dim=self.act_dim,
-            history=self.history,
-            first_action_from=self.first_action_from,
-            first_action=self.first_action,
-        )
+        return History(self)
 
 
 class Planner(Protocol):

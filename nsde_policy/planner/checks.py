@@ -1,0 +1,88 @@
+"""Check what a planner, a robot or a callback gives, and copy it as finite numbers; needs numpy only."""
+
+from typing import Any
+
+import numpy as np
+
+from nsde_policy.errors import PlanError, PolicyInputError
+from nsde_policy.planner.interface import Plan, PolicySpec
+
+LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
+"""Larger numbers are infinite in float32, the type of the states."""
+
+
+def to_floats(given: Any, name: str) -> np.ndarray:
+    """Convert an array, a tensor or a list to float64.
+
+    Raises:
+        PolicyInputError: If it does not hold real numbers; the message begins with `name`.
+    """
+    try:
+        detach = getattr(given, "detach", None)  # a tensor, of a library that need not be installed
+        if callable(detach):
+            given = detach().cpu()
+            given = given if given.is_complex() else given.double()  # numpy has no bfloat16
+        if np.iscomplexobj(given):
+            raise TypeError("complex numbers")
+        return np.asarray(given, dtype=np.float64)
+    except Exception:  # the conversion is code of the object, which may raise anything
+        raise PolicyInputError(f"{name} must hold numbers, got {describe_value(given)}") from None
+
+
+def describe_value(given: object) -> str:
+    """Format a value and its type for an error message, on one line."""
+    try:
+        text = " ".join(repr(given).split())
+    except Exception:  # `__repr__` too is code of the object
+        text = "that cannot be printed"
+    return f"{type(given).__name__} {text:.60}"
+
+
+def check_array(values: object, shape: tuple[int, ...], name: str) -> np.ndarray:
+    """Copy finite numbers of a shape as float64, or raise a `PolicyInputError` that starts with `name`."""
+    array = np.array(to_floats(values, name))
+    if array.shape != shape:
+        raise PolicyInputError(f"{name} must have shape {shape}, got {array.shape}")
+    if not is_finite(array):
+        raise PolicyInputError(f"{name} must be finite, got {array.tolist()!s:.200}")
+    return array
+
+
+def is_finite(array: np.ndarray) -> bool:
+    """Return whether all numbers are finite in float32."""
+    return bool((np.abs(array) <= LARGEST_FLOAT32).all())
+
+
+def check_plan(plan: object, spec: PolicySpec, *, steps: int | None = None) -> Plan:
+    """Copy a plan as float64 arrays: a planner may keep its arrays and change them.
+
+    Args:
+        plan: What a planner returned.
+        spec: Sizes of the policy.
+        steps: Number of actions that were asked for; None for any.
+
+    Raises:
+        PlanError: If it is not a `Plan`, has a wrong shape, or contains NaN, infinity, numbers that are
+            infinite in float32, or something else than numbers.
+    """
+    if not isinstance(plan, Plan):
+        raise PlanError(f"the planner returned {type(plan).__name__}, expected Plan")
+    try:
+        arrays = [None if given is None else np.array(to_floats(given, "plan")) for given in plan]
+    except PolicyInputError as error:
+        raise PlanError(str(error)) from None
+    actions, states, std = arrays
+    if actions is None or actions.ndim != 2 or not len(actions):
+        found = None if actions is None else actions.shape
+        raise PlanError(f"planned actions have shape {found}, expected (steps, {spec.act_dim})")
+    count = steps or len(actions)
+    shapes = {"actions": (count, spec.act_dim), "states": (count + 1, spec.dim), "std": (count, spec.act_dim)}
+    for (name, shape), values in zip(shapes.items(), arrays, strict=True):
+        if values is not None and values.shape != shape:
+            raise PlanError(f"planned {name} have shape {values.shape}, expected {shape}")
+        if values is not None and not is_finite(values):
+            raise PlanError(
+                f"planned {name} are not finite in float32; check that the states are in the units of the "
+                "demonstrations, and that training did not diverge"
+            )
+    return Plan(actions, states, std)
